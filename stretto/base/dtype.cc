@@ -1,0 +1,65 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/base/dtype.h"
+
+namespace stretto {
+
+std::size_t size_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::u8:
+    case DType::i8:
+    case DType::boolean:
+      return 1;
+    case DType::f16:
+    case DType::bf16:
+      return 2;
+    case DType::i32:
+    case DType::f32:
+      return 4;
+    case DType::i64:
+    case DType::f64:
+      return 8;
+  }
+  return 0;
+}
+
+std::string_view name(DType dtype) {
+  switch (dtype) {
+    case DType::u8:
+      return "u8";
+    case DType::i8:
+      return "i8";
+    case DType::i32:
+      return "i32";
+    case DType::i64:
+      return "i64";
+    case DType::f16:
+      return "f16";
+    case DType::bf16:
+      return "bf16";
+    case DType::f32:
+      return "f32";
+    case DType::f64:
+      return "f64";
+    case DType::boolean:
+      return "bool";
+  }
+  return "unknown dtype";
+}
+
+std::optional<DType> dtype_from_wire(std::uint8_t number) {
+  if (number >= kDTypeCount) return std::nullopt;
+  return static_cast<DType>(number);
+}
+
+bool is_floating_point(DType dtype) {
+  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 ||
+         dtype == DType::f64;
+}
+
+DType accumulation_dtype(DType dtype) {
+  return dtype == DType::f16 || dtype == DType::bf16 ? DType::f32 : dtype;
+}
+
+}  // namespace stretto

@@ -1,0 +1,23 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace stretto {
+
+// Where settings from outside come from. Library code takes one as a parameter; only join() and the
+// tools hand in the real environment, so that tests can hand in their own.
+class Environment {
+ public:
+  virtual ~Environment() = default;
+  // Empty if the variable is not set. A variable set to "" counts as not set.
+  virtual std::optional<std::string> get(const std::string& variable) const = 0;
+};
+
+// The environment of this process.
+const Environment& process_environment();
+
+}  // namespace stretto

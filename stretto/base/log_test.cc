@@ -1,0 +1,69 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/base/log.h"
+
+#include <optional>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "stretto/base/environment.h"
+
+namespace stretto {
+namespace {
+
+class OneVariable : public Environment {
+ public:
+  explicit OneVariable(std::string level) : level_(std::move(level)) {}
+  std::optional<std::string> get(const std::string& variable) const override {
+    if (variable != "STRETTO_LOG" || level_.empty()) return std::nullopt;
+    return level_;
+  }
+
+ private:
+  std::string level_;
+};
+
+// Puts the log back to its default: it belongs to the process.
+class LogTest : public testing::Test {
+ protected:
+  void TearDown() override { configure_log(OneVariable("warning"), "stretto"); }
+};
+
+TEST_F(LogTest, WarningsAndWorseAreShownByDefault) {
+  EXPECT_FALSE(log_enabled(LogLevel::debug));
+  EXPECT_FALSE(log_enabled(LogLevel::info));
+  EXPECT_TRUE(log_enabled(LogLevel::warning));
+  EXPECT_TRUE(log_enabled(LogLevel::error));
+}
+
+TEST_F(LogTest, TheEnvironmentChoosesTheLevel) {
+  configure_log(OneVariable("debug"), "stretto");
+  EXPECT_TRUE(log_enabled(LogLevel::debug));
+  configure_log(OneVariable("error"), "stretto");
+  EXPECT_FALSE(log_enabled(LogLevel::warning));
+  EXPECT_TRUE(log_enabled(LogLevel::error));
+  configure_log(OneVariable("off"), "stretto");
+  EXPECT_FALSE(log_enabled(LogLevel::error));
+}
+
+TEST_F(LogTest, ALineNamesPrefixAndLevel) {
+  configure_log(OneVariable("info"), "stretto [rank 3]");
+  testing::internal::CaptureStderr();
+  log(LogLevel::info, "{} peers over {}", 2, "shm");
+  log(LogLevel::debug, "not shown");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "stretto [rank 3] info: 2 peers over shm\n");
+}
+
+TEST_F(LogTest, AnUnknownLevelIsSaidAndChangesNothing) {
+  testing::internal::CaptureStderr();
+  configure_log(OneVariable("loud"), "stretto");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "stretto warning: STRETTO_LOG=loud is not one of debug, info, warning, error, off\n");
+  EXPECT_TRUE(log_enabled(LogLevel::warning));
+  EXPECT_FALSE(log_enabled(LogLevel::info));
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,32 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "stretto/base/dtype.h"
+
+namespace stretto {
+
+// How elements of several ranks become one. The numbers travel between ranks: append, never reorder.
+//
+// Floating point follows IEEE 754: NaN and infinity propagate, in min and max too. Integer sums and
+// products wrap. An integer mean is the wrapped sum divided by the number of ranks, rounded towards
+// zero. For bool, sum and max are "or", product and min are "and".
+enum class ReduceOp : std::uint8_t { sum, mean, product, min, max, bit_and, bit_or, bit_xor };
+
+inline constexpr int kReduceOpCount = 8;
+
+std::string_view name(ReduceOp op);
+
+// Whether `op` has a meaning for `dtype`: bitwise operations need integers or bool, a mean needs
+// numbers.
+bool supports(ReduceOp op, DType dtype);
+
+// "sum, product, min, max": the operations that `dtype` supports, for error messages.
+std::string supported_ops(DType dtype);
+
+}  // namespace stretto

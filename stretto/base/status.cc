@@ -1,0 +1,75 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/base/status.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "stretto/base/error.h"
+
+namespace stretto {
+
+std::string_view name(StatusCode code) {
+  switch (code) {
+    case StatusCode::ok:
+      return "ok";
+    case StatusCode::invalid_argument:
+      return "invalid argument";
+    case StatusCode::peer_lost:
+      return "peer lost";
+    case StatusCode::timeout:
+      return "timeout";
+    case StatusCode::mismatch:
+      return "mismatch";
+    case StatusCode::refused:
+      return "refused";
+    case StatusCode::aborted:
+      return "aborted";
+    case StatusCode::protocol:
+      return "protocol error";
+    case StatusCode::system:
+      return "system error";
+    case StatusCode::internal:
+      return "internal error";
+  }
+  return "unknown status";
+}
+
+Status Status::with_context(std::string_view context) const {
+  if (ok()) return {};
+  return {state_->code, fmt::format("{}: {}", context, state_->message), state_->rank};
+}
+
+void Status::or_throw() const {
+  switch (code()) {
+    case StatusCode::ok:
+      return;
+    case StatusCode::invalid_argument:
+      throw InvalidArgument(*this);
+    case StatusCode::peer_lost:
+      throw PeerLost(*this);
+    case StatusCode::timeout:
+      throw Timeout(*this);
+    case StatusCode::mismatch:
+      throw Mismatch(*this);
+    case StatusCode::refused:
+      throw Refused(*this);
+    case StatusCode::aborted:
+      throw Aborted(*this);
+    case StatusCode::protocol:
+      throw ProtocolError(*this);
+    case StatusCode::system:
+      throw SystemError(*this);
+    case StatusCode::internal:
+      throw InternalError(*this);
+  }
+}
+
+Status system_status(std::string_view what) { return system_status(what, errno); }
+
+Status system_status(std::string_view what, int error_number) {
+  return status_of(StatusCode::system, "{}: {}", what, std::strerror(error_number));
+}
+
+}  // namespace stretto

@@ -1,0 +1,104 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include <fmt/core.h>
+
+#include "stretto/base/id.h"
+
+namespace stretto {
+
+enum class StatusCode {
+  ok,
+  invalid_argument,  // The caller asked for something that has no meaning.
+  peer_lost,         // Another rank died, left, or became unreachable.
+  timeout,           // A deadline passed.
+  mismatch,          // Ranks called different operations, or joined with different settings.
+  refused,           // Authentication or version check failed.
+  aborted,           // Another rank or another thread ended the job on purpose.
+  protocol,          // A peer sent bytes that no correct peer sends.
+  system,            // The operating system refused a call.
+  internal,          // A bug in stretto.
+};
+
+std::string_view name(StatusCode code);
+
+// Success, or why not. One pointer wide; null means success. Copies share the text, so a failed
+// communicator can hand out its first failure for ever.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(StatusCode code, std::string message, std::optional<Rank> rank = std::nullopt)
+      : state_(std::make_shared<const State>(State{code, std::move(message), rank})) {}
+
+  bool ok() const { return state_ == nullptr; }
+  StatusCode code() const { return ok() ? StatusCode::ok : state_->code; }
+  // Empty on success.
+  std::string_view message() const { return ok() ? std::string_view() : state_->message; }
+  // The rank that caused the failure, where one did.
+  std::optional<Rank> rank() const { return ok() ? std::nullopt : state_->rank; }
+
+  // "while joining: connection refused": the same failure, with what was being done before it.
+  Status with_context(std::string_view context) const;
+
+  // Throws the exception type of base/error.h that belongs to the code. Does nothing on success.
+  void or_throw() const;
+
+ private:
+  struct State {
+    StatusCode code;
+    std::string message;
+    std::optional<Rank> rank;
+  };
+  std::shared_ptr<const State> state_;
+};
+
+// status_of(StatusCode::timeout, "waited {} s", 3): a failure with a formatted text.
+template <class... Args>
+Status status_of(StatusCode code, fmt::format_string<Args...> format, Args&&... args) {
+  return {code, fmt::format(format, std::forward<Args>(args)...)};
+}
+
+// "bind: Address already in use": a failure of the system call `what`, from errno.
+Status system_status(std::string_view what);
+Status system_status(std::string_view what, int error_number);
+
+// A value, or the failure that kept it from being made.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : content_(std::move(value)) {}  // NOLINT: `return value;` is the purpose.
+  Result(Status status) : content_(std::move(status)) {}  // NOLINT: as above.
+
+  bool ok() const { return std::holds_alternative<T>(content_); }
+  Status status() const { return ok() ? Status() : std::get<Status>(content_); }
+  T& value() { return std::get<T>(content_); }
+  const T& value() const { return std::get<T>(content_); }
+  T* operator->() { return &value(); }
+  T& operator*() { return value(); }
+
+  T or_throw() && {
+    status().or_throw();
+    return std::move(value());
+  }
+
+ private:
+  std::variant<T, Status> content_;
+};
+
+// Leaves the enclosing function with the failure of `expression`, if it has one.
+#define STRETTO_RETURN_IF_ERROR(expression)                         \
+  do {                                                              \
+    if (::stretto::Status stretto_status_ = (expression); !stretto_status_.ok()) \
+      return stretto_status_;                                       \
+  } while (false)
+
+}  // namespace stretto
