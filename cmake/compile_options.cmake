@@ -1,0 +1,47 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# How our own code is compiled. Defines the target `stretto_build`, which every target of this
+# project links privately, so that nothing of it reaches those who use the library.
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Kind of build" FORCE)
+endif()
+
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+
+find_program(STRETTO_CCACHE ccache)
+mark_as_advanced(STRETTO_CCACHE)
+if(STRETTO_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # Without this sloppiness ccache refuses everything that uses a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+    ${STRETTO_CCACHE})
+endif()
+
+add_library(stretto_build INTERFACE)
+# -fPIC for programs too: they can then share the precompiled header of the torch layer.
+target_compile_options(stretto_build INTERFACE -fPIC
+  -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor -Wvla)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # ccache has to see which precompiled header a preprocessed file used.
+  target_compile_options(stretto_build INTERFACE -fpch-preprocess)
+endif()
+if(STRETTO_WARNINGS_AS_ERRORS)
+  target_compile_options(stretto_build INTERFACE -Werror)
+endif()
+if(STRETTO_SANITIZE)
+  set(sanitize -fsanitize=${STRETTO_SANITIZE})
+  target_compile_options(stretto_build INTERFACE ${sanitize} -fno-omit-frame-pointer -g1)
+  target_link_options(stretto_build INTERFACE ${sanitize})
+  if(STRETTO_SANITIZE MATCHES "undefined")
+    target_compile_options(stretto_build INTERFACE -fno-sanitize-recover=undefined)
+  endif()
+  if(STRETTO_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # g++ warns that the sanitizer does not understand fences; our code is written to need none.
+    target_compile_options(stretto_build INTERFACE -Wno-tsan)
+  endif()
+endif()

@@ -1,0 +1,118 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# One static library per layer. Which layer sees which is written in stretto/layers.txt, and only
+# there: the arrows of that file become link dependencies here and include rules in scripts/tidy.py.
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(hwy REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+
+# What a layer uses that we did not write.
+set(STRETTO_EXTERNAL_base fmt::fmt spdlog::spdlog Threads::Threads)
+set(STRETTO_EXTERNAL_kernel hwy::hwy)
+set(STRETTO_EXTERNAL_communicator OpenSSL::Crypto)
+set(STRETTO_EXTERNAL_torch $<BUILD_INTERFACE:stretto_libtorch>)
+set(STRETTO_EXTERNAL_programs CLI11::CLI11 nlohmann_json::nlohmann_json)
+
+# Sets STRETTO_LAYERS, and STRETTO_USES_<layer> for each of them.
+function(stretto_read_layers)
+  set(path ${PROJECT_SOURCE_DIR}/stretto/layers.txt)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
+  file(STRINGS ${path} lines REGEX "^[a-z]")
+  set(layers)
+  foreach(line IN LISTS lines)
+    separate_arguments(words UNIX_COMMAND "${line}")
+    list(POP_FRONT words layer)
+    list(APPEND layers ${layer})
+    set(STRETTO_USES_${layer} ${words} PARENT_SCOPE)
+  endforeach()
+  set(STRETTO_LAYERS ${layers} PARENT_SCOPE)
+endfunction()
+
+# Sets `result` to the sources of `folder` that belong to a library: no tests, benchmarks, fuzzers.
+function(stretto_library_sources result folder)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cc)
+  list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$")
+  set(${result} ${sources} PARENT_SCOPE)
+endfunction()
+
+# Sets `result` to whether any of the files includes libtorch or the torch layer.
+function(stretto_includes_torch result)
+  set(${result} OFF PARENT_SCOPE)
+  foreach(path IN LISTS ARGN)
+    file(STRINGS ${path} hits LIMIT_COUNT 1
+      REGEX "^#include [<\"](torch/|ATen/|c10/|stretto/torch[./])")
+    if(hits)
+      set(${result} ON PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
+function(stretto_add_layer layer)
+  stretto_library_sources(sources stretto/${layer})
+  if(NOT sources)
+    return()
+  endif()
+  set(target stretto_${layer})
+  add_library(${target} STATIC ${sources})
+  add_library(stretto::${layer} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${layer})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:stretto_build>
+    PUBLIC ${STRETTO_EXTERNAL_${layer}})
+  foreach(used IN LISTS STRETTO_USES_${layer})
+    if(TARGET stretto_${used})
+      target_link_libraries(${target} PUBLIC stretto_${used})
+    endif()
+  endforeach()
+  if(layer STREQUAL "torch")
+    stretto_use_torch_header(${target})
+  endif()
+endfunction()
+
+function(stretto_add_layers)
+  foreach(layer IN LISTS STRETTO_LAYERS)
+    if(NOT layer STREQUAL "torch" OR STRETTO_HAVE_TORCH)
+      stretto_add_layer(${layer})
+    endif()
+  endforeach()
+endfunction()
+
+# The target `stretto`: every layer that needs no optional library.
+function(stretto_add_umbrella)
+  add_library(stretto INTERFACE)
+  add_library(stretto::stretto ALIAS stretto)
+  foreach(layer IN LISTS STRETTO_LAYERS)
+    if(TARGET stretto_${layer} AND NOT layer STREQUAL "torch")
+      target_link_libraries(stretto INTERFACE stretto_${layer})
+    endif()
+  endforeach()
+endfunction()
+
+# The `stretto` program from tools/. All but main.cc is a library, so that tests can link it.
+function(stretto_add_tool)
+  stretto_library_sources(sources tools)
+  list(FILTER sources EXCLUDE REGEX "/tools/main\\.cc$")
+  if(NOT EXISTS ${PROJECT_SOURCE_DIR}/tools/main.cc)
+    return()
+  endif()
+  set(libraries stretto ${STRETTO_EXTERNAL_programs})
+  if(sources)
+    add_library(stretto_tool_parts STATIC ${sources})
+    target_include_directories(stretto_tool_parts PUBLIC ${PROJECT_SOURCE_DIR})
+    target_link_libraries(stretto_tool_parts PRIVATE stretto_build PUBLIC ${libraries})
+    list(PREPEND libraries stretto_tool_parts)
+  endif()
+  add_executable(stretto_tool tools/main.cc)
+  set_target_properties(stretto_tool PROPERTIES OUTPUT_NAME stretto)
+  target_link_libraries(stretto_tool PRIVATE stretto_build ${libraries})
+endfunction()
+
+stretto_read_layers()

@@ -1,0 +1,65 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# Looks for libtorch (by Torch_DIR or CMAKE_PREFIX_PATH) and sets STRETTO_HAVE_TORCH. Defines
+# `stretto_libtorch`: libtorch with its headers as system headers.
+
+set(STRETTO_TORCH_MINIMUM 2.11)
+set(STRETTO_HAVE_TORCH OFF)
+
+# A sanitized program needs a sanitized libtorch, which nobody ships: only the core is checked.
+if(STRETTO_TORCH STREQUAL "AUTO" AND STRETTO_SANITIZE)
+  message(STATUS "torch: off, because libtorch is not built with -fsanitize=${STRETTO_SANITIZE}")
+elseif(STRETTO_TORCH)
+  # libtorch's package file warns about optional parts that it was built without.
+  set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
+  find_package(Torch QUIET)
+  unset(CMAKE_MESSAGE_LOG_LEVEL)
+  if(NOT Torch_FOUND)
+    set(reason "not found; Torch_DIR can name the folder of TorchConfig.cmake")
+  elseif(Torch_VERSION VERSION_LESS STRETTO_TORCH_MINIMUM)
+    set(reason "${Torch_VERSION} is older than ${STRETTO_TORCH_MINIMUM}")
+  else()
+    set(STRETTO_HAVE_TORCH ON)
+    message(STATUS "torch: ${Torch_VERSION} in ${Torch_DIR}")
+  endif()
+  if(NOT STRETTO_HAVE_TORCH AND STRETTO_TORCH STREQUAL "AUTO")
+    message(STATUS "torch: ${reason}; building without the torch layer")
+  elseif(NOT STRETTO_HAVE_TORCH)
+    message(FATAL_ERROR "STRETTO_TORCH=${STRETTO_TORCH}, but libtorch is ${reason}")
+  endif()
+else()
+  message(STATUS "torch: off")
+endif()
+
+if(STRETTO_HAVE_TORCH)
+  separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
+  if("-D_GLIBCXX_USE_CXX11_ABI=0" IN_LIST torch_flags)
+    message(FATAL_ERROR "This libtorch was built with the old C++ ABI; stretto needs the new one")
+  endif()
+  add_library(stretto_libtorch INTERFACE)
+  target_include_directories(stretto_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+  target_compile_options(stretto_libtorch INTERFACE ${torch_flags})
+  # libtorch's include folder has a fmt of its own, newer than the one that our core links and
+  # without a library. The versions live in different namespaces, so one program may hold both.
+  target_compile_definitions(stretto_libtorch INTERFACE FMT_HEADER_ONLY=1)
+  target_link_libraries(stretto_libtorch INTERFACE ${TORCH_LIBRARIES})
+endif()
+
+# Compiles <torch/torch.h> once for all targets that use it: it takes longer than all of stretto.
+function(stretto_use_torch_header target)
+  # Debug information of torch's templates is fifty times the size of the code that it explains.
+  target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-g1>)
+  if(TARGET stretto_torch_header)
+    target_precompile_headers(${target} REUSE_FROM stretto_torch_header)
+  endif()
+endfunction()
+
+if(STRETTO_HAVE_TORCH)
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/torch_header.cc)
+  file(CONFIGURE OUTPUT ${source} CONTENT "// Exists so that its target has a source.\n")
+  add_library(stretto_torch_header OBJECT ${source})
+  target_link_libraries(stretto_torch_header PRIVATE stretto_build stretto_libtorch)
+  target_compile_options(stretto_torch_header PRIVATE $<$<CONFIG:RelWithDebInfo>:-g1>)
+  target_precompile_headers(stretto_torch_header PRIVATE <torch/torch.h>)
+endif()

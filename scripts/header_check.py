@@ -1,0 +1,79 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Compiles every header on its own, so that who includes one need not know what else to include."""
+
+import concurrent.futures
+import hashlib
+import os
+import pathlib
+import re
+import subprocess
+from typing import Iterator
+
+COMPILER = os.environ.get("CXX", "g++")
+FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
+         "-DSPDLOG_COMPILED_LIB", "-DSPDLOG_FMT_EXTERNAL"]
+_OWN_INCLUDE = re.compile(r'^\s*#\s*include\s+["<]((?:stretto|tools|tests|examples)/[^">]+)[">]',
+                          re.MULTILINE)
+_TORCH_INCLUDE = re.compile(r'^\s*#\s*include\s+["<](?:torch|ATen|c10)/', re.MULTILINE)
+
+
+def _closure(root: pathlib.Path, header: str) -> list[str]:
+    """The header and every file of ours that it includes, directly or not."""
+    found, waiting = set(), [header]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not (root / path).is_file():
+            continue
+        found.add(path)
+        waiting += _OWN_INCLUDE.findall((root / path).read_text())
+    return sorted(found)
+
+
+def _digest(root: pathlib.Path, files: list[str], command: list[str]) -> str:
+    digest = hashlib.sha256("\0".join(command).encode())
+    for path in files:
+        digest.update(path.encode() + b"\0" + (root / path).read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _torch_flags(torch_dir: str) -> list[str]:
+    include = pathlib.Path(torch_dir).resolve().parent.parent.parent / "include"
+    return ["-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include")]
+
+
+def _problem(root: pathlib.Path, command: list[str]) -> str:
+    """The compiler's first error; empty if there is none."""
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    if run.returncode == 0:
+        return ""
+    errors = [line for line in run.stderr.splitlines() if "error" in line] or [run.stderr[:200]]
+    return errors[0]
+
+
+def check(root: pathlib.Path, headers: list[str], torch_dir: str) -> Iterator[tuple[str, str]]:
+    """(header, problem) for each that does not compile. What compiled once is remembered by content
+    in build/tidy. Without `torch_dir`, headers that need libtorch are passed over."""
+    cache = root / "build/tidy"
+    cache.mkdir(parents=True, exist_ok=True)
+    work = []
+    for header in headers:
+        if header.endswith("-inl.h"):
+            continue  # Compiles only inside the source that sets its SIMD target.
+        files = _closure(root, header)
+        needs_torch = any(_TORCH_INCLUDE.search((root / path).read_text()) for path in files)
+        if needs_torch and not torch_dir:
+            continue
+        extra = _torch_flags(torch_dir) if needs_torch else []
+        command = [COMPILER, *FLAGS, "-I.", *extra, "-include", header, "-x", "c++", "/dev/null"]
+        stamp = cache / _digest(root, files, command)
+        if not stamp.exists():
+            work.append((header, command, stamp))
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        problems = pool.map(lambda item: _problem(root, item[1]), work)
+        for (header, _, stamp), problem in zip(work, problems):
+            if problem:
+                yield header, f"does not compile alone: {problem}"
+            else:
+                stamp.touch()

@@ -1,0 +1,74 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# For ./dev: run a command as a phase with one line of output, its elapsed time, and a log file.
+
+readonly log_dir=build/logs
+ticker_pid=
+
+say() { printf '%s\n' "$*"; }
+
+fail() {
+  printf 'dev: %s\n' "$*" >&2
+  exit 1
+}
+
+stop_ticker() {
+  [[ -n $ticker_pid ]] || return 0
+  kill "$ticker_pid" 2>/dev/null || true
+  wait "$ticker_pid" 2>/dev/null || true
+  ticker_pid=
+}
+trap stop_ticker EXIT
+
+# Shows that a phase is alive: the last line of its log on a terminal, a line a minute elsewhere.
+tick() {
+  local title=$1 log=$2 start=$SECONDS line
+  trap 'exit 0' TERM
+  while :; do
+    if [[ -t 1 ]]; then
+      line=$(tail -n 1 "$log" 2>/dev/null | tr -d '\r' | cut -c 1-50)
+      printf '\r\033[K  %-34s %4d s  %s' "$title" $((SECONDS - start)) "$line"
+      sleep 0.5 &
+    else
+      sleep 60 &
+    fi
+    wait $!
+    [[ -t 1 ]] || printf '  %-34s %4d s ...\n' "$title" $((SECONDS - start))
+  done
+}
+
+# phase TITLE LOG COMMAND...: runs the command with its output in build/logs/LOG.log. When it fails,
+# shows what matters of the log and ends the script with status 1.
+phase() {
+  local title=$1 log=$log_dir/$2.log start=$SECONDS status=0
+  shift 2
+  mkdir -p "$log_dir"
+  : > "$log"
+  tick "$title" "$log" &
+  ticker_pid=$!
+  "$@" > "$log" 2>&1 < /dev/null || status=$?
+  stop_ticker
+  [[ -t 1 ]] && printf '\r\033[K'
+  if ((status == 0)); then
+    printf '  %-34s %4d s\n' "$title" $((SECONDS - start))
+    return 0
+  fi
+  printf '  %-34s %4d s  FAILED\n\n' "$title" $((SECONDS - start))
+  show_failure "$log"
+  fail "$title failed (status $status); everything it printed is in $log"
+}
+
+# The failed edges of ninja, the failed tests of ctest, or else the last lines.
+show_failure() {
+  local log=$1
+  if grep -q '^FAILED: ' "$log"; then
+    sed -n '/^FAILED: /,$p' "$log" | head -n 60
+  elif grep -q 'tests passed, ' "$log"; then
+    awk '/ Test +#[0-9]+:/ { failed = /\*\*\*/ } failed || /tests passed, / { print }' "$log" |
+      grep -v '^      Start' | head -n 200
+    sed -n '/^The following tests FAILED/,$p' "$log"
+  else
+    tail -n 40 "$log"
+  fi
+}

@@ -1,0 +1,131 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# For ./dev: finds out what this machine lacks, says it, and installs it. Debian packages go to the
+# system; Python packages go to build/venv and never to the system's Python.
+
+readonly venv=build/venv
+readonly torch_minimum=2.11
+
+# wanted_packages PURPOSE...: names from scripts/packages.txt.
+wanted_packages() {
+  local purpose
+  for purpose in "$@"; do
+    sed -n "s/^$purpose //p" scripts/packages.txt
+  done
+}
+
+missing_packages() {
+  local name
+  for name in $(wanted_packages "$@"); do
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null) == installed ]] ||
+      printf '%s\n' "$name"
+  done
+}
+
+apt_install() {
+  local as_root=()
+  ((EUID == 0)) || as_root=(sudo)
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install --yes --no-install-recommends "$@" && return
+  # The list of packages may be missing (a fresh container) or older than the archive.
+  "${as_root[@]}" apt-get update
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install --yes --no-install-recommends "$@"
+}
+
+# ensure_packages PURPOSE...
+ensure_packages() {
+  [[ ${STRETTO_PACKAGES:-} != OFF ]] || return 0
+  if ! command -v dpkg-query > /dev/null; then
+    fail "this is not Debian or Ubuntu, so ./dev cannot install packages. Install the equivalents" \
+      "of: $(wanted_packages "$@" | tr '\n' ' '); then run with STRETTO_PACKAGES=OFF."
+  fi
+  local missing
+  mapfile -t missing < <(missing_packages "$@")
+  ((${#missing[@]} > 0)) || return 0
+  say "  Debian packages to install: ${missing[*]}"
+  if ((EUID != 0)); then
+    command -v sudo > /dev/null ||
+      fail "neither root nor sudo: ask an administrator to run: apt-get install ${missing[*]}"
+    # Asks for the password now, while nothing else writes to the terminal.
+    sudo -v || fail "sudo was refused; as root, run: apt-get install ${missing[*]}"
+  fi
+  phase "installing packages" packages apt_install "${missing[@]}"
+}
+
+# The folder of TorchConfig.cmake of the active python3's torch, if that torch is new enough.
+torch_dir_of() {
+  "$1" - "$torch_minimum" 2>/dev/null <<'PYTHON'
+import importlib.metadata, importlib.util, pathlib, re, sys
+
+numbers = lambda text: [int(part) for part in re.findall(r"\d+", text)[:2]]
+found = importlib.util.find_spec("torch")
+if not found or numbers(importlib.metadata.version("torch")) < numbers(sys.argv[1]):
+    sys.exit(1)
+folder = pathlib.Path(found.origin).parent / "share/cmake/Torch"
+if not (folder / "TorchConfig.cmake").exists():
+    sys.exit(1)
+print(folder)
+PYTHON
+}
+
+requirements_of() {
+  if [[ $1 == with_torch ]]; then
+    grep -v '^#' scripts/requirements.txt
+  else
+    grep -v -e '^#' -e '^torch==' scripts/requirements.txt
+  fi
+}
+
+fill_venv() {
+  [[ -x $venv/bin/python ]] || python3 -m venv "$venv" || return
+  local pip_args
+  read -r -a pip_args <<< "${STRETTO_PIP_ARGS:-}"
+  # shellcheck disable=SC2046  # One word per requirement is the purpose.
+  "$venv/bin/python" -m pip install --disable-pip-version-check "${pip_args[@]}" \
+    $(requirements_of "$1")
+}
+
+# ensure_venv with_torch|without_torch: installs only when the requirements have changed.
+ensure_venv() {
+  local stamp=$venv/stretto-requirements.sha256 wanted
+  wanted=$(requirements_of "$1" | sha256sum)
+  if [[ -x $venv/bin/python && -f $stamp && $(< "$stamp") == "$wanted" ]]; then return; fi
+  if [[ ! -x $venv/bin/python ]] && ! python3 -c 'import ensurepip' 2> /dev/null; then
+    ensure_packages venv
+  fi
+  say "  Python packages for $venv: $(requirements_of "$1" | tr '\n' ' ')"
+  if [[ $1 == with_torch && -z ${STRETTO_PIP_ARGS:-} ]]; then
+    say "  (a CPU build of torch is enough; STRETTO_PIP_ARGS='--index-url URL' chooses where from)"
+  fi
+  phase "installing Python packages" pip fill_venv "$1"
+  printf '%s\n' "$wanted" > "$stamp"
+}
+
+# Sets torch_dir: empty with --without-torch, else the folder of TorchConfig.cmake. Where a Python
+# comes with it, tests that talk to PyTorch find that Python by STRETTO_TORCH_PYTHON.
+ensure_torch() {
+  torch_dir=
+  [[ $use_torch == ON ]] || return 0
+  if [[ -n ${Torch_DIR:-} ]]; then
+    [[ -f $Torch_DIR/TorchConfig.cmake ]] || fail "Torch_DIR=$Torch_DIR has no TorchConfig.cmake"
+    torch_dir=$Torch_DIR
+  elif torch_dir=$(torch_dir_of python3); then
+    export STRETTO_TORCH_PYTHON=python3
+  else
+    ensure_venv with_torch
+    torch_dir=$(torch_dir_of "$venv/bin/python") ||
+      fail "$venv has no libtorch; delete it and try again"
+    export STRETTO_TORCH_PYTHON=$PWD/$venv/bin/python
+  fi
+}
+
+# Sets demo_python: an interpreter with numpy and matplotlib.
+ensure_demo_python() {
+  demo_python=python3
+  python3 -c 'import matplotlib, numpy' 2> /dev/null && return
+  demo_python=$venv/bin/python
+  [[ -x $demo_python ]] && "$demo_python" -c 'import matplotlib, numpy' 2> /dev/null && return
+  ensure_venv without_torch
+}

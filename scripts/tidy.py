@@ -1,0 +1,325 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Checks the rules of this repository that no compiler knows; ./dev tidy calls it.
+
+Layers, sizes of files and functions, words, calls that the library must not make, and headers that
+compile alone. Prints `path:line: what is wrong; what to do`, and exits 1 if there is anything.
+"""
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Callable, Iterator, NamedTuple
+
+import header_check
+import source_text
+
+MAX_COLUMNS = 100
+MAX_FUNCTION_LINES = 60
+MAX_FILE_LINES = 500
+MAX_HEADER_LINES = 300
+MAX_BLOB_BYTES = 512 * 1024
+
+CPP_SUFFIXES = {".h", ".cc", ".cu"}
+CODE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
+CODE_NAMES = {"dev", "run", "CMakeLists.txt", "layers.txt", "packages.txt"}
+
+# Written in halves so that this file does not contain what it forbids.
+UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
+
+# Who may include what we did not write. A folder allows all folders below it.
+EXTERNAL_INCLUDES = [
+    (r"(torch|ATen|c10)/", ["stretto/torch", "stretto/torch.h", "examples", "tests"]),
+    (r"hwy/", ["stretto/kernel"]),
+    (r"openssl/", ["stretto/communicator"]),
+    (r"spdlog/", ["stretto/base"]),
+    (r"(CLI|nlohmann)/", ["tools", "tests", "examples"]),
+    (r"mpi\.h", ["stretto/transport/mpi", "stretto/communicator/mpi"]),
+    (r"(ucp|uct|ucs)/", ["stretto/transport/ucx"]),
+    (r"nccl\.h", ["stretto/communicator/nccl"]),
+    (r"cuda", ["stretto/cuda"]),
+    (r"gtest/|rapidcheck", ["tests"]),
+]
+
+
+class Forbidden(NamedTuple):
+    pattern: re.Pattern
+    instead: str
+    allowed_in: tuple[str, ...] = ()
+
+
+# The start of a statement: a method or a declaration of the same name is not meant.
+_CALL = r"(?:^|[;{}?:]|\belse\b|\))\s*(?:std::|::)?"
+FORBIDDEN_IN_LIBRARY = [
+    Forbidden(
+        re.compile(r"(?<!\w)(?:std)?::(?:_?exit|quick_exit|abort|terminate)\b"
+                   r"|" + _CALL + r"(?:_?exit|quick_exit|abort|terminate)\s*\(\s*(?:\)|[\dE])"),
+        "a library does not end its process: return a Status"),
+    Forbidden(
+        re.compile(r"(?<![\w.])(?:std::|::)?(?:f|v|vf)?printf\s*\(|(?<!\w)(?:std::)?puts\s*\("
+                   r"|std::(?:cout|cerr|clog)\b|fmt::print\b"),
+        "use log() of stretto/base/log.h"),
+    Forbidden(
+        re.compile(r"(?<!\w)(?:secure_)?(?:getenv|setenv|unsetenv|putenv)\s*\("),
+        "take an Environment (stretto/base/environment.h)", ("stretto/base",)),
+    Forbidden(
+        re.compile(r"std::j?thread\b(?!::)|(?<!\w)pthread_create\b|std::async\b"),
+        "threads belong to communicator/ and transport/",
+        ("stretto/communicator", "stretto/transport")),
+    Forbidden(
+        re.compile(r"(?<![\w.>])(?:std::|::)?s?rand\s*\(|std::(?:mt19937|default_random_engine)"),
+        "use Random of stretto/base/random.h"),
+    Forbidden(
+        re.compile(r"(?<!\w)(?:std::)?(?:sprintf|strcpy|strcat|strtok|gets)\s*\("),
+        "use fmt::format, or a span with its bound"),
+    Forbidden(
+        re.compile(r"(?<!\w)assert\s*\("),
+        "use STRETTO_CHECK (stretto/base/check.h): it stays in release builds"),
+    Forbidden(
+        re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*\bHAVE_"),
+        "an optional library lives in its own folder, which CMake leaves out"),
+    Forbidden(
+        re.compile(r"\busing\s+namespace\s+std\b"), "name what you use"),
+]
+
+
+class Source:
+    """One file of the repository, read once."""
+
+    def __init__(self, root: pathlib.Path, path: str):
+        self.path = path
+        self.suffix = pathlib.PurePosixPath(path).suffix
+        self.name = pathlib.PurePosixPath(path).name
+        self.bytes = (root / path).read_bytes()
+        self.is_cpp = self.suffix in CPP_SUFFIXES
+        self.is_bash = self.bytes.startswith(b"#!/usr/bin/env bash") or self.suffix == ".sh"
+        self.is_code = self.suffix in CODE_SUFFIXES or self.name in CODE_NAMES or self.is_bash
+        self.text = self.bytes.decode("utf-8", "replace") if self.is_code or self.is_prose else ""
+        self.lines = self.text.splitlines()
+
+    @property
+    def is_prose(self) -> bool:
+        return self.suffix == ".md"
+
+    @property
+    def is_test(self) -> bool:
+        return re.search(r"_(test|bench|fuzz)\.cc$", self.path) is not None
+
+    @property
+    def layer(self) -> str:
+        """The layer of a file of the library; empty for stretto/*.h, tools, tests, examples."""
+        parts = self.path.split("/")
+        return parts[1] if parts[0] == "stretto" and len(parts) > 2 else ""
+
+    def lies_in(self, folders) -> bool:
+        return any(self.path == folder or self.path.startswith(folder + "/") for folder in folders)
+
+
+class Finding(NamedTuple):
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+def read_layers(text: str) -> dict[str, list[str]]:
+    """stretto/layers.txt as {layer: what it may include}, in the order of the file."""
+    rows = [line.split() for line in text.splitlines() if re.match(r"[a-z]", line)]
+    return {row[0]: row[1:] for row in rows}
+
+
+def check_layers_file(layers: dict[str, list[str]]) -> Iterator[Finding]:
+    """Arrows that only point upwards in the file cannot form a cycle."""
+    seen = set()
+    for layer, used in layers.items():
+        for other in used:
+            if other not in seen:
+                text = f"{layer} uses {other}, which is not above it"
+                yield Finding("stretto/layers.txt", 1, text)
+        seen.add(layer)
+
+
+def check_blob(source: Source) -> Iterator[Finding]:
+    if len(source.bytes) > MAX_BLOB_BYTES:
+        yield Finding(source.path, 1, f"{len(source.bytes)} bytes; at most {MAX_BLOB_BYTES}")
+
+
+def check_lines(source: Source) -> Iterator[Finding]:
+    for number, line in enumerate(source.lines, 1):
+        if line != line.rstrip():
+            yield Finding(source.path, number, "space at the end of the line")
+        if source.is_code and len(line) > MAX_COLUMNS:
+            yield Finding(source.path, number, f"{len(line)} columns; at most {MAX_COLUMNS}")
+        if match := UNFINISHED.search(line):
+            yield Finding(source.path, number, f"{match.group()}: finish it, or write an issue")
+    if source.text and not source.text.endswith("\n"):
+        yield Finding(source.path, len(source.lines), "no line break at the end of the file")
+
+
+def check_head(source: Source) -> Iterator[Finding]:
+    if not source.is_code:
+        return
+    head = "\n".join(source.lines[:4])
+    if not re.search(r"^(//|#) Copyright the stretto authors\.\n\1 SPDX-License-Identifier: "
+                     r"Apache-2\.0$", head, re.MULTILINE):
+        yield Finding(source.path, 1, "needs the two lines of copyright and SPDX licence")
+    # A *-inl.h is included once for every SIMD target, on purpose.
+    is_plain_header = source.suffix == ".h" and not source.name.endswith("-inl.h")
+    if is_plain_header and "#pragma once" not in source.lines:
+        yield Finding(source.path, 1, "needs #pragma once")
+
+
+def check_sizes(source: Source) -> Iterator[Finding]:
+    if not (source.is_cpp or source.is_bash or source.suffix == ".py"):
+        return
+    limit = MAX_HEADER_LINES if source.suffix == ".h" else MAX_FILE_LINES
+    if len(source.lines) > limit:
+        yield Finding(source.path, limit, f"{len(source.lines)} lines; at most {limit}: split it")
+    functions = source_text.cpp_functions
+    if source.is_bash:
+        functions = source_text.bash_functions
+    elif source.suffix == ".py":
+        functions = source_text.python_functions
+    for function in functions(source.text):
+        if function.lines > MAX_FUNCTION_LINES:
+            yield Finding(source.path, function.first_line,
+                          f"{function.name} has {function.lines} lines; "
+                          f"at most {MAX_FUNCTION_LINES}: name its parts")
+
+
+def check_calls(source: Source) -> Iterator[Finding]:
+    if not source.is_cpp or source.is_test or not source.path.startswith("stretto/"):
+        return
+    for number, line in enumerate(source_text.code_only(source.text).splitlines(), 1):
+        for rule in FORBIDDEN_IN_LIBRARY:
+            match = rule.pattern.search(line)
+            if match and not source.lies_in(rule.allowed_in):
+                word = match.group().strip(" (;{}?:)")
+                yield Finding(source.path, number, f"{word}: {rule.instead}")
+
+
+def includes(source: Source) -> Iterator[tuple[int, str, bool]]:
+    """Line, path, and whether it is quoted: "own.h" rather than <external.h>."""
+    for number, line in enumerate(source.lines, 1):
+        if match := re.match(r'\s*#\s*include\s+(["<])([^">]+)[">]', line):
+            yield number, match.group(2), match.group(1) == '"'
+
+
+def layer_problem(source: Source, path: str, layers: dict[str, list[str]]) -> str:
+    """Why `source` may not include our own file `path`; empty if it may."""
+    top, *rest = path.split("/")
+    if not source.path.startswith("stretto/"):
+        return ""
+    if top in ("tests", "examples", "tools"):
+        return "" if source.is_test and top == "tests" else f"the library does not know {top}/"
+    if not source.layer:
+        uses_torch = rest[0] in ("torch", "torch.h") and source.path != "stretto/torch.h"
+        return "only stretto/torch.h may need libtorch" if uses_torch else ""
+    if len(rest) == 1:
+        return "name the layer's header: umbrella headers are for users of the library"
+    if rest[0] != source.layer and rest[0] not in layers.get(source.layer, []):
+        return f"stretto/layers.txt does not let {source.layer} include {rest[0]}"
+    return ""
+
+
+def check_includes(source: Source, layers: dict[str, list[str]]) -> Iterator[Finding]:
+    if not source.is_cpp:
+        return
+    if source.layer and source.layer not in layers:
+        yield Finding(source.path, 1, f"{source.layer} is no layer of stretto/layers.txt")
+    for number, path, quoted in includes(source):
+        own = path.split("/")[0] in ("stretto", "tools", "tests", "examples")
+        external = any(re.match(pattern, path) for pattern, _ in EXTERNAL_INCLUDES)
+        if quoted and not own and not external:
+            yield Finding(source.path, number, f'"{path}": write the path from the repository root')
+        problem = layer_problem(source, path, layers) if own else ""
+        if problem:
+            yield Finding(source.path, number, f"{path}: {problem}")
+        for pattern, folders in EXTERNAL_INCLUDES:
+            allowed = source.lies_in(folders) or (source.is_test and "tests" in folders)
+            if not own and re.match(pattern, path) and not allowed:
+                yield Finding(source.path, number, f"<{path}> belongs in {', '.join(folders)}")
+
+
+def check_include_cycles(sources: list[Source]) -> Iterator[Finding]:
+    headers = {source.path: source for source in sources if source.suffix == ".h"}
+    used = {path: [name for _, name, _ in includes(source) if name in headers and name != path]
+            for path, source in headers.items() if not path.endswith("-inl.h")}
+    done, open_paths = set(), []
+
+    def visit(path: str) -> Iterator[Finding]:
+        if path in open_paths:
+            cycle = open_paths[open_paths.index(path):] + [path]
+            yield Finding(path, 1, "headers include each other: " + " -> ".join(cycle))
+        elif path not in done:
+            open_paths.append(path)
+            for other in used.get(path, []):
+                yield from visit(other)
+            open_paths.pop()
+            done.add(path)
+
+    for path in sorted(used):
+        yield from visit(path)
+
+
+RULES: list[Callable[[Source], Iterator[Finding]]] = [
+    check_blob, check_lines, check_head, check_sizes, check_calls,
+]
+
+
+def check_sources(sources: list[Source], layers: dict[str, list[str]]) -> list[Finding]:
+    """Every rule that needs no compiler."""
+    findings = list(check_layers_file(layers))
+    for source in sources:
+        for rule in RULES:
+            findings += rule(source)
+        findings += check_includes(source, layers)
+    return findings + list(check_include_cycles(sources))
+
+
+def tracked_files(root: pathlib.Path) -> list[str]:
+    """What belongs to the repository: known to git or about to be; without git, all but build/."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root, capture_output=True, text=True)
+    if listed.returncode == 0:
+        paths = set(listed.stdout.split("\0")) - {""}
+    else:
+        paths = {str(path.relative_to(root)) for path in root.rglob("*")}
+        paths = {path for path in paths if not re.search(r"(^|/)(build|__pycache__|\.git)/", path)}
+    return sorted(path for path in paths if (root / path).is_file())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("paths", nargs="*", help="files to check (default: all)")
+    parser.add_argument("--torch-dir", default="", help="folder of TorchConfig.cmake; without it, "
+                        "headers that need libtorch are not compiled")
+    parser.add_argument("--no-headers", action="store_true", help="compile no headers")
+    arguments = parser.parse_args()
+
+    root = pathlib.Path(__file__).resolve().parent.parent
+    wanted = {str(pathlib.Path(path).resolve().relative_to(root)) for path in arguments.paths}
+    sources = [Source(root, path) for path in tracked_files(root)]
+    layers = read_layers((root / "stretto/layers.txt").read_text())
+    findings = check_sources(sources, layers)
+    if not arguments.no_headers:
+        headers = [source.path for source in sources
+                   if source.suffix == ".h" and (not wanted or source.path in wanted)]
+        problems = header_check.check(root, headers, arguments.torch_dir)
+        findings += [Finding(path, 1, text) for path, text in problems]
+    findings = [finding for finding in findings if not wanted or finding.path in wanted]
+    for finding in findings:
+        print(finding)
+    print(f"tidy: {len(findings)} findings in {len(wanted) or len(sources)} files")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

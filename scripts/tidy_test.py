@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tests of scripts/tidy.py: every rule finds what it is for, and lets go what looks like it."""
+
+import pathlib
+import tempfile
+import unittest
+
+import header_check
+import source_text
+import tidy
+
+HEAD = "// Copyright the stretto authors.\n// SPDX-License-Identifier: Apache-2.0\n\n"
+LAYERS = {"base": [], "kernel": ["base"], "torch": ["base"]}
+
+
+def functions(text):
+    return {function.name: function.lines for function in source_text.cpp_functions(text)}
+
+
+class CodeOnlyTest(unittest.TestCase):
+    def test_keeps_length_and_lines(self):
+        text = ('int a; // b {\nchar c = \'{\'; /* {\n { */ auto d = "}\\"{";'
+                'auto e = R"x(})" {)x";')
+        code = source_text.code_only(text)
+        self.assertEqual(len(code), len(text))
+        self.assertEqual(code.count("\n"), text.count("\n"))
+        self.assertNotIn("{", code)
+        self.assertNotIn("}", code)
+
+    def test_digit_separators_start_no_character(self):
+        code = source_text.code_only("int a = 1'000'000; f('}'); int b = 0x1'FFp+3;")
+        self.assertIn("1'000'000", code)
+        self.assertNotIn("}", code)
+        self.assertIn("int b", code)
+
+    def test_a_comment_in_a_string_is_none(self):
+        self.assertIn("after", source_text.code_only('f("//"); after("/*"); after();'))
+
+
+class CppFunctionsTest(unittest.TestCase):
+    def test_counts_from_signature_to_closing_brace(self):
+        text = "namespace a {\n\nint f(int b,\n      int c) {\n  if (b) {\n    g();\n  }\n}\n}\n"
+        self.assertEqual(functions(text), {"f": 6})
+
+    def test_finds_methods_constructors_and_operators(self):
+        text = """
+class Ring final : public Base<int> {
+ public:
+  explicit Ring(int a) : a_{a}, b_(make({1, 2})) {
+    run();
+  }
+  bool operator==(const Ring& other) const { return true; }
+  auto size() const noexcept -> std::size_t { return 0; }
+
+ private:
+  int a_ = 3;
+};
+Status Ring::run() & {
+}
+"""
+        self.assertEqual(functions(text),
+                         {"Ring": 3, "operator==": 1, "size": 1, "Ring::run": 2})
+
+    def test_a_template_parameter_opens_no_class(self):
+        text = "template <class T, int N = (2 > 1)>\n  requires A<T>\nvoid f(T t) {\n  g();\n}\n"
+        self.assertEqual(functions(text), {"f": 5})
+
+    def test_lambdas_and_local_classes_belong_to_their_function(self):
+        text = "void f() {\n  auto g = [](int a) {\n    h();\n };\n  struct S { void i() {} };\n}\n"
+        self.assertEqual(functions(text), {"f": 6})
+
+    def test_initialisers_and_enums_are_no_functions(self):
+        text = "constexpr int a[] = {1,\n};\nenum class E { x };\nstruct P { int b{0}; };\n"
+        self.assertEqual(functions(text), {})
+
+    def test_braces_in_macros_and_comments_do_not_count(self):
+        text = "#define A if (x) { \\\n  y();\nvoid f() {\n  // }\n  g(\"}\");\n}\nvoid h() {}\n"
+        self.assertEqual(functions(text), {"f": 4, "h": 1})
+
+    def test_names_tests(self):
+        self.assertEqual(functions("TEST(Ring, Works) {\n}\n"), {"TEST(Ring, Works)": 2})
+
+
+class OtherFunctionsTest(unittest.TestCase):
+    def test_bash(self):
+        text = "f() {\n  if true; then\n    g { }\n  fi\n}\nh() { one; }\n"
+        self.assertEqual([(f.name, f.lines) for f in source_text.bash_functions(text)], [("f", 5)])
+
+    def test_python(self):
+        text = "class A:\n  def f(self):\n    x = '''\n\n'''\n    return x\n"
+        self.assertEqual([(f.name, f.lines) for f in source_text.python_functions(text)],
+                         [("f", 5)])
+
+
+class RulesTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+
+    def source(self, path, text):
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_bytes(text.encode() if isinstance(text, str) else text)
+        return tidy.Source(self.root, path)
+
+    def findings(self, path, text, layers=None):
+        source = self.source(path, text)
+        layers = LAYERS if layers is None else layers
+        return [finding.text for finding in tidy.check_sources([source], layers)]
+
+    def assert_clean(self, path, text):
+        self.assertEqual(self.findings(path, text), [])
+
+    def assert_finds(self, path, text, part):
+        findings = self.findings(path, text)
+        self.assertEqual(len(findings), 1, findings)
+        self.assertIn(part, findings[0])
+
+    def test_a_good_file_is_clean(self):
+        self.assert_clean("stretto/base/a.h", HEAD + "#pragma once\n\nint f();\n")
+
+    def test_head_and_pragma(self):
+        self.assert_finds("stretto/base/a.cc", "int a;\n", "SPDX")
+        self.assert_finds("stretto/base/a.h", HEAD + "int a;\n", "#pragma once")
+        self.assert_clean("stretto/kernel/a-inl.h", HEAD + "int a;\n")
+        self.assert_clean("scripts/a.sh", HEAD.replace("//", "#"))
+
+    def test_lines(self):
+        self.assert_finds("stretto/base/a.cc", HEAD + "int a; \n", "space at the end")
+        self.assert_finds("stretto/base/a.cc", HEAD + "// " + "a" * 98 + "\n", "101 columns")
+        self.assert_finds("stretto/base/a.cc", HEAD + "int a;", "no line break")
+        self.assert_finds("stretto/base/a.cc", HEAD + "// TO" "DO: more\n", "finish it")
+        self.assert_clean("stretto/base/a.cc", HEAD + 'auto a = "/tmp/XX' 'XXXX";\n')
+        self.assert_clean("README.md", "a" * 200 + "\n")
+
+    def test_sizes(self):
+        line = "int a;\n"
+        self.assert_clean("stretto/base/a.cc", HEAD + line * 497)
+        self.assert_finds("stretto/base/a.cc", HEAD + line * 498, "501 lines; at most 500")
+        self.assert_finds("stretto/base/a.h", HEAD + "#pragma once\n" + line * 298, "at most 300")
+        self.assert_clean("stretto/base/a.cc", HEAD + "void f() {\n" + line * 58 + "}\n")
+        self.assert_finds("stretto/base/a.cc", HEAD + "void f() {\n" + line * 59 + "}\n",
+                          "f has 61 lines")
+        self.assert_finds("data/large.bin", b"\0" * (512 * 1024 + 1), "at most 524288")
+
+    def test_forbidden_calls_name_their_replacement(self):
+        for call, instead in [
+            ("std::exit(1);", "return a Status"), ("abort();", "return a Status"),
+            ("if (a) ::_exit(2);", "return a Status"), ("std::terminate();", "return a Status"),
+            ('std::printf("a");', "use log()"), ("std::cerr << 1;", "use log()"),
+            ("std::thread t(f);", "threads belong"), ("int a = std::rand();", "use Random"),
+            ("assert(a);", "STRETTO_CHECK"), ("#ifdef HAVE_MPI", "own folder"),
+            ("using namespace std;", "name what you use"),
+        ]:
+            with self.subTest(call):
+                self.assert_finds("stretto/kernel/a.cc", HEAD + call + "\n", instead)
+        get = 'const char* a = std::getenv("A");\n'
+        self.assert_finds("stretto/kernel/a.cc", HEAD + get, "take an Environment")
+        self.assert_clean("stretto/base/a.cc", HEAD + get)
+
+    def test_what_only_looks_forbidden_is_let_go(self):
+        for line in [
+            "void abort(const Status& reason);", "group->abort(status);", "int exit_code(int a);",
+            "// abort();", 'log("exit(1)");', "static_assert(sizeof(int) == 4);",
+            "std::this_thread::yield();", "std::thread::id owner_;", "std::snprintf(a, 4, b);",
+            "bool operand(int a);",
+        ]:
+            with self.subTest(line):
+                self.assert_clean("stretto/kernel/a.cc", HEAD + line + "\n")
+        for path in ["stretto/kernel/a_test.cc", "tests/faults/a.cc", "tools/a.cc"]:
+            self.assert_clean(path, HEAD + "std::abort();\nstd::exit(1);\nstd::thread t(f);\n")
+
+    def test_layers(self):
+        below = HEAD + '#include "stretto/kernel/b.h"\n'
+        self.assert_finds("stretto/base/a.cc", below, "does not let base include kernel")
+        self.assert_finds("stretto/base/a_test.cc", below, "does not let base include kernel")
+        self.assert_clean("stretto/kernel/a.cc", HEAD + '#include "stretto/base/b.h"\n')
+        self.assert_clean("stretto/kernel/a.cc", below)
+        self.assert_clean("tests/contract/a.cc", below)
+        self.assert_finds("stretto/other/a.cc", HEAD, "other is no layer")
+        self.assert_finds("stretto/base/a.cc", HEAD + '#include "stretto/stretto.h"\n', "umbrella")
+        self.assert_finds("stretto/base/a.cc", HEAD + '#include "b.h"\n', "repository root")
+        contract = HEAD + '#include "tests/contract/b.h"\n'
+        self.assert_clean("stretto/base/a_test.cc", contract)
+        self.assert_finds("stretto/base/a.cc", contract, "does not know tests/")
+
+    def test_layers_form_no_cycle(self):
+        layers = tidy.read_layers("// head\n# comment\nbase  kernel\nkernel  base\n")
+        self.assertEqual(layers, {"base": ["kernel"], "kernel": ["base"]})
+        findings = list(tidy.check_layers_file(layers))
+        self.assertEqual([finding.text for finding in findings],
+                         ["base uses kernel, which is not above it"])
+
+    def test_optional_libraries_stay_in_their_folder(self):
+        include = HEAD + "#include <torch/torch.h>\n"
+        self.assert_finds("stretto/kernel/a.cc", include, "belongs in stretto/torch")
+        self.assert_clean("stretto/torch/a.cc", include)
+        self.assert_clean("examples/a.cc", include)
+        torch_layer = HEAD + '#pragma once\n#include "stretto/torch/a.h"\n'
+        self.assert_finds("stretto/stretto.h", torch_layer, "may need libtorch")
+        self.assert_clean("stretto/torch.h", torch_layer)
+
+    def test_headers_that_include_each_other(self):
+        body = HEAD + '#pragma once\n#include "stretto/base/{}.h"\n'
+        sources = [self.source(f"stretto/base/{name}.h", body.replace("{}", other))
+                   for name, other in [("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")]]
+        findings = list(tidy.check_include_cycles(sources))
+        self.assertEqual(len(findings), 1)
+        self.assertIn("a.h -> stretto/base/b.h -> stretto/base/c.h", findings[0].text)
+
+    def test_headers_compile_alone(self):
+        good = "stretto/base/good.h"
+        bad = "stretto/base/bad.h"
+        self.source(good, "#pragma once\n#include <string>\nstd::string a();\n")
+        self.source(bad, "#pragma once\nstd::string a();\n")
+        problems = dict(header_check.check(self.root, [good, bad], ""))
+        self.assertEqual(list(problems), [bad])
+        self.assertIn("does not compile alone", problems[bad])
+        # What failed is tried again; what it includes decides whether it is still good.
+        self.source(bad, '#pragma once\n#include "stretto/base/good.h"\nstd::string b();\n')
+        self.assertEqual(dict(header_check.check(self.root, [good, bad], "")), {})
+        self.source(good, "#pragma once\n")
+        self.assertEqual(list(dict(header_check.check(self.root, [good, bad], ""))), [bad])
+
+
+if __name__ == "__main__":
+    unittest.main()
