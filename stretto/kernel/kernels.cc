@@ -1,0 +1,146 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/kernel/kernels.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "stretto/base/status.h"
+#include "stretto/kernel/reduce.h"
+
+// Highway compiles this file once per target. Left out: SSSE3, which only processors from before
+// 2008 need (they get the scalar loops); and vectors whose size the compiler does not know, as they
+// cannot be kept in arrays.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "stretto/kernel/kernels.cc"
+#include "hwy/foreach_target.h"  // Must come before highway.h.
+
+#include "hwy/highway.h"
+#include "stretto/kernel/pass-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace stretto::kernel::HWY_NAMESPACE {
+
+template <class Format>
+Kernel arithmetic(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+      return &PassLoop<Format, Sum>::run;
+    case ReduceOp::product:
+      return &PassLoop<Format, Product>::run;
+    case ReduceOp::min:
+      return &PassLoop<Format, Min>::run;
+    case ReduceOp::max:
+      return &PassLoop<Format, Max>::run;
+    default:
+      return nullptr;
+  }
+}
+
+// Sums and products wrap, so they are computed unsigned; order depends on the sign.
+template <class Signed, class Unsigned>
+Kernel integer(ReduceOp op) {
+  if (op == ReduceOp::min) return &PassLoop<Plain<Signed>, Min>::run;
+  if (op == ReduceOp::max) return &PassLoop<Plain<Signed>, Max>::run;
+  if (op == ReduceOp::sum) return &PassLoop<Plain<Unsigned>, Sum>::run;
+  if (op == ReduceOp::product) return &PassLoop<Plain<Unsigned>, Product>::run;
+  return nullptr;
+}
+
+template <class Format>
+Kernel bitwise(ReduceOp op) {
+  if (op == ReduceOp::bit_and) return &PassLoop<Format, BitAnd>::run;
+  if (op == ReduceOp::bit_or) return &PassLoop<Format, BitOr>::run;
+  if (op == ReduceOp::bit_xor) return &PassLoop<Format, BitXor>::run;
+  return nullptr;
+}
+
+Kernel reduction(DType dtype, ReduceOp op) {
+  switch (dtype) {
+    case DType::u8:
+      if (const Kernel kernel = bitwise<Plain<std::uint8_t>>(op)) return kernel;
+      return arithmetic<Plain<std::uint8_t>>(op);
+    case DType::i8:
+      if (op == ReduceOp::min) return &PassLoop<Plain<std::int8_t>, Min>::run;
+      if (op == ReduceOp::max) return &PassLoop<Plain<std::int8_t>, Max>::run;
+      return nullptr;
+    case DType::i32:
+      return integer<std::int32_t, std::uint32_t>(op);
+    case DType::i64:
+      return integer<std::int64_t, std::uint64_t>(op);
+    case DType::f16:
+      return arithmetic<Uniform16<HalfCodec>>(op);
+    case DType::bf16:
+      return arithmetic<Uniform16<BFloat16Codec>>(op);
+    case DType::f32:
+      return arithmetic<Plain<float>>(op);
+    case DType::f64:
+      return arithmetic<Plain<double>>(op);
+    case DType::boolean:
+      return bitwise<Boolean>(op);
+  }
+  return nullptr;
+}
+
+template <class Codec>
+Kernel mixed(ReduceOp op, DType output_dtype) {
+  if (output_dtype == DType::f32) return arithmetic<InOrder<Codec, MixedSource, float>>(op);
+  return arithmetic<InOrder<Codec, MixedSource, std::uint16_t>>(op);
+}
+
+Kernel mixed_reduction(DType dtype, ReduceOp op, DType output_dtype) {
+  if (dtype == DType::f16) return mixed<HalfCodec>(op, output_dtype);
+  return mixed<BFloat16Codec>(op, output_dtype);
+}
+
+}  // namespace stretto::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace stretto::kernel {
+
+HWY_EXPORT(reduction);
+HWY_EXPORT(mixed_reduction);
+
+Kernel find_reduction(DType dtype, ReduceOp op) {
+  return HWY_DYNAMIC_DISPATCH(reduction)(dtype, op);
+}
+
+Kernel find_mixed_reduction(DType dtype, ReduceOp op, DType output_dtype) {
+  return HWY_DYNAMIC_DISPATCH(mixed_reduction)(dtype, op, output_dtype);
+}
+
+// These two are here because HWY_TARGETS is what this file was compiled for. The last target,
+// portable code, runs everywhere, whatever the library of Highway was compiled to detect.
+std::vector<std::string_view> available_targets() {
+  constexpr std::int64_t kPortable = HWY_TARGETS & (HWY_EMU128 | HWY_SCALAR);
+  const std::int64_t available = (hwy::SupportedTargets() & HWY_TARGETS) | kPortable;
+  std::vector<std::string_view> names;
+  for (std::int64_t rest = available; rest != 0; rest &= rest - 1) {
+    names.push_back(hwy::TargetName(rest & -rest));
+  }
+  return names;
+}
+
+Status use_target(std::string_view target) {
+  if (target.empty()) {
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    return {};
+  }
+  const std::vector<std::string_view> available = available_targets();
+  if (std::find(available.begin(), available.end(), target) == available.end()) {
+    return status_of(StatusCode::invalid_argument, "no SIMD target {} on this machine", target);
+  }
+  for (std::int64_t rest = HWY_TARGETS; rest != 0; rest &= rest - 1) {
+    const std::int64_t one = rest & -rest;
+    if (target == hwy::TargetName(one)) hwy::GetChosenTarget().Update(one);
+  }
+  return {};
+}
+
+}  // namespace stretto::kernel
+#endif  // HWY_ONCE

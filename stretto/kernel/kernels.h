@@ -1,0 +1,48 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+
+#include "stretto/base/dtype.h"
+#include "stretto/base/reduce_op.h"
+
+// The vector loops behind reduce() and copy(), compiled once per SIMD target. Inside this layer
+// only.
+namespace stretto::kernel {
+
+// What one pass in registers can combine; more inputs are groups of this many.
+inline constexpr std::size_t kPassInputs = 8;
+
+// The line of the cache, on the processors that non-temporal stores are for.
+inline constexpr std::size_t kLineBytes = 64;
+
+// One pass over `count` elements: every input is read once, every output written once. An output
+// may be one of the inputs. Pointers need the alignment of their element.
+struct Pass {
+  const void* const* inputs = nullptr;
+  std::size_t input_count = 0;  // 1 to kPassInputs.
+  unsigned partial_inputs = 0;  // Bit i: inputs[i] holds f32. For find_mixed_reduction() only.
+  void* const* outputs = nullptr;
+  std::size_t output_count = 0;
+  std::size_t output_offset = 0;  // Elements of each output to skip; inputs start at their address.
+  std::size_t count = 0;
+  int divisor = 1;            // Of floating-point results; integer kernels ignore it.
+  bool non_temporal = false;  // The caller fences, once, when all of its passes are done.
+};
+
+using Kernel = void (*)(const Pass&);
+
+// Combines inputs of `dtype` into outputs of `dtype`, in the canonical order of reduce.h. Defined
+// for the pairs below, on which reduce() maps all others; null for the rest.
+//   boolean, u8              bit_and, bit_or, bit_xor
+//   u8, i32, i64, floating   sum, product, min, max
+//   i8                       min, max
+Kernel find_reduction(DType dtype, ReduceOp op);
+
+// The same for inputs that are f32 or `dtype` (f16 or bf16), each as Pass::partial_inputs says, and
+// outputs of `output_dtype`, one of the two.
+Kernel find_mixed_reduction(DType dtype, ReduceOp op, DType output_dtype);
+
+}  // namespace stretto::kernel

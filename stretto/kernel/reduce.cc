@@ -1,0 +1,261 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/kernel/reduce.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "hwy/cache_control.h"
+#include "stretto/kernel/kernels.h"
+#include "stretto/kernel/store_policy.h"
+
+namespace stretto::kernel {
+namespace {
+
+// A block of one input, its partial result included, stays in the first-level cache: kPassInputs
+// blocks are 16 KiB, half of the smallest such cache in use.
+constexpr std::size_t kBlockBytes = 2048;
+
+using Room = std::byte[kBlockBytes];
+
+// A kernel that does the work of a reduction, and how many of its elements are one of ours: bitwise
+// operations see bytes.
+struct Lowered {
+  Kernel kernel;
+  std::size_t lanes_per_element;
+};
+
+Lowered lower(DType dtype, ReduceOp op) {
+  if (op == ReduceOp::mean) op = ReduceOp::sum;
+  if (dtype == DType::boolean) {
+    if (op == ReduceOp::sum || op == ReduceOp::max) op = ReduceOp::bit_or;
+    if (op == ReduceOp::product || op == ReduceOp::min) op = ReduceOp::bit_and;
+    return {find_reduction(dtype, op), 1};
+  }
+  if (op == ReduceOp::bit_and || op == ReduceOp::bit_or || op == ReduceOp::bit_xor) {
+    return {find_reduction(DType::u8, op), size_bytes(dtype)};
+  }
+  const bool sign_matters = op == ReduceOp::min || op == ReduceOp::max;
+  if (dtype == DType::i8 && !sign_matters) dtype = DType::u8;
+  return {find_reduction(dtype, op), 1};
+}
+
+// For inputs of which some are, or may be, partial results in f32.
+Lowered lower_mixed(const Reduction& reduction, DType output_dtype) {
+  const ReduceOp op = reduction.op == ReduceOp::mean ? ReduceOp::sum : reduction.op;
+  return {find_mixed_reduction(reduction.dtype, op, output_dtype), 1};
+}
+
+// For one input that is moved to several outputs: bytes that are combined with nothing.
+Lowered lower_copy(DType dtype) {
+  return {find_reduction(DType::u8, ReduceOp::bit_or), size_bytes(dtype)};
+}
+
+bool has_partial_results(DType dtype) { return accumulation_dtype(dtype) != dtype; }
+
+bool divides_integers(const Reduction& reduction) {
+  return reduction.divisor != 1 && !is_floating_point(reduction.dtype);
+}
+
+Status check_dtype(const Reduction& reduction, DType dtype, std::string_view what) {
+  if (dtype == reduction.dtype || dtype == accumulation_dtype(reduction.dtype)) return {};
+  return status_of(StatusCode::invalid_argument, "reduction of {}: {} is {}", name(reduction.dtype),
+                   what, name(dtype));
+}
+
+Status check(const Reduction& reduction) {
+  if (!supports(reduction.op, reduction.dtype)) {
+    return status_of(StatusCode::invalid_argument, "{} has no meaning for {}, which supports {}",
+                     name(reduction.op), name(reduction.dtype), supported_ops(reduction.dtype));
+  }
+  if (reduction.inputs.empty() || reduction.outputs.empty()) {
+    return status_of(StatusCode::invalid_argument, "reduction of {} inputs into {} outputs",
+                     reduction.inputs.size(), reduction.outputs.size());
+  }
+  const bool can_divide = supports(ReduceOp::mean, reduction.dtype);
+  if (reduction.divisor < 1 || (reduction.divisor > 1 && !can_divide)) {
+    return status_of(StatusCode::invalid_argument, "{} of {} with divisor {}", name(reduction.op),
+                     name(reduction.dtype), reduction.divisor);
+  }
+  for (const Input& input : reduction.inputs) {
+    STRETTO_RETURN_IF_ERROR(check_dtype(reduction, input.dtype, "an input"));
+  }
+  return check_dtype(reduction, reduction.output_dtype, "the output");
+}
+
+// What a reduction reads and writes. An output that is an input is not counted again: its lines are
+// in the cache already when they are written.
+std::size_t moved_bytes(const Reduction& reduction) {
+  std::size_t bytes = 0;
+  for (const Input& input : reduction.inputs) bytes += size_bytes(input.dtype);
+  for (const void* output : reduction.outputs) {
+    const bool in_place = std::any_of(reduction.inputs.begin(), reduction.inputs.end(),
+                                      [&](const Input& input) { return input.data == output; });
+    if (!in_place) bytes += size_bytes(reduction.output_dtype);
+  }
+  return bytes * reduction.count;
+}
+
+template <class T, class Wide>
+void divide(void* block, std::size_t count, int divisor) {
+  T* const elements = static_cast<T*>(block);
+  for (std::size_t i = 0; i < count; ++i) {
+    elements[i] = static_cast<T>(Wide{elements[i]} / divisor);
+  }
+}
+
+// Rounds towards zero. One by one: no target divides vectors of integers.
+void divide_integers(DType dtype, void* block, std::size_t count, int divisor) {
+  if (dtype == DType::u8) divide<std::uint8_t, int>(block, count, divisor);
+  if (dtype == DType::i8) divide<std::int8_t, int>(block, count, divisor);
+  if (dtype == DType::i32) divide<std::int32_t, int>(block, count, divisor);
+  if (dtype == DType::i64) divide<std::int64_t, std::int64_t>(block, count, divisor);
+}
+
+Lowered lower_to_one_pass(const Reduction& reduction) {
+  const DType dtype = reduction.output_dtype;
+  const bool uniform = std::all_of(reduction.inputs.begin(), reduction.inputs.end(),
+                                   [&](const Input& input) { return input.dtype == dtype; });
+  if (!uniform) return lower_mixed(reduction, dtype);
+  const bool is_copy =
+      reduction.inputs.size() == 1 && reduction.divisor == 1 && dtype != DType::boolean;
+  return is_copy ? lower_copy(dtype) : lower(dtype, reduction.op);
+}
+
+void reduce_in_one_pass(const Reduction& reduction, bool non_temporal) {
+  const void* inputs[kPassInputs];
+  unsigned partial_inputs = 0;
+  for (std::size_t i = 0; i < reduction.inputs.size(); ++i) {
+    inputs[i] = reduction.inputs[i].data;
+    if (reduction.inputs[i].dtype != reduction.dtype) partial_inputs |= 1u << i;
+  }
+  const Lowered lowered = lower_to_one_pass(reduction);
+  lowered.kernel({.inputs = inputs,
+                  .input_count = reduction.inputs.size(),
+                  .partial_inputs = partial_inputs,
+                  .outputs = reduction.outputs.data(),
+                  .output_count = reduction.outputs.size(),
+                  .count = reduction.count * lowered.lanes_per_element,
+                  .divisor = reduction.divisor,
+                  .non_temporal = non_temporal});
+}
+
+// What does not fit into one pass: block after block, in groups of kPassInputs, with partial
+// results on the stack. Eight aligned inputs are a subtree of the canonical tree, so groups of
+// groups are the canonical tree.
+class BlockReduction {
+ public:
+  BlockReduction(const Reduction& reduction, bool non_temporal)
+      : reduction_(reduction),
+        accumulation_(accumulation_dtype(reduction.dtype)),
+        inner_(has_partial_results(reduction.dtype) ? lower_mixed(reduction, accumulation_)
+                                                    : lower(reduction.dtype, reduction.op)),
+        outer_(has_partial_results(reduction.dtype) ? lower_mixed(reduction, reduction.output_dtype)
+                                                    : inner_),
+        non_temporal_(non_temporal) {}
+
+  void run() const {
+    const std::size_t block_count = kBlockBytes / size_bytes(accumulation_);
+    // The first block ends where a line of the first output starts, so that all but it write lines.
+    const auto address = reinterpret_cast<std::uintptr_t>(reduction_.outputs[0]);
+    std::size_t length = block_count - address % kLineBytes / size_bytes(reduction_.output_dtype);
+    for (std::size_t first = 0; first < reduction_.count; first += length, length = block_count) {
+      length = std::min(length, reduction_.count - first);
+      reduce_block({first, length});
+    }
+  }
+
+ private:
+  struct Block {
+    std::size_t first;
+    std::size_t length;
+  };
+
+  // The inputs [first, first + count): all, or an aligned group, which is a subtree.
+  struct Group {
+    std::size_t first;
+    std::size_t count;
+  };
+
+  struct Operand {
+    const void* data;
+    bool is_partial;
+  };
+
+  void reduce_block(Block block) const {
+    const Group all{0, reduction_.inputs.size()};
+    Pass pass{.outputs = reduction_.outputs.data(),
+              .output_count = reduction_.outputs.size(),
+              .output_offset = block.first * outer_.lanes_per_element,
+              .divisor = reduction_.divisor,
+              .non_temporal = non_temporal_};
+    if (!divides_integers(reduction_)) return combine(outer_, all, block, pass);
+    alignas(kLineBytes) Room room;
+    void* const result = room;
+    combine(inner_, all, block, {.outputs = &result, .output_count = 1});
+    divide_integers(reduction_.dtype, room, block.length, reduction_.divisor);
+    const Lowered copy = lower_copy(reduction_.dtype);
+    const void* const input = room;
+    pass.inputs = &input;
+    pass.input_count = 1;
+    pass.output_offset = block.first * copy.lanes_per_element;
+    pass.count = block.length * copy.lanes_per_element;
+    copy.kernel(pass);
+  }
+
+  // A group of one block. `pass` says where to and how; the inputs are added here.
+  void combine(const Lowered& lowered, Group group, Block block, Pass pass) const {
+    std::size_t width = 1;  // Inputs behind each operand of this pass.
+    while (group.count > width * kPassInputs) width *= kPassInputs;
+    alignas(kLineBytes) Room rooms[kPassInputs];
+    const void* data[kPassInputs];
+    for (std::size_t start = 0; start < group.count; start += width) {
+      const Group part{group.first + start, std::min(width, group.count - start)};
+      const Operand operand = evaluate(part, block, rooms[pass.input_count]);
+      data[pass.input_count] = operand.data;
+      if (operand.is_partial) pass.partial_inputs |= 1u << pass.input_count;
+      ++pass.input_count;
+    }
+    pass.inputs = data;
+    pass.count = block.length * lowered.lanes_per_element;
+    lowered.kernel(pass);
+  }
+
+  // Where a group's value lies: one input in its own buffer, more in `room`.
+  Operand evaluate(Group group, Block block, Room& room) const {
+    if (group.count == 1) {
+      const Input& input = reduction_.inputs[group.first];
+      const auto* const data = static_cast<const std::byte*>(input.data);
+      return {data + block.first * size_bytes(input.dtype), input.dtype != reduction_.dtype};
+    }
+    void* const output = room;
+    combine(inner_, group, block, {.outputs = &output, .output_count = 1});
+    return {room, true};
+  }
+
+  const Reduction& reduction_;
+  DType accumulation_;
+  Lowered inner_;  // To the accumulation dtype.
+  Lowered outer_;  // To the output dtype.
+  bool non_temporal_;
+};
+
+}  // namespace
+
+Status reduce(const Reduction& reduction) {
+  STRETTO_RETURN_IF_ERROR(check(reduction));
+  if (reduction.count == 0) return {};
+  const bool non_temporal = is_non_temporal(reduction.store, moved_bytes(reduction));
+  if (reduction.inputs.size() <= kPassInputs && !divides_integers(reduction)) {
+    reduce_in_one_pass(reduction, non_temporal);
+  } else {
+    BlockReduction(reduction, non_temporal).run();
+  }
+  // The caller tells other threads with a release store that the outputs are there. That does not
+  // order non-temporal stores, which wait in buffers of their own.
+  if (non_temporal) hwy::FlushStream();
+  return {};
+}
+
+}  // namespace stretto::kernel

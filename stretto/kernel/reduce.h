@@ -1,0 +1,64 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "stretto/base/dtype.h"
+#include "stretto/base/reduce_op.h"
+#include "stretto/base/status.h"
+
+namespace stretto::kernel {
+
+// One of the buffers that are reduced. `dtype` is the reduction's dtype, or its accumulation dtype
+// (f32 for f16 and bf16) where the buffer holds a partial result.
+struct Input {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+};
+
+// How results are written.
+enum class Store {
+  automatic,     // Through the cache unless the call moves more than the last-level cache holds.
+  cached,        // Ordinary stores.
+  non_temporal,  // Past the cache: right for data that nobody reads soon.
+};
+
+struct Reduction {
+  DType dtype = DType::f32;         // Of the elements that are reduced.
+  DType output_dtype = DType::f32;  // `dtype`, or accumulation_dtype(dtype) for a partial result.
+  ReduceOp op = ReduceOp::sum;      // mean counts as sum; see `divisor`.
+  int divisor = 1;                  // The reduced value is divided by this: the ranks of a mean.
+  std::size_t count = 0;            // Elements of every input and output.
+  std::span<const Input> inputs;    // At least one.
+  std::span<void* const> outputs;   // At least one. All get the same bytes.
+  Store store = Store::automatic;
+};
+
+// Reduces all inputs, element by element, into every output.
+//
+// Order: the canonical tree. reduce(0..n) is input 0 for n = 1, else
+// combine(reduce(0..h), reduce(h..n)) with h the largest power of two below n. So
+// ((0 1)(2 3))((4 5)6) for seven inputs, and an aligned group of 2^k inputs is one subtree, which
+// is why algorithms that exchange partial results reach the same bits as this function does in one
+// go. f16 and bf16 are widened to f32, combined in f32 and rounded (to nearest, ties to even) once,
+// when the output is written. The left operand's NaN wins if both are NaN. Integers wrap; their
+// division rounds towards zero. Same bits on every SIMD target.
+//
+// An output may be one of the inputs (same address, same dtype). Buffers may not overlap otherwise.
+// No alignment is asked beyond that of the element. Never allocates, never blocks; any thread.
+// Fails (invalid_argument) if the operation has no meaning for the dtype or a dtype is neither
+// `dtype` nor its accumulation dtype; then nothing is written.
+Status reduce(const Reduction& reduction);
+
+// The SIMD targets that this machine can run, best first ("AVX3_ZEN4", "AVX2", "SSE2", ...); and a
+// way for tests to run on one of them. An empty name gives the choice back. Not for production: it
+// affects all threads.
+std::vector<std::string_view> available_targets();
+Status use_target(std::string_view target);
+
+}  // namespace stretto::kernel

@@ -1,0 +1,270 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "stretto/base/random.h"
+#include "stretto/kernel/guarded_bytes.h"
+#include "stretto/kernel/reduce.h"
+#include "stretto/kernel/reduce_oracle.h"
+
+// Reductions on random buffers, compared with reduce_oracle.h on every target: for tests only.
+namespace stretto::kernel {
+
+struct Case {
+  DType dtype = DType::f32;
+  DType output_dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+  int divisor = 1;
+  std::vector<DType> inputs;
+  int outputs = 1;
+  std::size_t count = 0;
+  int in_place = 0;      // The first outputs are inputs, as many as this.
+  bool aligned = false;  // Buffers start a cache line; else at any element.
+  Store store = Store::automatic;
+};
+
+// What the arguments leave open is drawn at random.
+inline Case random_case(DType dtype, ReduceOp op, int inputs, std::size_t count, Random& random) {
+  Case one;
+  one.dtype = one.output_dtype = dtype;
+  one.op = op;
+  one.count = count;
+  const DType partial = accumulation_dtype(dtype);
+  if (random.below(2) == 0) one.output_dtype = partial;
+  if (random.below(3) == 0 && supports(ReduceOp::mean, dtype)) {
+    one.divisor = static_cast<int>(1 + random.below(9));
+  }
+  const bool mixed = random.below(2) == 0;
+  for (int i = 0; i < inputs; ++i) {
+    one.inputs.push_back(mixed && random.below(2) == 0 ? partial : dtype);
+  }
+  one.outputs = static_cast<int>(1 + random.below(3));
+  one.in_place = static_cast<int>(random.below(static_cast<std::uint64_t>(one.outputs) + 1));
+  one.aligned = random.below(2) == 0;
+  one.store = random.below(2) == 0 ? Store::non_temporal : Store::cached;
+  return one;
+}
+
+inline std::string describe(const Case& one) {
+  return fmt::format("{} of {} to {}: {} inputs, {} outputs, {} in place, {} elements, divisor {}",
+                     name(one.op), name(one.dtype), name(one.output_dtype), one.inputs.size(),
+                     one.outputs, one.in_place, one.count, one.divisor);
+}
+
+template <class T>
+T read(const std::byte* bytes, std::size_t i) {
+  T value;
+  std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));
+  return value;
+}
+template <class T>
+void write(std::byte* bytes, std::size_t i, T value) {
+  std::memcpy(bytes + i * sizeof(T), &value, sizeof(T));
+}
+
+// Any bits one time in four, which for floating point means special and huge values too; else a
+// small number.
+template <class T>
+T random_number(Random& random) {
+  const std::uint64_t bits = random.next();
+  const double number = (random.uniform() - 0.5) * 64;
+  T value{};
+  if constexpr (std::is_same_v<T, bool>) {
+    value = (bits & 1) != 0;
+  } else if (random.below(4) == 0) {
+    std::memcpy(static_cast<void*>(&value), &bits, sizeof(T));
+  } else if constexpr (std::is_same_v<T, Half>) {
+    value = oracle::narrow_to_half(static_cast<float>(number));
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    value = oracle::narrow_to_bfloat16(static_cast<float>(number));
+  } else if constexpr (std::is_floating_point_v<T>) {
+    constexpr T kInfinity = std::numeric_limits<T>::infinity();
+    const T specials[] = {T{0}, -T{0}, kInfinity, -kInfinity, std::numeric_limits<T>::denorm_min()};
+    value = bits % 16 < 5 ? specials[bits % 16] : static_cast<T>(number);
+  } else {
+    value = static_cast<T>(static_cast<std::int64_t>(number));
+  }
+  return value;
+}
+
+// T: the dtype of the reduction. Sum: that of its partial results.
+template <class T>
+struct Accumulation {
+  using type = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
+};
+
+template <class T, class Sum>
+Sum widened(DType dtype, const std::byte* bytes, std::size_t i) {
+  if constexpr (std::is_same_v<T, Sum>) {
+    return read<T>(bytes, i);
+  } else {
+    return dtype == DType::f32 ? read<float>(bytes, i) : oracle::widen(read<T>(bytes, i));
+  }
+}
+
+template <class T, class Sum>
+void write_narrowed(DType dtype, std::byte* bytes, std::size_t i, Sum value) {
+  if constexpr (std::is_same_v<T, Sum>) {
+    write(bytes, i, value);
+  } else if (dtype == DType::f32) {
+    write(bytes, i, value);
+  } else if constexpr (std::is_same_v<T, Half>) {
+    write(bytes, i, oracle::narrow_to_half(value));
+  } else {
+    write(bytes, i, oracle::narrow_to_bfloat16(value));
+  }
+}
+
+template <class T>
+class Checker {
+  using Sum = typename Accumulation<T>::type;
+
+ public:
+  Checker(const Case& one, Random& random) : case_(one) {
+    for (const DType dtype : one.inputs) {
+      inputs_.push_back(room(dtype, random));
+      for (std::size_t i = 0; i < one.count; ++i) {
+        if (dtype == dtype_of<T>) {
+          write(inputs_.back().data(), i, random_number<T>(random));
+        } else {
+          write(inputs_.back().data(), i, random_number<Sum>(random));
+        }
+      }
+    }
+    for (int k = 0; k < one.outputs; ++k) fresh_.push_back(room(one.output_dtype, random));
+    expect();
+  }
+
+  // What is wrong on `target`; empty if nothing is.
+  std::string problem_on(std::string_view target) const {
+    if (!use_target(target).ok()) return fmt::format("no target {}", target);
+    std::vector<GuardedBytes> inputs = inputs_, outputs = fresh_;
+    std::vector<Input> input_list;
+    std::vector<GuardedBytes*> written;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      input_list.push_back({inputs[i].data(), case_.inputs[i]});
+      const bool fits = case_.inputs[i] == case_.output_dtype;
+      if (fits && std::ssize(written) < case_.in_place) written.push_back(&inputs[i]);
+    }
+    for (std::size_t k = written.size(); k < outputs.size(); ++k) written.push_back(&outputs[k]);
+    const Status status = run(input_list, written);
+    if (!status.ok()) return std::string(status.message());
+    for (const GuardedBytes* bytes : written) {
+      const std::size_t i = first_difference(*bytes);
+      if (i < case_.count) return fmt::format("{}: element {} is wrong", target, i);
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const bool is_output = std::find(written.begin(), written.end(), &inputs[i]) != written.end();
+      if (!is_output &&
+          !std::equal(inputs[i].data(), inputs[i].data() + inputs[i].size(), inputs_[i].data())) {
+        return fmt::format("{}: input {} has changed", target, i);
+      }
+    }
+    inputs.insert(inputs.end(), outputs.begin(), outputs.end());
+    const bool inside = std::all_of(inputs.begin(), inputs.end(), [](const GuardedBytes& bytes) {
+      return bytes.strips_are_untouched();
+    });
+    return inside ? "" : fmt::format("{}: wrote outside of a buffer", target);
+  }
+
+ private:
+  GuardedBytes room(DType dtype, Random& random) const {
+    const std::size_t element = size_bytes(dtype);
+    const std::size_t elements_apart = case_.aligned ? 0 : random.below(64 / element);
+    return GuardedBytes(case_.count * element, elements_apart * element);
+  }
+
+  Status run(const std::vector<Input>& inputs, const std::vector<GuardedBytes*>& written) const {
+    std::vector<void*> outputs;
+    for (GuardedBytes* bytes : written) outputs.push_back(bytes->data());
+    return reduce({.dtype = case_.dtype,
+                   .output_dtype = case_.output_dtype,
+                   .op = case_.op,
+                   .divisor = case_.divisor,
+                   .count = case_.count,
+                   .inputs = inputs,
+                   .outputs = outputs,
+                   .store = case_.store});
+  }
+
+  void expect() {
+    expected_.resize(case_.count * size_bytes(case_.output_dtype));
+    const bool is_copy =
+        inputs_.size() == 1 && case_.divisor == 1 && case_.inputs[0] == case_.output_dtype;
+    if (is_copy) {
+      expected_.assign(inputs_[0].data(), inputs_[0].data() + inputs_[0].size());
+      return;
+    }
+    std::vector<Sum> values(inputs_.size());
+    for (std::size_t i = 0; i < case_.count; ++i) {
+      for (std::size_t j = 0; j < inputs_.size(); ++j) {
+        values[j] = widened<T, Sum>(case_.inputs[j], inputs_[j].data(), i);
+      }
+      const Sum sum = oracle::tree(case_.op, values, 0, values.size());
+      write_narrowed<T, Sum>(case_.output_dtype, expected_.data(), i,
+                             oracle::divide(sum, case_.divisor));
+    }
+  }
+
+  // The number of the first element that is not as expected, or the number of elements.
+  std::size_t first_difference(const GuardedBytes& bytes) const {
+    const auto* const end = bytes.data() + bytes.size();
+    const auto different = std::mismatch(bytes.data(), end, expected_.begin()).first;
+    return static_cast<std::size_t>(different - bytes.data()) / size_bytes(case_.output_dtype);
+  }
+
+  Case case_;
+  std::vector<GuardedBytes> inputs_;
+  std::vector<GuardedBytes> fresh_;
+  std::vector<std::byte> expected_;
+};
+
+template <class T>
+std::string problem_on_any_target(const Case& one, Random& random) {
+  const Checker<T> checker(one, random);
+  for (const std::string_view target : available_targets()) {
+    if (std::string problem = checker.problem_on(target); !problem.empty()) return problem;
+  }
+  return {};
+}
+
+// Fills buffers at random and reduces them on every target. Says what is not as the oracle has it,
+// or what else has changed; empty if all is well.
+inline std::string problem_with(const Case& one, Random& random) {
+  switch (one.dtype) {
+    case DType::u8:
+      return problem_on_any_target<std::uint8_t>(one, random);
+    case DType::i8:
+      return problem_on_any_target<std::int8_t>(one, random);
+    case DType::i32:
+      return problem_on_any_target<std::int32_t>(one, random);
+    case DType::i64:
+      return problem_on_any_target<std::int64_t>(one, random);
+    case DType::f16:
+      return problem_on_any_target<Half>(one, random);
+    case DType::bf16:
+      return problem_on_any_target<BFloat16>(one, random);
+    case DType::f32:
+      return problem_on_any_target<float>(one, random);
+    case DType::f64:
+      return problem_on_any_target<double>(one, random);
+    case DType::boolean:
+      return problem_on_any_target<bool>(one, random);
+  }
+  return "unknown dtype";
+}
+
+}  // namespace stretto::kernel
