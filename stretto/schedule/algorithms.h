@@ -1,0 +1,45 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "stretto/schedule/schedule.h"
+
+namespace stretto::schedule {
+
+// Everything an algorithm may know. It builds the steps of `rank` only, in O(rank_count) memory.
+struct Shape {
+  Rank rank = 0;
+  std::int32_t rank_count = 1;
+  Rank root = 0;  // Collectives with a root only.
+};
+
+using AlgorithmFunction = Schedule (*)(const Shape&);
+
+// One row of the catalogue.
+struct Algorithm {
+  // Stable number of the family; with the collective it names one algorithm. Travels in
+  // OperationDescriptor::algorithm. 0 is never used.
+  std::uint8_t id = 0;
+  std::string_view name;  // "ring", "direct", ...; unique per collective.
+  Collective collective = Collective::barrier;
+  Access access = Access::messages;
+  Order order = Order::none;
+  AlgorithmFunction build = nullptr;
+};
+
+// Every algorithm that exists, in a fixed order.
+std::span<const Algorithm> algorithms();
+
+// The algorithms of one collective over one kind of access.
+std::vector<const Algorithm*> algorithms_for(Collective collective, Access access);
+
+// Null if there is none of that name.
+const Algorithm* find_algorithm(Collective collective, Access access, std::string_view name);
+
+}  // namespace stretto::schedule

@@ -1,0 +1,84 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include "stretto/schedule/cost.h"
+
+namespace stretto::schedule {
+namespace {
+
+// Divisible by every number of ranks in the table, and by one less.
+constexpr std::size_t kBytes = std::size_t{64} * 63 * 15 * 5 * 16;
+
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  std::stringstream stream(line);
+  std::string cell;
+  std::getline(stream, cell, '|');  // Before the first bar.
+  while (std::getline(stream, cell, '|')) {
+    const auto begin = cell.find_first_not_of(' ');
+    const auto end = cell.find_last_not_of(' ');
+    cells.push_back(begin == std::string::npos ? "" : cell.substr(begin, end - begin + 1));
+  }
+  return cells;
+}
+
+std::string read_document() {
+  const std::ifstream file(STRETTO_SOURCE_DIR "/docs/algorithms.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The row that the document must have for an algorithm: steps and bytes for each number of ranks.
+std::string row_of(const Algorithm& algorithm, const std::vector<int>& rank_counts) {
+  std::string row = fmt::format("| {} | {} |", name(algorithm.collective), algorithm.name);
+  for (const int n : rank_counts) {
+    const Cost price = cost(algorithm, n, {.bytes = kBytes});
+    const double buffers = static_cast<double>(price.sent_bytes_max) / kBytes;
+    row += fmt::format(" {}, {:.2f} |", price.steps, buffers);
+  }
+  return row;
+}
+
+TEST(AlgorithmsDocument, TableAgreesWithTheModel) {
+  std::map<std::string, std::string> rows;
+  std::vector<int> rank_counts;
+  std::stringstream document(read_document());
+  for (std::string line; std::getline(document, line);) {
+    const auto cells = cells_of(line);
+    if (cells.size() < 3) continue;
+    if (cells[1] == "algorithm" && cells[2].starts_with("n = ")) {
+      for (std::size_t i = 2; i < cells.size(); ++i) {
+        rank_counts.push_back(std::atoi(cells[i].c_str() + 4));
+      }
+    } else if (!rank_counts.empty()) {
+      rows.emplace(cells[0] + " " + cells[1], line);
+    }
+  }
+  ASSERT_GE(rank_counts.size(), 3) << "docs/algorithms.md has no table of ranks";
+  for (const Algorithm& algorithm : algorithms()) {
+    const std::string key = fmt::format("{} {}", name(algorithm.collective), algorithm.name);
+    EXPECT_EQ(rows[key], row_of(algorithm, rank_counts));
+  }
+}
+
+TEST(AlgorithmsDocument, DescribesEveryFamily) {
+  const std::string document = read_document();
+  for (const Algorithm& algorithm : algorithms()) {
+    EXPECT_NE(document.find(fmt::format("\n## {}\n", algorithm.name)), std::string::npos)
+        << algorithm.name;
+  }
+}
+
+}  // namespace
+}  // namespace stretto::schedule

@@ -1,0 +1,125 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/algorithms.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "stretto/schedule/verify.h"
+
+namespace stretto::schedule {
+namespace {
+
+std::string test_name(const testing::TestParamInfo<Algorithm>& info) {
+  return std::string(name(info.param.collective)) + "_" + std::string(info.param.name);
+}
+
+class EveryAlgorithm : public testing::TestWithParam<Algorithm> {};
+
+TEST_P(EveryAlgorithm, IsCorrectForOneToSixtyFourRanks) {
+  for (int n = 1; n <= 64; ++n) {
+    const Rank root = GetParam().collective == Collective::broadcast ? n / 3 : 0;
+    const Status status = verify(GetParam(), n, root);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+}
+
+TEST_P(EveryAlgorithm, IsCorrectForManyRanks) {
+  const Status status = verify(GetParam(), 128);
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+// One rank's schedule may be long, but only in proportion to the number of ranks.
+TEST_P(EveryAlgorithm, NeedsMemoryInProportionToTheRanks) {
+  for (const int n : {2, 100, 1000, 1025}) {
+    for (const Rank rank : {0, 1, n / 2, n - 1}) {
+      const Schedule schedule = GetParam().build({rank, n, 0});
+      EXPECT_LE(std::ssize(schedule.steps), 6 * n) << "rank " << rank.value();
+      EXPECT_LE(std::ssize(schedule.places), 9 * n) << "rank " << rank.value();
+      EXPECT_LE(schedule.raw_slots + schedule.partial_slots, n + 20);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Catalogue, EveryAlgorithm,
+                         testing::ValuesIn(algorithms().begin(), algorithms().end()), test_name);
+
+TEST(Algorithms, BroadcastsAreCorrectForEveryRoot) {
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective != Collective::broadcast) continue;
+    for (int n = 1; n <= 9; ++n) {
+      for (int root = 0; root < n; ++root) {
+        const Status status = verify(algorithm, n, root);
+        ASSERT_TRUE(status.ok()) << status.message() << " from " << root;
+      }
+    }
+  }
+}
+
+// Whoever walks through its peers in the order of ranks hits rank 0 from all sides at once.
+TEST(Algorithms, NoRankGetsTheFirstMessageOfMoreThanAQuarter) {
+  constexpr int kRanks = 16;
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.access == Access::mapped) continue;
+    std::vector<int> firsts(kRanks);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const Schedule schedule = algorithm.build({rank, kRanks, 0});
+      const auto first = std::ranges::find(schedule.steps, StepKind::send, &Step::kind);
+      if (first != schedule.steps.end()) ++firsts[static_cast<std::size_t>(first->peer)];
+    }
+    EXPECT_LE(std::ranges::max(firsts), kRanks / 4) << algorithm.name;
+  }
+}
+
+TEST(Algorithms, NamesAndNumbersAreUniquePerCollective) {
+  std::set<std::tuple<Collective, std::string_view>> names;
+  std::set<std::tuple<Collective, int>> numbers;
+  for (const Algorithm& algorithm : algorithms()) {
+    EXPECT_NE(algorithm.id, 0);
+    EXPECT_TRUE(names.emplace(algorithm.collective, algorithm.name).second) << algorithm.name;
+    EXPECT_TRUE(numbers.emplace(algorithm.collective, algorithm.id).second) << algorithm.name;
+  }
+}
+
+// The numbers travel between ranks, so they may not change.
+TEST(Algorithms, NumbersAreStable) {
+  const std::vector<std::string_view> families = {"",
+                                                  "ring",
+                                                  "direct",
+                                                  "recursive_doubling",
+                                                  "binomial_tree",
+                                                  "direct_mapped",
+                                                  "staged_mapped"};
+  for (const Algorithm& algorithm : algorithms()) {
+    EXPECT_EQ(families.at(algorithm.id), algorithm.name);
+  }
+}
+
+TEST(Algorithms, EveryCollectiveHasACanonicalOrPlainChoiceForBothKindsOfAccess) {
+  for (const Collective collective :
+       {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
+        Collective::broadcast, Collective::barrier}) {
+    for (const Access access : {Access::messages, Access::mapped}) {
+      const auto choices = algorithms_for(collective, access);
+      EXPECT_TRUE(std::ranges::any_of(choices, [](const Algorithm* algorithm) {
+        return algorithm->order != Order::fixed;
+      })) << name(collective);
+    }
+  }
+}
+
+TEST(Algorithms, AreFoundByName) {
+  const Algorithm* ring = find_algorithm(Collective::all_gather, Access::messages, "ring");
+  ASSERT_NE(ring, nullptr);
+  EXPECT_EQ(ring->collective, Collective::all_gather);
+  EXPECT_EQ(find_algorithm(Collective::all_gather, Access::mapped, "ring"), nullptr);
+  EXPECT_EQ(find_algorithm(Collective::all_gather, Access::messages, "rong"), nullptr);
+}
+
+}  // namespace
+}  // namespace stretto::schedule

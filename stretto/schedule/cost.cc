@@ -1,0 +1,282 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <queue>
+#include <tuple>
+#include <vector>
+
+#include "stretto/schedule/joint.h"
+
+namespace stretto::schedule {
+namespace {
+
+constexpr std::size_t kSegmentsPlayed = 8;
+
+// What is needed of one step.
+struct StepCost {
+  std::int32_t rank = 0;
+  StepKind kind = StepKind::sync;
+  std::int32_t partner = JointSchedule::kNone;
+  double bytes = 0;  // Sent, or read and written by the processor; of one segment.
+};
+
+// A discrete-event simulation of some segments of a collective.
+class Simulation {
+ public:
+  Simulation(const JointSchedule& joint, const CostQuery& query, double segment_bytes,
+             std::size_t segments)
+      : joint_(joint), link_(query.link), segments_(segments) {
+    const auto& head = joint.schedules().front();
+    at_once_ = head.access == Access::mapped ? 1 : 2;
+    sync_seconds_ = link_.sync_seconds * std::ceil(std::log2(joint.schedules().size()));
+    ranks_.resize(joint.schedules().size());
+    for (std::size_t step = 0; step < joint.step_count(); ++step) {
+      steps_.push_back(cost_of(step, segment_bytes, query.partial_scale));
+      if (steps_.back().kind == StepKind::sync) {
+        sync_number_.push_back(ranks_[steps_.back().rank].syncs++);
+      } else {
+        sync_number_.push_back(0);
+      }
+    }
+    pending_.resize(segments * steps_.size());
+    flags_.resize(pending_.size());
+    sync_arrivals_.resize(segments * ranks_.front().syncs);
+    sync_members_.resize(ranks_.front().syncs);
+    for (std::size_t step = 0; step < steps_.size(); ++step) {
+      if (steps_[step].kind == StepKind::sync) {
+        sync_members_[sync_number_[step]].push_back(static_cast<std::int32_t>(step));
+      }
+    }
+  }
+
+  // When each segment has ended on all ranks, in seconds.
+  std::vector<double> run() {
+    ends_.assign(segments_, 0.0);
+    unfinished_.assign(segments_ * ranks_.size(), 0);
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      for (std::size_t s = 0; s < std::min(at_once_, segments_); ++s) open(s, rank, 0.0);
+    }
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      switch (event.what) {
+        case What::ended:
+          end(event.instance, event.seconds);
+          break;
+        case What::ready:
+          start(event.instance, event.seconds);
+          break;
+        case What::arrived:
+          meet(event.instance, event.seconds);
+          break;
+      }
+    }
+    return ends_;
+  }
+
+ private:
+  // Of a step in a segment: its number is segment * steps + step.
+  using Instance = std::size_t;
+  enum class What { ended, ready, arrived };
+  struct Event {
+    double seconds;
+    What what;
+    Instance instance;
+    friend bool operator>(const Event& a, const Event& b) {
+      return std::tie(a.seconds, a.what, a.instance) > std::tie(b.seconds, b.what, b.instance);
+    }
+  };
+  // Until when each of a rank's resources is taken.
+  struct Resources {
+    double port_out = 0;
+    double port_in = 0;
+    double processor = 0;
+    std::size_t syncs = 0;
+  };
+
+  StepCost cost_of(std::size_t index, double segment_bytes, int partial_scale) const {
+    const Step& step = joint_.step(index);
+    const Schedule& schedule = joint_.schedule_of(index);
+    const auto bytes_of = [=](const Place& place) {
+      return segment_bytes * (place.slot.buffer == Buffer::partial ? partial_scale : 1);
+    };
+    double bytes = 0;
+    for (const Place& place : schedule.sources(step)) bytes += bytes_of(place);
+    const auto targets = schedule.targets(step);
+    const bool receives = step.kind == StepKind::recv;
+    for (std::size_t i = receives ? 0 : 1; i < targets.size(); ++i) bytes += bytes_of(targets[i]);
+    return {static_cast<std::int32_t>(joint_.rank_of(index)), step.kind, joint_.partner(index),
+            bytes};
+  }
+
+  const StepCost& step_of(Instance instance) const { return steps_[instance % steps_.size()]; }
+
+  // Lets a rank begin a segment.
+  void open(std::size_t segment, std::size_t rank, double now) {
+    const auto first = static_cast<std::size_t>(joint_.first_step(rank));
+    const auto last = static_cast<std::size_t>(joint_.first_step(rank + 1));
+    unfinished_[segment * ranks_.size() + rank] = last - first;
+    for (std::size_t step = first; step < last; ++step) {
+      const Instance instance = segment * steps_.size() + step;
+      pending_[instance] = joint_.predecessor_count(step);
+      if (pending_[instance] == 0) events_.push({now, What::ready, instance});
+    }
+  }
+
+  // Takes a resource from `now` on, or from when it is free; returns until when.
+  static double take(double& busy_until, double now, double duration) {
+    busy_until = std::max(busy_until, now) + duration;
+    return busy_until;
+  }
+
+  void start(Instance instance, double now) {
+    const StepCost& step = step_of(instance);
+    Resources& rank = ranks_[step.rank];
+    switch (step.kind) {
+      case StepKind::send: {
+        const double duration = link_.message_seconds + step.bytes * link_.seconds_per_byte;
+        const double sent = take(rank.port_out, now, duration);
+        const Instance receive = instance - instance % steps_.size() + step.partner;
+        const double first_byte =
+            sent - step.bytes * link_.seconds_per_byte + link_.latency_seconds;
+        events_.push({sent, What::ended, instance});
+        events_.push({first_byte, What::arrived, receive});
+        break;
+      }
+      case StepKind::recv:
+        meet(instance, now);
+        break;
+      case StepKind::reduce:
+      case StepKind::copy: {
+        const double duration = step.bytes * link_.reduce_seconds_per_byte;
+        events_.push({take(rank.processor, now, duration), What::ended, instance});
+        break;
+      }
+      case StepKind::sync:
+        arrive(instance, now);
+        break;
+    }
+  }
+
+  // A receive goes on when it has been posted and the first byte has arrived.
+  void meet(Instance receive, double now) {
+    if (!flags_[receive]) {
+      flags_[receive] = true;
+      return;
+    }
+    const StepCost& step = step_of(receive);
+    const double duration = link_.message_seconds + step.bytes * link_.seconds_per_byte;
+    events_.push({take(ranks_[step.rank].port_in, now, duration), What::ended, receive});
+  }
+
+  void arrive(Instance instance, double now) {
+    const std::size_t segment = instance / steps_.size();
+    const std::size_t number = sync_number_[instance % steps_.size()];
+    if (++sync_arrivals_[segment * sync_members_.size() + number] < ranks_.size()) return;
+    for (const std::int32_t member : sync_members_[number]) {
+      events_.push({now + sync_seconds_, What::ended, segment * steps_.size() + member});
+    }
+  }
+
+  void end(Instance instance, double now) {
+    const std::size_t segment = instance / steps_.size();
+    const std::size_t step = instance % steps_.size();
+    const auto rank = static_cast<std::size_t>(steps_[step].rank);
+    ends_[segment] = std::max(ends_[segment], now);
+    for (const std::int32_t successor : joint_.successors_of(step)) {
+      const Instance next = segment * steps_.size() + successor;
+      if (--pending_[next] == 0) events_.push({now, What::ready, next});
+    }
+    if (--unfinished_[segment * ranks_.size() + rank] > 0) return;
+    if (segment + at_once_ < segments_) open(segment + at_once_, rank, now);
+  }
+
+  const JointSchedule& joint_;
+  LinkCost link_;
+  std::size_t segments_;
+  std::size_t at_once_ = 1;  // Segments that a rank works on.
+  double sync_seconds_ = 0;
+  std::vector<StepCost> steps_;
+  std::vector<std::size_t> sync_number_;                 // Per step; of syncs.
+  std::vector<std::vector<std::int32_t>> sync_members_;  // Per sync, the step on each rank.
+  std::vector<std::size_t> sync_arrivals_;               // Per segment and sync.
+  std::vector<Resources> ranks_;
+  std::vector<std::int32_t> pending_;    // Per instance, predecessors that have not ended.
+  std::vector<bool> flags_;              // Per receive, whether one of posted and arrived is true.
+  std::vector<std::size_t> unfinished_;  // Per segment and rank, steps that have not ended.
+  std::vector<double> ends_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+};
+
+double seconds_of(const JointSchedule& joint, const CostQuery& query) {
+  const int chunk_count = joint.schedules().front().chunk_count;
+  const double chunk_bytes = static_cast<double>(query.bytes) / std::max(chunk_count, 1);
+  const double segments =
+      query.segment_bytes == 0 || chunk_count == 0
+          ? 1.0
+          : std::max(1.0, std::ceil(chunk_bytes / static_cast<double>(query.segment_bytes)));
+  const auto played =
+      static_cast<std::size_t>(std::min(segments, static_cast<double>(kSegmentsPlayed)));
+  const auto ends = Simulation(joint, query, chunk_bytes / segments, played).run();
+  const double last = ends.back();
+  const double rest = segments - static_cast<double>(played);
+  return rest <= 0 ? last : last + rest * (last - ends[played - 3]) / 2;
+}
+
+std::size_t longest_path(const JointSchedule& joint) {
+  const Execution execution = execute(joint);
+  std::int32_t messages = 0;
+  for (std::size_t step = 0; step < joint.step_count(); ++step) {
+    const StepKind kind = joint.step(step).kind;
+    const bool counts = kind == StepKind::send || kind == StepKind::sync;
+    if (counts) messages = std::max(messages, execution.level[step] + 1);
+  }
+  return static_cast<std::size_t>(messages);
+}
+
+// What a schedule sends, or touches on other ranks.
+double sent_bytes(const Schedule& schedule, double chunk_bytes, int partial_scale) {
+  double sum = 0;
+  const auto add = [&](const Place& place, bool counts) {
+    const int scale = place.slot.buffer == Buffer::partial ? partial_scale : 1;
+    if (counts) sum += chunk_bytes * scale;
+  };
+  for (const Step& step : schedule.steps) {
+    const bool sends = step.kind == StepKind::send;
+    for (const Place& place : schedule.sources(step)) {
+      add(place, sends || place.rank != schedule.rank);
+    }
+    for (const Place& place : schedule.targets(step)) add(place, place.rank != schedule.rank);
+  }
+  return sum;
+}
+
+}  // namespace
+
+Cost cost(std::span<const Schedule> schedules, const CostQuery& query) {
+  if (schedules.empty()) return {};
+  const JointSchedule joint(schedules);
+  Cost result{.seconds = seconds_of(joint, query), .steps = longest_path(joint)};
+  const int chunks = std::max(schedules.front().chunk_count, 1);
+  const double chunk_bytes = static_cast<double>(query.bytes) / chunks;
+  for (const Schedule& schedule : schedules) {
+    const double sent = std::round(sent_bytes(schedule, chunk_bytes, query.partial_scale));
+    result.sent_bytes_max = std::max(result.sent_bytes_max, static_cast<std::size_t>(sent));
+  }
+  return result;
+}
+
+Cost cost(const Algorithm& algorithm, int rank_count, const CostQuery& query) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < rank_count; ++rank) {
+    schedules.push_back(algorithm.build({rank, rank_count, 0}));
+  }
+  return cost(schedules, query);
+}
+
+}  // namespace stretto::schedule

@@ -1,0 +1,53 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "stretto/schedule/algorithms.h"
+
+namespace stretto::schedule {
+
+// What a link and a rank can do, in the alpha-beta-gamma model (Thakur, Rabenseifner and Gropp,
+// 2005).
+struct LinkCost {
+  double latency_seconds = 10e-6;       // alpha: one message of no bytes.
+  double message_seconds = 1e-6;        // Of the sender's and the receiver's time, per message.
+  double seconds_per_byte = 1.0 / 1e9;  // beta, each direction on its own.
+  // gamma: per byte that a reduce or copy reads, and per byte it writes to targets after the first.
+  double reduce_seconds_per_byte = 1.0 / 10e9;
+  double sync_seconds = 0.3e-6;  // One sync of mapped schedules, per log2 of the ranks.
+};
+
+struct CostQuery {
+  std::size_t bytes = 0;          // Of the whole buffer.
+  std::size_t segment_bytes = 0;  // 0: one segment per chunk.
+  int partial_scale = 1;  // Bytes of a partial value per byte of the dtype: 2 for f16 and bf16.
+  LinkCost link = {};
+};
+
+struct Cost {
+  double seconds = 0;  // Until the last rank has ended.
+  // Messages (or syncs) on the longest path of steps that wait for each other; messages that only
+  // share a port are not counted.
+  std::size_t steps = 0;
+  // By the rank that sends most; in mapped schedules, what it reads and writes on other ranks.
+  std::size_t sent_bytes_max = 0;
+};
+
+// Plays the schedules against the model. Modelled, not measured.
+//
+// Every rank has one port out, one port in and one processor; each serves one step at a time, in
+// the order in which steps become ready. Steps wait for each other as dependencies() says. A
+// message costs 2 message_seconds + latency + bytes. It starts whether or not its receive has
+// begun, and waits at the receiver. A rank works on at most two segments at once (one in mapped
+// schedules), as double buffering allows. The first eight segments are played; every further one
+// adds the average time between the ends of the last two, because a pipeline has settled by then.
+//
+// The schedules must pass verify().
+Cost cost(std::span<const Schedule> schedules, const CostQuery& query);
+Cost cost(const Algorithm& algorithm, int rank_count, const CostQuery& query);
+
+}  // namespace stretto::schedule

@@ -1,0 +1,167 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/cost.h"
+
+#include <bit>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+namespace stretto::schedule {
+namespace {
+
+constexpr std::size_t kBytes = 1 << 20;
+const LinkCost kLink;
+
+Cost price(Collective collective, Access access, std::string_view name, int n,
+           const CostQuery& query = {.bytes = kBytes}) {
+  return cost(*find_algorithm(collective, access, name), n, query);
+}
+
+// One message alone.
+double message_seconds(double bytes) {
+  return kLink.latency_seconds + 2 * kLink.message_seconds + bytes * kLink.seconds_per_byte;
+}
+
+int ceil_log2(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
+int floor_log2(int n) { return std::bit_width(static_cast<unsigned>(n)) - 1; }
+
+TEST(Cost, RingTakesTwoLaps) {
+  for (const int n : {2, 3, 4, 8, 16, 33}) {
+    const Cost ring = price(Collective::all_reduce, Access::messages, "ring", n);
+    const double chunk = static_cast<double>(kBytes) / n;
+    EXPECT_EQ(ring.steps, 2 * (n - 1));
+    EXPECT_NEAR(static_cast<double>(ring.sent_bytes_max), 2 * (n - 1) * chunk, 1);
+    const double seconds =
+        2 * (n - 1) * message_seconds(chunk) + (n - 1) * 2 * chunk * kLink.reduce_seconds_per_byte;
+    EXPECT_NEAR(ring.seconds, seconds, 1e-12) << n;
+  }
+}
+
+TEST(Cost, DirectTakesTwoSteps) {
+  for (const int n : {2, 3, 4, 8, 16}) {
+    const Cost direct = price(Collective::all_reduce, Access::messages, "direct", n);
+    const double chunk = static_cast<double>(kBytes) / n;
+    EXPECT_EQ(direct.steps, 2);
+    EXPECT_NEAR(static_cast<double>(direct.sent_bytes_max), 2 * (n - 1) * chunk, 1);
+    // The port sends n-1 messages one after the other, and the last one travels.
+    const double port = (n - 1) * (kLink.message_seconds + chunk * kLink.seconds_per_byte);
+    const double phase = port + kLink.message_seconds + kLink.latency_seconds;
+    const double reduce = n * chunk * kLink.reduce_seconds_per_byte;
+    EXPECT_NEAR(direct.seconds, 2 * phase + reduce, 1e-12) << n;
+  }
+}
+
+TEST(Cost, RecursiveDoublingTakesLogarithmicallyManySteps) {
+  for (int n = 2; n <= 64; ++n) {
+    for (const Collective collective :
+         {Collective::all_reduce, Collective::all_gather, Collective::barrier}) {
+      const Cost price_of_n = price(collective, Access::messages, "recursive_doubling", n);
+      EXPECT_EQ(price_of_n.steps, ceil_log2(n)) << name(collective) << " on " << n;
+    }
+  }
+  for (const int n : {2, 4, 8, 64}) {
+    const Cost doubling = price(Collective::all_reduce, Access::messages, "recursive_doubling", n);
+    const double step = message_seconds(kBytes) + 2 * kBytes * kLink.reduce_seconds_per_byte;
+    EXPECT_NEAR(doubling.seconds, ceil_log2(n) * step, 1e-12);
+    EXPECT_EQ(doubling.sent_bytes_max, ceil_log2(n) * kBytes);
+  }
+  EXPECT_EQ(
+      price(Collective::all_reduce, Access::messages, "recursive_doubling", 33).sent_bytes_max,
+      32 * kBytes);
+}
+
+TEST(Cost, RecursiveDoublingAllGatherSendsLessThanTwiceTheBuffer) {
+  for (int n = 2; n <= 64; ++n) {
+    const Cost gather = price(Collective::all_gather, Access::messages, "recursive_doubling", n);
+    EXPECT_LT(gather.sent_bytes_max, 2 * kBytes) << n;
+  }
+}
+
+TEST(Cost, BinomialTreeIsAsDeepAsItsLongestBranch) {
+  for (int n = 2; n <= 64; ++n) {
+    const Cost up_and_down = price(Collective::all_reduce, Access::messages, "binomial_tree", n);
+    EXPECT_EQ(up_and_down.steps, 2 * floor_log2(n)) << n;
+    const Cost down = price(Collective::broadcast, Access::messages, "binomial_tree", n);
+    EXPECT_EQ(down.steps, floor_log2(n)) << n;
+    EXPECT_EQ(down.sent_bytes_max, ceil_log2(n) * kBytes) << n;
+  }
+}
+
+TEST(Cost, DirectBroadcastSendsTheBufferOnce) {
+  for (const int n : {2, 3, 8, 20}) {
+    const Cost direct = price(Collective::broadcast, Access::messages, "direct", n);
+    EXPECT_EQ(direct.steps, n == 2 ? 1 : 2);
+    EXPECT_NEAR(static_cast<double>(direct.sent_bytes_max), kBytes, 1);
+  }
+}
+
+TEST(Cost, MappedStepsAreSyncsAndBytesOnOtherRanks) {
+  const Cost direct = price(Collective::all_reduce, Access::mapped, "direct_mapped", 4);
+  EXPECT_EQ(direct.steps, 2);
+  EXPECT_EQ(direct.sent_bytes_max, kBytes * 6 / 4);
+  // Four chunks read, three written after the first.
+  EXPECT_NEAR(direct.seconds,
+              2 * 2 * kLink.sync_seconds + 7 * kBytes / 4.0 * kLink.reduce_seconds_per_byte, 1e-12);
+}
+
+TEST(Cost, OneRankOnlyReduces) {
+  for (const char* name : {"ring", "direct", "recursive_doubling", "binomial_tree"}) {
+    const Cost alone = price(Collective::all_reduce, Access::messages, name, 1);
+    EXPECT_EQ(alone.steps, 0);
+    EXPECT_EQ(alone.sent_bytes_max, 0);
+    EXPECT_DOUBLE_EQ(alone.seconds, kBytes * kLink.reduce_seconds_per_byte);
+  }
+}
+
+TEST(Cost, PartialValuesOfHalfPrecisionAreTwiceAsBig) {
+  const CostQuery query{.bytes = kBytes, .partial_scale = 2};
+  const Cost ring = price(Collective::all_reduce, Access::messages, "ring", 4, query);
+  // Of six hops, the second and third carry partial values.
+  EXPECT_EQ(ring.sent_bytes_max, kBytes / 4 * 8);
+  const Cost direct = price(Collective::all_reduce, Access::messages, "direct", 4, query);
+  EXPECT_EQ(direct.sent_bytes_max, kBytes / 4 * 6);
+}
+
+TEST(Cost, SegmentsHideReductionBehindTransfer) {
+  const double whole = price(Collective::all_reduce, Access::messages, "ring", 8).seconds;
+  const double pipelined = price(Collective::all_reduce, Access::messages, "ring", 8,
+                                 {.bytes = kBytes, .segment_bytes = kBytes / 64})
+                               .seconds;
+  const double bound = 2 * 7 / 8.0 * kBytes * kLink.seconds_per_byte;
+  EXPECT_LT(pipelined, whole);
+  EXPECT_GT(pipelined, bound);
+}
+
+// What is added for segments that are not played must continue what is played.
+TEST(Cost, LongBuffersCostInProportion) {
+  for (const char* name : {"ring", "direct", "recursive_doubling", "binomial_tree"}) {
+    auto seconds = [name](std::size_t bytes) {
+      return price(Collective::all_reduce, Access::messages, name, 8,
+                   {.bytes = bytes, .segment_bytes = 1 << 14})
+          .seconds;
+    };
+    const double growth = seconds(64 << 20) - seconds(48 << 20);
+    EXPECT_NEAR(growth, seconds(48 << 20) - seconds(32 << 20), growth * 1e-6) << name;
+    EXPECT_NEAR(seconds(64 << 20) / growth, 4, 0.2) << name;
+  }
+}
+
+TEST(Cost, ABarrierHasNoSegments) {
+  const Cost barrier = price(Collective::barrier, Access::messages, "recursive_doubling", 8,
+                             {.bytes = kBytes, .segment_bytes = 1});
+  EXPECT_NEAR(barrier.seconds, 3 * message_seconds(0), 1e-12);
+}
+
+// The reason why there is more than one algorithm.
+TEST(Cost, NoAlgorithmIsBestForAllSizes) {
+  auto seconds = [](const char* name, std::size_t bytes) {
+    return price(Collective::all_reduce, Access::messages, name, 16, {.bytes = bytes}).seconds;
+  };
+  EXPECT_LT(seconds("recursive_doubling", 64), seconds("direct", 64));
+  EXPECT_LT(seconds("direct", 1 << 20), seconds("recursive_doubling", 1 << 20));
+}
+
+}  // namespace
+}  // namespace stretto::schedule

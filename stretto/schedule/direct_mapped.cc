@@ -1,0 +1,135 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/direct_mapped.h"
+
+#include <utility>
+#include <vector>
+
+#include "stretto/schedule/builder.h"
+
+namespace stretto::schedule {
+namespace {
+
+// The same slot of every rank, in the order of ranks.
+std::vector<Place> of_all_ranks(const Shape& shape, Slot slot) {
+  std::vector<Place> places;
+  for (int rank = 0; rank < shape.rank_count; ++rank) places.push_back({rank, slot});
+  return places;
+}
+
+}  // namespace
+
+// Note [syncs around callers' buffers]: the first sync says that all callers have filled their
+// inputs and given up their outputs; the last, that nobody still touches them when callers go on.
+
+// Direct mapped all-reduce: a chunk is reduced out of everybody's input into everybody's output.
+//
+//   sync;  c:  input c of 0, 1, 2, ... --> output c of 0, 1, 2, ... ;  sync
+//
+//   steps           2 syncs
+//   bytes per rank  reads the buffer once and writes it once, (n-1)/n of each on other ranks
+//   scratch         none
+//   order           canonical
+//   choose it for   all sizes, where every rank has mapped the callers' buffers of all others
+//   source          the one-sided form of direct_all_reduce
+Schedule direct_mapped_all_reduce(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
+                                   .collective = Collective::all_reduce,
+                                   .access = Access::mapped,
+                                   .order = Order::canonical,
+                                   .chunk_count = shape.rank_count});
+  const ChunkIndex own = shard_of(shape.rank);
+  schedule.sync();
+  schedule.reduce(of_all_ranks(shape, input(own)), of_all_ranks(shape, output(own))).completes();
+  schedule.sync();
+  return std::move(schedule).build();
+}
+
+// Direct mapped reduce-scatter: rank c reduces chunk c out of everybody's input.
+//
+//   sync;  c:  input c of 0, 1, 2, ... --> output c of c;  sync
+//
+//   steps           2 syncs
+//   bytes per rank  reads the buffer once, (n-1)/n of it on other ranks
+//   scratch         none
+//   order           canonical
+//   choose it for   all sizes, where every rank has mapped the callers' buffers of all others
+//   source          the one-sided form of direct_reduce_scatter
+Schedule direct_mapped_reduce_scatter(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
+                                   .collective = Collective::reduce_scatter,
+                                   .access = Access::mapped,
+                                   .order = Order::canonical,
+                                   .chunk_count = shape.rank_count});
+  const ChunkIndex own = shard_of(shape.rank);
+  schedule.sync();
+  schedule.reduce(of_all_ranks(shape, input(own)), {{shape.rank, output(own)}}).completes();
+  schedule.sync();
+  return std::move(schedule).build();
+}
+
+// Direct mapped all-gather: everybody copies everybody's chunk.
+//
+//   sync;  r:  input c of c --> output c of r, for every c;  sync
+//
+//   steps           2 syncs
+//   bytes per rank  reads and writes the buffer once, reading (n-1)/n of it on other ranks
+//   scratch         none
+//   order           nothing is combined
+//   choose it for   all sizes, where every rank has mapped the callers' inputs of all others
+//   source          the one-sided form of direct_all_gather
+Schedule direct_mapped_all_gather(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
+                                   .collective = Collective::all_gather,
+                                   .access = Access::mapped,
+                                   .chunk_count = shape.rank_count});
+  schedule.sync();
+  for (int distance = 0; distance < shape.rank_count; ++distance) {
+    const Rank from = neighbour(shape, distance);
+    schedule.copy({from, input(shard_of(from))}, output(shard_of(from)));
+  }
+  schedule.sync();
+  return std::move(schedule).build();
+}
+
+// Direct mapped broadcast: everybody copies the root's buffer.
+//
+//   sync;  r:  input of root --> output of r;  sync
+//
+//   steps           2 syncs
+//   bytes per rank  reads the buffer once on the root
+//   scratch         none
+//   order           nothing is combined
+//   choose it for   all sizes, where every rank has mapped the root's input
+//   source          folklore of shared memory
+Schedule direct_mapped_broadcast(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
+                                   .collective = Collective::broadcast,
+                                   .access = Access::mapped});
+  schedule.sync();
+  schedule.copy({shape.root, input(0)}, output(0));
+  schedule.sync();
+  return std::move(schedule).build();
+}
+
+// Mapped barrier: one sync.
+//
+//   sync
+//
+//   steps           1 sync
+//   bytes per rank  none
+//   scratch         none
+//   order           nothing is combined
+//   choose it for   ranks that share memory
+//   source          the reader's sync is the algorithm
+Schedule direct_mapped_barrier(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
+                                   .collective = Collective::barrier,
+                                   .access = Access::mapped,
+                                   .chunk_count = 0});
+  schedule.sync();
+  return std::move(schedule).build();
+}
+
+}  // namespace stretto::schedule

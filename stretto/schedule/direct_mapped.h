@@ -1,0 +1,17 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include "stretto/schedule/algorithms.h"
+
+namespace stretto::schedule {
+
+// What each does, what it costs and when to choose it: docs/algorithms.md and direct_mapped.cc.
+Schedule direct_mapped_all_reduce(const Shape& shape);
+Schedule direct_mapped_reduce_scatter(const Shape& shape);
+Schedule direct_mapped_all_gather(const Shape& shape);
+Schedule direct_mapped_broadcast(const Shape& shape);
+Schedule direct_mapped_barrier(const Shape& shape);
+
+}  // namespace stretto::schedule

@@ -1,0 +1,67 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "stretto/base/id.h"
+
+namespace stretto::schedule {
+
+// What a slot holds in a symbolic execution: a rank's input, a combination of two values, or a
+// finished (divided) one. Equal expressions have equal numbers within one pool, so comparing two
+// values, however large, is comparing two numbers.
+using Expression = std::int32_t;
+inline constexpr Expression kEmpty = -1;
+
+class ExpressionPool {
+ public:
+  // What one rank contributes to a value.
+  struct Leaf {
+    Rank rank;
+    ChunkIndex chunk;
+    friend auto operator<=>(const Leaf&, const Leaf&) = default;
+  };
+
+  Expression leaf(Rank rank, ChunkIndex chunk);
+  // Of the same chunk.
+  Expression combined(Expression left, Expression right);
+  Expression finished(Expression value);
+  // The canonical tree over the values, of which there is at least one.
+  Expression tree(std::span<const Expression> values);
+
+  bool is_leaf(Expression value) const { return nodes_[value].kind == Kind::leaf; }
+  bool is_finished(Expression value) const { return nodes_[value].kind == Kind::finished; }
+  ChunkIndex chunk_of(Expression value) const { return nodes_[value].chunk; }
+  // All contributions, from left to right.
+  std::vector<Leaf> leaves(Expression value) const;
+  // "((0 1)(2 3))": the ranks, with brackets where values were combined.
+  std::string text(Expression value) const;
+
+ private:
+  enum class Kind : std::uint8_t { leaf, combined, finished };
+  struct Node {
+    Kind kind;
+    ChunkIndex chunk;
+    std::int32_t left;  // Of a leaf: the rank. Of a finished value: what was divided.
+    std::int32_t right;
+    friend bool operator==(const Node&, const Node&) = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Node& node) const;
+  };
+
+  Expression intern(const Node& node);
+
+  std::vector<Node> nodes_;
+  std::unordered_map<Node, Expression, Hash> numbers_;
+};
+
+}  // namespace stretto::schedule

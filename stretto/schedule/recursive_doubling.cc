@@ -1,0 +1,135 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/recursive_doubling.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "stretto/schedule/builder.h"
+#include "stretto/schedule/canonical_tree.h"
+
+namespace stretto::schedule {
+namespace {
+
+// With whom a rank exchanges when two subtrees meet. Where the right side is smaller, its ranks
+// serve the left ones in turn: the whole left side must learn what the right side has.
+struct Partners {
+  Rank from;
+  std::vector<Rank> to;
+};
+
+Partners partners_of(Rank rank, const Split& split) {
+  const int self = rank.value();
+  const int right_size = split.end - split.middle;
+  if (self < split.middle) {
+    const int place = self - split.begin;
+    Partners partners{.from = split.middle + place % right_size, .to = {}};
+    if (place < right_size) partners.to.push_back(split.middle + place);
+    return partners;
+  }
+  Partners partners{.from = split.begin + (self - split.middle), .to = {}};
+  for (int to = partners.from.value(); to < split.middle; to += right_size) {
+    partners.to.push_back(to);
+  }
+  return partners;
+}
+
+}  // namespace
+
+// Recursive doubling: pairs combine, then pairs of pairs, along the canonical tree.
+//
+//   n = 6:   0 <-> 1   2 <-> 3   4 <-> 5
+//            0 <-> 2   1 <-> 3
+//            0 <-> 4   1 <-> 5   4 --> 2   5 --> 3
+//
+//   steps           ceil(log2 n)
+//   bytes per rank  log2 n times the buffer for powers of two; else the ranks on the smaller side
+//                   send it to several: n-1 times for n = 2^k + 1
+//   scratch         two slots per step, raw or partial
+//   order           canonical
+//   choose it for   buffers so small that only the number of steps counts
+//   source          Thakur, Rabenseifner and Gropp, 2005; along a tree that any n has,
+//                   rather than with the ranks beyond a power of two folded in first
+Schedule recursive_doubling_all_reduce(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "recursive_doubling",
+                                   .collective = Collective::all_reduce,
+                                   .order = Order::canonical});
+  if (shape.rank_count == 1) schedule.reduce({input(0)}, {output(0)}).completes();
+  Slot value = input(0);
+  std::vector<Split> splits = splits_above(shape.rank.value(), shape.rank_count);
+  std::ranges::reverse(splits);  // Leaves first.
+  for (const Split& split : splits) {
+    const bool left = shape.rank < split.middle;
+    const int others = left ? split.end - split.middle : split.middle - split.begin;
+    const Slot arrived = others == 1 ? schedule.unused_raw(0) : schedule.unused_partial(0);
+    const Partners partners = partners_of(shape.rank, split);
+    for (const Rank to : partners.to) schedule.send(value, to);
+    schedule.recv(partners.from, arrived);
+    const bool whole = split.end - split.begin == shape.rank_count;
+    const Slot combined = whole ? output(0) : schedule.unused_partial(0);
+    schedule.reduce({left ? value : arrived, left ? arrived : value}, {combined}).completes(whole);
+    value = combined;
+  }
+  return std::move(schedule).build();
+}
+
+// Recursive doubling all-gather: what a rank holds doubles with every step.
+//
+//   n = 4:   0 <-> 1   2 <-> 3      one chunk each way
+//            0 <-> 2   1 <-> 3      two chunks each way
+//
+//   steps           ceil(log2 n), each with a message per chunk
+//   bytes per rank  (n-1)/n of the buffer in; out as well for powers of two, else up to twice that
+//   scratch         none
+//   order           nothing is combined
+//   choose it for   links that are dear to open: a rank talks to about log2 n others
+//   source          Thakur, Rabenseifner and Gropp, 2005; along the canonical tree for any n
+Schedule recursive_doubling_all_gather(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "recursive_doubling",
+                                   .collective = Collective::all_gather,
+                                   .chunk_count = shape.rank_count});
+  const int own = shape.rank.value();
+  schedule.copy(input(own), output(own));
+  std::vector<Split> splits = splits_above(own, shape.rank_count);
+  std::ranges::reverse(splits);  // Leaves first.
+  for (const Split& split : splits) {
+    const bool left = own < split.middle;
+    const Partners partners = partners_of(shape.rank, split);
+    for (const Rank to : partners.to) {
+      const int end = left ? split.middle : split.end;
+      for (int c = left ? split.begin : split.middle; c < end; ++c) {
+        schedule.send(c == own ? input(c) : output(c), to);
+      }
+    }
+    const int end = left ? split.end : split.middle;
+    for (int c = left ? split.middle : split.begin; c < end; ++c) {
+      schedule.recv(partners.from, output(c));
+    }
+  }
+  return std::move(schedule).build();
+}
+
+// Dissemination barrier: after k steps a rank knows that the 2^k ranks before it have come.
+//
+//   n = 4:   r --> r+1, then r --> r+2: signals, messages of no bytes
+//
+//   steps           ceil(log2 n)
+//   bytes per rank  none
+//   scratch         none
+//   order           nothing is combined
+//   choose it for   any number of ranks
+//   source          Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988
+Schedule recursive_doubling_barrier(const Shape& shape) {
+  ScheduleBuilder schedule(
+      shape,
+      {.algorithm = "recursive_doubling", .collective = Collective::barrier, .chunk_count = 0});
+  for (int distance = 1; distance < shape.rank_count; distance *= 2) {
+    schedule.send_signal(neighbour(shape, distance));
+    schedule.recv_signal(neighbour(shape, -distance));
+  }
+  return std::move(schedule).build();
+}
+
+}  // namespace stretto::schedule

@@ -1,0 +1,105 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/ring.h"
+
+#include <utility>
+
+#include "stretto/schedule/builder.h"
+
+namespace stretto::schedule {
+namespace {
+
+// The chunk that is `hops` behind the rank's own: what arrives after so many hops of a lap.
+ChunkIndex chunk_behind(const Shape& shape, int hops) { return shard_of(neighbour(shape, -hops)); }
+
+// First lap: chunk c leaves rank c+1, is combined with each rank's input, and is whole at rank c.
+// Two partial slots: one receives while the other is still being sent. With one, every rank would
+// wait for the next, all the way round.
+void reduce_lap(ScheduleBuilder& schedule, const Shape& shape) {
+  const int n = shape.rank_count;
+  if (n == 1) return schedule.reduce({input(0)}, {output(0)}).completes();
+  schedule.send(input(chunk_behind(shape, 1)), neighbour(shape, 1));
+  for (int hop = 2; hop <= n; ++hop) {
+    const ChunkIndex c = chunk_behind(shape, hop);
+    const Slot sum = partial(hop % 2, c);
+    const Slot arrived =
+        hop == 2 ? raw(0, c) : sum;  // The first hop carries a rank's input as it is.
+    schedule.recv(neighbour(shape, -1), arrived);
+    if (hop == n) return schedule.reduce({arrived, input(c)}, {output(c)}).completes();
+    schedule.reduce({arrived, input(c)}, {sum});
+    schedule.send(sum, neighbour(shape, 1));
+  }
+}
+
+// Second lap: each rank's own chunk travels round, ending at the rank before it.
+void gather_lap(ScheduleBuilder& schedule, const Shape& shape, Slot own) {
+  for (int hop = 1; hop < shape.rank_count; ++hop) {
+    schedule.send(hop == 1 ? own : output(chunk_behind(shape, hop - 1)), neighbour(shape, 1));
+    schedule.recv(neighbour(shape, -1), output(chunk_behind(shape, hop)));
+  }
+}
+
+}  // namespace
+
+// Ring all-reduce: each chunk makes two laps; the first collects, the second distributes.
+//
+//   chunk c:  c+1 --> c+2 --> ... --> c      partial values, each rank adds its input
+//             c   --> c+1 --> ... --> c-1    the result
+//
+//   steps           2(n-1), one message out and one in per rank in each
+//   bytes per rank  2(n-1)/n of the buffer each way, which is optimal
+//   scratch         1 raw and 2 partial slots
+//   order           ((c+1, c+2), c+3) ... c for chunk c: fixed, not canonical
+//   choose it for   large buffers where each rank has one good link to the next
+//   source          Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009
+Schedule ring_all_reduce(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "ring",
+                                   .collective = Collective::all_reduce,
+                                   .order = Order::fixed,
+                                   .chunk_count = shape.rank_count});
+  reduce_lap(schedule, shape);
+  gather_lap(schedule, shape, output(shard_of(shape.rank)));
+  return std::move(schedule).build();
+}
+
+// Ring reduce-scatter: the first lap of ring_all_reduce.
+//
+//   chunk c:  c+1 --> c+2 --> ... --> c      partial values, each rank adds its input
+//
+//   steps           n-1, one message out and one in per rank in each
+//   bytes per rank  (n-1)/n of the buffer each way, which is optimal
+//   scratch         1 raw and 2 partial slots
+//   order           ((c+1, c+2), c+3) ... c for chunk c: fixed, not canonical
+//   choose it for   large buffers where each rank has one good link to the next
+//   source          Patarasuk and Yuan, 2009
+Schedule ring_reduce_scatter(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "ring",
+                                   .collective = Collective::reduce_scatter,
+                                   .order = Order::fixed,
+                                   .chunk_count = shape.rank_count});
+  reduce_lap(schedule, shape);
+  return std::move(schedule).build();
+}
+
+// Ring all-gather: the second lap of ring_all_reduce.
+//
+//   chunk c:  c --> c+1 --> ... --> c-1      rank c's input
+//
+//   steps           n-1, one message out and one in per rank in each
+//   bytes per rank  (n-1)/n of the buffer each way, which is optimal
+//   scratch         none
+//   order           nothing is combined
+//   choose it for   large buffers where each rank has one good link to the next
+//   source          Patarasuk and Yuan, 2009
+Schedule ring_all_gather(const Shape& shape) {
+  ScheduleBuilder schedule(
+      shape,
+      {.algorithm = "ring", .collective = Collective::all_gather, .chunk_count = shape.rank_count});
+  const ChunkIndex own = shard_of(shape.rank);
+  schedule.copy(input(own), output(own));
+  gather_lap(schedule, shape, input(own));
+  return std::move(schedule).build();
+}
+
+}  // namespace stretto::schedule

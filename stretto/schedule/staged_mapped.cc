@@ -1,0 +1,145 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/staged_mapped.h"
+
+#include <utility>
+#include <vector>
+
+#include "stretto/schedule/builder.h"
+
+namespace stretto::schedule {
+namespace {
+
+// Raw slot c is for chunk c, on every rank.
+Slot stage(ChunkIndex chunk) { return raw(chunk.value(), chunk); }
+
+// Lays out what others need of this rank's input. Its own chunk nobody else needs.
+void stage_input(ScheduleBuilder& schedule, const Shape& shape) {
+  for (int distance = 1; distance < shape.rank_count; ++distance) {
+    const ChunkIndex c = shard_of(neighbour(shape, distance));
+    schedule.copy(input(c), stage(c));
+  }
+}
+
+// Every rank's contribution to this rank's chunk, in the order of ranks.
+std::vector<Place> contributions(const Shape& shape) {
+  const ChunkIndex own = shard_of(shape.rank);
+  std::vector<Place> places;
+  for (int rank = 0; rank < shape.rank_count; ++rank) {
+    places.push_back({rank, shape.rank == rank ? input(own) : stage(own)});
+  }
+  return places;
+}
+
+}  // namespace
+
+// Note [one sync fewer]: no sync ends these schedules, although others may still be reading this
+// rank's raw slots. The next run uses the other set of slots; the one after it, which uses these,
+// starts behind a sync that the readers reach only when they have read (see Schedule).
+
+// Staged mapped all-reduce: as direct_mapped, for callers' buffers that nobody else can reach.
+//
+//   r:  input c --> raw c of r, for every c but r;                      sync
+//   c:  raw c of the others and own input c --> output c, raw c of c;   sync
+//   r:  raw c of c --> output c of r, for every c but r
+//
+//   steps           2 syncs
+//   bytes per rank  2(n-1)/n of the buffer read on other ranks, and (n-1)/n staged
+//   scratch         n raw slots
+//   order           canonical
+//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
+//   source          the one-sided form of direct_all_reduce
+Schedule staged_mapped_all_reduce(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
+                                   .collective = Collective::all_reduce,
+                                   .access = Access::mapped,
+                                   .order = Order::canonical,
+                                   .chunk_count = shape.rank_count});
+  const ChunkIndex own = shard_of(shape.rank);
+  stage_input(schedule, shape);
+  schedule.sync();
+  schedule.reduce(contributions(shape), {{shape.rank, output(own)}, {shape.rank, stage(own)}})
+      .completes();
+  schedule.sync();
+  for (int distance = 1; distance < shape.rank_count; ++distance) {
+    const Rank from = neighbour(shape, distance);
+    schedule.copy({from, stage(shard_of(from))}, output(shard_of(from)));
+  }
+  return std::move(schedule).build();
+}
+
+// Staged mapped reduce-scatter: the first half of staged_mapped_all_reduce.
+//
+//   r:  input c --> raw c of r, for every c but r;              sync
+//   c:  raw c of the others and own input c --> output c of c
+//
+//   steps           1 sync
+//   bytes per rank  (n-1)/n of the buffer read on other ranks, and as much staged
+//   scratch         n raw slots
+//   order           canonical
+//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
+//   source          the one-sided form of direct_reduce_scatter
+Schedule staged_mapped_reduce_scatter(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
+                                   .collective = Collective::reduce_scatter,
+                                   .access = Access::mapped,
+                                   .order = Order::canonical,
+                                   .chunk_count = shape.rank_count});
+  stage_input(schedule, shape);
+  schedule.sync();
+  const Place result{shape.rank, output(shard_of(shape.rank))};
+  schedule.reduce(contributions(shape), {result}).completes();
+  return std::move(schedule).build();
+}
+
+// Staged mapped all-gather: everybody lays out its chunk and copies the others'.
+//
+//   r:  input r --> raw 0 of r;   sync
+//   r:  raw 0 of c --> output c of r, for every c but r
+//
+//   steps           1 sync
+//   bytes per rank  (n-1)/n of the buffer read on other ranks, and 1/n staged
+//   scratch         1 raw slot
+//   order           nothing is combined
+//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
+//   source          the one-sided form of direct_all_gather
+Schedule staged_mapped_all_gather(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
+                                   .collective = Collective::all_gather,
+                                   .access = Access::mapped,
+                                   .chunk_count = shape.rank_count});
+  const ChunkIndex own = shard_of(shape.rank);
+  schedule.copy(input(own), raw(0, own));
+  schedule.sync();
+  schedule.copy(input(own), output(own));
+  for (int distance = 1; distance < shape.rank_count; ++distance) {
+    const Rank from = neighbour(shape, distance);
+    schedule.copy({from, raw(0, shard_of(from))}, output(shard_of(from)));
+  }
+  return std::move(schedule).build();
+}
+
+// Staged mapped broadcast: the root lays out its buffer, everybody copies it.
+//
+//   root:  input --> raw 0 of root;   sync
+//   r:     raw 0 of root --> output of r
+//
+//   steps           1 sync
+//   bytes per rank  the buffer read once on the root, which stages it once
+//   scratch         1 raw slot
+//   order           nothing is combined
+//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
+//   source          folklore of shared memory
+Schedule staged_mapped_broadcast(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
+                                   .collective = Collective::broadcast,
+                                   .access = Access::mapped});
+  const bool is_root = shape.rank == shape.root;
+  if (is_root) schedule.copy(input(0), raw(0, 0));
+  schedule.sync();
+  schedule.copy({shape.root, is_root ? input(0) : raw(0, 0)}, output(0));
+  return std::move(schedule).build();
+}
+
+}  // namespace stretto::schedule

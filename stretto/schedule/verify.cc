@@ -1,0 +1,63 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/verify.h"
+
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "stretto/schedule/expression.h"
+#include "stretto/schedule/joint.h"
+#include "stretto/schedule/verify_execution.h"
+#include "stretto/schedule/verify_race.h"
+#include "stretto/schedule/verify_structure.h"
+
+namespace stretto::schedule {
+namespace {
+
+Status check(std::span<const Schedule> schedules) {
+  STRETTO_RETURN_IF_ERROR(check_structure(schedules));
+  if (schedules.front().access == Access::mapped) STRETTO_RETURN_IF_ERROR(check_races(schedules));
+  const JointSchedule joint(schedules);
+  STRETTO_RETURN_IF_ERROR(check_messages(joint));
+  const Execution execution = execute(joint);
+  if (!execution.complete) {
+    return {StatusCode::invalid_argument, "deadlock: " + explain_deadlock(joint, execution)};
+  }
+  if (schedules.front().collective == Collective::barrier) return check_barrier(joint, execution);
+  ExpressionPool pool;
+  STRETTO_RETURN_IF_ERROR(check_results(joint, execution, /*in_place=*/false, pool));
+  const Status in_place = check_results(joint, execution, /*in_place=*/true, pool);
+  return in_place.ok() ? Status() : in_place.with_context("in place");
+}
+
+}  // namespace
+
+Status verify(std::span<const Schedule> schedules) {
+  if (schedules.empty()) return {StatusCode::invalid_argument, "no schedules"};
+  const Schedule& first = schedules.front();
+  const Status status = check(schedules);
+  if (status.ok()) return {};
+  return status.with_context(fmt::format("{} by {} on {} rank{}", name(first.collective),
+                                         first.algorithm, schedules.size(),
+                                         schedules.size() == 1 ? "" : "s"));
+}
+
+Status verify(const Algorithm& algorithm, int rank_count, Rank root) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < rank_count; ++rank) {
+    const Schedule& built = schedules.emplace_back(algorithm.build({rank, rank_count, root}));
+    const bool as_listed = built.algorithm == algorithm.name &&
+                           built.collective == algorithm.collective &&
+                           built.access == algorithm.access && built.order == algorithm.order;
+    if (!as_listed) {
+      return status_of(StatusCode::invalid_argument,
+                       "{} by {}: the schedule is not what the catalogue says",
+                       name(algorithm.collective), algorithm.name);
+    }
+  }
+  return verify(schedules);
+}
+
+}  // namespace stretto::schedule

@@ -1,0 +1,257 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/verify_execution.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace stretto::schedule {
+namespace {
+
+template <class... Args>
+Status refuse(fmt::format_string<Args...> format, Args&&... args) {
+  return status_of(StatusCode::invalid_argument, format, std::forward<Args>(args)...);
+}
+
+// The slots of all ranks, and what they hold.
+class Memory {
+ public:
+  Memory(std::span<const Schedule> schedules, bool in_place, ExpressionPool& pool)
+      : in_place_(in_place), chunk_count_(schedules.front().chunk_count) {
+    for (const Schedule& schedule : schedules) {
+      values_.emplace_back(2 * chunk_count_ + schedule.raw_slots + schedule.partial_slots, kEmpty);
+      raw_slots_.push_back(schedule.raw_slots);
+      fill_input(schedule, pool);
+    }
+  }
+
+  Expression& at(const Place& place) {
+    const auto rank = static_cast<std::size_t>(place.rank);
+    return values_[rank][index_of(place)];
+  }
+
+ private:
+  void fill_input(const Schedule& schedule, ExpressionPool& pool) {
+    const Rank rank = schedule.rank;
+    for (std::int32_t c = 0; c < chunk_count_; ++c) {
+      if (schedule.collective == Collective::all_gather && rank != c) continue;
+      if (schedule.collective == Collective::broadcast && rank != schedule.root) continue;
+      at({rank, {Buffer::input, c, c}}) = pool.leaf(rank, c);
+    }
+  }
+
+  std::size_t index_of(const Place& place) const {
+    const auto index = static_cast<std::size_t>(place.slot.index);
+    const auto chunks = static_cast<std::size_t>(chunk_count_);
+    switch (place.slot.buffer) {
+      case Buffer::input:
+        return in_place_ ? chunks + index : index;
+      case Buffer::output:
+        return chunks + index;
+      case Buffer::raw:
+        return 2 * chunks + index;
+      case Buffer::partial:
+        break;
+    }
+    return 2 * chunks + raw_slots_[static_cast<std::size_t>(place.rank)] + index;
+  }
+
+  bool in_place_;
+  std::int32_t chunk_count_;
+  std::vector<std::int32_t> raw_slots_;
+  std::vector<std::vector<Expression>> values_;
+};
+
+class SymbolicRun {
+ public:
+  SymbolicRun(const JointSchedule& joint, bool in_place, ExpressionPool& pool)
+      : joint_(joint), pool_(pool), memory_(joint.schedules(), in_place, pool) {}
+
+  Status run(const Execution& execution) {
+    for (const std::int32_t step : execution.order) STRETTO_RETURN_IF_ERROR(run_step(step));
+    return {};
+  }
+
+  Expression output(Rank rank, ChunkIndex chunk) {
+    return memory_.at({rank, {Buffer::output, chunk.value(), chunk}});
+  }
+
+ private:
+  Status run_step(std::int32_t index) {
+    const Step& step = joint_.step(index);
+    const Schedule& schedule = joint_.schedule_of(index);
+    const auto sources = schedule.sources(step);
+    operands_.clear();
+    for (const Place& source : sources) {
+      STRETTO_RETURN_IF_ERROR(check_read(index, source));
+      operands_.push_back(memory_.at(source));
+    }
+    if (operands_.empty()) return {};
+    if (step.kind == StepKind::send) {
+      const std::int32_t receive = joint_.partner(index);
+      write(joint_.schedule_of(receive).targets(joint_.step(receive)), operands_.front());
+      return {};
+    }
+    if (step.kind == StepKind::copy) {
+      write(schedule.targets(step), operands_.front());
+      return {};
+    }
+    if (std::ranges::any_of(operands_, [this](Expression e) { return pool_.is_finished(e); })) {
+      return refuse("{} reduces what is finished already; it would be divided twice",
+                    joint_.describe(index));
+    }
+    const Expression value = pool_.tree(operands_);
+    write(schedule.targets(step), step.completes ? pool_.finished(value) : value);
+    return {};
+  }
+
+  void write(std::span<const Place> targets, Expression value) {
+    for (const Place& target : targets) memory_.at(target) = value;
+  }
+
+  Status check_read(std::int32_t index, const Place& place) {
+    const Expression value = memory_.at(place);
+    if (value == kEmpty) {
+      return refuse("{} reads what nothing has written", joint_.describe(index));
+    }
+    if (place.slot.buffer == Buffer::input && value != pool_.leaf(place.rank, place.slot.chunk)) {
+      return refuse("{} reads an input that an output has overwritten", joint_.describe(index));
+    }
+    if (pool_.chunk_of(value) != place.slot.chunk) {
+      return refuse("{} finds chunk {}", joint_.describe(index), pool_.chunk_of(value).value());
+    }
+    return {};
+  }
+
+  const JointSchedule& joint_;
+  ExpressionPool& pool_;
+  Memory memory_;
+  std::vector<Expression> operands_;  // Of one step.
+};
+
+// Compares output chunks with what they must be.
+class ResultCheck {
+ public:
+  ResultCheck(const Schedule& head, ExpressionPool& pool) : head_(head), pool_(pool) {}
+
+  // The same chunk of all ranks in turn: one that equals an accepted one is not looked at again.
+  Status check(Rank rank, ChunkIndex chunk, Expression value) {
+    if (value != kEmpty && value == accepted_ && pool_.chunk_of(value) == chunk) return {};
+    const auto found = fmt::format("output chunk {} on rank {}", chunk.value(), rank.value());
+    if (value == kEmpty) return refuse("{} is never written", found);
+    if (pool_.chunk_of(value) != chunk) {
+      return refuse("{} holds chunk {}", found, pool_.chunk_of(value).value());
+    }
+    const bool reduces = head_.order != Order::none;
+    STRETTO_RETURN_IF_ERROR(reduces ? check_reduced(found, rank, value)
+                                    : check_copy(found, chunk, value));
+    accepted_ = value;
+    return {};
+  }
+
+ private:
+  Status check_copy(const std::string& found, ChunkIndex chunk, Expression value) {
+    const Rank owner = head_.collective == Collective::all_gather ? chunk.value() : head_.root;
+    if (value == pool_.leaf(owner, chunk)) return {};
+    return refuse("{} holds rank {}'s, not rank {}'s", found,
+                  pool_.leaves(value).front().rank.value(), owner.value());
+  }
+
+  Status check_reduced(const std::string& found, Rank rank, Expression value) {
+    STRETTO_RETURN_IF_ERROR(check_contributions(found, value));
+    if (!pool_.is_finished(value)) {
+      return refuse("{} is not divided: no step completes it", found);
+    }
+    const Expression canonical = canonical_tree(pool_.chunk_of(value));
+    if (head_.order == Order::canonical && value != canonical) {
+      return refuse("{} is combined as {}; the canonical order is {}", found, pool_.text(value),
+                    pool_.text(canonical));
+    }
+    // Ranks must agree in any order; what is not the accepted value is another one.
+    if (head_.collective == Collective::all_reduce && rank != 0 && value != accepted_) {
+      return refuse("{} is combined as {}, but on rank 0 as {}", found, pool_.text(value),
+                    pool_.text(accepted_));
+    }
+    return {};
+  }
+
+  Status check_contributions(const std::string& found, Expression value) {
+    std::vector<int> times(head_.rank_count);
+    for (const auto& leaf : pool_.leaves(value)) ++times[static_cast<std::size_t>(leaf.rank)];
+    for (std::size_t rank = 0; rank < times.size(); ++rank) {
+      if (times[rank] == 0) return refuse("{} lacks rank {}", found, rank);
+      if (times[rank] > 1) {
+        return refuse("{} holds rank {} {}", found, rank,
+                      times[rank] == 2 ? "twice" : fmt::format("{} times", times[rank]));
+      }
+    }
+    return {};
+  }
+
+  Expression canonical_tree(ChunkIndex chunk) {
+    std::vector<Expression> leaves;
+    for (int rank = 0; rank < head_.rank_count; ++rank) leaves.push_back(pool_.leaf(rank, chunk));
+    return pool_.finished(pool_.tree(leaves));
+  }
+
+  const Schedule& head_;
+  ExpressionPool& pool_;
+  Expression accepted_ = kEmpty;
+};
+
+}  // namespace
+
+Status check_results(const JointSchedule& joint, const Execution& execution, bool in_place,
+                     ExpressionPool& pool) {
+  SymbolicRun run(joint, in_place, pool);
+  STRETTO_RETURN_IF_ERROR(run.run(execution));
+  const Schedule& head = joint.schedules().front();
+  ResultCheck results(head, pool);
+  for (std::int32_t chunk = 0; chunk < head.chunk_count; ++chunk) {
+    for (std::int32_t rank = 0; rank < head.rank_count; ++rank) {
+      if (head.collective == Collective::reduce_scatter && rank != chunk) continue;
+      STRETTO_RETURN_IF_ERROR(results.check(rank, chunk, run.output(rank, chunk)));
+    }
+  }
+  return {};
+}
+
+Status check_barrier(const JointSchedule& joint, const Execution& execution) {
+  const std::size_t n = joint.schedules().size();
+  if (joint.schedules().front().access == Access::mapped) {
+    const auto& steps = joint.schedules().front().steps;
+    if (n == 1 || !steps.empty()) return {};
+    return refuse("no sync holds the ranks together");
+  }
+  // A signal carries what its sender knew for certain: the ranks it had heard of in receives before
+  // it in the list, and itself.
+  std::vector<std::vector<bool>> heard(joint.step_count());
+  auto known_before = [&](std::size_t rank, std::int32_t end) {
+    std::vector<bool> known(n);
+    known[rank] = true;
+    for (std::int32_t step = joint.first_step(rank); step < end; ++step) {
+      for (std::size_t other = 0; other < heard[step].size(); ++other) {
+        if (heard[step][other]) known[other] = true;
+      }
+    }
+    return known;
+  };
+  for (const std::int32_t step : execution.order) {
+    if (joint.step(step).kind != StepKind::send) continue;
+    heard[joint.partner(step)] = known_before(joint.rank_of(step), step);
+  }
+  for (std::size_t rank = 0; rank < n; ++rank) {
+    const auto known = known_before(rank, joint.first_step(rank + 1));
+    const auto unheard = std::ranges::find(known, false);
+    if (unheard == known.end()) continue;
+    return refuse("rank {} leaves without knowing that rank {} has come", rank,
+                  unheard - known.begin());
+  }
+  return {};
+}
+
+}  // namespace stretto::schedule

@@ -1,0 +1,182 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/verify_race.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "stretto/schedule/print.h"
+#include "stretto/schedule/touch.h"
+
+namespace stretto::schedule {
+namespace {
+
+// The first run and one that uses its scratch again.
+constexpr std::int32_t kRuns = kScratchSets + 1;
+
+template <class... Args>
+Status refuse(fmt::format_string<Args...> format, Args&&... args) {
+  return status_of(StatusCode::invalid_argument, format, std::forward<Args>(args)...);
+}
+
+Buffer buffer_of(Location location) { return static_cast<Buffer>((location >> 32) & 3); }
+std::int32_t rank_of(Location location) { return static_cast<std::int32_t>(location >> 34); }
+std::int32_t index_of(Location location) {
+  return static_cast<std::int32_t>(location & 0xffffffffu);
+}
+bool is_callers(Location location) {
+  return buffer_of(location) == Buffer::input || buffer_of(location) == Buffer::output;
+}
+
+std::string text(Location location) {
+  const char* names[] = {"input chunk", "output chunk", "raw slot", "partial slot"};
+  return fmt::format("{} {} of rank {}", names[static_cast<int>(buffer_of(location))],
+                     index_of(location), rank_of(location));
+}
+
+// What one rank touches between two of its syncs.
+struct Interval {
+  std::vector<Touch> touches;
+};
+
+// Per rank, its intervals.
+std::vector<std::vector<Interval>> cut_at_syncs(std::span<const Schedule> schedules) {
+  std::vector<std::vector<Interval>> ranks;
+  for (const Schedule& schedule : schedules) {
+    auto& intervals = ranks.emplace_back(1);
+    for (const Step& step : schedule.steps) {
+      if (step.kind == StepKind::sync) {
+        intervals.emplace_back();
+      } else {
+        append_touches(schedule, step, intervals.back().touches);
+      }
+    }
+  }
+  return ranks;
+}
+
+// Who has touched one place since the last sync. Two readers are enough to know of: a writer that
+// is one of them still meets the other.
+class PlaceHistory {
+ public:
+  // The rank that this touch races with, or -1.
+  std::int32_t touch(std::int32_t interval, std::int32_t rank, bool writes) {
+    if (interval != interval_) *this = PlaceHistory{interval};
+    const std::int32_t other = conflict(rank, writes);
+    if (writes) {
+      writer_ = rank;
+    } else if (reader_ == kNobody) {
+      reader_ = rank;
+    } else if (reader_ != rank) {
+      other_reader_ = rank;
+    }
+    return other;
+  }
+
+  PlaceHistory() = default;
+
+ private:
+  static constexpr std::int32_t kNobody = -1;
+
+  explicit PlaceHistory(std::int32_t interval) : interval_(interval) {}
+
+  std::int32_t conflict(std::int32_t rank, bool writes) const {
+    if (writer_ != kNobody && writer_ != rank) return writer_;
+    if (!writes) return kNobody;
+    return reader_ != kNobody && reader_ != rank ? reader_ : other_reader_;
+  }
+
+  std::int32_t interval_ = -1;
+  std::int32_t writer_ = kNobody;
+  std::int32_t reader_ = kNobody;
+  std::int32_t other_reader_ = kNobody;  // Not reader_.
+};
+
+class RaceCheck {
+ public:
+  RaceCheck(std::span<const Schedule> schedules, std::int32_t scratch_sets)
+      : scratch_sets_(scratch_sets),
+        ranks_(cut_at_syncs(schedules)),
+        numbers_(all_locations(ranks_)) {
+    histories_.resize(numbers_.size() * kRuns);
+  }
+
+  // Interval by interval over all ranks, as time goes. The last interval of a run is also the first
+  // of the next.
+  Status run() {
+    const auto syncs = static_cast<std::int32_t>(ranks_.front().size()) - 1;
+    for (std::int32_t now = 0; now <= kRuns * syncs; ++now) {
+      for (std::int32_t run = 0; run < kRuns; ++run) {
+        const std::int32_t interval = now - run * syncs;
+        if (interval < 0 || interval > syncs) continue;
+        STRETTO_RETURN_IF_ERROR(check_interval(run, interval, now));
+      }
+    }
+    return {};
+  }
+
+  // With no sync around it, a rank may come before the owner has entered, or after it has left.
+  Status check_callers() const {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const auto& intervals = ranks_[rank];
+      for (const Interval* edge : {&intervals.front(), &intervals.back()}) {
+        for (const Touch& touch : edge->touches) {
+          if (std::cmp_equal(rank_of(touch.location), rank) || !is_callers(touch.location))
+            continue;
+          return refuse("rank {} touches {} {}: a sync is missing", rank, text(touch.location),
+                        edge == &intervals.front() ? "before that rank may have entered"
+                                                   : "after that rank may have left");
+        }
+      }
+    }
+    return {};
+  }
+
+ private:
+  static LocationNumbers all_locations(const std::vector<std::vector<Interval>>& ranks) {
+    std::vector<Location> locations;
+    for (const auto& intervals : ranks) {
+      for (const Interval& interval : intervals) {
+        for (const Touch& touch : interval.touches) locations.push_back(touch.location);
+      }
+    }
+    return LocationNumbers(std::move(locations));
+  }
+
+  Status check_interval(std::int32_t run, std::int32_t interval, std::int32_t now) {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      for (const Touch& touch : ranks_[rank][interval].touches) {
+        // Runs work on different segments of callers' buffers.
+        const std::int32_t set = is_callers(touch.location) ? run : run % scratch_sets_;
+        PlaceHistory& history = histories_[numbers_.number_of(touch.location) * kRuns + set];
+        const std::int32_t other =
+            history.touch(now, static_cast<std::int32_t>(rank), touch.writes);
+        if (other < 0) continue;
+        return refuse("race: rank {} {} {} while rank {} {} it, after sync {}{}", rank,
+                      touch.writes ? "writes" : "reads", text(touch.location), other,
+                      touch.writes ? "touches" : "writes", interval,
+                      run == 0 ? "" : " of a later run of the list");
+      }
+    }
+    return {};
+  }
+
+  std::int32_t scratch_sets_;
+  std::vector<std::vector<Interval>> ranks_;
+  LocationNumbers numbers_;
+  std::vector<PlaceHistory> histories_;
+};
+
+}  // namespace
+
+Status check_races(std::span<const Schedule> schedules, std::int32_t scratch_sets) {
+  RaceCheck check(schedules, scratch_sets);
+  STRETTO_RETURN_IF_ERROR(check.check_callers());
+  return check.run();
+}
+
+}  // namespace stretto::schedule

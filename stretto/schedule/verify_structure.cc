@@ -1,0 +1,283 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/verify_structure.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "stretto/schedule/print.h"
+
+namespace stretto::schedule {
+namespace {
+
+template <class... Args>
+Status refuse(fmt::format_string<Args...> format, Args&&... args) {
+  return status_of(StatusCode::invalid_argument, format, std::forward<Args>(args)...);
+}
+
+bool reduces(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter;
+}
+
+bool is_partial(const Place& place) { return place.slot.buffer == Buffer::partial; }
+
+Status check_head(const Schedule& schedule, const Schedule& first, std::size_t rank,
+                  std::size_t rank_count) {
+  if (std::cmp_not_equal(schedule.rank.value(), rank)) {
+    return refuse("schedule {} is rank {}'s", rank, schedule.rank.value());
+  }
+  if (std::cmp_not_equal(schedule.rank_count, rank_count)) {
+    return refuse("rank {} expects {} ranks, and there are {}", rank, schedule.rank_count,
+                  rank_count);
+  }
+  const bool same = schedule.algorithm == first.algorithm &&
+                    schedule.collective == first.collective && schedule.access == first.access &&
+                    schedule.order == first.order && schedule.chunk_count == first.chunk_count &&
+                    schedule.root == first.root;
+  if (!same) return refuse("rank {} runs another algorithm than rank 0", rank);
+  if (schedule.access == Access::mapped && schedule.raw_slots != first.raw_slots) {
+    return refuse("rank {} has {} raw slots, rank 0 has {}", rank, schedule.raw_slots,
+                  first.raw_slots);
+  }
+  return {};
+}
+
+Status check_shape(const Schedule& first) {
+  const int n = first.rank_count;
+  if (first.root < 0 || first.root >= n) return refuse("there is no root {}", first.root.value());
+  if (reduces(first.collective) == (first.order == Order::none)) {
+    return refuse("the stated order does not fit the collective");
+  }
+  const int chunks = first.chunk_count;
+  switch (first.collective) {
+    case Collective::all_reduce:
+    case Collective::broadcast:
+      return chunks >= 1 ? Status() : refuse("{} chunks", chunks);
+    case Collective::reduce_scatter:
+    case Collective::all_gather:
+      return chunks == n ? Status() : refuse("{} chunks, but one per rank is needed", chunks);
+    case Collective::barrier:
+      return chunks == 0 ? Status() : refuse("{} chunks, but nothing moves", chunks);
+    case Collective::point_to_point:
+      break;
+  }
+  return refuse("not a collective");
+}
+
+// Whether a rank's caller has handed in this input chunk.
+bool has_input(const Schedule& schedule, const Place& place) {
+  if (schedule.collective == Collective::all_gather) {
+    return place.slot.index == place.rank.value();
+  }
+  return schedule.collective != Collective::broadcast || place.rank == schedule.root;
+}
+
+bool has_output(const Schedule& schedule, const Place& place) {
+  return schedule.collective != Collective::reduce_scatter ||
+         place.slot.index == place.rank.value();
+}
+
+// One step of one rank. Its texts are completed by check_step().
+class StepCheck {
+ public:
+  StepCheck(std::span<const Schedule> schedules, const Schedule& schedule, const Step& step)
+      : schedules_(schedules), schedule_(schedule), step_(step) {}
+
+  Status run() const {
+    STRETTO_RETURN_IF_ERROR(check_ranges());
+    STRETTO_RETURN_IF_ERROR(check_shape());
+    const auto sources = schedule_.sources(step_);
+    const auto targets = schedule_.targets(step_);
+    for (const Place& place : sources) STRETTO_RETURN_IF_ERROR(check_place(place));
+    for (const Place& place : targets) {
+      if (place.slot.buffer == Buffer::input) return refuse("writes the input, which is read only");
+      STRETTO_RETURN_IF_ERROR(check_place(place));
+    }
+    return check_kinds();
+  }
+
+ private:
+  Status check_ranges() const {
+    const auto size = std::ssize(schedule_.places);
+    const bool sound = 0 <= step_.sources_begin && step_.sources_begin <= step_.sources_end &&
+                       step_.sources_end <= size && 0 <= step_.targets_begin &&
+                       step_.targets_begin <= step_.targets_end && step_.targets_end <= size;
+    return sound ? Status() : refuse("has no sound range of places");
+  }
+
+  // How many sources and targets, and whether the access allows the step at all.
+  Status check_shape() const {
+    const std::size_t sources = schedule_.sources(step_).size();
+    const std::size_t targets = schedule_.targets(step_).size();
+    const bool mapped = schedule_.access == Access::mapped;
+    bool fits = false;
+    switch (step_.kind) {
+      case StepKind::send:
+      case StepKind::recv: {
+        if (mapped) return refuse("is a message in a mapped schedule");
+        const bool is_peer = step_.peer >= 0 && step_.peer < schedule_.rank_count;
+        if (!is_peer || step_.peer == schedule_.rank) return refuse("names no peer");
+        fits = step_.kind == StepKind::send ? sources <= 1 && targets == 0
+                                            : sources == 0 && targets <= 1;
+        break;
+      }
+      case StepKind::reduce:
+        if (!reduces(schedule_.collective)) return refuse("reduces, which the collective does not");
+        fits = sources >= 1 && targets >= 1;
+        break;
+      case StepKind::copy:
+        fits = sources == 1 && targets >= 1;
+        break;
+      case StepKind::sync:
+        if (!mapped) return refuse("is a sync in a schedule of messages");
+        fits = sources == 0 && targets == 0;
+        break;
+    }
+    return fits ? Status() : refuse("has {} sources and {} targets", sources, targets);
+  }
+
+  Status check_place(const Place& place) const {
+    if (place.rank < 0 || place.rank >= schedule_.rank_count) return refuse("names no rank");
+    if (schedule_.access == Access::messages && place.rank != schedule_.rank) {
+      return refuse("touches rank {}, which only mapped schedules may", place.rank.value());
+    }
+    const Slot& slot = place.slot;
+    if (slot.chunk < 0 || slot.chunk >= schedule_.chunk_count) {
+      return refuse("names chunk {} of {}", slot.chunk.value(), schedule_.chunk_count);
+    }
+    const auto first = schedule_.sources(step_).empty() ? schedule_.targets(step_).front()
+                                                        : schedule_.sources(step_).front();
+    if (slot.chunk != first.slot.chunk) return refuse("mixes different chunks");
+    const Schedule& owner = schedules_[static_cast<std::size_t>(place.rank)];
+    switch (slot.buffer) {
+      case Buffer::input:
+      case Buffer::output: {
+        const bool is_input = slot.buffer == Buffer::input;
+        if (slot.index != slot.chunk.value()) return refuse("names a chunk by two numbers");
+        if (is_input ? has_input(schedule_, place) : has_output(schedule_, place)) return {};
+        return refuse("uses {} chunk {} of rank {}, which that rank does not have",
+                      is_input ? "input" : "output", slot.index, place.rank.value());
+      }
+      case Buffer::raw:
+        if (slot.index >= 0 && slot.index < owner.raw_slots) return {};
+        return refuse("names raw slot {} of {}", slot.index, owner.raw_slots);
+      case Buffer::partial:
+        if (place.rank != schedule_.rank) return refuse("touches a partial slot of another rank");
+        if (slot.index >= 0 && slot.index < owner.partial_slots) return {};
+        return refuse("names partial slot {} of {}", slot.index, owner.partial_slots);
+    }
+    return refuse("names no buffer");
+  }
+
+  // Values of the operation's dtype and partial values do not mix, except that a reduce takes both.
+  Status check_kinds() const {
+    const auto sources = schedule_.sources(step_);
+    const auto targets = schedule_.targets(step_);
+    if (step_.completes && step_.kind != StepKind::reduce) {
+      return refuse("completes, which only a reduce can");
+    }
+    for (const Place& target : targets) {
+      if (step_.kind == StepKind::copy && is_partial(target) != is_partial(sources.front())) {
+        return refuse("copies between a partial slot and another kind");
+      }
+      if (step_.kind != StepKind::reduce) continue;
+      if (step_.completes && is_partial(target)) {
+        return refuse("puts a finished result into a partial slot");
+      }
+      if (!step_.completes && !is_partial(target)) {
+        return refuse("puts a partial value, which is not divided yet, outside of partial slots");
+      }
+    }
+    return {};
+  }
+
+  std::span<const Schedule> schedules_;
+  const Schedule& schedule_;
+  const Step& step_;
+};
+
+Status check_steps(std::span<const Schedule> schedules, const Schedule& schedule) {
+  std::vector<std::int32_t> sent(schedule.rank_count);
+  std::vector<std::int32_t> received(schedule.rank_count);
+  for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
+    const Step& step = schedule.steps[i];
+    const Status status = StepCheck(schedules, schedule, step).run();
+    if (!status.ok()) {
+      return refuse("rank {} step {} {}", schedule.rank.value(), i, status.message());
+    }
+    if (step.kind != StepKind::send && step.kind != StepKind::recv) continue;
+    auto& numbers = step.kind == StepKind::send ? sent : received;
+    const std::int32_t expected = numbers[static_cast<std::size_t>(step.peer)]++;
+    if (step.message != expected) {
+      return refuse("rank {} step {} is message {} where {} is next", schedule.rank.value(), i,
+                    step.message, expected);
+    }
+  }
+  return {};
+}
+
+Status check_syncs(std::span<const Schedule> schedules) {
+  auto syncs = [](const Schedule& schedule) {
+    return std::ranges::count(schedule.steps, StepKind::sync, &Step::kind);
+  };
+  const auto expected = syncs(schedules.front());
+  for (const Schedule& schedule : schedules) {
+    const auto count = syncs(schedule);
+    if (count == expected) continue;
+    return refuse("rank {} syncs {} times, rank 0 {} times", schedule.rank.value(), count,
+                  expected);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_structure(std::span<const Schedule> schedules) {
+  const Schedule& first = schedules.front();
+  for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
+    STRETTO_RETURN_IF_ERROR(check_head(schedules[rank], first, rank, schedules.size()));
+  }
+  STRETTO_RETURN_IF_ERROR(check_shape(first));
+  for (const Schedule& schedule : schedules) {
+    STRETTO_RETURN_IF_ERROR(check_steps(schedules, schedule));
+  }
+  return check_syncs(schedules);
+}
+
+Status check_messages(const JointSchedule& joint) {
+  for (std::size_t index = 0; index < joint.step_count(); ++index) {
+    const Step& step = joint.step(index);
+    const bool is_send = step.kind == StepKind::send;
+    if (!is_send && step.kind != StepKind::recv) continue;
+    const std::int32_t partner = joint.partner(index);
+    if (partner == JointSchedule::kNone) {
+      return refuse("{} has no partner: rank {} never {} it", joint.describe(index),
+                    step.peer.value(), is_send ? "receives" : "sends");
+    }
+    if (!is_send) continue;
+    const auto sources = joint.schedule_of(index).sources(step);
+    const auto targets = joint.schedule_of(partner).targets(joint.step(partner));
+    const char* fault = nullptr;
+    if (sources.size() != targets.size()) {
+      fault = "only one is a signal";
+    } else if (sources.empty()) {
+      continue;
+    } else if (sources.front().slot.chunk != targets.front().slot.chunk) {
+      fault = "different chunks";
+    } else if (is_partial(sources.front()) != is_partial(targets.front())) {
+      fault = "slots of different kinds";
+    }
+    if (fault != nullptr) {
+      return refuse("{} does not fit {}: {}", joint.describe(index), joint.describe(partner),
+                    fault);
+    }
+  }
+  return {};
+}
+
+}  // namespace stretto::schedule
