@@ -1,0 +1,188 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/endpoint.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "stretto/base/check.h"
+
+namespace stretto::transport {
+namespace {
+
+// Ranks that share memory see data without a system call; the descriptors of their links tell only of
+// doorbells, new regions and death, for which looking now and then is enough.
+constexpr unsigned kTurnsPerPoll = 256;
+constexpr std::uint64_t kWakeEvent = std::numeric_limits<std::uint64_t>::max();
+
+}  // namespace
+
+Result<std::unique_ptr<Endpoint>> Endpoint::create(Parts parts) {
+  std::unique_ptr<Endpoint> endpoint(new Endpoint(std::move(parts)));
+  STRETTO_RETURN_IF_ERROR(endpoint->open_poll());
+  return endpoint;
+}
+
+Endpoint::Endpoint(Parts parts)
+    : rank_(parts.rank),
+      memory_(std::move(parts.memory)),
+      sleep_flag_(std::move(parts.sleep_flag)) {
+  if (memory_ == nullptr) memory_ = std::make_shared<PrivateMemory>();
+  const std::size_t ranks = parts.links.size();
+  for (std::size_t r = 0; r < ranks; ++r) {
+    std::unique_ptr<Link> link = std::move(parts.links[r]);
+    peers_.push_back(link == nullptr ? nullptr
+                                     : std::make_unique<Peer>(
+                                               Peer::Ranks{.self = rank_,
+                                                           .peer = static_cast<int>(r),
+                                                           .count = static_cast<int>(ranks)},
+                                               std::move(link), &listener_));
+  }
+}
+
+Status Endpoint::open_poll() {
+  poll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
+  if (!poll_.valid()) return system_status("epoll_create1");
+  wake_event_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_event_.valid()) return system_status("eventfd");
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeEvent}};
+  if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, wake_event_.get(), &event) != 0) {
+    return system_status("epoll_ctl");
+  }
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    if (peers_[r] == nullptr) continue;
+    const Link& link = peers_[r]->link();
+    const int descriptor = link.descriptor();
+    if (descriptor < 0) continue;
+    polls_always_ = polls_always_ || link.needs_poll();
+    // Room in a socket that carries only doorbells is no news, and would wake a sleeper at each.
+    const std::uint32_t room = link.needs_poll() ? std::uint32_t{EPOLLOUT} : 0;
+    event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET | room, .data = {.u64 = r}};
+    if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
+      return system_status("epoll_ctl");
+    }
+  }
+  return {};
+}
+
+Endpoint::~Endpoint() {
+  listener_ = nullptr;
+  for (auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    peer->send_goodbye();
+    peer->flush();
+  }
+}
+
+void Endpoint::send(Request& request) {
+  Peer* to = peer(request.peer);
+  STRETTO_CHECK(to != nullptr, "rank {} sends to itself", rank_.value());
+  // Usually the link has room: the message is on its way before this returns.
+  const bool idle = !to->has_output();
+  to->send(request);
+  if (idle) to->flush();
+}
+
+void Endpoint::recv(Request& request) {
+  Peer* from = peer(request.peer);
+  STRETTO_CHECK(from != nullptr, "rank {} receives from itself", rank_.value());
+  from->recv(request);
+}
+
+Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
+                               const OperationDescriptor& operation) const {
+  for (const auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    STRETTO_RETURN_IF_ERROR(peer->matcher().find_conflict(group, sequence, operation));
+  }
+  return {};
+}
+
+void Endpoint::forget(std::uint64_t group, const Status& reason) {
+  for (auto& peer : peers_) {
+    if (peer != nullptr) peer->forget(group, reason);
+  }
+}
+
+void Endpoint::announce_abort(std::uint64_t group, const Status& reason) {
+  for (auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    peer->send_abort(group, reason);
+    peer->flush();
+  }
+}
+
+bool Endpoint::progress() {
+  bool moved = false;
+  if (polls_always_ || ++turns_ % kTurnsPerPoll == 0) moved = poll_descriptors();
+  for (auto& peer : peers_) {
+    if (peer != nullptr) moved = peer->progress() || moved;
+  }
+  return moved;
+}
+
+// Serves what the descriptors report. Returns whether a link may have more to do than before.
+bool Endpoint::poll_descriptors() {
+  memory_->service();
+  std::array<epoll_event, 64> events;
+  const int count =
+      ::epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  bool served = false;
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t index = events[static_cast<std::size_t>(i)].data.u64;
+    if (index == kWakeEvent) continue;
+    peers_[index]->link().service();
+    served = true;
+  }
+  return served;
+}
+
+void Endpoint::begin_sleep() {
+  ++sleepers_;
+  if (sleep_flag_ != nullptr) sleep_flag_->raise();
+  // The last look before sleeping includes the descriptors.
+  turns_ = kTurnsPerPoll - 1;
+}
+
+void Endpoint::sleep(Deadline until) {
+  // Bounded: a deadline is checked by the caller, and a wake-up that went to another sleeper of this
+  // process costs at most this.
+  constexpr std::chrono::milliseconds kSleepMax(100);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+      std::min<Duration>(until.remaining(), kSleepMax));
+  // Waiting on the epoll descriptor tells that there are events without taking them: they are edge
+  // triggered, and the next progress() needs them.
+  pollfd waiting{.fd = poll_.get(), .events = POLLIN, .revents = 0};
+  ::poll(&waiting, 1, static_cast<int>(left.count()));
+}
+
+void Endpoint::end_sleep() {
+  if (--sleepers_ > 0) return;
+  std::uint64_t count = 0;
+  // Nothing to read is as good as something read.
+  (void)!::read(wake_event_.get(), &count, sizeof(count));
+  if (sleep_flag_ != nullptr) sleep_flag_->lower();
+}
+
+void Endpoint::wake() {
+  const std::uint64_t one = 1;
+  (void)!::write(wake_event_.get(), &one, sizeof(one));
+}
+
+void Endpoint::notify(Rank rank) {
+  if (Peer* to = peer(rank)) to->link().notify();
+}
+
+std::string Endpoint::link_name(Rank rank) const {
+  const auto& peer = peers_[static_cast<std::size_t>(rank)];
+  return peer == nullptr ? "self" : std::string(peer->link().name());
+}
+
+}  // namespace stretto::transport

@@ -1,0 +1,92 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "stretto/base/file_descriptor.h"
+#include "stretto/transport/memory.h"
+#include "stretto/transport/peer.h"
+#include "stretto/transport/transport.h"
+
+namespace stretto::transport {
+
+// What a rank that is about to sleep tells the ranks that share memory with it: "wake me". Null where
+// every event arrives through a descriptor anyway.
+class SleepFlag {
+ public:
+  virtual ~SleepFlag() = default;
+  // Ordered before all later reads of memory that peers write (sequentially consistent).
+  virtual void raise() = 0;
+  virtual void lower() = 0;
+};
+
+// One rank's end of the transport: a link to each other rank, of whatever kind, and the memory it
+// shares with some of them. See Transport for the contract.
+class Endpoint : public Transport {
+ public:
+  struct Parts {
+    Rank rank = 0;
+    // links[r] leads to rank r; null for the rank itself.
+    std::vector<std::unique_ptr<Link>> links;
+    std::shared_ptr<SharedMemory> memory;     // Null: PrivateMemory.
+    std::unique_ptr<SleepFlag> sleep_flag;    // May be null.
+  };
+  static Result<std::unique_ptr<Endpoint>> create(Parts parts);
+  // Says goodbye to all peers, without waiting for anyone.
+  ~Endpoint() override;
+
+  Rank rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+  void set_listener(TransportListener* listener) override { listener_ = listener; }
+
+  void send(Request& request) override;
+  void recv(Request& request) override;
+  Status find_conflict(std::uint64_t group, std::uint32_t sequence,
+                       const OperationDescriptor& operation) const override;
+  void forget(std::uint64_t group, const Status& reason) override;
+  void announce_abort(std::uint64_t group, const Status& reason) override;
+
+  bool progress() override;
+  void begin_sleep() override;
+  void sleep(Deadline until) override;
+  void end_sleep() override;
+  void wake() override;
+
+  Result<Region> allocate(std::size_t bytes) override { return memory_->allocate(bytes); }
+  RemoteAddress locate(const void* data, std::size_t bytes) const override {
+    return memory_->locate(data, bytes);
+  }
+  std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override {
+    return memory_->resolve(peer, address, bytes);
+  }
+  std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override {
+    return memory_->hold(peer, address);
+  }
+  bool shares_memory(Rank peer) const override { return memory_->reaches(peer); }
+  void notify(Rank peer) override;
+
+  std::string link_name(Rank peer) const override;
+
+ private:
+  explicit Endpoint(Parts parts);
+  Status open_poll();
+  bool poll_descriptors();
+  Peer* peer(Rank rank) { return peers_[static_cast<std::size_t>(rank)].get(); }
+
+  Rank rank_;
+  TransportListener* listener_ = nullptr;
+  std::shared_ptr<SharedMemory> memory_;
+  std::unique_ptr<SleepFlag> sleep_flag_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // Null at rank_.
+  FileDescriptor poll_;
+  FileDescriptor wake_event_;
+  bool polls_always_ = false;  // Whether some link has its data behind a descriptor (tcp).
+  unsigned turns_ = 0;
+  int sleepers_ = 0;
+};
+
+}  // namespace stretto::transport

@@ -1,0 +1,44 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "stretto/base/status.h"
+#include "stretto/base/view.h"
+
+namespace stretto::transport {
+
+// A reliable, ordered stream of bytes to and from one peer, without blocking. What a kind of transport
+// (loopback, shm, tcp) consists of; the endpoint does the rest for all of them.
+//
+// Not thread safe. A link that has failed keeps failing.
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  virtual std::string_view name() const = 0;
+
+  // Takes as many bytes as fit now, from the first piece on. 0: full.
+  virtual Result<std::size_t> write(std::span<const ConstByteSpan> pieces) = 0;
+  // Gives as many bytes as are here now. 0: none. Fails with peer_lost once the peer is gone and what
+  // it sent has been read.
+  virtual Result<std::size_t> read(ByteSpan into) = 0;
+
+  // Whether read() may have something. Costs no system call.
+  virtual bool readable() const = 0;
+
+  // Whether data arrives behind the descriptor only, so that it must be polled all the time.
+  virtual bool needs_poll() const = 0;
+  // A descriptor that becomes readable when there is something to do, or -1. Edge triggered: the
+  // endpoint calls service() for each event.
+  virtual int descriptor() const = 0;
+  virtual void service() = 0;
+
+  // Wakes the peer if it sleeps. A no-op where writing does that by itself.
+  virtual void notify() = 0;
+};
+
+}  // namespace stretto::transport

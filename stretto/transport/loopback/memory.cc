@@ -1,0 +1,43 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/loopback/memory.h"
+
+namespace stretto::transport::loopback {
+
+Result<Transport::Region> Memory::allocate(std::size_t bytes) {
+  Result<Transport::Region> region = PrivateMemory().allocate(bytes);
+  if (!region.ok()) return region;
+  const std::lock_guard lock(regions_->mutex);
+  const std::uint32_t number = regions_->next++;
+  const auto rank = static_cast<std::size_t>(self_);
+  regions_->tables[rank].insert(number, region->bytes);
+  regions_->owners[number] = region->owner;
+  region->address = {.region = number, .offset_bytes = 0};
+  // The table forgets the region before the memory goes.
+  region->owner = std::shared_ptr<void>(
+      region->bytes.data(), [regions = regions_, rank, number](void*) {
+        const std::lock_guard guard(regions->mutex);
+        regions->tables[rank].erase(number);
+        regions->owners.erase(number);
+      });
+  return region;
+}
+
+RemoteAddress Memory::locate(const void* data, std::size_t bytes) const {
+  const std::lock_guard lock(regions_->mutex);
+  return regions_->tables[static_cast<std::size_t>(self_)].locate(data, bytes);
+}
+
+std::byte* Memory::resolve(Rank peer, RemoteAddress address, std::size_t bytes) {
+  const std::lock_guard lock(regions_->mutex);
+  return regions_->tables[static_cast<std::size_t>(peer)].find(address, bytes);
+}
+
+std::shared_ptr<void> Memory::hold(Rank peer, RemoteAddress address) {
+  const std::lock_guard lock(regions_->mutex);
+  if (regions_->tables[static_cast<std::size_t>(peer)].find(address, 0) == nullptr) return nullptr;
+  return regions_->owners[address.region];
+}
+
+}  // namespace stretto::transport::loopback

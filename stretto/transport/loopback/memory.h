@@ -1,0 +1,41 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "stretto/transport/memory.h"
+
+namespace stretto::transport::loopback {
+
+// The regions of all ranks of a process: one table per rank, shared by all.
+struct Regions {
+  explicit Regions(int ranks) : tables(static_cast<std::size_t>(ranks)) {}
+  std::mutex mutex;
+  std::vector<RegionTable> tables;
+  std::map<std::uint32_t, std::shared_ptr<void>> owners;  // Numbers are unique over all ranks.
+  std::uint32_t next = 1;
+};
+
+// Memory between ranks that are threads: every region is reachable by all, at the same address.
+class Memory : public SharedMemory {
+ public:
+  Memory(Rank self, std::shared_ptr<Regions> regions)
+      : self_(self), regions_(std::move(regions)) {}
+
+  Result<Transport::Region> allocate(std::size_t bytes) override;
+  RemoteAddress locate(const void* data, std::size_t bytes) const override;
+  std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override;
+  std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override;
+  bool reaches(Rank) const override { return true; }
+
+ private:
+  Rank self_;
+  std::shared_ptr<Regions> regions_;
+};
+
+}  // namespace stretto::transport::loopback

@@ -1,0 +1,72 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/loopback/world.h"
+
+#include <sys/eventfd.h>
+
+#include "stretto/transport/loopback/link.h"
+#include "stretto/transport/loopback/memory.h"
+
+namespace stretto::transport::loopback {
+namespace {
+
+struct World {
+  std::vector<std::shared_ptr<Bell>> bells;
+  std::vector<Transport::Region> inboxes;
+  std::shared_ptr<Regions> regions;
+};
+
+Status add_rank(World& world, int ranks) {
+  auto bell = std::make_shared<Bell>();
+  bell->event = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!bell->event.valid()) return system_status("eventfd");
+  world.bells.push_back(std::move(bell));
+  Result<Transport::Region> inbox = PrivateMemory().allocate(Inbox::bytes(ranks));
+  if (!inbox.ok()) return inbox.status();
+  world.inboxes.push_back(std::move(inbox.value()));
+  return {};
+}
+
+std::unique_ptr<Link> make_link(const World& world, int self, int peer) {
+  const auto own_index = static_cast<std::size_t>(self);
+  const auto peer_index = static_cast<std::size_t>(peer);
+  const bool first = peer == (self == 0 ? 1 : 0);
+  const auto& own_memory = world.inboxes[own_index];
+  const auto& peer_memory = world.inboxes[peer_index];
+  return std::make_unique<RingLink>(RingLink::Parts{
+      .name = "loopback",
+      .own = Inbox(own_memory.bytes.data()),
+      .peer = Inbox(peer_memory.bytes.data()),
+      .own_rank = self,
+      .peer_rank = peer,
+      .doorbell = std::make_unique<EventDoorbell>(world.bells[own_index], world.bells[peer_index],
+                                                  first),
+      .memory = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(
+          own_memory.owner, peer_memory.owner)});
+}
+
+}  // namespace
+
+Result<std::vector<std::unique_ptr<Endpoint>>> make_world(const WorldOptions& options) {
+  World world{.bells = {}, .inboxes = {}, .regions = std::make_shared<Regions>(options.ranks)};
+  for (int r = 0; r < options.ranks; ++r) {
+    STRETTO_RETURN_IF_ERROR(add_rank(world, options.ranks));
+  }
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  for (int r = 0; r < options.ranks; ++r) {
+    Endpoint::Parts parts{.rank = r, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+    for (int peer = 0; peer < options.ranks; ++peer) {
+      parts.links.push_back(peer == r ? nullptr : make_link(world, r, peer));
+    }
+    if (options.shared_memory) parts.memory = std::make_shared<Memory>(r, world.regions);
+    const auto& inbox = world.inboxes[static_cast<std::size_t>(r)];
+    parts.sleep_flag = std::make_unique<InboxSleepFlag>(Inbox(inbox.bytes.data()), inbox.owner);
+    Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::create(std::move(parts));
+    if (!endpoint.ok()) return endpoint.status();
+    endpoints.push_back(std::move(endpoint.value()));
+  }
+  return endpoints;
+}
+
+}  // namespace stretto::transport::loopback

@@ -1,0 +1,23 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "stretto/transport/endpoint.h"
+
+namespace stretto::transport::loopback {
+
+struct WorldOptions {
+  int ranks = 1;
+  // Whether ranks reach each other's registered memory; without, only messages.
+  bool shared_memory = true;
+};
+
+// The connected endpoints of ranks that are threads of this process: a job without processes, for
+// tests, and for programs that want one rank per thread. Endpoint r belongs to the thread of rank r.
+Result<std::vector<std::unique_ptr<Endpoint>>> make_world(const WorldOptions& options);
+
+}  // namespace stretto::transport::loopback

@@ -1,0 +1,229 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/matcher.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "stretto/transport/output_queue.h"
+
+namespace stretto::transport {
+namespace {
+
+// A peer that announces receives for ever without a send to match is broken or hostile.
+constexpr std::size_t kClearsMax = 1 << 16;
+
+bool agrees(const Request& request, const Frame& frame) {
+  return request.operation == frame.operation && request.incoming.size() == frame.message_bytes;
+}
+
+}  // namespace
+
+// The first receive of this key that a new message may be for.
+std::vector<Matcher::Posted>::iterator Matcher::find_unannounced(const MessageKey& key) {
+  return std::find_if(receives_.begin(), receives_.end(), [&](const Posted& posted) {
+    return !posted.announced && posted.request->key == key;
+  });
+}
+
+Matcher::Early& Matcher::keep(Early early) {
+  early_bytes_ += early.kept_bytes();
+  return early_.emplace_back(std::move(early));
+}
+
+void Matcher::drop(Early& early) {
+  early_bytes_ -= early.kept_bytes();
+  std::erase(ready_, &early);
+  early_.remove_if([&](const Early& candidate) { return &candidate == &early; });
+}
+
+// Ends the receive with mismatch if the peer's idea of the message is another. To be called when the
+// books are in order.
+bool Matcher::agree(Request& request, const Frame& frame) {
+  if (agrees(request, frame)) return true;
+  end_request(request, mismatch_status(peer_, frame.operation, self_, request.operation,
+                                       request.key.sequence));
+  return false;
+}
+
+bool Matcher::post_receive(Request& request) {
+  const auto found = std::find_if(early_.begin(), early_.end(), [&](const Early& early) {
+    return early.frame.key == request.key && early.claimed_by == nullptr && !early.orphaned;
+  });
+  if (found == early_.end()) {
+    receives_.push_back({.request = &request});
+    return request.incoming.size() > kEagerBytes;
+  }
+  if (!agrees(request, found->frame)) {
+    // The message is used up, as it is when it comes second.
+    const Frame frame = found->frame;
+    found->orphaned = true;
+    if (found->complete) drop(*found);
+    return agree(request, frame);
+  }
+  if (found->frame.kind == FrameKind::announce) {
+    drop(*found);
+    receives_.push_back({.request = &request, .announced = true});
+    return true;
+  }
+  found->claimed_by = &request;
+  if (found->complete) {
+    ready_.push_back(&*found);
+    end_ready();
+  }
+  return false;
+}
+
+bool Matcher::has_early(const MessageKey& key) const {
+  return std::any_of(early_.begin(), early_.end(), [&](const Early& early) {
+    return early.frame.key == key && early.frame.kind == FrameKind::message && early.complete &&
+           early.claimed_by == nullptr;
+  });
+}
+
+Request* Matcher::message_header(const Frame& frame, Early** early) {
+  *early = nullptr;
+  const auto found = find_unannounced(frame.key);
+  if (found != receives_.end()) {
+    Request* request = found->request;
+    receives_.erase(found);
+    return agree(*request, frame) ? request : nullptr;
+  }
+  *early = &keep(Early{.frame = frame, .bytes = std::vector<std::byte>(frame.message_bytes)});
+  return nullptr;
+}
+
+Request* Matcher::data_header(const Frame& frame) {
+  const auto found = std::find_if(receives_.begin(), receives_.end(), [&](const Posted& posted) {
+    return posted.request->key == frame.key;
+  });
+  // Nothing posted: the receive has ended with mismatch since its clear went out.
+  if (found == receives_.end()) return nullptr;
+  Request* request = found->request;
+  receives_.erase(found);
+  return agree(*request, frame) ? request : nullptr;
+}
+
+bool Matcher::announced(const Frame& frame) {
+  const auto found = find_unannounced(frame.key);
+  if (found == receives_.end()) {
+    keep(Early{.frame = frame, .bytes = {}, .complete = true});
+    return true;
+  }
+  // The receive's clear and this announcement have crossed: the data follows by itself.
+  Request* request = found->request;
+  found->announced = true;
+  if (agrees(*request, frame)) return false;
+  receives_.erase(found);
+  agree(*request, frame);
+  return false;
+}
+
+bool Matcher::early_complete(Early& early) {
+  early.complete = true;
+  if (early.orphaned) {
+    drop(early);
+    return false;
+  }
+  if (early.claimed_by == nullptr) return true;
+  ready_.push_back(&early);
+  end_ready();
+  return false;
+}
+
+// Ends the receives whose messages are here. An owner that posts the next receive, for a message that is
+// here as well, comes back to this loop: a chain of them must not be as deep on the stack as it is long.
+void Matcher::end_ready() {
+  if (ending_ready_) return;
+  ending_ready_ = true;
+  while (!ready_.empty()) {
+    Early& early = *ready_.front();
+    Request* request = early.claimed_by;
+    if (!early.bytes.empty()) {
+      std::memcpy(request->incoming.data(), early.bytes.data(), early.bytes.size());
+    }
+    drop(early);
+    end_request(*request, Status());
+  }
+  ending_ready_ = false;
+}
+
+bool Matcher::post_large_send(Request& request) {
+  const auto found = std::find(clears_.begin(), clears_.end(), request.key);
+  if (found == clears_.end()) {
+    waiting_sends_.push_back(&request);
+    return false;
+  }
+  clears_.erase(found);
+  return true;
+}
+
+Result<Request*> Matcher::clear_arrived(const Frame& frame) {
+  const auto found =
+      std::find_if(waiting_sends_.begin(), waiting_sends_.end(),
+                   [&](const Request* request) { return request->key == frame.key; });
+  if (found != waiting_sends_.end()) {
+    Request* request = *found;
+    waiting_sends_.erase(found);
+    return request;
+  }
+  if (clears_.size() >= kClearsMax) {
+    return status_of(StatusCode::protocol, "more than {} receives announced that nobody serves",
+                     kClearsMax);
+  }
+  clears_.push_back(frame.key);
+  return static_cast<Request*>(nullptr);
+}
+
+void Matcher::forget(std::uint64_t group, const Status& reason) {
+  end_requests(&group, reason);
+}
+
+void Matcher::lose(const Status& reason) { end_requests(nullptr, reason); }
+
+// Of one group, or (null) of all.
+void Matcher::end_requests(const std::uint64_t* group, const Status& reason) {
+  const auto concerned = [&](const MessageKey& key) {
+    return group == nullptr || key.group == *group;
+  };
+  std::vector<Request*> ended;
+  std::erase_if(receives_, [&](const Posted& posted) {
+    if (!concerned(posted.request->key)) return false;
+    ended.push_back(posted.request);
+    return true;
+  });
+  std::erase_if(waiting_sends_, [&](Request* request) {
+    if (!concerned(request->key)) return false;
+    ended.push_back(request);
+    return true;
+  });
+  std::erase_if(clears_, concerned);
+  for (auto next = early_.begin(); next != early_.end();) {
+    Early& early = *next++;
+    if (!concerned(early.frame.key)) continue;
+    const bool usable = early.complete && early.frame.kind == FrameKind::message;
+    if (group == nullptr && usable) continue;
+    if (early.claimed_by != nullptr) ended.push_back(std::exchange(early.claimed_by, nullptr));
+    // An incomplete message stays until its bytes are in: the parser still writes to it.
+    early.orphaned = true;
+    if (early.complete) drop(early);
+  }
+  // Last, since owners may post again.
+  for (Request* request : ended) end_request(*request, reason);
+}
+
+Status Matcher::find_conflict(std::uint64_t group, std::uint32_t sequence,
+                              const OperationDescriptor& operation) const {
+  for (const Early& early : early_) {
+    const MessageKey& key = early.frame.key;
+    if (key.group != group || key.sequence != sequence || early.frame.operation == operation ||
+        early.orphaned) {
+      continue;
+    }
+    return mismatch_status(peer_, early.frame.operation, self_, operation, sequence);
+  }
+  return {};
+}
+
+}  // namespace stretto::transport

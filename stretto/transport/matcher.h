@@ -1,0 +1,90 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <list>
+#include <vector>
+
+#include "stretto/transport/frame.h"
+#include "stretto/transport/transport.h"
+
+namespace stretto::transport {
+
+// Brings together what one peer sends and what this rank has asked for: receives without a message,
+// messages without a receive, and large messages that wait for each other. Pure bookkeeping: it moves
+// no bytes itself. Not thread safe.
+//
+// Lists are searched in order: a peer has a handful of messages in flight, seldom more.
+class Matcher {
+ public:
+  // A message that came before its receive.
+  struct Early {
+    Frame frame;
+    std::vector<std::byte> bytes;  // Empty for an announced message, whose bytes are still with the peer.
+    bool complete = false;         // Whether all bytes are here.
+    Request* claimed_by = nullptr;  // The receive that takes the bytes as soon as they are complete.
+    bool orphaned = false;          // Forgotten while its bytes were still coming.
+
+    // What it costs to keep, so that small messages without end are no way around a limit.
+    std::size_t kept_bytes() const { return sizeof(Early) + bytes.size(); }
+  };
+
+  explicit Matcher(Rank self, Rank peer) : self_(self), peer_(peer) {}
+
+  // A receive has been posted. If its message is here, takes it (and ends the request). Returns whether
+  // the peer must be told that a large message may come.
+  bool post_receive(Request& request);
+  // Whether a message with this key, all of it, waits for a receive.
+  bool has_early(const MessageKey& key) const;
+  // A header has come. For message and data: the receive whose buffer takes the bytes, or null when
+  // `early` (non-null afterwards) or nobody (a mismatch or a forgotten group: drop the bytes) does.
+  Request* message_header(const Frame& frame, Early** early);
+  Request* data_header(const Frame& frame);
+  // A large message waits for its receive. Returns whether none has been posted.
+  bool announced(const Frame& frame);
+  // All bytes of an early message have come. Returns whether it still has no receive.
+  bool early_complete(Early& early);
+
+  // A large message wants to go; returns whether its receive has already been announced.
+  bool post_large_send(Request& request);
+  // The peer has posted a large receive. Returns the send that may go now, or null (then remembered).
+  Result<Request*> clear_arrived(const Frame& frame);
+
+  // Ends receives and waiting sends of `group` with `reason`, drops its early messages.
+  void forget(std::uint64_t group, const Status& reason);
+  // The peer is gone: ends all receives and waiting sends with `reason`. Messages that are all here can
+  // still be received.
+  void lose(const Status& reason);
+
+  Status find_conflict(std::uint64_t group, std::uint32_t sequence,
+                       const OperationDescriptor& operation) const;
+  // What early messages cost to keep.
+  std::size_t early_bytes() const { return early_bytes_; }
+
+ private:
+  struct Posted {
+    Request* request;
+    // Its large message waits at the peer for our clear: what else comes with this key is for others.
+    bool announced = false;
+  };
+
+  bool agree(Request& request, const Frame& frame);
+  std::vector<Posted>::iterator find_unannounced(const MessageKey& key);
+  Early& keep(Early early);
+  void drop(Early& early);
+  void end_ready();
+  void end_requests(const std::uint64_t* group, const Status& reason);
+
+  Rank self_;
+  Rank peer_;
+  std::vector<Posted> receives_;
+  std::list<Early> early_;  // A list: the parser keeps a pointer to the one that is being filled.
+  std::vector<Early*> ready_;  // Complete and claimed; their requests end next.
+  bool ending_ready_ = false;
+  std::vector<Request*> waiting_sends_;
+  std::vector<MessageKey> clears_;
+  std::size_t early_bytes_ = 0;
+};
+
+}  // namespace stretto::transport

@@ -1,0 +1,59 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+namespace stretto::transport {
+
+Result<Transport::Region> PrivateMemory::allocate(std::size_t bytes) {
+  // Length 0 is an error to mmap, not to callers.
+  const std::size_t mapped_bytes = std::max<std::size_t>(bytes, 1);
+  void* data = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) return system_status("mmap");
+  std::shared_ptr<void> owner(data, [mapped_bytes](void* p) { ::munmap(p, mapped_bytes); });
+  return Transport::Region{.address = {},
+                           .bytes = {static_cast<std::byte*>(data), bytes},
+                           .owner = std::move(owner)};
+}
+
+void RegionTable::insert(std::uint32_t region, ByteSpan bytes) {
+  erase(region);
+  entries_.push_back({region, bytes});
+}
+
+ByteSpan RegionTable::erase(std::uint32_t region) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& entry) { return entry.region == region; });
+  if (found == entries_.end()) return {};
+  const ByteSpan bytes = found->bytes;
+  entries_.erase(found);
+  return bytes;
+}
+
+std::byte* RegionTable::find(RemoteAddress address, std::size_t bytes) const {
+  for (const Entry& entry : entries_) {
+    if (entry.region != address.region) continue;
+    const std::size_t size = entry.bytes.size();
+    if (address.offset_bytes > size || bytes > size - address.offset_bytes) return nullptr;
+    return entry.bytes.data() + address.offset_bytes;
+  }
+  return nullptr;
+}
+
+RemoteAddress RegionTable::locate(const void* data, std::size_t bytes) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  for (const Entry& entry : entries_) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(entry.bytes.data());
+    if (address < begin || address - begin > entry.bytes.size()) continue;
+    if (bytes > entry.bytes.size() - (address - begin)) continue;
+    return {.region = entry.region, .offset_bytes = address - begin};
+  }
+  return {};
+}
+
+}  // namespace stretto::transport

@@ -1,0 +1,116 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/output_queue.h"
+
+#include <algorithm>
+#include <array>
+
+namespace stretto::transport {
+
+void end_request(Request& request, Status status) {
+  request.status = std::move(status);
+  request.done = true;
+  if (request.owner != nullptr) request.owner->request_done(request);
+}
+
+void OutputQueue::push(const Frame& frame, ConstByteSpan payload) {
+  Output output;
+  output.header = encode(frame);
+  output.owned.assign(payload.begin(), payload.end());
+  output.payload = output.owned;
+  queue_.push(std::move(output));
+}
+
+void OutputQueue::push(const Frame& frame, Request& request) {
+  queue_.push(Output{.header = encode(frame),
+                     .payload = request.outgoing,
+                     .owned = {},
+                     .request = &request,
+                     .group = request.key.group});
+}
+
+Result<bool> OutputQueue::flush(Link& link) {
+  bool moved = false;
+  // Without this, a chain of sends, each posted when the one before is done, would be as deep on the
+  // stack as it is long.
+  if (flushing_) return moved;
+  flushing_ = true;
+  Status failure;
+  while (!queue_.empty()) {
+    std::array<ConstByteSpan, kPieces> pieces;
+    const std::size_t count = gather(pieces);
+    std::size_t written = 0;
+    if (count > 0) {
+      Result<std::size_t> result = link.write(std::span(pieces).first(count));
+      failure = result.status();
+      if (!failure.ok() || *result == 0) break;
+      written = *result;
+      moved = true;
+    }
+    advance(written);
+  }
+  flushing_ = false;
+  if (!failure.ok()) return failure;
+  return moved;
+}
+
+// The unsent bytes of the first frames, so that many small frames cost one system call.
+std::size_t OutputQueue::gather(std::span<ConstByteSpan> pieces) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < queue_.size() && count + 2 <= pieces.size(); ++i) {
+    const Output& output = queue_[i];
+    if (output.sent_bytes == output.total_bytes()) continue;
+    const std::size_t sent = output.sent_bytes;
+    if (sent < output.header.size()) pieces[count++] = std::span(output.header).subspan(sent);
+    const std::size_t payload_sent = sent - std::min(sent, output.header.size());
+    if (payload_sent < output.payload.size()) {
+      pieces[count++] = output.payload.subspan(payload_sent);
+    }
+  }
+  return count;
+}
+
+void OutputQueue::advance(std::size_t bytes) {
+  // The books first and the owners last, since these may push and forget.
+  for (std::size_t i = 0; bytes > 0; ++i) {
+    Output& output = queue_[i];
+    const std::size_t step = std::min(bytes, output.total_bytes() - output.sent_bytes);
+    output.sent_bytes += step;
+    bytes -= step;
+  }
+  while (!queue_.empty() && queue_.front().sent_bytes == queue_.front().total_bytes()) {
+    Request* request = queue_.front().request;
+    queue_.pop();
+    if (request != nullptr) end_request(*request, Status());
+  }
+}
+
+void OutputQueue::forget(std::uint64_t group, const Status& reason) {
+  for (std::size_t i = 0; i < queue_.size(); ++i) {
+    Output& output = queue_[i];
+    if (output.request == nullptr || output.group != group) continue;
+    Request* request = std::exchange(output.request, nullptr);
+    if (output.sent_bytes == 0) {
+      output.dropped = true;
+    } else {
+      const std::size_t payload_sent =
+          output.sent_bytes - std::min(output.sent_bytes, output.header.size());
+      const ConstByteSpan rest = output.payload.subspan(payload_sent);
+      output.owned.assign(rest.begin(), rest.end());
+      output.payload = output.owned;
+      output.sent_bytes -= payload_sent;
+    }
+    end_request(*request, reason);
+  }
+}
+
+void OutputQueue::clear(const Status& reason) {
+  while (!queue_.empty()) {
+    Request* request = queue_.front().request;
+    queue_.pop();
+    if (request != nullptr) end_request(*request, reason);
+  }
+}
+
+}  // namespace stretto::transport

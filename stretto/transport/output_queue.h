@@ -1,0 +1,59 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <vector>
+
+#include "stretto/base/ring_queue.h"
+#include "stretto/transport/frame.h"
+#include "stretto/transport/link.h"
+#include "stretto/transport/transport.h"
+
+namespace stretto::transport {
+
+// Frames on their way into a link, in order. Not thread safe.
+class OutputQueue {
+ public:
+  // A frame without bytes of a request: its payload, if any, is copied.
+  void push(const Frame& frame, ConstByteSpan payload = {});
+  // A frame that carries request.outgoing; the request is done once all of it is in the link.
+  void push(const Frame& frame, Request& request);
+
+  bool empty() const { return queue_.empty(); }
+
+  // Writes as much as the link takes. Returns whether anything moved; ends requests. Their owners may
+  // push and flush again: the outer call then writes what the inner one has left.
+  Result<bool> flush(Link& link);
+
+  // Forgets the requests of `group`: frames not begun are dropped, the rest of a frame that is half sent
+  // is copied, for the stream must stay whole. The requests end with `reason`.
+  void forget(std::uint64_t group, const Status& reason);
+  // Drops everything: the link is no more. The requests end with `reason`.
+  void clear(const Status& reason);
+
+ private:
+  struct Output {
+    FrameHeader header{};
+    ConstByteSpan payload;
+    std::vector<std::byte> owned;  // Holds `payload` where no request does.
+    Request* request = nullptr;
+    std::uint64_t group = 0;
+    std::size_t sent_bytes = 0;
+    bool dropped = false;
+
+    std::size_t total_bytes() const { return dropped ? 0 : header.size() + payload.size(); }
+  };
+  static constexpr std::size_t kPieces = 16;
+
+  std::size_t gather(std::span<ConstByteSpan> pieces);
+  void advance(std::size_t bytes);
+
+  RingQueue<Output> queue_;
+  bool flushing_ = false;
+};
+
+// Ends a request: the one place where a request becomes done.
+void end_request(Request& request, Status status);
+
+}  // namespace stretto::transport

@@ -1,0 +1,64 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/ring_link.h"
+
+namespace stretto::transport {
+
+// Note [sleeping and doorbells]
+//
+// A rank that goes to sleep raises its flag and then looks once more for work; a rank that has left
+// work looks at the flag afterwards. Each side stores one word and then loads the other's (Dekker's
+// pattern), so both need a sequentially consistent fence between store and load: without it each could
+// miss the other's store, on x86 as well as on Arm, and the sleeper would sleep on.
+
+RingLink::RingLink(Parts parts)
+    : name_(parts.name),
+      incoming_(parts.own.ring(parts.peer_rank)),
+      outgoing_(parts.peer.ring(parts.own_rank)),
+      peer_(parts.peer),
+      doorbell_(std::move(parts.doorbell)),
+      memory_(std::move(parts.memory)) {}
+
+Result<std::size_t> RingLink::write(std::span<const ConstByteSpan> pieces) {
+  if (doorbell_->closed()) return status_of(StatusCode::peer_lost, "the process is gone");
+  Result<std::size_t> written = outgoing_.write(pieces);
+  if (written.ok() && *written > 0) notify();
+  return written;
+}
+
+Result<std::size_t> RingLink::read(ByteSpan into) {
+  // Asked before the ring is read: what the peer wrote before its end is then certainly seen.
+  const bool closed = doorbell_->closed();
+  const std::uint64_t begin = incoming_.position();
+  Result<std::size_t> given = incoming_.read(into);
+  if (!given.ok()) return given;
+  if (*given == 0 && closed) return status_of(StatusCode::peer_lost, "the process is gone");
+  if (*given == 0) return given;
+  // The peer may be asleep because the ring was full. If it was not, the peer waits for something else,
+  // and to wake it at every message would double the system calls of a conversation.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (incoming_.was_full_at(begin)) ring_if_asleep();
+  return given;
+}
+
+void RingLink::notify() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  ring_if_asleep();
+}
+
+void RingLink::ring_if_asleep() {
+  std::atomic<std::uint32_t>& sleeping = peer_.sleeping();
+  if (sleeping.load(std::memory_order_relaxed) == 0) return;
+  // One doorbell per sleep is enough; the exchange decides who rings it.
+  if (sleeping.exchange(0, std::memory_order_relaxed) != 0) doorbell_->ring();
+}
+
+void InboxSleepFlag::raise() {
+  inbox_.sleeping().store(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void InboxSleepFlag::lower() { inbox_.sleeping().store(0, std::memory_order_relaxed); }
+
+}  // namespace stretto::transport

@@ -1,0 +1,76 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "stretto/transport/endpoint.h"
+#include "stretto/transport/link.h"
+#include "stretto/transport/ring.h"
+
+namespace stretto::transport {
+
+// How ranks that share memory get each other's attention, and learn of each other's end.
+class Doorbell {
+ public:
+  virtual ~Doorbell() = default;
+  // Makes the peer's descriptor() readable. Never blocks; may be lost if the peer is gone.
+  virtual void ring() = 0;
+  // Readable when the peer has rung or is gone.
+  virtual int descriptor() const = 0;
+  // Takes what has come.
+  virtual void service() = 0;
+  // Whether the peer is gone. What it wrote before is in the ring.
+  virtual bool closed() const = 0;
+};
+
+// A link between two ranks that share memory: a ring each way and a doorbell.
+class RingLink : public Link {
+ public:
+  struct Parts {
+    std::string_view name;
+    Inbox own;   // Of this rank.
+    Inbox peer;  // Of the other.
+    int own_rank = 0;
+    int peer_rank = 0;
+    std::unique_ptr<Doorbell> doorbell;
+    std::shared_ptr<void> memory;  // Keeps both inboxes mapped.
+  };
+  explicit RingLink(Parts parts);
+
+  std::string_view name() const override { return name_; }
+  Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override;
+  Result<std::size_t> read(ByteSpan into) override;
+  bool readable() const override { return !incoming_.empty() || doorbell_->closed(); }
+  bool needs_poll() const override { return false; }
+  int descriptor() const override { return doorbell_->descriptor(); }
+  void service() override { doorbell_->service(); }
+  void notify() override;
+
+ private:
+  std::string_view name_;
+  void ring_if_asleep();
+
+  Ring incoming_;
+  Ring outgoing_;
+  Inbox peer_;
+  std::unique_ptr<Doorbell> doorbell_;
+  std::shared_ptr<void> memory_;
+};
+
+// The sleep flag in a rank's inbox.
+class InboxSleepFlag : public SleepFlag {
+ public:
+  InboxSleepFlag(Inbox inbox, std::shared_ptr<void> memory)
+      : inbox_(inbox), memory_(std::move(memory)) {}
+  void raise() override;
+  void lower() override;
+
+ private:
+  Inbox inbox_;
+  std::shared_ptr<void> memory_;
+};
+
+}  // namespace stretto::transport

@@ -1,0 +1,157 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/shm/memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "stretto/base/log.h"
+
+namespace stretto::transport::shm {
+namespace {
+
+Result<std::shared_ptr<std::byte>> map(int descriptor, std::size_t bytes) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (data == MAP_FAILED) return system_status("mmap of shared memory");
+  return std::shared_ptr<std::byte>(static_cast<std::byte*>(data),
+                                    [bytes](std::byte* p) { ::munmap(p, bytes); });
+}
+
+}  // namespace
+
+Result<Mapping> Mapping::create(std::size_t bytes) {
+  bytes = std::max<std::size_t>(bytes, 1);
+  FileDescriptor descriptor(::memfd_create("stretto", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!descriptor.valid()) return system_status("memfd_create");
+  if (::ftruncate(descriptor.get(), static_cast<off_t>(bytes)) != 0) {
+    return system_status(fmt::format("reserving {} bytes of shared memory", bytes));
+  }
+  if (::fcntl(descriptor.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return system_status("sealing shared memory");
+  }
+  Result<std::shared_ptr<std::byte>> data = map(descriptor.get(), bytes);
+  if (!data.ok()) return data.status();
+  return Mapping{std::move(descriptor), std::move(*data), bytes};
+}
+
+Result<Mapping> Mapping::open(FileDescriptor descriptor, std::size_t bytes) {
+  struct stat info {};
+  if (!descriptor.valid() || ::fstat(descriptor.get(), &info) != 0) {
+    return status_of(StatusCode::protocol, "a region came without its file");
+  }
+  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return status_of(StatusCode::protocol, "a region's file could shrink");
+  }
+  if (bytes == 0 || static_cast<std::uint64_t>(info.st_size) < bytes) {
+    return status_of(StatusCode::protocol, "a region of {} bytes is said to have {}", info.st_size,
+                     bytes);
+  }
+  Result<std::shared_ptr<std::byte>> data = map(descriptor.get(), bytes);
+  if (!data.ok()) return data.status();
+  return Mapping{std::move(descriptor), std::move(*data), bytes};
+}
+
+Memory::Memory(Rank self, std::vector<std::shared_ptr<Channel>> channels)
+    : self_(self), channels_(std::move(channels)), peers_(channels_.size()) {}
+
+Result<Transport::Region> Memory::allocate(std::size_t bytes) {
+  service();
+  Result<Mapping> created = Mapping::create(bytes);
+  if (!created.ok()) return created.status();
+  Mapping& mapping = *created;
+  std::uint32_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    number = next_++;
+    own_.insert(number, {mapping.data.get(), mapping.bytes});
+  }
+  const Notice notice{
+      .kind = Notice::Kind::region, .region = number, .bytes = mapping.bytes};
+  // The file is not needed any more once it is sent: mappings keep it alive, and descriptors are scarce.
+  const auto file = std::make_shared<const FileDescriptor>(std::move(mapping.descriptor));
+  for (auto& channel : channels_) {
+    if (channel != nullptr) channel->send(notice, file);
+  }
+  std::shared_ptr<void> owner(
+      mapping.data.get(),
+      [memory = weak_from_this(), number, data = mapping.data](void*) mutable {
+        if (const auto alive = memory.lock()) {
+          const std::lock_guard lock(alive->mutex_);
+          alive->own_.erase(number);
+          alive->released_.push_back(number);
+          alive->any_released_.store(true, std::memory_order_relaxed);
+        }
+        data.reset();
+      });
+  return Transport::Region{.address = {.region = number, .offset_bytes = 0},
+                           .bytes = {mapping.data.get(), bytes},
+                           .owner = std::move(owner)};
+}
+
+RemoteAddress Memory::locate(const void* data, std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return own_.locate(data, bytes);
+}
+
+std::byte* Memory::resolve(Rank peer, RemoteAddress address, std::size_t bytes) {
+  if (peer != self_) return peers_[static_cast<std::size_t>(peer)].table.find(address, bytes);
+  const std::lock_guard lock(mutex_);
+  return own_.find(address, bytes);
+}
+
+// A rank keeps its own regions by their owner.
+std::shared_ptr<void> Memory::hold(Rank peer, RemoteAddress address) {
+  if (peer == self_) return nullptr;
+  const auto& mappings = peers_[static_cast<std::size_t>(peer)].mappings;
+  const auto found = mappings.find(address.region);
+  return found == mappings.end() ? nullptr : found->second.data;
+}
+
+bool Memory::reaches(Rank peer) const {
+  return peer == self_ || channels_[static_cast<std::size_t>(peer)] != nullptr;
+}
+
+void Memory::receive(Rank peer, Channel::Received received) {
+  PeerRegions& regions = peers_[static_cast<std::size_t>(peer)];
+  const Notice& notice = received.notice;
+  if (notice.kind == Notice::Kind::release) {
+    regions.table.erase(notice.region);
+    regions.mappings.erase(notice.region);
+    return;
+  }
+  if (notice.kind != Notice::Kind::region) return;
+  Result<Mapping> mapping = Mapping::open(std::move(received.descriptor), notice.bytes);
+  if (!mapping.ok()) {
+    log(LogLevel::warning, "rank {} offered memory that is not used: {}", peer.value(),
+        mapping.status().message());
+    return;
+  }
+  mapping->descriptor.reset();
+  regions.table.insert(notice.region, {mapping->data.get(), mapping->bytes});
+  regions.mappings.insert_or_assign(notice.region, std::move(*mapping));
+}
+
+void Memory::service() {
+  for (auto& channel : channels_) {
+    if (channel != nullptr) channel->flush();
+  }
+  if (!any_released_.exchange(false, std::memory_order_relaxed)) return;
+  std::vector<std::uint32_t> released;
+  {
+    const std::lock_guard lock(mutex_);
+    released.swap(released_);
+  }
+  for (const std::uint32_t number : released) {
+    for (auto& channel : channels_) {
+      if (channel != nullptr) channel->send({.kind = Notice::Kind::release, .region = number});
+    }
+  }
+}
+
+}  // namespace stretto::transport::shm

@@ -1,0 +1,65 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "stretto/transport/memory.h"
+#include "stretto/transport/shm/channel.h"
+
+namespace stretto::transport::shm {
+
+// An unnamed file in memory (memfd), mapped. It has no name, no limit but memory, and is gone with the
+// last process that maps it, however that process ends.
+struct Mapping {
+  FileDescriptor descriptor;
+  std::shared_ptr<std::byte> data;
+  std::size_t bytes = 0;
+
+  // Zeroed. Sealed against shrinking, so that peers can trust its size.
+  static Result<Mapping> create(std::size_t bytes);
+  // Maps what a peer has sent. Refuses a file that could shrink (its pages would turn into SIGBUS) or
+  // that is smaller than the peer says.
+  static Result<Mapping> open(FileDescriptor descriptor, std::size_t bytes);
+};
+
+// Memory between processes of a host. Allocating sends the file to every peer on its channel; freeing
+// tells them to unmap.
+class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> {
+ public:
+  // channels[r] leads to rank r; null where there is none (the rank itself, other hosts).
+  Memory(Rank self, std::vector<std::shared_ptr<Channel>> channels);
+
+  Result<Transport::Region> allocate(std::size_t bytes) override;
+  RemoteAddress locate(const void* data, std::size_t bytes) const override;
+  std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override;
+  std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override;
+  bool reaches(Rank peer) const override;
+
+  // Takes a notice about a region of `peer`.
+  void receive(Rank peer, Channel::Received received);
+  void service() override;
+
+ private:
+  struct PeerRegions {
+    RegionTable table;
+    std::map<std::uint32_t, Mapping> mappings;
+  };
+
+  Rank self_;
+  std::vector<std::shared_ptr<Channel>> channels_;
+  std::vector<PeerRegions> peers_;
+  // Regions may be freed on any thread.
+  mutable std::mutex mutex_;
+  RegionTable own_;
+  std::vector<std::uint32_t> released_;
+  std::atomic<bool> any_released_{false};
+  std::uint32_t next_ = 1;
+};
+
+}  // namespace stretto::transport::shm

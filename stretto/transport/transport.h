@@ -1,0 +1,152 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/id.h"
+#include "stretto/base/operation.h"
+#include "stretto/base/status.h"
+#include "stretto/base/view.h"
+
+namespace stretto::transport {
+
+// Which message this is. A receive takes the message with an equal key from its peer; among equal keys
+// the first sent goes to the first posted.
+struct MessageKey {
+  std::uint64_t group = 0;
+  std::uint32_t sequence = 0;  // Of the operation in its group, or kPointToPoint.
+  std::uint32_t segment = 0;   // Of the operation; the tag of a point-to-point message.
+  std::uint32_t message = 0;   // Within the segment, as the schedule numbers it.
+
+  friend bool operator==(const MessageKey&, const MessageKey&) = default;
+};
+
+inline constexpr std::uint32_t kPointToPoint = 0xffffffff;
+
+struct Request;
+
+// Told when a request has ended. Called from send(), recv(), progress() or forget(), on the thread that is
+// inside the transport; may call send() and recv() itself.
+class RequestOwner {
+ public:
+  virtual void request_done(Request& request) = 0;
+
+ protected:
+  ~RequestOwner() = default;
+};
+
+// One message to be sent or received. The one who asks fills in the first block, owns the object, and
+// keeps it and the bytes in place until `owner` has been told that it is done.
+struct Request {
+  Rank peer = 0;  // Of the job, not of a group.
+  MessageKey key;
+  OperationDescriptor operation;  // Must be equal on both sides.
+  ConstByteSpan outgoing;         // What to send; unused by receives.
+  ByteSpan incoming;              // Where to receive, exactly this many bytes; unused by sends.
+  RequestOwner* owner = nullptr;
+
+  Status status;         // Valid when done.
+  bool done = true;      // Whether the transport no longer knows this request.
+};
+
+// Bytes of a rank that other ranks may have mapped. Region 0 means none.
+struct RemoteAddress {
+  std::uint32_t region = 0;
+  std::uint64_t offset_bytes = 0;
+
+  bool valid() const { return region != 0; }
+};
+
+// What a transport tells its user unasked. Called inside progress() and send()/recv().
+class TransportListener {
+ public:
+  // `peer` will never be heard of again. `status` says why and names the rank. Told once per peer.
+  virtual void peer_lost(Rank peer, const Status& status) = 0;
+  // The same, but `peer` has said goodbye: it had ended everything it took part in.
+  virtual void peer_left(Rank peer, const Status& status) { peer_lost(peer, status); }
+  // A message of `from` has come for which nothing has been posted yet; `operation` is what `from`
+  // believes operation `key.sequence` of the group to be.
+  virtual void message_early(Rank from, const MessageKey& key,
+                             const OperationDescriptor& operation) = 0;
+  // `from` has given up on a group for `reason`.
+  virtual void group_aborted(std::uint64_t group, Rank from, const Status& reason) = 0;
+
+ protected:
+  ~TransportListener() = default;
+};
+
+// Moves bytes between the ranks of a job: messages (two-sided) and, between ranks that share memory,
+// registered regions (one-sided).
+//
+// Not thread safe: one thread at a time, except for wake() and sleep(). Nothing blocks but sleep().
+// After a peer is lost, its requests end with that status; the others go on.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual Rank rank() const = 0;
+  virtual int size() const = 0;
+  virtual void set_listener(TransportListener* listener) = 0;
+
+  // Two-sided. Messages up to kEagerBytes leave at once; larger ones leave when the receive has been
+  // posted, so that nobody has to buffer them. Sizes or descriptors that differ end the receive with
+  // mismatch.
+  virtual void send(Request& request) = 0;
+  virtual void recv(Request& request) = 0;
+  // Looks through the messages that came early: mismatch if one of them belongs to operation
+  // `sequence` of the group and describes it otherwise than `operation`.
+  virtual Status find_conflict(std::uint64_t group, std::uint32_t sequence,
+                               const OperationDescriptor& operation) const = 0;
+  // Ends all requests of a group with `reason`, and drops what arrives for them.
+  virtual void forget(std::uint64_t group, const Status& reason) = 0;
+  // Tells every other rank in reach that this one has given up on a group.
+  virtual void announce_abort(std::uint64_t group, const Status& reason) = 0;
+
+  // Moves what can be moved now. Returns whether anything did.
+  virtual bool progress() = 0;
+
+  // Sleeping in three steps, so that no event is lost: begin_sleep(); look once more with progress();
+  // sleep() if there was nothing; end_sleep(). Only sleep() may run beside other calls.
+  virtual void begin_sleep() = 0;
+  virtual void sleep(Deadline until) = 0;
+  virtual void end_sleep() = 0;
+  // Ends the sleep() of all threads that are in it. Any thread.
+  virtual void wake() = 0;
+
+  // One-sided. A region is zeroed, page aligned, and reachable by the ranks for which shares_memory()
+  // holds, soon after this returns (resolve() says when).
+  struct Region {
+    RemoteAddress address;
+    ByteSpan bytes;
+    std::shared_ptr<void> owner;  // Unmaps when the last copy goes; any thread.
+  };
+  virtual Result<Region> allocate(std::size_t bytes) = 0;
+  // The address of bytes of this rank that lie inside one region, or none.
+  virtual RemoteAddress locate(const void* data, std::size_t bytes) const = 0;
+  // Bytes of `peer` (or of this rank) in this process; null if the region is not known (yet) or the
+  // range does not lie in it.
+  virtual std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) = 0;
+  // Keeps a region mapped here even after its owner has freed it; null if it is not known (yet).
+  virtual std::shared_ptr<void> hold(Rank peer, RemoteAddress address) = 0;
+  virtual bool shares_memory(Rank peer) const = 0;
+  // Wakes `peer` if it sleeps. To be called after storing something in shared memory that it waits for.
+  virtual void notify(Rank peer) = 0;
+
+  // "shm", "tcp", "loopback", "self".
+  virtual std::string link_name(Rank peer) const = 0;
+};
+
+// The failure of two ranks that disagree about an operation: both calls and the first difference.
+Status mismatch_status(Rank other, const OperationDescriptor& theirs, Rank self,
+                       const OperationDescriptor& ours, std::uint32_t sequence);
+
+// Messages above this size wait for their receive.
+inline constexpr std::size_t kEagerBytes = 64 * 1024;
+
+}  // namespace stretto::transport
