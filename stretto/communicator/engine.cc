@@ -1,0 +1,189 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/engine.h"
+
+#include <sched.h>
+
+#include "stretto/base/cores.h"
+#include "stretto/communicator/group.h"
+
+namespace stretto::communicator {
+namespace {
+
+// Note [waiting]
+//
+// Waking a sleeping thread on another core costs tens of microseconds, handing over by sched_yield on the
+// same core one or two. So: spin about as long as a wake-up costs (waiting twice as long as the best
+// choice at worst, Karlin et al., 1990), but only where every rank has a core to itself, since otherwise
+// the spinner keeps the peer from running; then yield for a while, for a peer that shares the core; then
+// sleep until a doorbell.
+constexpr int kSpins = 400;
+constexpr std::chrono::milliseconds kYieldTime(1);
+constexpr unsigned kTurnsPerDeadlineCheck = 64;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<transport::Transport> transport, Options options)
+    : transport_(std::move(transport)), options_(std::move(options)) {
+  const int cores = usable_cores();
+  core_for_each_rank_ = cores >= options_.local_ranks;
+  transport_->set_listener(this);
+  const bool wanted = options_.progress_thread == ProgressThread::always ||
+                      (options_.progress_thread == ProgressThread::automatic &&
+                       cores > options_.local_ranks && transport_->size() > 1);
+  if (wanted) thread_ = std::thread([this] { run_progress_thread(); });
+}
+
+Engine::~Engine() {
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard guard(mutex_);
+      stopping_ = true;
+    }
+    work_arrived_.notify_all();
+    transport_->wake();
+    thread_.join();
+  }
+  transport_->set_listener(nullptr);
+}
+
+void Engine::submitted() {
+  ++in_flight_;
+  if (thread_.joinable() && waiters_.load(std::memory_order_relaxed) == 0) {
+    work_arrived_.notify_one();
+  }
+  // Sleepers have an earlier idea of what to wait for.
+  if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+}
+
+bool Engine::turn() {
+  const std::unique_lock held = lock();
+  return turn_locked();
+}
+
+bool Engine::turn_locked() {
+  bool moved = transport_->progress();
+  // By index: an ending operation may add or remove groups.
+  for (std::size_t i = 0; i < groups_.size(); ++i) moved = groups_[i]->advance() || moved;
+  if (++turns_ % kTurnsPerDeadlineCheck == 0) {
+    const TimePoint now = Clock::now();
+    for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->check_deadlines(now);
+  }
+  return moved;
+}
+
+bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
+  waiters_.fetch_add(1, std::memory_order_relaxed);
+  const int spins_max = core_for_each_rank_ ? kSpins : 0;
+  int idle_turns = 0;
+  TimePoint yield_until{};
+  bool finished = false;
+  std::unique_lock held = lock();
+  while (!(finished = done())) {
+    if (turn_locked()) {
+      idle_turns = 0;
+      yield_until = TimePoint{};
+      continue;
+    }
+    // Between turns other threads may submit.
+    held.unlock();
+    if (++idle_turns <= spins_max) {
+      pause();
+      held.lock();
+      continue;
+    }
+    const TimePoint now = Clock::now();
+    if (yield_until == TimePoint{}) yield_until = now + kYieldTime;
+    if (now >= deadline.time()) break;
+    if (now < yield_until) {
+      ::sched_yield();
+      held.lock();
+      continue;
+    }
+    held.lock();
+    if (!done()) sleep(held, deadline);
+  }
+  if (held.owns_lock()) held.unlock();
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
+  // The event that ended this may have been another sleeper's as well; and the progress thread may be
+  // waiting for waiters to leave.
+  if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+  if (thread_.joinable()) work_arrived_.notify_one();
+  return finished;
+}
+
+// Returns whether it slept; does not if there was something to do after all.
+bool Engine::sleep(std::unique_lock<std::mutex>& held, Deadline deadline) {
+  transport_->begin_sleep();
+  sleepers_.fetch_add(1, std::memory_order_relaxed);
+  const bool idle = !turn_locked();
+  if (idle) {
+    held.unlock();
+    transport_->sleep(deadline);
+    held.lock();
+  }
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  transport_->end_sleep();
+  const TimePoint now = Clock::now();
+  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->check_deadlines(now);
+  return idle;
+}
+
+void Engine::run_progress_thread() {
+  std::unique_lock held = lock();
+  TimePoint yield_until{};
+  while (!stopping_) {
+    if (in_flight_ == 0 || waiters_.load(std::memory_order_relaxed) > 0) {
+      // Bounded, since a waiter's leaving is not signalled under the lock.
+      work_arrived_.wait_for(held, std::chrono::milliseconds(1));
+      if (in_flight_ == 0) work_arrived_.wait(held, [&] { return stopping_ || in_flight_ > 0; });
+      yield_until = TimePoint{};
+      continue;
+    }
+    if (turn_locked()) {
+      yield_until = TimePoint{};
+      continue;
+    }
+    const TimePoint now = Clock::now();
+    if (yield_until == TimePoint{}) yield_until = now + kYieldTime;
+    if (now < yield_until) {
+      held.unlock();
+      ::sched_yield();
+      held.lock();
+    } else {
+      sleep(held, Deadline());
+    }
+  }
+}
+
+void Engine::peer_lost(Rank peer, const Status& status) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->member_lost(peer, status);
+}
+
+void Engine::peer_left(Rank peer, const Status& status) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->member_left(peer, status);
+}
+
+void Engine::message_early(Rank from, const transport::MessageKey& key,
+                           const OperationDescriptor& operation) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i]->id() == key.group) groups_[i]->message_early(from, key.sequence, operation);
+  }
+}
+
+void Engine::group_aborted(std::uint64_t group, Rank from, const Status& reason) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i]->id() == group) groups_[i]->aborted_by(from, reason);
+  }
+}
+
+}  // namespace stretto::communicator

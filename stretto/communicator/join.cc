@@ -1,0 +1,135 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/join.h"
+
+#include <fmt/format.h>
+
+#include "stretto/base/log.h"
+#include "stretto/communicator/job.h"
+#include "stretto/communicator/mesh.h"
+#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/communicator/status_board.h"
+#include "stretto/communicator/tcp_store.h"
+#include "stretto/communicator/torch_store.h"
+#include "stretto/transport/loopback/world.h"
+
+namespace stretto {
+namespace {
+
+using communicator::Job;
+using communicator::JobKey;
+using communicator::Mesh;
+
+// FNV-1a: the settings that must be equal on all ranks, as a number that is compared on connecting.
+std::uint64_t configuration_hash(const std::string& settings) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : settings) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+Result<communicator::ProgressThread> progress_thread(const Environment& environment) {
+  const std::string wanted = environment.get("STRETTO_PROGRESS_THREAD").value_or("automatic");
+  if (wanted == "automatic") return communicator::ProgressThread::automatic;
+  if (wanted == "always") return communicator::ProgressThread::always;
+  if (wanted == "never") return communicator::ProgressThread::never;
+  return status_of(StatusCode::invalid_argument,
+                   "STRETTO_PROGRESS_THREAD={} is not one of automatic, always, never", wanted);
+}
+
+Result<std::unique_ptr<communicator::Store>> open_store(const Job& job, Deadline deadline) {
+  if (job.launcher == communicator::Launcher::torchrun) {
+    return communicator::connect_torch_store({.host = job.rendezvous_host,
+                                              .port = job.rendezvous_port,
+                                              .prefix = job.store_prefix},
+                                             deadline);
+  }
+  communicator::Identity self{.rank = job.rank};
+  return communicator::connect_tcp_store({.host = job.rendezvous_host,
+                                          .port = job.rendezvous_port,
+                                          .key = *job.key,
+                                          .self = self},
+                                         deadline);
+}
+
+// The launcher's key, or, where it made none, one that rank 0 makes and the store hands out. The latter
+// keeps strangers out who cannot read the store.
+Result<JobKey> agree_on_key(const Job& job, communicator::Store& store, Deadline deadline) {
+  if (job.key) return *job.key;
+  if (job.rank != 0) {
+    Result<std::string> text = store.get("job-key", deadline);
+    if (!text.ok()) return text.status();
+    return JobKey::parse(*text);
+  }
+  Result<JobKey> key = JobKey::generate();
+  if (!key.ok()) return key;
+  STRETTO_RETURN_IF_ERROR(store.set("job-key", key->hexadecimal(), deadline));
+  return key;
+}
+
+Result<Mesh> connect(const Job& job, const std::string& algorithm, Deadline deadline) {
+  if (job.size == 1) {
+    auto world = transport::loopback::make_world({.ranks = 1});
+    if (!world.ok()) return world.status();
+    return Mesh{.endpoint = std::move(world->front())};
+  }
+  Result<std::unique_ptr<communicator::Store>> store = open_store(job, deadline);
+  if (!store.ok()) return store.status();
+  Result<JobKey> key = agree_on_key(job, **store, deadline);
+  if (!key.ok()) return key.status();
+  return communicator::connect_mesh(**store,
+                                    {.rank = job.rank,
+                                     .size = job.size,
+                                     .key = *key,
+                                     .prefix = "mesh/",
+                                     .shared_memory = job.shared_memory,
+                                     .rendezvous_host = job.rendezvous_host,
+                                     .rendezvous_port = job.rendezvous_port,
+                                     .configuration = configuration_hash(algorithm)},
+                                    deadline);
+}
+
+void log_lines(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    log(LogLevel::info, "{}", text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+}
+
+Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
+                                               const Environment& environment) {
+  Result<Job> job = communicator::resolve_job(options, environment);
+  if (!job.ok()) return job.status();
+  configure_log(environment, fmt::format("stretto [rank {}]", job->rank));
+  log_lines(job->sources);
+  Result<communicator::ProgressThread> thread = progress_thread(environment);
+  if (!thread.ok()) return thread.status();
+  const std::string algorithm = environment.get("STRETTO_ALGORITHM").value_or("");
+  Result<Mesh> mesh = connect(*job, algorithm, Deadline::after(options.join_timeout));
+  if (!mesh.ok()) {
+    return mesh.status().with_context(
+        fmt::format("rank {} of {} could not join", job->rank, job->size));
+  }
+  communicator::Engine::Options engine_options{.progress_thread = *thread,
+                                               .local_ranks = mesh->local_ranks};
+  auto board = std::make_shared<communicator::StatusBoard>(
+      communicator::StatusBoard::open(environment));
+  if (board->connected()) {
+    engine_options.report_activity = [board](std::string_view text) { board->write(text); };
+  }
+  auto engine = std::make_shared<communicator::Engine>(std::move(mesh->endpoint),
+                                                       std::move(engine_options));
+  return communicator::ScheduledCommunicator::make_world(
+      std::move(engine), {.timeout = options.timeout, .algorithm = algorithm});
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> join(const JoinOptions& options) {
+  const Environment& environment =
+      options.environment != nullptr ? *options.environment : process_environment();
+  return join_job(options, environment).or_throw();
+}
+
+}  // namespace stretto

@@ -1,0 +1,45 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/threads.h"
+
+#include <thread>
+
+#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/transport/loopback/world.h"
+
+namespace stretto {
+namespace {
+
+Result<std::unique_ptr<Communicator>> make_rank(std::unique_ptr<transport::Endpoint> endpoint,
+                                                const ThreadRanksOptions& options) {
+  auto engine = std::make_shared<communicator::Engine>(
+      std::move(endpoint), communicator::Engine::Options{.local_ranks = options.size});
+  return communicator::ScheduledCommunicator::make_world(
+      std::move(engine), {.timeout = options.timeout, .algorithm = options.algorithm});
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> make_thread_ranks(const ThreadRanksOptions& options) {
+  auto endpoints = transport::loopback::make_world(
+                       {.ranks = options.size, .shared_memory = options.shared_memory})
+                       .or_throw();
+  const auto ranks = static_cast<std::size_t>(options.size);
+  std::vector<std::unique_ptr<Communicator>> communicators(ranks);
+  std::vector<Status> statuses(ranks);
+  // Making a communicator is collective, so every rank needs a thread for it.
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      Result<std::unique_ptr<Communicator>> made = make_rank(std::move(endpoints[r]), options);
+      statuses[r] = made.status();
+      if (made.ok()) communicators[r] = std::move(*made);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : statuses) status.or_throw();
+  return communicators;
+}
+
+}  // namespace stretto

@@ -1,0 +1,26 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "stretto/communicator/communicator.h"
+
+namespace stretto {
+
+struct ThreadRanksOptions {
+  int size = 1;
+  // Without it, ranks reach each other by messages only, as they would on different hosts.
+  bool shared_memory = true;
+  Duration timeout = std::chrono::minutes(30);
+  // Instead of the chosen algorithm, wherever it exists.
+  std::string algorithm = {};
+};
+
+// A job whose ranks are threads of this process: communicator r is for the thread of rank r. The thing
+// to write tests with; nothing has to be launched. Blocks until done.
+std::vector<std::unique_ptr<Communicator>> make_thread_ranks(const ThreadRanksOptions& options);
+
+}  // namespace stretto

@@ -1,0 +1,44 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/work.h"
+
+#include "stretto/base/error.h"
+
+namespace stretto {
+
+Work& Work::operator=(Work&& other) noexcept {
+  if (this == &other) return *this;
+  Work ended(std::move(*this));  // Waits, as a destroyed Work does.
+  operation_ = std::move(other.operation_);
+  result_ = std::move(other.result_);
+  return *this;
+}
+
+Work::~Work() {
+  // The communicator keeps the failure; there is nobody here to tell.
+  if (operation_ != nullptr) (void)wait_status();
+}
+
+bool Work::done() { return operation_ == nullptr || operation_->poll(); }
+
+Status Work::wait_status() {
+  if (operation_ != nullptr) {
+    result_ = operation_->wait(Deadline());
+    operation_.reset();
+  }
+  return result_;
+}
+
+void Work::wait() { wait_status().or_throw(); }
+
+void Work::wait_for(Duration timeout) {
+  if (operation_ == nullptr) return result_.or_throw();
+  if (!operation_->poll()) {
+    const Status status = operation_->wait(Deadline::after(timeout));
+    if (!operation_->poll()) return status.or_throw();
+  }
+  wait();
+}
+
+}  // namespace stretto

@@ -1,0 +1,57 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/status.h"
+
+namespace stretto {
+
+namespace communicator {
+// What a Work refers to: implemented by each kind of communicator.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  // Whether the operation has ended, well or badly. Does not block; makes progress if it can.
+  virtual bool poll() = 0;
+  // Blocks until the operation has ended or `deadline` has passed; the latter is a timeout, after
+  // which the operation goes on (its own deadline still holds).
+  virtual Status wait(Deadline deadline) = 0;
+};
+}  // namespace communicator
+
+// An operation in flight. The buffers given to the operation belong to it until it is done: they must
+// stay alive, must not be written, and an output must not be read.
+//
+// Move-only. One thread at a time may use a Work; different Works of one communicator may be waited
+// for on different threads. Destroying a Work that is not done waits for it, within the operation's
+// deadline; an error found then is kept by the communicator, which repeats it on the next call.
+class [[nodiscard]] Work {
+ public:
+  Work() = default;  // Done, successful.
+  explicit Work(std::shared_ptr<communicator::Operation> operation)
+      : operation_(std::move(operation)) {}
+  explicit Work(Status failure) : result_(std::move(failure)) {}
+  Work(Work&&) noexcept = default;
+  Work& operator=(Work&& other) noexcept;
+  ~Work();
+
+  // Whether the operation has ended, well or badly. Does not block.
+  bool done();
+  // Blocks until the operation has ended. Throws what made it fail: PeerLost, Timeout, Mismatch, ...
+  // Afterwards, called again, says the same.
+  void wait();
+  // The same, as a value.
+  Status wait_status();
+  // Gives up waiting after `timeout` and throws Timeout; the operation goes on.
+  void wait_for(Duration timeout);
+
+ private:
+  std::shared_ptr<communicator::Operation> operation_;  // Null once done.
+  Status result_;
+};
+
+}  // namespace stretto

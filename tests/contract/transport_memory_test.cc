@@ -1,0 +1,250 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// One-sided access, on every transport: regions of memory that other ranks reach.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <numeric>
+
+#include "tests/contract/transport_participant.h"
+
+namespace stretto::transport {
+namespace {
+
+using Region = Transport::Region;
+
+class TransportMemoryTest : public TransportTest {};
+
+int open_descriptors() {
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(entries), end(entries)));
+}
+
+int shared_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:stretto") != std::string::npos) ++count;
+  }
+  return count;
+}
+
+// Until `peer`'s region can be reached; null if it cannot.
+std::byte* reach(World& world, int rank, int peer, RemoteAddress address, std::size_t bytes) {
+  std::byte* data = nullptr;
+  (void)drive({&world[rank], &world[peer]}, [&] {
+    data = world[rank].resolve(peer, address, bytes);
+    return data != nullptr;
+  });
+  return data;
+}
+
+TEST_P(TransportMemoryTest, AllocatesZeroedPages) {
+  World world = make();
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4096},
+                                  std::size_t{4097}, std::size_t{3000000}}) {
+    Region region = world[0].allocate(bytes).or_throw();
+    EXPECT_EQ(region.bytes.size(), bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(region.bytes.data()) % 4096, 0u);
+    EXPECT_TRUE(std::all_of(region.bytes.begin(), region.bytes.end(),
+                            [](std::byte byte) { return byte == std::byte{0}; }));
+    std::fill(region.bytes.begin(), region.bytes.end(), std::byte{1});
+  }
+}
+
+TEST_P(TransportMemoryTest, ReachesExactlyWhoSharesMemory) {
+  World world = make(4);
+  const Region region = world[0].allocate(1000).or_throw();
+  settle({&world[0], &world[1], &world[2], &world[3]});
+  for (int r = 1; r < 4; ++r) {
+    const bool shares = GetParam().shares_memory(0, r);
+    EXPECT_EQ(world[r].shares_memory(0), shares) << r;
+    EXPECT_EQ(world[r].resolve(0, region.address, 1000) != nullptr, shares) << r;
+  }
+}
+
+TEST_P(TransportMemoryTest, LocatesOnlyWhatLiesInOneRegion) {
+  World world = make();
+  if (!world[0].shares_memory(0)) GTEST_SKIP() << "it has no shared memory";
+  const Region a = world[0].allocate(8192).or_throw();
+  const Region b = world[0].allocate(100).or_throw();
+  const std::byte* const begin = a.bytes.data();
+  EXPECT_EQ(world[0].locate(begin, 8192).region, a.address.region);
+  EXPECT_EQ(world[0].locate(begin + 8000, 192).offset_bytes, 8000u);
+  EXPECT_EQ(world[0].locate(b.bytes.data() + 1, 99).region, b.address.region);
+  EXPECT_FALSE(world[0].locate(begin + 8000, 193).valid());
+  EXPECT_FALSE(world[0].locate(begin, std::numeric_limits<std::size_t>::max()).valid());
+  EXPECT_FALSE(world[0].locate(begin - 1, 1).valid());
+  const Bytes elsewhere(10);
+  EXPECT_FALSE(world[0].locate(elsewhere.data(), 10).valid());
+  EXPECT_FALSE(world[1].locate(begin, 1).valid()) << "another rank's";
+  EXPECT_EQ(world[0].resolve(0, world[0].locate(begin + 5, 5), 5), begin + 5);
+}
+
+TEST_P(TransportMemoryTest, ChecksBounds) {
+  World world = make();
+  if (!GetParam().shares_memory(0, 1)) GTEST_SKIP() << "it has no shared memory";
+  const Region region = world[0].allocate(5000).or_throw();
+  const std::uint32_t number = region.address.region;
+  constexpr auto kHuge = std::numeric_limits<std::uint64_t>::max();
+  std::byte* const data = reach(world, 1, 0, region.address, 5000);
+  ASSERT_NE(data, nullptr);
+  for (const int rank : {0, 1}) {
+    SCOPED_TRACE(rank);
+    Endpoint& endpoint = world[rank];
+    EXPECT_NE(endpoint.resolve(0, {number, 4999}, 1), nullptr);
+    EXPECT_NE(endpoint.resolve(0, {number, 5000}, 0), nullptr);
+    EXPECT_EQ(endpoint.resolve(0, {number, 4999}, 2), nullptr);
+    EXPECT_EQ(endpoint.resolve(0, {number, 5001}, 0), nullptr);
+    EXPECT_EQ(endpoint.resolve(0, {number, kHuge}, 2), nullptr);
+    EXPECT_EQ(endpoint.resolve(0, {number, 2}, kHuge), nullptr);
+    EXPECT_EQ(endpoint.resolve(0, {number, kHuge - 1}, 2), nullptr);
+    EXPECT_EQ(endpoint.resolve(0, {number + 77, 0}, 1), nullptr);
+    EXPECT_EQ(endpoint.resolve(0, {}, 0), nullptr);
+    EXPECT_EQ(endpoint.resolve(1, region.address, 1), nullptr) << "of the wrong rank";
+  }
+  EXPECT_EQ(world[1].resolve(0, {number, 100}, 4900), data + 100);
+}
+
+TEST_P(TransportMemoryTest, WritesAreSeenByTheOthers) {
+  World world = make(3);
+  if (!GetParam().shares_memory(0, 2)) GTEST_SKIP() << "it has no shared memory";
+  const Region region = world[0].allocate(100000).or_throw();
+  const Bytes first = pattern(1, 100000);
+  const Bytes second = pattern(2, 100000);
+  std::copy(first.begin(), first.end(), region.bytes.begin());
+  std::byte* const one = reach(world, 1, 0, region.address, 100000);
+  std::byte* const two = reach(world, 2, 0, region.address, 100000);
+  ASSERT_TRUE(one != nullptr && two != nullptr);
+  EXPECT_TRUE(std::equal(first.begin(), first.end(), one));
+  std::copy(second.begin(), second.end(), two);
+  EXPECT_TRUE(std::equal(second.begin(), second.end(), one));
+  EXPECT_TRUE(std::equal(second.begin(), second.end(), region.bytes.begin()));
+}
+
+// A counter in shared memory, each side asleep until notified.
+TEST_P(TransportMemoryTest, NotifyWakesWhoWaitsForAWord) {
+  constexpr std::uint64_t kRounds = 5000;
+  World world = make();
+  if (!GetParam().shares_memory(0, 1)) GTEST_SKIP() << "it has no shared memory";
+  const Region region = world[0].allocate(4096).or_throw();
+  ASSERT_NE(reach(world, 1, 0, region.address, 8), nullptr);
+  std::atomic<int> overslept{0};
+  on_each_rank(world, [&](Participant& self) {
+    Endpoint& endpoint = self.endpoint();
+    const auto parity = static_cast<std::uint64_t>(endpoint.rank().value());
+    auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(
+        endpoint.resolve(0, region.address, sizeof(std::uint64_t)));
+    for (std::uint64_t round = parity; round < kRounds; round += 2) {
+      while (word.load(std::memory_order_acquire) != round) {
+        endpoint.begin_sleep();
+        const bool moved = endpoint.progress();
+        if (!moved && word.load(std::memory_order_acquire) != round) {
+          const TimePoint begin = Clock::now();
+          endpoint.sleep(Deadline());
+          const bool arrived = word.load(std::memory_order_acquire) == round;
+          if (Clock::now() - begin > std::chrono::milliseconds(90) && arrived) ++overslept;
+        }
+        endpoint.end_sleep();
+      }
+      word.store(round + 1, std::memory_order_release);
+      endpoint.notify(1 - endpoint.rank().value());
+    }
+  });
+  EXPECT_LE(overslept, 1);
+}
+
+TEST_P(TransportMemoryTest, FreedRegionsAreGoneEverywhere) {
+  World world = make();
+  if (!GetParam().shares_memory(0, 1)) GTEST_SKIP() << "it has no shared memory";
+  Region region = world[0].allocate(5000).or_throw();
+  const RemoteAddress address = region.address;
+  const std::byte* const place = region.bytes.data();
+  ASSERT_NE(reach(world, 1, 0, address, 1), nullptr);
+  std::shared_ptr<void> copy = region.owner;
+  region.owner.reset();
+  EXPECT_TRUE(world[0].locate(place, 1).valid()) << "a copy of the owner is left";
+  std::thread([&] { copy.reset(); }).join();
+  EXPECT_FALSE(world[0].locate(place, 1).valid());
+  EXPECT_EQ(world[0].resolve(0, address, 1), nullptr);
+  EXPECT_TRUE(drive({&world[0], &world[1]},
+                    [&] { return world[1].resolve(0, address, 1) == nullptr; }));
+  // The next region may lie where the last one was, but is another.
+  for (int i = 0; i < 10; ++i) {
+    const Region next = world[0].allocate(5000).or_throw();
+    EXPECT_NE(next.address.region, address.region);
+    std::byte* const data = reach(world, 1, 0, next.address, 5000);
+    ASSERT_NE(data, nullptr);
+    EXPECT_EQ(data[4999], std::byte{0});
+    data[4999] = std::byte{9};
+    EXPECT_EQ(next.bytes[4999], std::byte{9});
+    EXPECT_EQ(world[0].locate(next.bytes.data(), 5000).region, next.address.region);
+  }
+}
+
+TEST_P(TransportMemoryTest, HeldRegionsStayMapped) {
+  World world = make();
+  if (!GetParam().shares_memory(0, 1)) GTEST_SKIP() << "it has no shared memory";
+  Region region = world[0].allocate(5000).or_throw();
+  region.bytes[7] = std::byte{7};
+  std::byte* const data = reach(world, 1, 0, region.address, 5000);
+  ASSERT_NE(data, nullptr);
+  const std::shared_ptr<void> held = world[1].hold(0, region.address);
+  ASSERT_NE(held, nullptr);
+  const RemoteAddress address = region.address;
+  region = {};
+  EXPECT_TRUE(drive({&world[0], &world[1]},
+                    [&] { return world[1].resolve(0, address, 1) == nullptr; }));
+  EXPECT_EQ(data[7], std::byte{7});
+  EXPECT_EQ(world[1].hold(0, address), nullptr);
+}
+
+TEST_P(TransportMemoryTest, ManyRegionsLeaveNothingBehind) {
+  World world = make(3);
+  settle({&world[0], &world[1], &world[2]});
+  const int descriptors = open_descriptors();
+  const int mappings = shared_mappings();
+  // Some at a time, and once more than a socket can announce before its peer looks.
+  for (const int at_a_time : {1, 600, 400}) {
+    std::vector<Region> regions;
+    for (int i = 0; i < at_a_time; ++i) regions.push_back(world[0].allocate(100).or_throw());
+    if (GetParam().shares_memory(0, 1)) {
+      EXPECT_NE(reach(world, 1, 0, regions.back().address, 100), nullptr) << at_a_time;
+    }
+    regions.clear();
+  }
+  const auto clean = [&] {
+    return open_descriptors() == descriptors && shared_mappings() == mappings;
+  };
+  for (int i = 0; i < 100 && !clean(); ++i) settle({&world[0], &world[1], &world[2]});
+  EXPECT_TRUE(clean())
+      << open_descriptors() - descriptors << " descriptors, " << shared_mappings() - mappings
+      << " mappings";
+}
+
+TEST_P(TransportMemoryTest, WorldsLeaveNothingBehind) {
+  const int descriptors = open_descriptors();
+  const int mappings = shared_mappings();
+  Region kept;
+  {
+    World world = make(3);
+    kept = world[0].allocate(5000).or_throw();
+    const Region other = world[1].allocate(5000).or_throw();
+    settle({&world[0], &world[1], &world[2]});
+  }
+  EXPECT_EQ(open_descriptors(), descriptors);
+  // A region outlives its endpoint.
+  kept.bytes[4999] = std::byte{1};
+  kept = {};
+  EXPECT_EQ(shared_mappings(), mappings);
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, TransportMemoryTest, testing::ValuesIn(world_kinds()), world_name);
+
+}  // namespace
+}  // namespace stretto::transport

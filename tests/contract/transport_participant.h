@@ -1,0 +1,165 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "stretto/base/random.h"
+#include "tests/contract/transport_worlds.h"
+
+namespace stretto::transport {
+
+using Bytes = std::vector<std::byte>;
+
+// Bytes that no other (seed, size) has.
+inline Bytes pattern(std::uint64_t seed, std::size_t size) {
+  Bytes bytes(size);
+  Random random(seed * 1000003 + size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  return bytes;
+}
+
+inline OperationDescriptor some_operation(std::uint64_t count = 4) {
+  return {.collective = Collective::all_reduce,
+          .op = ReduceOp::sum,
+          .dtype = DType::f32,
+          .count = count};
+}
+
+// One rank of a test: posts messages that own their bytes, and keeps what it is told.
+class Participant final : public RequestOwner, public TransportListener {
+ public:
+  struct Message {
+    Bytes bytes;
+    Request request;
+  };
+  struct Aborted {
+    std::uint64_t group;
+    Rank from;
+    Status reason;
+  };
+
+  Participant(World& world, int rank) : world_(&world), rank_(rank) {
+    endpoint().set_listener(this);
+  }
+  Participant(const Participant&) = delete;
+  ~Participant() {
+    if (world_->endpoints[static_cast<std::size_t>(rank_)] == nullptr) return;
+    on_done = nullptr;
+    endpoint().set_listener(nullptr);
+    for (const Message& message : messages_) {
+      if (message.request.done) continue;
+      endpoint().forget(message.request.key.group, Status(StatusCode::aborted, "test is over"));
+    }
+  }
+
+  Endpoint& endpoint() { return (*world_)[rank_]; }
+
+  Message& send(Rank peer, MessageKey key, Bytes bytes,
+                const OperationDescriptor& operation = some_operation()) {
+    Message& message = add(peer, key, std::move(bytes), operation);
+    message.request.outgoing = message.bytes;
+    endpoint().send(message.request);
+    return message;
+  }
+  Message& recv(Rank peer, MessageKey key, std::size_t size,
+                const OperationDescriptor& operation = some_operation()) {
+    Message& message = add(peer, key, Bytes(size, std::byte{0xee}), operation);
+    message.request.incoming = message.bytes;
+    endpoint().recv(message.request);
+    return message;
+  }
+  bool all_done() const {
+    for (const Message& message : messages_) {
+      if (!message.request.done) return false;
+    }
+    return true;
+  }
+
+  std::vector<std::pair<Rank, Status>> lost;
+  std::vector<std::pair<Rank, Status>> left;
+  std::vector<std::pair<Rank, MessageKey>> early;
+  std::vector<Aborted> aborted;
+  std::vector<Request*> ended;  // In this order.
+  std::function<void(Request&)> on_done;
+
+ private:
+  Message& add(Rank peer, MessageKey key, Bytes bytes, const OperationDescriptor& operation) {
+    Message& message = messages_.emplace_back();
+    message.bytes = std::move(bytes);
+    message.request.peer = peer;
+    message.request.key = key;
+    message.request.operation = operation;
+    message.request.owner = this;
+    return message;
+  }
+
+  void request_done(Request& request) override {
+    EXPECT_TRUE(request.done);
+    ended.push_back(&request);
+    if (on_done) on_done(request);
+  }
+  void peer_lost(Rank peer, const Status& status) override { lost.emplace_back(peer, status); }
+  void peer_left(Rank peer, const Status& status) override { left.emplace_back(peer, status); }
+  void message_early(Rank from, const MessageKey& key, const OperationDescriptor&) override {
+    early.emplace_back(from, key);
+  }
+  void group_aborted(std::uint64_t group, Rank from, const Status& reason) override {
+    aborted.push_back({group, from, reason});
+  }
+
+  World* world_;
+  int rank_;
+  std::deque<Message> messages_;  // Grows without moving what is in it.
+};
+
+// Makes progress on all of these, in one thread, until `done` or ten seconds have passed.
+[[nodiscard]] inline bool drive(const std::vector<Endpoint*>& endpoints,
+                                const std::function<bool()>& done) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+  while (!done()) {
+    bool moved = false;
+    for (Endpoint* endpoint : endpoints) moved = endpoint->progress() || moved;
+    if (deadline.passed()) return false;
+    if (!moved) ::sched_yield();
+  }
+  return true;
+}
+
+// Long enough for whatever is under way to arrive: for checks that something does not happen.
+inline void settle(const std::vector<Endpoint*>& endpoints) {
+  const Deadline deadline = Deadline::after(std::chrono::milliseconds(20));
+  (void)drive(endpoints, [&] { return deadline.passed(); });
+}
+
+// Runs `body` for each rank in a thread of its own.
+inline void on_each_rank(World& world, const std::function<void(Participant&)>& body) {
+  std::vector<std::thread> threads;
+  for (int r = 0; r < world.size(); ++r) {
+    threads.emplace_back([&body, &world, r] {
+      Participant participant(world, r);
+      body(participant);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+class TransportTest : public testing::TestWithParam<WorldKind> {
+ protected:
+  World make(int ranks = 2, int socket_buffer_bytes = 0) const {
+    return GetParam().make({.ranks = ranks, .socket_buffer_bytes = socket_buffer_bytes});
+  }
+};
+
+inline std::string world_name(const testing::TestParamInfo<WorldKind>& info) {
+  return info.param.name;
+}
+
+}  // namespace stretto::transport

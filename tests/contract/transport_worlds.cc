@@ -1,0 +1,151 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/contract/transport_worlds.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <thread>
+
+#include "stretto/transport/loopback/world.h"
+#include "stretto/transport/shm/host.h"
+#include "stretto/transport/tcp/link.h"
+
+namespace stretto::transport {
+namespace {
+
+World make_loopback(const WorldOptions& options) {
+  return {.endpoints = loopback::make_world({.ranks = options.ranks}).or_throw(), .sockets = {}};
+}
+
+World make_loopback_without_memory(const WorldOptions& options) {
+  return {.endpoints =
+              loopback::make_world({.ranks = options.ranks, .shared_memory = false}).or_throw(),
+          .sockets = {}};
+}
+
+using LocalPairs = bool (*)(int rank, int peer);
+
+// Pairs for which `local` says so share memory, the others have a TCP connection.
+World make_by_pairs(const WorldOptions& options, LocalPairs local) {
+  const auto ranks = static_cast<std::size_t>(options.ranks);
+  std::vector<std::vector<FileDescriptor>> unix_sockets(ranks);
+  std::vector<std::vector<FileDescriptor>> tcp_sockets(ranks);
+  World world{.endpoints = {}, .sockets = std::vector(ranks, std::vector<int>(ranks, -1))};
+  for (auto& row : unix_sockets) row.resize(ranks);
+  for (auto& row : tcp_sockets) row.resize(ranks);
+  for (std::size_t a = 0; a < ranks; ++a) {
+    for (std::size_t b = a + 1; b < ranks; ++b) {
+      const bool shares = local(static_cast<int>(a), static_cast<int>(b));
+      auto [mine, theirs] = shares ? make_unix_pair() : make_tcp_pair(options.socket_buffer_bytes);
+      world.sockets[a][b] = mine.get();
+      world.sockets[b][a] = theirs.get();
+      auto& table = shares ? unix_sockets : tcp_sockets;
+      table[a][b] = std::move(mine);
+      table[b][a] = std::move(theirs);
+    }
+  }
+  world.endpoints.resize(ranks);
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    // Attaching waits for the other ranks.
+    threads.emplace_back([&, r] {
+      const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+      Endpoint::Parts parts =
+          shm::attach(static_cast<int>(r), std::move(unix_sockets[r]), deadline).or_throw();
+      for (std::size_t p = 0; p < ranks; ++p) {
+        if (!tcp_sockets[r][p].valid()) continue;
+        parts.links[p] = tcp::TcpLink::create(std::move(tcp_sockets[r][p])).or_throw();
+      }
+      world.endpoints[r] = Endpoint::create(std::move(parts)).or_throw();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return world;
+}
+
+bool always(int, int) { return true; }
+bool never(int, int) { return false; }
+// Hosts of two ranks each.
+bool same_host(int rank, int peer) { return rank / 2 == peer / 2; }
+
+}  // namespace
+
+void World::kill(int rank) {
+  for (const int socket : sockets[static_cast<std::size_t>(rank)]) {
+    if (socket >= 0) ::shutdown(socket, SHUT_RDWR);
+  }
+}
+
+std::ostream& operator<<(std::ostream& out, const WorldKind& kind) { return out << kind.name; }
+
+const std::vector<WorldKind>& world_kinds() {
+  static const std::vector<WorldKind> kinds = {
+      {.name = "loopback",
+       .can_kill = false,
+       .make = make_loopback,
+       .link_name = [](int, int) { return std::string("loopback"); },
+       .shares_memory = always},
+      {.name = "loopback_without_memory",
+       .can_kill = false,
+       .make = make_loopback_without_memory,
+       .link_name = [](int, int) { return std::string("loopback"); },
+       .shares_memory = never},
+      {.name = "shm",
+       .can_kill = true,
+       .make = [](const WorldOptions& options) { return make_by_pairs(options, always); },
+       .link_name = [](int, int) { return std::string("shm"); },
+       .shares_memory = always},
+      {.name = "tcp",
+       .can_kill = true,
+       .make = [](const WorldOptions& options) { return make_by_pairs(options, never); },
+       .link_name = [](int, int) { return std::string("tcp"); },
+       .shares_memory = never},
+      {.name = "mixed",
+       .can_kill = true,
+       .make = [](const WorldOptions& options) { return make_by_pairs(options, same_host); },
+       .link_name =
+           [](int rank, int peer) { return std::string(same_host(rank, peer) ? "shm" : "tcp"); },
+       .shares_memory = same_host},
+  };
+  return kinds;
+}
+
+std::pair<FileDescriptor, FileDescriptor> make_tcp_pair(int buffer_bytes) {
+  const FileDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  FileDescriptor client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const any_address = reinterpret_cast<sockaddr*>(&address);
+  // Buffers are inherited from the listener, and the window is agreed upon when connecting.
+  for (const int socket : {listener.get(), client.get()}) {
+    if (buffer_bytes == 0) continue;
+    ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof(buffer_bytes));
+    ::setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof(buffer_bytes));
+  }
+  EXPECT_EQ(::bind(listener.get(), any_address, length), 0);
+  EXPECT_EQ(::listen(listener.get(), 1), 0);
+  EXPECT_EQ(::getsockname(listener.get(), any_address, &length), 0);
+  EXPECT_EQ(::connect(client.get(), any_address, length), 0);
+  FileDescriptor server(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  EXPECT_TRUE(server.valid());
+  const int on = 1;
+  for (const int socket : {server.get(), client.get()}) {
+    ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  }
+  return {std::move(client), std::move(server)};
+}
+
+std::pair<FileDescriptor, FileDescriptor> make_unix_pair() {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+}  // namespace stretto::transport

@@ -1,0 +1,51 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "stretto/transport/endpoint.h"
+
+namespace stretto::transport {
+
+// The connected endpoints of ranks that are threads of this test.
+struct World {
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  // sockets[r][p]: the descriptor that rank r's link to p owns; empty or -1 where it has none.
+  std::vector<std::vector<int>> sockets;
+
+  Endpoint& operator[](int rank) { return *endpoints[static_cast<std::size_t>(rank)]; }
+  int size() const { return static_cast<int>(endpoints.size()); }
+  // What the others see when the process of `rank` is killed. Its endpoint must not be used any more.
+  void kill(int rank);
+  void destroy(int rank) { endpoints[static_cast<std::size_t>(rank)].reset(); }
+};
+
+struct WorldOptions {
+  int ranks = 2;
+  int socket_buffer_bytes = 0;  // Of tcp connections, each way; 0: as the system likes it.
+};
+
+// One way to connect ranks. A new transport joins the suite with one more of these in world_kinds().
+struct WorldKind {
+  std::string name;
+  bool can_kill = false;  // Whether World::kill() works.
+  World (*make)(const WorldOptions& options) = nullptr;
+  // Of two different ranks.
+  std::string (*link_name)(int rank, int peer) = nullptr;
+  bool (*shares_memory)(int rank, int peer) = nullptr;
+};
+std::ostream& operator<<(std::ostream& out, const WorldKind& kind);
+
+const std::vector<WorldKind>& world_kinds();
+
+// Two connected TCP sockets of this host.
+std::pair<FileDescriptor, FileDescriptor> make_tcp_pair(int buffer_bytes = 0);
+std::pair<FileDescriptor, FileDescriptor> make_unix_pair();
+
+}  // namespace stretto::transport
