@@ -1,0 +1,57 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// A rank of a job to which something will be done:
+//   fault_rank_program private|registered|barrier [elements]
+// Prints "ready PID" when it has done a few operations, goes on until one fails, and then prints
+// "failed TYPE: text" and ends with status 3.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "stretto/stretto.h"
+
+namespace {
+
+const char* type_of(const stretto::Error& error) {
+  if (dynamic_cast<const stretto::PeerLost*>(&error) != nullptr) return "PeerLost";
+  if (dynamic_cast<const stretto::Timeout*>(&error) != nullptr) return "Timeout";
+  if (dynamic_cast<const stretto::Mismatch*>(&error) != nullptr) return "Mismatch";
+  if (dynamic_cast<const stretto::Refused*>(&error) != nullptr) return "Refused";
+  if (dynamic_cast<const stretto::Aborted*>(&error) != nullptr) return "Aborted";
+  return "Error";
+}
+
+void work(const std::string& mode, std::size_t count) {
+  auto comm = stretto::join({.join_timeout = std::chrono::seconds(20)});
+  auto registered = comm->allocate<float>(mode == "registered" ? count : 1);
+  std::vector<float> own(mode == "private" ? count : 1);
+  for (int step = 0;; ++step) {
+    if (mode == "registered") {
+      comm->all_reduce(registered, {.op = stretto::ReduceOp::mean}).wait();
+    } else if (mode == "private") {
+      comm->all_reduce(std::span(own), {.op = stretto::ReduceOp::mean}).wait();
+    } else {
+      comm->barrier().wait();
+    }
+    if (step == 10) std::printf("ready %d\n", ::getpid());
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int argument_count, char** arguments) {
+  const std::string mode = argument_count > 1 ? arguments[1] : "private";
+  const std::size_t count = argument_count > 2 ? std::stoul(arguments[2]) : 1000;
+  try {
+    work(mode, count);
+  } catch (const stretto::Error& error) {
+    std::printf("failed %s: %s\n", type_of(error), error.what());
+  }
+  return 3;
+}

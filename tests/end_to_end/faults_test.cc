@@ -1,0 +1,140 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What becomes of a job when something is done to one of its ranks.
+
+#include <chrono>
+#include <regex>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "tests/end_to_end/tool.h"
+
+namespace stretto {
+namespace {
+
+using testing::Arguments;
+using testing::Tool;
+using testing::Variables;
+
+const std::string kProgram = STRETTO_BIN_DIR "/fault_rank_program";
+
+// A job of fault_rank_program, once all its ranks are at work.
+class Job {
+ public:
+  Job(int ranks, const std::string& mode, const std::string& elements, const Variables& variables)
+      : ranks_(ranks),
+        tool_({"run", "-n", std::to_string(ranks), "--", kProgram, mode, elements}, variables) {
+    for (int r = 0; r < ranks; ++r) {
+      EXPECT_TRUE(tool_.output().wait_for(fmt::format("[{}] ready ", r))) << "rank " << r;
+    }
+    pids_.resize(static_cast<std::size_t>(ranks));
+    std::istringstream lines(tool_.output().so_far());
+    const std::regex pattern(R"(\[(\d+)\] ready (\d+))");
+    std::smatch found;
+    for (std::string line; std::getline(lines, line);) {
+      if (std::regex_match(line, found, pattern)) {
+        pids_[std::stoul(found[1])] = std::stoi(found[2]);
+      }
+    }
+  }
+
+  pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
+  Tool& tool() { return tool_; }
+
+  // Every rank but `victim` says, within `limit`, that it lost it.
+  void expect_all_name(int victim, std::chrono::milliseconds limit) {
+    const TimePoint begin = Clock::now();
+    for (int r = 0; r < ranks_; ++r) {
+      if (r == victim) continue;
+      EXPECT_TRUE(tool_.output().wait_for(fmt::format("[{}] failed PeerLost: ", r)));
+    }
+    EXPECT_LT(Clock::now() - begin, limit);
+    std::istringstream lines(tool_.output().so_far());
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("failed") == std::string::npos) continue;
+      EXPECT_NE(line.find(fmt::format("lost rank {}", victim)), std::string::npos) << line;
+    }
+  }
+
+ private:
+  int ranks_;
+  Tool tool_;
+  std::vector<pid_t> pids_;
+};
+
+struct Setting {
+  const char* name;
+  const char* mode;
+  const char* elements;
+  Variables variables;
+};
+
+class Faults : public ::testing::TestWithParam<Setting> {};
+
+TEST_P(Faults, AKilledRankIsNamedByAllOthersWithinASecond) {
+  const Setting& setting = GetParam();
+  Job job(4, setting.mode, setting.elements, setting.variables);
+  ::kill(job.pid(2), SIGKILL);
+  job.expect_all_name(2, std::chrono::seconds(1));
+  // The launcher says who failed first, and how, and leaves nobody behind.
+  EXPECT_EQ(job.tool().status(), 128 + SIGKILL);
+  const std::string report = job.tool().errors().finish();
+  EXPECT_NE(report.find("rank 2"), std::string::npos) << report;
+  EXPECT_NE(report.find("SIGKILL"), std::string::npos) << report;
+  for (int r = 0; r < 4; ++r) EXPECT_TRUE(testing::ends_soon(job.pid(r))) << "rank " << r;
+}
+
+TEST_P(Faults, AStoppedRankCostsTimeAndNotTheJob) {
+  const Setting& setting = GetParam();
+  Job job(2, setting.mode, setting.elements, setting.variables);
+  ::kill(job.pid(1), SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_TRUE(testing::runs(job.pid(0)));
+  ::kill(job.pid(1), SIGCONT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(testing::runs(job.pid(0)));
+  EXPECT_TRUE(testing::runs(job.pid(1)));
+  EXPECT_EQ(job.tool().output().so_far().find("failed"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Faults,
+    ::testing::Values(Setting{"registered", "registered", "2000000", {}},
+                      Setting{"private_large", "private", "2000000", {}},
+                      Setting{"private_small", "private", "100", {}},
+                      Setting{"barrier", "barrier", "0", {}},
+                      Setting{"tcp_large", "private", "2000000", {{"STRETTO_TRANSPORT", "tcp"}}},
+                      Setting{"tcp_small", "private", "100", {{"STRETTO_TRANSPORT", "tcp"}}},
+                      Setting{"messages_over_shm", "private", "200000",
+                              {{"STRETTO_ALGORITHM", "direct"}}}),
+    [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST(FaultsLeaveNothing, NoSharedMemoryFileOutlivesAKilledJob) {
+  Job job(3, "registered", "100000", {});
+  ::kill(job.pid(1), SIGKILL);
+  (void)job.tool().status();
+  for (int r = 0; r < 3; ++r) EXPECT_TRUE(testing::ends_soon(job.pid(r)));
+  // Nothing was given a name to begin with.
+  EXPECT_EQ(std::system("ls /dev/shm | grep -q stretto"), 256);
+  EXPECT_EQ(std::system("grep -q stretto /proc/net/unix"), 256);
+}
+
+TEST(FaultsJoin, AWrongJobKeyIsRefusedInASentenceAndTheJobIsUnharmed) {
+  // One rank of a job whose key it does not know; the launcher's environment gives the address.
+  const std::string script = fmt::format(
+      "if [ $STRETTO_RANK = 0 ]; then "
+      "STRETTO_RANK=1 STRETTO_JOB_KEY={} {} barrier; echo stranger $?; fi; exec {} barrier",
+      std::string(64, 'a'), kProgram, kProgram);
+  Tool tool(Arguments{"run", "-n", "2", "--", "sh", "-c", script});
+  EXPECT_TRUE(tool.output().wait_for("[0] stranger 3"));
+  EXPECT_TRUE(tool.output().wait_for("[0] ready"));
+  EXPECT_TRUE(tool.output().wait_for("[1] ready"));
+  const std::string output = tool.output().so_far();
+  EXPECT_NE(output.find("failed Refused"), std::string::npos) << output;
+  EXPECT_NE(output.find("job key"), std::string::npos) << output;
+}
+
+}  // namespace
+}  // namespace stretto

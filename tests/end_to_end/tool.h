@@ -1,0 +1,159 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/file_descriptor.h"
+
+// Starts the built `stretto` program and watches it, as a person at a terminal would.
+namespace stretto::testing {
+
+using Arguments = std::vector<std::string>;
+using Variables = std::map<std::string, std::string>;
+
+inline Arguments operator+(Arguments first, const Arguments& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+// Reads a pipe on a thread of its own, so that the writer never waits.
+class Collector {
+ public:
+  explicit Collector(FileDescriptor pipe)
+      : pipe_(std::move(pipe)), thread_([this] { collect(); }) {}
+  ~Collector() { (void)finish(); }
+
+  // Everything, once the pipe has ended.
+  std::string finish() {
+    if (thread_.joinable()) thread_.join();
+    return text_;
+  }
+  std::string so_far() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+  bool wait_for(std::string_view wanted) {
+    const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    while (!deadline.passed()) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (text_.find(wanted) != std::string::npos) return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return false;
+  }
+
+ private:
+  void collect() {
+    std::array<char, 4096> bytes;
+    ssize_t count = 0;
+    while ((count = ::read(pipe_.get(), bytes.data(), bytes.size())) > 0) {
+      const std::lock_guard lock(mutex_);
+      text_.append(bytes.data(), static_cast<std::size_t>(count));
+    }
+  }
+
+  FileDescriptor pipe_;
+  std::mutex mutex_;
+  std::string text_;
+  std::thread thread_;
+};
+
+// A running `stretto` program.
+class Tool {
+ public:
+  explicit Tool(Arguments arguments, const Variables& variables = {}) {
+    int output[2];
+    int errors[2];
+    EXPECT_EQ(::pipe2(output, O_CLOEXEC), 0);
+    EXPECT_EQ(::pipe2(errors, O_CLOEXEC), 0);
+    arguments.insert(arguments.begin(), STRETTO_TOOL);
+    std::vector<char*> pointers;
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::unsetenv("STRETTO_JOB_KEY");
+      for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+      ::dup2(output[1], STDOUT_FILENO);
+      ::dup2(errors[1], STDERR_FILENO);
+      ::execv(STRETTO_TOOL, pointers.data());
+      ::_exit(99);
+    }
+    ::close(output[1]);
+    ::close(errors[1]);
+    output_.emplace(FileDescriptor(output[0]));
+    errors_.emplace(FileDescriptor(errors[0]));
+  }
+  ~Tool() {
+    if (pid_ > 0) ::kill(pid_, SIGKILL);
+    (void)status();
+  }
+
+  pid_t pid() const { return pid_; }
+  // Exit code, or 128 + signal. Waits for the end.
+  int status() {
+    if (pid_ > 0) {
+      int raw = 0;
+      ::waitpid(pid_, &raw, 0);
+      status_ = WIFEXITED(raw) ? WEXITSTATUS(raw) : 128 + WTERMSIG(raw);
+      pid_ = -1;
+    }
+    return status_;
+  }
+  Collector& output() { return *output_; }
+  Collector& errors() { return *errors_; }
+
+ private:
+  pid_t pid_ = -1;
+  int status_ = -1;
+  std::optional<Collector> output_;
+  std::optional<Collector> errors_;
+};
+
+struct Ended {
+  int status;
+  std::string output;
+  std::string errors;
+};
+
+inline Ended run(const Arguments& arguments, const Variables& variables = {}) {
+  Tool tool(arguments, variables);
+  const int status = tool.status();
+  return {status, tool.output().finish(), tool.errors().finish()};
+}
+
+// A zombie that nobody reaps counts as ended.
+inline bool runs(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string number;
+  std::string name;
+  std::string state;
+  return (stat >> number >> name >> state) && state != "Z" && state != "X";
+}
+
+inline bool ends_soon(pid_t pid) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(5));
+  while (runs(pid) && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return !runs(pid);
+}
+
+}  // namespace stretto::testing

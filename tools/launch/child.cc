@@ -1,0 +1,119 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/launch/child.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace stretto::launch {
+namespace {
+
+struct Pipe {
+  FileDescriptor reading;
+  FileDescriptor writing;
+};
+
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return system_status("pipe");
+  return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+// What the child needs between fork and exec, made before: there it may neither allocate nor lock,
+// as another thread may have been doing so when it was forked.
+struct Preparation {
+  std::vector<char*> arguments;
+  std::vector<char*> environment;
+  int inherited_fd;
+  int input;
+  int output;
+  int errors;
+  int failure;
+  pid_t launcher;
+};
+
+void restore_signals() {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  for (int number = 1; number < NSIG; ++number) ::sigaction(number, &action, nullptr);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+[[noreturn]] void become_program(const Preparation& preparation) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The launcher may have died before that promise was made.
+  if (::getppid() != preparation.launcher) ::_exit(1);
+  restore_signals();
+  ::dup2(preparation.input, STDIN_FILENO);
+  ::dup2(preparation.output, STDOUT_FILENO);
+  ::dup2(preparation.errors, STDERR_FILENO);
+  if (preparation.inherited_fd >= 0) ::fcntl(preparation.inherited_fd, F_SETFD, 0);
+  ::execvpe(preparation.arguments[0], preparation.arguments.data(), preparation.environment.data());
+  const int error_number = errno;
+  (void)!::write(preparation.failure, &error_number, sizeof(error_number));
+  ::_exit(127);
+}
+
+// Waits until the program runs, or has failed to: its end of the pipe is closed on exec.
+int read_failure(int pipe) {
+  int error_number = 0;
+  ssize_t count = 0;
+  do {
+    count = ::read(pipe, &error_number, sizeof(error_number));
+  } while (count < 0 && errno == EINTR);
+  return count == sizeof(error_number) ? error_number : 0;
+}
+
+}  // namespace
+
+Result<Child> start_child(const ChildOptions& options, StartFailure& failure) {
+  Result<Pipe> output = make_pipe();
+  Result<Pipe> errors = make_pipe();
+  Result<Pipe> started = make_pipe();
+  const FileDescriptor input(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (const Status& status : {output.status(), errors.status(), started.status()}) {
+    STRETTO_RETURN_IF_ERROR(status);
+  }
+  if (!input.valid()) return system_status("/dev/null");
+
+  const Preparation preparation{.arguments = pointers(options.command),
+                                .environment = pointers(options.environment),
+                                .inherited_fd = options.inherited_fd,
+                                .input = input.get(),
+                                .output = output->writing.get(),
+                                .errors = errors->writing.get(),
+                                .failure = started->writing.get(),
+                                .launcher = ::getpid()};
+  const pid_t pid = ::fork();
+  if (pid < 0) return system_status("fork");
+  if (pid == 0) become_program(preparation);
+  // On both sides: whoever comes first, the group exists before anybody signals it.
+  ::setpgid(pid, pid);
+  started->writing.reset();
+  failure.error_number = read_failure(started->reading.get());
+  if (failure.error_number != 0) {
+    ::waitpid(pid, nullptr, 0);
+    return system_status("cannot start \"" + options.command[0] + "\"", failure.error_number);
+  }
+  ::fcntl(output->reading.get(), F_SETFL, O_NONBLOCK);
+  ::fcntl(errors->reading.get(), F_SETFL, O_NONBLOCK);
+  return Child{pid, std::move(output->reading), std::move(errors->reading)};
+}
+
+}  // namespace stretto::launch

@@ -1,0 +1,40 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "stretto/base/file_descriptor.h"
+#include "stretto/base/status.h"
+
+namespace stretto::launch {
+
+struct ChildOptions {
+  std::vector<std::string> command = {};
+  std::vector<std::string> environment = {};  // "NAME=value"
+  // Stays open in the child under its number; everything else is closed.
+  int inherited_fd = -1;
+};
+
+struct Child {
+  pid_t pid = -1;
+  // The reading ends of pipes, non-blocking.
+  FileDescriptor output;
+  FileDescriptor errors;
+};
+
+// A program that could not be started: the errno of the attempt.
+struct StartFailure {
+  int error_number = 0;
+};
+
+// Starts the program in a process group of its own (its id is the child's pid), with /dev/null for
+// input, default signal handling, and a promise of the system to kill it when the calling thread
+// dies. Returns once the program runs. `failure` is set if the program could not be executed.
+Result<Child> start_child(const ChildOptions& options, StartFailure& failure);
+
+}  // namespace stretto::launch

@@ -1,0 +1,17 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include "tools/launch/options.h"
+
+namespace stretto::launch {
+
+// Runs this launcher's part of a job, from the first rank's start until nothing of it is left, and
+// says on standard error who failed first, if somebody did. Returns the exit status for this
+// process: 0; that of the first rank to fail (128 + signal); 124 when the time limit was reached;
+// 127 or 126 if the program cannot be found or executed; 1 if the job could not be set up. Call it
+// once, from a process with one thread.
+int launch(const LaunchOptions& options);
+
+}  // namespace stretto::launch

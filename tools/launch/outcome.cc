@@ -1,0 +1,193 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/launch/outcome.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace stretto::launch {
+namespace {
+
+constexpr Duration kNoticeDelay = std::chrono::milliseconds(100);
+// What timeout(1) returns.
+constexpr int kTimeLimitStatus = 124;
+
+std::string signal_name(int number) {
+  const char* name = ::sigabbrev_np(number);
+  return name == nullptr ? fmt::format("signal {}", number) : fmt::format("SIG{}", name);
+}
+
+std::string_view meaning(int signal) {
+  switch (signal) {
+    case SIGKILL:
+      return "killed from outside, possibly by the out-of-memory killer";
+    case SIGSEGV:
+      return "a crash: access to memory it does not have";
+    case SIGBUS:
+      return "a crash: memory or a mapped file that is not there, such as a full /dev/shm";
+    case SIGILL:
+      return "a crash: an instruction this processor does not have";
+    case SIGFPE:
+      return "a crash: division by zero";
+    case SIGABRT:
+      return "it gave up: an uncaught exception or a failed assertion";
+    default:
+      return {};
+  }
+}
+
+// SIGABRT is not among them: it is also how a program ends that does not catch the error about a
+// lost peer.
+bool died_by_force(const RankOutcome& outcome) {
+  constexpr int kForce[] = {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+  return std::find(std::begin(kForce), std::end(kForce), outcome.signal) != std::end(kForce);
+}
+
+std::string describe_note(const RankOutcome& outcome) {
+  if (!outcome.last_note || outcome.last_note->text.empty()) return {};
+  const double age = std::max(0.0, seconds(outcome.ended - outcome.last_note->written));
+  return fmt::format("; its last operation was {}, begun {:.1f} s before", outcome.last_note->text,
+                     age);
+}
+
+// "rank 2: SIGTERM, after it had been told to end, 2.0 s later; its last operation was ...";
+// `first` may be null.
+std::string describe_other(const RankOutcome& other, const RankOutcome* first) {
+  std::string text = fmt::format("stretto run: rank {}: {}", other.rank,
+                                 other.failed() ? describe_end(other) : "ended well");
+  if (other.told_to_end) text += ", after it had been told to end";
+  if (first != nullptr) {
+    const double later = seconds(other.ended - first->ended);
+    text += fmt::format(", {:.1f} s {}", std::abs(later), later < 0 ? "earlier" : "later");
+  }
+  return text + describe_note(other) + "\n";
+}
+
+nlohmann::json to_json(const RankOutcome& outcome) {
+  nlohmann::json json{{"rank", outcome.rank},
+                      {"pid", outcome.pid},
+                      {"exit_code", nullptr},
+                      {"signal", nullptr},
+                      {"seconds", seconds(outcome.ended - outcome.started)},
+                      {"told_to_end", outcome.told_to_end},
+                      {"last_operation", nullptr}};
+  if (outcome.signal != 0) {
+    json["signal"] = signal_name(outcome.signal);
+  } else {
+    json["exit_code"] = outcome.exit_code;
+  }
+  if (outcome.last_note) json["last_operation"] = outcome.last_note->text;
+  return json;
+}
+
+// The number behind "oom_kill " in a file of the control group's counters.
+std::optional<long> read_counter(const std::string& path) {
+  std::ifstream file(path);
+  std::string name;
+  long value = 0;
+  while (file >> name >> value) {
+    if (name == "oom_kill") return value;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+const RankOutcome* JobOutcome::first_failure() const {
+  const RankOutcome* first = nullptr;
+  for (const RankOutcome& outcome : ranks) {
+    if (outcome.failed() && (first == nullptr || outcome.ended < first->ended)) first = &outcome;
+  }
+  if (first == nullptr || died_by_force(*first)) return first;
+  const RankOutcome* cause = first;
+  for (const RankOutcome& outcome : ranks) {
+    const bool could_be_cause = died_by_force(outcome) && !outcome.told_to_end &&
+                                outcome.ended - first->ended <= kNoticeDelay;
+    if (could_be_cause && (cause == first || outcome.ended < cause->ended)) cause = &outcome;
+  }
+  return cause;
+}
+
+int JobOutcome::exit_status() const {
+  if (time_limit_reached) return kTimeLimitStatus;
+  const RankOutcome* first = first_failure();
+  return first == nullptr ? 0 : first->exit_status();
+}
+
+std::string describe_end(const RankOutcome& outcome) {
+  if (outcome.signal == 0) return fmt::format("exit code {}", outcome.exit_code);
+  std::string_view why = meaning(outcome.signal);
+  if (outcome.by_passed_on_signal) why = "which this launcher was sent and passed on";
+  const std::string name = signal_name(outcome.signal);
+  return why.empty() ? name : fmt::format("{} ({})", name, why);
+}
+
+std::string report(const JobOutcome& outcome) {
+  std::string text;
+  if (outcome.time_limit_reached) {
+    text += fmt::format("stretto run: the job was ended because it took longer than {:.0f} s\n",
+                        seconds(outcome.time_limit));
+  }
+  const RankOutcome* first = outcome.first_failure();
+  if (first == nullptr) return text;
+  // Who ended only because it was told to is no cause.
+  if (first->told_to_end) first = nullptr;
+  if (first != nullptr) {
+    text +=
+        fmt::format("stretto run: rank {} failed first: {}; pid {}, {:.1f} s after its start{}\n",
+                    first->rank, describe_end(*first), first->pid,
+                    seconds(first->ended - first->started), describe_note(*first));
+  }
+  if (outcome.out_of_memory_kills > 0) {
+    text += fmt::format(
+        "stretto run: the out-of-memory killer has struck in this control group (oom_kill +{})\n",
+        outcome.out_of_memory_kills);
+  }
+  for (const RankOutcome& other : outcome.ranks) {
+    if (&other != first) text += describe_other(other, first);
+  }
+  return text;
+}
+
+std::string report_json(const JobOutcome& outcome) {
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const RankOutcome& rank : outcome.ranks) ranks.push_back(to_json(rank));
+  const RankOutcome* first = outcome.first_failure();
+  nlohmann::json json{{"exit_status", outcome.exit_status()},
+                      {"first_failure", nullptr},
+                      {"time_limit_reached", outcome.time_limit_reached},
+                      {"out_of_memory_kills", outcome.out_of_memory_kills},
+                      {"ranks", ranks}};
+  if (first != nullptr) json["first_failure"] = first->rank;
+  return json.dump() + "\n";
+}
+
+std::optional<long> out_of_memory_kills() {
+  std::ifstream groups("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(groups, line)) {
+    // "0::/path" is the unified hierarchy, "7:memory:/path" the older one.
+    const std::size_t second = line.find(':', line.find(':') + 1);
+    if (second == std::string::npos) continue;
+    const std::string path = line.substr(second + 1);
+    const bool unified = line.starts_with("0::");
+    if (!unified && line.find("memory") > second) continue;
+    const std::string root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    const std::string file = unified ? "/memory.events" : "/memory.oom_control";
+    // In a container the group's own files may lie at the root although the path says otherwise.
+    for (const std::string& folder : {root + path, root}) {
+      if (const auto count = read_counter(folder + file)) return count;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace stretto::launch

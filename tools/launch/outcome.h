@@ -1,0 +1,66 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stretto/base/clock.h"
+#include "stretto/communicator/status_board.h"
+
+namespace stretto::launch {
+
+// How a rank ended.
+struct RankOutcome {
+  int rank = 0;
+  pid_t pid = -1;
+  int exit_code = 0;  // If no signal killed it.
+  int signal = 0;     // Which signal killed it; 0: none.
+  TimePoint started = {};
+  TimePoint ended = {};
+  // The launcher had already told it to end, because another rank had failed or time was up.
+  bool told_to_end = false;
+  // A signal that the launcher had been sent, and had passed on to the rank, is what killed it.
+  bool by_passed_on_signal = false;
+  // What it last said it was doing.
+  std::optional<communicator::StatusNote> last_note = std::nullopt;
+
+  bool failed() const { return signal != 0 || exit_code != 0; }
+  // As a shell reports it: the exit code, or 128 + the signal.
+  int exit_status() const { return signal != 0 ? 128 + signal : exit_code; }
+};
+
+struct JobOutcome {
+  std::vector<RankOutcome> ranks = {};  // By rank.
+  // By how much the count of this control group's out-of-memory kills has grown.
+  long out_of_memory_kills = 0;
+  Duration time_limit = Duration::zero();
+  bool time_limit_reached = false;
+
+  // The rank whose failure explains the others': the first to end in failure; but a rank that was
+  // killed or crashed within a tenth of a second after it goes before one that merely ended with an
+  // error code, because death is noticed by the others faster than by us. Null if no rank failed.
+  const RankOutcome* first_failure() const;
+  // Of the whole job: 0, or the first failure's; 124 if the time limit was reached.
+  int exit_status() const;
+};
+
+// "SIGKILL (killed from outside, possibly by the out-of-memory killer)", "exit code 3".
+std::string describe_end(const RankOutcome& outcome);
+
+// Sentences for people, each a line: who failed first, how, and what it was doing; then the others.
+// Empty if all went well.
+std::string report(const JobOutcome& outcome);
+
+// One line of JSON, for programs.
+std::string report_json(const JobOutcome& outcome);
+
+// How many processes of this process's control group the system's out-of-memory killer has killed;
+// nothing where that cannot be read.
+std::optional<long> out_of_memory_kills();
+
+}  // namespace stretto::launch

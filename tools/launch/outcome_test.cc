@@ -1,0 +1,107 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/launch/outcome.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+namespace stretto::launch {
+namespace {
+
+using std::chrono::milliseconds;
+
+const TimePoint kStart = TimePoint(std::chrono::hours(1));
+
+RankOutcome exited(int rank, int code, int after_ms) {
+  return {.rank = rank,
+          .pid = 100 + rank,
+          .exit_code = code,
+          .started = kStart,
+          .ended = kStart + milliseconds(after_ms)};
+}
+
+RankOutcome killed(int rank, int signal, int after_ms) {
+  RankOutcome outcome = exited(rank, 0, after_ms);
+  outcome.signal = signal;
+  return outcome;
+}
+
+int first_failure(const std::vector<RankOutcome>& ranks) {
+  const JobOutcome outcome{.ranks = ranks};
+  return outcome.first_failure() == nullptr ? -1 : outcome.first_failure()->rank;
+}
+
+TEST(JobOutcome, TheFirstToFailIsTheCause) {
+  EXPECT_EQ(first_failure({exited(0, 0, 1), exited(1, 0, 2)}), -1);
+  EXPECT_EQ(first_failure({exited(0, 1, 30), exited(1, 0, 10), exited(2, 1, 20)}), 2);
+}
+
+TEST(JobOutcome, ADeathNoticedALittleLateIsStillTheCause) {
+  EXPECT_EQ(first_failure({exited(0, 1, 10), killed(1, SIGKILL, 50)}), 1);
+  EXPECT_EQ(first_failure({exited(0, 1, 10), killed(1, SIGKILL, 500)}), 0);
+  EXPECT_EQ(first_failure({exited(0, 1, 10), killed(1, SIGABRT, 50)}), 0)
+      << "a rank that does not catch the error about its peer aborts";
+  EXPECT_EQ(first_failure({exited(0, 1, 10), killed(1, SIGSEGV, 60), killed(2, SIGBUS, 50)}), 2);
+  RankOutcome by_launcher = killed(1, SIGKILL, 50);
+  by_launcher.told_to_end = true;
+  EXPECT_EQ(first_failure({exited(0, 1, 10), by_launcher}), 0);
+}
+
+TEST(JobOutcome, ExitStatusIsThatOfTheFirstFailure) {
+  EXPECT_EQ((JobOutcome{.ranks = {exited(0, 0, 1)}}).exit_status(), 0);
+  EXPECT_EQ((JobOutcome{.ranks = {exited(0, 3, 1), exited(1, 4, 2)}}).exit_status(), 3);
+  EXPECT_EQ((JobOutcome{.ranks = {killed(0, SIGTERM, 1)}}).exit_status(), 143);
+  EXPECT_EQ(
+      (JobOutcome{.ranks = {killed(0, SIGTERM, 1)}, .time_limit_reached = true}).exit_status(),
+      124);
+}
+
+TEST(Report, SaysWhoHowAndDuringWhat) {
+  RankOutcome dead = killed(2, SIGKILL, 3200);
+  dead.last_note =
+      communicator::StatusNote{"all_reduce(sum f32 [1048576]) #412", kStart + milliseconds(2800)};
+  RankOutcome ended = killed(0, SIGTERM, 5200);
+  ended.told_to_end = true;
+  const JobOutcome outcome{.ranks = {ended, exited(1, 1, 3300), dead, exited(3, 0, 3000)},
+                           .out_of_memory_kills = 1};
+  EXPECT_EQ(report(outcome),
+            "stretto run: rank 2 failed first: SIGKILL (killed from outside, possibly by the "
+            "out-of-memory killer); pid 102, 3.2 s after its start; its last operation was "
+            "all_reduce(sum f32 [1048576]) #412, begun 0.4 s before\n"
+            "stretto run: the out-of-memory killer has struck in this control group (oom_kill +1)\n"
+            "stretto run: rank 0: SIGTERM, after it had been told to end, 2.0 s later\n"
+            "stretto run: rank 1: exit code 1, 0.1 s later\n"
+            "stretto run: rank 3: ended well, 0.2 s earlier\n");
+}
+
+TEST(Report, IsEmptyWhenAllWentWell) {
+  EXPECT_EQ(report({.ranks = {exited(0, 0, 1), exited(1, 0, 1)}}), "");
+}
+
+TEST(Report, AtTheTimeLimitNobodyFailedFirst) {
+  RankOutcome ended = killed(0, SIGTERM, 9000);
+  ended.told_to_end = true;
+  ended.last_note = communicator::StatusNote{"barrier() #7", kStart};
+  EXPECT_EQ(
+      report({.ranks = {ended}, .time_limit = std::chrono::seconds(9), .time_limit_reached = true}),
+      "stretto run: the job was ended because it took longer than 9 s\n"
+      "stretto run: rank 0: SIGTERM, after it had been told to end; its last operation was "
+      "barrier() #7, begun 9.0 s before\n");
+}
+
+TEST(Report, JsonTellsProgramsTheSame) {
+  const auto json =
+      nlohmann::json::parse(report_json({.ranks = {exited(0, 5, 20), killed(1, SIGTERM, 30)}}));
+  EXPECT_EQ(json["exit_status"], 5);
+  EXPECT_EQ(json["first_failure"], 0);
+  EXPECT_EQ(json["ranks"][0]["exit_code"], 5);
+  EXPECT_TRUE(json["ranks"][0]["signal"].is_null());
+  EXPECT_EQ(json["ranks"][1]["signal"], "SIGTERM");
+  EXPECT_TRUE(nlohmann::json::parse(report_json({}))["first_failure"].is_null());
+}
+
+}  // namespace
+}  // namespace stretto::launch

@@ -1,0 +1,80 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "stretto/base/file_descriptor.h"
+#include "stretto/base/status.h"
+
+namespace stretto::launch {
+
+// Cuts a stream into lines and puts a prefix before each. A line of more than kLongestLine bytes is
+// passed on in pieces.
+class LinePrefixer {
+ public:
+  static constexpr std::size_t kLongestLine = 64 * 1024;
+
+  explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
+
+  // Appends to `output` every line that `bytes` completes.
+  void add(std::string_view bytes, std::string& output);
+  // The last line, if the stream has ended without a line end.
+  void finish(std::string& output);
+
+ private:
+  std::string prefix_;
+  std::string partial_;
+};
+
+// "[3] ", in the rank's colour if `coloured`.
+std::string rank_prefix(int rank, bool coloured);
+
+// Whether text for this file descriptor may contain colours: a terminal, and nobody asked for none
+// (NO_COLOR, TERM=dumb).
+bool wants_colour(int fd);
+
+// Copies what ranks write to this process's own output, line by line, on a thread of its own: a
+// terminal that stands still must not keep the launcher from its duties. When the reader of the
+// output has gone, the ranks' output is thrown away and the ranks go on.
+class OutputRelay {
+ public:
+  OutputRelay() = default;
+  OutputRelay(const OutputRelay&) = delete;
+  OutputRelay& operator=(const OutputRelay&) = delete;
+  ~OutputRelay() { finish(); }
+
+  // Before start(). `source` is the reading end of a pipe, non-blocking; `target` stays open.
+  void add(FileDescriptor source, int target, std::string prefix);
+  Status start();
+  // Passes on what the pipes still hold and ends, whether or not somebody could still write to
+  // them. Blocks while the reader of the output does not read.
+  void finish();
+
+ private:
+  struct Stream {
+    FileDescriptor source;
+    int target;
+    LinePrefixer lines;
+  };
+
+  void run();
+  // False at the end of the stream, or if there is nothing (more) to read.
+  bool copy(Stream& stream);
+  void drain(Stream& stream);
+  void close(Stream& stream);
+
+  std::vector<Stream> streams_;
+  FileDescriptor stop_;
+  std::thread thread_;
+};
+
+// Writes all of it, however slowly it is read; gives up when the reader has gone.
+void write_fully(int fd, std::string_view text);
+
+}  // namespace stretto::launch

@@ -1,0 +1,58 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/launch/rank_environment.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace stretto::launch {
+
+std::vector<std::string> rank_environment(const LaunchOptions& options, const RankPlace& place,
+                                          const std::vector<std::string>& inherited) {
+  std::map<std::string, std::string> variables;
+  for (const std::string& entry : inherited) {
+    const std::size_t equals = entry.find('=');
+    if (equals != std::string::npos) {
+      variables[entry.substr(0, equals)] = entry.substr(equals + 1);
+    }
+  }
+  for (const char* other : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
+    variables.erase(other);
+  }
+  variables["STRETTO_RANK"] = std::to_string(options.rank_of(place.local_rank));
+  variables["STRETTO_SIZE"] = std::to_string(options.size());
+  variables["STRETTO_LOCAL_RANK"] = std::to_string(place.local_rank);
+  variables["STRETTO_LOCAL_SIZE"] = std::to_string(options.ranks_per_host);
+  variables["STRETTO_RENDEZVOUS"] = place.rendezvous;
+  variables["STRETTO_JOB_KEY"] = options.key.hexadecimal();
+  variables["STRETTO_STATUS_FD"] = std::to_string(place.status_fd);
+  // As many threads as cores in each rank would make the ranks fight for the cores.
+  variables.try_emplace("OMP_NUM_THREADS",
+                        std::to_string(std::max(1, place.usable_cores / options.ranks_per_host)));
+  // Output goes through a pipe; what Python holds back is lost when the rank is killed.
+  variables.try_emplace("PYTHONUNBUFFERED", "1");
+  std::vector<std::string> environment;
+  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
+  return environment;
+}
+
+std::vector<std::string> inherited_environment() {
+  std::vector<std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
+  return variables;
+}
+
+int usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cores));
+}
+
+}  // namespace stretto::launch

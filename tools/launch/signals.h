@@ -1,0 +1,31 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <signal.h>
+
+#include <optional>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/file_descriptor.h"
+#include "stretto/base/status.h"
+
+namespace stretto::launch {
+
+// The signals a launcher answers to (SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD), as
+// something to wait for. A signal the launcher was started to ignore, by nohup say, stays ignored.
+// Blocks them in the calling thread, and so in all threads that are started later; SIGPIPE is
+// ignored.
+class Signals {
+ public:
+  static Result<Signals> open();
+
+  // The next signal, or nothing at the deadline.
+  std::optional<int> wait(Deadline deadline) const;
+
+ private:
+  FileDescriptor fd_;
+};
+
+}  // namespace stretto::launch

@@ -1,0 +1,57 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The `stretto` program: finds the command and hands over.
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "stretto/communicator/handshake.h"
+#include "tools/run.h"
+
+namespace {
+
+constexpr const char* kUsage =
+    "stretto: data-parallel training that overlaps communication with computation\n"
+    "\n"
+    "Usage: stretto COMMAND [OPTIONS]\n"
+    "\n"
+    "Commands:\n"
+    "  run          start the ranks of a job on this host and look after them\n"
+    "\n"
+    "  --version    the release and the version of its protocol\n"
+    "  --help       this text; stretto COMMAND --help says more about a command\n";
+
+int dispatch(const std::vector<std::string>& arguments) {
+  const std::string command = arguments.empty() ? "" : arguments.front();
+  if (command == "run") {
+    return stretto::tools::run_command({arguments.begin() + 1, arguments.end()});
+  }
+  if (command == "--version") {
+    fmt::print("stretto {} (protocol {})\n", stretto::communicator::kBuild,
+               stretto::communicator::kProtocolVersion);
+    return 0;
+  }
+  if (command == "--help" || command == "-h") {
+    fmt::print("{}", kUsage);
+    return 0;
+  }
+  if (!command.empty()) fmt::print(stderr, "stretto: there is no command \"{}\"\n\n", command);
+  fmt::print(stderr, "{}", kUsage);
+  return 2;
+}
+
+}  // namespace
+
+int main(int argument_count, char** arguments) {
+  try {
+    return dispatch({arguments + 1, arguments + argument_count});
+  } catch (const std::exception& failure) {
+    fmt::print(stderr, "stretto: {}\n", failure.what());
+    return 1;
+  }
+}

@@ -1,0 +1,172 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/run.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include "stretto/base/environment.h"
+#include "stretto/base/log.h"
+#include "tools/launch/launcher.h"
+
+namespace stretto::tools {
+namespace {
+
+constexpr int kUsageError = 2;
+constexpr const char* kKeyVariable = "STRETTO_JOB_KEY";
+
+constexpr const char* kDescription =
+    "Starts the ranks of a job on this host and looks after them:\n"
+    "stretto run -n RANKS [OPTIONS] -- PROGRAM [ARGUMENTS]\n";
+
+constexpr const char* kExamples = R"(
+Each rank finds STRETTO_RANK, STRETTO_SIZE, STRETTO_LOCAL_RANK, STRETTO_LOCAL_SIZE,
+STRETTO_RENDEZVOUS and STRETTO_JOB_KEY in its environment; stretto::join() reads them. RANK,
+WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE are removed. OMP_NUM_THREADS (the rank's share of the
+cores) and PYTHONUNBUFFERED=1 are set where they are not set yet. When a rank fails, the others are
+ended, and the exit status is that of the rank that failed first.
+
+Examples:
+  Four ranks on this host:
+    stretto run -n 4 -- ./train --epochs 3
+  Eight ranks on two hosts, one command on each:
+    export STRETTO_JOB_KEY=$(stretto run --print-job-key)            # once; the same on both
+    stretto run -n 4 --hosts node0,node1 --host-index 0 -- ./train   # on node0
+    stretto run -n 4 --hosts node0,node1 --host-index 1 -- ./train   # on node1
+)";
+
+// The command line as it stands; seconds as people write them.
+struct CommandLine {
+  launch::LaunchOptions launch;
+  double time_limit_seconds = 0;
+  double settle_seconds = seconds(launch::LaunchOptions().settle_time);
+  double grace_seconds = seconds(launch::LaunchOptions().grace_time);
+  bool no_prefix = false;
+  bool print_job_key = false;
+};
+
+void describe(CLI::App& app, CommandLine& line) {
+  const auto duration = CLI::Range(0.0, 1e9);
+  app.footer(kExamples);
+  app.add_option("-n,--ranks", line.launch.ranks_per_host, "Ranks to start on this host")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--hosts", line.launch.hosts,
+                 "The hosts of the job, in order, separated by commas; run one launcher on each")
+      ->delimiter(',');
+  app.add_option("--host-index", line.launch.host_index, "Which of the hosts this one is, from 0");
+  app.add_option(
+      "--rendezvous", line.launch.rendezvous,
+      "host:port at which launcher 0 lets the ranks meet [a free port of 127.0.0.1; with "
+      "several hosts, port 29600 of the first]");
+  app.add_option("--timeout", line.time_limit_seconds,
+                 "End the job after so many seconds, with exit status 124 [0: no limit]")
+      ->check(duration);
+  app.add_option("--settle", line.settle_seconds,
+                 "Seconds the other ranks have, after the first failure, to end with an error of "
+                 "their own")
+      ->check(duration)
+      ->capture_default_str();
+  app.add_option("--grace", line.grace_seconds, "Seconds between SIGTERM and SIGKILL")
+      ->check(duration)
+      ->capture_default_str();
+  app.add_flag("--no-prefix", line.no_prefix, "Do not put \"[rank] \" before each line of output");
+  app.add_flag("--json", line.launch.json, "End with a line of JSON about each rank's end");
+  app.add_flag("--print-job-key", line.print_job_key,
+               "Print a fresh job key and do nothing else; jobs on several hosts need one");
+}
+
+int usage_error(const std::string& sentence) {
+  fmt::print(stderr, "stretto run: {}\n(stretto run --help shows all options and examples)\n",
+             sentence);
+  return kUsageError;
+}
+
+Duration to_duration(double value_seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value_seconds));
+}
+
+// A sentence about what is wrong, or nothing.
+std::string find_mistake(const CLI::App& app, const launch::LaunchOptions& options) {
+  if (options.command.empty()) {
+    return "no program: put it behind \"--\", as in: stretto run -n 4 -- ./train";
+  }
+  const int hosts = std::max(1, static_cast<int>(options.hosts.size()));
+  if (hosts > 1 && app.count("--host-index") == 0) {
+    return fmt::format("--hosts names {} hosts: say with --host-index which of them this one is",
+                       hosts);
+  }
+  if (options.host_index < 0 || options.host_index >= hosts) {
+    return fmt::format("--host-index is {}, but must be from 0 to {}", options.host_index,
+                       hosts - 1);
+  }
+  return {};
+}
+
+Result<communicator::JobKey> find_key(const launch::LaunchOptions& options) {
+  if (const auto text = process_environment().get(kKeyVariable)) {
+    const auto key = communicator::JobKey::parse(*text);
+    return key.ok() ? key : key.status().with_context(kKeyVariable);
+  }
+  if (options.hosts.size() <= 1) return communicator::JobKey::generate();
+  return status_of(StatusCode::invalid_argument,
+                   "{} is not set: the launchers of several hosts need the same key; make one, "
+                   "once, with: stretto run --print-job-key",
+                   kKeyVariable);
+}
+
+int print_job_key() {
+  const auto key = communicator::JobKey::generate();
+  if (!key.ok()) return usage_error(std::string(key.status().message()));
+  fmt::print("{}\n", key.value().hexadecimal());
+  return 0;
+}
+
+}  // namespace
+
+SplitArguments split_arguments(const std::vector<std::string>& arguments) {
+  const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
+  SplitArguments split{.options = {arguments.begin(), dashes}, .program = {}};
+  if (dashes != arguments.end()) split.program = {dashes + 1, arguments.end()};
+  return split;
+}
+
+int run_command(const std::vector<std::string>& arguments) {
+  SplitArguments split = split_arguments(arguments);
+  CommandLine line;
+  CLI::App app(kDescription, "stretto run");
+  describe(app, line);
+  try {
+    // CLI11 takes the last argument first.
+    std::reverse(split.options.begin(), split.options.end());
+    app.parse(split.options);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return 0;
+  } catch (const CLI::ExtrasError& error) {
+    return usage_error(fmt::format("{} (the program goes behind \"--\")", error.what()));
+  } catch (const CLI::ParseError& error) {
+    return usage_error(error.what());
+  }
+  if (line.print_job_key) return print_job_key();
+
+  launch::LaunchOptions& options = line.launch;
+  options.command = split.program;
+  options.prefix = !line.no_prefix;
+  options.time_limit = to_duration(line.time_limit_seconds);
+  options.settle_time = to_duration(line.settle_seconds);
+  options.grace_time = to_duration(line.grace_seconds);
+  const std::string mistake = find_mistake(app, options);
+  if (!mistake.empty()) return usage_error(mistake);
+  const auto key = find_key(options);
+  if (!key.ok()) return usage_error(std::string(key.status().message()));
+  options.key = key.value();
+  configure_log(process_environment(), "stretto run");
+  return launch::launch(options);
+}
+
+}  // namespace stretto::tools
