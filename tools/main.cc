@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "stretto/communicator/handshake.h"
+#include "tools/plan.h"
 #include "tools/run.h"
 
 namespace {
@@ -22,6 +23,7 @@ constexpr const char* kUsage =
     "\n"
     "Commands:\n"
     "  run          start the ranks of a job on this host and look after them\n"
+    "  plan         print, prove and price the schedule of a collective\n"
     "\n"
     "  --version    the release and the version of its protocol\n"
     "  --help       this text; stretto COMMAND --help says more about a command\n";
@@ -30,6 +32,9 @@ int dispatch(const std::vector<std::string>& arguments) {
   const std::string command = arguments.empty() ? "" : arguments.front();
   if (command == "run") {
     return stretto::tools::run_command({arguments.begin() + 1, arguments.end()});
+  }
+  if (command == "plan") {
+    return stretto::tools::plan_command({arguments.begin() + 1, arguments.end()});
   }
   if (command == "--version") {
     fmt::print("stretto {} (protocol {})\n", stretto::communicator::kBuild,

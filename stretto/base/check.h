@@ -18,8 +18,8 @@ namespace stretto::detail {
 // Stops on a bug in stretto itself by throwing InternalError, with a formatted explanation:
 //   STRETTO_CHECK(chunk < chunk_count, "chunk {} of {}", chunk, chunk_count);
 // What a caller, a peer or the system can cause is a Status, not a check.
-#define STRETTO_CHECK(condition, ...)                                                        \
-  do {                                                                                       \
-    if (!(condition)) [[unlikely]]                                                           \
+#define STRETTO_CHECK(condition, ...)                                                              \
+  do {                                                                                             \
+    if (!(condition)) [[unlikely]]                                                                 \
       ::stretto::detail::check_failed(#condition, __FILE__, __LINE__, ::fmt::format(__VA_ARGS__)); \
   } while (false)

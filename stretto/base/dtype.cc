@@ -54,8 +54,7 @@ std::optional<DType> dtype_from_wire(std::uint8_t number) {
 }
 
 bool is_floating_point(DType dtype) {
-  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 ||
-         dtype == DType::f64;
+  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
 }
 
 DType accumulation_dtype(DType dtype) {

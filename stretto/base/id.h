@@ -15,7 +15,8 @@ template <class Tag>
 class Id {
  public:
   constexpr Id() = default;
-  constexpr Id(std::int32_t value) : value_(value) {}  // NOLINT: implicit so that literals read well.
+  constexpr Id(std::int32_t value)
+      : value_(value) {}  // NOLINT: implicit so that literals read well.
 
   constexpr std::int32_t value() const { return value_; }
   constexpr explicit operator std::size_t() const { return static_cast<std::size_t>(value_); }

@@ -68,8 +68,8 @@ void configure_log(const Environment& environment, std::string prefix) {
   log.prefix = std::move(prefix);
   const auto wanted = environment.get("STRETTO_LOG");
   if (!wanted) return;
-  for (LogLevel level : {LogLevel::debug, LogLevel::info, LogLevel::warning, LogLevel::error,
-                         LogLevel::off}) {
+  for (LogLevel level :
+       {LogLevel::debug, LogLevel::info, LogLevel::warning, LogLevel::error, LogLevel::off}) {
     if (*wanted == name(level)) {
       log.threshold.store(level, std::memory_order_relaxed);
       return;

@@ -11,7 +11,8 @@
 
 namespace stretto {
 
-// How elements of several ranks become one. The numbers travel between ranks: append, never reorder.
+// How elements of several ranks become one. The numbers travel between ranks: append, never
+// reorder.
 //
 // Floating point follows IEEE 754: NaN and infinity propagate, in min and max too. Integer sums and
 // products wrap. An integer mean is the wrapped sum divided by the number of ranks, rounded towards

@@ -9,8 +9,9 @@
 
 namespace stretto {
 
-// First in, first out. Grows when it must and never gives memory back, so that a queue which has once
-// been as long as it gets allocates nothing (std::deque allocates a block every few hundred pushes).
+// First in, first out. Grows when it must and never gives memory back, so that a queue which has
+// once been as long as it gets allocates nothing (std::deque allocates a block every few hundred
+// pushes).
 template <class T>
 class RingQueue {
  public:

@@ -75,7 +75,7 @@ Status system_status(std::string_view what, int error_number);
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : content_(std::move(value)) {}  // NOLINT: `return value;` is the purpose.
+  Result(T value) : content_(std::move(value)) {}         // NOLINT: `return value;` is the purpose.
   Result(Status status) : content_(std::move(status)) {}  // NOLINT: as above.
 
   bool ok() const { return std::holds_alternative<T>(content_); }
@@ -95,10 +95,10 @@ class [[nodiscard]] Result {
 };
 
 // Leaves the enclosing function with the failure of `expression`, if it has one.
-#define STRETTO_RETURN_IF_ERROR(expression)                         \
-  do {                                                              \
+#define STRETTO_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                           \
     if (::stretto::Status stretto_status_ = (expression); !stretto_status_.ok()) \
-      return stretto_status_;                                       \
+      return stretto_status_;                                                    \
   } while (false)
 
 }  // namespace stretto

@@ -26,7 +26,7 @@ struct BasicView {
       : data(first), count(element_count), dtype(element_dtype) {}
   // A view of mutable bytes is also a view of constant ones.
   template <class Other>
-    requires std::is_same_v<const Other, Byte>
+  requires std::is_same_v<const Other, Byte>
   constexpr BasicView(const BasicView<Other>& other)  // NOLINT: the conversion is the purpose.
       : data(other.data), count(other.count), dtype(other.dtype) {}
 

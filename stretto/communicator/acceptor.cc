@@ -36,10 +36,8 @@ void Acceptor::run() {
     Result<FileDescriptor> connection =
         accept(options_.listener.get(), Deadline::after(kStopCheck));
     if (!connection.ok()) continue;  // Nobody came, or whoever came has gone again.
-    greeters_.emplace_back(
-        [this, connected = std::make_shared<FileDescriptor>(std::move(*connection))] {
-          greet(std::move(*connected));
-        });
+    greeters_.emplace_back([this, connected = std::make_shared<FileDescriptor>(
+                                      std::move(*connection))] { greet(std::move(*connected)); });
   }
   log(LogLevel::warning, "no longer accepting connections: {} have come for {} ranks",
       greeters_.size(), options_.expected.size());
@@ -56,8 +54,9 @@ void Acceptor::greet(FileDescriptor connection) {
   const int rank = identity->rank;
   const std::lock_guard lock(mutex_);
   if (!options_.expected.contains(rank) || !seen_.insert(rank).second) {
-    log(LogLevel::warning, "refused a connection from {}: it says that it is rank {}, which {}", from,
-        rank, seen_.contains(rank) ? "is connected already" : "does not connect to this rank");
+    log(LogLevel::warning, "refused a connection from {}: it says that it is rank {}, which {}",
+        from, rank,
+        seen_.contains(rank) ? "is connected already" : "does not connect to this rank");
     return;
   }
   connected_[rank] = std::move(connection);

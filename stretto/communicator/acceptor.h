@@ -16,9 +16,9 @@
 
 namespace stretto::communicator {
 
-// Accepts connections of other ranks while a job is joined. Each handshake runs on a thread of its own,
-// so that a client that says nothing, or anything, holds up nobody; it is refused with a line in the
-// log and the job goes on.
+// Accepts connections of other ranks while a job is joined. Each handshake runs on a thread of its
+// own, so that a client that says nothing, or anything, holds up nobody; it is refused with a line
+// in the log and the job goes on.
 class Acceptor {
  public:
   struct Options {

@@ -61,14 +61,15 @@ struct RecvOptions {
 // A group of ranks that move and reduce data together.
 //
 // Every operation is immediate: it returns a Work at once and goes on in the background; `.wait()`
-// right behind it makes it blocking, and then it runs on the calling thread without a hand-over. All
-// ranks of the group must call the same collectives in the same order; ranks that disagree get a
-// Mismatch error that shows both calls. Any thread may submit; the order of a group is the order of
-// submission. Wrong arguments throw InvalidArgument before anything is sent. Once an operation has
-// failed because of a peer, the communicator has failed: every later call repeats the first failure.
+// right behind it makes it blocking, and then it runs on the calling thread without a hand-over.
+// All ranks of the group must call the same collectives in the same order; ranks that disagree get
+// a Mismatch error that shows both calls. Any thread may submit; the order of a group is the order
+// of submission. Wrong arguments throw InvalidArgument before anything is sent. Once an operation
+// has failed because of a peer, the communicator has failed: every later call repeats the first
+// failure.
 //
-// Destroying a communicator ends it for this rank only, without waiting for the others; operations in
-// flight fail with Aborted.
+// Destroying a communicator ends it for this rank only, without waiting for the others; operations
+// in flight fail with Aborted.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -155,8 +156,8 @@ class Communicator {
   virtual std::unique_ptr<Communicator> new_group(std::vector<Rank> ranks) = 0;
 
   // Memory that the other ranks of this host can reach: collectives on it copy nothing. Zeroed. Not
-  // collective, does not wait for others. Lives as long as the returned object, which may outlive the
-  // communicator. Where no other rank can reach it, it is ordinary memory.
+  // collective, does not wait for others. Lives as long as the returned object, which may outlive
+  // the communicator. Where no other rank can reach it, it is ordinary memory.
   virtual Memory allocate_bytes(std::size_t bytes) = 0;
   template <class T>
   Buffer<T> allocate(std::size_t count) {

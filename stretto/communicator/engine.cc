@@ -13,11 +13,11 @@ namespace {
 
 // Note [waiting]
 //
-// Waking a sleeping thread on another core costs tens of microseconds, handing over by sched_yield on the
-// same core one or two. So: spin about as long as a wake-up costs (waiting twice as long as the best
-// choice at worst, Karlin et al., 1990), but only where every rank has a core to itself, since otherwise
-// the spinner keeps the peer from running; then yield for a while, for a peer that shares the core; then
-// sleep until a doorbell.
+// Waking a sleeping thread on another core costs tens of microseconds, handing over by sched_yield
+// on the same core one or two. So: spin about as long as a wake-up costs (waiting twice as long as
+// the best choice at worst, Karlin et al., 1990), but only where every rank has a core to itself,
+// since otherwise the spinner keeps the peer from running; then yield for a while, for a peer that
+// shares the core; then sleep until a doorbell.
 constexpr int kSpins = 400;
 constexpr std::chrono::milliseconds kYieldTime(1);
 constexpr unsigned kTurnsPerDeadlineCheck = 64;
@@ -114,8 +114,8 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   }
   if (held.owns_lock()) held.unlock();
   waiters_.fetch_sub(1, std::memory_order_relaxed);
-  // The event that ended this may have been another sleeper's as well; and the progress thread may be
-  // waiting for waiters to leave.
+  // The event that ended this may have been another sleeper's as well; and the progress thread may
+  // be waiting for waiters to leave.
   if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
   if (thread_.joinable()) work_arrived_.notify_one();
   return finished;

@@ -27,12 +27,12 @@ enum class ProgressThread {
   never,  // Only callers that wait or poll.
 };
 
-// Runs all groups of one rank on one transport. One lock guards everything below it; it is held for one
-// turn of progress at a time and never while sleeping.
+// Runs all groups of one rank on one transport. One lock guards everything below it; it is held for
+// one turn of progress at a time and never while sleeping.
 //
-// Whoever waits drives: a waiting thread takes turns of progress itself, for all operations, so that a
-// blocking call needs no hand-over. The progress thread, where there is one, drives only while operations
-// are in flight and nobody waits.
+// Whoever waits drives: a waiting thread takes turns of progress itself, for all operations, so
+// that a blocking call needs no hand-over. The progress thread, where there is one, drives only
+// while operations are in flight and nobody waits.
 class Engine final : private transport::TransportListener {
  public:
   struct Options {
@@ -58,8 +58,8 @@ class Engine final : private transport::TransportListener {
   // An operation has ended.
   void ended() { --in_flight_; }
 
-  // Without the lock. Drives until `done` says true (asked with the lock held) or the deadline passes;
-  // returns whether it did.
+  // Without the lock. Drives until `done` says true (asked with the lock held) or the deadline
+  // passes; returns whether it did.
   bool drive(const std::function<bool()>& done, Deadline deadline);
   // One turn. Returns whether anything moved.
   bool turn();

@@ -17,8 +17,8 @@ namespace stretto::communicator {
 // What an execution has to know of its group.
 struct Membership {
   std::uint64_t group = 0;
-  Rank rank = 0;               // In the group.
-  std::vector<Rank> members;   // members[i]: the rank in the job of the group's rank i.
+  Rank rank = 0;              // In the group.
+  std::vector<Rank> members;  // members[i]: the rank in the job of the group's rank i.
 
   Rank job_rank(Rank in_group) const { return members[static_cast<std::size_t>(in_group)]; }
 };

@@ -21,8 +21,8 @@ constexpr std::size_t kSegmentBytesMin = 32 * 1024;
 constexpr std::size_t kScratchBytes = 8 * 1024 * 1024;
 constexpr std::size_t kWhole = std::size_t{1} << 62;
 
-// The same on all ranks, since both sides of a message must cut alike: small enough that the scratch of
-// a lane stays bounded when every rank sends to every other.
+// The same on all ranks, since both sides of a message must cut alike: small enough that the
+// scratch of a lane stays bounded when every rank sends to every other.
 std::size_t message_segment_bytes(int rank_count) {
   return std::clamp(kScratchBytes / static_cast<std::size_t>(rank_count), kSegmentBytesMin,
                     kSegmentBytesMax);
@@ -60,7 +60,8 @@ Group::Group(std::shared_ptr<Engine> engine, Membership membership)
 
 Group::~Group() {
   engine_->remove(*this);
-  const Status gone(StatusCode::aborted, "the communicator was destroyed with operations in flight");
+  const Status gone(StatusCode::aborted,
+                    "the communicator was destroyed with operations in flight");
   fail(gone, false);
   engine_->transport().forget(membership_.group, gone);
 }
@@ -86,7 +87,8 @@ Status Group::fill(CacheEntry& entry, const OperationDescriptor& operation,
     entry.messages = make_plan(*choice->messages, operation, message_segment_bytes(size()));
     return {};
   }
-  if (choice->direct != nullptr) entry.mapped.direct = make_plan(*choice->direct, operation, kWhole);
+  if (choice->direct != nullptr)
+    entry.mapped.direct = make_plan(*choice->direct, operation, kWhole);
   if (choice->staged != nullptr) {
     // Half a window holds one raw slot per chunk; lines are kept apart by the rounding of slots.
     const std::size_t slots = static_cast<std::size_t>(std::max(1, size()));
@@ -194,8 +196,8 @@ void Group::start_ready() {
       running.execution = std::move(entry.idle.back());
       entry.idle.pop_back();
     } else if (entry.messages != nullptr) {
-      running.execution = std::make_unique<MessageExecution>(entry.messages, membership_,
-                                                             engine_->transport());
+      running.execution =
+          std::make_unique<MessageExecution>(entry.messages, membership_, engine_->transport());
     } else {
       running.execution = std::make_unique<MappedExecution>(entry.mapped, membership_, *windows_,
                                                             engine_->transport());

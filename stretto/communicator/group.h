@@ -17,11 +17,12 @@
 
 namespace stretto::communicator {
 
-// One group of ranks: its queue of collectives, the executions it has used, and its windows. Everything
-// here happens under the engine's lock.
+// One group of ranks: its queue of collectives, the executions it has used, and its windows.
+// Everything here happens under the engine's lock.
 //
-// Collectives run in the order of submission: those on mapped memory one at a time, those by messages a
-// few at a time, so that on a network the latency of one hides behind the bytes of another.
+// Collectives run in the order of submission: those on mapped memory one at a time, those by
+// messages a few at a time, so that on a network the latency of one hides behind the bytes of
+// another.
 class Group {
  public:
   Group(std::shared_ptr<Engine> engine, Membership membership);
@@ -65,8 +66,8 @@ class Group {
   void message_early(Rank from, std::uint32_t sequence, const OperationDescriptor& operation);
   void aborted_by(Rank from, const Status& reason);
 
-  // The first failure wins: ends everything in flight with it, and every later submission. Tells the
-  // others if `announce`.
+  // The first failure wins: ends everything in flight with it, and every later submission. Tells
+  // the others if `announce`.
   void fail(const Status& reason, bool announce);
 
  private:

@@ -44,7 +44,8 @@ void Group::member_lost(Rank job_rank, const Status& status) {
   fail(in_context(oldest(), status), true);
 }
 
-// A rank that leaves in good order has ended its part of everything; what is in flight may well end.
+// A rank that leaves in good order has ended its part of everything; what is in flight may well
+// end.
 void Group::member_left(Rank job_rank, const Status& status) {
   const std::optional<Rank> member = rank_in_group(job_rank);
   if (!member || !failure_.ok()) return;
@@ -68,7 +69,8 @@ void Group::message_early(Rank from, std::uint32_t sequence, const OperationDesc
     const PendingCollective& ours = *running.collective;
     if (ours.sequence() != sequence || ours.operation() == operation) continue;
     const Rank self = membership_.job_rank(membership_.rank);
-    return fail(transport::mismatch_status(from, operation, self, ours.operation(), sequence), true);
+    return fail(transport::mismatch_status(from, operation, self, ours.operation(), sequence),
+                true);
   }
 }
 
@@ -104,7 +106,8 @@ Status Group::timed_out(const PendingOperation& operation) const {
 std::string Group::late_ranks(const PendingOperation& operation) const {
   std::string list;
   const auto add = [&](Rank member) {
-    list += fmt::format("{}rank {}", list.empty() ? "" : ", ", membership_.job_rank(member).value());
+    list +=
+        fmt::format("{}rank {}", list.empty() ? "" : ", ", membership_.job_rank(member).value());
   };
   for (const auto& message : messages_) {
     if (message.get() == &operation) add(message->peer);
@@ -129,12 +132,13 @@ Status Group::in_context(const PendingOperation* operation, const Status& cause)
   const int self = membership_.job_rank(membership_.rank).value();
   if (operation == nullptr) return cause.with_context(fmt::format("rank {}", self));
   const bool numbered = operation->sequence() != transport::kPointToPoint;
-  return cause.with_context(fmt::format(
-      "{}{} on rank {}", describe(operation->operation()),
-      numbered ? fmt::format(" #{}", operation->sequence()) : std::string(), self));
+  return cause.with_context(
+      fmt::format("{}{} on rank {}", describe(operation->operation()),
+                  numbered ? fmt::format(" #{}", operation->sequence()) : std::string(), self));
 }
 
-// For the launcher: "all_reduce(sum f32 [1024]) #7" is the last thing it knows of a rank that is killed.
+// For the launcher: "all_reduce(sum f32 [1024]) #7" is the last thing it knows of a rank that is
+// killed.
 void Group::report(const PendingCollective& collective) const {
   const auto& report_activity = engine_->options().report_activity;
   if (!report_activity) return;

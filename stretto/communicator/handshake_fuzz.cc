@@ -4,10 +4,9 @@
 // Feeds both roles of a handshake with arbitrary bytes in arbitrary pieces, from the start or after
 // a genuine hello. Without the key nothing may pass.
 //
-//   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I.
-//   stretto/communicator/handshake_fuzz.cc
-//     stretto/communicator/handshake{,_machine}.cc stretto/communicator/socket.cc stretto/base/*.cc
-//     -lcrypto -lfmt -lspdlog
+//   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I. -DSPDLOG_FMT_EXTERNAL
+//     stretto/communicator/{handshake_fuzz,handshake,handshake_machine,socket}.cc
+//     stretto/base/{check,environment,file_descriptor,log,status}.cc -lcrypto -lfmt -lspdlog
 
 #include <algorithm>
 #include <cstdlib>

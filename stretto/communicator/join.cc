@@ -39,21 +39,18 @@ Result<communicator::ProgressThread> progress_thread(const Environment& environm
 
 Result<std::unique_ptr<communicator::Store>> open_store(const Job& job, Deadline deadline) {
   if (job.launcher == communicator::Launcher::torchrun) {
-    return communicator::connect_torch_store({.host = job.rendezvous_host,
-                                              .port = job.rendezvous_port,
-                                              .prefix = job.store_prefix},
-                                             deadline);
+    return communicator::connect_torch_store(
+        {.host = job.rendezvous_host, .port = job.rendezvous_port, .prefix = job.store_prefix},
+        deadline);
   }
   communicator::Identity self{.rank = job.rank};
-  return communicator::connect_tcp_store({.host = job.rendezvous_host,
-                                          .port = job.rendezvous_port,
-                                          .key = *job.key,
-                                          .self = self},
-                                         deadline);
+  return communicator::connect_tcp_store(
+      {.host = job.rendezvous_host, .port = job.rendezvous_port, .key = *job.key, .self = self},
+      deadline);
 }
 
-// The launcher's key, or, where it made none, one that rank 0 makes and the store hands out. The latter
-// keeps strangers out who cannot read the store.
+// The launcher's key, or, where it made none, one that rank 0 makes and the store hands out. The
+// latter keeps strangers out who cannot read the store.
 Result<JobKey> agree_on_key(const Job& job, communicator::Store& store, Deadline deadline) {
   if (job.key) return *job.key;
   if (job.rank != 0) {
@@ -113,13 +110,13 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
   }
   communicator::Engine::Options engine_options{.progress_thread = *thread,
                                                .local_ranks = mesh->local_ranks};
-  auto board = std::make_shared<communicator::StatusBoard>(
-      communicator::StatusBoard::open(environment));
+  auto board =
+      std::make_shared<communicator::StatusBoard>(communicator::StatusBoard::open(environment));
   if (board->connected()) {
     engine_options.report_activity = [board](std::string_view text) { board->write(text); };
   }
-  auto engine = std::make_shared<communicator::Engine>(std::move(mesh->endpoint),
-                                                       std::move(engine_options));
+  auto engine =
+      std::make_shared<communicator::Engine>(std::move(mesh->endpoint), std::move(engine_options));
   return communicator::ScheduledCommunicator::make_world(
       std::move(engine), {.timeout = options.timeout, .algorithm = algorithm});
 }

@@ -31,9 +31,9 @@ struct JoinOptions {
   const Environment* environment = nullptr;
 };
 
-// Joins the job this process was launched for, by `stretto run` or torchrun; without a launcher, a job
-// of one rank. Blocks until all ranks are connected. STRETTO_LOG=info prints each value with its
-// source. Throws Refused (wrong job key, other version), Timeout (and who is missing),
+// Joins the job this process was launched for, by `stretto run` or torchrun; without a launcher, a
+// job of one rank. Blocks until all ranks are connected. STRETTO_LOG=info prints each value with
+// its source. Throws Refused (wrong job key, other version), Timeout (and who is missing),
 // InvalidArgument (a conflict between two sources, or values that make no sense), SystemError.
 std::unique_ptr<Communicator> join(const JoinOptions& options = {});
 

@@ -61,8 +61,8 @@ bool MappedExecution::advance() {
 bool MappedExecution::read_posts() {
   for (; arrived_ < windows_->of.size(); ++arrived_) {
     const Post& post = windows_->of[arrived_]->posts[(windows_->entered - 1) % 2];
-    // Acquire: pairs with the release in post(). A count beyond ours would be a peer's bug; it cannot
-    // be ahead by two, so the post is that of this operation.
+    // Acquire: pairs with the release in post(). A count beyond ours would be a peer's bug; it
+    // cannot be ahead by two, so the post is that of this operation.
     if (post.entered.load(std::memory_order_acquire) < windows_->entered) return false;
     const OperationDescriptor theirs = post.operation;
     if (!(theirs == call_.operation)) {
@@ -189,9 +189,8 @@ std::vector<Rank> MappedExecution::waiting_for() const {
     const bool late =
         phase_ == Phase::syncing
             ? window.syncs.load(std::memory_order_relaxed) < windows_->syncs
-            : phase_ == Phase::entering &&
-                  window.posts[(windows_->entered - 1) % 2].entered.load(
-                      std::memory_order_relaxed) < windows_->entered;
+            : phase_ == Phase::entering && window.posts[(windows_->entered - 1) % 2].entered.load(
+                                               std::memory_order_relaxed) < windows_->entered;
     if (late) ranks.push_back(static_cast<int>(i));
   }
   return ranks;

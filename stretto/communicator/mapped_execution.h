@@ -15,8 +15,8 @@ namespace stretto::communicator {
 // Runs a plan on memory that all ranks of the group have mapped.
 //
 // A rank enters by posting what it is about to do and where its buffers lie, and reads everybody's
-// posts. So all ranks know, without a further exchange, whether they agree (else: mismatch, with both
-// calls) and whether all buffers are registered: then they run the direct plan, on the buffers
+// posts. So all ranks know, without a further exchange, whether they agree (else: mismatch, with
+// both calls) and whether all buffers are registered: then they run the direct plan, on the buffers
 // themselves, else the staged plan, through the windows.
 class MappedExecution : public Execution {
  public:
@@ -63,9 +63,9 @@ class MappedExecution : public Execution {
   Call call_;
   Phase phase_ = Phase::ended;
   Status status_;
-  std::vector<std::byte*> inputs_;   // Per rank: its input in this process; direct runs only.
+  std::vector<std::byte*> inputs_;  // Per rank: its input in this process; direct runs only.
   std::vector<std::byte*> outputs_;
-  std::size_t arrived_ = 0;          // Members known to have entered, or to have reached the sync.
+  std::size_t arrived_ = 0;  // Members known to have entered, or to have reached the sync.
   bool all_registered_ = false;
   std::uint32_t segment_ = 0;
   std::size_t next_step_ = 0;

@@ -22,8 +22,8 @@ namespace stretto::communicator {
 namespace {
 
 // Joining, in three exchanges through the store: cards (who is where), which Unix connections have
-// succeeded, and TCP ports for the rest. In each pair the higher rank connects, so rank 0 only accepts
-// and nobody waits in a circle.
+// succeeded, and TCP ports for the rest. In each pair the higher rank connects, so rank 0 only
+// accepts and nobody waits in a circle.
 class Joiner {
  public:
   Joiner(Store& store, const MeshOptions& options, Deadline deadline)
@@ -86,10 +86,11 @@ Result<std::string> local_address_towards(const std::string& host, int port) {
 
 // M5 of the error texts: who is missing, where everybody was to meet, what to try.
 Status missing_status(const std::vector<int>& missing, int size, const Store& store) {
-  return status_of(StatusCode::timeout,
-                   "{} of {} ranks never came: {}. Met at the store of {}; their hosts must be able to "
-                   "reach it",
-                   missing.size(), size, fmt::join(missing, ", "), store.describe());
+  return status_of(
+      StatusCode::timeout,
+      "{} of {} ranks never came: {}. Met at the store of {}; their hosts must be able to "
+      "reach it",
+      missing.size(), size, fmt::join(missing, ", "), store.describe());
 }
 
 Result<Mesh> Joiner::join() {
@@ -122,12 +123,11 @@ Status Joiner::exchange_cards() {
     card.unix_name = unix_name_;
     std::set<int> higher;
     for (int r = options_.rank + 1; r < options_.size; ++r) higher.insert(r);
-    unix_acceptor_ = std::make_unique<Acceptor>(
-        Acceptor::Options{.listener = std::move(*listener),
-                          .key = options_.key,
-                          .purpose = Purpose::mesh_unix,
-                          .self = self_,
-                          .expected = std::move(higher)});
+    unix_acceptor_ = std::make_unique<Acceptor>(Acceptor::Options{.listener = std::move(*listener),
+                                                                  .key = options_.key,
+                                                                  .purpose = Purpose::mesh_unix,
+                                                                  .self = self_,
+                                                                  .expected = std::move(higher)});
   } else {
     card.unix_name = "none";
   }
@@ -145,8 +145,8 @@ Status Joiner::exchange_cards() {
 bool Joiner::same_network(int rank) const {
   const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
   const RankCard& other = cards_[static_cast<std::size_t>(rank)];
-  return own.machine == other.machine && own.network == other.network &&
-         own.unix_name != "none" && other.unix_name != "none";
+  return own.machine == other.machine && own.network == other.network && own.unix_name != "none" &&
+         other.unix_name != "none";
 }
 
 std::string Joiner::why_not_shared(int rank) const {
@@ -158,8 +158,8 @@ std::string Joiner::why_not_shared(int rank) const {
   return "the Unix socket could not be connected";
 }
 
-// Connects to the lower ranks, tells the higher ones which connections have succeeded, and learns the same
-// from them: both ends of a pair then know where to go on.
+// Connects to the lower ranks, tells the higher ones which connections have succeeded, and learns
+// the same from them: both ends of a pair then know where to go on.
 Status Joiner::connect_unix() {
   std::string succeeded;
   for (int r = 0; r < options_.rank; ++r) {

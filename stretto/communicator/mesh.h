@@ -18,8 +18,8 @@ struct MeshOptions {
   // Goes before every key in the store.
   std::string prefix;
   bool shared_memory = true;
-  // The host and port of the store: the address from which this rank reaches them is the one it listens
-  // on, if it must.
+  // The host and port of the store: the address from which this rank reaches them is the one it
+  // listens on, if it must.
   std::string rendezvous_host;
   int rendezvous_port = 0;
   std::uint64_t configuration = 0;  // Hash of settings that must be equal on all ranks.
@@ -30,12 +30,12 @@ struct Mesh {
   int local_ranks = 1;  // On this machine, this one included, however they are connected.
 };
 
-// Connects this rank to every other: over a Unix socket and shared memory where both succeed, over TCP
-// elsewhere, and logs which and why. Every connection is authenticated. No port or socket name is left
-// open afterwards; on one machine no TCP port is opened at all.
+// Connects this rank to every other: over a Unix socket and shared memory where both succeed, over
+// TCP elsewhere, and logs which and why. Every connection is authenticated. No port or socket name
+// is left open afterwards; on one machine no TCP port is opened at all.
 //
-// Blocks until all are connected. Fails with timeout, naming the ranks that never came and the store;
-// with refused where a rank has another key, version or configuration.
+// Blocks until all are connected. Fails with timeout, naming the ranks that never came and the
+// store; with refused where a rank has another key, version or configuration.
 Result<Mesh> connect_mesh(Store& store, const MeshOptions& options, Deadline deadline);
 
 }  // namespace stretto::communicator

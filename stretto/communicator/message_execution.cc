@@ -16,10 +16,7 @@ constexpr std::size_t kLanesMax = 4;
 
 MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
                                    transport::Transport& transport)
-    : plan_(std::move(plan)),
-      membership_(&membership),
-      transport_(&transport),
-      local_(*plan_) {
+    : plan_(std::move(plan)), membership_(&membership), transport_(&transport), local_(*plan_) {
   const std::size_t steps = plan_->schedule().steps.size();
   lanes_.resize(std::min<std::size_t>(kLanesMax, plan_->segment_count()));
   scratch_.resize(lanes_.size() * plan_->scratch_bytes());
@@ -112,9 +109,10 @@ void MessageExecution::post(Lane& lane, std::int32_t index) {
     const schedule::Buffer buffer = places.front().slot.buffer;
     std::byte* scratch = lane.scratch + range.offset_bytes;
     if (sends) {
-      const std::byte* from = buffer == schedule::Buffer::input    ? call_.input + range.offset_bytes
-                              : buffer == schedule::Buffer::output ? call_.output + range.offset_bytes
-                                                                   : scratch;
+      const std::byte* from = buffer == schedule::Buffer::input ? call_.input + range.offset_bytes
+                              : buffer == schedule::Buffer::output
+                                  ? call_.output + range.offset_bytes
+                                  : scratch;
       request.outgoing = {from, range.bytes()};
     } else {
       std::byte* to =

@@ -13,10 +13,10 @@ namespace stretto::communicator {
 
 // Runs a plan whose steps are messages.
 //
-// A chunk is cut into segments; each segment runs the whole list of steps in a lane of its own, with
-// scratch of its own, and a few lanes are in flight at a time. So while one segment is on the wire
-// another is reduced, and algorithms need not know. Within a lane a step starts when the steps it depends
-// on have ended (schedule/dependencies.h).
+// A chunk is cut into segments; each segment runs the whole list of steps in a lane of its own,
+// with scratch of its own, and a few lanes are in flight at a time. So while one segment is on the
+// wire another is reduced, and algorithms need not know. Within a lane a step starts when the steps
+// it depends on have ended (schedule/dependencies.h).
 class MessageExecution final : public Execution, private transport::RequestOwner {
  public:
   MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,

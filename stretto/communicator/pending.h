@@ -11,8 +11,8 @@
 
 namespace stretto::communicator {
 
-// An operation between its submission and its end: what Work holds. Belongs to a group until it ends;
-// Works may outlive the group.
+// An operation between its submission and its end: what Work holds. Belongs to a group until it
+// ends; Works may outlive the group.
 class PendingOperation : public Operation {
  public:
   explicit PendingOperation(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}

@@ -37,7 +37,8 @@ Plan::Plan(schedule::Schedule steps, const Options& options)
   for (std::size_t c = 0; c + 1 < chunk_begin_.size(); ++c) {
     longest = std::max(longest, chunk_begin_[c + 1] - chunk_begin_[c]);
   }
-  // One segment even where there is nothing to move: its empty messages find out ranks that disagree.
+  // One segment even where there is nothing to move: its empty messages find out ranks that
+  // disagree.
   segment_count_ = static_cast<std::uint32_t>(
       std::max<std::size_t>(1, (longest + segment_elements_ - 1) / segment_elements_));
   segment_elements_ = std::min(segment_elements_, std::max<std::size_t>(1, longest));
@@ -67,8 +68,8 @@ void Plan::lay_out_chunks() {
   }
 }
 
-// The first element of the whole buffer that the rank's input or output holds: not 0 where it is one
-// shard.
+// The first element of the whole buffer that the rank's input or output holds: not 0 where it is
+// one shard.
 std::size_t Plan::first_element(const schedule::Place& place) const {
   const bool shard = place.slot.buffer == schedule::Buffer::input
                          ? operation_.collective == Collective::all_gather

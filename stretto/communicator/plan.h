@@ -14,8 +14,8 @@
 
 namespace stretto::communicator {
 
-// A schedule bound to a size and a type: which bytes each slot is, segment by segment. Built once per
-// kind of operation and cached; it knows no addresses, so it serves every call of that kind.
+// A schedule bound to a size and a type: which bytes each slot is, segment by segment. Built once
+// per kind of operation and cached; it knows no addresses, so it serves every call of that kind.
 // Immutable; any thread may read it.
 class Plan {
  public:
@@ -33,8 +33,8 @@ class Plan {
   // 1, or the number of ranks where the operation is a mean.
   int divisor() const { return divisor_; }
 
-  // Where a place's bytes of one segment begin (in that rank's buffer; scratch: in the scratch memory
-  // of one lane) and how many elements of which type they are.
+  // Where a place's bytes of one segment begin (in that rank's buffer; scratch: in the scratch
+  // memory of one lane) and how many elements of which type they are.
   struct Range {
     std::size_t offset_bytes = 0;
     std::size_t count = 0;

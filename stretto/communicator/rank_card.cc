@@ -17,7 +17,8 @@ namespace {
 constexpr std::string_view kTitle = "stretto card 1";
 constexpr std::size_t kFieldBytesMax = 128;
 
-// A field that could not be read is a value like any other: ranks that both lack it try a Unix socket.
+// A field that could not be read is a value like any other: ranks that both lack it try a Unix
+// socket.
 std::string first_line(const char* path) {
   std::ifstream file(path);
   std::string line;
@@ -67,10 +68,10 @@ Result<RankCard> parse_card(std::string_view text) {
   text.remove_prefix(kTitle.size() + 1);
   RankCard card;
   std::string pid;
-  for (const auto& [field, value] : {std::pair("machine", &card.machine),
-                                     std::pair("network", &card.network),
-                                     std::pair("node", &card.node), std::pair("pid", &pid),
-                                     std::pair("unix", &card.unix_name)}) {
+  for (const auto& [field, value] :
+       {std::pair("machine", &card.machine), std::pair("network", &card.network),
+        std::pair("node", &card.node), std::pair("pid", &pid),
+        std::pair("unix", &card.unix_name)}) {
     Result<std::string> taken = take_field(text, field);
     if (!taken.ok()) return taken.status();
     *value = std::move(*taken);

@@ -15,7 +15,8 @@ namespace {
 constexpr std::uint64_t kWorldGroup = 1;
 
 // Ranks that make the same groups in the same order give them the same numbers, without asking.
-std::uint64_t group_number(std::uint64_t parent, std::uint64_t made, const std::vector<Rank>& ranks) {
+std::uint64_t group_number(std::uint64_t parent, std::uint64_t made,
+                           const std::vector<Rank>& ranks) {
   std::uint64_t number = Random(parent).next() ^ Random(made).next();
   for (const Rank rank : ranks) {
     number = Random(number ^ static_cast<std::uint64_t>(rank.value())).next();
@@ -107,8 +108,7 @@ Status ScheduledCommunicator::share_windows() {
   }
   std::vector<WindowNotice> notices(members.size());
   STRETTO_RETURN_IF_ERROR(
-      all_gather(bytes_view(&notice, 1), bytes_view(notices.data(), notices.size()))
-          .wait_status());
+      all_gather(bytes_view(&notice, 1), bytes_view(notices.data(), notices.size())).wait_status());
   const bool all = std::all_of(notices.begin(), notices.end(),
                                [](const WindowNotice& n) { return n.reaches_all != 0; });
   if (!all) return {};
@@ -126,8 +126,9 @@ Status ScheduledCommunicator::share_windows() {
   if (!engine_->drive(map_all, deadline(std::nullopt))) {
     return status_of(StatusCode::timeout, "the shared memory of a rank of the group never arrived");
   }
+  // A rank may leave the group at once; its window must not go before everybody has mapped it.
+  STRETTO_RETURN_IF_ERROR(barrier({}).wait_status());
   const auto held = engine_->lock();
-  if (!group_->failure().ok()) return group_->failure();
   group_->use_windows(std::move(windows));
   return {};
 }
@@ -233,8 +234,8 @@ Work ScheduledCommunicator::barrier(const BarrierOptions& options) {
 Work ScheduledCommunicator::submit_message(Group::Message message,
                                            const std::optional<Duration>& timeout) {
   check(message.peer >= 0 && message.peer < size() && message.peer != rank(),
-        fmt::format("send/recv on rank {}: rank {} is not one of the other {} ranks", rank().value(),
-                    message.peer.value(), size() - 1));
+        fmt::format("send/recv on rank {}: rank {} is not one of the other {} ranks",
+                    rank().value(), message.peer.value(), size() - 1));
   check(message.tag >= 0, fmt::format("send/recv: tag {} is negative", message.tag));
   message.deadline = deadline(timeout);
   const auto held = engine_->lock();

@@ -28,13 +28,18 @@ std::string names(Collective collective, bool mapped) {
 const Algorithm* Selector::cheapest(const OperationDescriptor& operation) const {
   const Algorithm* best = nullptr;
   double best_seconds = 0;
+  const std::size_t element_bytes = size_bytes(operation.dtype);
+  const schedule::CostQuery query{
+      .bytes = operation.count * element_bytes,
+      .segment_bytes = 0,
+      .partial_scale =
+          static_cast<int>(size_bytes(accumulation_dtype(operation.dtype)) / element_bytes),
+      .link = link_};
   for (const Algorithm* candidate :
        schedule::algorithms_for(operation.collective, Access::messages)) {
     // Any other order would make the bits depend on the algorithm.
     if (candidate->order == schedule::Order::fixed) continue;
-    const schedule::Cost cost = schedule::cost(
-        *candidate, rank_count_,
-        {.bytes = operation.count * size_bytes(operation.dtype), .segment_bytes = 0, .link = link_});
+    const schedule::Cost cost = schedule::cost(*candidate, rank_count_, query);
     if (best == nullptr || cost.seconds < best_seconds) {
       best = candidate;
       best_seconds = cost.seconds;
@@ -64,8 +69,9 @@ Result<Choice> Selector::choose(const OperationDescriptor& operation, std::strin
     }
   }
   if (choice.messages != nullptr) return choice;
-  return status_of(StatusCode::invalid_argument, "there is no algorithm \"{}\" for {} here; there are: {}",
-                   wanted, name(collective), names(collective, mapped));
+  return status_of(StatusCode::invalid_argument,
+                   "there is no algorithm \"{}\" for {} here; there are: {}", wanted,
+                   name(collective), names(collective, mapped));
 }
 
 }  // namespace stretto::communicator

@@ -23,14 +23,14 @@ struct Choice {
   const schedule::Algorithm* staged = nullptr;
 };
 
-// Chooses algorithms. Every rank must choose alike, so the choice rests only on what all ranks know:
-// the operation, the number of ranks, and the kind of the group's links.
+// Chooses algorithms. Every rank must choose alike, so the choice rests only on what all ranks
+// know: the operation, the number of ranks, and the kind of the group's links.
 class Selector {
  public:
   Selector(int rank_count, schedule::LinkCost link) : rank_count_(rank_count), link_(link) {}
 
-  // The algorithm called `wanted`, or the cheapest that keeps the canonical order. `mapped`: all ranks of
-  // the group have mapped each other's windows. Fails with a list of what is possible.
+  // The algorithm called `wanted`, or the cheapest that keeps the canonical order. `mapped`: all
+  // ranks of the group have mapped each other's windows. Fails with a list of what is possible.
   Result<Choice> choose(const OperationDescriptor& operation, std::string_view wanted,
                         bool mapped) const;
 

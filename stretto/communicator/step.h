@@ -11,8 +11,8 @@
 
 namespace stretto::communicator {
 
-// Carries out the steps of a plan that need no waiting: reduce and copy. Holds the operand lists, so
-// that a step allocates nothing.
+// Carries out the steps of a plan that need no waiting: reduce and copy. Holds the operand lists,
+// so that a step allocates nothing.
 class LocalSteps {
  public:
   explicit LocalSteps(const Plan& plan);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <deque>
 #include <exception>
@@ -77,6 +78,7 @@ class Server : public StoreServer {
   }
 
   int port() const override { return port_; }
+  std::size_t client_count() const override { return client_count_; }
 
  private:
   void serve();
@@ -106,6 +108,7 @@ class Server : public StoreServer {
   FileDescriptor epoll_;
   FileDescriptor stop_;
   std::thread thread_;
+  std::atomic<std::size_t> client_count_ = 0;
 
   // All below belongs to the thread.
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;
@@ -190,6 +193,7 @@ void Server::add(FileDescriptor fd) {
   connection->handshake_deadline = Deadline::after(options_.handshake_timeout);
   handshakes_.push_back(number);
   connections_.emplace(number, std::move(connection));
+  client_count_ = connections_.size();
 }
 
 void Server::pause_listening() {
@@ -373,6 +377,7 @@ void Server::drop(int fd, const Status& why) {
   }
   // Closing it also takes it out of the epoll set.
   connections_.erase(found);
+  client_count_ = connections_.size();
 }
 
 Status Server::watch(int operation, int fd, std::uint32_t events) {

@@ -38,6 +38,8 @@ class StoreServer {
   virtual ~StoreServer() = default;
 
   virtual int port() const = 0;
+  // How many connections are open. Any thread.
+  virtual std::size_t client_count() const = 0;
 };
 
 }  // namespace stretto::communicator

@@ -179,6 +179,9 @@ TEST_F(StoreServerTest, AWaiterThatLeavesIsForgotten) {
   }
   EXPECT_TRUE(store->set("later", "now", soon()).ok());
   EXPECT_EQ(store->get("later", soon()).or_throw(), "now");
+  // A reply to a waiter that has left would now be taken for the next one's.
+  EXPECT_TRUE(store->set("other", "x", soon()).ok());
+  EXPECT_EQ(store->get("other", soon()).or_throw(), "x");
 }
 
 TEST_F(StoreServerTest, ClientsLearnThatTheServerHasEnded) {
@@ -191,6 +194,18 @@ TEST_F(StoreServerTest, ClientsLearnThatTheServerHasEnded) {
   const auto value = store->get("never", soon());
   EXPECT_EQ(value.status().code(), StatusCode::peer_lost);
   end.join();
+}
+
+TEST_F(StoreServerTest, CountsItsClients) {
+  start();
+  EXPECT_EQ(server_->client_count(), 0u);
+  auto one = client();
+  const auto other = client();
+  EXPECT_EQ(server_->client_count(), 2u);
+  one.reset();
+  const Deadline deadline = soon();
+  while (server_->client_count() == 2 && !deadline.passed()) std::this_thread::yield();
+  EXPECT_EQ(server_->client_count(), 1u);
 }
 
 TEST_F(StoreServerTest, ServesManyClientsAtOnce) {

@@ -19,8 +19,8 @@ struct ThreadRanksOptions {
   std::string algorithm = {};
 };
 
-// A job whose ranks are threads of this process: communicator r is for the thread of rank r. The thing
-// to write tests with; nothing has to be launched. Blocks until done.
+// A job whose ranks are threads of this process: communicator r is for the thread of rank r. The
+// thing to write tests with; nothing has to be launched. Blocks until done.
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(const ThreadRanksOptions& options);
 
 }  // namespace stretto

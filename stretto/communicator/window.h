@@ -14,19 +14,20 @@
 
 namespace stretto::communicator {
 
-// What a rank tells the others of a group when it enters an operation on mapped memory. Two of them,
-// used in turn: a rank enters operation s + 2 only when all have entered s + 1, hence have read s.
+// What a rank tells the others of a group when it enters an operation on mapped memory. Two of
+// them, used in turn: a rank enters operation s + 2 only when all have entered s + 1, hence have
+// read s.
 struct Post {
   // Operations entered, counted from 1. Written last (release), read first (acquire).
   alignas(64) std::atomic<std::uint64_t> entered{0};
   OperationDescriptor operation;
-  transport::RemoteAddress input;   // Region 0: private memory.
+  transport::RemoteAddress input;  // Region 0: private memory.
   transport::RemoteAddress output;
 };
 static_assert(sizeof(Post) == 64, "one cache line");
 
-// The memory of one rank of a group that all its ranks have mapped: posts, the count of syncs, and two
-// halves of staging for callers' private buffers.
+// The memory of one rank of a group that all its ranks have mapped: posts, the count of syncs, and
+// two halves of staging for callers' private buffers.
 struct Window {
   Post posts[2];
   // Syncs reached by this rank since the group began. By its owner only.
@@ -41,16 +42,16 @@ struct Window {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free,
               "atomics in shared memory must not hide a lock of one process");
 
-// The windows of a group, in this rank's address space, and what has to be counted from one operation to
-// the next. Zeroed memory is a fresh window.
+// The windows of a group, in this rank's address space, and what has to be counted from one
+// operation to the next. Zeroed memory is a fresh window.
 struct Windows {
   transport::Transport::Region own;  // Keeps this rank's window mapped.
   std::vector<Window*> of;           // Per rank of the group.
   // Keeps the others' windows mapped: a rank may leave while another still reads what it staged.
   std::vector<std::shared_ptr<void>> held;
-  std::uint64_t entered = 0;         // Operations on these windows that this rank has entered.
-  std::uint64_t syncs = 0;           // Syncs that this rank has reached.
-  std::uint64_t staging_turn = 0;    // Segments staged so far; decides which half is used.
+  std::uint64_t entered = 0;       // Operations on these windows that this rank has entered.
+  std::uint64_t syncs = 0;         // Syncs that this rank has reached.
+  std::uint64_t staging_turn = 0;  // Segments staged so far; decides which half is used.
 };
 
 }  // namespace stretto::communicator

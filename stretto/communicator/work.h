@@ -23,8 +23,8 @@ class Operation {
 };
 }  // namespace communicator
 
-// An operation in flight. The buffers given to the operation belong to it until it is done: they must
-// stay alive, must not be written, and an output must not be read.
+// An operation in flight. The buffers given to the operation belong to it until it is done: they
+// must stay alive, must not be written, and an output must not be read.
 //
 // Move-only. One thread at a time may use a Work; different Works of one communicator may be waited
 // for on different threads. Destroying a Work that is not done waits for it, within the operation's
@@ -41,8 +41,8 @@ class [[nodiscard]] Work {
 
   // Whether the operation has ended, well or badly. Does not block.
   bool done();
-  // Blocks until the operation has ended. Throws what made it fail: PeerLost, Timeout, Mismatch, ...
-  // Afterwards, called again, says the same.
+  // Blocks until the operation has ended. Throws what made it fail: PeerLost, Timeout, Mismatch,
+  // ... Afterwards, called again, says the same.
   void wait();
   // The same, as a value.
   Status wait_status();

@@ -10,8 +10,9 @@
 namespace stretto::kernel {
 
 // memcpy with a choice of store: the buffers do not overlap, need no alignment, and may be null if
-// `bytes` is 0. `automatic` goes past the cache if both buffers together do not fit into it. When
-// it returns, a release store publishes the bytes, whichever way they were written. Any thread.
+// `bytes` is 0. `automatic` goes past the cache if both buffers together are more than half of the
+// last-level cache. However the bytes were written, a release store after the call publishes them.
+// Never blocks; any thread.
 void copy(void* to, const void* from, std::size_t bytes, Store store = Store::automatic);
 
 }  // namespace stretto::kernel

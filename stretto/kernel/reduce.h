@@ -21,11 +21,13 @@ struct Input {
   DType dtype = DType::f32;
 };
 
-// How results are written.
+// How results are written. However it is, a release store after the call publishes them.
 enum class Store {
-  automatic,     // Through the cache unless the call moves more than the last-level cache holds.
+  automatic,     // Through the cache, unless the call moves more than half of the last-level cache
+                 // and has an output that is not an input.
   cached,        // Ordinary stores.
-  non_temporal,  // Past the cache: right for data that nobody reads soon.
+  non_temporal,  // Past the cache: right for data that nobody reads soon. Outputs that do not share
+                 // their place in a cache line are written with ordinary stores.
 };
 
 struct Reduction {
@@ -46,16 +48,21 @@ struct Reduction {
 // ((0 1)(2 3))((4 5)6) for seven inputs, and an aligned group of 2^k inputs is one subtree, which
 // is why algorithms that exchange partial results reach the same bits as this function does in one
 // go. f16 and bf16 are widened to f32, combined in f32 and rounded (to nearest, ties to even) once,
-// when the output is written. The left operand's NaN wins if both are NaN. Integers wrap; their
-// division rounds towards zero. Same bits on every SIMD target.
+// when the output is written. Integers wrap; their division rounds towards zero. A bool that is not
+// zero is true, and is written as one.
+//
+// Same bits on every SIMD target, NaN included: the left operand's NaN wins if both are NaN. Sum
+// and product make it quiet; min and max return an operand as it is, the left one if both are
+// equal, as zeros of different sign are. One input, same dtype, no divisor: a copy of its bits.
 //
 // An output may be one of the inputs (same address, same dtype). Buffers may not overlap otherwise.
 // No alignment is asked beyond that of the element. Never allocates, never blocks; any thread.
-// Fails (invalid_argument) if the operation has no meaning for the dtype or a dtype is neither
-// `dtype` nor its accumulation dtype; then nothing is written.
+// Fails (invalid_argument) if the operation has no meaning for the dtype, a dtype is neither
+// `dtype` nor its accumulation dtype, there is no input or no output, or the divisor is below 1, or
+// not 1 for bool; then nothing is written.
 Status reduce(const Reduction& reduction);
 
-// The SIMD targets that this machine can run, best first ("AVX3_ZEN4", "AVX2", "SSE2", ...); and a
+// The SIMD targets that this machine can run, best first ("AVX3", "AVX2", "SSE4", "SCALAR"); and a
 // way for tests to run on one of them. An empty name gives the choice back. Not for production: it
 // affects all threads.
 std::vector<std::string_view> available_targets();

@@ -92,8 +92,9 @@ T random_number(Random& random) {
     value = oracle::narrow_to_bfloat16(static_cast<float>(number));
   } else if constexpr (std::is_floating_point_v<T>) {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
-    const T specials[] = {T{0}, -T{0}, kInfinity, -kInfinity, std::numeric_limits<T>::denorm_min()};
-    value = bits % 16 < 5 ? specials[bits % 16] : static_cast<T>(number);
+    constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
+    const T specials[] = {T{0}, -T{0}, kInfinity, -kInfinity, kNan, -kNan};
+    value = bits % 32 < 6 ? specials[bits % 32] : static_cast<T>(number);
   } else {
     value = static_cast<T>(static_cast<std::int64_t>(number));
   }

@@ -13,7 +13,8 @@ namespace stretto::kernel {
 // first call; 32 MiB where the system does not tell.
 std::size_t last_level_cache_bytes();
 
-// Whether a call that moves `bytes` (what it reads and what it writes) stores past the cache.
+// Whether a call that moves `bytes` (what it reads and what it writes, in different places) stores
+// past the cache.
 bool is_non_temporal(Store store, std::size_t bytes);
 
 }  // namespace stretto::kernel

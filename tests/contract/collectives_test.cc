@@ -21,7 +21,8 @@ using Bytes = std::vector<std::byte>;
 // Element `index` of rank `rank`: small numbers, none of which is exactly a sum of others in f16.
 void fill(View view, int rank) {
   for (std::size_t i = 0; i < view.count; ++i) {
-    const double value = 0.37 * static_cast<double>((i * 7 + static_cast<std::size_t>(rank) * 13) % 41) - 5;
+    const double value =
+        0.37 * static_cast<double>((i * 7 + static_cast<std::size_t>(rank) * 13) % 41) - 5;
     std::byte* at = view.data + i * size_bytes(view.dtype);
     const auto put = [&](auto number) { std::memcpy(at, &number, sizeof(number)); };
     switch (view.dtype) {
@@ -32,10 +33,12 @@ void fill(View view, int rank) {
         put(value);
         break;
       case DType::f16:  // Any finite pattern will do: the oracle reads the same bits.
-        put(static_cast<std::uint16_t>(0x3000 + (i * 37 + static_cast<std::size_t>(rank) * 101) % 0x0fff));
+        put(static_cast<std::uint16_t>(0x3000 +
+                                       (i * 37 + static_cast<std::size_t>(rank) * 101) % 0x0fff));
         break;
       case DType::bf16:
-        put(static_cast<std::uint16_t>(0x3f00 + (i * 37 + static_cast<std::size_t>(rank) * 101) % 0x00ff));
+        put(static_cast<std::uint16_t>(0x3f00 +
+                                       (i * 37 + static_cast<std::size_t>(rank) * 101) % 0x00ff));
         break;
       case DType::i32:
         put(static_cast<std::int32_t>(value * 1000));
@@ -87,7 +90,8 @@ struct Case {
 
 std::string describe_case(const Case& c) {
   return std::to_string(c.ranks) + " ranks, " + (c.algorithm.empty() ? "chosen" : c.algorithm) +
-         (c.shared_memory ? ", shared memory" : ", messages") + (c.registered ? ", registered" : "");
+         (c.shared_memory ? ", shared memory" : ", messages") +
+         (c.registered ? ", registered" : "");
 }
 
 // Owns a buffer that is registered or not.
@@ -116,16 +120,16 @@ bool exists(Collective collective, const std::string& algorithm) {
          schedule::find_algorithm(collective, Access::mapped, algorithm) != nullptr;
 }
 
-void check_all_reduce(Communicator& comm, const Case& c, std::size_t count, DType dtype, ReduceOp op,
-                      const Bytes& expected) {
+void check_all_reduce(Communicator& comm, const Case& c, std::size_t count, DType dtype,
+                      ReduceOp op, const Bytes& expected) {
   const Bytes mine = input_of(comm.rank().value(), count, dtype);
   const std::string where = describe_case(c) + " all_reduce " + std::string(name(op)) + " " +
                             std::string(name(dtype)) + " " + std::to_string(count);
   const AllReduceOptions options{.op = op, .algorithm = c.algorithm};
   Owned input(comm, mine, c.registered);
   Owned output(comm, Bytes(mine.size(), std::byte{0x5a}), c.registered);
-  comm.all_reduce(ConstView(input.bytes.data(), count, dtype), View(output.bytes.data(), count, dtype),
-                  options)
+  comm.all_reduce(ConstView(input.bytes.data(), count, dtype),
+                  View(output.bytes.data(), count, dtype), options)
       .wait();
   // A ring combines in another order, so floating point may differ in the last bits.
   const bool exact = c.algorithm != "ring" || !is_floating_point(dtype);
@@ -185,7 +189,8 @@ TEST_P(Collectives, EqualTheSerialOracle) {
   const Case& c = GetParam();
   auto ranks = make_thread_ranks({.size = c.ranks, .shared_memory = c.shared_memory});
   const auto p = static_cast<std::size_t>(c.ranks);
-  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, p - 1, p, p + 1, std::size_t{97}}) {
+  for (const std::size_t count :
+       {std::size_t{0}, std::size_t{1}, p - 1, p, p + 1, std::size_t{97}}) {
     for (int d = 0; d < kDTypeCount; ++d) {
       for (int o = 0; o < kReduceOpCount; ++o) {
         const auto dtype = static_cast<DType>(d);

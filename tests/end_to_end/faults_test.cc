@@ -101,14 +101,13 @@ TEST_P(Faults, AStoppedRankCostsTimeAndNotTheJob) {
 
 INSTANTIATE_TEST_SUITE_P(
     , Faults,
-    ::testing::Values(Setting{"registered", "registered", "2000000", {}},
-                      Setting{"private_large", "private", "2000000", {}},
-                      Setting{"private_small", "private", "100", {}},
-                      Setting{"barrier", "barrier", "0", {}},
-                      Setting{"tcp_large", "private", "2000000", {{"STRETTO_TRANSPORT", "tcp"}}},
-                      Setting{"tcp_small", "private", "100", {{"STRETTO_TRANSPORT", "tcp"}}},
-                      Setting{"messages_over_shm", "private", "200000",
-                              {{"STRETTO_ALGORITHM", "direct"}}}),
+    ::testing::Values(
+        Setting{"registered", "registered", "2000000", {}},
+        Setting{"private_large", "private", "2000000", {}},
+        Setting{"private_small", "private", "100", {}}, Setting{"barrier", "barrier", "0", {}},
+        Setting{"tcp_large", "private", "2000000", {{"STRETTO_TRANSPORT", "tcp"}}},
+        Setting{"tcp_small", "private", "100", {{"STRETTO_TRANSPORT", "tcp"}}},
+        Setting{"messages_over_shm", "private", "200000", {{"STRETTO_ALGORITHM", "direct"}}}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(FaultsLeaveNothing, NoSharedMemoryFileOutlivesAKilledJob) {

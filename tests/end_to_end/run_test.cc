@@ -204,7 +204,7 @@ TEST(Run, RanksMeetInItsStore) {
             (std::multiset<std::string>{"[0] met 3", "[1] met 3", "[2] met 3"}));
 }
 
-TEST(Run, RanksOfTwoLaunchersMeet) {
+TEST(Run, RanksOfTwoLaunchersMeetAlthoughThoseAtTheStoreEndFirst) {
   const Variables key{{"STRETTO_JOB_KEY", run({"run", "--print-job-key"}).output.substr(0, 64)}};
   // A port that was free a moment ago.
   const int port = [] {
@@ -223,7 +223,7 @@ TEST(Run, RanksOfTwoLaunchersMeet) {
                      "127.0.0.1:" + std::to_string(port),
                      "--",
                      kStoreRank,
-                     "meet"};
+                     "late"};
   };
   Tool second(launcher(1), key);
   const Ended first = run(launcher(0), key);

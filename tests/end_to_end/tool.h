@@ -25,6 +25,9 @@
 // Starts the built `stretto` program and watches it, as a person at a terminal would.
 namespace stretto::testing {
 
+// The built program; defined in tool.cc, which CMake tells.
+extern const char* const kToolPath;
+
 using Arguments = std::vector<std::string>;
 using Variables = std::map<std::string, std::string>;
 
@@ -85,7 +88,7 @@ class Tool {
     int errors[2];
     EXPECT_EQ(::pipe2(output, O_CLOEXEC), 0);
     EXPECT_EQ(::pipe2(errors, O_CLOEXEC), 0);
-    arguments.insert(arguments.begin(), STRETTO_TOOL);
+    arguments.insert(arguments.begin(), kToolPath);
     std::vector<char*> pointers;
     for (std::string& argument : arguments) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
@@ -95,7 +98,7 @@ class Tool {
       for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
       ::dup2(output[1], STDOUT_FILENO);
       ::dup2(errors[1], STDERR_FILENO);
-      ::execv(STRETTO_TOOL, pointers.data());
+      ::execv(kToolPath, pointers.data());
       ::_exit(99);
     }
     ::close(output[1]);

@@ -74,6 +74,7 @@ class Job {
   void handle(int signal);
   void advance();
   void enter(Stage stage, Deadline until);
+  void linger(const JobOutcome& outcome);
 
   const LaunchOptions& options_;
   const Signals& signals_;
@@ -162,7 +163,19 @@ JobOutcome Job::run() {
   if (const auto kills = out_of_memory_kills(); kills && kills_before_) {
     outcome.out_of_memory_kills = *kills - *kills_before_;
   }
+  linger(outcome);
   return outcome;
+}
+
+void Job::linger(const JobOutcome& outcome) {
+  if (rendezvous_.server == nullptr || outcome.exit_status() != 0) return;
+  constexpr Duration kLookAgain = std::chrono::milliseconds(20);
+  const Deadline deadline = Deadline::after(options_.linger_time);
+  while (rendezvous_.server->client_count() > 0 && !deadline.passed()) {
+    // Somebody who wants the launcher to end shall not have to wait for other hosts.
+    const std::optional<int> signal = signals_.wait(Deadline::after(kLookAgain));
+    if (signal && *signal != SIGCHLD) return;
+  }
 }
 
 void Job::handle(int signal) {

@@ -32,6 +32,9 @@ struct LaunchOptions {
   Duration settle_time = std::chrono::seconds(2);
   // How long after SIGTERM they get SIGKILL.
   Duration grace_time = std::chrono::seconds(5);
+  // How long the store of launcher 0 outlives the ranks of its own host when all went well: ranks
+  // of other hosts may still be reading where their peers are.
+  Duration linger_time = std::chrono::seconds(30);
   bool prefix = true;
   bool json = false;
 

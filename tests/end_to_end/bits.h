@@ -1,0 +1,39 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "stretto/base/random.h"
+#include "stretto/communicator/communicator.h"
+
+namespace stretto::testing {
+
+// A hash over the results of all-reduces of many sizes and types, by one algorithm (empty: chosen).
+// It must not depend on the transport, nor on the algorithm as long as that is canonical.
+inline std::uint64_t hash_of_all_reduces(Communicator& comm, const std::string& algorithm,
+                                         bool registered) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::size_t count : {0u, 1u, 7u, 1000u, 20011u, 400009u}) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32}) {
+      std::vector<std::byte> own(count * size_bytes(dtype));
+      Memory memory = comm.allocate_bytes(own.size());
+      const std::span<std::byte> bytes = registered ? memory.bytes() : std::span<std::byte>(own);
+      Random random(count * 31 + static_cast<std::uint64_t>(comm.rank().value()));
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next() & 0x3f);
+      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
+        comm.all_reduce(View(bytes.data(), count, dtype), {.op = op, .algorithm = algorithm})
+            .wait();
+        for (const std::byte byte : bytes) {
+          hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3u;
+        }
+      }
+    }
+  }
+  return hash;
+}
+
+}  // namespace stretto::testing

@@ -1,0 +1,181 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/plan.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "stretto/schedule/cost.h"
+#include "stretto/schedule/print.h"
+#include "stretto/schedule/verify.h"
+
+namespace stretto::tools {
+namespace {
+
+using schedule::Access;
+using schedule::Algorithm;
+using schedule::Order;
+using schedule::Schedule;
+
+constexpr int kUsageError = 2;
+// A schedule is proved and drawn in a blink up to here; all ranks of more fill memory before eyes.
+constexpr int kRanksMax = 256;
+
+constexpr const char* kDescription =
+    "Prints the schedule of a collective, proves it for this number of ranks, and prices it:\n"
+    "stretto plan COLLECTIVE ALGORITHM -n RANKS [OPTIONS]\n";
+constexpr const char* kExamples = R"(
+Times are modelled from the link's latency and bandwidth, not measured.
+
+Examples:
+  Which algorithms there are:
+    stretto plan --list
+  A ring of four, all ranks side by side:
+    stretto plan all_reduce ring -n 4
+  What rank 2 does in it, and the price of 25 MiB on a 25 Gbit/s link:
+    stretto plan all_reduce ring -n 4 --rank 2 --bytes 26214400 --gbit 25
+)";
+
+struct CommandLine {
+  std::string collective;
+  std::string algorithm;
+  int ranks = 4;
+  int rank = -1;
+  int root = 0;
+  std::size_t bytes = 1 << 20;
+  double gbit_per_second = 10;
+  double latency_us = 10;
+  bool list = false;
+  bool json = false;
+};
+
+void describe(CLI::App& app, CommandLine& line) {
+  app.footer(kExamples);
+  app.add_option("collective", line.collective, "all_reduce, reduce_scatter, all_gather, ...");
+  app.add_option("algorithm", line.algorithm, "ring, direct, ... (see --list)");
+  app.add_option("-n,--ranks", line.ranks, "Number of ranks")
+      ->check(CLI::Range(1, kRanksMax))
+      ->capture_default_str();
+  app.add_option("--rank", line.rank, "Print the steps of this rank only");
+  app.add_option("--root", line.root, "Root of a broadcast")->capture_default_str();
+  app.add_option("--bytes", line.bytes, "Bytes of the whole buffer")->capture_default_str();
+  app.add_option("--gbit", line.gbit_per_second, "Bandwidth of a link, Gbit/s each way")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--latency-us", line.latency_us, "Latency of a link, microseconds")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_flag("--list", line.list, "List collectives and algorithms");
+  app.add_flag("--json", line.json, "Print one JSON object instead of text");
+}
+
+std::string_view name(Access access) {
+  return access == Access::messages ? "messages" : "mapped memory";
+}
+
+std::string_view name(Order order) {
+  switch (order) {
+    case Order::canonical:
+      return "canonical";
+    case Order::fixed:
+      return "fixed";
+    case Order::none:
+      return "none";
+  }
+  return "unknown";
+}
+
+int list_algorithms() {
+  for (const Algorithm& algorithm : schedule::algorithms()) {
+    fmt::print("{:<16} {:<20} by {:<14} order {}\n", stretto::name(algorithm.collective),
+               algorithm.name, name(algorithm.access), name(algorithm.order));
+  }
+  return 0;
+}
+
+int usage_error(const std::string& sentence) {
+  fmt::print(stderr, "stretto plan: {}\n(stretto plan --help shows all options and examples)\n",
+             sentence);
+  return kUsageError;
+}
+
+const Algorithm* find(const CommandLine& line) {
+  for (const Algorithm& algorithm : schedule::algorithms()) {
+    if (stretto::name(algorithm.collective) == line.collective &&
+        algorithm.name == line.algorithm) {
+      return &algorithm;
+    }
+  }
+  return nullptr;
+}
+
+int report(const Algorithm& algorithm, const CommandLine& line) {
+  std::vector<Schedule> schedules;
+  for (int r = 0; r < line.ranks; ++r) {
+    schedules.push_back(algorithm.build({.rank = r, .rank_count = line.ranks, .root = line.root}));
+  }
+  const Status proof = schedule::verify(schedules);
+  const schedule::LinkCost link{.latency_seconds = line.latency_us * 1e-6,
+                                .seconds_per_byte = 8e-9 / line.gbit_per_second};
+  const schedule::Cost cost =
+      schedule::cost(schedules, {.bytes = line.bytes, .segment_bytes = 0, .link = link});
+  const std::string text = line.rank >= 0
+                               ? schedule::print(schedules[static_cast<std::size_t>(line.rank)])
+                               : schedule::print(schedules);
+  if (line.json) {
+    const nlohmann::json object{{"collective", line.collective},
+                                {"algorithm", line.algorithm},
+                                {"ranks", line.ranks},
+                                {"access", name(algorithm.access)},
+                                {"order", name(algorithm.order)},
+                                {"bytes", line.bytes},
+                                {"modelled_seconds", cost.seconds},
+                                {"steps", cost.steps},
+                                {"sent_bytes_max", cost.sent_bytes_max},
+                                {"proved", proof.ok()},
+                                {"refusal", std::string(proof.message())},
+                                {"schedule", text}};
+    fmt::print("{}\n", object.dump());
+  } else {
+    fmt::print("{}\n", text);
+    fmt::print("proof   {}\n", proof.ok() ? "every output holds what it must" : proof.message());
+    fmt::print("order   {}\n", name(algorithm.order));
+    fmt::print("price   {:.1f} us modelled for {} bytes, {} steps, {} bytes by the busiest rank\n",
+               cost.seconds * 1e6, line.bytes, cost.steps, cost.sent_bytes_max);
+  }
+  return proof.ok() ? 0 : 1;
+}
+
+}  // namespace
+
+int plan_command(const std::vector<std::string>& arguments) {
+  CommandLine line;
+  CLI::App app(kDescription, "stretto plan");
+  describe(app, line);
+  try {
+    // CLI11 takes the last argument first.
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return usage_error(error.what());
+  }
+  if (line.list) return list_algorithms();
+  const Algorithm* algorithm = find(line);
+  if (algorithm == nullptr) {
+    return usage_error(fmt::format("there is no \"{} {}\": stretto plan --list shows what there is",
+                                   line.collective, line.algorithm));
+  }
+  if (line.rank >= line.ranks || line.root < 0 || line.root >= line.ranks) {
+    return usage_error(fmt::format("--rank and --root must be below {}", line.ranks));
+  }
+  return report(*algorithm, line);
+}
+
+}  // namespace stretto::tools

@@ -1,0 +1,49 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/plan.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace stretto::tools {
+namespace {
+
+// What the command prints to standard output.
+std::string output_of(const std::vector<std::string>& arguments, int expected_status) {
+  ::testing::internal::CaptureStdout();
+  const int status = plan_command(arguments);
+  std::fflush(stdout);
+  const std::string output = ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(status, expected_status);
+  return output;
+}
+
+TEST(Plan, ProvesAndPricesARing) {
+  const auto object = nlohmann::json::parse(
+      output_of({"all_reduce", "ring", "-n", "4", "--bytes", "4096", "--json"}, 0));
+  EXPECT_TRUE(object["proved"]);
+  EXPECT_EQ(object["steps"], 6);
+  EXPECT_EQ(object["sent_bytes_max"], 6144);  // 2(n-1)/n of 4096.
+  EXPECT_EQ(object["order"], "fixed");
+}
+
+TEST(Plan, PrintsOneRank) {
+  const std::string text = output_of({"broadcast", "binomial_tree", "-n", "4", "--rank", "3"}, 0);
+  EXPECT_NE(text.find("recv"), std::string::npos) << text;
+  EXPECT_NE(text.find("every output holds what it must"), std::string::npos) << text;
+}
+
+TEST(Plan, ListsWhatThereIs) {
+  const std::string text = output_of({"--list"}, 0);
+  EXPECT_NE(text.find("staged_mapped"), std::string::npos) << text;
+}
+
+TEST(Plan, SaysWhatIsWrong) {
+  (void)output_of({"all_reduce", "magic"}, 2);
+  (void)output_of({"all_reduce", "ring", "-n", "4", "--rank", "4"}, 2);
+  (void)output_of({"all_reduce", "ring", "-n", "0"}, 2);
+}
+
+}  // namespace
+}  // namespace stretto::tools
