@@ -1,0 +1,101 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/bucket_plan.h"
+
+#include <algorithm>
+#include <array>
+
+#include "stretto/base/check.h"
+
+namespace stretto::reducer {
+namespace {
+
+// The bucket of one dtype that is being filled.
+struct OpenBucket {
+  PlannedBucket bucket;
+  std::size_t bytes = 0;
+  std::size_t limit_index = 0;
+  std::size_t last_position = 0;  // In the order of planning, of its newest gradient.
+};
+
+class Planner {
+ public:
+  Planner(std::span<const GradientSize> gradients, std::span<const std::size_t> limits_bytes)
+      : gradients_(gradients), limits_bytes_(limits_bytes) {}
+
+  void add(std::size_t index, std::size_t position) {
+    const GradientSize& gradient = gradients_[index];
+    if (gradient.sparse) {
+      plan_.push_back({.gradients = {index}, .limit_bytes = 0});
+      return;
+    }
+    OpenBucket& open = open_[static_cast<std::size_t>(gradient.dtype)];
+    open.bucket.gradients.push_back(index);
+    open.bucket.limit_bytes = limits_bytes_[open.limit_index];
+    open.bytes += gradient.bytes;
+    open.last_position = position;
+    if (open.bytes >= open.bucket.limit_bytes) close(open);
+  }
+
+  BucketPlan finish() {
+    std::sort(open_.begin(), open_.end(), [](const OpenBucket& a, const OpenBucket& b) {
+      return a.last_position < b.last_position;
+    });
+    for (OpenBucket& open : open_) {
+      if (!open.bucket.gradients.empty()) plan_.push_back(std::move(open.bucket));
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  void close(OpenBucket& open) {
+    plan_.push_back(std::move(open.bucket));
+    open.bucket = {};
+    open.bytes = 0;
+    open.limit_index = std::min(open.limit_index + 1, limits_bytes_.size() - 1);
+  }
+
+  std::span<const GradientSize> gradients_;
+  std::span<const std::size_t> limits_bytes_;
+  std::array<OpenBucket, kDTypeCount> open_;
+  BucketPlan plan_;
+};
+
+std::size_t smallest(const PlannedBucket& bucket) {
+  return *std::min_element(bucket.gradients.begin(), bucket.gradients.end());
+}
+
+}  // namespace
+
+BucketPlan plan_buckets(std::span<const GradientSize> gradients,
+                        std::span<const std::size_t> limits_bytes,
+                        std::span<const std::size_t> order) {
+  STRETTO_CHECK(!limits_bytes.empty(), "a plan needs at least one limit");
+  STRETTO_CHECK(order.empty() || order.size() == gradients.size(), "{} positions, {} gradients",
+                order.size(), gradients.size());
+  Planner planner(gradients, limits_bytes);
+  for (std::size_t i = 0; i < gradients.size(); ++i) planner.add(order.empty() ? i : order[i], i);
+  BucketPlan plan = planner.finish();
+  if (order.empty()) {
+    std::sort(plan.begin(), plan.end(), [](const PlannedBucket& a, const PlannedBucket& b) {
+      return smallest(a) < smallest(b);
+    });
+  }
+  return plan;
+}
+
+BucketPlan plan_for_ready_order(std::span<const GradientSize> gradients,
+                                std::span<const std::size_t> limits_bytes,
+                                std::span<const std::size_t> ready_order, bool last_bucket_small) {
+  if (!last_bucket_small) return plan_buckets(gradients, limits_bytes, ready_order);
+  const std::vector<std::size_t> reversed(ready_order.rbegin(), ready_order.rend());
+  BucketPlan plan = plan_buckets(gradients, limits_bytes, reversed);
+  std::reverse(plan.begin(), plan.end());
+  for (PlannedBucket& bucket : plan) {
+    std::reverse(bucket.gradients.begin(), bucket.gradients.end());
+  }
+  return plan;
+}
+
+}  // namespace stretto::reducer

@@ -1,0 +1,55 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "stretto/base/dtype.h"
+
+namespace stretto::reducer {
+
+// What the plan has to know of a gradient.
+struct GradientSize {
+  DType dtype = DType::f32;
+  std::size_t bytes = 0;
+  bool sparse = false;  // Expected to be sparse: gets a bucket of its own.
+};
+
+// Gradients that travel together, as indices into the list that was planned.
+struct PlannedBucket {
+  std::vector<std::size_t> gradients;
+  std::size_t limit_bytes = 0;  // The limit that held for it; 0 for a sparse gradient.
+
+  friend bool operator==(const PlannedBucket&, const PlannedBucket&) = default;
+};
+
+// In the order in which buckets are reduced.
+using BucketPlan = std::vector<PlannedBucket>;
+
+inline constexpr std::size_t kFirstBucketBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kBucketBytes = std::size_t{25} << 20;
+
+// PyTorch's rule (compute_bucket_assignment_by_size), exactly, so that a job that moves from there
+// finds the buckets it knows. Gradients are taken in `order` (a permutation of all indices; empty:
+// as they are listed). Each dtype fills one bucket at a time; a bucket is closed by the gradient
+// that brings it to its limit or beyond, so it may exceed the limit by that one gradient, and a
+// gradient is never split. The k-th bucket of a dtype has the k-th limit, later ones the last.
+//
+// Without `order` the buckets are sorted by their smallest index; with it they stand in the order
+// in which they were closed, then those left open, by the position of their last gradient (PyTorch
+// leaves the order of the latter to a hash table). `limits_bytes` is not empty.
+BucketPlan plan_buckets(std::span<const GradientSize> gradients,
+                        std::span<const std::size_t> limits_bytes,
+                        std::span<const std::size_t> order = {});
+
+// The plan for gradients that become ready in `ready_order`. With `last_bucket_small` the limits
+// count from the end: the first limit, usually the smallest, bounds the bucket that is reduced last
+// and that nothing is left to overlap with (DDP_SET_LAST_BUCKET_CAP in PyTorch).
+BucketPlan plan_for_ready_order(std::span<const GradientSize> gradients,
+                                std::span<const std::size_t> limits_bytes,
+                                std::span<const std::size_t> ready_order, bool last_bucket_small);
+
+}  // namespace stretto::reducer

@@ -1,0 +1,200 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/replica_check.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "stretto/base/check.h"
+#include "stretto/reducer/content_hash.h"
+
+namespace stretto::reducer {
+namespace {
+
+// What one rank may send to be compared: a model of a million tensors needs less.
+constexpr std::uint64_t kLongestDescription = std::uint64_t{256} << 20;
+
+// One line per item, tabs between fields. Names with line breaks or tabs cannot break the format.
+std::string clean(std::string_view text) {
+  std::string result(text);
+  std::replace_if(
+      result.begin(), result.end(), [](char c) { return c == '\t' || c == '\n'; }, ' ');
+  return result;
+}
+
+std::string encode(const std::vector<ReplicaItem>& items) {
+  std::string text;
+  for (const ReplicaItem& item : items) {
+    text += clean(item.kind) + '\t' + clean(item.name);
+    for (const auto& [fact, value] : item.facts) text += '\t' + clean(fact) + '\t' + clean(value);
+    text += '\n';
+  }
+  return text;
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(separator), text.size());
+    parts.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return parts;
+}
+
+// "rank 0", "ranks 1, 3"; of long lists the beginning.
+std::string rank_list(const std::vector<std::size_t>& ranks) {
+  constexpr std::size_t kShown = 8;
+  const std::size_t shown = std::min(ranks.size(), kShown);
+  std::string text = fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks",
+                                 fmt::join(ranks.begin(), ranks.begin() + shown, ", "));
+  if (shown < ranks.size()) text += fmt::format(" and {} more", ranks.size() - shown);
+  return text;
+}
+
+// "[10, 64] on ranks 0, 2; [10, 65] on rank 1".
+std::string values_by_rank(const std::vector<std::string>& value_of_rank) {
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<std::size_t>> ranks;
+  for (std::size_t rank = 0; rank < value_of_rank.size(); ++rank) {
+    const std::string& value = value_of_rank[rank];
+    if (ranks[value].empty()) order.push_back(value);
+    ranks[value].push_back(rank);
+  }
+  std::string text;
+  for (const std::string& value : order) {
+    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", value, rank_list(ranks[value]));
+  }
+  return text;
+}
+
+// All ranks' lines for one item; shorter lists have no line there.
+using Lines = std::vector<std::vector<std::string_view>>;
+
+std::string field(const std::vector<std::string_view>& fields, std::size_t index) {
+  return index < fields.size() ? std::string(fields[index]) : "nothing";
+}
+
+std::string identity(const std::vector<std::string_view>& fields) {
+  return fields.empty() ? "nothing" : fmt::format("{} '{}'", fields[0], field(fields, 1));
+}
+
+// How the ranks' fields of item `index` differ; empty if they do not.
+std::optional<std::string> explain_item(const Lines& ranks, std::size_t index) {
+  std::vector<std::string> values;
+  std::size_t fields = 0;
+  for (const auto& rank : ranks) {
+    values.push_back(identity(rank));
+    fields = std::max(fields, rank.size());
+  }
+  if (std::count(values.begin(), values.end(), values[0]) <
+      static_cast<std::ptrdiff_t>(values.size())) {
+    return fmt::format("entry {} is {}", index, values_by_rank(values));
+  }
+  for (std::size_t f = 3; f < fields; f += 2) {
+    values.clear();
+    for (const auto& rank : ranks) values.push_back(field(rank, f));
+    if (std::all_of(values.begin(), values.end(), [&](const auto& v) { return v == values[0]; })) {
+      continue;
+    }
+    return fmt::format("{} has {} {}", identity(ranks[0]), field(ranks[0], f - 1),
+                       values_by_rank(values));
+  }
+  return std::nullopt;
+}
+
+std::string explain(const std::vector<std::string>& texts) {
+  std::vector<std::vector<std::string_view>> lines;
+  std::size_t longest = 0;
+  for (const std::string& text : texts) {
+    lines.push_back(split(text, '\n'));
+    longest = std::max(longest, lines.back().size());
+  }
+  for (std::size_t i = 0; i < longest; ++i) {
+    Lines item;
+    for (const auto& rank : lines) {
+      item.push_back(i < rank.size() ? split(rank[i], '\t') : std::vector<std::string_view>());
+    }
+    if (auto text = explain_item(item, i)) return *text;
+  }
+  return "their descriptions differ";
+}
+
+// Every rank's bytes, which need not be equally long.
+std::vector<std::string> gather_texts(Communicator& communicator, const std::string& own,
+                                      std::uint64_t longest) {
+  std::vector<std::uint8_t> input(longest, 0);
+  std::copy(own.begin(), own.end(), input.begin());
+  std::vector<std::uint8_t> output(longest * static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(std::span<const std::uint8_t>(input), std::span<std::uint8_t>(output))
+      .wait();
+  std::vector<std::string> texts;
+  for (std::size_t at = 0; at < output.size(); at += longest) {
+    texts.emplace_back(output.begin() + static_cast<std::ptrdiff_t>(at),
+                       output.begin() + static_cast<std::ptrdiff_t>(at + longest));
+    texts.back().resize(std::min(texts.back().find('\0'), texts.back().size()));
+  }
+  return texts;
+}
+
+std::vector<std::int64_t> gather_numbers(Communicator& communicator,
+                                         const std::vector<std::int64_t>& own) {
+  std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(std::span<const std::int64_t>(own), std::span<std::int64_t>(all)).wait();
+  return all;
+}
+
+}  // namespace
+
+void check_replicas_described_alike(Communicator& communicator,
+                                    const std::vector<ReplicaItem>& items) {
+  const std::string own = encode(items);
+  const auto hash = content_hash(std::as_bytes(std::span(own)));
+  const std::vector<std::int64_t> all = gather_numbers(
+      communicator, {static_cast<std::int64_t>(hash), static_cast<std::int64_t>(own.size())});
+  bool equal = true;
+  std::uint64_t longest = 1;
+  for (std::size_t at = 0; at < all.size(); at += 2) {
+    equal = equal && all[at] == all[0] && all[at + 1] == all[1];
+    longest = std::max(longest, static_cast<std::uint64_t>(all[at + 1]));
+  }
+  if (equal) return;
+  if (longest > kLongestDescription) {
+    throw ProtocolError(
+        status_of(StatusCode::protocol, "a rank announces a description of {} bytes", longest));
+  }
+  throw Mismatch(status_of(StatusCode::mismatch, "the model is not the same on all ranks: {}",
+                           explain(gather_texts(communicator, own, longest))));
+}
+
+void check_replicas_hash_alike(Communicator& communicator, const std::vector<std::string>& names,
+                               std::span<const std::uint64_t> hashes) {
+  STRETTO_CHECK(names.size() == hashes.size(), "{} names, {} hashes", names.size(), hashes.size());
+  const std::uint64_t summary = content_hash(std::as_bytes(hashes));
+  const auto summaries = gather_numbers(communicator, {static_cast<std::int64_t>(summary)});
+  if (std::all_of(summaries.begin(), summaries.end(), [&](auto s) { return s == summaries[0]; })) {
+    return;
+  }
+  const std::vector<std::int64_t> own(hashes.begin(), hashes.end());
+  const std::vector<std::int64_t> all = gather_numbers(communicator, own);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    std::vector<std::size_t> different;
+    for (std::size_t at = i; at < all.size(); at += own.size()) {
+      if (all[at] != all[i]) different.push_back(at / own.size());
+    }
+    if (different.empty()) continue;
+    throw Mismatch(Status(StatusCode::mismatch,
+                          fmt::format("replicas have diverged: {} on {} differs from rank 0",
+                                      names[i], rank_list(different)),
+                          Rank(static_cast<std::int32_t>(different.front()))));
+  }
+}
+
+}  // namespace stretto::reducer

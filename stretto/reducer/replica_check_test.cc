@@ -1,0 +1,101 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/replica_check.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/run_ranks.h"
+
+namespace stretto::reducer {
+namespace {
+
+ReplicaItem parameter(const std::string& name, const std::string& shape,
+                      const std::string& dtype = "f32") {
+  return {"parameter", name, {{"shape", shape}, {"dtype", dtype}}};
+}
+
+using ItemsOfRank = std::function<std::vector<ReplicaItem>(int rank)>;
+
+// Checks `items` on `size` ranks and expects on each of them a Mismatch with `text`; "" for none.
+void expect_mismatch(int size, const ItemsOfRank& items, const std::string& text) {
+  run_ranks(size, [&](Communicator& communicator) {
+    std::string message;
+    try {
+      check_replicas_described_alike(communicator, items(communicator.rank().value()));
+    } catch (const Mismatch& mismatch) {
+      message = mismatch.what();
+    }
+    const std::string prefix = "the model is not the same on all ranks: ";
+    EXPECT_EQ(message, text.empty() ? "" : prefix + text);
+  });
+}
+
+TEST(ReplicaCheck, EqualDescriptionsPass) {
+  expect_mismatch(
+      3, [](int) { return std::vector{parameter("a", "[2]")}; }, "");
+  expect_mismatch(
+      2, [](int) { return std::vector<ReplicaItem>(); }, "");
+}
+
+TEST(ReplicaCheck, ADifferentFactIsNamedWithBothValues) {
+  expect_mismatch(
+      3,
+      [](int rank) {
+        return std::vector{parameter("a", "[2]"), parameter("b", rank == 1 ? "[4, 3]" : "[4]")};
+      },
+      "parameter 'b' has shape [4] on ranks 0, 2; [4, 3] on rank 1");
+}
+
+TEST(ReplicaCheck, ALaterFactIsFoundToo) {
+  expect_mismatch(
+      2, [](int rank) { return std::vector{parameter("a", "[2]", rank == 0 ? "f32" : "f64")}; },
+      "parameter 'a' has dtype f32 on rank 0; f64 on rank 1");
+}
+
+TEST(ReplicaCheck, ADifferentNameIsShownWithItsPosition) {
+  expect_mismatch(
+      2, [](int rank) { return std::vector{parameter(rank == 0 ? "fc" : "head", "[2]")}; },
+      "entry 0 is parameter 'fc' on rank 0; parameter 'head' on rank 1");
+}
+
+TEST(ReplicaCheck, AMissingItemIsNamed) {
+  expect_mismatch(
+      2,
+      [](int rank) {
+        std::vector items = {parameter("a", "[2]")};
+        if (rank == 1) items.push_back(parameter("extra", "[1]"));
+        return items;
+      },
+      "entry 1 is nothing on rank 0; parameter 'extra' on rank 1");
+}
+
+TEST(ReplicaCheck, NamesCannotBreakTheFormat) {
+  expect_mismatch(
+      2, [](int rank) { return std::vector{parameter("a\n\tb", rank == 0 ? "[1]" : "[2]")}; },
+      "parameter 'a  b' has shape [1] on rank 0; [2] on rank 1");
+}
+
+TEST(ReplicaCheck, DivergedValuesNameTheFirstDifferenceAndItsRanks) {
+  run_ranks(4, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const std::vector<std::string> names = {"a", "b", "c"};
+    std::vector<std::uint64_t> hashes = {1, 2, 3};
+    EXPECT_NO_THROW(check_replicas_hash_alike(communicator, names, hashes));
+    if (rank >= 2) hashes[1] = 7;
+    try {
+      check_replicas_hash_alike(communicator, names, hashes);
+      FAIL() << "not noticed";
+    } catch (const Mismatch& mismatch) {
+      EXPECT_STREQ(mismatch.what(), "replicas have diverged: b on ranks 2, 3 differs from rank 0");
+      EXPECT_EQ(mismatch.status().rank(), Rank(2));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace stretto::reducer
