@@ -1,0 +1,448 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/distributed_data_parallel.h"
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support/run_ranks.h"
+
+namespace stretto {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr int kInputs = 6;
+
+// Small, but with several buckets, a shared parameter and a frozen one.
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(int hidden = 8) {
+    first = register_module("first", torch::nn::Linear(kInputs, hidden));
+    shared = register_module("shared", torch::nn::Linear(hidden, hidden));
+    last = register_module("last", torch::nn::Linear(hidden, 3));
+    scale = register_parameter("scale", torch::full({1}, 0.5), /*requires_grad=*/false);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    x = torch::tanh(first(x));
+    x = torch::tanh(shared(torch::tanh(shared(x))));
+    return torch::log_softmax(last(x) * scale, 1);
+  }
+  torch::nn::Linear first{nullptr}, shared{nullptr}, last{nullptr};
+  torch::Tensor scale;
+};
+TORCH_MODULE(Net);
+
+DistributedDataParallelOptions small_buckets() { return {.bucket_bytes = {64, 256}}; }
+
+// Thread-ranks draw from torch's one generator: whoever builds a random model makes it from a seed.
+std::mutex generator_mutex;
+template <class Build>
+auto with_seed(std::uint64_t seed, Build build) {
+  const std::lock_guard lock(generator_mutex);
+  torch::manual_seed(seed);
+  return build();
+}
+
+Net net(std::uint64_t seed = 1) {
+  return with_seed(seed, [] { return Net(); });
+}
+
+struct Batch {
+  torch::Tensor data;
+  torch::Tensor target;
+};
+
+// The same global batch on all ranks; `part` cuts a rank's share.
+Batch global_batch(int step) {
+  return with_seed(static_cast<std::uint64_t>(step) + 100, [] {
+    return Batch{torch::randn({4 * kRanks, kInputs}), torch::randint(0, 3, {4 * kRanks})};
+  });
+}
+Batch part(const Batch& batch, int rank) {
+  return {batch.data.narrow(0, rank * 4, 4), batch.target.narrow(0, rank * 4, 4)};
+}
+
+template <class Model>
+torch::Tensor loss_of(Model& model, const Batch& batch) {
+  return torch::nll_loss(model.forward(batch.data), batch.target);
+}
+
+void expect_close(const torch::Tensor& a, const torch::Tensor& b, const std::string& what) {
+  EXPECT_TRUE(torch::allclose(a, b, 1e-5, 1e-6)) << what << "\n" << a << "\n" << b;
+}
+
+void expect_equal_parameters(const torch::nn::Module& a, const torch::nn::Module& b) {
+  for (const auto& item : a.named_parameters()) {
+    expect_close(item.value(), b.named_parameters()[item.key()], item.key());
+  }
+}
+
+// What `call` throws; empty if it throws nothing.
+template <class Exception>
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Exception& exception) {
+    return exception.what();
+  }
+  return {};
+}
+
+void expect_contains(const std::string& text, const std::string& part_of_it) {
+  EXPECT_NE(text.find(part_of_it), std::string::npos) << "'" << text << "'";
+}
+
+// Trains kRanks copies, and one model on the whole batches; `zero_grad` clears the gradients.
+void expect_trains_like_one_process(
+    const std::function<void(torch::optim::Optimizer&)>& zero_grad) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net reference = net();
+    torch::optim::SGD reference_optimizer(reference->parameters(),
+                                          torch::optim::SGDOptions(0.1).momentum(0.9));
+    // Other initial values on rank 1: rank 0's count.
+    Net model = net(static_cast<std::uint64_t>(rank) + 1);
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    EXPECT_GT(ddp.bucket_plan().size(), 2u);
+    torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 5; ++step) {
+      const Batch batch = global_batch(step);
+      reference_optimizer.zero_grad();
+      loss_of(*reference, batch).backward();
+      reference_optimizer.step();
+
+      zero_grad(optimizer);
+      loss_of(ddp, part(batch, rank)).backward();
+      optimizer.step();
+      EXPECT_NO_THROW(ddp.verify_replicas());
+    }
+    expect_equal_parameters(*model, *reference);
+  });
+}
+
+TEST(DistributedDataParallel, TrainsLikeOneProcessWhenGradientsAreCleared) {
+  expect_trains_like_one_process([](auto& optimizer) { optimizer.zero_grad(); });
+}
+
+TEST(DistributedDataParallel, TrainsLikeOneProcessWhenGradientsAreZeroed) {
+  expect_trains_like_one_process([](auto& optimizer) { optimizer.zero_grad(false); });
+}
+
+TEST(DistributedDataParallel, TrainsLikeOneProcessWhenGradientsAreReplaced) {
+  expect_trains_like_one_process([](auto& optimizer) {
+    for (auto& parameter : optimizer.param_groups()[0].params()) {
+      if (parameter.requires_grad()) parameter.mutable_grad() = torch::zeros_like(parameter);
+    }
+  });
+}
+
+TEST(DistributedDataParallel, GradientsLiveInTheBuckets) {
+  run_ranks(1, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, {.rebuild_buckets = false});
+    loss_of(ddp, global_batch(0)).backward();
+    const torch::Tensor before = model->first->weight.grad();
+    model->zero_grad(false);
+    loss_of(ddp, global_batch(1)).backward();
+    EXPECT_TRUE(before.is_same(model->first->weight.grad()));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(before.data_ptr()) % 64, 0u);
+    model->zero_grad();
+    EXPECT_FALSE(model->first->weight.grad().defined());
+    loss_of(ddp, global_batch(2)).backward();
+    EXPECT_TRUE(before.is_same(model->first->weight.grad()));
+  });
+}
+
+TEST(DistributedDataParallel, NoSyncAccumulatesLocallyAndTheNextPassReducesTheSum) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net reference = net();
+    loss_of(*reference, global_batch(0)).backward();
+    loss_of(*reference, global_batch(1)).backward();
+
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    {
+      auto guard = ddp.no_sync();
+      loss_of(ddp, part(global_batch(0), rank)).backward();
+    }
+    Net local = net();
+    loss_of(*local, part(global_batch(0), rank)).backward();
+    expect_close(model->last->weight.grad(), local->last->weight.grad(), "local gradient");
+    loss_of(ddp, part(global_batch(1), rank)).backward();
+    for (const auto& item : reference->named_parameters()) {
+      if (!item.value().requires_grad()) continue;
+      expect_close(model->named_parameters()[item.key()].grad(), item.value().grad(), item.key());
+    }
+  });
+}
+
+TEST(DistributedDataParallel, GradientsFollowTheStridesOfChannelsLastParameters) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const auto build = [] {
+      return with_seed(5, [] { return torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3)); });
+    };
+    torch::nn::Conv2d reference = build();
+    torch::nn::Conv2d model = build();
+    model->weight.set_data(model->weight.contiguous(torch::MemoryFormat::ChannelsLast));
+    const auto data = with_seed(6, [] { return torch::randn({kRanks, 3, 8, 8}); });
+    DistributedDataParallel ddp(model, communicator);
+    for (int step = 0; step < 2; ++step) {
+      reference->zero_grad();
+      model->zero_grad();
+      reference->forward(data).pow(2).mean().backward();
+      ddp.forward(data.narrow(0, rank, 1)).pow(2).mean().backward();
+      EXPECT_EQ(model->weight.grad().strides(), model->weight.strides());
+      expect_close(model->weight.grad(), reference->weight.grad(), "weight");
+    }
+  });
+}
+
+TEST(DistributedDataParallel, BuffersOfRankZeroAreEveryones) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    torch::nn::BatchNorm1d model(3);
+    DistributedDataParallel ddp(model, communicator);
+    const auto own_data = torch::full({4, 3}, static_cast<float>(rank + 1));
+    for (int step = 0; step < 3; ++step) ddp.forward(own_data).sum().backward();
+    // The forward pass that follows the broadcast saw this rank's data again.
+    auto mean = model->running_mean.clone();
+    torch::nn::BatchNorm1d reference(3);
+    for (int step = 0; step < 3; ++step) {
+      reference->forward(torch::full({4, 3}, step < 2 ? 1.0f : static_cast<float>(rank + 1)));
+    }
+    expect_close(mean, reference->running_mean, "running mean");
+    EXPECT_EQ(model->num_batches_tracked.item<std::int64_t>(), 3);
+    model->eval();
+    (void)ddp.forward(own_data);  // No communication: nothing to wait for, nothing changed.
+    expect_close(model->running_mean, mean, "running mean after evaluation");
+  });
+}
+
+// Builds a model per rank and expects on all ranks a Mismatch with `text`.
+void expect_refused(const std::function<Net(int rank)>& build, const std::string& text,
+                    DistributedDataParallelOptions rank_one = {}) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const Net model = build(rank);
+    const auto construct = [&] {
+      DistributedDataParallel ddp(model, communicator,
+                                  rank == 1 ? rank_one : DistributedDataParallelOptions());
+    };
+    expect_contains(message_of<Mismatch>(construct), text);
+  });
+}
+
+TEST(DistributedDataParallel, RefusesOtherShapesOnOtherRanks) {
+  expect_refused([](int rank) { return Net(8 + rank); },
+                 "parameter 'first.weight' has shape [8, 6] on rank 0; [9, 6] on rank 1");
+}
+
+TEST(DistributedDataParallel, RefusesOtherDTypes) {
+  expect_refused(
+      [](int rank) {
+        Net model = net();
+        if (rank == 1) model->to(torch::kDouble);
+        return model;
+      },
+      "parameter 'scale' has dtype Float on rank 0; Double on rank 1");
+}
+
+TEST(DistributedDataParallel, RefusesOtherFrozenParameters) {
+  expect_refused(
+      [](int rank) {
+        Net model = net();
+        if (rank == 1) model->last->bias.set_requires_grad(false);
+        return model;
+      },
+      "parameter 'last.bias' has requires_grad true on rank 0; false on rank 1");
+}
+
+TEST(DistributedDataParallel, RefusesOtherLayouts) {
+  expect_refused(
+      [](int rank) {
+        Net model = net();
+        if (rank == 1) model->last->weight.set_data(model->last->weight.t().contiguous().t());
+        return model;
+      },
+      "parameter 'last.weight' has strides [8, 1] on rank 0; [1, 3] on rank 1");
+}
+
+TEST(DistributedDataParallel, RefusesMoreParametersAndBuffers) {
+  expect_refused(
+      [](int rank) {
+        Net model = net();
+        if (rank == 1) model->register_buffer("extra", torch::zeros({2}));
+        return model;
+      },
+      "is nothing on rank 0; buffer 'extra' on rank 1");
+}
+
+TEST(DistributedDataParallel, RefusesOtherOptions) {
+  expect_refused([](int) { return net(); }, "has bucket_bytes 1048576, 26214400 on rank 0; 64, 256",
+                 small_buckets());
+}
+
+TEST(DistributedDataParallel, RefusesModulesThatItCannotTrain) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto refuse = [&](torch::nn::Linear layer) {
+      return message_of<InvalidArgument>([&] { DistributedDataParallel ddp(layer, communicator); });
+    };
+    torch::nn::Linear frozen(2, 2);
+    for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+    expect_contains(refuse(frozen), "no parameter that requires grad");
+    torch::nn::Linear complex(2, 2);
+    complex->to(torch::kComplexFloat);
+    expect_contains(refuse(complex), "parameter 'weight': tensors of type ComplexFloat");
+  });
+}
+
+// Uses a part of itself only if told to.
+struct BranchesImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x, bool both) { return both ? a(x) + b(x) : a(x); }
+  torch::nn::Linear a = register_module("a", torch::nn::Linear(kInputs, 2));
+  torch::nn::Linear b = register_module("b", torch::nn::Linear(kInputs, 2));
+};
+TORCH_MODULE(Branches);
+
+TEST(DistributedDataParallel, AnUnusedParameterIsNamedByBackwardOnAllRanks) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const bool both = communicator.rank() == Rank(0);
+    // The other rank finds out wherever it is by then, be it still in the constructor.
+    const auto step = [&] {
+      Branches model;
+      DistributedDataParallel ddp(model, communicator);
+      ddp.forward(torch::ones({1, kInputs}), both).sum().backward();
+    };
+    const std::string text = both ? message_of<Aborted>(step) : message_of<InvalidArgument>(step);
+    expect_contains(text, "2 parameters got no gradient on rank 1: b.weight, b.bias");
+  });
+}
+
+TEST(DistributedDataParallel, APassThatThrowsIsExplainedByTheNextForward) {
+  run_ranks(1, [](Communicator& communicator) {
+    Branches model;
+    DistributedDataParallel ddp(model, communicator);
+    const auto x = torch::ones({1, kInputs}).set_requires_grad(true);
+    auto hidden = ddp.forward(x * 2, true);
+    model->a->weight.register_hook(
+        [](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("user's error"); });
+    EXPECT_EQ(message_of<std::runtime_error>([&] { hidden.sum().backward(); }), "user's error");
+    expect_contains(message_of<InvalidArgument>([&] { ddp.forward(x, true); }), "got no gradient");
+  });
+}
+
+// Runs `module` again in backward, as gradient checkpointing does: backward inside of backward.
+struct Checkpoint : torch::autograd::Function<Checkpoint> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               torch::nn::Linear* module) {
+    context->save_for_backward({x});
+    context->saved_data["module"] = reinterpret_cast<std::int64_t>(module);
+    return (*module)(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto* module =
+        reinterpret_cast<torch::nn::Linear*>(context->saved_data["module"].toInt());  // NOLINT
+    const torch::AutoGradMode enable(true);
+    auto x = context->get_saved_variables()[0].detach().set_requires_grad(true);
+    (*module)(x).backward(gradients[0]);
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+struct CheckpointedImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    return last(Checkpoint::apply(Checkpoint::apply(first(x), &middle), &inner)).pow(2).mean();
+  }
+  torch::Tensor plain(const torch::Tensor& x) {
+    return last(inner(middle(first(x)))).pow(2).mean();
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(kInputs, 4));
+  torch::nn::Linear middle = register_module("middle", torch::nn::Linear(4, 4));
+  torch::nn::Linear inner = register_module("inner", torch::nn::Linear(4, 4));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(4, 2));
+};
+TORCH_MODULE(Checkpointed);
+
+TEST(DistributedDataParallel, ReentrantBackwardIsOneStep) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const auto build = [] { return with_seed(3, [] { return Checkpointed(); }); };
+    Checkpointed reference = build();
+    Checkpointed model = build();
+    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {1}});
+    for (int step = 0; step < 3; ++step) {
+      const auto data = global_batch(step).data;
+      reference->zero_grad();
+      reference->plain(data).backward();
+      model->zero_grad();
+      ddp.forward(data.narrow(0, rank * 4, 4)).backward();
+      for (const auto& item : reference->named_parameters()) {
+        expect_close(model->named_parameters()[item.key()].grad(), item.value().grad(), item.key());
+      }
+    }
+  });
+}
+
+TEST(DistributedDataParallel, SecondDerivativesAreRefused) {
+  run_ranks(1, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator);
+    auto loss = loss_of(ddp, global_batch(0));
+    expect_contains(message_of<InvalidArgument>(
+                        [&] { loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true); }),
+                    "create_graph");
+  });
+}
+
+TEST(DistributedDataParallel, DivergedReplicasAreNamed) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator);
+    EXPECT_NO_THROW(ddp.verify_replicas());
+    const std::uint64_t before = ddp.parameter_hash();
+    if (communicator.rank() == Rank(1)) {
+      const torch::NoGradGuard no_grad;
+      model->last->bias[1] += 1e-6;
+      EXPECT_NE(ddp.parameter_hash(), before);
+    }
+    expect_contains(message_of<Mismatch>([&] { ddp.verify_replicas(); }),
+                    "parameter 'last.bias' on rank 1 differs from rank 0");
+  });
+}
+
+TEST(DistributedDataParallel, TakesPointersAndReferencesAndLeavesNoHooksBehind) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto pointer = std::make_shared<NetImpl>();
+    { DistributedDataParallel ddp(pointer, communicator); }
+    loss_of(*pointer, global_batch(0)).backward();  // Would call into the destroyed object.
+    NetImpl& reference = *pointer;
+    DistributedDataParallel ddp(reference, communicator);
+    loss_of(ddp, global_batch(0)).backward();
+    EXPECT_EQ(ddp.module().get(), pointer.get());
+  });
+}
+
+TEST(DistributedDataParallel, GradientsOutliveIt) {
+  torch::Tensor gradient;
+  run_ranks(1, [&](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator);
+    loss_of(ddp, global_batch(0)).backward();
+    gradient = model->last->bias.grad();
+  });
+  EXPECT_TRUE(gradient.isfinite().all().item<bool>());
+}
+
+}  // namespace
+}  // namespace stretto

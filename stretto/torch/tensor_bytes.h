@@ -1,0 +1,38 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "stretto/base/dtype.h"
+#include "stretto/base/status.h"
+#include "stretto/base/view.h"
+
+namespace stretto::ddp {
+
+// The stretto type of a tensor's elements; invalid_argument for those it cannot move (complex,
+// ...).
+Result<DType> dtype_of_tensor(const torch::Tensor& tensor);
+
+// The bytes of tensors, for code that knows no strides. A tensor whose elements fill a block of
+// memory in whatever order (contiguous, channels-last, transposed) is that block; any other is a
+// contiguous copy. All tensors are on the CPU and strided.
+class TensorBytes {
+ public:
+  explicit TensorBytes(std::vector<torch::Tensor> tensors);
+
+  // One span per tensor, valid as long as this object.
+  const std::vector<ByteSpan>& spans() const { return spans_; }
+  // Takes what was written to copies over into their tensors.
+  void write_back();
+
+ private:
+  std::vector<torch::Tensor> tensors_;
+  std::vector<torch::Tensor> blocks_;  // tensors_[i] itself, or its contiguous copy.
+  std::vector<ByteSpan> spans_;
+};
+
+}  // namespace stretto::ddp
