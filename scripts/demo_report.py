@@ -37,7 +37,7 @@ def draw_losses(axes, runs):
         band = i == 0
         offset = 4.0 * (i - 1)
         axes.plot(run.column("loss"), color=COLORS[i % len(COLORS)], label=run.label(),
-                  linewidth=7 if band else 1.6, solid_capstyle="round", zorder=1 if band else 2,
+                  linewidth=5 if band else 1.4, solid_capstyle="round", zorder=1 if band else 2,
                   linestyle="-" if band else (offset, (4, 4 * max(1, len(runs) - 2))))
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.8 * min(run.column("loss").min() for run in runs))
