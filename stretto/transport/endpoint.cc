@@ -17,8 +17,8 @@
 namespace stretto::transport {
 namespace {
 
-// Ranks that share memory see data without a system call; the descriptors of their links tell only of
-// doorbells, new regions and death, for which looking now and then is enough.
+// Ranks that share memory see data without a system call; the descriptors of their links tell only
+// of doorbells, new regions and death, for which looking now and then is enough.
 constexpr unsigned kTurnsPerPoll = 256;
 constexpr std::uint64_t kWakeEvent = std::numeric_limits<std::uint64_t>::max();
 
@@ -38,12 +38,12 @@ Endpoint::Endpoint(Parts parts)
   const std::size_t ranks = parts.links.size();
   for (std::size_t r = 0; r < ranks; ++r) {
     std::unique_ptr<Link> link = std::move(parts.links[r]);
-    peers_.push_back(link == nullptr ? nullptr
-                                     : std::make_unique<Peer>(
-                                               Peer::Ranks{.self = rank_,
-                                                           .peer = static_cast<int>(r),
-                                                           .count = static_cast<int>(ranks)},
-                                               std::move(link), &listener_));
+    peers_.push_back(link == nullptr
+                         ? nullptr
+                         : std::make_unique<Peer>(Peer::Ranks{.self = rank_,
+                                                              .peer = static_cast<int>(r),
+                                                              .count = static_cast<int>(ranks)},
+                                                  std::move(link), &listener_));
   }
 }
 
@@ -132,8 +132,7 @@ bool Endpoint::progress() {
 bool Endpoint::poll_descriptors() {
   memory_->service();
   std::array<epoll_event, 64> events;
-  const int count =
-      ::epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  const int count = ::epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), 0);
   bool served = false;
   for (int i = 0; i < count; ++i) {
     const std::uint64_t index = events[static_cast<std::size_t>(i)].data.u64;
@@ -152,8 +151,8 @@ void Endpoint::begin_sleep() {
 }
 
 void Endpoint::sleep(Deadline until) {
-  // Bounded: a deadline is checked by the caller, and a wake-up that went to another sleeper of this
-  // process costs at most this.
+  // Bounded: a deadline is checked by the caller, and a wake-up that went to another sleeper of
+  // this process costs at most this.
   constexpr std::chrono::milliseconds kSleepMax(100);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(
       std::min<Duration>(until.remaining(), kSleepMax));

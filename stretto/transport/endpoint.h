@@ -14,8 +14,8 @@
 
 namespace stretto::transport {
 
-// What a rank that is about to sleep tells the ranks that share memory with it: "wake me". Null where
-// every event arrives through a descriptor anyway.
+// What a rank that is about to sleep tells the ranks that share memory with it: "wake me". Null
+// where every event arrives through a descriptor anyway.
 class SleepFlag {
  public:
   virtual ~SleepFlag() = default;
@@ -32,8 +32,8 @@ class Endpoint : public Transport {
     Rank rank = 0;
     // links[r] leads to rank r; null for the rank itself.
     std::vector<std::unique_ptr<Link>> links;
-    std::shared_ptr<SharedMemory> memory;     // Null: PrivateMemory.
-    std::unique_ptr<SleepFlag> sleep_flag;    // May be null.
+    std::shared_ptr<SharedMemory> memory;   // Null: PrivateMemory.
+    std::unique_ptr<SleepFlag> sleep_flag;  // May be null.
   };
   static Result<std::unique_ptr<Endpoint>> create(Parts parts);
   // Says goodbye to all peers, without waiting for anyone.

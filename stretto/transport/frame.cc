@@ -76,6 +76,10 @@ Result<Frame> decode(const FrameHeader& header) {
   if (wire.kind < 1 || wire.kind > static_cast<std::uint32_t>(FrameKind::goodbye)) {
     return status_of(StatusCode::protocol, "a frame is of unknown kind {}", wire.kind);
   }
+  if (wire.reserved != 0) {
+    return status_of(StatusCode::protocol, "a frame has {:#x} in its reserved field",
+                     wire.reserved);
+  }
   const auto kind = static_cast<FrameKind>(wire.kind);
   STRETTO_RETURN_IF_ERROR(check_size(kind, wire.message_bytes));
   // Read as numbers, since a value outside an enumeration must not become one.

@@ -19,8 +19,8 @@ enum class FrameKind : std::uint8_t {
   announce = 2,  // A larger message waits for its receive. No payload; `message_bytes` is its size.
   clear = 3,     // The receive of a larger message has been posted. No payload.
   data = 4,      // A larger message, after its clear, with its bytes.
-  abort = 5,     // The sender has given up on key.group. Payload: the reason (kAbortTextBytes at most);
-                 // key.sequence: the status code; key.segment: the rank at fault or kNoRank.
+  abort = 5,     // The sender has given up on key.group. Payload: the reason (kAbortTextBytes at
+                 // most); key.sequence: the status code; key.segment: the rank at fault or kNoRank.
   goodbye = 6,   // The sender leaves in good order; the end of the stream follows.
 };
 

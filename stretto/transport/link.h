@@ -11,8 +11,8 @@
 
 namespace stretto::transport {
 
-// A reliable, ordered stream of bytes to and from one peer, without blocking. What a kind of transport
-// (loopback, shm, tcp) consists of; the endpoint does the rest for all of them.
+// A reliable, ordered stream of bytes to and from one peer, without blocking. What a kind of
+// transport (loopback, shm, tcp) consists of; the endpoint does the rest for all of them.
 //
 // Not thread safe. A link that has failed keeps failing.
 class Link {
@@ -23,8 +23,8 @@ class Link {
 
   // Takes as many bytes as fit now, from the first piece on. 0: full.
   virtual Result<std::size_t> write(std::span<const ConstByteSpan> pieces) = 0;
-  // Gives as many bytes as are here now. 0: none. Fails with peer_lost once the peer is gone and what
-  // it sent has been read.
+  // Gives as many bytes as are here now. 0: none. Fails with peer_lost once the peer is gone and
+  // what it sent has been read.
   virtual Result<std::size_t> read(ByteSpan into) = 0;
 
   // Whether read() may have something. Costs no system call.

@@ -38,8 +38,8 @@ void Matcher::drop(Early& early) {
   early_.remove_if([&](const Early& candidate) { return &candidate == &early; });
 }
 
-// Ends the receive with mismatch if the peer's idea of the message is another. To be called when the
-// books are in order.
+// Ends the receive with mismatch if the peer's idea of the message is another. To be called when
+// the books are in order.
 bool Matcher::agree(Request& request, const Frame& frame) {
   if (agrees(request, frame)) return true;
   end_request(request, mismatch_status(peer_, frame.operation, self_, request.operation,
@@ -132,8 +132,9 @@ bool Matcher::early_complete(Early& early) {
   return false;
 }
 
-// Ends the receives whose messages are here. An owner that posts the next receive, for a message that is
-// here as well, comes back to this loop: a chain of them must not be as deep on the stack as it is long.
+// Ends the receives whose messages are here. An owner that posts the next receive, for a message
+// that is here as well, comes back to this loop: a chain of them must not be as deep on the stack
+// as it is long.
 void Matcher::end_ready() {
   if (ending_ready_) return;
   ending_ready_ = true;
@@ -176,9 +177,7 @@ Result<Request*> Matcher::clear_arrived(const Frame& frame) {
   return static_cast<Request*>(nullptr);
 }
 
-void Matcher::forget(std::uint64_t group, const Status& reason) {
-  end_requests(&group, reason);
-}
+void Matcher::forget(std::uint64_t group, const Status& reason) { end_requests(&group, reason); }
 
 void Matcher::lose(const Status& reason) { end_requests(nullptr, reason); }
 

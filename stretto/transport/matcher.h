@@ -12,8 +12,8 @@
 namespace stretto::transport {
 
 // Brings together what one peer sends and what this rank has asked for: receives without a message,
-// messages without a receive, and large messages that wait for each other. Pure bookkeeping: it moves
-// no bytes itself. Not thread safe.
+// messages without a receive, and large messages that wait for each other. Pure bookkeeping: it
+// moves no bytes itself. Not thread safe.
 //
 // Lists are searched in order: a peer has a handful of messages in flight, seldom more.
 class Matcher {
@@ -21,10 +21,12 @@ class Matcher {
   // A message that came before its receive.
   struct Early {
     Frame frame;
-    std::vector<std::byte> bytes;  // Empty for an announced message, whose bytes are still with the peer.
-    bool complete = false;         // Whether all bytes are here.
-    Request* claimed_by = nullptr;  // The receive that takes the bytes as soon as they are complete.
-    bool orphaned = false;          // Forgotten while its bytes were still coming.
+    std::vector<std::byte>
+        bytes;              // Empty for an announced message, whose bytes are still with the peer.
+    bool complete = false;  // Whether all bytes are here.
+    Request* claimed_by =
+        nullptr;            // The receive that takes the bytes as soon as they are complete.
+    bool orphaned = false;  // Forgotten while its bytes were still coming.
 
     // What it costs to keep, so that small messages without end are no way around a limit.
     std::size_t kept_bytes() const { return sizeof(Early) + bytes.size(); }
@@ -32,8 +34,8 @@ class Matcher {
 
   explicit Matcher(Rank self, Rank peer) : self_(self), peer_(peer) {}
 
-  // A receive has been posted. If its message is here, takes it (and ends the request). Returns whether
-  // the peer must be told that a large message may come.
+  // A receive has been posted. If its message is here, takes it (and ends the request). Returns
+  // whether the peer must be told that a large message may come.
   bool post_receive(Request& request);
   // Whether a message with this key, all of it, waits for a receive.
   bool has_early(const MessageKey& key) const;
@@ -48,13 +50,14 @@ class Matcher {
 
   // A large message wants to go; returns whether its receive has already been announced.
   bool post_large_send(Request& request);
-  // The peer has posted a large receive. Returns the send that may go now, or null (then remembered).
+  // The peer has posted a large receive. Returns the send that may go now, or null (then
+  // remembered).
   Result<Request*> clear_arrived(const Frame& frame);
 
   // Ends receives and waiting sends of `group` with `reason`, drops its early messages.
   void forget(std::uint64_t group, const Status& reason);
-  // The peer is gone: ends all receives and waiting sends with `reason`. Messages that are all here can
-  // still be received.
+  // The peer is gone: ends all receives and waiting sends with `reason`. Messages that are all here
+  // can still be received.
   void lose(const Status& reason);
 
   Status find_conflict(std::uint64_t group, std::uint32_t sequence,
@@ -65,7 +68,8 @@ class Matcher {
  private:
   struct Posted {
     Request* request;
-    // Its large message waits at the peer for our clear: what else comes with this key is for others.
+    // Its large message waits at the peer for our clear: what else comes with this key is for
+    // others.
     bool announced = false;
   };
 

@@ -21,8 +21,8 @@ class SharedMemory {
   virtual std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) = 0;
   virtual std::shared_ptr<void> hold(Rank peer, RemoteAddress address) = 0;
   virtual bool reaches(Rank peer) const = 0;
-  // Tells peers what they have not been told yet, such as the end of a region that another thread has
-  // freed. Called now and then, and before sleeping.
+  // Tells peers what they have not been told yet, such as the end of a region that another thread
+  // has freed. Called now and then, and before sleeping.
   virtual void service() {}
 };
 
@@ -43,8 +43,8 @@ class RegionTable {
   void insert(std::uint32_t region, ByteSpan bytes);
   // Returns the bytes that were there; empty if none.
   ByteSpan erase(std::uint32_t region);
-  // Null unless `bytes` bytes from the offset on lie inside the region. Offset and length may come from
-  // a peer: checked without overflow.
+  // Null unless `bytes` bytes from the offset on lie inside the region. Offset and length may come
+  // from a peer: checked without overflow.
   std::byte* find(RemoteAddress address, std::size_t bytes) const;
   RemoteAddress locate(const void* data, std::size_t bytes) const;
 

@@ -32,8 +32,8 @@ void OutputQueue::push(const Frame& frame, Request& request) {
 
 Result<bool> OutputQueue::flush(Link& link) {
   bool moved = false;
-  // Without this, a chain of sends, each posted when the one before is done, would be as deep on the
-  // stack as it is long.
+  // Without this, a chain of sends, each posted when the one before is done, would be as deep on
+  // the stack as it is long.
   if (flushing_) return moved;
   flushing_ = true;
   Status failure;

@@ -22,12 +22,12 @@ class OutputQueue {
 
   bool empty() const { return queue_.empty(); }
 
-  // Writes as much as the link takes. Returns whether anything moved; ends requests. Their owners may
-  // push and flush again: the outer call then writes what the inner one has left.
+  // Writes as much as the link takes. Returns whether anything moved; ends requests. Their owners
+  // may push and flush again: the outer call then writes what the inner one has left.
   Result<bool> flush(Link& link);
 
-  // Forgets the requests of `group`: frames not begun are dropped, the rest of a frame that is half sent
-  // is copied, for the stream must stay whole. The requests end with `reason`.
+  // Forgets the requests of `group`: frames not begun are dropped, the rest of a frame that is half
+  // sent is copied, for the stream must stay whole. The requests end with `reason`.
   void forget(std::uint64_t group, const Status& reason);
   // Drops everything: the link is no more. The requests end with `reason`.
   void clear(const Status& reason);

@@ -15,7 +15,8 @@ namespace {
 constexpr std::size_t kStagingBytes = 16 * 1024;
 // A payload at least this long is read straight to where it belongs.
 constexpr std::size_t kDirectBytes = 4 * 1024;
-// Above this, messages that nobody has asked for stay in the link, which then holds the sender back.
+// Above this, messages that nobody has asked for stay in the link, which then holds the sender
+// back.
 constexpr std::size_t kEarlyBytesMax = 64 * 1024 * 1024;
 // One peer that sends without end must not keep the others waiting.
 constexpr int kReadsPerTurn = 16;
@@ -76,13 +77,14 @@ void Peer::forget(std::uint64_t group, const Status& reason) {
 void Peer::send_abort(std::uint64_t group, const Status& reason) {
   if (!status_.ok()) return;
   const std::string_view text = reason.message().substr(0, kAbortTextBytes);
-  const Frame frame{.kind = FrameKind::abort,
-                    .key = {.group = group,
-                            .sequence = static_cast<std::uint32_t>(reason.code()),
-                            .segment = reason.rank() ? static_cast<std::uint32_t>(reason.rank()->value())
-                                                     : kNoRank},
-                    .message_bytes = text.size(),
-                    .operation = {}};
+  const Frame frame{
+      .kind = FrameKind::abort,
+      .key = {.group = group,
+              .sequence = static_cast<std::uint32_t>(reason.code()),
+              .segment =
+                  reason.rank() ? static_cast<std::uint32_t>(reason.rank()->value()) : kNoRank},
+      .message_bytes = text.size(),
+      .operation = {}};
   output_.push(frame, std::as_bytes(std::span(text)));
 }
 
@@ -252,11 +254,10 @@ void Peer::receive_abort() {
 
 void Peer::lose(const Status& reason) {
   if (!status_.ok()) return;
-  const std::string text =
-      said_goodbye_
-          ? fmt::format("rank {} has left the job", ranks_.peer.value())
-          : fmt::format("lost rank {} ({}): {}", ranks_.peer.value(), link_->name(),
-                        reason.message());
+  const std::string text = said_goodbye_
+                               ? fmt::format("rank {} has left the job", ranks_.peer.value())
+                               : fmt::format("lost rank {} ({}): {}", ranks_.peer.value(),
+                                             link_->name(), reason.message());
   const bool protocol = reason.code() == StatusCode::protocol;
   status_ = Status(protocol ? StatusCode::protocol : StatusCode::peer_lost, text, ranks_.peer);
   if (Request* request = std::exchange(target_request_, nullptr)) end_request(*request, status_);

@@ -14,8 +14,8 @@
 
 namespace stretto::transport {
 
-// All that a rank knows of one other rank: the link, what is on its way out, the parser of what comes
-// in, and the matching of the two. Not thread safe.
+// All that a rank knows of one other rank: the link, what is on its way out, the parser of what
+// comes in, and the matching of the two. Not thread safe.
 class Peer {
  public:
   struct Ranks {
@@ -37,8 +37,8 @@ class Peer {
   void send_abort(std::uint64_t group, const Status& reason);
   void send_goodbye();
 
-  // Reads and writes what can be moved now. Returns whether anything was. Not to be called by those who
-  // are told of something: the parser is then in the middle of its bytes.
+  // Reads and writes what can be moved now. Returns whether anything was. Not to be called by those
+  // who are told of something: the parser is then in the middle of its bytes.
   bool progress();
   // Only writes; anyone may call it at any time. A failure shows in the next progress().
   void flush();
@@ -72,8 +72,8 @@ class Peer {
   std::size_t header_bytes_ = 0;
   Frame frame_;
   std::uint64_t payload_left_bytes_ = 0;
-  ByteSpan target_;                        // Where the rest of the payload goes; empty: dropped.
-  Request* target_request_ = nullptr;      // Done when the payload is complete.
+  ByteSpan target_;                         // Where the rest of the payload goes; empty: dropped.
+  Request* target_request_ = nullptr;       // Done when the payload is complete.
   Matcher::Early* target_early_ = nullptr;  // Or this.
   bool dropping_ = false;                   // Whether the frame belongs to a forgotten group.
   std::vector<std::byte> abort_text_;

@@ -13,8 +13,8 @@ namespace {
 constexpr std::size_t kHeaderBytes = 128;
 constexpr std::size_t kRingBytes = sizeof(Ring::Control) + Ring::kBytes;
 static_assert(kRingBytes % 128 == 0);
-// Positions move after this many bytes, so that reader and writer copy at the same time: with the whole
-// ring in one step they would take turns.
+// Positions move after this many bytes, so that reader and writer copy at the same time: with the
+// whole ring in one step they would take turns.
 constexpr std::size_t kStepBytes = 16 * 1024;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free,
               "atomics in shared memory must not hide a lock of one process");
@@ -42,7 +42,8 @@ void Ring::copy_out(std::uint64_t position, ByteSpan into) const {
 
 Result<std::size_t> Ring::write(std::span<const ConstByteSpan> pieces) {
   const std::uint64_t begin = control_->written.load(std::memory_order_relaxed);
-  // Acquire: the reader has copied the bytes out before it moved its position, so they may be overwritten.
+  // Acquire: the reader has copied the bytes out before it moved its position, so they may be
+  // overwritten.
   const std::uint64_t read = control_->read.load(std::memory_order_acquire);
   if (begin - read > kBytes) return position_failure(begin - read);
   std::size_t room = kBytes - (begin - read);

@@ -13,13 +13,14 @@
 
 namespace stretto::transport {
 
-// One direction of a stream of bytes in memory that two ranks share: one writer, one reader, no locks
-// (Lamport, 1977). Positions count bytes since the beginning and never wrap.
+// One direction of a stream of bytes in memory that two ranks share: one writer, one reader, no
+// locks (Lamport, 1977). Positions count bytes since the beginning and never wrap.
 //
 // A view: the memory belongs to the inbox it lies in.
 class Ring {
  public:
-  static constexpr std::size_t kBytes = 128 * 1024;  // A power of two; stays in the second-level cache.
+  static constexpr std::size_t kBytes =
+      128 * 1024;  // A power of two; stays in the second-level cache.
 
   struct Control {
     alignas(128) std::atomic<std::uint64_t> written{0};  // By the writer only.
@@ -36,8 +37,8 @@ class Ring {
   Result<std::size_t> read(ByteSpan into);
   // How many bytes the reader has taken so far.
   std::uint64_t position() const { return control_->read.load(std::memory_order_relaxed); }
-  // Whether the ring was full when the reader was at `position`, so that the writer may wait for room.
-  // To be asked after a sequentially consistent fence (see ring_link.cc).
+  // Whether the ring was full when the reader was at `position`, so that the writer may wait for
+  // room. To be asked after a sequentially consistent fence (see ring_link.cc).
   bool was_full_at(std::uint64_t position) const {
     return control_->written.load(std::memory_order_relaxed) - position >= kBytes;
   }
@@ -54,8 +55,8 @@ class Ring {
   std::byte* data_ = nullptr;
 };
 
-// The memory of one rank in which the others leave bytes for it: a word that says whether it sleeps,
-// and a ring per writer. Zeroed memory is an empty inbox.
+// The memory of one rank in which the others leave bytes for it: a word that says whether it
+// sleeps, and a ring per writer. Zeroed memory is an empty inbox.
 class Inbox {
  public:
   static std::size_t bytes(int writers);

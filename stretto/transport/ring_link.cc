@@ -9,8 +9,8 @@ namespace stretto::transport {
 //
 // A rank that goes to sleep raises its flag and then looks once more for work; a rank that has left
 // work looks at the flag afterwards. Each side stores one word and then loads the other's (Dekker's
-// pattern), so both need a sequentially consistent fence between store and load: without it each could
-// miss the other's store, on x86 as well as on Arm, and the sleeper would sleep on.
+// pattern), so both need a sequentially consistent fence between store and load: without it each
+// could miss the other's store, on x86 as well as on Arm, and the sleeper would sleep on.
 
 RingLink::RingLink(Parts parts)
     : name_(parts.name),
@@ -35,8 +35,8 @@ Result<std::size_t> RingLink::read(ByteSpan into) {
   if (!given.ok()) return given;
   if (*given == 0 && closed) return status_of(StatusCode::peer_lost, "the process is gone");
   if (*given == 0) return given;
-  // The peer may be asleep because the ring was full. If it was not, the peer waits for something else,
-  // and to wake it at every message would double the system calls of a conversation.
+  // The peer may be asleep because the ring was full. If it was not, the peer waits for something
+  // else, and to wake it at every message would double the system calls of a conversation.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (incoming_.was_full_at(begin)) ring_if_asleep();
   return given;

@@ -16,8 +16,8 @@
 
 namespace stretto::transport {
 
-// Which message this is. A receive takes the message with an equal key from its peer; among equal keys
-// the first sent goes to the first posted.
+// Which message this is. A receive takes the message with an equal key from its peer; among equal
+// keys the first sent goes to the first posted.
 struct MessageKey {
   std::uint64_t group = 0;
   std::uint32_t sequence = 0;  // Of the operation in its group, or kPointToPoint.
@@ -31,8 +31,8 @@ inline constexpr std::uint32_t kPointToPoint = 0xffffffff;
 
 struct Request;
 
-// Told when a request has ended. Called from send(), recv(), progress() or forget(), on the thread that is
-// inside the transport; may call send() and recv() itself.
+// Told when a request has ended. Called from send(), recv(), progress() or forget(), on the thread
+// that is inside the transport; may call send() and recv() itself.
 class RequestOwner {
  public:
   virtual void request_done(Request& request) = 0;
@@ -41,8 +41,8 @@ class RequestOwner {
   ~RequestOwner() = default;
 };
 
-// One message to be sent or received. The one who asks fills in the first block, owns the object, and
-// keeps it and the bytes in place until `owner` has been told that it is done.
+// One message to be sent or received. The one who asks fills in the first block, owns the object,
+// and keeps it and the bytes in place until `owner` has been told that it is done.
 struct Request {
   Rank peer = 0;  // Of the job, not of a group.
   MessageKey key;
@@ -51,8 +51,8 @@ struct Request {
   ByteSpan incoming;              // Where to receive, exactly this many bytes; unused by sends.
   RequestOwner* owner = nullptr;
 
-  Status status;         // Valid when done.
-  bool done = true;      // Whether the transport no longer knows this request.
+  Status status;     // Valid when done.
+  bool done = true;  // Whether the transport no longer knows this request.
 };
 
 // Bytes of a rank that other ranks may have mapped. Region 0 means none.
@@ -81,8 +81,8 @@ class TransportListener {
   ~TransportListener() = default;
 };
 
-// Moves bytes between the ranks of a job: messages (two-sided) and, between ranks that share memory,
-// registered regions (one-sided).
+// Moves bytes between the ranks of a job: messages (two-sided) and, between ranks that share
+// memory, registered regions (one-sided).
 //
 // Not thread safe: one thread at a time, except for wake() and sleep(). Nothing blocks but sleep().
 // After a peer is lost, its requests end with that status; the others go on.
@@ -94,9 +94,9 @@ class Transport {
   virtual int size() const = 0;
   virtual void set_listener(TransportListener* listener) = 0;
 
-  // Two-sided. Messages up to kEagerBytes leave at once; larger ones leave when the receive has been
-  // posted, so that nobody has to buffer them. Sizes or descriptors that differ end the receive with
-  // mismatch.
+  // Two-sided. Messages up to kEagerBytes leave at once; larger ones leave when the receive has
+  // been posted, so that nobody has to buffer them. Sizes or descriptors that differ end the
+  // receive with mismatch.
   virtual void send(Request& request) = 0;
   virtual void recv(Request& request) = 0;
   // Looks through the messages that came early: mismatch if one of them belongs to operation
@@ -111,16 +111,16 @@ class Transport {
   // Moves what can be moved now. Returns whether anything did.
   virtual bool progress() = 0;
 
-  // Sleeping in three steps, so that no event is lost: begin_sleep(); look once more with progress();
-  // sleep() if there was nothing; end_sleep(). Only sleep() may run beside other calls.
+  // Sleeping in three steps, so that no event is lost: begin_sleep(); look once more with
+  // progress(); sleep() if there was nothing; end_sleep(). Only sleep() may run beside other calls.
   virtual void begin_sleep() = 0;
   virtual void sleep(Deadline until) = 0;
   virtual void end_sleep() = 0;
   // Ends the sleep() of all threads that are in it. Any thread.
   virtual void wake() = 0;
 
-  // One-sided. A region is zeroed, page aligned, and reachable by the ranks for which shares_memory()
-  // holds, soon after this returns (resolve() says when).
+  // One-sided. A region is zeroed, page aligned, and reachable by the ranks for which
+  // shares_memory() holds, soon after this returns (resolve() says when).
   struct Region {
     RemoteAddress address;
     ByteSpan bytes;
@@ -135,7 +135,8 @@ class Transport {
   // Keeps a region mapped here even after its owner has freed it; null if it is not known (yet).
   virtual std::shared_ptr<void> hold(Rank peer, RemoteAddress address) = 0;
   virtual bool shares_memory(Rank peer) const = 0;
-  // Wakes `peer` if it sleeps. To be called after storing something in shared memory that it waits for.
+  // Wakes `peer` if it sleeps. To be called after storing something in shared memory that it waits
+  // for.
   virtual void notify(Rank peer) = 0;
 
   // "shm", "tcp", "loopback", "self".

@@ -81,8 +81,8 @@ TEST_P(TransportFailureTest, DifferentCallsAreAMismatch) {
 
 TEST_P(TransportFailureTest, DifferentSizesAreAMismatch) {
   using Sizes = std::pair<std::size_t, std::size_t>;
-  for (const auto& [sent, wanted] : {Sizes{10, 11}, Sizes{0, 1}, Sizes{100000, 100001},
-                                     Sizes{100000, 10}, Sizes{10, 100000}}) {
+  for (const auto& [sent, wanted] :
+       {Sizes{10, 11}, Sizes{0, 1}, Sizes{100000, 100001}, Sizes{100000, 10}, Sizes{10, 100000}}) {
     for (const bool receive_first : {true, false}) {
       SCOPED_TRACE(testing::Message() << sent << " sent, " << wanted << " wanted");
       World world = make();
@@ -133,7 +133,8 @@ TEST_P(TransportFailureTest, ForgettingEndsWhatWaits) {
   // These arrive before anyone asks for them.
   b.send(0, {.group = kGroup, .message = 4}, pattern(1, 10));
   b.send(0, {.group = kGroup, .message = 5}, pattern(1, 100000));
-  ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return a.early.size() == 2 && b.early.size() == 1; }));
+  ASSERT_TRUE(
+      drive({&world[0], &world[1]}, [&] { return a.early.size() == 2 && b.early.size() == 1; }));
   world[0].forget(kGroup, reason);
   for (const Message* message : {&small_receive, &large_receive, &large_send}) {
     EXPECT_TRUE(message->request.done);

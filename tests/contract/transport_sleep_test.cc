@@ -17,6 +17,9 @@ class TransportSleepTest : public TransportTest {};
 
 // Sleeps are bounded by the transport; one that lasts this long was not ended by an event.
 constexpr milliseconds kUndisturbed(90);
+// A machine under load may look like one lost wake-up; a hole in the protocol loses one in every
+// few hundred rounds.
+constexpr int kOversleptMax = 1;
 
 // One sleep, as the contract describes it. Returns whether it ended by itself although there was
 // something to do: a lost wake-up.
@@ -32,8 +35,7 @@ bool sleep_once(Endpoint& endpoint) {
   return overslept;
 }
 
-// Each side sleeps after one idle turn. A machine under load may look like one lost wake-up; a hole in
-// the protocol loses one in every few hundred rounds.
+// Each side sleeps after one idle turn.
 TEST_P(TransportSleepTest, NoWakeUpIsLost) {
   constexpr std::uint32_t kRounds = 20000;
   World world = make();
@@ -50,23 +52,23 @@ TEST_P(TransportSleepTest, NoWakeUpIsLost) {
     recv.peer = peer;
     recv.incoming = std::as_writable_bytes(std::span(&in, 1));
     const auto finish = [&](const Request& request) {
-      while (!request.done) {
+      while (!request.done && overslept <= kOversleptMax) {
         if (!endpoint.progress()) overslept += sleep_once(endpoint) ? 1 : 0;
       }
-      ASSERT_TRUE(request.status.ok()) << request.status.message();
     };
-    for (std::uint32_t round = 0; round < kRounds; ++round) {
+    for (std::uint32_t round = 0; round < kRounds && overslept <= kOversleptMax; ++round) {
       send.key = recv.key = {.group = 1, .message = round};
       out = round;
       if (peer == 1) endpoint.send(send);
       endpoint.recv(recv);
       finish(recv);
-      ASSERT_EQ(in, round);
+      EXPECT_TRUE(in == round || !recv.done);
       if (peer == 0) endpoint.send(send);
       finish(send);
     }
+    endpoint.forget(1, Status(StatusCode::aborted, "test is over"));
   });
-  EXPECT_LE(overslept, 1);
+  EXPECT_LE(overslept, kOversleptMax);
 }
 
 // A sender that fills the link goes to sleep; the reader, who never sleeps, has to wake it.
@@ -78,15 +80,15 @@ TEST_P(TransportSleepTest, RoomWakesASenderThatWaitsForIt) {
     Endpoint& endpoint = self.endpoint();
     if (endpoint.rank() == Rank(0)) {
       self.send(1, {.group = 1}, Bytes(kBytes));
-      while (!self.all_done()) {
+      while (!self.all_done() && overslept <= kOversleptMax) {
         if (!endpoint.progress()) overslept += sleep_once(endpoint) ? 1 : 0;
       }
     } else {
       self.recv(0, {.group = 1}, kBytes);
-      ASSERT_TRUE(drive({&endpoint}, [&] { return self.all_done(); }));
+      EXPECT_TRUE(drive({&endpoint}, [&] { return self.all_done() || overslept > kOversleptMax; }));
     }
   });
-  EXPECT_LE(overslept, 1);
+  EXPECT_LE(overslept, kOversleptMax);
 }
 
 TEST_P(TransportSleepTest, AnyThreadCanWakeAllSleepers) {

@@ -16,8 +16,8 @@ constexpr std::uint64_t kGroup = 7;
 constexpr std::size_t kLarge = 3 * 1024 * 1024 + 7;
 
 std::vector<std::size_t> interesting_sizes() {
-  return {0,           1,          55,     56, 57, 4096, kEagerBytes - 1, kEagerBytes,
-          kEagerBytes + 1, 128 * 1024, 200000, kLarge};
+  return {0,          1,      55,    56, 57, 4096, kEagerBytes - 1, kEagerBytes, kEagerBytes + 1,
+          128 * 1024, 200000, kLarge};
 }
 
 TEST_P(TransportTest, SaysWhoIsWho) {
@@ -93,9 +93,11 @@ TEST_P(TransportTest, KeysFindTheirMessagesInAnyOrder) {
   }
   const std::vector<int> rest(order.begin() + kMessages / 2, order.end());
   shuffle();
-  for (const int n : order) from.send(1, key_of(n), pattern(static_cast<std::uint64_t>(n), size_of(n)));
+  for (const int n : order)
+    from.send(1, key_of(n), pattern(static_cast<std::uint64_t>(n), size_of(n)));
   settle({&world[0], &world[1]});
-  for (const int n : rest) received[static_cast<std::size_t>(n)] = &to.recv(0, key_of(n), size_of(n));
+  for (const int n : rest)
+    received[static_cast<std::size_t>(n)] = &to.recv(0, key_of(n), size_of(n));
   ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return from.all_done() && to.all_done(); }));
   for (int n = 0; n < kMessages; ++n) {
     EXPECT_TRUE(received[static_cast<std::size_t>(n)]->bytes ==
@@ -104,8 +106,8 @@ TEST_P(TransportTest, KeysFindTheirMessagesInAnyOrder) {
   }
 }
 
-// Point-to-point messages of one tag: the order of sending and of posting decides, whether a message
-// travels at once or waits, and whenever the receives are posted.
+// Point-to-point messages of one tag: the order of sending and of posting decides, whether a
+// message travels at once or waits, and whenever the receives are posted.
 TEST_P(TransportTest, EqualKeysAreFirstComeFirstServed) {
   const MessageKey key{.group = kGroup, .sequence = kPointToPoint, .segment = 3};
   const std::vector<std::size_t> sizes = {100000, 5, 70000, 80000, 0, 6, 90000, 7};
@@ -231,7 +233,8 @@ struct Traffic {
   std::uint32_t messages;  // From each rank to each other.
 
   std::uint64_t content(int from, int to, std::uint32_t i) const {
-    return seed + static_cast<std::uint64_t>(from) * 1000003 + static_cast<std::uint64_t>(to) * 10007 + i;
+    return seed + static_cast<std::uint64_t>(from) * 1000003 +
+           static_cast<std::uint64_t>(to) * 10007 + i;
   }
   std::size_t size(int from, int to, std::uint32_t i) const {
     Random random(content(from, to, i));

@@ -108,8 +108,8 @@ const std::vector<WorldKind>& world_kinds() {
       {.name = "mixed",
        .can_kill = true,
        .make = [](const WorldOptions& options) { return make_by_pairs(options, same_host); },
-       .link_name =
-           [](int rank, int peer) { return std::string(same_host(rank, peer) ? "shm" : "tcp"); },
+       .link_name = [](int rank,
+                       int peer) { return std::string(same_host(rank, peer) ? "shm" : "tcp"); },
        .shares_memory = same_host},
   };
   return kinds;

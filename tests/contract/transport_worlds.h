@@ -21,7 +21,8 @@ struct World {
 
   Endpoint& operator[](int rank) { return *endpoints[static_cast<std::size_t>(rank)]; }
   int size() const { return static_cast<int>(endpoints.size()); }
-  // What the others see when the process of `rank` is killed. Its endpoint must not be used any more.
+  // What the others see when the process of `rank` is killed. Its endpoint must not be used any
+  // more.
   void kill(int rank);
   void destroy(int rank) { endpoints[static_cast<std::size_t>(rank)].reset(); }
 };
@@ -31,7 +32,8 @@ struct WorldOptions {
   int socket_buffer_bytes = 0;  // Of tcp connections, each way; 0: as the system likes it.
 };
 
-// One way to connect ranks. A new transport joins the suite with one more of these in world_kinds().
+// One way to connect ranks. A new transport joins the suite with one more of these in
+// world_kinds().
 struct WorldKind {
   std::string name;
   bool can_kill = false;  // Whether World::kill() works.

@@ -83,12 +83,14 @@ class Collector {
 // A running `stretto` program.
 class Tool {
  public:
-  explicit Tool(Arguments arguments, const Variables& variables = {}) {
+  // `before`: a program that starts it, with that program's arguments.
+  explicit Tool(Arguments arguments, const Variables& variables = {}, Arguments before = {}) {
     int output[2];
     int errors[2];
     EXPECT_EQ(::pipe2(output, O_CLOEXEC), 0);
     EXPECT_EQ(::pipe2(errors, O_CLOEXEC), 0);
     arguments.insert(arguments.begin(), kToolPath);
+    arguments.insert(arguments.begin(), before.begin(), before.end());
     std::vector<char*> pointers;
     for (std::string& argument : arguments) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
@@ -98,7 +100,7 @@ class Tool {
       for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
       ::dup2(output[1], STDOUT_FILENO);
       ::dup2(errors[1], STDERR_FILENO);
-      ::execv(kToolPath, pointers.data());
+      ::execvp(pointers.front(), pointers.data());
       ::_exit(99);
     }
     ::close(output[1]);

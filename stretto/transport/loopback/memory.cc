@@ -15,8 +15,8 @@ Result<Transport::Region> Memory::allocate(std::size_t bytes) {
   regions_->owners[number] = region->owner;
   region->address = {.region = number, .offset_bytes = 0};
   // The table forgets the region before the memory goes.
-  region->owner = std::shared_ptr<void>(
-      region->bytes.data(), [regions = regions_, rank, number](void*) {
+  region->owner =
+      std::shared_ptr<void>(region->bytes.data(), [regions = regions_, rank, number](void*) {
         const std::lock_guard guard(regions->mutex);
         regions->tables[rank].erase(number);
         regions->owners.erase(number);

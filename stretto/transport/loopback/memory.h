@@ -24,8 +24,7 @@ struct Regions {
 // Memory between ranks that are threads: every region is reachable by all, at the same address.
 class Memory : public SharedMemory {
  public:
-  Memory(Rank self, std::shared_ptr<Regions> regions)
-      : self_(self), regions_(std::move(regions)) {}
+  Memory(Rank self, std::shared_ptr<Regions> regions) : self_(self), regions_(std::move(regions)) {}
 
   Result<Transport::Region> allocate(std::size_t bytes) override;
   RemoteAddress locate(const void* data, std::size_t bytes) const override;

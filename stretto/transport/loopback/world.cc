@@ -40,8 +40,8 @@ std::unique_ptr<Link> make_link(const World& world, int self, int peer) {
       .peer = Inbox(peer_memory.bytes.data()),
       .own_rank = self,
       .peer_rank = peer,
-      .doorbell = std::make_unique<EventDoorbell>(world.bells[own_index], world.bells[peer_index],
-                                                  first),
+      .doorbell =
+          std::make_unique<EventDoorbell>(world.bells[own_index], world.bells[peer_index], first),
       .memory = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(
           own_memory.owner, peer_memory.owner)});
 }

@@ -17,7 +17,8 @@ struct WorldOptions {
 };
 
 // The connected endpoints of ranks that are threads of this process: a job without processes, for
-// tests, and for programs that want one rank per thread. Endpoint r belongs to the thread of rank r.
+// tests, and for programs that want one rank per thread. Endpoint r belongs to the thread of rank
+// r.
 Result<std::vector<std::unique_ptr<Endpoint>>> make_world(const WorldOptions& options);
 
 }  // namespace stretto::transport::loopback

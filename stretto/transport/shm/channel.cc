@@ -78,8 +78,7 @@ void Channel::send(const Notice& notice, std::shared_ptr<const FileDescriptor> f
 
 void Channel::flush() {
   std::size_t done = 0;
-  while (done < pending_.size() &&
-         try_send(pending_[done].notice, pending_[done].file.get())) {
+  while (done < pending_.size() && try_send(pending_[done].notice, pending_[done].file.get())) {
     ++done;
   }
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(done));

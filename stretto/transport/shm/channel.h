@@ -14,7 +14,8 @@
 
 namespace stretto::transport::shm {
 
-// What ranks of a host say to each other over their Unix socket: 16 bytes, sometimes with a descriptor.
+// What ranks of a host say to each other over their Unix socket: 16 bytes, sometimes with a
+// descriptor.
 struct Notice {
   enum class Kind : std::uint32_t {
     doorbell = 1,  // Wake up.

@@ -11,8 +11,8 @@
 
 namespace stretto::transport::shm {
 
-// Wakes a rank of this host through the Unix socket between the two, which also carries the files of
-// regions and ends when the peer does.
+// Wakes a rank of this host through the Unix socket between the two, which also carries the files
+// of regions and ends when the peer does.
 class ChannelDoorbell : public Doorbell {
  public:
   ChannelDoorbell(Rank peer, std::shared_ptr<Channel> channel, std::shared_ptr<Memory> memory)

@@ -71,16 +71,15 @@ Result<Transport::Region> Memory::allocate(std::size_t bytes) {
     number = next_++;
     own_.insert(number, {mapping.data.get(), mapping.bytes});
   }
-  const Notice notice{
-      .kind = Notice::Kind::region, .region = number, .bytes = mapping.bytes};
-  // The file is not needed any more once it is sent: mappings keep it alive, and descriptors are scarce.
+  const Notice notice{.kind = Notice::Kind::region, .region = number, .bytes = mapping.bytes};
+  // The file is not needed any more once it is sent: mappings keep it alive, and descriptors are
+  // scarce.
   const auto file = std::make_shared<const FileDescriptor>(std::move(mapping.descriptor));
   for (auto& channel : channels_) {
     if (channel != nullptr) channel->send(notice, file);
   }
   std::shared_ptr<void> owner(
-      mapping.data.get(),
-      [memory = weak_from_this(), number, data = mapping.data](void*) mutable {
+      mapping.data.get(), [memory = weak_from_this(), number, data = mapping.data](void*) mutable {
         if (const auto alive = memory.lock()) {
           const std::lock_guard lock(alive->mutex_);
           alive->own_.erase(number);

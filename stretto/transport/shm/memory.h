@@ -14,8 +14,8 @@
 
 namespace stretto::transport::shm {
 
-// An unnamed file in memory (memfd), mapped. It has no name, no limit but memory, and is gone with the
-// last process that maps it, however that process ends.
+// An unnamed file in memory (memfd), mapped. It has no name, no limit but memory, and is gone with
+// the last process that maps it, however that process ends.
 struct Mapping {
   FileDescriptor descriptor;
   std::shared_ptr<std::byte> data;
@@ -23,13 +23,13 @@ struct Mapping {
 
   // Zeroed. Sealed against shrinking, so that peers can trust its size.
   static Result<Mapping> create(std::size_t bytes);
-  // Maps what a peer has sent. Refuses a file that could shrink (its pages would turn into SIGBUS) or
-  // that is smaller than the peer says.
+  // Maps what a peer has sent. Refuses a file that could shrink (its pages would turn into SIGBUS)
+  // or that is smaller than the peer says.
   static Result<Mapping> open(FileDescriptor descriptor, std::size_t bytes);
 };
 
-// Memory between processes of a host. Allocating sends the file to every peer on its channel; freeing
-// tells them to unmap.
+// Memory between processes of a host. Allocating sends the file to every peer on its channel;
+// freeing tells them to unmap.
 class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> {
  public:
   // channels[r] leads to rank r; null where there is none (the rank itself, other hosts).

@@ -28,9 +28,9 @@ Result<std::unique_ptr<Link>> TcpLink::create(FileDescriptor socket) {
   return std::unique_ptr<Link>(new TcpLink(std::move(socket)));
 }
 
-// A socket that is closed with bytes unread resets the connection, and what is still on its way to the
-// peer is lost: so the end is announced first, and what is here is taken away. Bounded, since the peer
-// may send without end.
+// A socket that is closed with bytes unread resets the connection, and what is still on its way to
+// the peer is lost: so the end is announced first, and what is here is taken away. Bounded, since
+// the peer may send without end.
 TcpLink::~TcpLink() {
   (void)::shutdown(socket_.get(), SHUT_WR);
   std::array<std::byte, 16 * 1024> ignored;

@@ -1,0 +1,236 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/matcher.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+
+namespace stretto::transport {
+namespace {
+
+constexpr std::size_t kLarge = kEagerBytes + 10;
+const MessageKey kKey{.group = 1, .sequence = 2, .segment = 3, .message = 4};
+
+struct Owner : RequestOwner {
+  void request_done(Request& request) override {
+    ended.push_back(&request);
+    if (then) then(request);
+  }
+  virtual ~Owner() = default;
+  std::vector<Request*> ended;
+  std::function<void(Request&)> then;
+};
+
+class MatcherTest : public testing::Test {
+ protected:
+  struct Receive {
+    std::vector<std::byte> bytes;
+    Request request;
+  };
+  Request& receive(std::size_t size, const MessageKey& key = kKey) {
+    auto& entry = *receives_.emplace_back(std::make_unique<Receive>());
+    entry.bytes.resize(size);
+    entry.request.key = key;
+    entry.request.incoming = entry.bytes;
+    entry.request.owner = &owner_;
+    entry.request.done = false;
+    return entry.request;
+  }
+  static Frame frame(FrameKind kind, std::size_t size, const MessageKey& key = kKey) {
+    return {.kind = kind, .key = key, .message_bytes = size, .operation = {}};
+  }
+  // A message that finds no receive, with all its bytes.
+  Matcher::Early& arrive_early(std::size_t size, std::byte fill, const MessageKey& key = kKey) {
+    Matcher::Early* early = nullptr;
+    EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, size, key), &early), nullptr);
+    EXPECT_NE(early, nullptr);
+    std::fill(early->bytes.begin(), early->bytes.end(), fill);
+    return *early;
+  }
+
+  Owner owner_;
+  Matcher matcher_{5, 6};
+  std::vector<std::unique_ptr<Receive>> receives_;
+};
+
+TEST_F(MatcherTest, ReceiveFirst) {
+  Request& posted = receive(10);
+  EXPECT_FALSE(matcher_.post_receive(posted));
+  Matcher::Early* early = nullptr;
+  EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, 10), &early), &posted);
+  EXPECT_EQ(early, nullptr);
+  EXPECT_FALSE(posted.done) << "its bytes are not here yet";
+  EXPECT_NE(matcher_.message_header(frame(FrameKind::message, 10), &early), &posted);
+}
+
+TEST_F(MatcherTest, MessageFirst) {
+  Matcher::Early& early = arrive_early(10, std::byte{7});
+  EXPECT_FALSE(matcher_.has_early(kKey)) << "not all of it is here";
+  EXPECT_TRUE(matcher_.early_complete(early));
+  EXPECT_TRUE(matcher_.has_early(kKey));
+  EXPECT_GE(matcher_.early_bytes(), 10u);
+  Request& posted = receive(10);
+  EXPECT_FALSE(matcher_.post_receive(posted));
+  EXPECT_TRUE(posted.done && posted.status.ok());
+  EXPECT_EQ(posted.incoming[9], std::byte{7});
+  EXPECT_EQ(matcher_.early_bytes(), 0u);
+}
+
+TEST_F(MatcherTest, ReceiveWhileTheBytesAreComing) {
+  Matcher::Early& early = arrive_early(10, std::byte{7});
+  Request& posted = receive(10);
+  EXPECT_FALSE(matcher_.post_receive(posted));
+  EXPECT_FALSE(posted.done);
+  EXPECT_FALSE(matcher_.early_complete(early)) << "it has a receive";
+  EXPECT_TRUE(posted.done && posted.status.ok());
+  EXPECT_EQ(posted.incoming[0], std::byte{7});
+  EXPECT_EQ(matcher_.early_bytes(), 0u);
+}
+
+TEST_F(MatcherTest, LargeMessagesWaitForTheirReceive) {
+  Request& first = receive(kLarge);
+  EXPECT_TRUE(matcher_.post_receive(first)) << "the peer must be told";
+  EXPECT_FALSE(matcher_.announced(frame(FrameKind::announce, kLarge)));
+  EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), &first);
+
+  EXPECT_TRUE(matcher_.announced(frame(FrameKind::announce, kLarge)));
+  EXPECT_FALSE(matcher_.has_early(kKey)) << "its bytes are with the peer";
+  Request& second = receive(kLarge);
+  EXPECT_TRUE(matcher_.post_receive(second));
+  EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), &second);
+  EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), nullptr);
+  EXPECT_EQ(matcher_.early_bytes(), 0u);
+}
+
+TEST_F(MatcherTest, LargeSendsWaitForTheirClear) {
+  Request first;
+  Request second;
+  first.key = second.key = kKey;
+  EXPECT_FALSE(matcher_.post_large_send(first));
+  EXPECT_EQ(matcher_.clear_arrived(frame(FrameKind::clear, kLarge)).or_throw(), &first);
+  EXPECT_EQ(matcher_.clear_arrived(frame(FrameKind::clear, kLarge)).or_throw(), nullptr);
+  EXPECT_TRUE(matcher_.post_large_send(second)) << "its clear is here";
+}
+
+TEST_F(MatcherTest, EqualKeysAreServedInOrder) {
+  Request& large = receive(kLarge);
+  Request& small = receive(10);
+  matcher_.post_receive(large);
+  matcher_.post_receive(small);
+  // The large one was sent first, but its bytes come last.
+  matcher_.announced(frame(FrameKind::announce, kLarge));
+  Matcher::Early* early = nullptr;
+  EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, 10), &early), &small);
+  EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), &large);
+
+  matcher_.early_complete(arrive_early(3, std::byte{1}));
+  matcher_.early_complete(arrive_early(3, std::byte{2}));
+  for (const auto fill : {std::byte{1}, std::byte{2}}) {
+    Request& posted = receive(3);
+    matcher_.post_receive(posted);
+    EXPECT_TRUE(posted.done);
+    EXPECT_EQ(posted.incoming[0], fill);
+  }
+}
+
+TEST_F(MatcherTest, AMismatchUsesUpBothSides) {
+  matcher_.early_complete(arrive_early(10, std::byte{1}));
+  Request& other_size = receive(11);
+  EXPECT_FALSE(matcher_.post_receive(other_size));
+  EXPECT_EQ(other_size.status.code(), StatusCode::mismatch);
+  EXPECT_EQ(matcher_.early_bytes(), 0u);
+
+  Request& other_operation = receive(10);
+  other_operation.operation.count = 9;
+  matcher_.post_receive(other_operation);
+  Matcher::Early* early = nullptr;
+  EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, 10), &early), nullptr);
+  EXPECT_EQ(early, nullptr) << "nobody will ask for it";
+  EXPECT_EQ(other_operation.status.code(), StatusCode::mismatch);
+  EXPECT_EQ(owner_.ended.size(), 2u);
+}
+
+TEST_F(MatcherTest, ForgettingConcernsOneGroup) {
+  const MessageKey other{.group = 2};
+  Request& mine = receive(10);
+  Request& others = receive(10, other);
+  matcher_.post_receive(mine);
+  matcher_.post_receive(others);
+  Request send;
+  send.key = kKey;
+  send.owner = &owner_;
+  matcher_.post_large_send(send);
+  MessageKey unasked = kKey;
+  unasked.message = 99;
+  Matcher::Early& coming = arrive_early(10, std::byte{1}, unasked);
+  Request& claiming = receive(10, unasked);
+  matcher_.post_receive(claiming);
+  matcher_.early_complete(arrive_early(20, std::byte{1}, unasked));
+  MessageKey cleared = kKey;
+  cleared.message = 98;
+  (void)matcher_.clear_arrived(frame(FrameKind::clear, kLarge, cleared));
+
+  matcher_.forget(1, Status(StatusCode::aborted, "enough"));
+  for (const Request* request : {&mine, &send, &claiming}) {
+    EXPECT_TRUE(request->done);
+    EXPECT_EQ(request->status.code(), StatusCode::aborted);
+  }
+  EXPECT_FALSE(others.done);
+  // The parser is still writing to it.
+  EXPECT_GT(matcher_.early_bytes(), 0u);
+  std::fill(coming.bytes.begin(), coming.bytes.end(), std::byte{2});
+  EXPECT_FALSE(matcher_.early_complete(coming));
+  EXPECT_EQ(matcher_.early_bytes(), 0u);
+  send.key = cleared;
+  EXPECT_FALSE(matcher_.post_large_send(send)) << "the clear was forgotten as well";
+}
+
+TEST_F(MatcherTest, LosingThePeerKeepsWhatItSent) {
+  Request& posted = receive(10);
+  matcher_.post_receive(posted);
+  MessageKey whole = kKey;
+  whole.message = 99;
+  matcher_.early_complete(arrive_early(3, std::byte{3}, whole));
+  matcher_.announced(frame(FrameKind::announce, kLarge, {.group = 1, .message = 50}));
+  matcher_.lose(Status(StatusCode::peer_lost, "gone"));
+  EXPECT_EQ(posted.status.code(), StatusCode::peer_lost);
+  EXPECT_TRUE(matcher_.has_early(whole));
+  Request& late = receive(3, whole);
+  EXPECT_FALSE(matcher_.post_receive(late));
+  EXPECT_TRUE(late.done && late.status.ok());
+  EXPECT_EQ(matcher_.early_bytes(), 0u);
+}
+
+TEST_F(MatcherTest, ChainsOfEarlyMessagesAreNoRecursion) {
+  constexpr std::size_t kMessages = 1000;
+  for (std::size_t i = 0; i < kMessages; ++i)
+    matcher_.early_complete(arrive_early(1, std::byte{1}));
+  int depth = 0;
+  owner_.then = [&](Request&) {
+    EXPECT_EQ(++depth, 1);
+    if (receives_.size() < kMessages) matcher_.post_receive(receive(1));
+    --depth;
+  };
+  matcher_.post_receive(receive(1));
+  EXPECT_EQ(owner_.ended.size(), kMessages);
+}
+
+TEST_F(MatcherTest, ClearsWithoutEndAreRefused) {
+  Status status;
+  for (std::uint32_t i = 0; status.ok() && i < 1'000'000; ++i) {
+    status = matcher_.clear_arrived(frame(FrameKind::clear, kLarge, {.message = i})).status();
+  }
+  EXPECT_EQ(status.code(), StatusCode::protocol);
+}
+
+TEST_F(MatcherTest, EmptyMessagesCostSomethingToo) {
+  for (int i = 0; i < 100; ++i) matcher_.early_complete(arrive_early(0, std::byte{0}));
+  EXPECT_GE(matcher_.early_bytes(), 100 * sizeof(Frame));
+}
+
+}  // namespace
+}  // namespace stretto::transport

@@ -1,0 +1,158 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What a peer may do to this rank with the bytes it sends: arbitrary ones, and frames that are good
+// by themselves but come at any time, while requests are posted and groups are forgotten. A request
+// must end once, nothing may be written to its bytes afterwards, and all end when the peer is lost.
+//
+//   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I. -DSPDLOG_FMT_EXTERNAL
+//     stretto/transport/{peer_fuzz,peer,matcher,output_queue,frame,transport}.cc
+//     stretto/base/*.cc -lfmt -lspdlog
+
+#include <cstdlib>
+#include <cstring>
+#include <list>
+
+#include "stretto/transport/fake_link.h"
+#include "stretto/transport/peer.h"
+
+using namespace stretto::transport;
+
+namespace {
+
+// The input as a list of decisions; zeros when it has been used up.
+class Input {
+ public:
+  Input(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
+
+  bool empty() const { return size_ == 0; }
+  std::uint8_t byte() {
+    if (size_ == 0) return 0;
+    --size_;
+    return *data_++;
+  }
+  std::uint32_t below(std::uint32_t bound) { return byte() % bound; }
+  // Around the sizes at which the protocol changes.
+  std::size_t message_bytes() {
+    constexpr std::size_t kSizes[] = {0, 1, 55, 300, 5000, kEagerBytes, kEagerBytes + 1, 100000};
+    return kSizes[below(8)];
+  }
+
+ private:
+  const std::uint8_t* data_;
+  std::size_t size_;
+};
+
+class Harness : private RequestOwner, private TransportListener {
+ public:
+  explicit Harness(Input input) : input_(input) {
+    auto link = std::make_unique<FakeLink>();
+    link_ = link.get();
+    peer_ = std::make_unique<Peer>(Peer::Ranks{.self = 0, .peer = 1, .count = 3}, std::move(link),
+                                   &listener_);
+  }
+
+  void run() {
+    while (!input_.empty()) act();
+    link_->ended = true;
+    link_->read_max_bytes = static_cast<std::size_t>(-1);
+    for (int turn = 0; turn < 10000 && peer_->status().ok(); ++turn) peer_->progress();
+    // Too much that nobody has asked for holds the rest back; that is the only excuse.
+    if (peer_->status().ok() && peer_->matcher().early_bytes() < (1u << 20)) std::abort();
+    if (!peer_->status().ok() && (!open_.empty() || told_lost_ != 1)) std::abort();
+  }
+
+ private:
+  struct Message {
+    Request request;
+    std::vector<std::byte> bytes;
+  };
+
+  void act() {
+    switch (input_.below(8)) {
+      case 0:
+        return feed_noise();
+      case 1:
+      case 2:
+      case 3:
+        return feed_frame();
+      case 4:
+        return post(true);
+      case 5:
+        return post(false);
+      case 6:
+        return peer_->forget(input_.below(4), {stretto::StatusCode::aborted, "enough"});
+      default:
+        link_->read_max_bytes = 1 + input_.byte() * 257u;
+        link_->room_bytes = input_.byte() * 1000u;
+        peer_->progress();
+    }
+  }
+
+  void feed_noise() {
+    std::vector<std::byte> noise(input_.below(64));
+    for (std::byte& byte : noise) byte = static_cast<std::byte>(input_.byte());
+    link_->feed(noise);
+  }
+
+  void feed_frame() {
+    const Frame frame{.kind = static_cast<FrameKind>(1 + input_.below(6)),
+                      .key = key(),
+                      .message_bytes = input_.message_bytes(),
+                      .operation = {.count = input_.below(8) == 0 ? 1u : 0u}};
+    link_->feed(encode(frame));
+    link_->feed(std::vector<std::byte>(frame.payload_bytes(), std::byte{0x77}));
+  }
+
+  MessageKey key() { return {.group = input_.below(4), .message = input_.below(2)}; }
+
+  void post(bool sends) {
+    Message& message = open_.emplace_back();
+    message.bytes.resize(input_.message_bytes());
+    message.request.key = key();
+    message.request.owner = this;
+    if (sends) {
+      message.request.outgoing = message.bytes;
+      peer_->send(message.request);
+    } else {
+      message.request.incoming = message.bytes;
+      peer_->recv(message.request);
+    }
+  }
+
+  void request_done(Request& request) override {
+    const std::size_t before = open_.size();
+    // Frees the bytes: whoever touches them now is found out by the address sanitizer.
+    open_.remove_if([&](const Message& message) { return &message.request == &request; });
+    if (open_.size() + 1 != before) std::abort();
+    if (depth_ < 3 && !input_.empty() && input_.below(4) == 0) {
+      ++depth_;
+      post(input_.below(2) == 0);
+      peer_->flush();
+      --depth_;
+    }
+  }
+  void peer_lost(stretto::Rank, const stretto::Status&) override { ++told_lost_; }
+  void message_early(stretto::Rank, const MessageKey& early,
+                     const stretto::OperationDescriptor&) override {
+    if (input_.below(8) == 0) peer_->forget(early.group, {stretto::StatusCode::aborted, "early"});
+  }
+  void group_aborted(std::uint64_t group, stretto::Rank, const stretto::Status& reason) override {
+    if (input_.below(2) == 0) peer_->forget(group, reason);
+  }
+
+  Input input_;
+  TransportListener* listener_ = this;
+  FakeLink* link_ = nullptr;
+  std::unique_ptr<Peer> peer_;
+  std::list<Message> open_;
+  int told_lost_ = 0;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Harness(Input(data, size)).run();
+  return 0;
+}

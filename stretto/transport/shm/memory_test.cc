@@ -1,0 +1,172 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/shm/memory.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace stretto::transport::shm {
+namespace {
+
+FileDescriptor make_file(std::size_t bytes, int seals) {
+  FileDescriptor file(::memfd_create("stretto", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::ftruncate(file.get(), static_cast<off_t>(bytes)), 0);
+  EXPECT_EQ(::fcntl(file.get(), F_ADD_SEALS, seals), 0);
+  return file;
+}
+
+int open_descriptors() {
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(entries), end(entries)));
+}
+
+TEST(MappingTest, IsSharedSealedAndZeroed) {
+  Mapping own = Mapping::create(5000).or_throw();
+  EXPECT_EQ(own.bytes, 5000u);
+  EXPECT_EQ(own.data.get()[4999], std::byte{0});
+  EXPECT_NE(::ftruncate(own.descriptor.get(), 100), 0) << "it could shrink";
+  const Mapping other = Mapping::open(FileDescriptor(::dup(own.descriptor.get())), 5000).or_throw();
+  other.data.get()[4999] = std::byte{7};
+  EXPECT_EQ(own.data.get()[4999], std::byte{7});
+}
+
+TEST(MappingTest, RefusesWhatCouldTakeItsPagesAway) {
+  EXPECT_EQ(Mapping::open(make_file(4096, F_SEAL_GROW), 4096).status().code(),
+            StatusCode::protocol);
+  EXPECT_TRUE(Mapping::open(make_file(4096, F_SEAL_SHRINK), 4096).ok());
+  // Something that has no seals at all.
+  EXPECT_EQ(Mapping::open(FileDescriptor(::open("/proc/self/exe", O_RDONLY)), 100).status().code(),
+            StatusCode::protocol);
+}
+
+TEST(MappingTest, RefusesAFileThatIsTooSmall) {
+  EXPECT_EQ(Mapping::open(make_file(4096, F_SEAL_SHRINK), 4097).status().code(),
+            StatusCode::protocol);
+  EXPECT_EQ(Mapping::open(make_file(0, F_SEAL_SHRINK), 0).status().code(), StatusCode::protocol);
+  EXPECT_EQ(
+      Mapping::open(make_file(4096, F_SEAL_SHRINK), static_cast<std::size_t>(-1)).status().code(),
+      StatusCode::protocol);
+  EXPECT_EQ(Mapping::open(FileDescriptor(), 4096).status().code(), StatusCode::protocol);
+}
+
+// Rank 0's memory, and the bare end of the socket on which rank 1 would be.
+class MemoryTest : public testing::Test {
+ protected:
+  MemoryTest() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    channel_ = Channel::create(FileDescriptor(ends[0])).or_throw();
+    peer_ = FileDescriptor(ends[1]);
+    memory_ = std::make_shared<Memory>(0, std::vector<std::shared_ptr<Channel>>{nullptr, channel_});
+  }
+  // Sends bytes with some descriptors beside them.
+  void send(const void* bytes, std::size_t size, const std::vector<int>& descriptors = {}) {
+    alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
+    iovec vector{.iov_base = const_cast<void*>(bytes), .iov_len = size};
+    msghdr message{};
+    message.msg_iov = &vector;
+    message.msg_iovlen = 1;
+    if (!descriptors.empty()) {
+      message.msg_control = control;
+      message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
+      cmsghdr* header = CMSG_FIRSTHDR(&message);
+      header->cmsg_level = SOL_SOCKET;
+      header->cmsg_type = SCM_RIGHTS;
+      header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+      std::copy(descriptors.begin(), descriptors.end(), reinterpret_cast<int*>(CMSG_DATA(header)));
+    }
+    ASSERT_EQ(::sendmsg(peer_.get(), &message, 0), static_cast<ssize_t>(size));
+  }
+  void send(const Notice& notice, const std::vector<int>& descriptors = {}) {
+    send(&notice, sizeof(notice), descriptors);
+  }
+  void take_in() {
+    while (auto received = channel_->receive()) memory_->receive(1, std::move(*received));
+  }
+
+  std::shared_ptr<Channel> channel_;
+  FileDescriptor peer_;
+  std::shared_ptr<Memory> memory_;
+};
+
+TEST_F(MemoryTest, TakesARegionAndItsEnd) {
+  const FileDescriptor file = make_file(4096, F_SEAL_SHRINK);
+  send({.kind = Notice::Kind::region, .region = 5, .bytes = 4096}, {file.get()});
+  take_in();
+  EXPECT_NE(memory_->resolve(1, {5, 0}, 4096), nullptr);
+  EXPECT_EQ(memory_->resolve(1, {5, 0}, 4097), nullptr);
+  send({.kind = Notice::Kind::release, .region = 5});
+  take_in();
+  EXPECT_EQ(memory_->resolve(1, {5, 0}, 1), nullptr);
+}
+
+TEST_F(MemoryTest, DoesNotMapWhatCannotBeTrusted) {
+  const FileDescriptor shrinking = make_file(4096, F_SEAL_GROW);
+  const FileDescriptor good = make_file(4096, F_SEAL_SHRINK);
+  send({.kind = Notice::Kind::region, .region = 1, .bytes = 4096}, {shrinking.get()});
+  send({.kind = Notice::Kind::region, .region = 2, .bytes = 8192}, {good.get()});
+  send({.kind = Notice::Kind::region, .region = 3, .bytes = 4096});
+  send({.kind = Notice::Kind::release, .region = 77});
+  take_in();
+  for (const std::uint32_t region : {1u, 2u, 3u}) {
+    EXPECT_EQ(memory_->resolve(1, {region, 0}, 1), nullptr) << region;
+  }
+  EXPECT_FALSE(channel_->closed());
+}
+
+TEST_F(MemoryTest, ARegionAnnouncedTwiceIsTheLaterOne) {
+  const FileDescriptor first = make_file(8192, F_SEAL_SHRINK);
+  const FileDescriptor second = make_file(4096, F_SEAL_SHRINK);
+  send({.kind = Notice::Kind::region, .region = 5, .bytes = 8192}, {first.get()});
+  send({.kind = Notice::Kind::region, .region = 5, .bytes = 4096}, {second.get()});
+  take_in();
+  EXPECT_EQ(memory_->resolve(1, {5, 0}, 8192), nullptr) << "the first is not mapped any more";
+  std::byte* const data = memory_->resolve(1, {5, 0}, 4096);
+  ASSERT_NE(data, nullptr);
+  data[4095] = std::byte{1};
+}
+
+TEST_F(MemoryTest, NoDescriptorLeaks) {
+  const FileDescriptor file = make_file(4096, F_SEAL_SHRINK);
+  const int before = open_descriptors();
+  send({.kind = Notice::Kind::region, .region = 5, .bytes = 4096},
+       {file.get(), file.get(), file.get(), file.get()});
+  send({.kind = Notice::Kind::doorbell}, {file.get(), file.get()});
+  send({.kind = Notice::Kind::region, .region = 6, .bytes = 1 << 30}, {file.get()});
+  take_in();
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST_F(MemoryTest, NonsenseClosesTheChannel) {
+  send({.kind = static_cast<Notice::Kind>(99)});
+  take_in();
+  EXPECT_TRUE(channel_->closed());
+}
+
+TEST_F(MemoryTest, APieceOfANoticeClosesTheChannel) {
+  send("abc", 3);
+  take_in();
+  EXPECT_TRUE(channel_->closed());
+}
+
+TEST_F(MemoryTest, ManyRegionsReachAPeerThatLooksLate) {
+  std::vector<Transport::Region> regions;
+  for (int i = 0; i < 500; ++i) regions.push_back(memory_->allocate(10).or_throw());
+  auto reader = Channel::create(std::move(peer_)).or_throw();
+  Memory peer_memory(1, {reader, nullptr});
+  for (int turn = 0; turn < 500; ++turn) {
+    memory_->service();
+    while (auto received = reader->receive()) peer_memory.receive(0, std::move(*received));
+  }
+  for (const auto& region : regions) EXPECT_NE(peer_memory.resolve(0, region.address, 10), nullptr);
+}
+
+}  // namespace
+}  // namespace stretto::transport::shm

@@ -1,0 +1,76 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Two network namespaces stand for two hosts with two ranks each: shared memory inside, tcp
+// between.
+
+#include <fmt/format.h>
+
+#include "tests/end_to_end/tool.h"
+
+namespace stretto {
+namespace {
+
+using testing::Arguments;
+using testing::Ended;
+using testing::Tool;
+using testing::Variables;
+
+bool shell(const std::string& command) { return std::system(command.c_str()) == 0; }
+
+// A pair of namespaces joined by a virtual cable.
+class TwoHosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    names_ = {fmt::format("stretto{}a", ::getpid()), fmt::format("stretto{}b", ::getpid())};
+    const std::string& a = names_[0];
+    const std::string& b = names_[1];
+    made_ = shell(fmt::format("ip netns add {} 2>/dev/null && ip netns add {} 2>/dev/null", a, b));
+    if (!made_) GTEST_SKIP() << "cannot make network namespaces here (needs root and iproute2)";
+    ASSERT_TRUE(shell(fmt::format(
+        "ip link add sva netns {0} type veth peer name svb netns {1} && "
+        "ip -n {0} addr add 10.77.0.1/24 dev sva && ip -n {1} addr add 10.77.0.2/24 dev svb && "
+        "ip -n {0} link set sva up && ip -n {1} link set svb up && "
+        "ip -n {0} link set lo up && ip -n {1} link set lo up",
+        a, b)));
+  }
+  void TearDown() override {
+    for (const std::string& name : names_) shell("ip netns del " + name + " 2>/dev/null");
+  }
+
+  // The launcher of one of the hosts.
+  Tool launch(int host, const std::string& program, const std::string& key) {
+    return Tool(Arguments{"run", "-n", "2", "--hosts", "10.77.0.1,10.77.0.2", "--host-index",
+                          std::to_string(host), "--", STRETTO_BIN_DIR "/" + program},
+                {{"STRETTO_JOB_KEY", key}},
+                {"ip", "netns", "exec", names_[static_cast<std::size_t>(host)]});
+  }
+
+  std::vector<std::string> names_;
+  bool made_ = false;
+};
+
+TEST_F(TwoHosts, GiveTheBitsOfOne) {
+  const std::string key(64, '7');
+  Tool second = launch(1, "bits_rank_program", key);
+  Tool first = launch(0, "bits_rank_program", key);
+  EXPECT_EQ(first.status(), 0) << first.errors().finish();
+  EXPECT_EQ(second.status(), 0) << second.errors().finish();
+  const Ended one =
+      testing::run({"run", "-n", "4", "--no-prefix", "--", STRETTO_BIN_DIR "/bits_rank_program"});
+  const std::string expected = one.output.substr(0, one.output.find(' ', 5));
+  ASSERT_EQ(expected.size(), 21u) << one.output;
+  const std::string output = first.output().finish();
+  std::size_t lines = 0;
+  for (std::size_t at = output.find("bits "); at != std::string::npos;
+       at = output.find("bits ", at + 1)) {
+    EXPECT_EQ(output.substr(at, 21), expected);
+    ++lines;
+  }
+  EXPECT_EQ(lines, 16u);
+  const std::string errors = first.errors().finish();
+  EXPECT_NE(errors.find("different network namespaces"), std::string::npos) << errors;
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,38 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "stretto/communicator/threads.h"
+
+namespace stretto {
+
+// Calls `function` on `size` ranks that are threads of this process and returns when all have
+// returned. Throws what one of them threw. For tests.
+inline void run_ranks(int size, const std::function<void(Communicator&)>& function) {
+  const auto communicators = make_thread_ranks({.size = size, .timeout = std::chrono::seconds(20)});
+  std::vector<std::exception_ptr> thrown(communicators.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < communicators.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        function(*communicators[rank]);
+      } catch (...) {
+        thrown[rank] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& exception : thrown) {
+    if (exception) std::rethrow_exception(exception);
+  }
+}
+
+}  // namespace stretto
