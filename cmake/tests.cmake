@@ -45,8 +45,13 @@ function(stretto_add_test_program target library uses_torch)
   stretto_add_program(${target} ${uses_torch}
     SOURCES ${ARGN} LIBRARIES ${library} GTest::gtest_main rapidcheck)
   stretto_define_paths(${target})
-  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
-    PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS})
+  # Whole jobs are started one at a time: these tests say how soon something has to happen.
+  set(serial OFF)
+  if(target MATCHES "^end_to_end_")
+    set(serial ON)
+  endif()
+  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES
+    PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS} RUN_SERIAL ${serial})
 endfunction()
 
 # Splits the sources in a program without and one with libtorch. `library` is what they test.

@@ -65,7 +65,8 @@ show_failure() {
   if grep -q '^FAILED: ' "$log"; then
     sed -n '/^FAILED: /,$p' "$log" | head -n 60
   elif grep -q 'tests passed, ' "$log"; then
-    awk '/ Test +#[0-9]+:/ { failed = /\*\*\*/ } failed || /tests passed, / { print }' "$log" |
+    awk '/ Test +#[0-9]+:/ { failed = /\*\*\*/ && !/\*\*\*Skipped/ }
+      failed || /tests passed, / { print }' "$log" |
       grep -v '^      Start' | head -n 200
     sed -n '/^The following tests FAILED/,$p' "$log"
   else

@@ -228,9 +228,21 @@ bool Group::advance() {
     retire(i);
     start_ready();
   }
-  std::erase_if(messages_, [](const auto& message) { return message->done(); });
+  if (!retire_messages()) return true;
   if (any_departed_) check_departed();
   return moved;
+}
+
+// Takes out what has ended. A message that failed fails the group, so that its other end hears of
+// it. Returns whether the group goes on.
+bool Group::retire_messages() {
+  for (const auto& message : messages_) {
+    if (!message->done() || message->status().ok()) continue;
+    fail(in_context(message.get(), message->status()), true);
+    return false;
+  }
+  std::erase_if(messages_, [](const auto& message) { return message->done(); });
+  return true;
 }
 
 void Group::retire(std::size_t index) {

@@ -107,6 +107,7 @@ class Group {
   bool may_start(const Queued& queued) const;
   void report(const PendingCollective& collective) const;
   void retire(std::size_t index);
+  bool retire_messages();
   void check_departed();
   const PendingOperation* oldest() const;
   Status in_context(const PendingOperation* operation, const Status& cause) const;

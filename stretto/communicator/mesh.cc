@@ -40,6 +40,7 @@ class Joiner {
   Status connect_unix();
   Status connect_tcp_rest();
   Result<Mesh> make_endpoint();
+  void log_link(int rank);
   bool same_network(int rank) const;
   std::string why_not_shared(int rank) const;
   Result<std::string> get(const std::string& key, int rank);
@@ -236,20 +237,28 @@ Status Joiner::connect_tcp_rest() {
   return {};
 }
 
+void Joiner::log_link(int rank) {
+  const RankCard& card = cards_[static_cast<std::size_t>(rank)];
+  if (unix_socket(rank).valid()) {
+    log(LogLevel::info, "rank {} ({} pid {}): shm", rank, card.node, card.pid);
+    return;
+  }
+  const bool one_machine = card.machine == cards_[static_cast<std::size_t>(options_.rank)].machine;
+  // On one machine somebody may not have meant it.
+  const bool surprising = one_machine && options_.shared_memory;
+  log(surprising ? LogLevel::warning : LogLevel::info,
+      "shared memory is off between ranks {} and {} ({} pid {}): {}; using tcp{}", options_.rank,
+      rank, card.node, card.pid, why_not_shared(rank),
+      surprising ? ", which is slower. Run both in one network namespace to share memory" : "");
+}
+
 Result<Mesh> Joiner::make_endpoint() {
   Mesh mesh;
   for (int r = 0; r < options_.size; ++r) {
     const auto& card = cards_[static_cast<std::size_t>(r)];
     if (r == options_.rank) continue;
     if (card.machine == cards_[static_cast<std::size_t>(options_.rank)].machine) ++mesh.local_ranks;
-    if (unix_socket(r).valid()) {
-      log(LogLevel::info, "rank {} ({} pid {}): shm", r, card.node, card.pid);
-    } else {
-      const std::string why = why_not_shared(r);
-      const bool surprising = why.starts_with("different") || why.starts_with("the Unix");
-      log(surprising ? LogLevel::warning : LogLevel::info,
-          "rank {} ({} pid {}): tcp; shared memory is off: {}", r, card.node, card.pid, why);
-    }
+    log_link(r);
   }
   Result<transport::Endpoint::Parts> parts =
       transport::shm::attach(options_.rank, std::move(unix_sockets_), deadline_);

@@ -27,6 +27,8 @@ class PendingOperation : public Operation {
   std::uint32_t sequence() const { return sequence_; }
   Deadline deadline() const { return deadline_; }
   bool done() const { return done_.load(std::memory_order_acquire); }
+  // Valid once done.
+  const Status& status() const { return status_; }
 
  private:
   std::shared_ptr<Engine> engine_;
