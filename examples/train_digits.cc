@@ -239,7 +239,8 @@ void train(const Options& options) {
 int main(int argc, char** argv) {
   CLI::App app("Trains a small model on handwritten digits, with one process or several");
   Options options;
-  CLI11_PARSE(describe_options(app, options), argc, argv);
+  describe_options(app, options);
+  CLI11_PARSE(app, argc, argv);
   try {
     train(options);
   } catch (const std::exception& error) {

@@ -35,10 +35,10 @@ class Group {
 
   struct Submission {
     OperationDescriptor operation;  // algorithm is filled in here.
-    ConstByteSpan input;
-    ByteSpan output;
-    std::string_view algorithm;  // Empty: chosen.
-    Deadline deadline;
+    ConstByteSpan input = {};
+    ByteSpan output = {};
+    std::string_view algorithm = {};  // Empty: chosen.
+    Deadline deadline = {};
   };
   // Fails, before anything is sent, if the algorithm does not exist or cannot be used.
   Result<std::shared_ptr<PendingOperation>> submit(const Submission& submission);
@@ -48,9 +48,9 @@ class Group {
     Rank peer = 0;
     int tag = 0;
     OperationDescriptor operation;
-    ConstByteSpan outgoing;
-    ByteSpan incoming;
-    Deadline deadline;
+    ConstByteSpan outgoing = {};
+    ByteSpan incoming = {};
+    Deadline deadline = {};
   };
   std::shared_ptr<PendingOperation> submit(const Message& message);
 

@@ -165,9 +165,7 @@ Work ScheduledCommunicator::all_reduce_views(ConstView input, View output,
                                .dtype = input.dtype,
                                .count = input.count},
                  .input = input.span(),
-                 .output = output.span(),
-                 .algorithm = {},
-                 .deadline = {}},
+                 .output = output.span()},
                 options.algorithm, options.timeout);
 }
 
@@ -185,9 +183,7 @@ Work ScheduledCommunicator::reduce_scatter_views(ConstView input, View output,
                                .dtype = input.dtype,
                                .count = input.count},
                  .input = input.span(),
-                 .output = output.span(),
-                 .algorithm = {},
-                 .deadline = {}},
+                 .output = output.span()},
                 options.algorithm, options.timeout);
 }
 
@@ -202,9 +198,7 @@ Work ScheduledCommunicator::all_gather_views(ConstView input, View output,
                                .dtype = input.dtype,
                                .count = output.count},
                  .input = input.span(),
-                 .output = output.span(),
-                 .algorithm = {},
-                 .deadline = {}},
+                 .output = output.span()},
                 options.algorithm, options.timeout);
 }
 
@@ -216,19 +210,12 @@ Work ScheduledCommunicator::broadcast_view(View data, const BroadcastOptions& op
                                .root = options.root.value(),
                                .count = data.count},
                  .input = data.span(),
-                 .output = data.span(),
-                 .algorithm = {},
-                 .deadline = {}},
+                 .output = data.span()},
                 options.algorithm, options.timeout);
 }
 
 Work ScheduledCommunicator::barrier(const BarrierOptions& options) {
-  return submit({.operation = {.collective = Collective::barrier},
-                 .input = {},
-                 .output = {},
-                 .algorithm = {},
-                 .deadline = {}},
-                {}, options.timeout);
+  return submit({.operation = {.collective = Collective::barrier}}, {}, options.timeout);
 }
 
 Work ScheduledCommunicator::submit_message(Group::Message message,
@@ -249,9 +236,7 @@ Work ScheduledCommunicator::send_view(ConstView data, const SendOptions& options
                          .operation = {.collective = Collective::point_to_point,
                                        .dtype = data.dtype,
                                        .count = data.count},
-                         .outgoing = data.span(),
-                         .incoming = {},
-                         .deadline = {}},
+                         .outgoing = data.span()},
                         options.timeout);
 }
 
@@ -262,9 +247,7 @@ Work ScheduledCommunicator::recv_view(View data, const RecvOptions& options) {
                          .operation = {.collective = Collective::point_to_point,
                                        .dtype = data.dtype,
                                        .count = data.count},
-                         .outgoing = {},
-                         .incoming = data.span(),
-                         .deadline = {}},
+                         .incoming = data.span()},
                         options.timeout);
 }
 

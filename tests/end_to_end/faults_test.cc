@@ -4,7 +4,6 @@
 // What becomes of a job when something is done to one of its ranks.
 
 #include <chrono>
-#include <regex>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -30,13 +29,13 @@ class Job {
       EXPECT_TRUE(tool_.output().wait_for(fmt::format("[{}] ready ", r))) << "rank " << r;
     }
     pids_.resize(static_cast<std::size_t>(ranks));
-    std::istringstream lines(tool_.output().so_far());
-    const std::regex pattern(R"(\[(\d+)\] ready (\d+))");
-    std::smatch found;
-    for (std::string line; std::getline(lines, line);) {
-      if (std::regex_match(line, found, pattern)) {
-        pids_[std::stoul(found[1])] = std::stoi(found[2]);
-      }
+    std::istringstream words(tool_.output().so_far());
+    // "[2] ready 4711": the rank and its process.
+    std::string rank;
+    std::string word;
+    while (words >> rank >> word) {
+      if (word != "ready") continue;
+      words >> pids_[std::stoul(rank.substr(1))];
     }
   }
 
