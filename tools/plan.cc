@@ -167,6 +167,9 @@ int plan_command(const std::vector<std::string>& arguments) {
     return usage_error(error.what());
   }
   if (line.list) return list_algorithms();
+  if (line.algorithm.empty()) {
+    return usage_error("which collective, and by which algorithm? stretto plan --list");
+  }
   const Algorithm* algorithm = find(line);
   if (algorithm == nullptr) {
     return usage_error(fmt::format("there is no \"{} {}\": stretto plan --list shows what there is",

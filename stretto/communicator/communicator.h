@@ -68,6 +68,9 @@ struct RecvOptions {
 // has failed because of a peer, the communicator has failed: every later call repeats the first
 // failure.
 //
+// After a failure the content of outputs is undefined, and a peer that was stalled in the operation
+// may still write into registered outputs when it goes on: free them, do not use them again.
+//
 // Destroying a communicator ends it for this rank only, without waiting for the others; operations
 // in flight fail with Aborted.
 class Communicator {
