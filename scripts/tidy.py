@@ -35,7 +35,7 @@ UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
 EXTERNAL_INCLUDES = [
     (r"(torch|ATen|c10)/", ["stretto/torch", "stretto/torch.h", "examples", "tests"]),
     (r"hwy/", ["stretto/kernel"]),
-    (r"openssl/", ["stretto/communicator"]),
+    (r"openssl/", ["stretto/bootstrap"]),
     (r"spdlog/", ["stretto/base"]),
     (r"(CLI|nlohmann)/", ["tools", "tests", "examples"]),
     (r"mpi\.h", ["stretto/transport/mpi", "stretto/communicator/mpi"]),
@@ -68,8 +68,8 @@ FORBIDDEN_IN_LIBRARY = [
         "take an Environment (stretto/base/environment.h)", ("stretto/base",)),
     Forbidden(
         re.compile(r"std::j?thread\b(?!::)|(?<!\w)pthread_create\b|std::async\b"),
-        "threads belong to communicator/ and transport/",
-        ("stretto/communicator", "stretto/transport")),
+        "threads belong to communicator/, bootstrap/ and transport/",
+        ("stretto/communicator", "stretto/bootstrap", "stretto/transport")),
     Forbidden(
         re.compile(r"(?<![\w.>])(?:std::|::)?s?rand\s*\(|std::(?:mt19937|default_random_engine)"),
         "use Random of stretto/base/random.h"),

@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "stretto/communicator/handshake.h"
+#include "stretto/bootstrap/handshake.h"
 #include "tools/plan.h"
 #include "tools/run.h"
 
@@ -37,8 +37,8 @@ int dispatch(const std::vector<std::string>& arguments) {
     return stretto::tools::plan_command({arguments.begin() + 1, arguments.end()});
   }
   if (command == "--version") {
-    fmt::print("stretto {} (protocol {})\n", stretto::communicator::kBuild,
-               stretto::communicator::kProtocolVersion);
+    fmt::print("stretto {} (protocol {})\n", stretto::bootstrap::kBuild,
+               stretto::bootstrap::kProtocolVersion);
     return 0;
   }
   if (command == "--help" || command == "-h") {

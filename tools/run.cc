@@ -107,12 +107,12 @@ std::string find_mistake(const CLI::App& app, const launch::LaunchOptions& optio
   return {};
 }
 
-Result<communicator::JobKey> find_key(const launch::LaunchOptions& options) {
+Result<bootstrap::JobKey> find_key(const launch::LaunchOptions& options) {
   if (const auto text = process_environment().get(kKeyVariable)) {
-    const auto key = communicator::JobKey::parse(*text);
+    const auto key = bootstrap::JobKey::parse(*text);
     return key.ok() ? key : key.status().with_context(kKeyVariable);
   }
-  if (options.hosts.size() <= 1) return communicator::JobKey::generate();
+  if (options.hosts.size() <= 1) return bootstrap::JobKey::generate();
   return status_of(StatusCode::invalid_argument,
                    "{} is not set: the launchers of several hosts need the same key; make one, "
                    "once, with: stretto run --print-job-key",
@@ -120,7 +120,7 @@ Result<communicator::JobKey> find_key(const launch::LaunchOptions& options) {
 }
 
 int print_job_key() {
-  const auto key = communicator::JobKey::generate();
+  const auto key = bootstrap::JobKey::generate();
   if (!key.ok()) return usage_error(std::string(key.status().message()));
   fmt::print("{}\n", key.value().hexadecimal());
   return 0;

@@ -21,16 +21,32 @@ std::string_view name(Collective collective) {
       return "barrier";
     case Collective::point_to_point:
       return "send/recv";
+    case Collective::reduce:
+      return "reduce";
+    case Collective::gather:
+      return "gather";
+    case Collective::scatter:
+      return "scatter";
+    case Collective::all_to_all:
+      return "all_to_all";
   }
   return "unknown collective";
 }
 
+bool reduces(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+         collective == Collective::reduce;
+}
+
+bool has_root(Collective collective) {
+  return collective == Collective::broadcast || collective == Collective::reduce ||
+         collective == Collective::gather || collective == Collective::scatter;
+}
+
 std::string describe(const OperationDescriptor& operation) {
   if (operation.collective == Collective::barrier) return "barrier()";
-  const bool reduces = operation.collective == Collective::all_reduce ||
-                       operation.collective == Collective::reduce_scatter;
   std::string text = fmt::format("{}(", name(operation.collective));
-  if (reduces) text += fmt::format("{} ", name(operation.op));
+  if (reduces(operation.collective)) text += fmt::format("{} ", name(operation.op));
   text += fmt::format("{} [{}]", name(operation.dtype), operation.count);
   if (operation.root >= 0) text += fmt::format(" root {}", operation.root);
   return text + ")";
@@ -42,6 +58,7 @@ std::string_view first_difference(const OperationDescriptor& a, const OperationD
   if (a.dtype != b.dtype) return "dtype";
   if (a.count != b.count) return "count";
   if (a.root != b.root) return "root";
+  if (a.layout != b.layout) return "shares of the ranks";
   if (a.algorithm != b.algorithm) return "algorithm";
   return {};
 }

@@ -20,9 +20,19 @@ enum class Collective : std::uint8_t {
   broadcast,
   barrier,
   point_to_point,
+  reduce,
+  gather,
+  scatter,
+  all_to_all,
 };
 
+inline constexpr int kCollectiveCount = 10;
+
 std::string_view name(Collective collective);
+// Whether ranks' values are combined: all_reduce, reduce_scatter, reduce.
+bool reduces(Collective collective);
+// Whether one rank is the source or the target: broadcast, reduce, gather, scatter.
+bool has_root(Collective collective);
 
 // What a rank believes it is doing. Travels with the data, so that ranks which disagree find out at
 // once and can say how (see docs/wire_format.md). Equal on all ranks of one operation.
@@ -32,11 +42,14 @@ struct OperationDescriptor {
   DType dtype = DType::u8;
   std::uint8_t algorithm = 0;  // So that a rank with another override is found out, too.
   std::int32_t root = -1;      // -1: the collective has none.
-  std::uint64_t count = 0;     // Elements, as the collective's documentation counts them.
+  std::uint64_t count = 0;     // Elements of the whole buffer, all ranks' shares together.
+  // What else must be equal: a hash of the shares where ranks have different ones, or of the list
+  // of a coalesced operation. 0: nothing else.
+  std::uint64_t layout = 0;
 
   friend bool operator==(const OperationDescriptor&, const OperationDescriptor&) = default;
 };
-static_assert(sizeof(OperationDescriptor) == 16, "travels as it lies in memory");
+static_assert(sizeof(OperationDescriptor) == 24, "travels as it lies in memory");
 
 // "all_reduce(sum f32 [1048576])", "broadcast(f16 [33554432] root 0)".
 std::string describe(const OperationDescriptor& operation);

@@ -6,20 +6,20 @@
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
-#include "stretto/communicator/job.h"
-#include "stretto/communicator/mesh.h"
+#include "stretto/bootstrap/job.h"
+#include "stretto/bootstrap/mesh.h"
 #include "stretto/communicator/scheduled_communicator.h"
-#include "stretto/communicator/status_board.h"
-#include "stretto/communicator/tcp_store.h"
-#include "stretto/communicator/torch_store.h"
+#include "stretto/bootstrap/status_board.h"
+#include "stretto/bootstrap/tcp_store.h"
+#include "stretto/bootstrap/torch_store.h"
 #include "stretto/transport/loopback/world.h"
 
 namespace stretto {
 namespace {
 
-using communicator::Job;
-using communicator::JobKey;
-using communicator::Mesh;
+using bootstrap::Job;
+using bootstrap::JobKey;
+using bootstrap::Mesh;
 
 // FNV-1a: the settings that must be equal on all ranks, as a number that is compared on connecting.
 std::uint64_t configuration_hash(const std::string& settings) {
@@ -37,21 +37,21 @@ Result<communicator::ProgressThread> progress_thread(const Environment& environm
                    "STRETTO_PROGRESS_THREAD={} is not one of automatic, always, never", wanted);
 }
 
-Result<std::unique_ptr<communicator::Store>> open_store(const Job& job, Deadline deadline) {
-  if (job.launcher == communicator::Launcher::torchrun) {
-    return communicator::connect_torch_store(
+Result<std::unique_ptr<bootstrap::Store>> open_store(const Job& job, Deadline deadline) {
+  if (job.launcher == bootstrap::Launcher::torchrun) {
+    return bootstrap::connect_torch_store(
         {.host = job.rendezvous_host, .port = job.rendezvous_port, .prefix = job.store_prefix},
         deadline);
   }
-  communicator::Identity self{.rank = job.rank};
-  return communicator::connect_tcp_store(
+  bootstrap::Identity self{.rank = job.rank};
+  return bootstrap::connect_tcp_store(
       {.host = job.rendezvous_host, .port = job.rendezvous_port, .key = *job.key, .self = self},
       deadline);
 }
 
 // The launcher's key, or, where it made none, one that rank 0 makes and the store hands out. The
 // latter keeps strangers out who cannot read the store.
-Result<JobKey> agree_on_key(const Job& job, communicator::Store& store, Deadline deadline) {
+Result<JobKey> agree_on_key(const Job& job, bootstrap::Store& store, Deadline deadline) {
   if (job.key) return *job.key;
   if (job.rank != 0) {
     Result<std::string> text = store.get("job-key", deadline);
@@ -70,11 +70,11 @@ Result<Mesh> connect(const Job& job, const std::string& algorithm, Deadline dead
     if (!world.ok()) return world.status();
     return Mesh{.endpoint = std::move(world->front())};
   }
-  Result<std::unique_ptr<communicator::Store>> store = open_store(job, deadline);
+  Result<std::unique_ptr<bootstrap::Store>> store = open_store(job, deadline);
   if (!store.ok()) return store.status();
   Result<JobKey> key = agree_on_key(job, **store, deadline);
   if (!key.ok()) return key.status();
-  return communicator::connect_mesh(**store,
+  return bootstrap::connect_mesh(**store,
                                     {.rank = job.rank,
                                      .size = job.size,
                                      .key = *key,
@@ -96,7 +96,7 @@ void log_lines(std::string_view text) {
 
 Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
                                                const Environment& environment) {
-  Result<Job> job = communicator::resolve_job(options, environment);
+  Result<Job> job = bootstrap::resolve_job(options, environment);
   if (!job.ok()) return job.status();
   configure_log(environment, fmt::format("stretto [rank {}]", job->rank));
   log_lines(job->sources);
@@ -111,7 +111,7 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
   communicator::Engine::Options engine_options{.progress_thread = *thread,
                                                .local_ranks = mesh->local_ranks};
   auto board =
-      std::make_shared<communicator::StatusBoard>(communicator::StatusBoard::open(environment));
+      std::make_shared<bootstrap::StatusBoard>(bootstrap::StatusBoard::open(environment));
   if (board->connected()) {
     engine_options.report_activity = [board](std::string_view text) { board->write(text); };
   }

@@ -3,33 +3,12 @@
 
 #pragma once
 
-#include <chrono>
 #include <memory>
-#include <optional>
-#include <string>
 
-#include "stretto/base/clock.h"
-#include "stretto/base/environment.h"
+#include "stretto/bootstrap/join_options.h"
 #include "stretto/communicator/communicator.h"
 
 namespace stretto {
-
-// How to join a job. What is left empty comes from the launcher's environment.
-struct JoinOptions {
-  std::optional<int> rank = std::nullopt;
-  std::optional<int> size = std::nullopt;
-  // "host:port" of the store where ranks meet.
-  std::string rendezvous = {};
-  // Bounds joining itself.
-  Duration join_timeout = std::chrono::seconds(300);
-  // Bounds every operation that does not say otherwise.
-  Duration timeout = std::chrono::minutes(30);
-  // Never use shared memory between the ranks of a host: tcp instead. For tests and measurements;
-  // also STRETTO_TRANSPORT=tcp.
-  bool disable_shared_memory = false;
-  // Null: the environment of this process.
-  const Environment* environment = nullptr;
-};
 
 // Joins the job this process was launched for, by `stretto run` or torchrun; without a launcher, a
 // job of one rank. Blocks until all ranks are connected. STRETTO_LOG=info prints each value with

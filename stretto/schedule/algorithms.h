@@ -17,6 +17,9 @@ struct Shape {
   Rank rank = 0;
   std::int32_t rank_count = 1;
   Rank root = 0;  // Collectives with a root only.
+  // Per rank, the number of its host: 0, 1, ... in the order in which hosts first appear. Empty:
+  // all ranks are on one. What refers to it must outlive the call of build().
+  std::span<const std::int32_t> hosts = {};
 };
 
 using AlgorithmFunction = Schedule (*)(const Shape&);
@@ -31,6 +34,10 @@ struct Algorithm {
   Access access = Access::messages;
   Order order = Order::none;
   AlgorithmFunction build = nullptr;
+  // Whether chunks that belong to ranks must all be of one size: where a rank handles chunks that
+  // it neither sends nor receives for itself (of an all_to_all it does not know their sizes), or
+  // where all ranks must cut them into equally many segments.
+  bool equal_chunks = false;
 };
 
 // Every algorithm that exists, in a fixed order.

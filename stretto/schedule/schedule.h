@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -88,8 +89,8 @@ enum class Order : std::uint8_t {
 // place in the list when it touches no slot that an unfinished earlier step writes, and writes none
 // that an unfinished earlier step reads or writes. Input and output may share memory (an in-place
 // operation): then input chunk c and output chunk c are the same bytes, for every c; a schedule
-// must be right in both cases (verify() checks both). In place, a copy of input c onto output c
-// does nothing, so it conflicts with no reader of input c.
+// must be right in both cases (verify() checks both; an all_to_all is never in place). In place, a
+// copy of input c onto output c does nothing, so it conflicts with no reader of input c.
 //
 // A send or recv without a slot is a signal, a message of no bytes: the send waits until all
 // earlier receives of its rank have ended, the receive for nothing.
@@ -109,10 +110,9 @@ struct Schedule {
   Order order = Order::none;
   Rank rank = 0;  // Whose steps these are.
   std::int32_t rank_count = 1;
-  // Chunks of the whole buffer. One per rank for reduce_scatter and all_gather (the shards), none
-  // for a barrier.
+  // Chunks of the whole buffer; see below for collectives that fix their number.
   std::int32_t chunk_count = 1;
-  Rank root = 0;  // Of a broadcast.
+  Rank root = 0;  // Of collectives that have one.
   std::int32_t raw_slots = 0;
   std::int32_t partial_slots = 0;
   std::vector<Step> steps;
@@ -132,7 +132,21 @@ struct Schedule {
 //   all_gather      input: rank r reads only its chunk r   output: n chunks, chunk r from rank r
 //   broadcast       input: root's chunks      output: all chunks, on every rank (root too, unless
 //                                             in place)
+//   reduce          input: all chunks         output: all chunks, on the root only, reduced
+//   gather          input: rank r reads only its chunk r   output: n chunks, on the root only
+//   scatter         input: n chunks, on the root only      output: rank r writes chunk r only
+//   all_to_all      n * n chunks, of which chunk s * n + d goes from rank s to rank d:
+//                   input: rank r reads chunks r * n + d   output: rank r writes chunks s * n + r
 //   barrier         no chunks
-// For reduce_scatter and all_gather the caller's short buffer (one shard) is addressed as chunk r.
+// A short buffer is addressed by the numbers of the chunks it holds, and holds them in that order,
+// without gaps. Where chunks belong to ranks, the reader may give them different sizes.
+
+// Whether the caller's input (output) of `rank` holds `chunk`.
+bool input_holds(const Schedule& schedule, Rank rank, ChunkIndex chunk);
+bool output_holds(const Schedule& schedule, Rank rank, ChunkIndex chunk);
+// Whose input a chunk of the output comes from, in collectives that combine nothing.
+Rank origin_of(const Schedule& schedule, ChunkIndex chunk);
+// How many chunks the collective must have; nothing where an algorithm is free to choose.
+std::optional<std::int32_t> required_chunks(Collective collective, std::int32_t rank_count);
 
 }  // namespace stretto::schedule

@@ -38,8 +38,7 @@ class Memory {
   void fill_input(const Schedule& schedule, ExpressionPool& pool) {
     const Rank rank = schedule.rank;
     for (std::int32_t c = 0; c < chunk_count_; ++c) {
-      if (schedule.collective == Collective::all_gather && rank != c) continue;
-      if (schedule.collective == Collective::broadcast && rank != schedule.root) continue;
+      if (!input_holds(schedule, rank, c)) continue;
       at({rank, {Buffer::input, c, c}}) = pool.leaf(rank, c);
     }
   }
@@ -155,7 +154,7 @@ class ResultCheck {
 
  private:
   Status check_copy(const std::string& found, ChunkIndex chunk, Expression value) {
-    const Rank owner = head_.collective == Collective::all_gather ? chunk.value() : head_.root;
+    const Rank owner = origin_of(head_, chunk);
     if (value == pool_.leaf(owner, chunk)) return {};
     return refuse("{} holds rank {}'s, not rank {}'s", found,
                   pool_.leaves(value).front().rank.value(), owner.value());
@@ -213,7 +212,7 @@ Status check_results(const JointSchedule& joint, const Execution& execution, boo
   ResultCheck results(head, pool);
   for (std::int32_t chunk = 0; chunk < head.chunk_count; ++chunk) {
     for (std::int32_t rank = 0; rank < head.rank_count; ++rank) {
-      if (head.collective == Collective::reduce_scatter && rank != chunk) continue;
+      if (!output_holds(head, rank, chunk)) continue;
       STRETTO_RETURN_IF_ERROR(results.check(rank, chunk, run.output(rank, chunk)));
     }
   }

@@ -20,10 +20,6 @@ Status refuse(fmt::format_string<Args...> format, Args&&... args) {
   return status_of(StatusCode::invalid_argument, format, std::forward<Args>(args)...);
 }
 
-bool reduces(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce_scatter;
-}
-
 bool is_partial(const Place& place) { return place.slot.buffer == Buffer::partial; }
 
 Status check_head(const Schedule& schedule, const Schedule& first, std::size_t rank,
@@ -53,33 +49,13 @@ Status check_shape(const Schedule& first) {
   if (reduces(first.collective) == (first.order == Order::none)) {
     return refuse("the stated order does not fit the collective");
   }
+  if (first.collective == Collective::point_to_point) return refuse("not a collective");
   const int chunks = first.chunk_count;
-  switch (first.collective) {
-    case Collective::all_reduce:
-    case Collective::broadcast:
-      return chunks >= 1 ? Status() : refuse("{} chunks", chunks);
-    case Collective::reduce_scatter:
-    case Collective::all_gather:
-      return chunks == n ? Status() : refuse("{} chunks, but one per rank is needed", chunks);
-    case Collective::barrier:
-      return chunks == 0 ? Status() : refuse("{} chunks, but nothing moves", chunks);
-    case Collective::point_to_point:
-      break;
+  const std::optional<int> required = required_chunks(first.collective, n);
+  if (required && chunks != *required) {
+    return refuse("{} chunks, but {} are needed", chunks, *required);
   }
-  return refuse("not a collective");
-}
-
-// Whether a rank's caller has handed in this input chunk.
-bool has_input(const Schedule& schedule, const Place& place) {
-  if (schedule.collective == Collective::all_gather) {
-    return place.slot.index == place.rank.value();
-  }
-  return schedule.collective != Collective::broadcast || place.rank == schedule.root;
-}
-
-bool has_output(const Schedule& schedule, const Place& place) {
-  return schedule.collective != Collective::reduce_scatter ||
-         place.slot.index == place.rank.value();
+  return required || chunks >= 1 ? Status() : refuse("{} chunks", chunks);
 }
 
 // One step of one rank. Its texts are completed by check_step().
@@ -159,7 +135,9 @@ class StepCheck {
       case Buffer::output: {
         const bool is_input = slot.buffer == Buffer::input;
         if (slot.index != slot.chunk.value()) return refuse("names a chunk by two numbers");
-        if (is_input ? has_input(schedule_, place) : has_output(schedule_, place)) return {};
+        if (is_input ? input_holds(schedule_, place.rank, slot.chunk)
+                     : output_holds(schedule_, place.rank, slot.chunk))
+          return {};
         return refuse("uses {} chunk {} of rank {}, which that rank does not have",
                       is_input ? "input" : "output", slot.index, place.rank.value());
       }

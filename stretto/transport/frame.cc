@@ -85,7 +85,7 @@ Result<Frame> decode(const FrameHeader& header) {
   // Read as numbers, since a value outside an enumeration must not become one.
   std::array<std::uint8_t, sizeof(OperationDescriptor)> raw;
   std::memcpy(raw.data(), &wire.operation, sizeof(raw));
-  if (raw[0] > static_cast<std::uint8_t>(Collective::point_to_point) || raw[1] >= kReduceOpCount ||
+  if (raw[0] >= kCollectiveCount || raw[1] >= kReduceOpCount ||
       !dtype_from_wire(raw[2])) {
     return status_of(StatusCode::protocol, "a frame names operation {}.{}.{}, which does not exist",
                      raw[0], raw[1], raw[2]);

@@ -13,7 +13,7 @@
 
 namespace stretto::transport {
 
-// What a stream between two ranks consists of: a header of 56 bytes, then `payload_bytes` bytes.
+// What a stream between two ranks consists of: a header of 64 bytes, then `payload_bytes` bytes.
 enum class FrameKind : std::uint8_t {
   message = 1,   // A message of at most kEagerBytes, with its bytes.
   announce = 2,  // A larger message waits for its receive. No payload; `message_bytes` is its size.
@@ -39,7 +39,7 @@ struct Frame {
   }
 };
 
-inline constexpr std::size_t kFrameHeaderBytes = 56;
+inline constexpr std::size_t kFrameHeaderBytes = 64;
 using FrameHeader = std::array<std::byte, kFrameHeaderBytes>;
 
 FrameHeader encode(const Frame& frame);

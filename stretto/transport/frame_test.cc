@@ -97,8 +97,7 @@ TEST(FrameTest, RefusesWhatIsNoFrame) {
 TEST(FrameTest, RefusesOperationsThatDoNotExist) {
   constexpr std::size_t kOperation = kFrameHeaderBytes - sizeof(OperationDescriptor);
   const FrameHeader good = encode(some_frame(FrameKind::message, 10));
-  const auto collectives = static_cast<std::uint8_t>(Collective::point_to_point) + 1;
-  expect_refused(with(good, kOperation, static_cast<std::uint8_t>(collectives)), "does not exist");
+  expect_refused(with(good, kOperation, std::uint8_t{kCollectiveCount}), "does not exist");
   expect_refused(with(good, kOperation + 1, std::uint8_t{kReduceOpCount}), "does not exist");
   expect_refused(with(good, kOperation + 2, std::uint8_t{kDTypeCount}), "does not exist");
   for (std::size_t field = 0; field < 3; ++field) {

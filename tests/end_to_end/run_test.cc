@@ -28,7 +28,7 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
-#include "stretto/communicator/socket.h"
+#include "stretto/bootstrap/socket.h"
 #include "tests/end_to_end/tool.h"
 
 namespace stretto {
@@ -208,8 +208,8 @@ TEST(Run, RanksOfTwoLaunchersMeetAlthoughThoseAtTheStoreEndFirst) {
   const Variables key{{"STRETTO_JOB_KEY", run({"run", "--print-job-key"}).output.substr(0, 64)}};
   // A port that was free a moment ago.
   const int port = [] {
-    const auto listener = communicator::listen_tcp("127.0.0.1", 0).or_throw();
-    return communicator::local_port(listener.get()).or_throw();
+    const auto listener = bootstrap::listen_tcp("127.0.0.1", 0).or_throw();
+    return bootstrap::local_port(listener.get()).or_throw();
   }();
   const auto launcher = [&](int index) {
     return Arguments{"run",

@@ -14,13 +14,13 @@
 #include <thread>
 
 #include "stretto/base/environment.h"
-#include "stretto/communicator/job.h"
-#include "stretto/communicator/status_board.h"
-#include "stretto/communicator/tcp_store.h"
+#include "stretto/bootstrap/job.h"
+#include "stretto/bootstrap/status_board.h"
+#include "stretto/bootstrap/tcp_store.h"
 
 namespace {
 
-using namespace stretto::communicator;
+using namespace stretto::bootstrap;
 
 void meet(const Job& job, bool last_is_late, stretto::Deadline deadline) {
   const TcpStoreOptions options{.host = job.rendezvous_host,

@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <memory>
 
-#include "stretto/communicator/socket.h"
-#include "stretto/communicator/status_board.h"
-#include "stretto/communicator/store_server.h"
+#include "stretto/bootstrap/socket.h"
+#include "stretto/bootstrap/status_board.h"
+#include "stretto/bootstrap/store_server.h"
 #include "tools/launch/child.h"
 #include "tools/launch/guardian.h"
 #include "tools/launch/outcome.h"
@@ -31,13 +31,13 @@ void say(std::string_view sentence) {
 // Where the ranks meet. Launcher 0 serves there; the others only know the address.
 struct Rendezvous {
   std::string address;
-  std::unique_ptr<communicator::StoreServer> server;
+  std::unique_ptr<bootstrap::StoreServer> server;
 };
 
 Result<Rendezvous> open_rendezvous(const LaunchOptions& options) {
-  communicator::HostPort where{"127.0.0.1", 0};
+  bootstrap::HostPort where{"127.0.0.1", 0};
   if (!options.rendezvous.empty()) {
-    Result<communicator::HostPort> parsed = communicator::parse_host_port(options.rendezvous);
+    Result<bootstrap::HostPort> parsed = bootstrap::parse_host_port(options.rendezvous);
     if (!parsed.ok()) return parsed.status().with_context("--rendezvous");
     where = std::move(*parsed);
   } else if (options.hosts.size() > 1) {
@@ -45,13 +45,13 @@ Result<Rendezvous> open_rendezvous(const LaunchOptions& options) {
   }
   Rendezvous rendezvous;
   if (options.host_index == 0) {
-    auto server = communicator::StoreServer::start(
+    auto server = bootstrap::StoreServer::start(
         {.host = where.host, .port = where.port, .key = options.key});
     if (!server.ok()) return server.status();
     rendezvous.server = std::move(*server);
     where.port = rendezvous.server->port();
   }
-  rendezvous.address = communicator::format_host_port(where.host, where.port);
+  rendezvous.address = bootstrap::format_host_port(where.host, where.port);
   return rendezvous;
 }
 
@@ -80,7 +80,7 @@ class Job {
   const Signals& signals_;
   const Guardian& guardian_;
   Rendezvous rendezvous_;
-  communicator::StatusBoardReader board_;
+  bootstrap::StatusBoardReader board_;
   RankProcesses processes_;
   OutputRelay relay_;
   std::optional<long> kills_before_;
@@ -124,7 +124,7 @@ Status Job::prepare() {
   if (!rendezvous.ok()) return rendezvous.status();
   rendezvous_ = std::move(*rendezvous);
   auto board =
-      communicator::StatusBoardReader::create(static_cast<std::size_t>(options_.ranks_per_host));
+      bootstrap::StatusBoardReader::create(static_cast<std::size_t>(options_.ranks_per_host));
   if (!board.ok()) return board.status();
   board_ = std::move(*board);
   kills_before_ = out_of_memory_kills();

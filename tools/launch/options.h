@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "stretto/base/clock.h"
-#include "stretto/communicator/handshake.h"
+#include "stretto/bootstrap/handshake.h"
 
 namespace stretto::launch {
 
@@ -24,7 +24,7 @@ struct LaunchOptions {
   // "host:port" where launcher 0 serves the store. Empty: a free port of 127.0.0.1 for one host,
   // port kDefaultPort of the first host for several.
   std::string rendezvous = {};
-  communicator::JobKey key = {};
+  bootstrap::JobKey key = {};
   // Zero: no limit.
   Duration time_limit = Duration::zero();
   // After the first failure: how long the other ranks have to end by themselves, with an error of

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "stretto/base/clock.h"
-#include "stretto/communicator/status_board.h"
+#include "stretto/bootstrap/status_board.h"
 
 namespace stretto::launch {
 
@@ -27,7 +27,7 @@ struct RankOutcome {
   // A signal that the launcher had been sent, and had passed on to the rank, is what killed it.
   bool by_passed_on_signal = false;
   // What it last said it was doing.
-  std::optional<communicator::StatusNote> last_note = std::nullopt;
+  std::optional<bootstrap::StatusNote> last_note = std::nullopt;
 
   bool failed() const { return signal != 0 || exit_code != 0; }
   // As a shell reports it: the exit code, or 128 + the signal.

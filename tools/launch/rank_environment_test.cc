@@ -24,7 +24,7 @@ TEST(RankEnvironment, TellsARankItsPlace) {
                               .ranks_per_host = 4,
                               .hosts = {"node0", "node1"},
                               .host_index = 1,
-                              .key = communicator::JobKey::generate().or_throw()};
+                              .key = bootstrap::JobKey::generate().or_throw()};
   const auto environment = rank_environment(
       options, {.local_rank = 2, .rendezvous = "node0:29600", .status_fd = 9, .usable_cores = 10},
       {"HOME=/home/me", "STRETTO_RANK=99"});

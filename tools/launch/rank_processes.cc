@@ -15,7 +15,7 @@ void RankProcesses::add(int rank, pid_t pid) {
   processes_.push_back({.outcome = {.rank = rank, .pid = pid, .started = Clock::now()}});
 }
 
-bool RankProcesses::notice_ended(const communicator::StatusBoardReader& board) {
+bool RankProcesses::notice_ended(const bootstrap::StatusBoardReader& board) {
   bool failure = false;
   for (std::size_t i = 0; i < processes_.size(); ++i) {
     auto& [outcome, running] = processes_[i];

@@ -26,7 +26,7 @@ class RankProcesses {
   void add(int rank, pid_t pid);
   // Looks who has ended since, and asks `board` what they had been doing. True if a rank has
   // failed.
-  bool notice_ended(const communicator::StatusBoardReader& board);
+  bool notice_ended(const bootstrap::StatusBoardReader& board);
   bool all_ended() const;
   // To every process group, as what a rank has started must hear of it, too, even if the rank
   // itself has ended.

@@ -7,7 +7,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "stretto/communicator/socket.h"
+#include "stretto/bootstrap/socket.h"
 
 namespace stretto::launch {
 
@@ -39,7 +39,7 @@ std::optional<int> Signals::wait(Deadline deadline) const {
     if (::read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
       return static_cast<int>(info.ssi_signo);
     }
-  } while (communicator::wait_for(fd_.get(), POLLIN, deadline).ok());
+  } while (bootstrap::wait_for(fd_.get(), POLLIN, deadline).ok());
   return std::nullopt;
 }
 

@@ -1,0 +1,50 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/file_descriptor.h"
+#include "stretto/base/status.h"
+
+namespace stretto::bootstrap {
+
+// Connections to one store server, each used for one request at a time. So a thread that waits for
+// a key keeps no other from setting it, and a request that was given up costs its connection and
+// nothing else. Any thread.
+class ConnectionPool {
+ public:
+  using Connect = std::function<Result<FileDescriptor>(Deadline)>;
+
+  explicit ConnectionPool(Connect connect) : connect_(std::move(connect)) {}
+
+  // One that is idle, or a new one.
+  Result<FileDescriptor> take(Deadline deadline) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        FileDescriptor connection = std::move(idle_.back());
+        idle_.pop_back();
+        return connection;
+      }
+    }
+    return connect_(deadline);
+  }
+
+  // Only after a complete exchange; otherwise let the connection close.
+  void give_back(FileDescriptor connection) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(connection));
+  }
+
+ private:
+  Connect connect_;
+  std::mutex mutex_;
+  std::vector<FileDescriptor> idle_;
+};
+
+}  // namespace stretto::bootstrap

@@ -1,0 +1,112 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/handshake.h"
+
+#include <openssl/rand.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <vector>
+
+#include "stretto/bootstrap/handshake_machine.h"
+#include "stretto/bootstrap/socket.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+int digit_value(char digit) {
+  if (digit >= '0' && digit <= '9') return digit - '0';
+  if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
+  if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
+  return -1;
+}
+
+// Closing a socket with unread bytes resets the connection, and the peer might then lose our last
+// words. Only what is there already: this must not wait for a stranger.
+void discard_pending_bytes(int fd) {
+  std::byte ignored[kHelloBytes];
+  (void)!::recv(fd, ignored, sizeof(ignored), MSG_DONTWAIT);
+}
+
+// Reads a part of what the machine wants. However slowly the bytes come, the deadline stays.
+Status read_some(int fd, HandshakeMachine& machine, Deadline deadline) {
+  std::byte bytes[kHelloBytes];
+  while (true) {
+    if (deadline.passed()) return machine.timed_out();
+    const ssize_t count = ::recv(fd, bytes, machine.wanted_bytes(), MSG_DONTWAIT);
+    if (count > 0) return machine.receive({bytes, static_cast<std::size_t>(count)});
+    if (count == 0 || errno == ECONNRESET) return machine.ended_early();
+    if (errno != EAGAIN && errno != EINTR) return system_status("recv");
+    const Status waited = wait_for(fd, POLLIN, deadline);
+    if (!waited.ok() && waited.code() != StatusCode::timeout) return waited;
+  }
+}
+
+Status send_output(int fd, HandshakeMachine& machine, Deadline deadline) {
+  const std::vector<std::byte> output = machine.take_output();
+  const Status sent = write_all(fd, output, deadline);
+  // The peer hung up: what it said before, if anything, is the better message.
+  return sent.code() == StatusCode::peer_lost ? Status() : sent;
+}
+
+Result<Identity> run(HandshakeRole role, int fd, const JobKey& key, Purpose purpose,
+                     const Identity& self, Deadline deadline) {
+  Result<HandshakeMachine> machine = HandshakeMachine::start(role, key, purpose, self);
+  if (!machine.ok()) return machine.status();
+  STRETTO_RETURN_IF_ERROR(send_output(fd, *machine, deadline));
+  while (!machine->done()) {
+    const Status received = read_some(fd, *machine, deadline);
+    const Status sent = send_output(fd, *machine, deadline);
+    if (!received.ok()) discard_pending_bytes(fd);
+    STRETTO_RETURN_IF_ERROR(received);
+    STRETTO_RETURN_IF_ERROR(sent);
+  }
+  return machine->peer();
+}
+
+}  // namespace
+
+Result<JobKey> JobKey::generate() {
+  JobKey key;
+  if (::RAND_bytes(key.bytes_.data(), static_cast<int>(key.bytes_.size())) != 1) {
+    return status_of(StatusCode::system, "the system's random source gave no bytes");
+  }
+  return key;
+}
+
+Result<JobKey> JobKey::parse(std::string_view hexadecimal) {
+  JobKey key;
+  // The text may be a secret with a typing error: no message shows it.
+  const Status bad = status_of(
+      StatusCode::invalid_argument,
+      "a job key has {} hexadecimal digits; this text has {} characters{}", 2 * key.bytes_.size(),
+      hexadecimal.size(), hexadecimal.size() == 2 * key.bytes_.size() ? ", not all digits" : "");
+  if (hexadecimal.size() != 2 * key.bytes_.size()) return bad;
+  for (std::size_t i = 0; i < key.bytes_.size(); ++i) {
+    const int high = digit_value(hexadecimal[2 * i]);
+    const int low = digit_value(hexadecimal[2 * i + 1]);
+    if (high < 0 || low < 0) return bad;
+    key.bytes_[i] = static_cast<std::uint8_t>(16 * high + low);
+  }
+  return key;
+}
+
+std::string JobKey::hexadecimal() const {
+  std::string text;
+  for (std::uint8_t byte : bytes_) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
+                                     const Identity& self, Deadline deadline) {
+  return run(HandshakeRole::client, fd, key, purpose, self, deadline);
+}
+
+Result<Identity> handshake_as_server(int fd, const JobKey& key, Purpose purpose,
+                                     const Identity& self, Deadline deadline) {
+  return run(HandshakeRole::server, fd, key, purpose, self, deadline);
+}
+
+}  // namespace stretto::bootstrap

@@ -1,0 +1,62 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/file_descriptor.h"
+#include "stretto/base/status.h"
+
+namespace stretto::bootstrap {
+
+// The secret that all processes of a job share; 32 bytes, written as 64 hexadecimal digits.
+class JobKey {
+ public:
+  // A fresh key from the operating system's random source.
+  static Result<JobKey> generate();
+  // Refuses anything but 64 hexadecimal digits.
+  static Result<JobKey> parse(std::string_view hexadecimal);
+  std::string hexadecimal() const;
+  const std::array<std::uint8_t, 32>& bytes() const { return bytes_; }
+
+ private:
+  std::array<std::uint8_t, 32> bytes_{};
+};
+
+// Version of everything that travels between ranks. Ranks of different versions refuse each other.
+inline constexpr std::uint32_t kProtocolVersion = 1;
+
+// The release this was built as: for people, in messages.
+inline constexpr std::string_view kBuild = "0.1.0";
+
+// What kind of connection is being opened; both sides must mean the same.
+enum class Purpose : std::uint8_t { store = 1, mesh_tcp = 2, mesh_unix = 3 };
+
+// Who a side says it is. Trusted only after the handshake has succeeded.
+struct Identity {
+  std::int32_t rank = -1;  // -1: not a rank (the launcher).
+  std::uint32_t protocol_version = kProtocolVersion;
+  std::string build = std::string(kBuild);  // At most 32 bytes.
+  std::uint64_t configuration = 0;          // Hash of settings that must be equal on all ranks.
+};
+
+// Mutual authentication over a connected stream socket (challenge and response: each side proves by
+// an HMAC-SHA256 over both sides' nonces and identities that it holds the job key; the key itself
+// never travels). Blocks until both sides have agreed or `deadline` has passed. On success `fd` is
+// ready for use and nothing of the following stream has been read. Returns the peer's identity.
+//
+// Fails with refused and a sentence: not a stretto peer, other protocol version ("rank 4 speaks
+// protocol 3 (build 1.2.0), this rank 0 protocol 4 (build 1.3.1); refusing to join"), other
+// configuration, wrong job key, wrong purpose. An unauthenticated peer learns nothing but that the
+// connection closed, except for its own version mismatch. The caller closes `fd` then.
+Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
+                                     const Identity& self, Deadline deadline);
+Result<Identity> handshake_as_server(int fd, const JobKey& key, Purpose purpose,
+                                     const Identity& self, Deadline deadline);
+
+}  // namespace stretto::bootstrap

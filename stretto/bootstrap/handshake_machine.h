@@ -1,0 +1,98 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stretto/base/status.h"
+#include "stretto/base/view.h"
+#include "stretto/bootstrap/handshake.h"
+
+namespace stretto::bootstrap {
+
+enum class HandshakeRole : std::uint8_t { client = 1, server = 2 };
+
+// Sizes of what travels; docs/wire_format.md draws the frames.
+inline constexpr std::size_t kNonceBytes = 32;
+inline constexpr std::size_t kTagBytes = 32;
+// The part of a hello whose form is the same in every version of the protocol.
+inline constexpr std::size_t kIntroductionBytes = 64;
+inline constexpr std::size_t kHelloBytes = kIntroductionBytes + kNonceBytes + kTagBytes;
+inline constexpr std::size_t kBuildBytes = 32;
+
+// One side of a handshake, without the socket: bytes in, bytes out. So the blocking functions of
+// handshake.h, the store server's event loop and the fuzzer run the same code.
+//
+//   client                              server
+//     | ---- hello (128 bytes) ---------> |   the client holds the key, or replays somebody's hello
+//     | <--- hello (128 bytes) ---------- |   the server holds the key
+//     | ---- proof (32 bytes) ----------> |   the client holds the key
+//     | <--- acceptance (32 bytes) ------ |   both know that both know
+//
+// Use: send take_output(); until done(), receive() what the peer sends and send take_output()
+// again. After a failure there may be a last output: the server's introduction, for a client of
+// another version. Not thread safe.
+class HandshakeMachine {
+ public:
+  // Draws a nonce. Fails with invalid_argument if `self` cannot be sent.
+  static Result<HandshakeMachine> start(HandshakeRole role, const JobKey& key, Purpose purpose,
+                                        const Identity& self);
+
+  // How many bytes it can take; 0 once it is done or has failed. Reading more would take bytes of
+  // what follows the handshake.
+  std::size_t wanted_bytes() const { return frame_bytes_ - received_.size(); }
+  // `bytes` is at most wanted_bytes() long.
+  Status receive(ConstByteSpan bytes);
+  // What to send now; often nothing.
+  std::vector<std::byte> take_output() { return std::exchange(output_, {}); }
+  bool done() const { return state_ == State::done; }
+  // Who the peer says it is; proven only once done().
+  const Identity& peer() const { return peer_; }
+  // The failure when the stream ends or the deadline passes before done().
+  Status ended_early() const;
+  Status timed_out() const;
+
+ private:
+  enum class State { hello, confirmation, done, failed };
+  using Hello = std::array<std::byte, kHelloBytes>;
+  using Tag = std::array<std::byte, kTagBytes>;
+
+  HandshakeMachine(HandshakeRole role, const JobKey& key, Purpose purpose, const Identity& self)
+      : role_(role), key_(key), purpose_(purpose), self_(self) {}
+
+  void expect(State state, std::size_t bytes);
+  Status fail(Status status);
+  Status check_beginning();
+  Status check_introduction();
+  Status check_hello();
+  Status check_agreement() const;
+  Status check_confirmation();
+  Status version_mismatch();
+  void read_introduction();
+  Hello make_introduction() const;
+  void send_hello(const Hello* peer_hello);
+  void send(ConstByteSpan bytes);
+  Tag hello_tag(HandshakeRole sender, const Hello& hello, const Hello* answered) const;
+  Tag confirmation_tag(HandshakeRole sender) const;
+  HandshakeRole other_role() const;
+
+  HandshakeRole role_;
+  JobKey key_;
+  Purpose purpose_;
+  Identity self_;
+  std::array<std::byte, kNonceBytes> nonce_{};
+  State state_ = State::hello;
+  std::size_t frame_bytes_ = kHelloBytes;
+  std::vector<std::byte> received_;
+  std::vector<std::byte> output_;
+  Hello own_hello_{};
+  Hello peer_hello_{};
+  Identity peer_;
+};
+
+}  // namespace stretto::bootstrap

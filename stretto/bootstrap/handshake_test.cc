@@ -1,0 +1,323 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/handshake.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "stretto/bootstrap/handshake_machine.h"
+#include "stretto/bootstrap/socket.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Pair {
+  FileDescriptor client;
+  FileDescriptor server;
+};
+
+Pair make_pair() {
+  int ends[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
+
+JobKey key_of(char digit) { return JobKey::parse(std::string(64, digit)).or_throw(); }
+
+struct Side {
+  JobKey key = key_of('1');
+  Purpose purpose = Purpose::mesh_tcp;
+  Identity identity;
+};
+
+Side side(int rank) { return {.identity = {.rank = rank, .configuration = 7}}; }
+
+struct Outcome {
+  Result<Identity> client;
+  Result<Identity> server;
+};
+
+// Both sides close when they have failed, as callers do.
+Outcome shake(const Side& client, const Side& server) {
+  Pair pair = make_pair();
+  auto answer = std::async(std::launch::async, [&] {
+    auto result =
+        handshake_as_server(pair.server.get(), server.key, server.purpose, server.identity, soon());
+    if (!result.ok()) pair.server.reset();
+    return result;
+  });
+  auto result =
+      handshake_as_client(pair.client.get(), client.key, client.purpose, client.identity, soon());
+  if (!result.ok()) pair.client.reset();
+  return {result, answer.get()};
+}
+
+void expect_refused(const Result<Identity>& result, const std::string& sentence) {
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), StatusCode::refused);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, sentence, std::string(result.status().message()));
+}
+
+// What a side says to a peer that is not stretto at all.
+using Stranger = std::function<void(int fd)>;
+
+Result<Identity> server_meets(const Stranger& stranger,
+                              Duration patience = std::chrono::seconds(10)) {
+  Pair pair = make_pair();
+  std::thread thread([&] {
+    stranger(pair.client.get());
+    pair.client.reset();
+  });
+  const auto result = handshake_as_server(pair.server.get(), key_of('1'), Purpose::mesh_tcp,
+                                          side(0).identity, Deadline::after(patience));
+  pair.server.reset();
+  thread.join();
+  return result;
+}
+
+Result<Identity> client_meets(const Stranger& stranger) {
+  Pair pair = make_pair();
+  std::thread thread([&] {
+    stranger(pair.server.get());
+    pair.server.reset();
+  });
+  const auto result = handshake_as_client(pair.client.get(), key_of('1'), Purpose::mesh_tcp,
+                                          side(1).identity, soon());
+  pair.client.reset();
+  thread.join();
+  return result;
+}
+
+void say(int fd, std::string_view text) {
+  (void)write_all(fd, std::as_bytes(std::span(text)), soon()).ok();
+}
+
+std::vector<std::byte> genuine_hello(const JobKey& key) {
+  auto machine =
+      HandshakeMachine::start(HandshakeRole::client, key, Purpose::mesh_tcp, side(1).identity);
+  return machine->take_output();
+}
+
+TEST(JobKey, IsWrittenAndReadAsHexadecimalDigits) {
+  const JobKey key = JobKey::generate().or_throw();
+  EXPECT_EQ(key.hexadecimal().size(), 64u);
+  EXPECT_EQ(JobKey::parse(key.hexadecimal())->bytes(), key.bytes());
+  EXPECT_NE(JobKey::generate()->bytes(), key.bytes());
+}
+
+TEST(JobKey, RefusesOtherTextWithoutRepeatingIt) {
+  for (const std::string& text : {std::string(), std::string("abc"), std::string(63, 'a'),
+                                  std::string(65, 'a'), std::string(63, 'a') + "x"}) {
+    const auto key = JobKey::parse(text);
+    ASSERT_FALSE(key.ok());
+    EXPECT_EQ(key.status().code(), StatusCode::invalid_argument);
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, "64 hexadecimal digits",
+                        std::string(key.status().message()));
+    EXPECT_TRUE(text.size() < 4 ||
+                std::string(key.status().message()).find(text) == std::string::npos);
+  }
+}
+
+TEST(Handshake, TellsEachSideWhoTheOtherIs) {
+  const Outcome outcome = shake(side(4), side(0));
+  ASSERT_TRUE(outcome.client.ok()) << outcome.client.status().message();
+  ASSERT_TRUE(outcome.server.ok()) << outcome.server.status().message();
+  EXPECT_EQ(outcome.client.value().rank, 0);
+  EXPECT_EQ(outcome.server.value().rank, 4);
+  EXPECT_EQ(outcome.server.value().build, kBuild);
+  EXPECT_EQ(outcome.server.value().configuration, 7u);
+}
+
+TEST(Handshake, ReadsNothingOfWhatFollows) {
+  Pair pair = make_pair();
+  std::thread client([&] {
+    ASSERT_TRUE(handshake_as_client(pair.client.get(), key_of('1'), Purpose::store,
+                                    side(1).identity, soon())
+                    .ok());
+    say(pair.client.get(), "first");
+  });
+  ASSERT_TRUE(
+      handshake_as_server(pair.server.get(), key_of('1'), Purpose::store, side(-1).identity, soon())
+          .ok());
+  std::array<std::byte, 5> bytes{};
+  ASSERT_TRUE(read_exactly(pair.server.get(), bytes, soon()).ok());
+  EXPECT_EQ(std::memcmp(bytes.data(), "first", 5), 0);
+  client.join();
+}
+
+TEST(Handshake, RefusesAnotherKeyOnBothSides) {
+  Side stranger = side(3);
+  stranger.key = key_of('2');
+  const Outcome outcome = shake(stranger, side(0));
+  expect_refused(outcome.server, "a peer that calls itself rank 3 does not hold this job's key");
+  expect_refused(outcome.client, "the peer closed the connection during the handshake");
+}
+
+TEST(Handshake, AServerWithAnotherKeyCannotPretend) {
+  // It answers although it cannot check the client's hello.
+  const auto result = client_meets([](int fd) {
+    auto pretender = HandshakeMachine::start(HandshakeRole::client, key_of('2'), Purpose::mesh_tcp,
+                                             side(0).identity);
+    auto hello = pretender->take_output();
+    hello[12] = std::byte{2};  // The role of a server.
+    std::array<std::byte, kHelloBytes> ignored{};
+    EXPECT_TRUE(read_exactly(fd, ignored, soon()).ok());
+    EXPECT_TRUE(write_all(fd, hello, soon()).ok());
+  });
+  expect_refused(result, "does not hold this job's key");
+}
+
+TEST(Handshake, RefusesAnotherVersionOnBothSides) {
+  Side old = side(4);
+  old.identity.protocol_version = 3;
+  old.identity.build = "1.2.0";
+  Side current = side(0);
+  current.identity.protocol_version = 4;
+  current.identity.build = "1.3.1";
+  const Outcome outcome = shake(old, current);
+  expect_refused(outcome.server,
+                 "rank 4 speaks protocol 3 (build 1.2.0), this rank 0 protocol 4 (build 1.3.1); "
+                 "refusing to join");
+  EXPECT_EQ(outcome.server.status().rank(), Rank(4));
+  expect_refused(outcome.client,
+                 "rank 0 speaks protocol 4 (build 1.3.1), this rank 4 protocol 3 (build 1.2.0); "
+                 "refusing to join");
+}
+
+TEST(Handshake, RefusesOtherSettingsOnBothSides) {
+  Side other = side(2);
+  other.identity.configuration = 8;
+  const Outcome outcome = shake(other, side(0));
+  expect_refused(outcome.server, "rank 2 joined with other settings");
+  expect_refused(outcome.client, "rank 0 joined with other settings");
+}
+
+TEST(Handshake, RefusesAnotherPurposeOnBothSides) {
+  Side other = side(2);
+  other.purpose = Purpose::store;
+  const Outcome outcome = shake(other, side(0));
+  expect_refused(outcome.server,
+                 "rank 2 wants this connection for the store, this rank 0 for a tcp");
+  expect_refused(outcome.client, "rank 0 wants this connection for a tcp link");
+}
+
+TEST(Handshake, RefusesAStrangerAtItsFirstBytes) {
+  // Only ever these few bytes: the server must not wait for a whole hello.
+  const auto result = server_meets([](int fd) {
+    say(fd, "GET ");
+    std::byte end;
+    EXPECT_FALSE(read_exactly(fd, {&end, 1}, soon()).ok()) << "a stranger gets no answer";
+  });
+  expect_refused(result, "not a stretto peer: the first bytes were 47 45 54 20 (\"GET \")");
+}
+
+TEST(Handshake, NamesAVisitorThatSaysNothing) {
+  expect_refused(server_meets([](int) {}), "closed without a word");
+}
+
+TEST(Handshake, RefusesATruncatedHello) {
+  const auto hello = genuine_hello(key_of('1'));
+  for (std::size_t length : {std::size_t{1}, std::size_t{8}, std::size_t{64}, hello.size() - 1}) {
+    const auto result = server_meets([&](int fd) {
+      EXPECT_TRUE(write_all(fd, ConstByteSpan(hello).first(length), soon()).ok());
+    });
+    expect_refused(result, "closed the connection during the handshake");
+  }
+}
+
+TEST(Handshake, DoesNotWaitForAPeerThatTrickles) {
+  const auto hello = genuine_hello(key_of('1'));
+  const TimePoint start = Clock::now();
+  const auto result = server_meets(
+      [&](int fd) {
+        for (std::byte byte : hello) {
+          if (!write_all(fd, {&byte, 1}, soon()).ok()) return;
+          std::this_thread::sleep_for(milliseconds(5));
+        }
+      },
+      milliseconds(100));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), StatusCode::timeout);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "of 128 bytes of the handshake",
+                      std::string(result.status().message()));
+  EXPECT_LT(Clock::now() - start, milliseconds(500));
+}
+
+TEST(Handshake, APeerThatEchoesIsRefused) {
+  const auto result = client_meets([](int fd) {
+    std::array<std::byte, kHelloBytes> hello{};
+    EXPECT_TRUE(read_exactly(fd, hello, soon()).ok());
+    EXPECT_TRUE(write_all(fd, hello, soon()).ok());
+  });
+  expect_refused(result, "not a stretto server: a hello with role 1");
+}
+
+TEST(Handshake, APeerThatEchoesInTheOtherRoleIsRefused) {
+  const auto result = client_meets([](int fd) {
+    std::array<std::byte, kHelloBytes> hello{};
+    EXPECT_TRUE(read_exactly(fd, hello, soon()).ok());
+    hello[12] = std::byte{2};
+    EXPECT_TRUE(write_all(fd, hello, soon()).ok());
+  });
+  expect_refused(result, "does not hold this job's key");
+}
+
+TEST(Handshake, ARepeatedHelloDoesNotPass) {
+  // What an eavesdropper can replay: everything the client of an earlier handshake sent.
+  auto client = HandshakeMachine::start(HandshakeRole::client, key_of('1'), Purpose::mesh_tcp,
+                                        side(1).identity);
+  auto server = HandshakeMachine::start(HandshakeRole::server, key_of('1'), Purpose::mesh_tcp,
+                                        side(0).identity);
+  const auto hello = client->take_output();
+  ASSERT_TRUE(server->receive(hello).ok());
+  ASSERT_TRUE(client->receive(server->take_output()).ok());
+  const auto proof = client->take_output();
+  const auto result = server_meets([&](int fd) {
+    EXPECT_TRUE(write_all(fd, hello, soon()).ok());
+    EXPECT_TRUE(write_all(fd, proof, soon()).ok());
+  });
+  expect_refused(result, "repeated somebody's hello");
+}
+
+TEST(Handshake, ABitThatFlipsAnywhereIsNoticed) {
+  for (std::size_t at = 0; at < kHelloBytes; ++at) {
+    auto hello = genuine_hello(key_of('1'));
+    hello[at] ^= std::byte{0x40};
+    auto server = HandshakeMachine::start(HandshakeRole::server, key_of('1'), Purpose::mesh_tcp,
+                                          side(0).identity);
+    EXPECT_FALSE(server->receive(hello).ok()) << "byte " << at;
+    EXPECT_EQ(server->wanted_bytes(), 0u);
+  }
+}
+
+TEST(Handshake, AStrangersNameCannotSteerATerminal) {
+  auto hello = genuine_hello(key_of('1'));
+  hello[8] = std::byte{99};     // Another version, so that the build name is printed.
+  hello[32] = std::byte{0x1b};  // Its first character: escape.
+  auto server = HandshakeMachine::start(HandshakeRole::server, key_of('1'), Purpose::mesh_tcp,
+                                        side(0).identity);
+  const Status status = server->receive(hello);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "protocol 99 (build ?.1.0)",
+                      std::string(status.message()));
+}
+
+TEST(Handshake, RefusesToSendAnIdentityThatDoesNotFit) {
+  Pair pair = make_pair();
+  const auto result = handshake_as_client(pair.client.get(), key_of('1'), Purpose::store,
+                                          {.build = std::string(33, 'b')}, soon());
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), StatusCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace stretto::bootstrap

@@ -1,0 +1,178 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/job.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace stretto::bootstrap {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+class FakeEnvironment : public Environment {
+ public:
+  explicit FakeEnvironment(Variables variables) : variables_(std::move(variables)) {}
+  std::optional<std::string> get(const std::string& variable) const override {
+    const auto found = variables_.find(variable);
+    return found == variables_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  Variables variables_;
+};
+
+const std::string kKey(64, 'a');
+
+Variables stretto_run() {
+  return {{"STRETTO_RANK", "3"},
+          {"STRETTO_SIZE", "4"},
+          {"STRETTO_RENDEZVOUS", "127.0.0.1:4242"},
+          {"STRETTO_JOB_KEY", kKey}};
+}
+
+Variables torchrun() {
+  return {{"RANK", "1"},
+          {"WORLD_SIZE", "2"},
+          {"MASTER_ADDR", "node0"},
+          {"MASTER_PORT", "29500"},
+          {"TORCHELASTIC_RUN_ID", "digits"},
+          {"TORCHELASTIC_RESTART_COUNT", "2"}};
+}
+
+Variables with(Variables variables, const Variables& changes) {
+  for (const auto& [name, value] : changes) variables[name] = value;
+  return variables;
+}
+
+Variables without(Variables variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
+
+Job resolve(const JoinOptions& options, const Variables& variables) {
+  return resolve_job(options, FakeEnvironment(variables)).or_throw();
+}
+
+void expect_invalid(const JoinOptions& options, const Variables& variables,
+                    const std::string& sentence) {
+  const auto job = resolve_job(options, FakeEnvironment(variables));
+  ASSERT_FALSE(job.ok()) << sentence;
+  EXPECT_EQ(job.status().code(), StatusCode::invalid_argument);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, sentence, std::string(job.status().message()));
+}
+
+TEST(ResolveJob, WithoutALauncherIsAJobOfOneRank) {
+  const Job job = resolve({}, {});
+  EXPECT_EQ(job.launcher, Launcher::none);
+  EXPECT_EQ(job.rank, 0);
+  EXPECT_EQ(job.size, 1);
+  EXPECT_TRUE(job.shared_memory);
+  EXPECT_TRUE(job.rendezvous_host.empty());
+}
+
+TEST(ResolveJob, ReadsStrettoRun) {
+  const Job job = resolve({}, stretto_run());
+  EXPECT_EQ(job.launcher, Launcher::stretto_run);
+  EXPECT_EQ(job.rank, 3);
+  EXPECT_EQ(job.size, 4);
+  EXPECT_EQ(job.rendezvous_host, "127.0.0.1");
+  EXPECT_EQ(job.rendezvous_port, 4242);
+  EXPECT_EQ(job.key->hexadecimal(), kKey);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 3 from STRETTO_RANK\n", job.sources);
+  EXPECT_PRED_FORMAT2(testing::IsNotSubstring, kKey, job.sources);
+}
+
+TEST(ResolveJob, ReadsTorchrun) {
+  const Job job = resolve({}, torchrun());
+  EXPECT_EQ(job.launcher, Launcher::torchrun);
+  EXPECT_EQ(job.rank, 1);
+  EXPECT_EQ(job.size, 2);
+  EXPECT_EQ(job.rendezvous_host, "node0");
+  EXPECT_EQ(job.rendezvous_port, 29500);
+  EXPECT_FALSE(job.key.has_value());
+  EXPECT_EQ(job.store_prefix, "stretto/digits/2/");
+  EXPECT_EQ(resolve({}, with(torchrun(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(), kKey);
+  EXPECT_EQ(resolve({}, with(torchrun(), {{"MASTER_ADDR", "fe80::1"}})).rendezvous_host, "fe80::1");
+}
+
+TEST(ResolveJob, ReadsOptions) {
+  const JoinOptions options{.rank = 1, .size = 2, .rendezvous = "node7:99"};
+  const Job job = resolve(options, {{"STRETTO_JOB_KEY", kKey}});
+  EXPECT_EQ(job.launcher, Launcher::options);
+  EXPECT_EQ(job.rank, 1);
+  EXPECT_EQ(job.rendezvous_host, "node7");
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 from JoinOptions::rank\n", job.sources);
+  EXPECT_EQ(resolve({.rank = 0, .size = 1}, {}).size, 1);
+  EXPECT_EQ(resolve({.rank = 3, .size = 4}, stretto_run()).launcher, Launcher::stretto_run)
+      << "options that only repeat the launcher change nothing";
+  EXPECT_EQ(resolve(options, with(torchrun(), {{"STRETTO_JOB_KEY", kKey}})).launcher,
+            Launcher::options)
+      << "another meeting place does";
+}
+
+TEST(ResolveJob, TwoLaunchersThatAgreeAreNoConflict) {
+  const Job job = resolve({}, with(stretto_run(), {{"RANK", "3"},
+                                                   {"WORLD_SIZE", "4"},
+                                                   {"MASTER_ADDR", "elsewhere"},
+                                                   {"MASTER_PORT", "29500"}}));
+  EXPECT_EQ(job.launcher, Launcher::stretto_run);
+  EXPECT_EQ(job.rendezvous_host, "127.0.0.1");
+}
+
+TEST(ResolveJob, NamesBothSidesOfAConflict) {
+  expect_invalid({.rank = 2}, stretto_run(), "JoinOptions::rank says 2, but STRETTO_RANK says 3");
+  expect_invalid({.size = 2}, stretto_run(), "JoinOptions::size says 2, but STRETTO_SIZE says 4");
+  expect_invalid({.rendezvous = "a:1"}, stretto_run(),
+                 "JoinOptions::rendezvous says a:1, but STRETTO_RENDEZVOUS says 127.0.0.1:4242");
+  expect_invalid({}, with(stretto_run(), {{"RANK", "0"}}), "STRETTO_RANK says 3, but RANK says 0");
+  expect_invalid({}, with(stretto_run(), {{"WORLD_SIZE", "8"}}),
+                 "STRETTO_SIZE says 4, but WORLD_SIZE says 8");
+  expect_invalid({.rank = 0}, torchrun(), "JoinOptions::rank says 0, but RANK says 1");
+  expect_invalid({.disable_shared_memory = true}, {{"STRETTO_TRANSPORT", "shm"}},
+                 "disable_shared_memory is set, but STRETTO_TRANSPORT says shm");
+}
+
+TEST(ResolveJob, SaysWhatIsMissing) {
+  expect_invalid({}, without(stretto_run(), "STRETTO_SIZE"),
+                 "STRETTO_RANK is set, but nothing says the size");
+  expect_invalid({}, without(stretto_run(), "STRETTO_RANK"),
+                 "STRETTO_SIZE is set, but nothing says the rank");
+  expect_invalid({}, without(stretto_run(), "STRETTO_RENDEZVOUS"), "says where they meet");
+  expect_invalid({}, without(stretto_run(), "STRETTO_JOB_KEY"), "STRETTO_JOB_KEY is not set");
+  expect_invalid({.rank = 0, .size = 2, .rendezvous = "a:1"}, {}, "STRETTO_JOB_KEY is not set");
+  expect_invalid({.rank = 0}, {}, "JoinOptions::rank is set, but nothing says the size");
+  expect_invalid({}, without(torchrun(), "MASTER_ADDR"), "MASTER_ADDR is not");
+  expect_invalid({}, without(torchrun(), "MASTER_PORT"), "MASTER_PORT is not");
+  expect_invalid({}, without(torchrun(), "WORLD_SIZE"), "RANK is set, but nothing says the size");
+}
+
+TEST(ResolveJob, RefusesValuesThatMakeNoSense) {
+  for (const char* bad : {"three", "3x", "", " 3", "99999999999"}) {
+    const Variables variables = with(stretto_run(), {{"STRETTO_RANK", bad}});
+    expect_invalid({}, variables, fmt::format("STRETTO_RANK=\"{}\" is not a number", bad));
+  }
+  expect_invalid({}, with(stretto_run(), {{"STRETTO_RANK", "4"}}),
+                 "STRETTO_RANK says 4, but STRETTO_SIZE says 4: ranks go from 0 to size - 1");
+  expect_invalid({}, with(stretto_run(), {{"STRETTO_RANK", "-1"}}), "STRETTO_RANK says -1");
+  expect_invalid({.rank = 0, .size = 0}, {}, "a job has at least one rank");
+  expect_invalid({}, with(stretto_run(), {{"STRETTO_RENDEZVOUS", "127.0.0.1"}}),
+                 "STRETTO_RENDEZVOUS: \"127.0.0.1\" is no address");
+  expect_invalid({}, with(torchrun(), {{"MASTER_PORT", "http"}}), "MASTER_PORT=\"http\"");
+  expect_invalid({}, with(torchrun(), {{"MASTER_PORT", "70000"}}), "is no address");
+  expect_invalid({}, with(stretto_run(), {{"STRETTO_JOB_KEY", "secret"}}),
+                 "STRETTO_JOB_KEY: a job key has 64 hexadecimal digits");
+  expect_invalid({}, {{"STRETTO_TRANSPORT", "rdma"}}, "is not one of auto, shm, tcp");
+}
+
+TEST(ResolveJob, ChoosesTheTransport) {
+  EXPECT_TRUE(resolve({}, {{"STRETTO_TRANSPORT", "auto"}}).shared_memory);
+  EXPECT_TRUE(resolve({}, {{"STRETTO_TRANSPORT", "shm"}}).shared_memory);
+  EXPECT_FALSE(resolve({}, {{"STRETTO_TRANSPORT", "tcp"}}).shared_memory);
+  EXPECT_FALSE(resolve({.disable_shared_memory = true}, {}).shared_memory);
+}
+
+}  // namespace
+}  // namespace stretto::bootstrap

@@ -1,0 +1,29 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace stretto::bootstrap {
+
+// Integers as they travel: least significant byte first, whatever the machine. `at` needs no
+// alignment and must have room for sizeof(T) bytes.
+template <class T>
+void store_little_endian(std::byte* at, T value) {
+  const auto bits = static_cast<std::uint64_t>(static_cast<std::make_unsigned_t<T>>(value));
+  for (std::size_t i = 0; i < sizeof(T); ++i) at[i] = static_cast<std::byte>(bits >> (8 * i));
+}
+
+template <class T>
+T load_little_endian(const std::byte* at) {
+  std::uint64_t bits = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    bits |= std::to_integer<std::uint64_t>(at[i]) << (8 * i);
+  }
+  return static_cast<T>(static_cast<std::make_unsigned_t<T>>(bits));
+}
+
+}  // namespace stretto::bootstrap

@@ -1,0 +1,286 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/mesh.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "stretto/base/log.h"
+#include "stretto/bootstrap/acceptor.h"
+#include "stretto/bootstrap/rank_card.h"
+#include "stretto/bootstrap/socket.h"
+#include "stretto/transport/shm/host.h"
+#include "stretto/transport/tcp/link.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+// Joining, in three exchanges through the store: cards (who is where), which Unix connections have
+// succeeded, and TCP ports for the rest. In each pair the higher rank connects, so rank 0 only
+// accepts and nobody waits in a circle.
+class Joiner {
+ public:
+  Joiner(Store& store, const MeshOptions& options, Deadline deadline)
+      : store_(store), options_(options), deadline_(deadline) {
+    self_ = {.rank = options.rank, .configuration = options.configuration};
+    unix_sockets_.resize(static_cast<std::size_t>(options.size));
+    tcp_sockets_.resize(static_cast<std::size_t>(options.size));
+  }
+
+  Result<Mesh> join();
+
+ private:
+  Status exchange_cards();
+  Status connect_unix();
+  Status connect_tcp_rest();
+  Result<Mesh> make_endpoint();
+  void log_link(int rank);
+  bool same_network(int rank) const;
+  std::string why_not_shared(int rank) const;
+  Result<std::string> get(const std::string& key, int rank);
+  Status set(const std::string& key, const std::string& value) {
+    return store_.set(options_.prefix + key, value, deadline_);
+  }
+  FileDescriptor& unix_socket(int rank) { return unix_sockets_[static_cast<std::size_t>(rank)]; }
+  FileDescriptor& tcp_socket(int rank) { return tcp_sockets_[static_cast<std::size_t>(rank)]; }
+
+  Store& store_;
+  const MeshOptions& options_;
+  Deadline deadline_;
+  Identity self_;
+  std::vector<RankCard> cards_;
+  std::string unix_name_;
+  std::unique_ptr<Acceptor> unix_acceptor_;
+  std::vector<FileDescriptor> unix_sockets_;
+  std::vector<FileDescriptor> tcp_sockets_;
+};
+
+std::string random_name() {
+  Result<JobKey> random = JobKey::generate();
+  // A name that cannot be guessed and that no other machine has.
+  return random.ok() ? "stretto-" + random->hexadecimal().substr(0, 32) : std::string();
+}
+
+// The local address from which `host` is reached: what peers that also reach it can connect to.
+Result<std::string> local_address_towards(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0) {
+    return status_of(StatusCode::system, "resolving {}: {}", host, ::gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  const FileDescriptor probe(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  // Connecting a datagram socket sends nothing; it only asks the kernel for the route.
+  if (!probe.valid() || ::connect(probe.get(), found->ai_addr, found->ai_addrlen) != 0) {
+    return system_status(fmt::format("finding the way to {}", host));
+  }
+  return local_host(probe.get());
+}
+
+// M5 of the error texts: who is missing, where everybody was to meet, what to try.
+Status missing_status(const std::vector<int>& missing, int size, const Store& store) {
+  return status_of(
+      StatusCode::timeout,
+      "{} of {} ranks never came: {}. Met at the store of {}; their hosts must be able to "
+      "reach it",
+      missing.size(), size, fmt::join(missing, ", "), store.describe());
+}
+
+Result<Mesh> Joiner::join() {
+  STRETTO_RETURN_IF_ERROR(exchange_cards());
+  STRETTO_RETURN_IF_ERROR(connect_unix());
+  STRETTO_RETURN_IF_ERROR(connect_tcp_rest());
+  return make_endpoint();
+}
+
+Result<std::string> Joiner::get(const std::string& key, int rank) {
+  Result<std::string> value =
+      store_.get(fmt::format("{}{}/{}", options_.prefix, key, rank), deadline_);
+  if (value.ok() || value.status().code() != StatusCode::timeout) return value;
+  // Late: see who else is.
+  std::vector<int> missing;
+  for (int r = 0; r < options_.size; ++r) {
+    const Deadline now = Deadline::after(std::chrono::milliseconds(200));
+    const std::string other = fmt::format("{}{}/{}", options_.prefix, key, r);
+    if (!store_.get(other, now).ok()) missing.push_back(r);
+  }
+  return missing_status(missing, options_.size, store_);
+}
+
+Status Joiner::exchange_cards() {
+  RankCard card = local_card();
+  if (options_.shared_memory) {
+    unix_name_ = random_name();
+    Result<FileDescriptor> listener = listen_unix_abstract(unix_name_);
+    if (!listener.ok()) return listener.status();
+    card.unix_name = unix_name_;
+    std::set<int> higher;
+    for (int r = options_.rank + 1; r < options_.size; ++r) higher.insert(r);
+    unix_acceptor_ = std::make_unique<Acceptor>(Acceptor::Options{.listener = std::move(*listener),
+                                                                  .key = options_.key,
+                                                                  .purpose = Purpose::mesh_unix,
+                                                                  .self = self_,
+                                                                  .expected = std::move(higher)});
+  } else {
+    card.unix_name = "none";
+  }
+  STRETTO_RETURN_IF_ERROR(set(fmt::format("card/{}", options_.rank), print(card)));
+  for (int r = 0; r < options_.size; ++r) {
+    Result<std::string> text = get("card", r);
+    if (!text.ok()) return text.status();
+    Result<RankCard> parsed = parse_card(*text);
+    if (!parsed.ok()) return parsed.status().with_context(fmt::format("joining rank {}", r));
+    cards_.push_back(std::move(*parsed));
+  }
+  return {};
+}
+
+bool Joiner::same_network(int rank) const {
+  const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
+  const RankCard& other = cards_[static_cast<std::size_t>(rank)];
+  return own.machine == other.machine && own.network == other.network && own.unix_name != "none" &&
+         other.unix_name != "none";
+}
+
+std::string Joiner::why_not_shared(int rank) const {
+  const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
+  const RankCard& other = cards_[static_cast<std::size_t>(rank)];
+  if (own.machine != other.machine) return "another machine";
+  if (own.unix_name == "none" || other.unix_name == "none") return "switched off";
+  if (own.network != other.network) return "different network namespaces";
+  return "the Unix socket could not be connected";
+}
+
+// Connects to the lower ranks, tells the higher ones which connections have succeeded, and learns
+// the same from them: both ends of a pair then know where to go on.
+Status Joiner::connect_unix() {
+  std::string succeeded;
+  for (int r = 0; r < options_.rank; ++r) {
+    if (!same_network(r)) continue;
+    const std::string& name = cards_[static_cast<std::size_t>(r)].unix_name;
+    Result<FileDescriptor> socket =
+        connect_unix_abstract(name, Deadline::after(std::chrono::seconds(5)));
+    if (!socket.ok()) {
+      log(LogLevel::warning, "no Unix socket to rank {}: {}", r, socket.status().message());
+      continue;
+    }
+    Result<Identity> peer =
+        handshake_as_client(socket->get(), options_.key, Purpose::mesh_unix, self_, deadline_);
+    // A refusal is final: another way would only be refused as well.
+    if (!peer.ok()) return peer.status().with_context(fmt::format("joining rank {}", r));
+    unix_socket(r) = std::move(*socket);
+    succeeded += fmt::format("{} ", r);
+  }
+  STRETTO_RETURN_IF_ERROR(set(fmt::format("unix/{}", options_.rank), succeeded + "."));
+  const std::string own = fmt::format("{} ", options_.rank);
+  for (int r = options_.rank + 1; r < options_.size; ++r) {
+    Result<std::string> theirs = get("unix", r);
+    if (!theirs.ok()) return theirs.status();
+    const bool connected = theirs->starts_with(own) || theirs->find(" " + own) != std::string::npos;
+    if (!connected || unix_acceptor_ == nullptr) continue;
+    Result<FileDescriptor> socket = unix_acceptor_->take(r, deadline_);
+    if (!socket.ok()) return socket.status();
+    unix_socket(r) = std::move(*socket);
+  }
+  unix_acceptor_.reset();
+  return {};
+}
+
+Status Joiner::connect_tcp_rest() {
+  std::set<int> higher;
+  for (int r = options_.rank + 1; r < options_.size; ++r) {
+    if (!unix_socket(r).valid()) higher.insert(r);
+  }
+  std::unique_ptr<Acceptor> acceptor;
+  if (!higher.empty()) {
+    Result<std::string> host =
+        local_address_towards(options_.rendezvous_host, options_.rendezvous_port);
+    if (!host.ok()) return host.status();
+    Result<FileDescriptor> listener = listen_tcp(*host, 0);
+    if (!listener.ok()) return listener.status();
+    Result<int> port = local_port(listener->get());
+    if (!port.ok()) return port.status();
+    acceptor = std::make_unique<Acceptor>(Acceptor::Options{.listener = std::move(*listener),
+                                                            .key = options_.key,
+                                                            .purpose = Purpose::mesh_tcp,
+                                                            .self = self_,
+                                                            .expected = higher});
+    STRETTO_RETURN_IF_ERROR(
+        set(fmt::format("tcp/{}", options_.rank), format_host_port(*host, *port)));
+  }
+  for (int r = 0; r < options_.rank; ++r) {
+    if (unix_socket(r).valid()) continue;
+    Result<std::string> text = get("tcp", r);
+    if (!text.ok()) return text.status();
+    Result<HostPort> address = parse_host_port(*text);
+    if (!address.ok()) return address.status();
+    Result<FileDescriptor> socket = connect_tcp(address->host, address->port, deadline_);
+    if (!socket.ok()) return socket.status().with_context(fmt::format("joining rank {}", r));
+    Result<Identity> peer =
+        handshake_as_client(socket->get(), options_.key, Purpose::mesh_tcp, self_, deadline_);
+    if (!peer.ok()) return peer.status().with_context(fmt::format("joining rank {}", r));
+    tcp_socket(r) = std::move(*socket);
+  }
+  for (const int r : higher) {
+    Result<FileDescriptor> socket = acceptor->take(r, deadline_);
+    if (!socket.ok()) return socket.status();
+    tcp_socket(r) = std::move(*socket);
+  }
+  return {};
+}
+
+void Joiner::log_link(int rank) {
+  const RankCard& card = cards_[static_cast<std::size_t>(rank)];
+  if (unix_socket(rank).valid()) {
+    log(LogLevel::info, "rank {} ({} pid {}): shm", rank, card.node, card.pid);
+    return;
+  }
+  const bool one_machine = card.machine == cards_[static_cast<std::size_t>(options_.rank)].machine;
+  // On one machine somebody may not have meant it.
+  const bool surprising = one_machine && options_.shared_memory;
+  log(surprising ? LogLevel::warning : LogLevel::info,
+      "shared memory is off between ranks {} and {} ({} pid {}): {}; using tcp{}", options_.rank,
+      rank, card.node, card.pid, why_not_shared(rank),
+      surprising ? ", which is slower. Run both in one network namespace to share memory" : "");
+}
+
+Result<Mesh> Joiner::make_endpoint() {
+  Mesh mesh;
+  for (int r = 0; r < options_.size; ++r) {
+    const auto& card = cards_[static_cast<std::size_t>(r)];
+    if (r == options_.rank) continue;
+    if (card.machine == cards_[static_cast<std::size_t>(options_.rank)].machine) ++mesh.local_ranks;
+    log_link(r);
+  }
+  Result<transport::Endpoint::Parts> parts =
+      transport::shm::attach(options_.rank, std::move(unix_sockets_), deadline_);
+  if (!parts.ok()) return parts.status();
+  for (int r = 0; r < options_.size; ++r) {
+    if (!tcp_socket(r).valid()) continue;
+    Result<std::unique_ptr<transport::Link>> link =
+        transport::tcp::TcpLink::create(std::move(tcp_socket(r)));
+    if (!link.ok()) return link.status();
+    parts->links[static_cast<std::size_t>(r)] = std::move(*link);
+  }
+  Result<std::unique_ptr<transport::Endpoint>> endpoint =
+      transport::Endpoint::create(std::move(*parts));
+  if (!endpoint.ok()) return endpoint.status();
+  mesh.endpoint = std::move(*endpoint);
+  return mesh;
+}
+
+}  // namespace
+
+Result<Mesh> connect_mesh(Store& store, const MeshOptions& options, Deadline deadline) {
+  return Joiner(store, options, deadline).join();
+}
+
+}  // namespace stretto::bootstrap

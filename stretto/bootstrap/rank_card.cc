@@ -1,0 +1,86 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/rank_card.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <fstream>
+
+#include <fmt/format.h>
+
+namespace stretto::bootstrap {
+namespace {
+
+constexpr std::string_view kTitle = "stretto card 1";
+constexpr std::size_t kFieldBytesMax = 128;
+
+// A field that could not be read is a value like any other: ranks that both lack it try a Unix
+// socket.
+std::string first_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string link_target(const char* path) {
+  std::array<char, kFieldBytesMax> target{};
+  const ssize_t length = ::readlink(path, target.data(), target.size());
+  return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string();
+}
+
+// Takes "name value\n" off the text.
+Result<std::string> take_field(std::string_view& text, std::string_view field) {
+  const std::size_t end = text.find('\n');
+  const std::string_view line = text.substr(0, end);
+  const bool fits = end != std::string_view::npos && line.size() > field.size() &&
+                    line.starts_with(field) && line[field.size()] == ' ' &&
+                    line.size() <= field.size() + 1 + kFieldBytesMax;
+  if (!fits) return status_of(StatusCode::protocol, "a rank's card lacks its field {}", field);
+  text.remove_prefix(end + 1);
+  return std::string(line.substr(field.size() + 1));
+}
+
+}  // namespace
+
+RankCard local_card() {
+  std::array<char, 65> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
+  return {.machine = first_line("/proc/sys/kernel/random/boot_id"),
+          .network = link_target("/proc/self/ns/net"),
+          .node = host.data(),
+          .pid = static_cast<int>(::getpid()),
+          .unix_name = {}};
+}
+
+std::string print(const RankCard& card) {
+  return fmt::format("{}\nmachine {}\nnetwork {}\nnode {}\npid {}\nunix {}\n", kTitle, card.machine,
+                     card.network, card.node, card.pid, card.unix_name);
+}
+
+Result<RankCard> parse_card(std::string_view text) {
+  if (!text.starts_with(kTitle) || text.size() < kTitle.size() + 1) {
+    return status_of(StatusCode::protocol, "a rank's card does not begin with \"{}\"", kTitle);
+  }
+  text.remove_prefix(kTitle.size() + 1);
+  RankCard card;
+  std::string pid;
+  for (const auto& [field, value] :
+       {std::pair("machine", &card.machine), std::pair("network", &card.network),
+        std::pair("node", &card.node), std::pair("pid", &pid),
+        std::pair("unix", &card.unix_name)}) {
+    Result<std::string> taken = take_field(text, field);
+    if (!taken.ok()) return taken.status();
+    *value = std::move(*taken);
+  }
+  const auto [end, error] = std::from_chars(pid.data(), pid.data() + pid.size(), card.pid);
+  if (error != std::errc() || end != pid.data() + pid.size() || card.pid <= 0 || !text.empty()) {
+    return status_of(StatusCode::protocol, "a rank's card is not well formed");
+  }
+  return card;
+}
+
+}  // namespace stretto::bootstrap

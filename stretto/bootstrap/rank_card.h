@@ -1,0 +1,32 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "stretto/base/status.h"
+
+namespace stretto::bootstrap {
+
+// What a rank tells the others about itself through the store, before they are connected.
+struct RankCard {
+  // Boot and network namespace: ranks with equal ones try a Unix socket. A hint only; what decides
+  // is whether the connection and the mapping work.
+  std::string machine;
+  std::string network;
+  std::string node;       // Host name, for messages.
+  int pid = 0;            // For messages.
+  std::string unix_name;  // Of its Unix socket; empty: shared memory is switched off.
+};
+
+// The card of this process, without unix_name.
+RankCard local_card();
+
+// One line per field. parse() accepts exactly what print() makes, within limits; the text may come
+// from anyone who can write to the store.
+std::string print(const RankCard& card);
+Result<RankCard> parse_card(std::string_view text);
+
+}  // namespace stretto::bootstrap

@@ -1,0 +1,367 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "stretto/base/log.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+constexpr Duration kFirstPause = std::chrono::milliseconds(10);
+constexpr Duration kLongestPause = std::chrono::milliseconds(500);
+// A firewall that swallows packets must not keep us from trying the host's other addresses.
+constexpr Duration kLongestAttempt = std::chrono::seconds(5);
+constexpr Duration kReminder = std::chrono::seconds(15);
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof(sockaddr_storage);
+
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+Result<Addresses> resolve(const std::string& host, int port) {
+  if (host.empty() || port < 0 || port > 65535) {
+    return status_of(StatusCode::invalid_argument, "\"{}:{}\" is no address: want host:port", host,
+                     port);
+  }
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (error == EAI_SYSTEM) return system_status("looking up \"" + host + "\"");
+  if (error != 0) {
+    return status_of(StatusCode::system, "looking up \"{}\": {}", host, ::gai_strerror(error));
+  }
+  return Addresses(list);
+}
+
+std::string numeric_host(const SocketAddress& address) {
+  char host[NI_MAXHOST];
+  if (::getnameinfo(address.get(), address.length, host, sizeof(host), nullptr, 0,
+                    NI_NUMERICHOST) != 0) {
+    return "an unknown address";
+  }
+  return host;
+}
+
+int port_of(const SocketAddress& address) {
+  if (address.storage.ss_family == AF_INET) {
+    return ntohs(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
+  }
+  return ntohs(reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port);
+}
+
+std::string describe(const addrinfo& entry) {
+  SocketAddress address;
+  std::memcpy(&address.storage, entry.ai_addr, entry.ai_addrlen);
+  address.length = entry.ai_addrlen;
+  return format_host_port(numeric_host(address), port_of(address));
+}
+
+Result<SocketAddress> local_address(int fd) {
+  SocketAddress address;
+  if (::getsockname(fd, address.get(), &address.length) != 0) return system_status("getsockname");
+  if (address.storage.ss_family != AF_INET && address.storage.ss_family != AF_INET6) {
+    return status_of(StatusCode::invalid_argument, "not a TCP socket");
+  }
+  return address;
+}
+
+void send_at_once(int fd) {
+  // Fails on Unix sockets, which know no delay.
+  const int on = 1;
+  (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+// On loopback a client whose own port happens to be the one it connects to reaches itself.
+bool connected_to_itself(int fd) {
+  SocketAddress here;
+  SocketAddress there;
+  return ::getsockname(fd, here.get(), &here.length) == 0 &&
+         ::getpeername(fd, there.get(), &there.length) == 0 && here.length == there.length &&
+         here.storage.ss_family != AF_UNIX &&
+         std::memcmp(&here.storage, &there.storage, here.length) == 0;
+}
+
+Result<FileDescriptor> open_socket(int family) {
+  FileDescriptor fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return system_status("socket");
+  return fd;
+}
+
+// One attempt. Fails with system if the peer is not there (yet).
+Result<FileDescriptor> connect_once(int family, const sockaddr* address, socklen_t length,
+                                    Deadline deadline) {
+  Result<FileDescriptor> fd = open_socket(family);
+  if (!fd.ok()) return fd;
+  if (::connect(fd->get(), address, length) != 0) {
+    if (errno != EINPROGRESS) return system_status("connect");
+    const Deadline attempt(std::min(deadline.time(), Deadline::after(kLongestAttempt).time()));
+    if (!wait_for(fd->get(), POLLOUT, attempt).ok()) return system_status("connect", ETIMEDOUT);
+    int error = 0;
+    socklen_t size = sizeof(error);
+    if (::getsockopt(fd->get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
+      return system_status("getsockopt");
+    }
+    if (error != 0) return system_status("connect", error);
+  }
+  if (connected_to_itself(fd->get())) return system_status("connect", ECONNREFUSED);
+  send_at_once(fd->get());
+  return fd;
+}
+
+Result<FileDescriptor> connect_any(const std::string& host, int port, Deadline deadline) {
+  const Result<Addresses> addresses = resolve(host, port);
+  if (!addresses.ok()) return addresses.status();
+  Status last;
+  for (const addrinfo* entry = addresses.value().get(); entry != nullptr; entry = entry->ai_next) {
+    Result<FileDescriptor> fd =
+        connect_once(entry->ai_family, entry->ai_addr, entry->ai_addrlen, deadline);
+    if (fd.ok()) return fd;
+    last = fd.status().with_context(describe(*entry));
+    if (deadline.passed()) break;
+  }
+  return last;
+}
+
+// Repeats `attempt` until it succeeds, fails with something that time does not cure, or the
+// deadline has passed.
+template <class Attempt>
+Result<FileDescriptor> retry(const std::string& target, Deadline deadline, Attempt attempt) {
+  const TimePoint start = Clock::now();
+  TimePoint next_reminder = start + kReminder;
+  Duration pause = kFirstPause;
+  while (true) {
+    Result<FileDescriptor> fd = attempt();
+    if (fd.ok() || fd.status().code() != StatusCode::system) return fd;
+    const TimePoint now = Clock::now();
+    if (deadline.passed()) {
+      return status_of(StatusCode::timeout, "could not connect to {} within {:.1f} s: {}", target,
+                       seconds(now - start), fd.status().message());
+    }
+    if (now >= next_reminder) {
+      log(LogLevel::warning, "still trying to connect to {} after {:.0f} s: {}", target,
+          seconds(now - start), fd.status().message());
+      next_reminder = now + kReminder;
+    }
+    std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+Result<sockaddr_un> abstract_address(const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // The first byte stays zero: that is what makes the name abstract.
+  if (name.empty() || name.size() > sizeof(address.sun_path) - 1) {
+    return status_of(StatusCode::invalid_argument,
+                     "the name of a Unix socket has 1 to {} bytes, not {}",
+                     sizeof(address.sun_path) - 1, name.size());
+  }
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  return address;
+}
+
+socklen_t abstract_length(const std::string& name) {
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+int poll_milliseconds(Deadline deadline) {
+  // Rounded up, so that a wait does not end just before its deadline; at most an hour at a time, so
+  // that it fits an int.
+  constexpr Duration kLongest = std::chrono::hours(1);
+  const auto wait = std::min(deadline.remaining(), kLongest);
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
+}
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+}  // namespace
+
+Result<FileDescriptor> listen_tcp(const std::string& host, int port) {
+  const Result<Addresses> addresses = resolve(host, port);
+  if (!addresses.ok()) return addresses.status();
+  const addrinfo& first = *addresses.value();
+  Result<FileDescriptor> fd = open_socket(first.ai_family);
+  if (!fd.ok()) return fd;
+  // A launcher that starts again at once must get its port although old connections still linger.
+  const int on = 1;
+  (void)::setsockopt(fd->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (::bind(fd->get(), first.ai_addr, first.ai_addrlen) != 0) {
+    return system_status("binding " + describe(first));
+  }
+  if (::listen(fd->get(), SOMAXCONN) != 0) return system_status("listening on " + describe(first));
+  return fd;
+}
+
+Result<FileDescriptor> connect_tcp(const std::string& host, int port, Deadline deadline) {
+  return retry(format_host_port(host, port), deadline,
+               [&] { return connect_any(host, port, deadline); });
+}
+
+Result<FileDescriptor> listen_unix_abstract(const std::string& name) {
+  const Result<sockaddr_un> address = abstract_address(name);
+  if (!address.ok()) return address.status();
+  Result<FileDescriptor> fd = open_socket(AF_UNIX);
+  if (!fd.ok()) return fd;
+  if (::bind(fd->get(), reinterpret_cast<const sockaddr*>(&address.value()),
+             abstract_length(name)) != 0) {
+    return system_status("binding the Unix socket @" + name);
+  }
+  if (::listen(fd->get(), SOMAXCONN) != 0) return system_status("listening on @" + name);
+  return fd;
+}
+
+Result<FileDescriptor> connect_unix_abstract(const std::string& name, Deadline deadline) {
+  const Result<sockaddr_un> address = abstract_address(name);
+  if (!address.ok()) return address.status();
+  return retry("the Unix socket @" + name, deadline, [&] {
+    return connect_once(AF_UNIX, reinterpret_cast<const sockaddr*>(&address.value()),
+                        abstract_length(name), deadline);
+  });
+}
+
+Result<FileDescriptor> accept(int listener, Deadline deadline) {
+  while (true) {
+    FileDescriptor fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (fd.valid()) {
+      send_at_once(fd.get());
+      return fd;
+    }
+    // A connection that was given up while it waited is no concern of the listener.
+    if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
+    if (!would_block(errno)) return system_status("accept");
+    STRETTO_RETURN_IF_ERROR(wait_for(listener, POLLIN, deadline));
+  }
+}
+
+Result<int> local_port(int fd) {
+  const Result<SocketAddress> address = local_address(fd);
+  if (!address.ok()) return address.status();
+  return port_of(address.value());
+}
+
+Result<std::string> local_host(int fd) {
+  const Result<SocketAddress> address = local_address(fd);
+  if (!address.ok()) return address.status();
+  return numeric_host(address.value());
+}
+
+std::string peer_name(int fd) {
+  SocketAddress address;
+  if (::getpeername(fd, address.get(), &address.length) != 0) return "a peer that has gone";
+  if (address.storage.ss_family == AF_UNIX) return "a process of this host";
+  return format_host_port(numeric_host(address), port_of(address));
+}
+
+Status wait_for(int fd, short events, Deadline deadline) {
+  while (true) {
+    pollfd entry{fd, events, 0};
+    const int ready = ::poll(&entry, 1, poll_milliseconds(deadline));
+    if (ready > 0) return {};
+    if (ready < 0 && errno != EINTR) return system_status("poll");
+    if (deadline.passed()) return status_of(StatusCode::timeout, "the deadline passed");
+  }
+}
+
+Status read_exactly(int fd, ByteSpan bytes, Deadline deadline) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    if (deadline.passed()) {
+      return status_of(StatusCode::timeout, "only {} of {} bytes came before the deadline", done,
+                       bytes.size());
+    }
+    const ssize_t count = ::recv(fd, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT);
+    if (count > 0) {
+      done += static_cast<std::size_t>(count);
+    } else if (count == 0 || errno == ECONNRESET) {
+      return status_of(StatusCode::peer_lost, "the connection ended after {} of {} bytes", done,
+                       bytes.size());
+    } else if (would_block(errno)) {
+      const Status waited = wait_for(fd, POLLIN, deadline);
+      if (!waited.ok() && waited.code() != StatusCode::timeout) return waited;
+    } else if (errno != EINTR) {
+      return system_status("recv");
+    }
+  }
+  return {};
+}
+
+Status write_all(int fd, ConstByteSpan bytes, Deadline deadline) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    if (deadline.passed()) {
+      return status_of(StatusCode::timeout, "only {} of {} bytes could be sent before the deadline",
+                       done, bytes.size());
+    }
+    const ssize_t count =
+        ::send(fd, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count >= 0) {
+      done += static_cast<std::size_t>(count);
+    } else if (errno == ECONNRESET || errno == EPIPE) {
+      return status_of(StatusCode::peer_lost, "the connection ended after {} of {} bytes were sent",
+                       done, bytes.size());
+    } else if (would_block(errno)) {
+      const Status waited = wait_for(fd, POLLOUT, deadline);
+      if (!waited.ok() && waited.code() != StatusCode::timeout) return waited;
+    } else if (errno != EINTR) {
+      return system_status("send");
+    }
+  }
+  return {};
+}
+
+Result<HostPort> parse_host_port(std::string_view text) {
+  const auto bad = [&] {
+    return status_of(StatusCode::invalid_argument,
+                     "\"{}\" is no address: want host:port, [::1]:port for IPv6", text);
+  };
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return bad();
+  std::string_view host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find_first_of(":[]") != std::string_view::npos) {
+    return bad();
+  }
+  const std::string_view digits = text.substr(colon + 1);
+  int port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (host.empty() || error != std::errc() || end != digits.data() + digits.size() || port < 1 ||
+      port > 65535) {
+    return bad();
+  }
+  return HostPort{std::string(host), port};
+}
+
+std::string format_host_port(std::string_view host, int port) {
+  const bool ipv6 = host.find(':') != std::string_view::npos;
+  return ipv6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+}  // namespace stretto::bootstrap

@@ -1,0 +1,63 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/file_descriptor.h"
+#include "stretto/base/status.h"
+#include "stretto/base/view.h"
+
+namespace stretto::bootstrap {
+
+// Stream sockets with deadlines. Every socket made here is non-blocking and closed on exec; TCP
+// sockets send small messages at once. The functions that wait do so in poll(), on any kind of
+// socket, for no longer than their deadline, and may be called from any thread. No call raises
+// SIGPIPE.
+
+// Binds the first address that `host` resolves to, and no other. Port 0: the system chooses one.
+Result<FileDescriptor> listen_tcp(const std::string& host, int port);
+
+// Tries every address of `host` in turn, and again with growing pauses until the deadline: peers
+// start at different times. A warning every 15 s says what is being waited for. Looking up a name
+// may block for as long as the system's resolver does.
+Result<FileDescriptor> connect_tcp(const std::string& host, int port, Deadline deadline);
+
+// Unix sockets in the abstract namespace: no file, gone with the last process. `name` has 1 to 107
+// bytes. Everybody in the same network namespace can connect, so a handshake must follow.
+Result<FileDescriptor> listen_unix_abstract(const std::string& name);
+// Retries like connect_tcp.
+Result<FileDescriptor> connect_unix_abstract(const std::string& name, Deadline deadline);
+
+// Waits for the next connection. `listener` must come from one of the functions above.
+Result<FileDescriptor> accept(int listener, Deadline deadline);
+
+// The port a TCP socket is bound to.
+Result<int> local_port(int fd);
+// The numeric address of this side of a TCP connection: one by which the peer's host can reach this
+// one.
+Result<std::string> local_host(int fd);
+// "127.0.0.1:4242", "[::1]:4242" or "a process of this host": for messages. Never fails.
+std::string peer_name(int fd);
+
+// Fails with peer_lost if the connection ends early, with timeout, saying how many bytes had come.
+Status read_exactly(int fd, ByteSpan bytes, Deadline deadline);
+Status write_all(int fd, ConstByteSpan bytes, Deadline deadline);
+
+// Sleeps until `fd` has one of the poll() events `events`, or an error, or the deadline has passed
+// (timeout).
+Status wait_for(int fd, short events, Deadline deadline);
+
+struct HostPort {
+  std::string host;
+  int port = 0;
+};
+// "node0:29600", "10.0.0.7:29600", "[fe80::1]:29600". Fails with invalid_argument.
+Result<HostPort> parse_host_port(std::string_view text);
+// The reverse: brackets around IPv6 addresses.
+std::string format_host_port(std::string_view host, int port);
+
+}  // namespace stretto::bootstrap

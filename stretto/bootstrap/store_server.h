@@ -1,0 +1,45 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/status.h"
+#include "stretto/bootstrap/handshake.h"
+
+namespace stretto::bootstrap {
+
+struct StoreServerOptions {
+  // The one address it listens on. Port 0: the system chooses one.
+  std::string host = "127.0.0.1";
+  int port = 0;
+  JobKey key = {};
+  Identity self = {};
+  // A connection that has not proven the key by then is closed.
+  Duration handshake_timeout = std::chrono::seconds(10);
+  // When more connections are unproven, the oldest of them is closed: a real rank needs
+  // milliseconds.
+  std::size_t max_handshakes = 256;
+  std::size_t max_clients = 1 << 16;
+  // All keys and values together. A set beyond it is refused.
+  std::size_t max_total_bytes = std::size_t{256} << 20;
+};
+
+// The store that the launcher hosts. One thread serves all clients; nothing a client does, or does
+// not do, holds up another. Who does not hold the job key is refused with a warning in the log.
+// Ends with its object: clients see their connections close.
+class StoreServer {
+ public:
+  static Result<std::unique_ptr<StoreServer>> start(const StoreServerOptions& options);
+  virtual ~StoreServer() = default;
+
+  virtual int port() const = 0;
+  // How many connections are open. Any thread.
+  virtual std::size_t client_count() const = 0;
+};
+
+}  // namespace stretto::bootstrap

@@ -1,0 +1,26 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "stretto/bootstrap/handshake.h"
+#include "stretto/bootstrap/store.h"
+
+namespace stretto::bootstrap {
+
+struct TcpStoreOptions {
+  std::string host = {};
+  int port = 0;
+  JobKey key = {};
+  Identity self = {};
+};
+
+// A client of the launcher's store (store_server.h). Connects at once, so that a wrong key or
+// version is found here (refused); waits until `deadline` for a server that is not there yet
+// (timeout).
+Result<std::unique_ptr<Store>> connect_tcp_store(const TcpStoreOptions& options, Deadline deadline);
+
+}  // namespace stretto::bootstrap

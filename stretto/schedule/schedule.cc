@@ -1,0 +1,66 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/schedule.h"
+
+namespace stretto::schedule {
+
+bool input_holds(const Schedule& schedule, Rank rank, ChunkIndex chunk) {
+  switch (schedule.collective) {
+    case Collective::all_gather:
+    case Collective::gather:
+      return chunk.value() == rank.value();
+    case Collective::broadcast:
+    case Collective::scatter:
+      return rank == schedule.root;
+    case Collective::all_to_all:
+      return chunk.value() / schedule.rank_count == rank.value();
+    default:
+      return true;
+  }
+}
+
+bool output_holds(const Schedule& schedule, Rank rank, ChunkIndex chunk) {
+  switch (schedule.collective) {
+    case Collective::reduce_scatter:
+    case Collective::scatter:
+      return chunk.value() == rank.value();
+    case Collective::reduce:
+    case Collective::gather:
+      return rank == schedule.root;
+    case Collective::all_to_all:
+      return chunk.value() % schedule.rank_count == rank.value();
+    default:
+      return true;
+  }
+}
+
+Rank origin_of(const Schedule& schedule, ChunkIndex chunk) {
+  switch (schedule.collective) {
+    case Collective::all_gather:
+    case Collective::gather:
+      return chunk.value();
+    case Collective::all_to_all:
+      return chunk.value() / schedule.rank_count;
+    default:
+      return schedule.root;
+  }
+}
+
+std::optional<std::int32_t> required_chunks(Collective collective, std::int32_t rank_count) {
+  switch (collective) {
+    case Collective::reduce_scatter:
+    case Collective::all_gather:
+    case Collective::gather:
+    case Collective::scatter:
+      return rank_count;
+    case Collective::all_to_all:
+      return rank_count * rank_count;
+    case Collective::barrier:
+      return 0;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace stretto::schedule
