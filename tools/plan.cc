@@ -4,6 +4,8 @@
 #include "tools/plan.h"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -24,6 +26,7 @@ using schedule::Schedule;
 constexpr int kUsageError = 2;
 // A schedule is proved and drawn in a blink up to here; all ranks of more fill memory before eyes.
 constexpr int kRanksMax = 256;
+constexpr int kRanksDefault = 4;
 
 constexpr const char* kDescription =
     "Prints the schedule of a collective, proves it for this number of ranks, and prices it:\n"
@@ -38,17 +41,25 @@ Examples:
     stretto plan all_reduce ring -n 4
   What rank 2 does in it, and the price of 25 MiB on a 25 Gbit/s link:
     stretto plan all_reduce ring -n 4 --rank 2 --bytes 26214400 --gbit 25
+  Everybody's data on its way to rank 2:
+    stretto plan gather binomial_tree -n 6 --root 2
+  Nine ranks on three hosts that are not of one size:
+    stretto plan all_reduce two_level --hosts 3+5+1
 )";
 
 struct CommandLine {
   std::string collective;
   std::string algorithm;
-  int ranks = 4;
+  int ranks = 0;  // 0: as many as the hosts have, or else kRanksDefault.
   int rank = -1;
   int root = 0;
+  std::string hosts;                        // "3+5+1": ranks per host. Empty: all are on one.
+  std::vector<std::int32_t> host_of_ranks;  // What `hosts` says, rank by rank.
   std::size_t bytes = 1 << 20;
   double gbit_per_second = 10;
   double latency_us = 10;
+  double local_gbit_per_second = 80;  // Between ranks of one host.
+  double local_latency_us = 1;
   bool list = false;
   bool json = false;
 };
@@ -57,16 +68,26 @@ void describe(CLI::App& app, CommandLine& line) {
   app.footer(kExamples);
   app.add_option("collective", line.collective, "all_reduce, reduce_scatter, all_gather, ...");
   app.add_option("algorithm", line.algorithm, "ring, direct, ... (see --list)");
-  app.add_option("-n,--ranks", line.ranks, "Number of ranks")
-      ->check(CLI::Range(1, kRanksMax))
-      ->capture_default_str();
+  app.add_option("-n,--ranks", line.ranks,
+                 fmt::format("Number of ranks [{}, or all ranks of --hosts]", kRanksDefault))
+      ->check(CLI::Range(1, kRanksMax));
+  app.add_option("--hosts", line.hosts, "Ranks on each host: 3+5+1 [all on one]");
   app.add_option("--rank", line.rank, "Print the steps of this rank only");
-  app.add_option("--root", line.root, "Root of a broadcast")->capture_default_str();
-  app.add_option("--bytes", line.bytes, "Bytes of the whole buffer")->capture_default_str();
+  app.add_option("--root", line.root, "Root of a broadcast, reduce, gather or scatter")
+      ->capture_default_str();
+  app.add_option("--bytes", line.bytes, "Bytes of a rank's input or output, the longest of all")
+      ->capture_default_str();
   app.add_option("--gbit", line.gbit_per_second, "Bandwidth of a link, Gbit/s each way")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--latency-us", line.latency_us, "Latency of a link, microseconds")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--local-gbit", line.local_gbit_per_second,
+                 "With --hosts: bandwidth inside a host")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--local-latency-us", line.local_latency_us, "With --hosts: latency inside a host")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_flag("--list", line.list, "List collectives and algorithms");
@@ -103,6 +124,34 @@ int usage_error(const std::string& sentence) {
   return kUsageError;
 }
 
+// Works out the number of ranks and who is where. What is wrong with them, if anything.
+std::optional<std::string> settle_ranks(CommandLine& line) {
+  const char* next = line.hosts.data();
+  const char* const end = next + line.hosts.size();
+  for (std::int32_t host = 0; next != end; ++host) {
+    int on_host = 0;
+    const auto [after, error] = std::from_chars(next, end, on_host);
+    const bool separated = after == end || (*after == '+' && after + 1 != end);
+    if (error != std::errc() || on_host < 1 || on_host > kRanksMax || !separated) {
+      return fmt::format("--hosts takes ranks per host such as 3+5+1, not \"{}\"", line.hosts);
+    }
+    line.host_of_ranks.insert(line.host_of_ranks.end(), on_host, host);
+    if (line.host_of_ranks.size() > kRanksMax) {
+      return fmt::format("--hosts has more than {} ranks", kRanksMax);
+    }
+    next = after == end ? end : after + 1;
+  }
+  const int on_hosts = static_cast<int>(line.host_of_ranks.size());
+  if (line.ranks == 0) line.ranks = on_hosts == 0 ? kRanksDefault : on_hosts;
+  if (on_hosts != 0 && on_hosts != line.ranks) {
+    return fmt::format("--hosts has {} ranks, and --ranks says {}", on_hosts, line.ranks);
+  }
+  if (line.rank >= line.ranks || line.root < 0 || line.root >= line.ranks) {
+    return fmt::format("--rank and --root must be below {}", line.ranks);
+  }
+  return std::nullopt;
+}
+
 const Algorithm* find(const CommandLine& line) {
   for (const Algorithm& algorithm : schedule::algorithms()) {
     if (stretto::name(algorithm.collective) == line.collective &&
@@ -113,16 +162,23 @@ const Algorithm* find(const CommandLine& line) {
   return nullptr;
 }
 
+schedule::LinkCost link_of(double latency_us, double gbit_per_second) {
+  return {.latency_seconds = latency_us * 1e-6, .seconds_per_byte = 8e-9 / gbit_per_second};
+}
+
 int report(const Algorithm& algorithm, const CommandLine& line) {
   std::vector<Schedule> schedules;
   for (int r = 0; r < line.ranks; ++r) {
-    schedules.push_back(algorithm.build({.rank = r, .rank_count = line.ranks, .root = line.root}));
+    schedules.push_back(algorithm.build(
+        {.rank = r, .rank_count = line.ranks, .root = line.root, .hosts = line.host_of_ranks}));
   }
   const Status proof = schedule::verify(schedules);
-  const schedule::LinkCost link{.latency_seconds = line.latency_us * 1e-6,
-                                .seconds_per_byte = 8e-9 / line.gbit_per_second};
-  const schedule::Cost cost =
-      schedule::cost(schedules, {.bytes = line.bytes, .segment_bytes = 0, .link = link});
+  const schedule::Cost cost = schedule::cost(
+      schedules, {.bytes = line.bytes,
+                  .segment_bytes = 0,
+                  .link = link_of(line.latency_us, line.gbit_per_second),
+                  .local_link = link_of(line.local_latency_us, line.local_gbit_per_second),
+                  .hosts = line.host_of_ranks});
   const std::string text = line.rank >= 0
                                ? schedule::print(schedules[static_cast<std::size_t>(line.rank)])
                                : schedule::print(schedules);
@@ -130,6 +186,7 @@ int report(const Algorithm& algorithm, const CommandLine& line) {
     const nlohmann::json object{{"collective", line.collective},
                                 {"algorithm", line.algorithm},
                                 {"ranks", line.ranks},
+                                {"hosts", line.hosts},
                                 {"access", name(algorithm.access)},
                                 {"order", name(algorithm.order)},
                                 {"bytes", line.bytes},
@@ -175,9 +232,7 @@ int plan_command(const std::vector<std::string>& arguments) {
     return usage_error(fmt::format("there is no \"{} {}\": stretto plan --list shows what there is",
                                    line.collective, line.algorithm));
   }
-  if (line.rank >= line.ranks || line.root < 0 || line.root >= line.ranks) {
-    return usage_error(fmt::format("--rank and --root must be below {}", line.ranks));
-  }
+  if (const auto fault = settle_ranks(line)) return usage_error(*fault);
   return report(*algorithm, line);
 }
 

@@ -3,6 +3,7 @@
 
 #include "tools/plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -37,6 +38,29 @@ TEST(Plan, PrintsOneRank) {
 TEST(Plan, ListsWhatThereIs) {
   const std::string text = output_of({"--list"}, 0);
   EXPECT_NE(text.find("staged_mapped"), std::string::npos) << text;
+}
+
+TEST(Plan, TakesARoot) {
+  const std::string text =
+      output_of({"gather", "direct", "-n", "3", "--root", "2", "--bytes", "300"}, 0);
+  EXPECT_NE(text.find("gather by direct to 2 on 3 ranks"), std::string::npos) << text;
+  EXPECT_NE(text.find("0>2 c0   1>2 c1"), std::string::npos) << text;
+  EXPECT_NE(text.find("100 bytes by the busiest rank"), std::string::npos) << text;
+}
+
+TEST(Plan, CountsTheRanksOfHosts) {
+  const auto object =
+      nlohmann::json::parse(output_of({"all_gather", "ring", "--hosts", "3+5+1", "--json"}, 0));
+  EXPECT_EQ(object["ranks"], 9);
+  EXPECT_EQ(object["hosts"], "3+5+1");
+  const auto slow_inside = nlohmann::json::parse(
+      output_of({"all_gather", "ring", "--hosts", "3+5+1", "--local-gbit", "0.01", "--json"}, 0));
+  EXPECT_GT(slow_inside["modelled_seconds"], object["modelled_seconds"]);
+  (void)output_of({"all_gather", "ring", "--hosts", "3+5+1", "-n", "9"}, 0);
+  (void)output_of({"all_gather", "ring", "--hosts", "3+5+1", "-n", "8"}, 2);
+  for (const char* hosts : {"3+", "+3", "3++1", "three", "3+0", "-1", "3,1", "257", "200+57"}) {
+    (void)output_of({"all_gather", "ring", fmt::format("--hosts={}", hosts)}, 2);
+  }
 }
 
 TEST(Plan, SaysWhatIsWrong) {

@@ -43,6 +43,10 @@ struct DTypeOf<std::uint8_t> {
   static constexpr DType value = DType::u8;
 };
 template <>
+struct DTypeOf<std::byte> {
+  static constexpr DType value = DType::u8;
+};
+template <>
 struct DTypeOf<std::int8_t> {
   static constexpr DType value = DType::i8;
 };

@@ -18,6 +18,7 @@ class RingQueue {
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
   T& front() { return items_[first_]; }
+  const T& front() const { return items_[first_]; }
   T& operator[](std::size_t index) { return items_[wrap(first_ + index)]; }
 
   void push(T item) {

@@ -3,7 +3,9 @@
 
 #pragma once
 
+#include <concepts>
 #include <cstddef>
+#include <ranges>
 #include <span>
 #include <type_traits>
 
@@ -49,6 +51,40 @@ View view_of(std::span<T> elements) {
 template <class T>
 ConstView const_view_of(std::span<const T> elements) {
   return {reinterpret_cast<const std::byte*>(elements.data()), elements.size(), dtype_of<T>};
+}
+
+// What an operation can read: a view, or anything that lies in one piece and outlives the call (a
+// vector, array, span or registered buffer, but no temporary of a kind that owns its elements) of a
+// type that has a dtype. std::vector<bool> is none of it.
+template <class B>
+concept Elements = std::ranges::contiguous_range<B> && std::ranges::sized_range<B> &&
+                   std::ranges::borrowed_range<B> &&
+                   requires { DTypeOf<std::remove_cv_t<std::ranges::range_value_t<B>>>::value; };
+template <class B>
+concept InputBuffer = std::convertible_to<std::remove_cvref_t<B>, ConstView> || Elements<B>;
+// What it can write: the same, of elements that are not constant.
+template <class B>
+concept OutputBuffer =
+    std::same_as<std::remove_cvref_t<B>, View> ||
+    (Elements<B> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<B>>>);
+
+template <InputBuffer B>
+ConstView as_input(B&& buffer) {
+  if constexpr (std::convertible_to<std::remove_cvref_t<B>, ConstView>) {
+    return buffer;
+  } else {
+    using T = std::remove_cv_t<std::ranges::range_value_t<B>>;
+    return const_view_of(std::span<const T>(std::ranges::data(buffer), std::ranges::size(buffer)));
+  }
+}
+template <OutputBuffer B>
+View as_output(B&& buffer) {
+  if constexpr (std::same_as<std::remove_cvref_t<B>, View>) {
+    return buffer;
+  } else {
+    using T = std::ranges::range_value_t<B>;
+    return view_of(std::span<T>(std::ranges::data(buffer), std::ranges::size(buffer)));
+  }
 }
 
 }  // namespace stretto

@@ -3,192 +3,160 @@
 
 #include "stretto/bootstrap/job.h"
 
-#include <charconv>
-#include <limits>
+#include <unistd.h>
 
-#include "stretto/base/environment.h"
+#include <algorithm>
+#include <cctype>
+
+#include "stretto/bootstrap/slurm.h"
 #include "stretto/bootstrap/socket.h"
 
 namespace stretto::bootstrap {
 namespace {
-
-// A value and where it came from: "STRETTO_RANK", "JoinOptions::rank".
-template <class T>
-struct Sourced {
-  T value;
-  std::string source;
-};
-
-template <class T>
-using MaybeSourced = std::optional<Sourced<T>>;
-
-Result<int> parse_number(const std::string& variable, const std::string& text) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not a number", variable, text);
-  }
-  return number;
-}
-
-Result<MaybeSourced<int>> read_number(const Environment& environment, const std::string& variable) {
-  const auto text = environment.get(variable);
-  if (!text) return MaybeSourced<int>();
-  const Result<int> number = parse_number(variable, *text);
-  if (!number.ok()) return number.status();
-  return MaybeSourced<int>({number.value(), variable});
-}
-
-MaybeSourced<std::string> read_text(const Environment& environment, const std::string& variable) {
-  const auto text = environment.get(variable);
-  if (!text) return std::nullopt;
-  return Sourced<std::string>{*text, variable};
-}
-
-// `first` where it is present, else `second`; both must not contradict each other.
-template <class T>
-Result<MaybeSourced<T>> agree(const MaybeSourced<T>& first, const MaybeSourced<T>& second) {
-  if (first && second && first->value != second->value) {
-    return status_of(StatusCode::invalid_argument,
-                     "{} says {}, but {} says {}: unset one of them, or make them equal",
-                     first->source, first->value, second->source, second->value);
-  }
-  return first ? first : second;
-}
-
-// What one kind of launcher, or the options, say about this process.
-struct Place {
-  MaybeSourced<int> rank;
-  MaybeSourced<int> size;
-
-  bool empty() const { return !rank && !size; }
-};
-
-Result<Place> read_place(const Environment& environment, const std::string& rank_variable,
-                         const std::string& size_variable) {
-  const auto rank = read_number(environment, rank_variable);
-  if (!rank.ok()) return rank.status();
-  const auto size = read_number(environment, size_variable);
-  if (!size.ok()) return size.status();
-  return Place{rank.value(), size.value()};
-}
-
-Result<Place> agree(const Place& first, const Place& second) {
-  const auto rank = agree(first.rank, second.rank);
-  if (!rank.ok()) return rank.status();
-  const auto size = agree(first.size, second.size);
-  if (!size.ok()) return size.status();
-  return Place{rank.value(), size.value()};
-}
-
-Status check_place(const Place& place) {
-  if (place.rank.has_value() != place.size.has_value()) {
-    const auto& given = place.rank ? place.rank : place.size;
-    return status_of(StatusCode::invalid_argument,
-                     "{} is set, but nothing says the {}: set both, or start the program with "
-                     "stretto run or torchrun",
-                     given->source, place.rank ? "size of the job" : "rank of this process");
-  }
-  if (place.empty()) return {};
-  if (place.size->value < 1) {
-    return status_of(StatusCode::invalid_argument, "{} says {}: a job has at least one rank",
-                     place.size->source, place.size->value);
-  }
-  if (place.rank->value < 0 || place.rank->value >= place.size->value) {
-    return status_of(StatusCode::invalid_argument,
-                     "{} says {}, but {} says {}: ranks go from 0 to size - 1", place.rank->source,
-                     place.rank->value, place.size->source, place.size->value);
-  }
-  return {};
-}
 
 template <class T>
 void note(Job& job, std::string_view what, const Sourced<T>& value) {
   job.sources += fmt::format("{} {} from {}\n", what, value.value, value.source);
 }
 
-Status resolve_place(const JoinOptions& options, const Environment& environment, Job& job) {
-  Place from_options;
-  if (options.rank) from_options.rank = {*options.rank, "JoinOptions::rank"};
-  if (options.size) from_options.size = {*options.size, "JoinOptions::size"};
-  const auto from_stretto = read_place(environment, "STRETTO_RANK", "STRETTO_SIZE");
-  if (!from_stretto.ok()) return from_stretto.status();
-  const auto from_torchrun = read_place(environment, "RANK", "WORLD_SIZE");
-  if (!from_torchrun.ok()) return from_torchrun.status();
-
-  const auto launched = agree(from_stretto.value(), from_torchrun.value());
-  if (!launched.ok()) return launched.status();
-  const auto place = agree(from_options, launched.value());
-  if (!place.ok()) return place.status();
-  STRETTO_RETURN_IF_ERROR(check_place(place.value()));
-
-  if (!from_stretto.value().empty()) {
-    job.launcher = Launcher::stretto_run;
-  } else if (!from_torchrun.value().empty()) {
-    job.launcher = Launcher::torchrun;
-  }
-  // Options that only repeat what a launcher said do not replace the launcher; another meeting
-  // place does.
-  if (!options.rendezvous.empty() || (launched.value().empty() && !from_options.empty())) {
-    job.launcher = Launcher::options;
-  }
-  if (place.value().empty()) return {};
-  job.rank = place.value().rank->value;
-  job.size = place.value().size->value;
-  note(job, "rank", *place.value().rank);
-  note(job, "size", *place.value().size);
+Status set_address(Job& job, Meeting meeting, std::string_view text) {
+  const Result<HostPort> address = parse_host_port(text);
+  if (!address.ok()) return address.status();
+  job.meeting = meeting;
+  job.rendezvous_host = address.value().host;
+  job.rendezvous_port = address.value().port;
   return {};
 }
 
-// torchrun's store, and the prefix that belongs to this attempt of this run.
-Result<Sourced<std::string>> torchrun_rendezvous(const Environment& environment, Job& job) {
-  const auto host = environment.get("MASTER_ADDR");
-  const auto port = environment.get("MASTER_PORT");
-  if (!host || !port) {
-    return status_of(StatusCode::invalid_argument,
-                     "RANK and WORLD_SIZE are set, but {} is not: torchrun sets all of them",
-                     host ? "MASTER_PORT" : "MASTER_ADDR");
+// "host:port", "tcp://host:port" or "file:///path".
+Status set_rendezvous(Job& job, const std::string& text) {
+  constexpr std::string_view kTcp = "tcp://";
+  constexpr std::string_view kFile = "file://";
+  if (text.starts_with(kTcp)) {
+    return set_address(job, Meeting::rank_0_store, text.substr(kTcp.size()));
   }
-  const Result<int> number = parse_number("MASTER_PORT", *port);
-  if (!number.ok()) return number.status();
-  job.store_prefix =
-      fmt::format("stretto/{}/{}/", environment.get("TORCHELASTIC_RUN_ID").value_or("none"),
-                  environment.get("TORCHELASTIC_RESTART_COUNT").value_or("0"));
-  return Sourced<std::string>{format_host_port(*host, number.value()),
-                              "MASTER_ADDR and MASTER_PORT"};
+  if (text.starts_with(kFile)) {
+    job.meeting = Meeting::file;
+    job.rendezvous_path = text.substr(kFile.size());
+    if (job.rendezvous_path.starts_with('/') && !job.rendezvous_path.ends_with('/')) return {};
+    return status_of(StatusCode::invalid_argument,
+                     "\"{}\" names no file: want file:///path/of/a/file, with three slashes", text);
+  }
+  if (text.find("://") != std::string::npos) {
+    return status_of(StatusCode::invalid_argument,
+                     "\"{}\" is no place to meet: want host:port, tcp://host:port or file:///path",
+                     text);
+  }
+  return set_address(job, Meeting::launcher_store, text);
 }
 
-Result<Sourced<std::string>> find_rendezvous(const JoinOptions& options,
-                                             const Environment& environment, Job& job) {
-  if (job.launcher == Launcher::torchrun) return torchrun_rendezvous(environment, job);
-  MaybeSourced<std::string> from_options;
-  if (!options.rendezvous.empty()) from_options = {options.rendezvous, "JoinOptions::rendezvous"};
-  auto rendezvous = agree(from_options, read_text(environment, "STRETTO_RENDEZVOUS"));
-  if (!rendezvous.ok()) return rendezvous.status();
-  if (*rendezvous) return **rendezvous;
-  return status_of(StatusCode::invalid_argument,
-                   "the job has {} ranks, but neither STRETTO_RENDEZVOUS nor "
-                   "JoinOptions::rendezvous says where they meet (host:port); stretto run sets it",
-                   job.size);
+// MASTER_ADDR and MASTER_PORT as "host:port"; empty if neither is set.
+Result<MaybeSourced<std::string>> read_master(const Environment& environment) {
+  const auto host = read_text(environment, "MASTER_ADDR");
+  const auto port = read_number(environment, "MASTER_PORT");
+  if (!port.ok()) return port.status();
+  if (!host && !port.value()) return MaybeSourced<std::string>();
+  if (!host || !port.value()) {
+    return status_of(StatusCode::invalid_argument, "{} is set, but {} is not: they go together",
+                     host ? host->source : port.value()->source,
+                     host ? "MASTER_PORT" : "MASTER_ADDR");
+  }
+  return MaybeSourced<std::string>(
+      {format_host_port(host->value, port.value()->value), "MASTER_ADDR and MASTER_PORT"});
+}
+
+Status meet_at_master(const Environment& environment, const Sourced<std::string>& master,
+                      Job& job) {
+  const bool agent = job.launcher == Launcher::torchrun;
+  STRETTO_RETURN_IF_ERROR(
+      set_address(job, agent ? Meeting::torch_store : Meeting::rank_0_store, master.value)
+          .with_context(master.source));
+  if (agent) {
+    job.store_prefix =
+        fmt::format("stretto/{}/{}/", environment.get("TORCHELASTIC_RUN_ID").value_or("none"),
+                    environment.get("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+  }
+  note(job, "rendezvous", master);
+  return {};
+}
+
+Status meet_by_slurm(const Environment& environment, Job& job) {
+  const Result<HostPort> address = slurm_meeting_place(environment);
+  if (!address.ok()) return address.status();
+  job.meeting = Meeting::rank_0_store;
+  job.rendezvous_host = address.value().host;
+  job.rendezvous_port = address.value().port;
+  note(job, "rendezvous",
+       Sourced<std::string>{format_host_port(job.rendezvous_host, job.rendezvous_port),
+                            "Slurm's list of hosts and number of the job"});
+  return {};
+}
+
+// Open MPI names its jobs; ranks of one host can meet in a file of that name.
+Status meet_by_mpi(const Environment& environment, Job& job) {
+  const auto name = environment.get("PMIX_NAMESPACE");
+  const auto local_size = read_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE");
+  if (!local_size.ok()) return local_size.status();
+  const bool one_host = local_size.value() && local_size.value()->value == job.size;
+  if (!name || !one_host) {
+    return status_of(StatusCode::invalid_argument,
+                     "{}: say where the ranks meet with STRETTO_RENDEZVOUS=tcp://HOST:PORT, with "
+                     "the host of rank 0 (mpirun -x or -genv passes it on)",
+                     local_size.value() && !one_host
+                         ? "the ranks that mpirun has started are on several hosts"
+                         : "this mpirun does not say by what name its ranks could find each other");
+  }
+  std::string file = *name;
+  std::replace_if(
+      file.begin(), file.end(),
+      [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '@' && c != '_'; },
+      '_');
+  job.meeting = Meeting::file;
+  job.makes_folder = true;
+  job.rendezvous_path = fmt::format("{}/stretto-{}/{}", environment.get("TMPDIR").value_or("/tmp"),
+                                    ::geteuid(), file);
+  note(job, "rendezvous", Sourced<std::string>{"file://" + job.rendezvous_path, "PMIX_NAMESPACE"});
+  return {};
 }
 
 Status resolve_rendezvous(const JoinOptions& options, const Environment& environment, Job& job) {
   if (job.size == 1) return {};
-  const auto rendezvous = find_rendezvous(options, environment, job);
-  if (!rendezvous.ok()) return rendezvous.status();
-  const Result<HostPort> address = parse_host_port(rendezvous.value().value);
-  if (!address.ok()) return address.status().with_context(rendezvous.value().source);
-  job.rendezvous_host = address.value().host;
-  job.rendezvous_port = address.value().port;
-  note(job, "rendezvous", rendezvous.value());
-  return {};
+  MaybeSourced<std::string> from_options;
+  if (!options.rendezvous.empty()) from_options = {options.rendezvous, "JoinOptions::rendezvous"};
+  const auto given = agree(from_options, read_text(environment, "STRETTO_RENDEZVOUS"));
+  if (!given.ok()) return given.status();
+  if (given.value()) {
+    note(job, "rendezvous", *given.value());
+    return set_rendezvous(job, given.value()->value).with_context(given.value()->source);
+  }
+  const bool sets_rank = job.launcher == Launcher::torchrun || job.launcher == Launcher::variables;
+  if (sets_rank || job.launcher == Launcher::mpi || job.launcher == Launcher::slurm) {
+    const auto master = read_master(environment);
+    if (!master.ok()) return master.status();
+    if (master.value()) return meet_at_master(environment, *master.value(), job);
+  }
+  if (job.launcher == Launcher::slurm) return meet_by_slurm(environment, job);
+  if (job.launcher == Launcher::mpi) return meet_by_mpi(environment, job);
+  if (sets_rank) {
+    return status_of(StatusCode::invalid_argument,
+                     "RANK and WORLD_SIZE are set, but MASTER_ADDR is not: nothing says where the "
+                     "ranks meet");
+  }
+  return status_of(StatusCode::invalid_argument,
+                   "the job has {} ranks, but neither STRETTO_RENDEZVOUS nor "
+                   "JoinOptions::rendezvous says where they meet (host:port, tcp://host:port or "
+                   "file:///path); stretto run sets it",
+                   job.size);
 }
 
 Status resolve_key(const Environment& environment, Job& job) {
   if (job.size == 1) return {};
   const auto text = environment.get("STRETTO_JOB_KEY");
   if (!text) {
-    if (job.launcher == Launcher::torchrun) return {};
+    if (job.meeting != Meeting::launcher_store) {
+      job.sources += "job key from the store: rank 0 makes one\n";
+      return {};
+    }
     return status_of(StatusCode::invalid_argument,
                      "STRETTO_JOB_KEY is not set: ranks without the job's key cannot join; stretto "
                      "run sets it, stretto run --print-job-key makes one");
@@ -221,8 +189,15 @@ Status resolve_transport(const JoinOptions& options, const Environment& environm
 }  // namespace
 
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment) {
-  Job job;
-  STRETTO_RETURN_IF_ERROR(resolve_place(options, environment, job));
+  const Result<Place> place = resolve_place(options, environment);
+  if (!place.ok()) return place.status();
+  Job job{.launcher = place.value().launcher};
+  if (!place.value().empty()) {
+    job.rank = place.value().rank->value;
+    job.size = place.value().size->value;
+    note(job, "rank", *place.value().rank);
+    note(job, "size", *place.value().size);
+  }
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));

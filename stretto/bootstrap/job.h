@@ -9,34 +9,49 @@
 #include "stretto/base/status.h"
 #include "stretto/bootstrap/handshake.h"
 #include "stretto/bootstrap/join_options.h"
+#include "stretto/bootstrap/place.h"
 
 namespace stretto::bootstrap {
 
-// Which launcher started this process, in order of precedence.
-enum class Launcher { options, stretto_run, torchrun, none };
+// What kind of store the ranks meet in.
+enum class Meeting {
+  none,            // A job of one rank meets nobody.
+  launcher_store,  // The launcher serves at host and port; who comes holds the job key.
+  torch_store,     // torchrun's agent serves at host and port.
+  rank_0_store,    // Rank 0 serves at host and port while the job starts.
+  file,            // A file at `path`, while the job starts.
+};
 
 // Everything about this process's place in its job, resolved from options and environment.
 struct Job {
   Launcher launcher = Launcher::none;
   int rank = 0;
   int size = 1;
-  std::string rendezvous_host;  // Empty if size == 1.
+  Meeting meeting = Meeting::none;
+  std::string rendezvous_host = {};  // Empty if they meet in a file.
   int rendezvous_port = 0;
-  std::optional<JobKey>
-      key;  // Absent under torchrun: then the store hands out one that rank 0 makes.
-  // Goes before every key of the store: keeps apart what uses one store, and the attempts of a job
+  std::string rendezvous_path = {};
+  // The folder of the path is ours: to be made, for this user only.
+  bool makes_folder = false;
+  // Absent where no launcher made one: then the store hands out one that rank 0 makes.
+  std::optional<JobKey> key = std::nullopt;
+  // Goes before every key of torchrun's store: keeps apart what uses it, and the attempts of a job
   // that torchrun starts again.
   std::string store_prefix = "stretto/";
   bool shared_memory = true;
   // "rank 3 from STRETTO_RANK": a line for each value, for the log.
-  std::string sources;
+  std::string sources = {};
 };
 
-// Reads STRETTO_RANK, STRETTO_SIZE, STRETTO_RENDEZVOUS, STRETTO_JOB_KEY, STRETTO_TRANSPORT (auto,
-// shm, tcp) or torchrun's RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Fails with invalid_argument,
-// naming both sources, if an option and a variable, or two launchers' variables, contradict each
-// other, if a value is missing or is no number, or if rank is not below size. The rendezvous of
-// `stretto run` and torchrun's MASTER_ADDR are stores of different kinds and may differ.
+// Who this process is: place.h. Where the ranks meet, from the first that says so:
+// JoinOptions::rendezvous and STRETTO_RENDEZVOUS (host:port, tcp://host:port, file:///path);
+// torchrun's or anybody's MASTER_ADDR and MASTER_PORT; Slurm's list of hosts; Open MPI's name for
+// the job, if all its ranks are on one host. The job key from STRETTO_JOB_KEY, the transport from
+// STRETTO_TRANSPORT (auto, shm, tcp).
+//
+// Fails with invalid_argument, naming both sources, if an option and a variable, or two launchers'
+// variables, contradict each other; or saying what is missing or makes no sense. Reads nothing but
+// options and environment.
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment);
 
 }  // namespace stretto::bootstrap

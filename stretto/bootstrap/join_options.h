@@ -16,7 +16,11 @@ namespace stretto {
 struct JoinOptions {
   std::optional<int> rank = std::nullopt;
   std::optional<int> size = std::nullopt;
-  // "host:port" of the store where ranks meet.
+  // Where the ranks meet, the same on all of them:
+  //   host:port        a store that a launcher hosts there, with the key in STRETTO_JOB_KEY
+  //   tcp://host:port  a store that rank 0 hosts there until all have joined
+  //   file:///path     a file that all ranks can reach and that is not there before; it is removed
+  //                    when all have joined
   std::string rendezvous = {};
   // Bounds joining itself.
   Duration join_timeout = std::chrono::seconds(300);

@@ -5,25 +5,22 @@
 
 namespace stretto::bootstrap {
 
-Status MemoryStore::set(std::string_view key, std::string_view value, Deadline /*deadline*/) {
-  STRETTO_RETURN_IF_ERROR(check_store_limits(key, value));
-  const std::lock_guard lock(mutex_);
-  values_.insert_or_assign(std::string(key), std::string(value));
-  changed_.notify_all();
-  return {};
-}
-
-Result<std::string> MemoryStore::get(std::string_view key, Deadline deadline) {
-  STRETTO_RETURN_IF_ERROR(check_store_limits(key, {}));
+Result<StoreReply> MemoryStore::answer(const StoreRequest& request, Deadline deadline) {
   std::unique_lock lock(mutex_);
-  const auto present = [&] { return values_.find(key) != values_.end(); };
-  // The clock cannot wait until the end of time: that would overflow inside the system's call.
-  if (deadline.time() == TimePoint::max()) {
-    changed_.wait(lock, present);
-  } else if (!changed_.wait_until(lock, deadline.time(), present)) {
-    return status_of(StatusCode::timeout, "nobody has set \"{}\" in the {}", key, describe());
+  while (true) {
+    const std::uint64_t before = contents_.revision();
+    Result<std::optional<StoreReply>> reply = contents_.answer(request);
+    if (!reply.ok()) return reply.status();
+    if (contents_.revision() != before) changed_.notify_all();
+    if (*reply) return std::move(**reply);
+    if (deadline.passed()) return status_of(StatusCode::timeout, "nobody has set it in time");
+    // The clock cannot wait until the end of time: that would overflow inside the system's call.
+    if (deadline.time() == TimePoint::max()) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_until(lock, deadline.time());
+    }
   }
-  return values_.find(key)->second;
 }
 
 }  // namespace stretto::bootstrap

@@ -14,6 +14,7 @@
 #include "stretto/base/log.h"
 #include "stretto/bootstrap/acceptor.h"
 #include "stretto/bootstrap/rank_card.h"
+#include "stretto/bootstrap/rank_notes.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/transport/shm/host.h"
 #include "stretto/transport/tcp/link.h"
@@ -27,7 +28,10 @@ namespace {
 class Joiner {
  public:
   Joiner(Store& store, const MeshOptions& options, Deadline deadline)
-      : store_(store), options_(options), deadline_(deadline) {
+      : store_(store),
+        options_(options),
+        deadline_(deadline),
+        notes_(store, options.size, deadline) {
     self_ = {.rank = options.rank, .configuration = options.configuration};
     unix_sockets_.resize(static_cast<std::size_t>(options.size));
     tcp_sockets_.resize(static_cast<std::size_t>(options.size));
@@ -43,7 +47,10 @@ class Joiner {
   void log_link(int rank);
   bool same_network(int rank) const;
   std::string why_not_shared(int rank) const;
-  Result<std::string> get(const std::string& key, int rank);
+  Result<std::string> get(const std::string& key, int rank) {
+    return notes_.get(options_.prefix + key, rank);
+  }
+  Result<std::string> own_address() const;
   Status set(const std::string& key, const std::string& value) {
     return store_.set(options_.prefix + key, value, deadline_);
   }
@@ -53,6 +60,7 @@ class Joiner {
   Store& store_;
   const MeshOptions& options_;
   Deadline deadline_;
+  RankNotes notes_;
   Identity self_;
   std::vector<RankCard> cards_;
   std::string unix_name_;
@@ -85,34 +93,11 @@ Result<std::string> local_address_towards(const std::string& host, int port) {
   return local_host(probe.get());
 }
 
-// M5 of the error texts: who is missing, where everybody was to meet, what to try.
-Status missing_status(const std::vector<int>& missing, int size, const Store& store) {
-  return status_of(
-      StatusCode::timeout,
-      "{} of {} ranks never came: {}. Met at the store of {}; their hosts must be able to "
-      "reach it",
-      missing.size(), size, fmt::join(missing, ", "), store.describe());
-}
-
 Result<Mesh> Joiner::join() {
   STRETTO_RETURN_IF_ERROR(exchange_cards());
   STRETTO_RETURN_IF_ERROR(connect_unix());
   STRETTO_RETURN_IF_ERROR(connect_tcp_rest());
   return make_endpoint();
-}
-
-Result<std::string> Joiner::get(const std::string& key, int rank) {
-  Result<std::string> value =
-      store_.get(fmt::format("{}{}/{}", options_.prefix, key, rank), deadline_);
-  if (value.ok() || value.status().code() != StatusCode::timeout) return value;
-  // Late: see who else is.
-  std::vector<int> missing;
-  for (int r = 0; r < options_.size; ++r) {
-    const Deadline now = Deadline::after(std::chrono::milliseconds(200));
-    const std::string other = fmt::format("{}{}/{}", options_.prefix, key, r);
-    if (!store_.get(other, now).ok()) missing.push_back(r);
-  }
-  return missing_status(missing, options_.size, store_);
 }
 
 Status Joiner::exchange_cards() {
@@ -194,6 +179,24 @@ Status Joiner::connect_unix() {
   return {};
 }
 
+// Where peers can reach this rank: as it sees the host where all have met, if they have met on one.
+Result<std::string> Joiner::own_address() const {
+  if (!options_.rendezvous_host.empty()) {
+    return local_address_towards(options_.rendezvous_host, options_.rendezvous_port);
+  }
+  const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
+  const bool one_host = std::all_of(cards_.begin(), cards_.end(), [&](const RankCard& card) {
+    return card.machine == own.machine && card.network == own.network;
+  });
+  if (one_host) return std::string("127.0.0.1");
+  // An address that nobody has (RFC 5737) is reached through the network that leads everywhere.
+  Result<std::string> host = local_address_towards("192.0.2.1", 9);
+  if (host.ok()) return host;
+  return host.status().with_context(
+      "the ranks are on several hosts, and a file does not say by which network they reach each "
+      "other; let them meet at tcp://HOST:PORT instead");
+}
+
 Status Joiner::connect_tcp_rest() {
   std::set<int> higher;
   for (int r = options_.rank + 1; r < options_.size; ++r) {
@@ -201,8 +204,7 @@ Status Joiner::connect_tcp_rest() {
   }
   std::unique_ptr<Acceptor> acceptor;
   if (!higher.empty()) {
-    Result<std::string> host =
-        local_address_towards(options_.rendezvous_host, options_.rendezvous_port);
+    Result<std::string> host = own_address();
     if (!host.ok()) return host.status();
     Result<FileDescriptor> listener = listen_tcp(*host, 0);
     if (!listener.ok()) return listener.status();

@@ -19,7 +19,7 @@ struct MeshOptions {
   std::string prefix;
   bool shared_memory = true;
   // The host and port of the store: the address from which this rank reaches them is the one it
-  // listens on, if it must.
+  // listens on, if it must. Empty: the store is no server.
   std::string rendezvous_host;
   int rendezvous_port = 0;
   std::uint64_t configuration = 0;  // Hash of settings that must be equal on all ranks.

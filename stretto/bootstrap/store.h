@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "stretto/base/clock.h"
 #include "stretto/base/status.h"
+#include "stretto/bootstrap/store_request.h"
 
 namespace stretto::bootstrap {
 
@@ -17,23 +19,49 @@ inline constexpr std::size_t kMaxKeyBytes = 256;
 inline constexpr std::size_t kMaxValueBytes = 64 * 1024;
 
 // Where ranks leave notes for each other before they are connected: a map from keys to bytes that
-// all ranks of a job see. Implementations: a client of the launcher's server (tcp_store.h), a
-// client of torchrun's server (torch_store.h), and a map in this process (memory_store.h).
+// all ranks of a job see, with the operations of torch.distributed's stores. Implementations: a map
+// in this process (memory_store.h), a file (file_store.h), a client of our server (tcp_store.h), a
+// client of PyTorch's (torch_store.h), and a part of any of them (prefix_store.h).
 //
-// Thread safe. Every call blocks for at most its deadline and then fails with timeout.
+// Thread safe. Every operation is atomic, and blocks for at most its deadline; then it fails with
+// timeout, and whether a change was made is unknown. Keys have 1 to kMaxKeyBytes bytes, values up
+// to kMaxValueBytes, and both may hold any byte; beyond that: invalid_argument, nothing changed.
 class Store {
  public:
   virtual ~Store() = default;
-  // Replaces what was there. Limits: keys 1 to kMaxKeyBytes, values up to kMaxValueBytes
-  // (invalid_argument).
-  virtual Status set(std::string_view key, std::string_view value, Deadline deadline) = 0;
+
+  // Replaces what was there.
+  Status set(std::string_view key, std::string_view value, Deadline deadline);
   // Waits until somebody has set the key.
-  virtual Result<std::string> get(std::string_view key, Deadline deadline) = 0;
-  // Where it is, for error messages: "launcher at 10.0.4.7:29500".
+  Result<std::string> get(std::string_view key, Deadline deadline);
+  // Adds to a decimal number and returns the sum; an absent key counts as 0. Fails with
+  // invalid_argument, and changes nothing, if the value is no number or the sum is none of 64 bits.
+  Result<std::int64_t> add(std::string_view key, std::int64_t amount, Deadline deadline);
+  // Replaces the value by `desired` if it equals `expected`; an absent key equals "". Returns what
+  // is there now, "" for a key that is still absent.
+  Result<std::string> compare_set(std::string_view key, std::string_view expected,
+                                  std::string_view desired, Deadline deadline);
+  // Adds to the end of the value; an absent key counts as "".
+  Status append(std::string_view key, std::string_view suffix, Deadline deadline);
+  // Waits until each of the keys has been seen, one after the other.
+  Status wait(std::span<const std::string> keys, Deadline deadline);
+  // Whether each of the keys is there; asks for one after the other.
+  Result<bool> check(std::span<const std::string> keys, Deadline deadline);
+  // Whether there was something to delete.
+  Result<bool> delete_key(std::string_view key, Deadline deadline);
+
+  // Where it is, for messages: "the store of the launcher at 10.0.4.7:29500".
   virtual std::string describe() const = 0;
+
+  // What an implementation does: one request, whose limits have been checked. Users call the
+  // functions above, which say in a failure what was asked for and where.
+  virtual Result<StoreReply> answer(const StoreRequest& request, Deadline deadline) = 0;
+
+ private:
+  Result<StoreReply> ask(const StoreRequest& request, Deadline deadline);
 };
 
-// Whether a store may be asked for `key`, and take `value`.
-Status check_store_limits(std::string_view key, std::string_view value);
+// Whether a store may be asked for this: the limits on keys and values.
+Status check_store_limits(const StoreRequest& request);
 
 }  // namespace stretto::bootstrap

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "stretto/base/check.h"
 #include "stretto/bootstrap/little_endian.h"
@@ -12,6 +13,9 @@
 
 namespace stretto::bootstrap {
 namespace {
+
+// How a reply ends a request; the numbers travel.
+enum class Outcome : std::uint8_t { done = 0, refused = 1, invalid_argument = 2 };
 
 template <std::size_t kBytes>
 std::string to_string(const std::array<std::byte, kBytes>& bytes) {
@@ -23,49 +27,113 @@ bool zero(ConstByteSpan bytes) {
                      [](std::byte byte) { return byte == std::byte(); });
 }
 
+Outcome outcome_of(const Status& status) {
+  if (status.ok()) return Outcome::done;
+  return status.code() == StatusCode::invalid_argument ? Outcome::invalid_argument
+                                                       : Outcome::refused;
+}
+
+struct RequestHead {
+  unsigned operation = 0;
+  std::size_t key_bytes = 0;
+  std::size_t value_bytes = 0;
+  std::size_t expected_bytes = 0;
+  std::int64_t amount = 0;
+
+  std::size_t frame_bytes() const {
+    return kStoreRequestHeadBytes + key_bytes + value_bytes + expected_bytes;
+  }
+};
+
+// A field that an operation does not have must be empty: what means nothing today may mean
+// something in another version.
+bool makes_sense(const RequestHead& head) {
+  constexpr auto kFirst = static_cast<unsigned>(StoreOperation::set);
+  constexpr auto kLast = static_cast<unsigned>(StoreOperation::append);
+  if (head.operation < kFirst || head.operation > kLast) return false;
+  const auto operation = static_cast<StoreOperation>(head.operation);
+  const bool compares = operation == StoreOperation::compare_set;
+  const bool has_value =
+      compares || operation == StoreOperation::set || operation == StoreOperation::append;
+  return head.key_bytes >= 1 && head.key_bytes <= kMaxKeyBytes &&
+         head.value_bytes <= (has_value ? kMaxValueBytes : 0) &&
+         head.expected_bytes <= (compares ? kMaxValueBytes : 0) &&
+         (head.amount == 0 || operation == StoreOperation::add);
+}
+
+Result<RequestHead> decode_head(ConstByteSpan bytes) {
+  const RequestHead head{
+      .operation = std::to_integer<unsigned>(bytes[0]),
+      .key_bytes = load_little_endian<std::uint16_t>(bytes.data() + 2),
+      .value_bytes = load_little_endian<std::uint32_t>(bytes.data() + 4),
+      .expected_bytes = load_little_endian<std::uint32_t>(bytes.data() + 8),
+      .amount = load_little_endian<std::int64_t>(bytes.data() + 12),
+  };
+  if (makes_sense(head) && zero(bytes.subspan(1, 1))) return head;
+  return status_of(StatusCode::protocol,
+                   "no such store request: operation {}, a key of {}, a value of {} and an "
+                   "expected value of {} bytes",
+                   head.operation, head.key_bytes, head.value_bytes, head.expected_bytes);
+}
+
 }  // namespace
 
-std::string encode_store_request(StoreOperation operation, std::string_view key,
-                                 std::string_view value) {
+std::string encode_store_request(const StoreRequest& request) {
   std::array<std::byte, kStoreRequestHeadBytes> head{};
-  head[0] = static_cast<std::byte>(operation);
-  store_little_endian(head.data() + 2, static_cast<std::uint16_t>(key.size()));
-  store_little_endian(head.data() + 4, static_cast<std::uint32_t>(value.size()));
-  return to_string(head).append(key).append(value);
+  head[0] = static_cast<std::byte>(request.operation);
+  store_little_endian(head.data() + 2, static_cast<std::uint16_t>(request.key.size()));
+  store_little_endian(head.data() + 4, static_cast<std::uint32_t>(request.value.size()));
+  store_little_endian(head.data() + 8, static_cast<std::uint32_t>(request.expected.size()));
+  store_little_endian(head.data() + 12, request.amount);
+  return to_string(head).append(request.key).append(request.value).append(request.expected);
 }
 
-std::string encode_store_reply(bool ok, std::string_view content) {
+std::string encode_store_reply(const Result<StoreReply>& reply) {
+  const Status status = reply.status();
+  const std::string_view text = reply.ok() ? reply.value().value : status.message();
   std::array<std::byte, kStoreReplyHeadBytes> head{};
-  head[0] = ok ? std::byte{0} : std::byte{1};
-  store_little_endian(head.data() + 4, static_cast<std::uint32_t>(content.size()));
-  return to_string(head).append(content);
+  head[0] = static_cast<std::byte>(outcome_of(status));
+  store_little_endian(head.data() + 4, static_cast<std::uint32_t>(text.size()));
+  if (reply.ok()) store_little_endian(head.data() + 8, reply.value().number);
+  return to_string(head).append(text);
 }
 
-Result<StoreRequestHead> decode_store_request_head(ConstByteSpan bytes) {
-  STRETTO_CHECK(bytes.size() == kStoreRequestHeadBytes, "{} bytes", bytes.size());
-  const auto operation = std::to_integer<unsigned>(bytes[0]);
-  const std::size_t key_bytes = load_little_endian<std::uint16_t>(bytes.data() + 2);
-  const std::size_t value_bytes = load_little_endian<std::uint32_t>(bytes.data() + 4);
-  const bool set = operation == static_cast<unsigned>(StoreOperation::set);
-  const bool get = operation == static_cast<unsigned>(StoreOperation::get);
-  if ((!set && !get) || !zero(bytes.subspan(1, 1)) || key_bytes == 0 || key_bytes > kMaxKeyBytes ||
-      value_bytes > (set ? kMaxValueBytes : 0)) {
-    return status_of(StatusCode::protocol,
-                     "no such store request: operation {}, a key of {} and a value of {} bytes",
-                     operation, key_bytes, value_bytes);
-  }
-  return StoreRequestHead{static_cast<StoreOperation>(operation), key_bytes, value_bytes};
+Result<std::optional<ReceivedStoreRequest>> decode_store_request(std::string_view stream) {
+  if (stream.size() < kStoreRequestHeadBytes) return std::optional<ReceivedStoreRequest>();
+  const Result<RequestHead> decoded =
+      decode_head(std::as_bytes(std::span(stream.data(), kStoreRequestHeadBytes)));
+  if (!decoded.ok()) return decoded.status();
+  const RequestHead& head = decoded.value();
+  if (stream.size() < head.frame_bytes()) return std::optional<ReceivedStoreRequest>();
+  const std::string_view texts = stream.substr(kStoreRequestHeadBytes);
+  const StoreRequest request{
+      .operation = static_cast<StoreOperation>(head.operation),
+      .key = texts.substr(0, head.key_bytes),
+      .value = texts.substr(head.key_bytes, head.value_bytes),
+      .expected = texts.substr(head.key_bytes + head.value_bytes, head.expected_bytes),
+      .amount = head.amount,
+  };
+  return std::optional(ReceivedStoreRequest{request, head.frame_bytes()});
 }
 
 Result<StoreReplyHead> decode_store_reply_head(ConstByteSpan bytes) {
   STRETTO_CHECK(bytes.size() == kStoreReplyHeadBytes, "{} bytes", bytes.size());
   const auto outcome = std::to_integer<unsigned>(bytes[0]);
-  const std::size_t length = load_little_endian<std::uint32_t>(bytes.data() + 4);
-  if (outcome > 1 || !zero(bytes.subspan(1, 3)) || length > kMaxValueBytes) {
+  const std::size_t text_bytes = load_little_endian<std::uint32_t>(bytes.data() + 4);
+  constexpr auto kLast = static_cast<unsigned>(Outcome::invalid_argument);
+  if (outcome > kLast || !zero(bytes.subspan(1, 3)) || text_bytes > kMaxValueBytes) {
     return status_of(StatusCode::protocol, "no such store reply: outcome {}, {} bytes", outcome,
-                     length);
+                     text_bytes);
   }
-  return StoreReplyHead{outcome == 0, length};
+  constexpr StatusCode kCodes[] = {StatusCode::ok, StatusCode::refused,
+                                   StatusCode::invalid_argument};
+  return StoreReplyHead{kCodes[outcome], text_bytes,
+                        load_little_endian<std::int64_t>(bytes.data() + 8)};
+}
+
+Result<StoreReply> finish_store_reply(const StoreReplyHead& head, std::string text) {
+  if (head.outcome != StatusCode::ok) return Status(head.outcome, std::move(text));
+  return StoreReply{std::move(text), head.number};
 }
 
 }  // namespace stretto::bootstrap

@@ -4,42 +4,44 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
+#include "stretto/bootstrap/store_request.h"
 
 namespace stretto::bootstrap {
 
-// What travels between a rank and the launcher's store after the handshake; docs/wire_format.md
-// draws it. A client sends one request at a time and waits for its reply.
-enum class StoreOperation : std::uint8_t { set = 1, get = 2 };
+// What travels between a rank and our store server after the handshake; docs/wire_format.md draws
+// it. A client sends one request at a time and waits for its reply.
+inline constexpr std::size_t kStoreRequestHeadBytes = 20;
+inline constexpr std::size_t kStoreReplyHeadBytes = 16;
 
-// The head of a request; the key and then the value follow it.
-struct StoreRequestHead {
-  StoreOperation operation = StoreOperation::get;
-  std::size_t key_bytes = 0;
-  std::size_t value_bytes = 0;  // 0 for get.
-};
-inline constexpr std::size_t kStoreRequestHeadBytes = 8;
+// A whole frame, ready to be sent. The caller has checked the limits of store.h.
+std::string encode_store_request(const StoreRequest& request);
+// A failure travels as a sentence and as one of the codes refused and invalid_argument.
+std::string encode_store_reply(const Result<StoreReply>& reply);
 
-// The head of a reply; the value, or a sentence, follows it.
-struct StoreReplyHead {
-  bool ok = false;
+// The first request of a stream, as views of `stream`, and how many bytes it takes there.
+struct ReceivedStoreRequest {
+  StoreRequest request = {};
   std::size_t bytes = 0;
 };
-inline constexpr std::size_t kStoreReplyHeadBytes = 8;
+// Empty if more bytes have to come. Fails with protocol as soon as the head asks for more than the
+// limits of store.h, or makes no sense.
+Result<std::optional<ReceivedStoreRequest>> decode_store_request(std::string_view stream);
 
-// Whole frames, ready to be sent. The caller has checked the limits of store.h.
-std::string encode_store_request(StoreOperation operation, std::string_view key,
-                                 std::string_view value);
-std::string encode_store_reply(bool ok, std::string_view content);
-
-// Take exactly the bytes of a head. Fail with protocol if it asks for more than the limits of
-// store.h, or makes no sense.
-Result<StoreRequestHead> decode_store_request_head(ConstByteSpan bytes);
+// The head of a reply; `text_bytes` bytes follow it: the value, or a sentence.
+struct StoreReplyHead {
+  StatusCode outcome = StatusCode::ok;
+  std::size_t text_bytes = 0;
+  std::int64_t number = 0;
+};
+// Takes exactly the bytes of a head. Fails with protocol if it makes no sense.
 Result<StoreReplyHead> decode_store_reply_head(ConstByteSpan bytes);
+// The reply itself, once its text has come.
+Result<StoreReply> finish_store_reply(const StoreReplyHead& head, std::string text);
 
 }  // namespace stretto::bootstrap

@@ -24,7 +24,7 @@
 #include "stretto/base/log.h"
 #include "stretto/bootstrap/handshake_machine.h"
 #include "stretto/bootstrap/socket.h"
-#include "stretto/bootstrap/store.h"
+#include "stretto/bootstrap/store_contents.h"
 #include "stretto/bootstrap/store_frame.h"
 
 namespace stretto::bootstrap {
@@ -43,8 +43,9 @@ struct Connection {
   Deadline handshake_deadline;
   std::string input;
   std::string output;
-  // The key a get waits for; empty if none does.
+  // The key that a get or wait is waiting for; empty if none does.
   std::string awaited;
+  StoreOperation waiting = StoreOperation::get;
 
   // A client may send its next request while it awaits a reply; that one stays in the socket.
   bool reads() const { return output.empty() && awaited.empty(); }
@@ -53,12 +54,17 @@ struct Connection {
 class Server : public StoreServer {
  public:
   Server(const StoreServerOptions& options, FileDescriptor listener, int port)
-      : options_(options), listener_(std::move(listener)), port_(port) {}
+      : options_(options),
+        listener_(std::move(listener)),
+        port_(port),
+        contents_(options.max_total_bytes) {}
 
   ~Server() override {
     const std::uint64_t one = 1;
     (void)!::write(stop_.get(), &one, sizeof(one));
     if (thread_.joinable()) thread_.join();
+    // Before the clients see their connections end: then nobody can come to this server again.
+    listener_.reset();
   }
 
   Status launch() {
@@ -93,9 +99,8 @@ class Server : public StoreServer {
   Status read_some(Connection& connection);
   Status take(Connection& connection, ConstByteSpan bytes);
   Status answer_requests(Connection& connection);
-  void answer_set(Connection& connection, std::string_view key, std::string_view value);
-  Status store(std::string_view key, std::string_view value);
-  void wake_waiters(std::string_view key, std::string_view value);
+  void answer(Connection& connection, const StoreRequest& request);
+  void wake_waiters(std::string_view key);
   Status flush(Connection& connection);
   Status update_interest(const Connection& connection);
   void refuse(const Connection& connection, const Status& why);
@@ -114,8 +119,7 @@ class Server : public StoreServer {
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;
   // Unproven connections, oldest first.
   std::deque<int> handshakes_;
-  std::map<std::string, std::string, std::less<>> values_;
-  std::size_t total_bytes_ = 0;
+  StoreContents contents_;
   std::multimap<std::string, int, std::less<>> waiters_;
   int refusals_ = 0;
   std::optional<Deadline> listening_again_;
@@ -272,52 +276,35 @@ Status Server::take(Connection& connection, ConstByteSpan bytes) {
 }
 
 Status Server::answer_requests(Connection& connection) {
-  while (connection.reads() && !connection.handshake &&
-         connection.input.size() >= kStoreRequestHeadBytes) {
-    const auto bytes = std::as_bytes(std::span<const char>(connection.input));
-    const Result<StoreRequestHead> head =
-        decode_store_request_head(bytes.first(kStoreRequestHeadBytes));
-    if (!head.ok()) return head.status();
-    const auto [operation, key_bytes, value_bytes] = head.value();
-    const std::size_t frame_bytes = kStoreRequestHeadBytes + key_bytes + value_bytes;
-    if (connection.input.size() < frame_bytes) return {};
-    const std::string frame = connection.input.substr(0, frame_bytes);
-    connection.input.erase(0, frame_bytes);
-    const std::string_view content = std::string_view(frame).substr(kStoreRequestHeadBytes);
-    const std::string_view key = content.substr(0, key_bytes);
-    if (operation == StoreOperation::set) {
-      answer_set(connection, key, content.substr(key_bytes));
-    } else if (const auto found = values_.find(key); found != values_.end()) {
-      connection.output += encode_store_reply(true, found->second);
-    } else {
-      connection.awaited = key;
-      waiters_.emplace(key, connection.fd.get());
-    }
+  while (connection.reads() && !connection.handshake) {
+    const Result<std::optional<ReceivedStoreRequest>> received =
+        decode_store_request(connection.input);
+    if (!received.ok()) return received.status();
+    if (!received.value()) return {};
+    answer(connection, received.value()->request);
+    connection.input.erase(0, received.value()->bytes);
     STRETTO_RETURN_IF_ERROR(flush(connection));
   }
   return {};
 }
 
-void Server::answer_set(Connection& connection, std::string_view key, std::string_view value) {
-  const Status stored = store(key, value);
-  connection.output += encode_store_reply(stored.ok(), stored.message());
-  if (stored.ok()) wake_waiters(key, value);
-}
-
-Status Server::store(std::string_view key, std::string_view value) {
-  const auto found = values_.find(key);
-  const std::size_t old_bytes = found == values_.end() ? 0 : key.size() + found->second.size();
-  const std::size_t total_bytes = total_bytes_ - old_bytes + key.size() + value.size();
-  if (total_bytes > options_.max_total_bytes) {
-    return status_of(StatusCode::refused, "the store is full: {} of at most {} bytes", total_bytes_,
-                     options_.max_total_bytes);
+void Server::answer(Connection& connection, const StoreRequest& request) {
+  const std::uint64_t before = contents_.revision();
+  const Result<std::optional<StoreReply>> reply = contents_.answer(request);
+  if (!reply.ok()) {
+    connection.output += encode_store_reply(reply.status());
+  } else if (reply.value()) {
+    connection.output += encode_store_reply(*reply.value());
+  } else {
+    connection.awaited = request.key;
+    connection.waiting = request.operation;
+    waiters_.emplace(request.key, connection.fd.get());
   }
-  values_.insert_or_assign(std::string(key), std::string(value));
-  total_bytes_ = total_bytes;
-  return {};
+  if (contents_.revision() != before) wake_waiters(request.key);
 }
 
-void Server::wake_waiters(std::string_view key, std::string_view value) {
+void Server::wake_waiters(std::string_view key) {
+  if (contents_.find(key) == nullptr) return;
   const auto [first, last] = waiters_.equal_range(key);
   std::vector<int> waiting;
   for (auto waiter = first; waiter != last; ++waiter) waiting.push_back(waiter->second);
@@ -325,7 +312,7 @@ void Server::wake_waiters(std::string_view key, std::string_view value) {
   for (int fd : waiting) {
     Connection& connection = *connections_.at(fd);
     connection.awaited.clear();
-    connection.output += encode_store_reply(true, value);
+    answer(connection, {.operation = connection.waiting, .key = key});
     // Sent by its own event, so that one broken client is not the business of another.
     (void)update_interest(connection).ok();
   }

@@ -25,13 +25,13 @@ struct StoreServerOptions {
   // milliseconds.
   std::size_t max_handshakes = 256;
   std::size_t max_clients = 1 << 16;
-  // All keys and values together. A set beyond it is refused.
+  // All keys and values together. What would go beyond it is refused.
   std::size_t max_total_bytes = std::size_t{256} << 20;
 };
 
-// The store that the launcher hosts. One thread serves all clients; nothing a client does, or does
-// not do, holds up another. Who does not hold the job key is refused with a warning in the log.
-// Ends with its object: clients see their connections close.
+// The store that the launcher, or rank 0, hosts. One thread serves all clients; nothing a client
+// does, or does not do, holds up another. Who does not hold the job key is refused with a warning
+// in the log. Ends with its object: clients see their connections close.
 class StoreServer {
  public:
   static Result<std::unique_ptr<StoreServer>> start(const StoreServerOptions& options);

@@ -126,12 +126,17 @@ TEST_F(StoreServerTest, SilentVisitorsHoldUpNobodyAndAreClosed) {
 TEST_F(StoreServerTest, ClosesAClientThatSendsNonsense) {
   start();
   testing::internal::CaptureStderr();
-  for (std::string_view head :
-       {std::string_view("\x03\0\x03\0\0\0\0\0", 8),    // No such operation.
-        std::string_view("\x02\0\0\0\0\0\0\0", 8),      // No key.
-        std::string_view("\x02\0\xff\xff\0\0\0\0", 8),  // A long key.
-        std::string_view("\x01\0\x01\0\xff\xff\xff\xff", 8),
-        std::string_view("\x02\0\x01\0\x01\0\0\0", 8)}) {  // get with value.
+  const std::string good = encode_store_request({.operation = StoreOperation::get, .key = "k"});
+  const auto with = [&](std::size_t at, std::string_view bytes) {
+    return std::string(good).replace(at, bytes.size(), bytes);
+  };
+  for (const std::string& head :
+       {with(0, {"\0", 1}), with(0, "\x09"),                            // No such operation.
+        with(1, "\x01"), with(2, {"\0\0", 2}),                          // No key.
+        with(2, "\xff\xff"),                                            // A long key.
+        with(0, {"\x01\0\x01\0\xff\xff\xff\xff", 8}), with(4, "\x01"),  // get with a value,
+        with(8, "\x01"),                                                // an expected value,
+        with(19, "\x80")}) {                                            // an amount.
     const FileDescriptor fd = authenticated();
     send_bytes(fd.get(), head);
     EXPECT_TRUE(closed(fd.get()));
@@ -144,15 +149,17 @@ TEST_F(StoreServerTest, ClosesAClientThatSendsNonsense) {
 TEST_F(StoreServerTest, AnswersRequestsThatComeInOnePieceOrByteByByte) {
   start();
   const FileDescriptor fd = authenticated();
-  const std::string requests = encode_store_request(StoreOperation::get, "b", {}) +
-                               encode_store_request(StoreOperation::set, "a", "1") +
-                               encode_store_request(StoreOperation::get, "a", {});
+  const std::string requests =
+      encode_store_request({.operation = StoreOperation::get, .key = "b"}) +
+      encode_store_request({.operation = StoreOperation::set, .key = "a", .value = "1"}) +
+      encode_store_request({.operation = StoreOperation::get, .key = "a"});
   for (char byte : requests.substr(0, 9)) send_bytes(fd.get(), {&byte, 1});
   send_bytes(fd.get(), requests.substr(9));
   std::this_thread::sleep_for(milliseconds(10));
   EXPECT_TRUE(client()->set("b", "2", soon()).ok());
-  const std::string replies =
-      encode_store_reply(true, "2") + encode_store_reply(true, "") + encode_store_reply(true, "1");
+  const std::string replies = encode_store_reply(StoreReply{.value = "2"}) +
+                              encode_store_reply(StoreReply{}) +
+                              encode_store_reply(StoreReply{.value = "1"});
   std::string received(replies.size(), '\0');
   ASSERT_TRUE(read_exactly(fd.get(), std::as_writable_bytes(std::span(received)), soon()).ok());
   EXPECT_EQ(received, replies);
@@ -168,6 +175,11 @@ TEST_F(StoreServerTest, RefusesASetBeyondItsCapacityAndKeepsTheRest) {
   EXPECT_TRUE(store->set("a", std::string(90, 'y'), soon()).ok())
       << "replacing frees the old value";
   EXPECT_EQ(store->get("a", soon()).or_throw(), std::string(90, 'y'));
+  EXPECT_TRUE(store->set("a", "y", soon()).ok());
+  EXPECT_TRUE(store->set("b", std::string(90, 'x'), soon()).ok());
+  EXPECT_EQ(store->append("a", std::string(60, 'y'), soon()).code(), StatusCode::refused);
+  EXPECT_TRUE(store->delete_key("b", soon()).or_throw());
+  EXPECT_TRUE(store->append("a", std::string(60, 'y'), soon()).ok()) << "deleting frees, too";
 }
 
 TEST_F(StoreServerTest, AWaiterThatLeavesIsForgotten) {

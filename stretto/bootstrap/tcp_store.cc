@@ -6,76 +6,39 @@
 #include <array>
 #include <span>
 
-#include "stretto/bootstrap/connection_pool.h"
 #include "stretto/bootstrap/socket.h"
+#include "stretto/bootstrap/store_client.h"
 #include "stretto/bootstrap/store_frame.h"
 
 namespace stretto::bootstrap {
 namespace {
 
-Result<FileDescriptor> connect(const TcpStoreOptions& options, Deadline deadline) {
-  Result<FileDescriptor> fd = connect_tcp(options.host, options.port, deadline);
-  if (!fd.ok()) return fd;
-  const Result<Identity> server =
-      handshake_as_client(fd->get(), options.key, Purpose::store, options.self, deadline);
-  if (!server.ok()) return server.status();
-  return fd;
-}
-
-Result<std::string> exchange(int fd, std::string_view request, Deadline deadline) {
-  STRETTO_RETURN_IF_ERROR(write_all(fd, std::as_bytes(std::span(request)), deadline));
-  std::array<std::byte, kStoreReplyHeadBytes> head_bytes{};
-  STRETTO_RETURN_IF_ERROR(read_exactly(fd, head_bytes, deadline));
-  const Result<StoreReplyHead> head = decode_store_reply_head(head_bytes);
-  if (!head.ok()) return head.status();
-  std::string content(head.value().bytes, '\0');
-  STRETTO_RETURN_IF_ERROR(read_exactly(fd, std::as_writable_bytes(std::span(content)), deadline));
-  if (!head.value().ok) return Status(StatusCode::refused, std::move(content));
-  return content;
-}
-
-class TcpStore : public Store {
+class TcpStore : public StoreClient {
  public:
   explicit TcpStore(const TcpStoreOptions& options)
-      : place_("launcher at " + format_host_port(options.host, options.port)),
-        pool_([options](Deadline deadline) { return connect(options, deadline); }) {}
-
-  Status open(Deadline deadline) {
-    Result<FileDescriptor> first = pool_.take(deadline);
-    if (!first.ok()) return first.status().with_context("the store of the " + place_);
-    pool_.give_back(std::move(*first));
-    return {};
-  }
-
-  Status set(std::string_view key, std::string_view value, Deadline deadline) override {
-    STRETTO_RETURN_IF_ERROR(check_store_limits(key, value));
-    return request(encode_store_request(StoreOperation::set, key, value), deadline)
-        .status()
-        .with_context(fmt::format("setting \"{}\" in the store of the {}", key, place_));
-  }
-
-  Result<std::string> get(std::string_view key, Deadline deadline) override {
-    STRETTO_RETURN_IF_ERROR(check_store_limits(key, {}));
-    Result<std::string> value =
-        request(encode_store_request(StoreOperation::get, key, {}), deadline);
-    if (value.ok()) return value;
-    return value.status().with_context(
-        fmt::format("waiting for \"{}\" in the store of the {}", key, place_));
-  }
-
-  std::string describe() const override { return place_; }
+      : StoreClient({"the store of " + options.owner, options.host, options.port}),
+        key_(options.key),
+        self_(options.self) {}
 
  private:
-  Result<std::string> request(const std::string& frame, Deadline deadline) {
-    Result<FileDescriptor> connection = pool_.take(deadline);
-    if (!connection.ok()) return connection.status();
-    Result<std::string> reply = exchange(connection->get(), frame, deadline);
-    if (reply.ok()) pool_.give_back(std::move(*connection));
-    return reply;
+  Status greet(int fd, Deadline deadline) override {
+    return handshake_as_client(fd, key_, Purpose::store, self_, deadline).status();
   }
 
-  std::string place_;
-  ConnectionPool pool_;
+  Result<StoreReply> exchange(int fd, const StoreRequest& request, Deadline deadline) override {
+    const std::string frame = encode_store_request(request);
+    STRETTO_RETURN_IF_ERROR(write_all(fd, std::as_bytes(std::span(frame)), deadline));
+    std::array<std::byte, kStoreReplyHeadBytes> head_bytes{};
+    STRETTO_RETURN_IF_ERROR(read_exactly(fd, head_bytes, deadline));
+    const Result<StoreReplyHead> head = decode_store_reply_head(head_bytes);
+    if (!head.ok()) return head.status();
+    std::string text(head.value().text_bytes, '\0');
+    STRETTO_RETURN_IF_ERROR(read_exactly(fd, std::as_writable_bytes(std::span(text)), deadline));
+    return finish_store_reply(head.value(), std::move(text));
+  }
+
+  const JobKey key_;
+  const Identity self_;
 };
 
 }  // namespace

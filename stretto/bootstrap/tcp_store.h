@@ -16,11 +16,12 @@ struct TcpStoreOptions {
   int port = 0;
   JobKey key = {};
   Identity self = {};
+  // Who serves there, for messages.
+  std::string owner = "the launcher";
 };
 
-// A client of the launcher's store (store_server.h). Connects at once, so that a wrong key or
-// version is found here (refused); waits until `deadline` for a server that is not there yet
-// (timeout).
+// A client of a store_server.h. Connects at once, so that a wrong key or version is found here
+// (refused); waits until `deadline` for a server that is not there yet (timeout).
 Result<std::unique_ptr<Store>> connect_tcp_store(const TcpStoreOptions& options, Deadline deadline);
 
 }  // namespace stretto::bootstrap

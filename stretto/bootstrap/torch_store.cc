@@ -6,44 +6,62 @@
 #include <array>
 #include <span>
 
-#include "stretto/bootstrap/connection_pool.h"
 #include "stretto/bootstrap/little_endian.h"
 #include "stretto/bootstrap/socket.h"
+#include "stretto/bootstrap/store_client.h"
+#include "stretto/bootstrap/store_contents.h"
 
 namespace stretto::bootstrap {
 namespace {
 
 // PyTorch's numbers for its requests; only those used here. Observed on the wire of PyTorch 2.13.
-enum class TorchRequest : std::uint8_t { validate = 0, set = 1, get = 3, wait = 6, ping = 13 };
+enum class TorchRequest : std::uint8_t {
+  validate = 0,
+  set = 1,
+  compare_set = 2,
+  get = 3,
+  add = 4,
+  check = 5,
+  wait = 6,
+  delete_key = 8,
+  append = 9,
+  ping = 13
+};
 constexpr std::uint32_t kValidationMagic = 0x3c85f7ce;
 constexpr std::uint8_t kStopWaiting = 0;
+constexpr std::uint8_t kReady = 0;
 // Comes back from a ping. Any number will do: it only shows that a TCPStore answers.
 constexpr std::uint32_t kPingNonce = 0x73747265;
 
-template <class T>
-void append(std::string& frame, T value) {
-  std::array<std::byte, sizeof(T)> bytes{};
-  store_little_endian(bytes.data(), value);
-  frame.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
+// The bytes of a request.
+class Frame {
+ public:
+  explicit Frame(TorchRequest request) { number(static_cast<std::uint8_t>(request)); }
 
-void append(std::string& frame, TorchRequest request) {
-  append(frame, static_cast<std::uint8_t>(request));
-}
+  template <class T>
+  Frame& number(T value) {
+    std::array<std::byte, sizeof(T)> bytes{};
+    store_little_endian(bytes.data(), value);
+    bytes_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return *this;
+  }
+  Frame& text(std::string_view text) {
+    number(static_cast<std::uint64_t>(text.size()));
+    bytes_.append(text);
+    return *this;
+  }
+  // For a request without an answer of its own.
+  Frame& then_ping() {
+    return number(static_cast<std::uint8_t>(TorchRequest::ping)).number(kPingNonce);
+  }
 
-void append_text(std::string& frame, std::string_view text) {
-  append(frame, static_cast<std::uint64_t>(text.size()));
-  frame.append(text);
-}
+  Status send(int fd, Deadline deadline) const {
+    return write_all(fd, std::as_bytes(std::span(bytes_)), deadline);
+  }
 
-void append_ping(std::string& frame) {
-  append(frame, TorchRequest::ping);
-  append(frame, kPingNonce);
-}
-
-Status send(int fd, std::string_view frame, Deadline deadline) {
-  return write_all(fd, std::as_bytes(std::span(frame)), deadline);
-}
+ private:
+  std::string bytes_;
+};
 
 template <class T>
 Result<T> read(int fd, Deadline deadline) {
@@ -52,51 +70,7 @@ Result<T> read(int fd, Deadline deadline) {
   return load_little_endian<T>(bytes.data());
 }
 
-Status read_ping(int fd, Deadline deadline) {
-  const Result<std::uint32_t> nonce = read<std::uint32_t>(fd, deadline);
-  if (!nonce.ok()) return nonce.status();
-  if (nonce.value() == kPingNonce) return {};
-  return status_of(StatusCode::protocol, "no TCPStore of PyTorch answers there");
-}
-
-Result<FileDescriptor> connect(const TorchStoreOptions& options, Deadline deadline) {
-  Result<FileDescriptor> fd = connect_tcp(options.host, options.port, deadline);
-  if (!fd.ok()) return fd;
-  std::string frame;
-  append(frame, TorchRequest::validate);
-  append(frame, kValidationMagic);
-  append_ping(frame);
-  STRETTO_RETURN_IF_ERROR(send(fd->get(), frame, deadline));
-  STRETTO_RETURN_IF_ERROR(read_ping(fd->get(), deadline));
-  return fd;
-}
-
-Status set_value(int fd, std::string_view key, std::string_view value, Deadline deadline) {
-  std::string frame;
-  append(frame, TorchRequest::set);
-  append_text(frame, key);
-  append_text(frame, value);
-  // A set has no answer of its own.
-  append_ping(frame);
-  STRETTO_RETURN_IF_ERROR(send(fd, frame, deadline));
-  return read_ping(fd, deadline);
-}
-
-Result<std::string> get_value(int fd, std::string_view key, Deadline deadline) {
-  std::string wait;
-  append(wait, TorchRequest::wait);
-  append(wait, std::uint64_t{1});
-  append_text(wait, key);
-  STRETTO_RETURN_IF_ERROR(send(fd, wait, deadline));
-  const Result<std::uint8_t> woken = read<std::uint8_t>(fd, deadline);
-  if (!woken.ok()) return woken.status();
-  if (woken.value() != kStopWaiting) {
-    return status_of(StatusCode::protocol, "TCPStore answered a wait with {}", woken.value());
-  }
-  std::string get;
-  append(get, TorchRequest::get);
-  append_text(get, key);
-  STRETTO_RETURN_IF_ERROR(send(fd, get, deadline));
+Result<StoreReply> read_text(int fd, Deadline deadline) {
   const Result<std::uint64_t> length = read<std::uint64_t>(fd, deadline);
   if (!length.ok()) return length.status();
   if (length.value() > kMaxValueBytes) {
@@ -104,54 +78,136 @@ Result<std::string> get_value(int fd, std::string_view key, Deadline deadline) {
                      "TCPStore holds a value of {} bytes, at most {} are ours", length.value(),
                      kMaxValueBytes);
   }
-  std::string value(length.value(), '\0');
-  STRETTO_RETURN_IF_ERROR(read_exactly(fd, std::as_writable_bytes(std::span(value)), deadline));
-  return value;
+  std::string text(length.value(), '\0');
+  STRETTO_RETURN_IF_ERROR(read_exactly(fd, std::as_writable_bytes(std::span(text)), deadline));
+  return StoreReply{.value = std::move(text)};
 }
 
-class TorchStore : public Store {
+Result<StoreReply> read_number(int fd, Deadline deadline) {
+  const Result<std::int64_t> number = read<std::int64_t>(fd, deadline);
+  if (!number.ok()) return number.status();
+  return StoreReply{.number = number.value()};
+}
+
+// What sends a frame that ends in a ping gets this.
+Result<StoreReply> read_ping(int fd, Deadline deadline) {
+  const Result<std::uint32_t> nonce = read<std::uint32_t>(fd, deadline);
+  if (!nonce.ok()) return nonce.status();
+  if (nonce.value() == kPingNonce) return StoreReply{};
+  return status_of(StatusCode::protocol, "no TCPStore of PyTorch answers there");
+}
+
+Result<StoreReply> wait(int fd, const StoreRequest& request, Deadline deadline) {
+  STRETTO_RETURN_IF_ERROR(
+      Frame(TorchRequest::wait).number(std::uint64_t{1}).text(request.key).send(fd, deadline));
+  const Result<std::uint8_t> woken = read<std::uint8_t>(fd, deadline);
+  if (!woken.ok()) return woken.status();
+  if (woken.value() == kStopWaiting) return StoreReply{};
+  return status_of(StatusCode::protocol, "TCPStore answered a wait with {}", woken.value());
+}
+
+Result<StoreReply> get(int fd, const StoreRequest& request, Deadline deadline) {
+  const Result<StoreReply> woken = wait(fd, request, deadline);
+  if (!woken.ok()) return woken;
+  STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::get).text(request.key).send(fd, deadline));
+  return read_text(fd, deadline);
+}
+
+Result<StoreReply> check(int fd, const StoreRequest& request, Deadline deadline) {
+  STRETTO_RETURN_IF_ERROR(
+      Frame(TorchRequest::check).number(std::uint64_t{1}).text(request.key).send(fd, deadline));
+  const Result<std::uint8_t> ready = read<std::uint8_t>(fd, deadline);
+  if (!ready.ok()) return ready.status();
+  return StoreReply{.number = ready.value() == kReady ? 1 : 0};
+}
+
+Result<StoreReply> compare_set(int fd, const StoreRequest& request, Deadline deadline) {
+  STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::compare_set)
+                              .text(request.key)
+                              .text(request.expected)
+                              .text(request.value)
+                              .send(fd, deadline));
+  Result<StoreReply> reply = read_text(fd, deadline);
+  // For an absent key TCPStore answers with what was expected, as if that were there.
+  if (!reply.ok() || request.expected.empty() || reply->value != request.expected) return reply;
+  const Result<StoreReply> present = check(fd, request, deadline);
+  if (!present.ok()) return present;
+  return present.value().number == 0 ? StoreReply{} : std::move(*reply);
+}
+
+// TCPStore ends the connection, or itself, over what is no number: look first.
+Result<StoreReply> add(int fd, const StoreRequest& request, Deadline deadline) {
+  const Result<StoreReply> present = check(fd, request, deadline);
+  if (!present.ok()) return present;
+  if (present.value().number != 0) {
+    const Result<StoreReply> old = get(fd, request, deadline);
+    if (!old.ok()) return old;
+    STRETTO_RETURN_IF_ERROR(checked_sum(old.value().value, request.amount).status());
+  }
+  STRETTO_RETURN_IF_ERROR(
+      Frame(TorchRequest::add).text(request.key).number(request.amount).send(fd, deadline));
+  return read_number(fd, deadline);
+}
+
+Result<StoreReply> append(int fd, const StoreRequest& request, Deadline deadline) {
+  const Result<StoreReply> present = check(fd, request, deadline);
+  if (!present.ok()) return present;
+  if (present.value().number != 0) {
+    const Result<StoreReply> old = get(fd, request, deadline);
+    if (!old.ok()) return old;
+    STRETTO_RETURN_IF_ERROR(check_appended_bytes(old.value().value.size() + request.value.size()));
+  }
+  STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::append)
+                              .text(request.key)
+                              .text(request.value)
+                              .then_ping()
+                              .send(fd, deadline));
+  return read_ping(fd, deadline);
+}
+
+Result<StoreReply> ask_torch(int fd, const StoreRequest& request, Deadline deadline) {
+  switch (request.operation) {
+    case StoreOperation::set:
+      STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::set)
+                                  .text(request.key)
+                                  .text(request.value)
+                                  .then_ping()
+                                  .send(fd, deadline));
+      return read_ping(fd, deadline);
+    case StoreOperation::get:
+      return get(fd, request, deadline);
+    case StoreOperation::add:
+      return add(fd, request, deadline);
+    case StoreOperation::compare_set:
+      return compare_set(fd, request, deadline);
+    case StoreOperation::wait:
+      return wait(fd, request, deadline);
+    case StoreOperation::check:
+      return check(fd, request, deadline);
+    case StoreOperation::delete_key:
+      STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::delete_key).text(request.key).send(fd, deadline));
+      return read_number(fd, deadline);
+    case StoreOperation::append:
+      return append(fd, request, deadline);
+  }
+  return status_of(StatusCode::internal, "no such operation of a store");
+}
+
+class TorchStore : public StoreClient {
  public:
   explicit TorchStore(const TorchStoreOptions& options)
-      : place_("torchrun's store at " + format_host_port(options.host, options.port)),
-        prefix_(options.prefix),
-        pool_([options](Deadline deadline) { return connect(options, deadline); }) {}
-
-  Status open(Deadline deadline) {
-    Result<FileDescriptor> first = pool_.take(deadline);
-    if (!first.ok()) return first.status().with_context(place_);
-    pool_.give_back(std::move(*first));
-    return {};
-  }
-
-  Status set(std::string_view key, std::string_view value, Deadline deadline) override {
-    STRETTO_RETURN_IF_ERROR(check_store_limits(key, value));
-    Result<FileDescriptor> connection = pool_.take(deadline);
-    Status done = connection.status();
-    if (done.ok()) done = set_value(connection->get(), full_key(key), value, deadline);
-    if (!done.ok()) return done.with_context(fmt::format("setting \"{}\" in {}", key, place_));
-    pool_.give_back(std::move(*connection));
-    return {};
-  }
-
-  Result<std::string> get(std::string_view key, Deadline deadline) override {
-    STRETTO_RETURN_IF_ERROR(check_store_limits(key, {}));
-    const std::string doing = fmt::format("waiting for \"{}\" in {}", key, place_);
-    Result<FileDescriptor> connection = pool_.take(deadline);
-    if (!connection.ok()) return connection.status().with_context(doing);
-    Result<std::string> value = get_value(connection->get(), full_key(key), deadline);
-    if (!value.ok()) return value.status().with_context(doing);
-    pool_.give_back(std::move(*connection));
-    return value;
-  }
-
-  std::string describe() const override { return place_; }
+      : StoreClient({"torchrun's store", options.host, options.port}) {}
 
  private:
-  std::string full_key(std::string_view key) const { return prefix_ + std::string(key); }
+  Status greet(int fd, Deadline deadline) override {
+    STRETTO_RETURN_IF_ERROR(
+        Frame(TorchRequest::validate).number(kValidationMagic).then_ping().send(fd, deadline));
+    return read_ping(fd, deadline).status();
+  }
 
-  std::string place_;
-  std::string prefix_;
-  ConnectionPool pool_;
+  Result<StoreReply> exchange(int fd, const StoreRequest& request, Deadline deadline) override {
+    return ask_torch(fd, request, deadline);
+  }
 };
 
 }  // namespace

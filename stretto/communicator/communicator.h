@@ -4,59 +4,21 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
+#include <string_view>
 #include <vector>
 
-#include "stretto/base/clock.h"
 #include "stretto/base/error.h"
 #include "stretto/base/id.h"
 #include "stretto/base/reduce_op.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
 #include "stretto/communicator/memory.h"
+#include "stretto/communicator/options.h"
 #include "stretto/communicator/work.h"
 
 namespace stretto {
-
-// Options shared by all operations. Every field has a default; name only what you change.
-struct AllReduceOptions {
-  ReduceOp op = ReduceOp::sum;
-  // The name of an algorithm (docs/algorithms.md) instead of the cheapest one. Must be equal on all
-  // ranks. Algorithms without canonical order ("ring") are used only if named here.
-  std::string algorithm = {};
-  // The operation fails if it has not ended by then. Default: the communicator's timeout.
-  std::optional<Duration> timeout = std::nullopt;
-};
-struct ReduceScatterOptions {
-  ReduceOp op = ReduceOp::sum;
-  std::string algorithm = {};
-  std::optional<Duration> timeout = std::nullopt;
-};
-struct AllGatherOptions {
-  std::string algorithm = {};
-  std::optional<Duration> timeout = std::nullopt;
-};
-struct BroadcastOptions {
-  Rank root = 0;
-  std::string algorithm = {};
-  std::optional<Duration> timeout = std::nullopt;
-};
-struct BarrierOptions {
-  std::optional<Duration> timeout = std::nullopt;
-};
-struct SendOptions {
-  Rank to = 0;
-  int tag = 0;  // Messages of one tag between two ranks arrive in the order they were sent.
-  std::optional<Duration> timeout = std::nullopt;
-};
-struct RecvOptions {
-  Rank from = 0;
-  int tag = 0;
-  std::optional<Duration> timeout = std::nullopt;
-};
 
 // A group of ranks that move and reduce data together.
 //
@@ -68,11 +30,17 @@ struct RecvOptions {
 // has failed because of a peer, the communicator has failed: every later call repeats the first
 // failure.
 //
+// Buffers: a View, or a vector, array, span or registered Buffer of a type that has a dtype
+// (base/dtype.h). Input and output have the same dtype. An input is not changed unless it is the
+// output too ("in place"); then it must be exactly its place in the output, or (where it is the
+// longer one) the output exactly its place in the input. Other overlaps are refused. What a
+// collective does not give to a rank, it does not touch there: that rank may pass an empty view.
+//
 // After a failure the content of outputs is undefined, and a peer that was stalled in the operation
 // may still write into registered outputs when it goes on: free them, do not use them again.
 //
 // Destroying a communicator ends it for this rank only, without waiting for the others; operations
-// in flight fail with Aborted.
+// in flight fail with Aborted. Communicators of one job may be destroyed in any order.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -82,81 +50,100 @@ class Communicator {
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
 
-  // Reduces `data` over all ranks; every rank gets the result, the same bits. In place.
-  Work all_reduce(View data, const AllReduceOptions& options = {}) {
-    return all_reduce_views(data, data, options);
+  // Reduces `data` over all ranks; every rank gets the result, the same bits.
+  template <OutputBuffer D>
+  Work all_reduce(D&& data, const AllReduceOptions& options = {}) {
+    const View view = as_output(data);
+    return all_reduce_views(view, view, options);
   }
-  // Out of place: `input` is not changed. Same dtype and count on both sides.
-  Work all_reduce(ConstView input, View output, const AllReduceOptions& options = {}) {
-    return all_reduce_views(input, output, options);
+  template <InputBuffer I, OutputBuffer O>
+  Work all_reduce(I&& input, O&& output, const AllReduceOptions& options = {}) {
+    return all_reduce_views(as_input(input), as_output(output), options);
   }
-  // Rank r gets the reduction of elements [r * k, (r + 1) * k) with k = output.count;
-  // input.count = k * size().
-  Work reduce_scatter(ConstView input, View output, const ReduceScatterOptions& options = {}) {
-    return reduce_scatter_views(input, output, options);
+  // The root gets the reduction. Elsewhere `output` is not used.
+  template <OutputBuffer D>
+  Work reduce(D&& data, const ReduceOptions& options = {}) {
+    const View view = as_output(data);
+    return reduce_views(view, rank() == options.root ? view : View(), options);
   }
-  // Rank r's input becomes elements [r * k, (r + 1) * k) of every rank's output, k = input.count;
-  // output.count = k * size(). The input may be exactly its place in the output.
-  Work all_gather(ConstView input, View output, const AllGatherOptions& options = {}) {
-    return all_gather_views(input, output, options);
+  template <InputBuffer I, OutputBuffer O>
+  Work reduce(I&& input, O&& output, const ReduceOptions& options = {}) {
+    return reduce_views(as_input(input), as_output(output), options);
   }
-  // The root's bytes become everyone's.
-  Work broadcast(View data, const BroadcastOptions& options = {}) {
-    return broadcast_view(data, options);
+  // Rank r gets the reduction of everybody's share r.
+  template <InputBuffer I, OutputBuffer O>
+  Work reduce_scatter(I&& input, O&& output, const ReduceScatterOptions& options = {}) {
+    return reduce_scatter_views(as_input(input), as_output(output), options);
+  }
+  // Rank r's input becomes share r of everybody's output.
+  template <InputBuffer I, OutputBuffer O>
+  Work all_gather(I&& input, O&& output, const AllGatherOptions& options = {}) {
+    return all_gather_views(as_input(input), as_output(output), options);
+  }
+  // Rank r's input becomes share r of the root's output. Elsewhere `output` is not used.
+  template <InputBuffer I, OutputBuffer O>
+  Work gather(I&& input, O&& output, const GatherOptions& options = {}) {
+    return gather_views(as_input(input), as_output(output), options);
+  }
+  // Share r of the root's input becomes rank r's output. Elsewhere `input` is not used.
+  template <InputBuffer I, OutputBuffer O>
+  Work scatter(I&& input, O&& output, const ScatterOptions& options = {}) {
+    return scatter_views(as_input(input), as_output(output), options);
+  }
+  // Share d of rank s's input becomes share s of rank d's output. In place costs a copy.
+  template <InputBuffer I, OutputBuffer O>
+  Work all_to_all(I&& input, O&& output, const AllToAllOptions& options = {}) {
+    return all_to_all_views(as_input(input), as_output(output), options);
+  }
+  // The root's elements become everyone's.
+  template <OutputBuffer D>
+  Work broadcast(D&& data, const BroadcastOptions& options = {}) {
+    return broadcast_view(as_output(data), options);
   }
   // Ends when every rank has entered.
   virtual Work barrier(const BarrierOptions& options = {}) = 0;
+  // The same, but slower, and when time is up all ranks are told which ranks have not come, all of
+  // them, as far as rank 0 is alive to say so. Blocks. Throws Timeout.
+  virtual void monitored_barrier(const BarrierOptions& options = {}) = 0;
+
+  // Lists of buffers, which need not have the same dtype or size, as one operation with one Work;
+  // all ranks pass lists of the same shape. Small buffers travel together: the latency of one
+  // operation for all of them, for the price of two copies.
+  virtual Work all_reduce_coalesced(std::span<const View> list,
+                                    const AllReduceOptions& options = {}) = 0;
+  virtual Work broadcast_coalesced(std::span<const View> list,
+                                   const BroadcastOptions& options = {}) = 0;
+  // Entry i of `inputs` and of `outputs` are those of one reduce_scatter (all_gather).
+  virtual Work reduce_scatter_coalesced(std::span<const ConstView> inputs,
+                                        std::span<const View> outputs,
+                                        const ReduceScatterOptions& options = {}) = 0;
+  virtual Work all_gather_coalesced(std::span<const ConstView> inputs,
+                                    std::span<const View> outputs,
+                                    const AllGatherOptions& options = {}) = 0;
 
   // Point to point. The receiver's count and dtype must equal the sender's, else both get Mismatch.
-  // A send is done when its buffer may be used again, not when the receiver has the data.
-  Work send(ConstView data, const SendOptions& options) { return send_view(data, options); }
-  Work recv(View data, const RecvOptions& options) { return recv_view(data, options); }
-
-  // The same on typed spans, vectors and registered buffers.
-  template <class T>
-  Work all_reduce(std::span<T> data, const AllReduceOptions& options = {}) {
-    return all_reduce(view_of(data), options);
+  // A send is done when its buffer may be used again, not when the receiver has the data. Receives
+  // of one tag take messages in the order in which they were posted, those from any rank included;
+  // what comes from different ranks has no order.
+  template <InputBuffer B>
+  Work send(B&& data, const SendOptions& options) {
+    return send_view(as_input(data), options);
   }
-  template <class T>
-  Work all_reduce(Buffer<T>& data, const AllReduceOptions& options = {}) {
-    return all_reduce(data.span(), options);
+  template <OutputBuffer B>
+  Work recv(B&& data, const RecvOptions& options) {
+    return recv_view(as_output(data), options);
   }
-  template <class T>
-  Work all_reduce(std::span<const T> input, std::span<T> output,
-                  const AllReduceOptions& options = {}) {
-    return all_reduce(const_view_of(input), view_of(output), options);
-  }
-  template <class T>
-  Work reduce_scatter(std::span<const T> input, std::span<T> output,
-                      const ReduceScatterOptions& options = {}) {
-    return reduce_scatter(const_view_of(input), view_of(output), options);
-  }
-  template <class T>
-  Work all_gather(std::span<const T> input, std::span<T> output,
-                  const AllGatherOptions& options = {}) {
-    return all_gather(const_view_of(input), view_of(output), options);
-  }
-  template <class T>
-  Work broadcast(std::span<T> data, const BroadcastOptions& options = {}) {
-    return broadcast(view_of(data), options);
-  }
-  template <class T>
-  Work broadcast(Buffer<T>& data, const BroadcastOptions& options = {}) {
-    return broadcast(data.span(), options);
-  }
-  template <class T>
-  Work send(std::span<const T> data, const SendOptions& options) {
-    return send(const_view_of(data), options);
-  }
-  template <class T>
-  Work recv(std::span<T> data, const RecvOptions& options) {
-    return recv(view_of(data), options);
-  }
+  // Sends and receives that may wait for each other in any order, with one Work.
+  virtual Work batch_send_recv(std::span<const Transfer> transfers,
+                               const BatchOptions& options = {}) = 0;
 
   // A communicator of some of this one's ranks; `ranks[i]` becomes rank i of it. All ranks of this
   // communicator call it, in the same order, with the same list; those not in the list get null.
-  // Blocks until all members have agreed.
+  // Blocks until all have agreed.
   virtual std::unique_ptr<Communicator> new_group(std::vector<Rank> ranks) = 0;
+  // A communicator of the ranks that name the same colour; null for those that name none. All ranks
+  // of this communicator call it. Blocks until all have agreed.
+  virtual std::unique_ptr<Communicator> split(const SplitOptions& options) = 0;
 
   // Memory that the other ranks of this host can reach: collectives on it copy nothing. Zeroed. Not
   // collective, does not wait for others. Lives as long as the returned object, which may outlive
@@ -166,6 +153,10 @@ class Communicator {
   Buffer<T> allocate(std::size_t count) {
     return Buffer<T>(allocate_bytes(count * sizeof(T)), count);
   }
+
+  // What this rank does between operations ("loading data"), for the messages of others that wait
+  // for it. Empty: nothing special. Concerns all communicators of the job. Any thread.
+  virtual void note(std::string_view activity) = 0;
 
   // Lets operations in flight advance on the calling thread, without blocking. Worth calling from
   // long computations when no core is free for a progress thread (see has_progress_thread()); the
@@ -183,11 +174,14 @@ class Communicator {
  protected:
   Communicator() = default;
 
-  // A view whose data and output share `data` is in place.
   virtual Work all_reduce_views(ConstView input, View output, const AllReduceOptions& options) = 0;
+  virtual Work reduce_views(ConstView input, View output, const ReduceOptions& options) = 0;
   virtual Work reduce_scatter_views(ConstView input, View output,
                                     const ReduceScatterOptions& options) = 0;
   virtual Work all_gather_views(ConstView input, View output, const AllGatherOptions& options) = 0;
+  virtual Work gather_views(ConstView input, View output, const GatherOptions& options) = 0;
+  virtual Work scatter_views(ConstView input, View output, const ScatterOptions& options) = 0;
+  virtual Work all_to_all_views(ConstView input, View output, const AllToAllOptions& options) = 0;
   virtual Work broadcast_view(View data, const BroadcastOptions& options) = 0;
   virtual Work send_view(ConstView data, const SendOptions& options) = 0;
   virtual Work recv_view(View data, const RecvOptions& options) = 0;

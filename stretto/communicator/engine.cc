@@ -5,7 +5,10 @@
 
 #include <sched.h>
 
+#include <exception>
+
 #include "stretto/base/cores.h"
+#include "stretto/base/log.h"
 #include "stretto/communicator/group.h"
 
 namespace stretto::communicator {
@@ -37,10 +40,11 @@ Engine::Engine(std::unique_ptr<transport::Transport> transport, Options options)
   const int cores = usable_cores();
   core_for_each_rank_ = cores >= options_.local_ranks;
   transport_->set_listener(this);
-  const bool wanted = options_.progress_thread == ProgressThread::always ||
-                      (options_.progress_thread == ProgressThread::automatic &&
-                       cores > options_.local_ranks && transport_->size() > 1);
-  if (wanted) thread_ = std::thread([this] { run_progress_thread(); });
+  drives_ = options_.progress_thread == ProgressThread::always ||
+            (options_.progress_thread == ProgressThread::automatic &&
+             cores > options_.local_ranks && transport_->size() > 1);
+  const bool beats = options_.heartbeat > Duration::zero() && transport_->size() > 1;
+  if (drives_ || beats) thread_ = std::thread([this] { run_background_thread(); });
 }
 
 Engine::~Engine() {
@@ -56,9 +60,41 @@ Engine::~Engine() {
   transport_->set_listener(nullptr);
 }
 
+void Engine::note(std::string_view activity) {
+  const std::unique_lock held = lock();
+  activity_ = activity;
+}
+
+void Engine::add(Group& group) {
+  groups_.push_back(&group);
+  const auto aborted = early_aborts_.extract(group.id());
+  if (!aborted.empty()) group.aborted_by(aborted.mapped().first, aborted.mapped().second);
+}
+
+void Engine::call_later(Continuation continuation, Status status) {
+  continuations_.emplace_back(std::move(continuation), std::move(status));
+}
+
+void Engine::run_continuations(std::unique_lock<std::mutex>& held) {
+  while (!continuations_.empty()) {
+    std::vector<std::pair<Continuation, Status>> batch;
+    batch.swap(continuations_);
+    held.unlock();
+    for (auto& [continuation, status] : batch) {
+      try {
+        continuation(status);
+      } catch (const std::exception& error) {
+        // This thread may be in the middle of somebody else's wait().
+        log(LogLevel::error, "a continuation of an operation threw: {}", error.what());
+      }
+    }
+    held.lock();
+  }
+}
+
 void Engine::submitted() {
   ++in_flight_;
-  if (thread_.joinable() && waiters_.load(std::memory_order_relaxed) == 0) {
+  if (drives_ && waiters_.load(std::memory_order_relaxed) == 0) {
     work_arrived_.notify_one();
   }
   // Sleepers have an earlier idea of what to wait for.
@@ -66,19 +102,23 @@ void Engine::submitted() {
 }
 
 bool Engine::turn() {
-  const std::unique_lock held = lock();
-  return turn_locked();
+  std::unique_lock held = lock();
+  const bool moved = turn_locked();
+  run_continuations(held);
+  return moved;
 }
 
 bool Engine::turn_locked() {
   bool moved = transport_->progress();
   // By index: an ending operation may add or remove groups.
   for (std::size_t i = 0; i < groups_.size(); ++i) moved = groups_[i]->advance() || moved;
-  if (++turns_ % kTurnsPerDeadlineCheck == 0) {
-    const TimePoint now = Clock::now();
-    for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->check_deadlines(now);
-  }
+  if (++turns_ % kTurnsPerDeadlineCheck == 0) check_deadlines();
   return moved;
+}
+
+void Engine::check_deadlines() {
+  const TimePoint now = Clock::now();
+  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->check_deadlines(now);
 }
 
 bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
@@ -90,6 +130,7 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   std::unique_lock held = lock();
   while (!(finished = done())) {
     if (turn_locked()) {
+      run_continuations(held);
       idle_turns = 0;
       yield_until = TimePoint{};
       continue;
@@ -112,12 +153,14 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
     held.lock();
     if (!done()) sleep(held, deadline);
   }
-  if (held.owns_lock()) held.unlock();
+  if (!held.owns_lock()) held.lock();
+  run_continuations(held);
+  held.unlock();
   waiters_.fetch_sub(1, std::memory_order_relaxed);
   // The event that ended this may have been another sleeper's as well; and the progress thread may
   // be waiting for waiters to leave.
   if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
-  if (thread_.joinable()) work_arrived_.notify_one();
+  if (drives_) work_arrived_.notify_one();
   return finished;
 }
 
@@ -133,23 +176,35 @@ bool Engine::sleep(std::unique_lock<std::mutex>& held, Deadline deadline) {
   }
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
   transport_->end_sleep();
-  const TimePoint now = Clock::now();
-  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->check_deadlines(now);
+  check_deadlines();
+  run_continuations(held);
   return idle;
 }
 
-void Engine::run_progress_thread() {
+bool Engine::background_drives() const {
+  return drives_ && in_flight_ > 0 && waiters_.load(std::memory_order_relaxed) == 0;
+}
+
+void Engine::run_background_thread() {
+  const Duration heartbeat =
+      options_.heartbeat > Duration::zero() ? options_.heartbeat : std::chrono::hours(1);
   std::unique_lock held = lock();
   TimePoint yield_until{};
   while (!stopping_) {
-    if (in_flight_ == 0 || waiters_.load(std::memory_order_relaxed) > 0) {
-      // Bounded, since a waiter's leaving is not signalled under the lock.
-      work_arrived_.wait_for(held, std::chrono::milliseconds(1));
-      if (in_flight_ == 0) work_arrived_.wait(held, [&] { return stopping_ || in_flight_ > 0; });
+    if (!background_drives()) {
+      // A waiter's leaving is not signalled under the lock, so a driver looks more often.
+      const bool soon = drives_ && in_flight_ > 0;
+      work_arrived_.wait_for(held, soon ? std::chrono::milliseconds(1) : heartbeat,
+                             [&] { return stopping_ || background_drives(); });
       yield_until = TimePoint{};
+      if (stopping_ || soon || background_drives()) continue;
+      turn_locked();
+      check_deadlines();
+      run_continuations(held);
       continue;
     }
     if (turn_locked()) {
+      run_continuations(held);
       yield_until = TimePoint{};
       continue;
     }
@@ -182,7 +237,24 @@ void Engine::message_early(Rank from, const transport::MessageKey& key,
 
 void Engine::group_aborted(std::uint64_t group, Rank from, const Status& reason) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    if (groups_[i]->id() == group) groups_[i]->aborted_by(from, reason);
+    if (groups_[i]->id() == group) return groups_[i]->aborted_by(from, reason);
+  }
+  // The transport drops what concerns groups that this rank has ended, so this one is still to be
+  // made.
+  early_aborts_.emplace(group, std::pair(from, reason));
+}
+
+std::string Engine::describe_state(Rank /*from*/, std::uint64_t group, std::uint32_t sequence) {
+  for (const Group* candidate : groups_) {
+    if (candidate->id() == group) return candidate->describe_state(sequence, activity_);
+  }
+  return Group::describe_absence(options_.identity, groups_, activity_);
+}
+
+void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
+                            const std::string& text) {
+  for (Group* candidate : groups_) {
+    if (candidate->id() == group) candidate->state_reported(peer, sequence, text);
   }
 }
 

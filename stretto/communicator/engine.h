@@ -6,10 +6,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/clock.h"
@@ -31,13 +34,19 @@ enum class ProgressThread {
 // one turn of progress at a time and never while sleeping.
 //
 // Whoever waits drives: a waiting thread takes turns of progress itself, for all operations, so
-// that a blocking call needs no hand-over. The progress thread, where there is one, drives only
-// while operations are in flight and nobody waits.
+// that a blocking call needs no hand-over. The background thread drives while operations are in
+// flight and nobody waits, if it is a progress thread; else it only takes a turn now and then (the
+// heartbeat), so that deadlines hold, a death is noticed, and others who ask what this rank does
+// get an answer while its program is busy elsewhere.
 class Engine final : private transport::TransportListener {
  public:
   struct Options {
     ProgressThread progress_thread = ProgressThread::automatic;
     int local_ranks = 1;  // Ranks of the job on this host, this one included.
+    // "node04 pid 8812": how others call this rank in their messages. May be empty.
+    std::string identity = {};
+    // Between two turns of a rank that has nobody else to take them. Zero: none are taken.
+    Duration heartbeat = std::chrono::milliseconds(500);
     // Told what this rank is doing, for the launcher's report. May be empty.
     std::function<void(std::string_view)> report_activity = {};
   };
@@ -48,15 +57,23 @@ class Engine final : private transport::TransportListener {
   std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
   transport::Transport& transport() { return *transport_; }
   const Options& options() const { return options_; }
-  bool has_progress_thread() const { return thread_.joinable(); }
+  bool has_progress_thread() const { return drives_; }
+  // With the lock held.
+  std::span<Group* const> groups() const { return groups_; }
+  // What the program does between operations, for others who ask. Any thread.
+  void note(std::string_view activity);
 
   // With the lock held.
-  void add(Group& group) { groups_.push_back(&group); }
+  void add(Group& group);
   void remove(Group& group) { std::erase(groups_, &group); }
   // An operation has been submitted: whoever sleeps must know of it.
   void submitted();
   // An operation has ended.
   void ended() { --in_flight_; }
+  // Calls `continuation` as soon as a thread that makes progress has let go of the lock.
+  void call_later(Continuation continuation, Status status);
+  // Does so now, letting go of the lock meanwhile.
+  void run_continuations(std::unique_lock<std::mutex>& held);
 
   // Without the lock. Drives until `done` says true (asked with the lock held) or the deadline
   // passes; returns whether it did.
@@ -67,25 +84,35 @@ class Engine final : private transport::TransportListener {
  private:
   bool turn_locked();
   bool sleep(std::unique_lock<std::mutex>& lock, Deadline deadline);
-  void run_progress_thread();
+  bool background_drives() const;
+  void run_background_thread();
+  void check_deadlines();
 
   void peer_lost(Rank peer, const Status& status) override;
   void peer_left(Rank peer, const Status& status) override;
   void message_early(Rank from, const transport::MessageKey& key,
                      const OperationDescriptor& operation) override;
   void group_aborted(std::uint64_t group, Rank from, const Status& reason) override;
+  std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence) override;
+  void state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
+                      const std::string& text) override;
 
   std::unique_ptr<transport::Transport> transport_;
   Options options_;
   bool core_for_each_rank_;
   std::mutex mutex_;
-  std::condition_variable work_arrived_;  // For the progress thread.
+  std::condition_variable work_arrived_;  // For the background thread.
   std::vector<Group*> groups_;
+  // Groups that others have given up before this rank has made them.
+  std::map<std::uint64_t, std::pair<Rank, Status>> early_aborts_;
+  std::vector<std::pair<Continuation, Status>> continuations_;
+  std::string activity_;
   int in_flight_ = 0;
   std::atomic<int> waiters_{0};
   std::atomic<int> sleepers_{0};
   unsigned turns_ = 0;
   bool stopping_ = false;
+  bool drives_ = false;  // Whether the background thread is a progress thread.
   std::thread thread_;
 };
 

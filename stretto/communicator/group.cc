@@ -28,92 +28,111 @@ std::size_t message_segment_bytes(int rank_count) {
                     kSegmentBytesMax);
 }
 
-// Modelled constants until they are measured at start-up; what matters is their ratio.
-schedule::LinkCost link_cost(const Membership& membership, const transport::Transport& transport) {
-  bool network = false;
-  for (const Rank member : membership.members) {
-    network = network || transport.link_name(member) == "tcp";
-  }
-  schedule::LinkCost cost;
-  cost.latency_seconds = network ? 20e-6 : 0.5e-6;
-  cost.message_seconds = network ? 3e-6 : 0.2e-6;
-  cost.seconds_per_byte = network ? 1 / 2e9 : 1 / 5e9;
-  return cost;
-}
-
 }  // namespace
 
 bool Group::CacheKey::operator<(const CacheKey& other) const {
   if (in_windows != other.in_windows) return in_windows < other.in_windows;
+  if (shares != other.shares) return shares < other.shares;
   static_assert(std::has_unique_object_representations_v<OperationDescriptor>);
   return std::memcmp(&operation, &other.operation, sizeof(operation)) < 0;
 }
 
-Group::Group(std::shared_ptr<Engine> engine, Membership membership)
+Group::Group(std::shared_ptr<Engine> engine, Membership membership, Options options)
     : engine_(std::move(engine)),
       membership_(std::move(membership)),
-      selector_(static_cast<int>(membership_.members.size()),
-                link_cost(membership_, engine_->transport())),
-      departed_(membership_.members.size()) {
+      options_(std::move(options)),
+      selector_({.rank_count = static_cast<int>(membership_.members.size()),
+                 .hosts = hosts_of(options_.hosts, membership_.members),
+                 .links = options_.links}),
+      mailbox_(engine_, membership_),
+      departed_(membership_.members.size()),
+      ended_at_(Clock::now()) {
   engine_->add(*this);
+  // What happened before is told to nobody again.
+  for (const Rank member : membership_.members) {
+    const auto peer = engine_->transport().peer_status(member);
+    if (peer.status.ok()) continue;
+    peer.left ? member_left(member, peer.status) : member_lost(member, peer.status);
+  }
 }
 
 Group::~Group() {
   engine_->remove(*this);
-  const Status gone(StatusCode::aborted,
-                    "the communicator was destroyed with operations in flight");
-  fail(gone, false);
-  engine_->transport().forget(membership_.group, gone);
+  fail(Status(StatusCode::aborted, "the communicator was destroyed with operations in flight"),
+       false);
+}
+
+void Group::use_links(const LinkModel& links) {
+  options_.links = links;
+  selector_.use_links(links);
+  shrink_cache();  // What has been chosen by other numbers.
 }
 
 void Group::use_windows(Windows windows) { windows_ = std::move(windows); }
 
 std::shared_ptr<const Plan> Group::make_plan(const schedule::Algorithm& algorithm,
-                                             const OperationDescriptor& operation,
+                                             const Submission& submission,
                                              std::size_t segment_bytes) {
+  const OperationDescriptor& operation = submission.operation;
   schedule::Schedule steps =
       algorithm.build({.rank = membership_.rank,
                        .rank_count = size(),
-                       .root = operation.root < 0 ? Rank(0) : Rank(operation.root)});
-  return std::make_shared<const Plan>(
-      std::move(steps), Plan::Options{.operation = operation, .segment_bytes_max = segment_bytes});
+                       .root = operation.root < 0 ? Rank(0) : Rank(operation.root),
+                       .hosts = selector_.hosts()});
+  if (algorithm.access == schedule::Access::mapped && segment_bytes < kWhole) {
+    // Half a window holds all raw slots; lines are kept apart by the rounding of slots.
+    segment_bytes = segment_bytes / static_cast<std::size_t>(std::max(1, steps.raw_slots)) - 64;
+  }
+  if (options_.segment_bytes > 0 && segment_bytes < kWhole)
+    segment_bytes = std::min(segment_bytes, options_.segment_bytes);
+  return std::make_shared<const Plan>(std::move(steps),
+                                      Plan::Options{.operation = operation,
+                                                    .shares = submission.shares.value_or(Shares()),
+                                                    .segment_bytes_max = segment_bytes});
 }
 
-Status Group::fill(CacheEntry& entry, const OperationDescriptor& operation,
-                   std::string_view algorithm) {
-  Result<Choice> choice = selector_.choose(operation, algorithm, windows_.has_value());
+Status Group::fill(CacheEntry& entry, const Submission& submission) {
+  const bool equal = !submission.shares.has_value();
+  Result<Choice> choice =
+      selector_.choose(submission.operation, submission.algorithm, windows_.has_value(), equal);
   if (!choice.ok()) return choice.status();
+  if (!equal) entry.shares = *submission.shares;
   if (choice->messages != nullptr) {
-    entry.messages = make_plan(*choice->messages, operation, message_segment_bytes(size()));
+    entry.messages = make_plan(*choice->messages, submission, message_segment_bytes(size()));
     return {};
   }
   if (choice->direct != nullptr)
-    entry.mapped.direct = make_plan(*choice->direct, operation, kWhole);
+    entry.mapped.direct = make_plan(*choice->direct, submission, kWhole);
   if (choice->staged != nullptr) {
-    // Half a window holds one raw slot per chunk; lines are kept apart by the rounding of slots.
-    const std::size_t slots = static_cast<std::size_t>(std::max(1, size()));
-    entry.mapped.staged = make_plan(*choice->staged, operation, Window::kHalfBytes / slots - 64);
+    entry.mapped.staged = make_plan(*choice->staged, submission, Window::kHalfBytes);
   }
   return {};
 }
 
-Result<Group::CacheEntry*> Group::entry_for(OperationDescriptor& operation,
-                                            std::string_view algorithm) {
-  if (!algorithm.empty()) {
-    Result<Choice> choice = selector_.choose(operation, algorithm, windows_.has_value());
+Result<Group::CacheEntry*> Group::entry_for(Submission& submission) {
+  const bool equal = !submission.shares.has_value();
+  if (!submission.algorithm.empty()) {
+    Result<Choice> choice =
+        selector_.choose(submission.operation, submission.algorithm, windows_.has_value(), equal);
     if (!choice.ok()) return choice.status();
     const schedule::Algorithm* named = choice->messages != nullptr ? choice->messages
                                        : choice->direct != nullptr ? choice->direct
                                                                    : choice->staged;
-    operation.algorithm = named->id;
+    submission.operation.algorithm = named->id;
   }
-  const CacheKey key{operation, windows_.has_value()};
+  CacheKey key{submission.operation, 0, windows_.has_value()};
+  if (!equal) {
+    key.shares =
+        layout_hash(submission.shares->counts) ^ (layout_hash(submission.shares->received) << 1);
+  }
   const auto found = cache_.find(key);
-  if (found != cache_.end()) return &found->second;
+  if (found != cache_.end()) {
+    if (equal || found->second.shares == *submission.shares) return &found->second;
+    return status_of(StatusCode::internal, "two lists of counts have the same hash");
+  }
   if (cache_.size() >= kCacheMax) shrink_cache();
   CacheEntry entry;
-  Status status = fill(entry, operation, algorithm);
-  if (!status.ok()) return status;
+  STRETTO_RETURN_IF_ERROR(fill(entry, submission));
   return &cache_.emplace(key, std::move(entry)).first->second;
 }
 
@@ -128,17 +147,30 @@ std::shared_ptr<PendingCollective> Group::pooled() {
   return pool_.emplace_back(std::make_shared<PendingCollective>(engine_));
 }
 
-Result<std::shared_ptr<PendingOperation>> Group::submit(const Submission& submission) {
+Status Group::borrow_scratch(Submission& submission) {
+  Packing& packing = *submission.packing;
+  if (packing.place != nullptr) return {};
+  Result<transport::Transport::Region> scratch =
+      scratch_.take(packing.bytes(), engine_->transport());
+  if (!scratch.ok()) return scratch.status();
+  packing.scratch = std::move(*scratch);
+  submission.input = packing.scratch.bytes.first(packing.bytes());
+  if (!packing.targets.empty()) submission.output = packing.scratch.bytes.first(packing.bytes());
+  return {};
+}
+
+Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission) {
   if (!failure_.ok()) return failure_;
-  OperationDescriptor operation = submission.operation;
-  Result<CacheEntry*> entry = entry_for(operation, submission.algorithm);
+  Result<CacheEntry*> entry = entry_for(submission);
   if (!entry.ok()) return entry.status();
+  if (submission.packing != nullptr) STRETTO_RETURN_IF_ERROR(borrow_scratch(submission));
   std::shared_ptr<PendingCollective> collective = pooled();
-  collective->begin(operation, next_sequence_, submission.deadline);
-  collective->call = {.operation = operation,
+  collective->begin(submission.operation, next_sequence_, submission.deadline);
+  collective->call = {.operation = submission.operation,
                       .input = submission.input.data(),
                       .output = submission.output.data(),
                       .sequence = next_sequence_};
+  collective->packing = std::move(submission.packing);
   ++next_sequence_;
   ++(*entry)->in_use;
   queue_.push({collective, *entry});
@@ -148,32 +180,10 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(const Submission& submis
   return std::shared_ptr<PendingOperation>(std::move(collective));
 }
 
-std::shared_ptr<PendingOperation> Group::submit(const Message& message) {
-  auto pending = std::make_shared<PendingMessage>(engine_);
-  pending->begin(message.operation, transport::kPointToPoint, message.deadline);
+Result<std::shared_ptr<PendingOperation>> Group::submit(const Mailbox::Message& message) {
+  if (!failure_.ok()) return failure_;
   engine_->submitted();
-  if (!failure_.ok()) {
-    pending->finish(failure_);
-    return pending;
-  }
-  MessageCounts& counts = message.sends ? sent_ : received_;
-  pending->peer = message.peer;
-  pending->request.peer = membership_.job_rank(message.peer);
-  pending->request.key = {.group = membership_.group,
-                          .sequence = transport::kPointToPoint,
-                          .segment = static_cast<std::uint32_t>(message.tag),
-                          .message = counts[{message.peer.value(), message.tag}]++};
-  pending->request.operation = message.operation;
-  pending->request.outgoing = message.outgoing;
-  pending->request.incoming = message.incoming;
-  pending->request.owner = pending.get();
-  messages_.push_back(pending);
-  if (message.sends) {
-    engine_->transport().send(pending->request);
-  } else {
-    engine_->transport().recv(pending->request);
-  }
-  return pending;
+  return std::shared_ptr<PendingOperation>(mailbox_.submit(message));
 }
 
 // Mapped collectives share the windows' counters, so they run alone.
@@ -202,15 +212,23 @@ void Group::start_ready() {
       running.execution = std::make_unique<MappedExecution>(entry.mapped, membership_, *windows_,
                                                             engine_->transport());
     }
-    report(*running.collective);
-    running.execution->start(running.collective->call);
+    start(running);
   }
+}
+
+void Group::start(Running& running) {
+  report(*running.collective);
+  if (const Packing* packing = running.collective->packing.get()) {
+    const Status status = packing->pack();
+    if (!status.ok()) return running.execution->fail(status);
+  }
+  running.execution->start(running.collective->call);
 }
 
 bool Group::advance() {
   if (!failure_.ok()) return false;
   start_ready();
-  bool moved = false;
+  bool moved = mailbox_.advance();
   for (std::size_t i = 0; i < running_.size();) {
     Execution& execution = *running_[i].execution;
     moved = execution.advance() || moved;
@@ -233,16 +251,13 @@ bool Group::advance() {
   return moved;
 }
 
-// Takes out what has ended. A message that failed fails the group, so that its other end hears of
-// it. Returns whether the group goes on.
+// A message that failed fails the group, so that its other end hears of it. Returns whether the
+// group goes on.
 bool Group::retire_messages() {
-  for (const auto& message : messages_) {
-    if (!message->done() || message->status().ok()) continue;
-    fail(in_context(message.get(), message->status()), true);
-    return false;
-  }
-  std::erase_if(messages_, [](const auto& message) { return message->done(); });
-  return true;
+  const auto failed = mailbox_.retire();
+  if (failed == nullptr) return true;
+  fail(in_context(failed.get(), failed->status()), true);
+  return false;
 }
 
 void Group::retire(std::size_t index) {
@@ -250,7 +265,15 @@ void Group::retire(std::size_t index) {
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   running.entry->idle.push_back(std::move(running.execution));
   --running.entry->in_use;
-  running.collective->finish(Status());
+  PendingCollective& collective = *running.collective;
+  if (collective.packing != nullptr) {
+    collective.packing->unpack();
+    scratch_.give_back(std::move(collective.packing->scratch));
+    collective.packing.reset();
+  }
+  past_[collective.sequence() % kPastOperations] = {collective.sequence(), collective.operation()};
+  ended_ = std::max(ended_, collective.sequence());
+  collective.finish(Status());
 }
 
 }  // namespace stretto::communicator

@@ -3,13 +3,17 @@
 
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stretto/base/ring_queue.h"
+#include "stretto/communicator/mailbox.h"
 #include "stretto/communicator/mapped_execution.h"
 #include "stretto/communicator/pending.h"
 #include "stretto/communicator/selector.h"
@@ -25,7 +29,16 @@ namespace stretto::communicator {
 // another.
 class Group {
  public:
-  Group(std::shared_ptr<Engine> engine, Membership membership);
+  struct Options {
+    // Bytes of a chunk that travel at a time; 0: chosen. The same on all ranks.
+    std::size_t segment_bytes = 0;
+    // Of all ranks of the job. Empty: all are on one.
+    HostList hosts = {};
+    LinkModel links = {};
+  };
+  // Tells what the links cost, once it has been measured. On all ranks before the same operation.
+  void use_links(const LinkModel& links);
+  Group(std::shared_ptr<Engine> engine, Membership membership, Options options);
   ~Group();
 
   std::uint64_t id() const { return membership_.group; }
@@ -37,22 +50,15 @@ class Group {
     OperationDescriptor operation;  // algorithm is filled in here.
     ConstByteSpan input = {};
     ByteSpan output = {};
-    std::string_view algorithm = {};  // Empty: chosen.
+    std::optional<Shares> shares = std::nullopt;  // Nothing: equal ones.
+    std::string_view algorithm = {};              // Empty: chosen.
     Deadline deadline = {};
+    // May be null. Then `input` or `output`, if empty, is its scratch.
+    std::unique_ptr<Packing> packing = nullptr;
   };
   // Fails, before anything is sent, if the algorithm does not exist or cannot be used.
-  Result<std::shared_ptr<PendingOperation>> submit(const Submission& submission);
-
-  struct Message {
-    bool sends = false;
-    Rank peer = 0;
-    int tag = 0;
-    OperationDescriptor operation;
-    ConstByteSpan outgoing = {};
-    ByteSpan incoming = {};
-    Deadline deadline = {};
-  };
-  std::shared_ptr<PendingOperation> submit(const Message& message);
+  Result<std::shared_ptr<PendingOperation>> submit(Submission& submission);
+  Result<std::shared_ptr<PendingOperation>> submit(const Mailbox::Message& message);
 
   // Whether collectives may run on mapped memory from now on: `windows` are everybody's.
   void use_windows(Windows windows);
@@ -65,6 +71,13 @@ class Group {
   void member_left(Rank job_rank, const Status& status);
   void message_early(Rank from, std::uint32_t sequence, const OperationDescriptor& operation);
   void aborted_by(Rank from, const Status& reason);
+  // "+(node04 pid 8812) waits in #7 for rank 3": where this rank is, seen from operation `sequence`
+  // of another. The first character says whether it has entered that operation.
+  std::string describe_state(std::uint32_t sequence, std::string_view activity) const;
+  // The same of a rank that does not have the group.
+  static std::string describe_absence(std::string_view identity, std::span<Group* const> groups,
+                                      std::string_view activity);
+  void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text);
 
   // The first failure wins: ends everything in flight with it, and every later submission. Tells
   // the others if `announce`.
@@ -73,6 +86,7 @@ class Group {
  private:
   struct CacheKey {
     OperationDescriptor operation;
+    std::uint64_t shares = 0;
     bool in_windows = false;
     bool operator<(const CacheKey& other) const;
   };
@@ -80,6 +94,7 @@ class Group {
   struct CacheEntry {
     MappedExecution::Plans mapped;
     std::shared_ptr<const Plan> messages;  // Instead of `mapped`.
+    Shares shares;
     std::vector<std::unique_ptr<Execution>> idle;
     int in_use = 0;
   };
@@ -92,43 +107,60 @@ class Group {
     std::shared_ptr<PendingCollective> collective;
     CacheEntry* entry = nullptr;
   };
-  // Messages of a peer and tag are numbered, so that they keep their order whatever their size.
-  using MessageCounts = std::map<std::pair<std::int32_t, int>, std::uint32_t>;
+  // An operation that has ended, for those who still send something for it.
+  struct Past {
+    std::uint32_t sequence = 0;
+    OperationDescriptor operation;
+  };
+  static constexpr std::size_t kPastOperations = 32;
 
-  Result<CacheEntry*> entry_for(OperationDescriptor& operation, std::string_view algorithm);
-  Status fill(CacheEntry& entry, const OperationDescriptor& operation, std::string_view algorithm);
+  Result<CacheEntry*> entry_for(Submission& submission);
+  Status fill(CacheEntry& entry, const Submission& submission);
   std::shared_ptr<const Plan> make_plan(const schedule::Algorithm& algorithm,
-                                        const OperationDescriptor& operation,
-                                        std::size_t segment_bytes);
+                                        const Submission& submission, std::size_t segment_bytes);
   void shrink_cache();
   std::shared_ptr<PendingCollective> pooled();
+  Status borrow_scratch(Submission& submission);
 
   void start_ready();
+  void start(Running& running);
   bool may_start(const Queued& queued) const;
   void report(const PendingCollective& collective) const;
   void retire(std::size_t index);
   bool retire_messages();
   void check_departed();
   const PendingOperation* oldest() const;
+  bool has_ended(std::uint32_t sequence) const;
+
   Status in_context(const PendingOperation* operation, const Status& cause) const;
+  std::vector<Rank> waiting_for(const PendingOperation& operation) const;
+  void ask_others(const PendingOperation& operation);
   Status timed_out(const PendingOperation& operation) const;
   std::string late_ranks(const PendingOperation& operation) const;
+  std::string whereabouts(std::string_view activity) const;
   std::optional<Rank> rank_in_group(Rank job_rank) const;
 
   std::shared_ptr<Engine> engine_;
   Membership membership_;
+  Options options_;
   Selector selector_;
   std::optional<Windows> windows_;
   std::map<CacheKey, CacheEntry> cache_;
   std::vector<Running> running_;
   RingQueue<Queued> queue_;
-  std::vector<std::shared_ptr<PendingMessage>> messages_;
-  MessageCounts sent_;
-  MessageCounts received_;
+  Mailbox mailbox_;
+  ScratchPool scratch_;
   std::vector<std::shared_ptr<PendingCollective>> pool_;  // Reused when nobody else holds them.
+  std::array<Past, kPastOperations> past_;                // By sequence, modulo their number.
   std::vector<Status> departed_;  // Per member: why it is gone; ok while it is not.
   bool any_departed_ = false;
   std::uint32_t next_sequence_ = 1;
+  std::uint32_t ended_ = 0;  // Collectives that have ended; when, as far as it was noticed:
+  std::uint32_t ended_noticed_ = 0;
+  TimePoint ended_at_;
+  // What others have answered about operation `asked_`, per member.
+  std::uint32_t asked_ = 0;
+  std::vector<std::string> answers_;
   Status failure_;
 };
 

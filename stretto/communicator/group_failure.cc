@@ -15,8 +15,10 @@ void Group::fail(const Status& reason, bool announce) {
   if (!failure_.ok()) return;
   failure_ = reason;
   transport::Transport& transport = engine_->transport();
+  // Before the group is forgotten, or a member that has forgotten it, too, would hear of it anew.
+  if (announce) transport.announce_abort(membership_.group, membership_.members, reason);
   // First the transport lets go of all buffers, then their owners hear of it.
-  transport.forget(membership_.group, reason);
+  transport.forget(membership_.group, membership_.members, reason);
   for (Running& running : running_) {
     running.execution->fail(reason);
     running.collective->finish(reason);
@@ -25,9 +27,7 @@ void Group::fail(const Status& reason, bool announce) {
     queue_.front().collective->finish(reason);
     queue_.pop();
   }
-  for (const auto& message : messages_) message->finish(reason);
-  messages_.clear();
-  if (announce) transport.announce_abort(membership_.group, reason);
+  mailbox_.fail(reason);
 }
 
 std::optional<Rank> Group::rank_in_group(Rank job_rank) const {
@@ -64,14 +64,32 @@ void Group::check_departed() {
   }
 }
 
-void Group::message_early(Rank from, std::uint32_t sequence, const OperationDescriptor& operation) {
+bool Group::has_ended(std::uint32_t sequence) const {
+  if (sequence >= next_sequence_) return false;
   for (const Running& running : running_) {
-    const PendingCollective& ours = *running.collective;
-    if (ours.sequence() != sequence || ours.operation() == operation) continue;
-    const Rank self = membership_.job_rank(membership_.rank);
-    return fail(transport::mismatch_status(from, operation, self, ours.operation(), sequence),
-                true);
+    if (running.collective->sequence() == sequence) return false;
   }
+  return queue_.empty() || sequence < queue_.front().collective->sequence();
+}
+
+void Group::message_early(Rank from, std::uint32_t sequence, const OperationDescriptor& operation) {
+  if (sequence == transport::kPointToPoint || !failure_.ok()) return;
+  const Rank self = membership_.job_rank(membership_.rank);
+  const auto disagree = [&](const OperationDescriptor& ours) {
+    const Status status = transport::mismatch_status(from, operation, self, ours, sequence);
+    fail(in_context(nullptr, status), true);
+  };
+  for (const Running& running : running_) {
+    if (running.collective->sequence() != sequence) continue;
+    OperationDescriptor ours = running.collective->operation();
+    // Each of its messages has a count of its own, which its receive compares.
+    if (counts_by_message(ours)) ours.count = operation.count;
+    if (!(ours == operation)) disagree(ours);
+    return;
+  }
+  // An operation takes all its messages before it ends: this one belongs to another idea of it.
+  const Past& past = past_[sequence % kPastOperations];
+  if (has_ended(sequence) && past.sequence == sequence) disagree(past.operation);
 }
 
 void Group::aborted_by(Rank from, const Status& reason) {
@@ -84,45 +102,32 @@ void Group::aborted_by(Rank from, const Status& reason) {
 
 void Group::check_deadlines(TimePoint now) {
   if (!failure_.ok()) return;
-  const auto late = [&](const PendingOperation& operation) {
-    return !operation.done() && operation.deadline().time() <= now;
+  if (ended_ != ended_noticed_) {
+    ended_noticed_ = ended_;
+    ended_at_ = now;
+  }
+  // Returns whether the group goes on.
+  const auto check = [&](PendingOperation& operation) {
+    if (operation.asks_at(now)) ask_others(operation);
+    if (operation.done() || operation.deadline().time() > now) return true;
+    fail(timed_out(operation), true);
+    return false;
   };
   for (const Running& running : running_) {
-    if (late(*running.collective)) return fail(timed_out(*running.collective), true);
+    if (!check(*running.collective)) return;
   }
   for (std::size_t i = 0; i < queue_.size(); ++i) {
-    if (late(*queue_[i].collective)) return fail(timed_out(*queue_[i].collective), true);
+    if (!check(*queue_[i].collective)) return;
   }
-  for (const auto& message : messages_) {
-    if (late(*message)) return fail(timed_out(*message), true);
+  for (const auto& message : mailbox_.in_flight()) {
+    if (!check(*message)) return;
   }
-}
-
-Status Group::timed_out(const PendingOperation& operation) const {
-  return in_context(&operation, status_of(StatusCode::timeout, "timed out waiting for {}",
-                                          late_ranks(operation)));
-}
-
-std::string Group::late_ranks(const PendingOperation& operation) const {
-  std::string list;
-  const auto add = [&](Rank member) {
-    list +=
-        fmt::format("{}rank {}", list.empty() ? "" : ", ", membership_.job_rank(member).value());
-  };
-  for (const auto& message : messages_) {
-    if (message.get() == &operation) add(message->peer);
-  }
-  for (const Running& running : running_) {
-    if (running.collective.get() != &operation) continue;
-    for (const Rank member : running.execution->waiting_for()) add(member);
-  }
-  return list.empty() ? "an earlier operation of the group" : list;
 }
 
 // The operation that has been in flight longest: what this rank "was doing".
 const PendingOperation* Group::oldest() const {
   if (!running_.empty()) return running_.front().collective.get();
-  for (const auto& message : messages_) {
+  for (const auto& message : mailbox_.in_flight()) {
     if (!message->done()) return message.get();
   }
   return nullptr;
@@ -135,14 +140,6 @@ Status Group::in_context(const PendingOperation* operation, const Status& cause)
   return cause.with_context(
       fmt::format("{}{} on rank {}", describe(operation->operation()),
                   numbered ? fmt::format(" #{}", operation->sequence()) : std::string(), self));
-}
-
-// For the launcher: "all_reduce(sum f32 [1024]) #7" is the last thing it knows of a rank that is
-// killed.
-void Group::report(const PendingCollective& collective) const {
-  const auto& report_activity = engine_->options().report_activity;
-  if (!report_activity) return;
-  report_activity(fmt::format("{} #{}", describe(collective.operation()), collective.sequence()));
 }
 
 }  // namespace stretto::communicator

@@ -8,17 +8,15 @@
 #include "stretto/base/log.h"
 #include "stretto/bootstrap/job.h"
 #include "stretto/bootstrap/mesh.h"
-#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/bootstrap/rendezvous.h"
 #include "stretto/bootstrap/status_board.h"
-#include "stretto/bootstrap/tcp_store.h"
-#include "stretto/bootstrap/torch_store.h"
+#include "stretto/communicator/scheduled_communicator.h"
 #include "stretto/transport/loopback/world.h"
 
 namespace stretto {
 namespace {
 
 using bootstrap::Job;
-using bootstrap::JobKey;
 using bootstrap::Mesh;
 
 // FNV-1a: the settings that must be equal on all ranks, as a number that is compared on connecting.
@@ -37,53 +35,28 @@ Result<communicator::ProgressThread> progress_thread(const Environment& environm
                    "STRETTO_PROGRESS_THREAD={} is not one of automatic, always, never", wanted);
 }
 
-Result<std::unique_ptr<bootstrap::Store>> open_store(const Job& job, Deadline deadline) {
-  if (job.launcher == bootstrap::Launcher::torchrun) {
-    return bootstrap::connect_torch_store(
-        {.host = job.rendezvous_host, .port = job.rendezvous_port, .prefix = job.store_prefix},
-        deadline);
-  }
-  bootstrap::Identity self{.rank = job.rank};
-  return bootstrap::connect_tcp_store(
-      {.host = job.rendezvous_host, .port = job.rendezvous_port, .key = *job.key, .self = self},
-      deadline);
-}
-
-// The launcher's key, or, where it made none, one that rank 0 makes and the store hands out. The
-// latter keeps strangers out who cannot read the store.
-Result<JobKey> agree_on_key(const Job& job, bootstrap::Store& store, Deadline deadline) {
-  if (job.key) return *job.key;
-  if (job.rank != 0) {
-    Result<std::string> text = store.get("job-key", deadline);
-    if (!text.ok()) return text.status();
-    return JobKey::parse(*text);
-  }
-  Result<JobKey> key = JobKey::generate();
-  if (!key.ok()) return key;
-  STRETTO_RETURN_IF_ERROR(store.set("job-key", key->hexadecimal(), deadline));
-  return key;
-}
-
 Result<Mesh> connect(const Job& job, const std::string& algorithm, Deadline deadline) {
   if (job.size == 1) {
     auto world = transport::loopback::make_world({.ranks = 1});
     if (!world.ok()) return world.status();
     return Mesh{.endpoint = std::move(world->front())};
   }
-  Result<std::unique_ptr<bootstrap::Store>> store = open_store(job, deadline);
-  if (!store.ok()) return store.status();
-  Result<JobKey> key = agree_on_key(job, **store, deadline);
-  if (!key.ok()) return key.status();
-  return bootstrap::connect_mesh(**store,
-                                    {.rank = job.rank,
-                                     .size = job.size,
-                                     .key = *key,
-                                     .prefix = "mesh/",
-                                     .shared_memory = job.shared_memory,
-                                     .rendezvous_host = job.rendezvous_host,
-                                     .rendezvous_port = job.rendezvous_port,
-                                     .configuration = configuration_hash(algorithm)},
-                                    deadline);
+  Result<std::unique_ptr<bootstrap::Rendezvous>> rendezvous =
+      bootstrap::Rendezvous::open(job, deadline);
+  if (!rendezvous.ok()) return rendezvous.status();
+  Result<Mesh> mesh = bootstrap::connect_mesh((*rendezvous)->store(),
+                                              {.rank = job.rank,
+                                               .size = job.size,
+                                               .key = (*rendezvous)->key(),
+                                               .prefix = "mesh/",
+                                               .shared_memory = job.shared_memory,
+                                               .rendezvous_host = job.rendezvous_host,
+                                               .rendezvous_port = job.rendezvous_port,
+                                               .configuration = configuration_hash(algorithm)},
+                                              deadline);
+  if (!mesh.ok()) return mesh;
+  STRETTO_RETURN_IF_ERROR((*rendezvous)->finish(deadline));
+  return mesh;
 }
 
 void log_lines(std::string_view text) {
@@ -110,8 +83,7 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
   }
   communicator::Engine::Options engine_options{.progress_thread = *thread,
                                                .local_ranks = mesh->local_ranks};
-  auto board =
-      std::make_shared<bootstrap::StatusBoard>(bootstrap::StatusBoard::open(environment));
+  auto board = std::make_shared<bootstrap::StatusBoard>(bootstrap::StatusBoard::open(environment));
   if (board->connected()) {
     engine_options.report_activity = [board](std::string_view text) { board->write(text); };
   }

@@ -10,10 +10,15 @@
 
 namespace stretto {
 
-// Joins the job this process was launched for, by `stretto run` or torchrun; without a launcher, a
-// job of one rank. Blocks until all ranks are connected. STRETTO_LOG=info prints each value with
-// its source. Throws Refused (wrong job key, other version), Timeout (and who is missing),
-// InvalidArgument (a conflict between two sources, or values that make no sense), SystemError.
+// Joins the job this process was launched for, by `stretto run`, torchrun, mpirun or srun, or by
+// RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; without a launcher, a job of one rank, or the one
+// that the options describe. docs/starting_a_job.md lists all ways; threads of one process
+// need none of them (threads.h).
+//
+// Blocks until all ranks are connected. STRETTO_LOG=info prints each value with its source. Throws
+// Refused (wrong job key, other version, a place where another job meets), Timeout (and who is
+// missing), InvalidArgument (a conflict between two sources, or values that make no sense),
+// SystemError.
 std::unique_ptr<Communicator> join(const JoinOptions& options = {});
 
 }  // namespace stretto

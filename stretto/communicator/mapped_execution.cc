@@ -27,12 +27,12 @@ void MappedExecution::start(const Call& call) {
 }
 
 void MappedExecution::post() {
-  const Plan& plan = direct_ != nullptr ? *direct_->plan : *staged_->plan;
+  const Rank self = membership_->rank;
   Post& post = own().posts[windows_->entered % 2];
   ++windows_->entered;
   post.operation = call_.operation;
-  post.input = transport_->locate(call_.input, plan.input_bytes());
-  post.output = transport_->locate(call_.output, plan.output_bytes());
+  post.input = transport_->locate(call_.input, plan().input_bytes(self));
+  post.output = transport_->locate(call_.output, plan().output_bytes(self));
   // Release: whoever sees the count sees the post, and the input that was written before this call.
   post.entered.store(windows_->entered, std::memory_order_release);
   notify_all();
@@ -71,9 +71,10 @@ bool MappedExecution::read_posts() {
                                            call_.operation, call_.sequence);
       return true;
     }
-    // An operation without bytes needs no registered memory.
-    const bool registered = post.input.valid() && post.output.valid();
-    all_registered_ = all_registered_ && (registered || call_.operation.count == 0);
+    // What has no bytes needs no registered memory.
+    const Rank member = static_cast<std::int32_t>(arrived_);
+    all_registered_ = all_registered_ && (post.input.valid() || plan().input_bytes(member) == 0) &&
+                      (post.output.valid() || plan().output_bytes(member) == 0);
   }
   return true;
 }
@@ -100,19 +101,19 @@ bool MappedExecution::choose() {
 
 // False while some rank's region has been announced in its post but has not arrived here yet.
 bool MappedExecution::resolve_buffers() {
-  if (call_.operation.count == 0) return true;
-  const std::size_t whole_bytes = call_.operation.count * size_bytes(call_.operation.dtype);
-  const std::size_t ranks = windows_->of.size();
-  const bool scatters = call_.operation.collective == Collective::reduce_scatter;
-  const bool gathers = call_.operation.collective == Collective::all_gather;
-  for (std::size_t i = 0; i < ranks; ++i) {
+  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
     const Post& post = windows_->of[i]->posts[(windows_->entered - 1) % 2];
     const Rank job_rank = membership_->members[i];
+    const Rank member = static_cast<std::int32_t>(i);
+    const std::size_t input_bytes = plan().input_bytes(member);
+    const std::size_t output_bytes = plan().output_bytes(member);
     inputs_[i] =
-        transport_->resolve(job_rank, post.input, gathers ? whole_bytes / ranks : whole_bytes);
+        input_bytes == 0 ? nullptr : transport_->resolve(job_rank, post.input, input_bytes);
     outputs_[i] =
-        transport_->resolve(job_rank, post.output, scatters ? whole_bytes / ranks : whole_bytes);
-    if (inputs_[i] == nullptr || outputs_[i] == nullptr) return false;
+        output_bytes == 0 ? nullptr : transport_->resolve(job_rank, post.output, output_bytes);
+    const bool complete = (input_bytes == 0 || inputs_[i] != nullptr) &&
+                          (output_bytes == 0 || outputs_[i] != nullptr);
+    if (!complete) return false;
   }
   return true;
 }

@@ -43,6 +43,8 @@ class MappedExecution : public Execution {
     LocalSteps local;
   };
 
+  // One of the two; both say the same about callers' buffers.
+  const Plan& plan() const { return direct_ != nullptr ? *direct_->plan : *staged_->plan; }
   void post();
   bool read_posts();
   bool choose();

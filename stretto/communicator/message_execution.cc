@@ -30,7 +30,10 @@ MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membe
 
 void MessageExecution::start(const Call& call) {
   call_ = call;
-  status_ = transport_->find_conflict(membership_->group, call.sequence, call.operation);
+  // Where each message has a count of its own, its receive compares it.
+  status_ = counts_by_message(call.operation)
+                ? Status()
+                : transport_->find_conflict(membership_->group, call.sequence, call.operation);
   ready_.clear();
   next_segment_ = 0;
   // Alone in its group, a rank may have nothing to do.
@@ -70,7 +73,7 @@ void MessageExecution::run_step(Ready ready) {
   Lane& lane = lanes_[ready.lane];
   const schedule::Step& step = plan_->schedule().steps[static_cast<std::size_t>(ready.step)];
   if (step.kind == schedule::StepKind::send || step.kind == schedule::StepKind::recv) {
-    post(lane, ready.step);
+    post(ready.lane, ready.step);
     return;
   }
   // Only send() reads through an address made from `input`, so nothing of the caller's is written.
@@ -89,7 +92,8 @@ void MessageExecution::run_step(Ready ready) {
   step_done(ready.lane, ready.step);
 }
 
-void MessageExecution::post(Lane& lane, std::int32_t index) {
+void MessageExecution::post(std::uint32_t lane_index, std::int32_t index) {
+  Lane& lane = lanes_[lane_index];
   const schedule::Schedule& steps = plan_->schedule();
   const schedule::Step& step = steps.steps[static_cast<std::size_t>(index)];
   transport::Request& request = lane.requests[static_cast<std::size_t>(index)];
@@ -105,8 +109,15 @@ void MessageExecution::post(Lane& lane, std::int32_t index) {
   const bool sends = step.kind == schedule::StepKind::send;
   const auto places = sends ? steps.sources(step) : steps.targets(step);
   if (!places.empty()) {  // A message without a slot is a signal.
-    const Plan::Range range = plan_->range(places.front(), lane.segment);
-    const schedule::Buffer buffer = places.front().slot.buffer;
+    const schedule::Place& place = places.front();
+    const Plan::Range range = plan_->range(place, lane.segment);
+    // Chunks may be of different lengths; where this one has ended, both sides know it. The first
+    // segment's message goes even if it is empty: it finds out ranks that disagree.
+    if (range.count == 0 && lane.segment > 0) return step_done(lane_index, index);
+    if (counts_by_message(call_.operation)) {
+      request.operation.count = plan_->chunk_elements(place.slot.chunk);
+    }
+    const schedule::Buffer buffer = place.slot.buffer;
     std::byte* scratch = lane.scratch + range.offset_bytes;
     if (sends) {
       const std::byte* from = buffer == schedule::Buffer::input ? call_.input + range.offset_bytes

@@ -44,7 +44,7 @@ class MessageExecution final : public Execution, private transport::RequestOwner
 
   void start_segment(std::uint32_t lane);
   void run_step(Ready ready);
-  void post(Lane& lane, std::int32_t index);
+  void post(std::uint32_t lane_index, std::int32_t index);
   void step_done(std::uint32_t lane, std::int32_t step);
   void request_done(transport::Request& request) override;
 

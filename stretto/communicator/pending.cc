@@ -3,22 +3,43 @@
 
 #include "stretto/communicator/pending.h"
 
+#include <algorithm>
+#include <mutex>
+
 #include <fmt/format.h>
 
 namespace stretto::communicator {
+namespace {
+
+// Others are asked so long before the deadline, or half-way to it, that their answers are here.
+constexpr std::chrono::seconds kAskAhead(2);
+
+}  // namespace
 
 void PendingOperation::begin(const OperationDescriptor& operation, std::uint32_t sequence,
                              Deadline deadline) {
   operation_ = operation;
   sequence_ = sequence;
   deadline_ = deadline;
+  ask_at_ = deadline.time() - std::min<Duration>(kAskAhead, deadline.remaining() / 2);
+  continuations_.clear();
   status_ = Status();
   done_.store(false, std::memory_order_relaxed);
+}
+
+bool PendingOperation::asks_at(TimePoint now) {
+  if (done() || now < ask_at_) return false;
+  ask_at_ = TimePoint::max();
+  return true;
 }
 
 void PendingOperation::finish(Status status) {
   if (done()) return;
   status_ = std::move(status);
+  for (Continuation& continuation : continuations_) {
+    engine_->call_later(std::move(continuation), status_);
+  }
+  continuations_.clear();
   engine_->ended();
   // Release: whoever sees the end sees the status, and the output that was written before.
   done_.store(true, std::memory_order_release);
@@ -32,6 +53,50 @@ bool PendingOperation::poll() {
 Status PendingOperation::wait(Deadline deadline) {
   if (done() || engine_->drive([this] { return done(); }, deadline)) return status_;
   return status_of(StatusCode::timeout, "{} has not ended yet", describe(operation_));
+}
+
+void PendingOperation::then(Continuation continuation) {
+  {
+    const auto held = engine_->lock();
+    if (!done()) return continuations_.push_back(std::move(continuation));
+  }
+  continuation(status_);
+}
+
+bool JoinedOperation::poll() {
+  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->poll(); });
+}
+
+Status JoinedOperation::wait(Deadline deadline) {
+  Status first;
+  for (const auto& part : parts_) {
+    const Status status = part->wait(deadline);
+    if (first.ok()) first = status;
+  }
+  return first;
+}
+
+void JoinedOperation::then(Continuation continuation) {
+  // Parts may end on different threads.
+  struct Countdown {
+    std::mutex mutex;
+    std::size_t left;
+    Status first;
+    Continuation continuation;
+  };
+  auto countdown = std::make_shared<Countdown>();
+  countdown->left = parts_.size();
+  countdown->continuation = std::move(continuation);
+  for (const auto& part : parts_) {
+    part->then([countdown](const Status& status) {
+      {
+        const std::lock_guard guard(countdown->mutex);
+        if (countdown->first.ok()) countdown->first = status;
+        if (--countdown->left > 0) return;
+      }
+      countdown->continuation(countdown->first);
+    });
+  }
 }
 
 }  // namespace stretto::communicator

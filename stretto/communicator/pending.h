@@ -5,9 +5,12 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "stretto/communicator/engine.h"
 #include "stretto/communicator/execution.h"
+#include "stretto/communicator/packing.h"
 
 namespace stretto::communicator {
 
@@ -19,6 +22,7 @@ class PendingOperation : public Operation {
 
   bool poll() override;
   Status wait(Deadline deadline) override;
+  void then(Continuation continuation) override;
 
   // With the engine's lock held.
   void begin(const OperationDescriptor& operation, std::uint32_t sequence, Deadline deadline);
@@ -29,12 +33,16 @@ class PendingOperation : public Operation {
   bool done() const { return done_.load(std::memory_order_acquire); }
   // Valid once done.
   const Status& status() const { return status_; }
+  // When the ranks that this operation waits for are to be asked what keeps them. Once.
+  bool asks_at(TimePoint now);
 
  private:
   std::shared_ptr<Engine> engine_;
   OperationDescriptor operation_;
   std::uint32_t sequence_ = 0;
   Deadline deadline_;
+  TimePoint ask_at_;
+  std::vector<Continuation> continuations_;
   Status status_;  // Written before done_, read after it.
   std::atomic<bool> done_{false};
 };
@@ -44,18 +52,38 @@ class PendingCollective : public PendingOperation {
  public:
   using PendingOperation::PendingOperation;
   Call call;
-  Execution* execution = nullptr;  // Set while it runs.
+  std::unique_ptr<Packing> packing;  // May be null.
 };
 
 // A send or a receive.
 class PendingMessage : public PendingOperation, public transport::RequestOwner {
  public:
   using PendingOperation::PendingOperation;
+  std::optional<Rank> source() const override { return sends ? std::nullopt : peer; }
+
   transport::Request request;
-  Rank peer = 0;  // In the group.
+  bool sends = false;
+  int tag = 0;
+  std::optional<Rank> peer;  // In the group. Nothing: any, and not known yet.
+  bool posted = false;       // Whether the transport has it.
 
  private:
   void request_done(transport::Request& ended) override { finish(ended.status); }
+};
+
+// Several operations that one Work stands for.
+class JoinedOperation : public Operation {
+ public:
+  explicit JoinedOperation(std::vector<std::shared_ptr<Operation>> parts)
+      : parts_(std::move(parts)) {}
+
+  bool poll() override;
+  // The first failure, in the order of the parts.
+  Status wait(Deadline deadline) override;
+  void then(Continuation continuation) override;
+
+ private:
+  std::vector<std::shared_ptr<Operation>> parts_;
 };
 
 }  // namespace stretto::communicator

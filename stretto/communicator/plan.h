@@ -9,6 +9,7 @@
 
 #include "stretto/base/operation.h"
 #include "stretto/base/view.h"
+#include "stretto/communicator/chunk_layout.h"
 #include "stretto/schedule/algorithms.h"
 #include "stretto/schedule/dependencies.h"
 
@@ -21,6 +22,7 @@ class Plan {
  public:
   struct Options {
     OperationDescriptor operation;
+    Shares shares = {};
     // Bytes of a chunk that travel or are staged at a time.
     std::size_t segment_bytes_max = 0;
   };
@@ -46,21 +48,21 @@ class Plan {
 
   // Scratch of one lane: raw slots, then partial slots.
   std::size_t scratch_bytes() const { return scratch_bytes_; }
-  // How many bytes of the caller's the operation reads and writes on this rank.
-  std::size_t input_bytes() const { return input_count_ * size_bytes(operation_.dtype); }
-  std::size_t output_bytes() const { return output_count_ * size_bytes(operation_.dtype); }
+  // How many bytes of a rank's caller the operation reads and writes (see ChunkLayout).
+  std::size_t input_bytes(Rank rank) const {
+    return layout_.input_elements(rank) * size_bytes(operation_.dtype);
+  }
+  std::size_t output_bytes(Rank rank) const {
+    return layout_.output_elements(rank) * size_bytes(operation_.dtype);
+  }
+  std::size_t chunk_elements(ChunkIndex chunk) const { return layout_.elements(chunk); }
 
  private:
-  void lay_out_chunks();
-  std::size_t first_element(const schedule::Place& place) const;
-
   schedule::Schedule schedule_;
   schedule::Dependencies dependencies_;
   OperationDescriptor operation_;
+  ChunkLayout layout_;
   int divisor_ = 1;
-  std::vector<std::size_t> chunk_begin_;  // In elements; one more than there are chunks.
-  std::size_t input_count_ = 0;
-  std::size_t output_count_ = 0;
   std::size_t segment_elements_ = 1;
   std::uint32_t segment_count_ = 1;
   std::size_t partial_begin_bytes_ = 0;

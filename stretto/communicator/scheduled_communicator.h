@@ -17,7 +17,11 @@ class ScheduledCommunicator : public Communicator {
  public:
   struct Options {
     Duration timeout = std::chrono::minutes(30);
-    std::string algorithm;  // Instead of the chosen one, where an operation names none.
+    std::string algorithm = {};  // Instead of the chosen one, where an operation names none.
+    // False: never on mapped memory, and making a world waits for nobody (for the simulation, whose
+    // ranks share a thread).
+    bool share_windows = true;
+    Group::Options group = {};
   };
 
   // The group of all ranks of the job. Blocks until all have made theirs.
@@ -28,8 +32,18 @@ class ScheduledCommunicator : public Communicator {
   Rank rank() const override { return group_->membership().rank; }
   int size() const override { return group_->size(); }
   Work barrier(const BarrierOptions& options) override;
+  void monitored_barrier(const BarrierOptions& options) override;
+  Work all_reduce_coalesced(std::span<const View> list, const AllReduceOptions& options) override;
+  Work broadcast_coalesced(std::span<const View> list, const BroadcastOptions& options) override;
+  Work reduce_scatter_coalesced(std::span<const ConstView> inputs, std::span<const View> outputs,
+                                const ReduceScatterOptions& options) override;
+  Work all_gather_coalesced(std::span<const ConstView> inputs, std::span<const View> outputs,
+                            const AllGatherOptions& options) override;
+  Work batch_send_recv(std::span<const Transfer> transfers, const BatchOptions& options) override;
   std::unique_ptr<Communicator> new_group(std::vector<Rank> ranks) override;
+  std::unique_ptr<Communicator> split(const SplitOptions& options) override;
   Memory allocate_bytes(std::size_t bytes) override;
+  void note(std::string_view activity) override { engine_->note(activity); }
   void poll() override { engine_->turn(); }
   bool has_progress_thread() const override { return engine_->has_progress_thread(); }
   void abort(const std::string& reason) override;
@@ -37,9 +51,13 @@ class ScheduledCommunicator : public Communicator {
 
  protected:
   Work all_reduce_views(ConstView input, View output, const AllReduceOptions& options) override;
+  Work reduce_views(ConstView input, View output, const ReduceOptions& options) override;
   Work reduce_scatter_views(ConstView input, View output,
                             const ReduceScatterOptions& options) override;
   Work all_gather_views(ConstView input, View output, const AllGatherOptions& options) override;
+  Work gather_views(ConstView input, View output, const GatherOptions& options) override;
+  Work scatter_views(ConstView input, View output, const ScatterOptions& options) override;
+  Work all_to_all_views(ConstView input, View output, const AllToAllOptions& options) override;
   Work broadcast_view(View data, const BroadcastOptions& options) override;
   Work send_view(ConstView data, const SendOptions& options) override;
   Work recv_view(View data, const RecvOptions& options) override;
@@ -47,9 +65,27 @@ class ScheduledCommunicator : public Communicator {
  private:
   ScheduledCommunicator(std::shared_ptr<Engine> engine, Membership membership, Options options);
   Status share_windows();
+  std::unique_ptr<Communicator> make_group(std::uint64_t number, const std::vector<Rank>& ranks);
+
+  Group::Submission prepare(ConstView input, View output,
+                            const ReduceScatterOptions& options) const;
+  Group::Submission prepare(ConstView input, View output, const AllGatherOptions& options) const;
+  Mailbox::Message message_of(const Transfer& transfer,
+                              const std::optional<Duration>& timeout) const;
+
+  // An empty algorithm: the communicator's, or else the cheapest.
   Work submit(Group::Submission submission, const std::string& algorithm,
               const std::optional<Duration>& timeout);
-  Work submit_message(Group::Message message, const std::optional<Duration>& timeout);
+  Work submit_message(const Transfer& transfer, const std::optional<Duration>& timeout);
+  Work submit_list(const OperationDescriptor& head, std::span<const View> list, double factor,
+                   const std::string& algorithm, const std::optional<Duration>& timeout);
+  template <class AnyOptions>
+  Work submit_pairs(std::string_view operation, std::span<const ConstView> inputs,
+                    std::span<const View> outputs, const AnyOptions& options);
+  // With the engine's lock held.
+  Result<std::shared_ptr<Operation>> submit_locked(Group::Submission& submission,
+                                                   const std::string& algorithm);
+  static Work join(std::vector<std::shared_ptr<Operation>> parts);
   Deadline deadline(const std::optional<Duration>& timeout) const;
 
   std::shared_ptr<Engine> engine_;

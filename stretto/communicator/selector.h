@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <string_view>
-#include <utility>
+#include <vector>
 
 #include "stretto/base/operation.h"
 #include "stretto/base/status.h"
+#include "stretto/communicator/link_model.h"
 #include "stretto/schedule/algorithms.h"
 #include "stretto/schedule/cost.h"
 
@@ -24,21 +26,51 @@ struct Choice {
 };
 
 // Chooses algorithms. Every rank must choose alike, so the choice rests only on what all ranks
-// know: the operation, the number of ranks, and the kind of the group's links.
+// know: the operation, the ranks and their hosts, and the model of the links. Sizes are rounded up
+// to a power of two first, so that playing the candidates is rare.
 class Selector {
  public:
-  Selector(int rank_count, schedule::LinkCost link) : rank_count_(rank_count), link_(link) {}
+  // What a group looks like to a schedule.
+  struct Setting {
+    int rank_count = 1;
+    HostList hosts = {};
+    LinkModel links = {};
+  };
+  explicit Selector(Setting setting) : setting_(std::move(setting)) {}
 
   // The algorithm called `wanted`, or the cheapest that keeps the canonical order. `mapped`: all
-  // ranks of the group have mapped each other's windows. Fails with a list of what is possible.
-  Result<Choice> choose(const OperationDescriptor& operation, std::string_view wanted,
-                        bool mapped) const;
+  // ranks of the group have mapped each other's windows. `equal_chunks`: ranks have equal shares.
+  // Fails with a list of what is possible.
+  Result<Choice> choose(const OperationDescriptor& operation, std::string_view wanted, bool mapped,
+                        bool equal_chunks);
+
+  struct Candidate {
+    const schedule::Algorithm* algorithm = nullptr;
+    double seconds = 0;  // As the model predicts.
+  };
+  // The algorithms by messages among which it chooses, the cheapest first.
+  std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
+
+  const HostList& hosts() const { return setting_.hosts; }
+  const LinkModel& links() const { return setting_.links; }
+  void use_links(const LinkModel& links) {
+    setting_.links = links;
+    chosen_.clear();
+  }
 
  private:
-  const schedule::Algorithm* cheapest(const OperationDescriptor& operation) const;
+  struct Kind {
+    Collective collective;
+    int partial_scale;
+    bool equal_chunks;
+    std::size_t bytes;
+    friend auto operator<=>(const Kind&, const Kind&) = default;
+  };
+  static Kind kind_of(const OperationDescriptor& operation, bool equal_chunks);
+  const schedule::Algorithm* cheapest(const OperationDescriptor& operation, bool equal_chunks);
 
-  int rank_count_;
-  schedule::LinkCost link_;
+  Setting setting_;
+  std::map<Kind, const schedule::Algorithm*> chosen_;
 };
 
 }  // namespace stretto::communicator

@@ -3,7 +3,11 @@
 
 #include "stretto/communicator/threads.h"
 
+#include <unistd.h>
+
 #include <thread>
+
+#include <fmt/format.h>
 
 #include "stretto/communicator/scheduled_communicator.h"
 #include "stretto/transport/loopback/world.h"
@@ -14,9 +18,14 @@ namespace {
 Result<std::unique_ptr<Communicator>> make_rank(std::unique_ptr<transport::Endpoint> endpoint,
                                                 const ThreadRanksOptions& options) {
   auto engine = std::make_shared<communicator::Engine>(
-      std::move(endpoint), communicator::Engine::Options{.local_ranks = options.size});
+      std::move(endpoint),
+      communicator::Engine::Options{.local_ranks = options.size,
+                                    .identity = fmt::format("thread of pid {}", ::getpid())});
   return communicator::ScheduledCommunicator::make_world(
-      std::move(engine), {.timeout = options.timeout, .algorithm = options.algorithm});
+      std::move(engine),
+      {.timeout = options.timeout,
+       .algorithm = options.algorithm,
+       .group = {.segment_bytes = options.segment_bytes, .hosts = options.hosts}});
 }
 
 }  // namespace

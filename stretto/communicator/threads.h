@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -17,6 +18,11 @@ struct ThreadRanksOptions {
   Duration timeout = std::chrono::minutes(30);
   // Instead of the chosen algorithm, wherever it exists.
   std::string algorithm = {};
+  // Per rank, a number of the host it is taken to be on: what two-level algorithms go by. Empty:
+  // all on one. Changes no transport.
+  std::vector<std::int32_t> hosts = {};
+  // Bytes of a chunk that travel at a time; 0: chosen. Results do not depend on it.
+  std::size_t segment_bytes = 0;
 };
 
 // A job whose ranks are threads of this process: communicator r is for the thread of rank r. The

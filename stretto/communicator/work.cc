@@ -12,6 +12,7 @@ Work& Work::operator=(Work&& other) noexcept {
   Work ended(std::move(*this));  // Waits, as a destroyed Work does.
   operation_ = std::move(other.operation_);
   result_ = std::move(other.result_);
+  source_ = other.source_;
   return *this;
 }
 
@@ -22,12 +23,20 @@ Work::~Work() {
 
 bool Work::done() { return operation_ == nullptr || operation_->poll(); }
 
+void Work::finish(Status status) {
+  result_ = std::move(status);
+  if (result_.ok()) source_ = operation_->source();
+  operation_.reset();
+}
+
 Status Work::wait_status() {
-  if (operation_ != nullptr) {
-    result_ = operation_->wait(Deadline());
-    operation_.reset();
-  }
+  if (operation_ != nullptr) finish(operation_->wait(Deadline()));
   return result_;
+}
+
+std::optional<Status> Work::status() {
+  if (!done()) return std::nullopt;
+  return wait_status();
 }
 
 void Work::wait() { wait_status().or_throw(); }
@@ -39,6 +48,11 @@ void Work::wait_for(Duration timeout) {
     if (!operation_->poll()) return status.or_throw();
   }
   wait();
+}
+
+void Work::then(Continuation continuation) {
+  if (operation_ == nullptr) return continuation(result_);
+  operation_->then(std::move(continuation));
 }
 
 }  // namespace stretto

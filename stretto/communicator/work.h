@@ -3,12 +3,18 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 
 #include "stretto/base/clock.h"
+#include "stretto/base/id.h"
 #include "stretto/base/status.h"
 
 namespace stretto {
+
+// Told how an operation has ended.
+using Continuation = std::function<void(const Status&)>;
 
 namespace communicator {
 // What a Work refers to: implemented by each kind of communicator.
@@ -20,6 +26,10 @@ class Operation {
   // Blocks until the operation has ended or `deadline` has passed; the latter is a timeout, after
   // which the operation goes on (its own deadline still holds).
   virtual Status wait(Deadline deadline) = 0;
+  // See Work::then().
+  virtual void then(Continuation continuation) = 0;
+  // Of a receive that has ended well: whose message it was.
+  virtual std::optional<Rank> source() const { return std::nullopt; }
 };
 }  // namespace communicator
 
@@ -48,10 +58,24 @@ class [[nodiscard]] Work {
   Status wait_status();
   // Gives up waiting after `timeout` and throws Timeout; the operation goes on.
   void wait_for(Duration timeout);
+  // How the operation has ended, without blocking; nothing while it has not.
+  std::optional<Status> status();
+  // Of a receive that has ended well: the rank whose message it was.
+  std::optional<Rank> source() const { return source_; }
+
+  // Calls `continuation` once when the operation has ended, however it ended: at once on this
+  // thread if it has ended already, else on a thread that makes progress: one that waits for, polls
+  // or destroys a Work of the job, or stretto's own. No lock is held; it may submit operations, but
+  // should not wait, because that thread has others to serve. It must not throw. May be called
+  // several times, before wait().
+  void then(Continuation continuation);
 
  private:
+  void finish(Status status);
+
   std::shared_ptr<communicator::Operation> operation_;  // Null once done.
   Status result_;
+  std::optional<Rank> source_;
 };
 
 }  // namespace stretto

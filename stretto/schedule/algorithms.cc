@@ -6,17 +6,26 @@
 #include <array>
 
 #include "stretto/schedule/binomial_tree.h"
+#include "stretto/schedule/bruck.h"
 #include "stretto/schedule/direct.h"
 #include "stretto/schedule/direct_mapped.h"
+#include "stretto/schedule/double_binary_tree.h"
+#include "stretto/schedule/knomial.h"
+#include "stretto/schedule/pairwise.h"
 #include "stretto/schedule/recursive_doubling.h"
+#include "stretto/schedule/recursive_halving.h"
 #include "stretto/schedule/ring.h"
 #include "stretto/schedule/staged_mapped.h"
+#include "stretto/schedule/textbook_ring.h"
+#include "stretto/schedule/two_level.h"
 
 namespace stretto::schedule {
 namespace {
 
 using enum Collective;
 using enum Access;
+
+constexpr bool kEqualChunks = true;
 
 // clang-format off
 constexpr std::array kAlgorithms = {
@@ -27,6 +36,10 @@ constexpr std::array kAlgorithms = {
     Algorithm{2, "direct", reduce_scatter, messages, Order::canonical, direct_reduce_scatter},
     Algorithm{2, "direct", all_gather, messages, Order::none, direct_all_gather},
     Algorithm{2, "direct", broadcast, messages, Order::none, direct_broadcast},
+    Algorithm{2, "direct", reduce, messages, Order::canonical, direct_reduce},
+    Algorithm{2, "direct", gather, messages, Order::none, direct_gather},
+    Algorithm{2, "direct", scatter, messages, Order::none, direct_scatter},
+    Algorithm{2, "direct", barrier, messages, Order::none, direct_barrier},
     Algorithm{3, "recursive_doubling", all_reduce, messages, Order::canonical,
               recursive_doubling_all_reduce},
     Algorithm{3, "recursive_doubling", all_gather, messages, Order::none,
@@ -35,17 +48,52 @@ constexpr std::array kAlgorithms = {
     Algorithm{4, "binomial_tree", all_reduce, messages, Order::canonical,
               binomial_tree_all_reduce},
     Algorithm{4, "binomial_tree", broadcast, messages, Order::none, binomial_tree_broadcast},
+    Algorithm{4, "binomial_tree", reduce, messages, Order::canonical, binomial_tree_reduce},
+    Algorithm{4, "binomial_tree", gather, messages, Order::none, binomial_tree_gather},
+    Algorithm{4, "binomial_tree", scatter, messages, Order::none, binomial_tree_scatter},
+    Algorithm{4, "binomial_tree", barrier, messages, Order::none, binomial_tree_barrier},
     Algorithm{5, "direct_mapped", all_reduce, mapped, Order::canonical, direct_mapped_all_reduce},
     Algorithm{5, "direct_mapped", reduce_scatter, mapped, Order::canonical,
               direct_mapped_reduce_scatter},
     Algorithm{5, "direct_mapped", all_gather, mapped, Order::none, direct_mapped_all_gather},
     Algorithm{5, "direct_mapped", broadcast, mapped, Order::none, direct_mapped_broadcast},
+    Algorithm{5, "direct_mapped", reduce, mapped, Order::canonical, direct_mapped_reduce},
+    Algorithm{5, "direct_mapped", gather, mapped, Order::none, direct_mapped_gather},
+    Algorithm{5, "direct_mapped", scatter, mapped, Order::none, direct_mapped_scatter},
+    Algorithm{5, "direct_mapped", all_to_all, mapped, Order::none, direct_mapped_all_to_all,
+              kEqualChunks},
     Algorithm{5, "direct_mapped", barrier, mapped, Order::none, direct_mapped_barrier},
     Algorithm{6, "staged_mapped", all_reduce, mapped, Order::canonical, staged_mapped_all_reduce},
     Algorithm{6, "staged_mapped", reduce_scatter, mapped, Order::canonical,
               staged_mapped_reduce_scatter},
     Algorithm{6, "staged_mapped", all_gather, mapped, Order::none, staged_mapped_all_gather},
     Algorithm{6, "staged_mapped", broadcast, mapped, Order::none, staged_mapped_broadcast},
+    Algorithm{6, "staged_mapped", reduce, mapped, Order::canonical, staged_mapped_reduce},
+    Algorithm{6, "staged_mapped", gather, mapped, Order::none, staged_mapped_gather},
+    Algorithm{6, "staged_mapped", scatter, mapped, Order::none, staged_mapped_scatter},
+    Algorithm{6, "staged_mapped", all_to_all, mapped, Order::none, staged_mapped_all_to_all,
+              kEqualChunks},
+    Algorithm{7, "pairwise", all_to_all, messages, Order::none, pairwise_all_to_all},
+    Algorithm{8, "bruck", all_to_all, messages, Order::none, bruck_all_to_all, kEqualChunks},
+    Algorithm{9, "knomial", reduce, messages, Order::canonical, knomial_reduce},
+    Algorithm{9, "knomial", broadcast, messages, Order::none, knomial_broadcast},
+    Algorithm{8, "bruck", all_gather, messages, Order::none, bruck_all_gather},
+    Algorithm{10, "recursive_halving", all_reduce, messages, Order::canonical,
+              recursive_halving_all_reduce},
+    Algorithm{10, "recursive_halving", reduce_scatter, messages, Order::canonical,
+              recursive_halving_reduce_scatter},
+    Algorithm{11, "double_binary_tree", all_reduce, messages, Order::fixed,
+              double_binary_tree_all_reduce},
+    Algorithm{11, "double_binary_tree", reduce, messages, Order::fixed, double_binary_tree_reduce},
+    Algorithm{11, "double_binary_tree", broadcast, messages, Order::none,
+              double_binary_tree_broadcast},
+    Algorithm{12, "two_level", all_reduce, messages, Order::canonical, two_level_all_reduce},
+    Algorithm{12, "two_level", reduce_scatter, messages, Order::canonical,
+              two_level_reduce_scatter},
+    Algorithm{12, "two_level", all_gather, messages, Order::none, two_level_all_gather},
+    Algorithm{12, "two_level", broadcast, messages, Order::none, two_level_broadcast},
+    Algorithm{13, "textbook_ring", all_reduce, messages, Order::canonical,
+              textbook_ring_all_reduce},
 };
 // clang-format on
 

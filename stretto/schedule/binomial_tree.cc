@@ -9,21 +9,34 @@
 
 #include "stretto/schedule/builder.h"
 #include "stretto/schedule/canonical_tree.h"
+#include "stretto/schedule/tree_walk.h"
 
 namespace stretto::schedule {
 namespace {
 
-// The buffer goes down the tree from the root, which has it in `whole`, to everybody's output. The
-// largest subtree is served first, because it has the longest way to go.
-void hand_down(ScheduleBuilder& schedule, const Shape& shape, Slot whole) {
-  const Shape from_root{shape.root, shape.rank_count, shape.root};
-  const int place = neighbour(shape, -shape.root.value()).value();
-  for (const Split& split : splits_above(place, shape.rank_count)) {
-    if (place == split.middle) schedule.recv(neighbour(from_root, split.begin), output(0));
-    if (place == split.begin) {
-      schedule.send(place == 0 ? whole : output(0), neighbour(from_root, split.middle));
-    }
-  }
+constexpr std::int32_t kLevels = 1;  // Of the canonical tree, in one step.
+
+// Ranks on the tree are placed from the root on; the chunk of a place is that of its rank.
+class Placement {
+ public:
+  explicit Placement(const Shape& shape)
+      : from_root_{shape.root, shape.rank_count, shape.root},
+        place_(neighbour(shape, -shape.root.value()).value()) {}
+
+  int own() const { return place_; }
+  Rank rank_at(int place) const { return neighbour(from_root_, place); }
+  ChunkIndex chunk_of(int place) const { return shard_of(rank_at(place)); }
+  // Where this rank keeps, on its way, what belongs to a place below it.
+  Slot on_the_way(int place) const { return raw(place - place_ - 1, chunk_of(place)); }
+
+ private:
+  Shape from_root_;
+  int place_;
+};
+
+std::vector<Split> leaves_first(std::vector<Split> splits) {
+  std::ranges::reverse(splits);
+  return splits;
 }
 
 }  // namespace
@@ -45,22 +58,8 @@ Schedule binomial_tree_all_reduce(const Shape& shape) {
   ScheduleBuilder schedule(to_zero, {.algorithm = "binomial_tree",
                                      .collective = Collective::all_reduce,
                                      .order = Order::canonical});
-  if (shape.rank_count == 1) schedule.reduce({input(0)}, {output(0)}).completes();
-  Slot value = input(0);
-  std::vector<Split> splits = splits_above(shape.rank.value(), shape.rank_count);
-  std::ranges::reverse(splits);  // Leaves first.
-  for (const Split& split : splits) {
-    if (shape.rank == split.middle) schedule.send(value, split.begin);
-    if (shape.rank != split.begin) continue;
-    const bool leaf = split.end - split.middle == 1;
-    const Slot arrived = leaf ? schedule.unused_raw(0) : schedule.unused_partial(0);
-    schedule.recv(split.middle, arrived);
-    const bool whole = split.end - split.begin == shape.rank_count;
-    const Slot combined = whole ? output(0) : schedule.unused_partial(0);
-    schedule.reduce({value, arrived}, {combined}).completes(whole);
-    value = combined;
-  }
-  hand_down(schedule, to_zero, output(0));
+  climb_tree(schedule, to_zero, kLevels);
+  descend_tree(schedule, to_zero, kLevels, output(0));
   return std::move(schedule).build();
 }
 
@@ -79,8 +78,124 @@ Schedule binomial_tree_all_reduce(const Shape& shape) {
 Schedule binomial_tree_broadcast(const Shape& shape) {
   ScheduleBuilder schedule(shape,
                            {.algorithm = "binomial_tree", .collective = Collective::broadcast});
-  hand_down(schedule, shape, input(0));
+  descend_tree(schedule, shape, kLevels, input(0));
   if (shape.rank == shape.root) schedule.copy(input(0), output(0));
+  return std::move(schedule).build();
+}
+
+// Binomial tree reduce: partial values climb the canonical tree to whichever rank is root.
+//
+//   n = 6, root 3:   1 --> 0   2 --> 3   5 --> 4
+//                    0 --> 3
+//                    4 --> 3
+//
+//   steps           floor(log2 n), one more for some roots
+//   bytes per rank  every rank but the root sends the buffer once; the root receives it up to
+//                   ceil(log2 n) times
+//   scratch         two slots per child, raw or partial
+//   order           canonical
+//   choose it for   small buffers; for a large one it is quicker when all ranks reduce (direct)
+//   source          Thakur, Rabenseifner and Gropp, 2005; along the canonical tree for any root
+Schedule binomial_tree_reduce(const Shape& shape) {
+  ScheduleBuilder schedule(
+      shape,
+      {.algorithm = "binomial_tree", .collective = Collective::reduce, .order = Order::canonical});
+  climb_tree(schedule, shape, kLevels);
+  return std::move(schedule).build();
+}
+
+// Binomial tree gather: every rank hands on its own chunk and those of the ranks below it.
+//
+//   n = 6, root 0:   1 --> 0   3 --> 2   5 --> 4      a chunk each
+//                    2 --> 0   4 --> 0                two chunks each
+//
+//   steps           floor(log2 n), with a message per chunk
+//   bytes per rank  a rank sends what lies below it, at most half of the buffer; the root none
+//   scratch         a raw slot per rank below
+//   order           nothing is combined
+//   choose it for   links that are dear to open: the root talks to ceil(log2 n) others, not n-1
+//   source          Thakur, Rabenseifner and Gropp, 2005
+Schedule binomial_tree_gather(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "binomial_tree",
+                                   .collective = Collective::gather,
+                                   .chunk_count = shape.rank_count});
+  const Placement placement(shape);
+  const int own = placement.own();
+  const bool is_root = own == 0;
+  const auto collected = [&](int place) {
+    return is_root ? output(placement.chunk_of(place)) : placement.on_the_way(place);
+  };
+  if (is_root) schedule.copy(input(placement.chunk_of(own)), output(placement.chunk_of(own)));
+  for (const Split& split : leaves_first(splits_above(own, shape.rank_count))) {
+    for (int place = split.middle; place < split.end; ++place) {
+      if (own == split.begin) schedule.recv(placement.rank_at(split.middle), collected(place));
+      if (own == split.middle) {
+        const Slot slot = place == own ? input(placement.chunk_of(own)) : collected(place);
+        schedule.send(slot, placement.rank_at(split.begin));
+      }
+    }
+  }
+  return std::move(schedule).build();
+}
+
+// Binomial tree scatter: whoever has several ranks' chunks hands on half of them.
+//
+//   n = 6, root 0:   0 --> 4   0 --> 2                two chunks each
+//                    0 --> 1   2 --> 3   4 --> 5      a chunk each
+//
+//   steps           floor(log2 n), with a message per chunk
+//   bytes per rank  the root sends (n-1)/n of the buffer, others what lies below them
+//   scratch         a raw slot per rank below
+//   order           nothing is combined
+//   choose it for   links that are dear to open: the root talks to ceil(log2 n) others, not n-1
+//   source          Thakur, Rabenseifner and Gropp, 2005
+Schedule binomial_tree_scatter(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "binomial_tree",
+                                   .collective = Collective::scatter,
+                                   .chunk_count = shape.rank_count});
+  const Placement placement(shape);
+  const int own = placement.own();
+  const bool is_root = own == 0;
+  const auto handed = [&](int place) {
+    return is_root ? input(placement.chunk_of(place)) : placement.on_the_way(place);
+  };
+  for (const Split& split : splits_above(own, shape.rank_count)) {
+    for (int place = split.middle; place < split.end; ++place) {
+      if (own == split.middle) {
+        const Slot slot = place == own ? output(placement.chunk_of(own)) : handed(place);
+        schedule.recv(placement.rank_at(split.begin), slot);
+      }
+      if (own == split.begin) schedule.send(handed(place), placement.rank_at(split.middle));
+    }
+  }
+  if (is_root) schedule.copy(input(placement.chunk_of(own)), output(placement.chunk_of(own)));
+  return std::move(schedule).build();
+}
+
+// Binomial tree barrier: word that all have come climbs to rank 0, leave to go on comes down.
+//
+//   n = 4:   1 --> 0   3 --> 2      then down:  0 --> 2
+//            2 --> 0                            0 --> 1   2 --> 3      signals of no bytes
+//
+//   steps           2 floor(log2 n)
+//   bytes per rank  none
+//   scratch         none
+//   order           nothing is combined
+//   choose it for   many ranks, where few messages in all, 2(n-1), count more than few steps
+//   source          Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988
+//                   (tournament)
+Schedule binomial_tree_barrier(const Shape& shape) {
+  ScheduleBuilder schedule(
+      shape, {.algorithm = "binomial_tree", .collective = Collective::barrier, .chunk_count = 0});
+  const std::vector<Split> splits = splits_above(shape.rank.value(), shape.rank_count);
+  for (const Split& split : leaves_first(splits)) {
+    if (shape.rank == split.middle) schedule.send_signal(split.begin);
+    if (shape.rank == split.begin) schedule.recv_signal(split.middle);
+  }
+  for (const Split& split : splits) {
+    if (shape.rank == split.middle) schedule.recv_signal(split.begin);
+    if (shape.rank == split.begin) schedule.send_signal(split.middle);
+  }
   return std::move(schedule).build();
 }
 

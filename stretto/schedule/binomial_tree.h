@@ -10,5 +10,9 @@ namespace stretto::schedule {
 // What each does, what it costs and when to choose it: docs/algorithms.md and binomial_tree.cc.
 Schedule binomial_tree_all_reduce(const Shape& shape);
 Schedule binomial_tree_broadcast(const Shape& shape);
+Schedule binomial_tree_reduce(const Shape& shape);
+Schedule binomial_tree_gather(const Shape& shape);
+Schedule binomial_tree_scatter(const Shape& shape);
+Schedule binomial_tree_barrier(const Shape& shape);
 
 }  // namespace stretto::schedule

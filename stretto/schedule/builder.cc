@@ -53,6 +53,10 @@ void ScheduleBuilder::copy(Place source, Slot target) {
   add(StepKind::copy, {source}, {own(target)});
 }
 
+void ScheduleBuilder::copy(Slot source, Place target) {
+  add(StepKind::copy, {own(source)}, {target});
+}
+
 void ScheduleBuilder::sync() { add(StepKind::sync, {}, {}); }
 
 Schedule ScheduleBuilder::build() && { return std::move(schedule_); }

@@ -25,6 +25,11 @@ Rank neighbour(const Shape& shape, int distance);
 // The chunk that `rank` owns where every rank owns one.
 inline ChunkIndex shard_of(Rank rank) { return rank.value(); }
 
+// The chunk of an all_to_all that goes from one rank to another.
+inline ChunkIndex parcel(const Shape& shape, Rank from, Rank to) {
+  return from.value() * shape.rank_count + to.value();
+}
+
 // Collects the steps of one rank. It numbers the messages to and from each peer, counts the scratch
 // slots, and nothing else: whether the steps make sense is for verify() to say.
 //
@@ -65,6 +70,7 @@ class ScheduleBuilder {
   Added reduce(const std::vector<Place>& sources, const std::vector<Place>& targets);
   void copy(Slot source, Slot target);
   void copy(Place source, Slot target);
+  void copy(Slot source, Place target);
   void sync();
 
   // A scratch slot that no step has used.

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "stretto/base/check.h"
 #include "stretto/schedule/joint.h"
 
 namespace stretto::schedule {
@@ -30,7 +31,11 @@ class Simulation {
  public:
   Simulation(const JointSchedule& joint, const CostQuery& query, double segment_bytes,
              std::size_t segments)
-      : joint_(joint), link_(query.link), segments_(segments) {
+      : joint_(joint),
+        link_(query.link),
+        local_link_(query.local_link),
+        hosts_(query.hosts),
+        segments_(segments) {
     const auto& head = joint.schedules().front();
     at_once_ = head.access == Access::mapped ? 1 : 2;
     sync_seconds_ = link_.sync_seconds * std::ceil(std::log2(joint.schedules().size()));
@@ -42,6 +47,9 @@ class Simulation {
       } else {
         sync_number_.push_back(0);
       }
+    }
+    if (!hosts_.empty()) {
+      host_ports_.resize(static_cast<std::size_t>(std::ranges::max(hosts_)) + 1);
     }
     pending_.resize(segments * steps_.size());
     flags_.resize(pending_.size());
@@ -74,6 +82,12 @@ class Simulation {
         case What::arrived:
           meet(event.instance, event.seconds);
           break;
+        case What::leaves:
+          leave(event.instance, event.seconds);
+          break;
+        case What::entered:
+          enter(event.instance, event.seconds);
+          break;
       }
     }
     return ends_;
@@ -82,7 +96,8 @@ class Simulation {
  private:
   // Of a step in a segment: its number is segment * steps + step.
   using Instance = std::size_t;
-  enum class What { ended, ready, arrived };
+  // A message leaves the rank for the host's port, and enters the rank from it.
+  enum class What { ended, ready, arrived, leaves, entered };
   struct Event {
     double seconds;
     What what;
@@ -92,6 +107,10 @@ class Simulation {
     }
   };
   // Until when each of a rank's resources is taken.
+  struct Ports {
+    double out = 0;
+    double in = 0;
+  };
   struct Resources {
     double port_out = 0;
     double port_in = 0;
@@ -138,16 +157,9 @@ class Simulation {
     const StepCost& step = step_of(instance);
     Resources& rank = ranks_[step.rank];
     switch (step.kind) {
-      case StepKind::send: {
-        const double duration = link_.message_seconds + step.bytes * link_.seconds_per_byte;
-        const double sent = take(rank.port_out, now, duration);
-        const Instance receive = instance - instance % steps_.size() + step.partner;
-        const double first_byte =
-            sent - step.bytes * link_.seconds_per_byte + link_.latency_seconds;
-        events_.push({sent, What::ended, instance});
-        events_.push({first_byte, What::arrived, receive});
+      case StepKind::send:
+        send(instance, now);
         break;
-      }
       case StepKind::recv:
         meet(instance, now);
         break;
@@ -163,6 +175,43 @@ class Simulation {
     }
   }
 
+  bool stays_on_host(std::int32_t rank, std::int32_t other) const {
+    return !hosts_.empty() && hosts_[rank] == hosts_[other];
+  }
+  // Whether a step's message goes through the hosts' ports.
+  bool leaves_host(const StepCost& step) const {
+    return !hosts_.empty() && !stays_on_host(step.rank, steps_[step.partner].rank);
+  }
+  const LinkCost& link_of(const StepCost& step) const {
+    return stays_on_host(step.rank, steps_[step.partner].rank) ? local_link_ : link_;
+  }
+
+  void send(Instance instance, double now) {
+    const StepCost& step = step_of(instance);
+    const LinkCost& link = link_of(step);
+    double& port = ranks_[step.rank].port_out;
+    if (leaves_host(step)) {
+      events_.push({take(port, now, link.message_seconds), What::leaves, instance});
+      return;
+    }
+    const double transfer = step.bytes * link.seconds_per_byte;
+    sent(instance, take(port, now, link.message_seconds + transfer), transfer);
+  }
+
+  void leave(Instance instance, double now) {
+    const StepCost& step = step_of(instance);
+    const double transfer = step.bytes * link_.seconds_per_byte;
+    sent(instance, take(host_ports_[hosts_[step.rank]].out, now, transfer), transfer);
+  }
+
+  // The last byte has left; the first one did so a transfer earlier.
+  void sent(Instance instance, double now, double transfer) {
+    const StepCost& step = step_of(instance);
+    const Instance receive = instance - instance % steps_.size() + step.partner;
+    events_.push({now, What::ended, instance});
+    events_.push({now - transfer + link_of(step).latency_seconds, What::arrived, receive});
+  }
+
   // A receive goes on when it has been posted and the first byte has arrived.
   void meet(Instance receive, double now) {
     if (!flags_[receive]) {
@@ -170,8 +219,20 @@ class Simulation {
       return;
     }
     const StepCost& step = step_of(receive);
-    const double duration = link_.message_seconds + step.bytes * link_.seconds_per_byte;
+    const LinkCost& link = link_of(step);
+    const double transfer = step.bytes * link.seconds_per_byte;
+    if (leaves_host(step)) {
+      const double in = take(host_ports_[hosts_[step.rank]].in, now, transfer);
+      events_.push({in, What::entered, receive});
+      return;
+    }
+    const double duration = link.message_seconds + transfer;
     events_.push({take(ranks_[step.rank].port_in, now, duration), What::ended, receive});
+  }
+
+  void enter(Instance receive, double now) {
+    double& port = ranks_[step_of(receive).rank].port_in;
+    events_.push({take(port, now, link_.message_seconds), What::ended, receive});
   }
 
   void arrive(Instance instance, double now) {
@@ -198,6 +259,9 @@ class Simulation {
 
   const JointSchedule& joint_;
   LinkCost link_;
+  LinkCost local_link_;
+  std::span<const std::int32_t> hosts_;  // Per rank.
+  std::vector<Ports> host_ports_;        // Per host.
   std::size_t segments_;
   std::size_t at_once_ = 1;  // Segments that a rank works on.
   double sync_seconds_ = 0;
@@ -213,9 +277,17 @@ class Simulation {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
 
+// The longest input or output that a rank has consists of all chunks, or in an all_to_all of one
+// per rank.
+double chunk_bytes_of(const Schedule& schedule, const CostQuery& query) {
+  const bool personal = schedule.collective == Collective::all_to_all;
+  const int chunks = personal ? schedule.rank_count : std::max(schedule.chunk_count, 1);
+  return static_cast<double>(query.bytes) / chunks;
+}
+
 double seconds_of(const JointSchedule& joint, const CostQuery& query) {
   const int chunk_count = joint.schedules().front().chunk_count;
-  const double chunk_bytes = static_cast<double>(query.bytes) / std::max(chunk_count, 1);
+  const double chunk_bytes = chunk_bytes_of(joint.schedules().front(), query);
   const double segments =
       query.segment_bytes == 0 || chunk_count == 0
           ? 1.0
@@ -260,10 +332,11 @@ double sent_bytes(const Schedule& schedule, double chunk_bytes, int partial_scal
 
 Cost cost(std::span<const Schedule> schedules, const CostQuery& query) {
   if (schedules.empty()) return {};
+  STRETTO_CHECK(query.hosts.empty() || query.hosts.size() == schedules.size(),
+                "{} hosts of {} ranks", query.hosts.size(), schedules.size());
   const JointSchedule joint(schedules);
   Cost result{.seconds = seconds_of(joint, query), .steps = longest_path(joint)};
-  const int chunks = std::max(schedules.front().chunk_count, 1);
-  const double chunk_bytes = static_cast<double>(query.bytes) / chunks;
+  const double chunk_bytes = chunk_bytes_of(schedules.front(), query);
   for (const Schedule& schedule : schedules) {
     const double sent = std::round(sent_bytes(schedule, chunk_bytes, query.partial_scale));
     result.sent_bytes_max = std::max(result.sent_bytes_max, static_cast<std::size_t>(sent));
@@ -274,7 +347,7 @@ Cost cost(std::span<const Schedule> schedules, const CostQuery& query) {
 Cost cost(const Algorithm& algorithm, int rank_count, const CostQuery& query) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < rank_count; ++rank) {
-    schedules.push_back(algorithm.build({rank, rank_count, 0}));
+    schedules.push_back(algorithm.build({rank, rank_count, 0, query.hosts}));
   }
   return cost(schedules, query);
 }

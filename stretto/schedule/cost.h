@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "stretto/schedule/algorithms.h"
@@ -22,10 +23,17 @@ struct LinkCost {
 };
 
 struct CostQuery {
-  std::size_t bytes = 0;          // Of the whole buffer.
+  // Of the longest buffer that a rank has, be it its input or its output: of the whole output of an
+  // all_gather, of the root's output of a gather, of any rank's input of an all_to_all. Chunks are
+  // taken to be of one size.
+  std::size_t bytes = 0;
   std::size_t segment_bytes = 0;  // 0: one segment per chunk.
   int partial_scale = 1;  // Bytes of a partial value per byte of the dtype: 2 for f16 and bf16.
   LinkCost link = {};
+  // Of messages between ranks of one host, where `hosts` says which those are: as in Shape, and it
+  // must outlive the call. Reductions and syncs are priced by `link` wherever they are.
+  LinkCost local_link = {};
+  std::span<const std::int32_t> hosts = {};
 };
 
 struct Cost {
@@ -41,12 +49,14 @@ struct Cost {
 //
 // Every rank has one port out, one port in and one processor; each serves one step at a time, in
 // the order in which steps become ready. Steps wait for each other as dependencies() says. A
-// message costs 2 message_seconds + latency + bytes. It starts whether or not its receive has
+// message costs 2 message_seconds + latency + bytes. Where hosts are given, the ranks of a host
+// share one port out and one port in for the bytes of messages with other hosts; a rank's own ports
+// are then taken for message_seconds only. It starts whether or not its receive has
 // begun, and waits at the receiver. A rank works on at most two segments at once (one in mapped
 // schedules), as double buffering allows. The first eight segments are played; every further one
 // adds the average time between the ends of the last two, because a pipeline has settled by then.
 //
-// The schedules must pass verify().
+// The schedules must pass verify(), and be those for the query's hosts.
 Cost cost(std::span<const Schedule> schedules, const CostQuery& query);
 Cost cost(const Algorithm& algorithm, int rank_count, const CostQuery& query);
 

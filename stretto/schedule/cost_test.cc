@@ -97,6 +97,55 @@ TEST(Cost, DirectBroadcastSendsTheBufferOnce) {
   }
 }
 
+TEST(Cost, RootedTreesAreAsDeepAsTheirLongestBranch) {
+  for (int n = 2; n <= 64; ++n) {
+    for (const Collective collective :
+         {Collective::reduce, Collective::gather, Collective::scatter}) {
+      const Cost tree = price(collective, Access::messages, "binomial_tree", n);
+      EXPECT_EQ(tree.steps, floor_log2(n)) << name(collective) << " on " << n;
+    }
+    const int levels = ceil_log2(n);
+    for (const Collective collective : {Collective::reduce, Collective::broadcast}) {
+      const Cost tree = price(collective, Access::messages, "knomial", n);
+      EXPECT_LE(tree.steps, (levels + 1) / 2) << name(collective) << " on " << n;
+    }
+  }
+}
+
+TEST(Cost, GatherAndScatterMoveAChunkPerRankThroughTheRootsPort) {
+  for (const int n : {2, 3, 8, 20}) {
+    const double chunk = static_cast<double>(kBytes) / n;
+    const Cost gather = price(Collective::gather, Access::messages, "direct", n);
+    EXPECT_EQ(gather.steps, 1);
+    EXPECT_NEAR(static_cast<double>(gather.sent_bytes_max), chunk, 1);
+    const Cost scatter = price(Collective::scatter, Access::messages, "direct", n);
+    EXPECT_NEAR(static_cast<double>(scatter.sent_bytes_max), (n - 1) * chunk, 1);
+    const double port = (n - 1) * (kLink.message_seconds + chunk * kLink.seconds_per_byte);
+    const double seconds = port + kLink.message_seconds + kLink.latency_seconds;
+    EXPECT_NEAR(gather.seconds, seconds, 1e-12) << n;
+    EXPECT_NEAR(scatter.seconds, seconds, 1e-12) << n;
+  }
+}
+
+// The bytes are those of one rank's input; the n * n chunks are those of all.
+TEST(Cost, AnAllToAllHasOneChunkPerRankInEveryBuffer) {
+  for (const int n : {2, 4, 8, 20}) {
+    const double chunk = static_cast<double>(kBytes) / n;
+    const Cost pairwise = price(Collective::all_to_all, Access::messages, "pairwise", n);
+    EXPECT_NEAR(static_cast<double>(pairwise.sent_bytes_max), (n - 1) * chunk, 1);
+    const double port = (n - 1) * (kLink.message_seconds + chunk * kLink.seconds_per_byte);
+    EXPECT_NEAR(pairwise.seconds, port + kLink.message_seconds + kLink.latency_seconds, 1e-12);
+    const Cost bruck = price(Collective::all_to_all, Access::messages, "bruck", n);
+    EXPECT_LE(bruck.steps, ceil_log2(n));
+    if (std::has_single_bit(static_cast<unsigned>(n))) {
+      EXPECT_EQ(bruck.steps, ceil_log2(n));
+      EXPECT_EQ(bruck.sent_bytes_max, ceil_log2(n) * kBytes / 2);
+    }
+    const Cost staged = price(Collective::all_to_all, Access::mapped, "staged_mapped", n);
+    EXPECT_NEAR(static_cast<double>(staged.sent_bytes_max), (n - 1) * chunk, 1);
+  }
+}
+
 TEST(Cost, MappedStepsAreSyncsAndBytesOnOtherRanks) {
   const Cost direct = price(Collective::all_reduce, Access::mapped, "direct_mapped", 4);
   EXPECT_EQ(direct.steps, 2);
@@ -152,6 +201,16 @@ TEST(Cost, ABarrierHasNoSegments) {
   const Cost barrier = price(Collective::barrier, Access::messages, "recursive_doubling", 8,
                              {.bytes = kBytes, .segment_bytes = 1});
   EXPECT_NEAR(barrier.seconds, 3 * message_seconds(0), 1e-12);
+}
+
+TEST(Cost, AReduceOfFewBytesGoesUpATreeAndALongOneThroughAllRanks) {
+  auto seconds = [](const char* name, std::size_t bytes) {
+    return price(Collective::reduce, Access::messages, name, 64, {.bytes = bytes}).seconds;
+  };
+  EXPECT_LT(seconds("knomial", 64), seconds("binomial_tree", 64));
+  EXPECT_LT(seconds("binomial_tree", 64), seconds("direct", 64));
+  EXPECT_LT(seconds("direct", 1 << 24), seconds("binomial_tree", 1 << 24));
+  EXPECT_LT(seconds("binomial_tree", 1 << 24), seconds("knomial", 1 << 24));
 }
 
 // The reason why there is more than one algorithm.

@@ -12,5 +12,9 @@ Schedule direct_all_reduce(const Shape& shape);
 Schedule direct_reduce_scatter(const Shape& shape);
 Schedule direct_all_gather(const Shape& shape);
 Schedule direct_broadcast(const Shape& shape);
+Schedule direct_reduce(const Shape& shape);
+Schedule direct_gather(const Shape& shape);
+Schedule direct_scatter(const Shape& shape);
+Schedule direct_barrier(const Shape& shape);
 
 }  // namespace stretto::schedule

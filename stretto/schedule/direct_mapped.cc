@@ -132,4 +132,97 @@ Schedule direct_mapped_barrier(const Shape& shape) {
   return std::move(schedule).build();
 }
 
+// Direct mapped reduce: a chunk is reduced out of everybody's input into the root's output.
+//
+//   sync;  c:  input c of 0, 1, 2, ... --> output c of root;  sync
+//
+//   steps           2 syncs
+//   bytes per rank  reads the buffer once, (n-1)/n of it on other ranks, and writes 1/n to the root
+//   scratch         none
+//   order           canonical
+//   choose it for   all sizes, where every rank has mapped the callers' buffers of all others
+//   source          the one-sided form of direct_reduce
+Schedule direct_mapped_reduce(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
+                                   .collective = Collective::reduce,
+                                   .access = Access::mapped,
+                                   .order = Order::canonical,
+                                   .chunk_count = shape.rank_count});
+  const ChunkIndex own = shard_of(shape.rank);
+  schedule.sync();
+  schedule.reduce(of_all_ranks(shape, input(own)), {{shape.root, output(own)}}).completes();
+  schedule.sync();
+  return std::move(schedule).build();
+}
+
+// Direct mapped gather: everybody copies its chunk into the root's output.
+//
+//   sync;  r:  input r of r --> output r of root;  sync
+//
+//   steps           2 syncs
+//   bytes per rank  writes 1/n of the buffer on the root
+//   scratch         none
+//   order           nothing is combined
+//   choose it for   all sizes, where every rank has mapped the root's output
+//   source          the one-sided form of direct_gather
+Schedule direct_mapped_gather(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
+                                   .collective = Collective::gather,
+                                   .access = Access::mapped,
+                                   .chunk_count = shape.rank_count});
+  const ChunkIndex own = shard_of(shape.rank);
+  schedule.sync();
+  schedule.copy(input(own), Place{shape.root, output(own)});
+  schedule.sync();
+  return std::move(schedule).build();
+}
+
+// Direct mapped scatter: everybody copies its chunk out of the root's input.
+//
+//   sync;  r:  input r of root --> output r of r;  sync
+//
+//   steps           2 syncs
+//   bytes per rank  reads 1/n of the buffer on the root
+//   scratch         none
+//   order           nothing is combined
+//   choose it for   all sizes, where every rank has mapped the root's input
+//   source          the one-sided form of direct_scatter
+Schedule direct_mapped_scatter(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
+                                   .collective = Collective::scatter,
+                                   .access = Access::mapped,
+                                   .chunk_count = shape.rank_count});
+  const ChunkIndex own = shard_of(shape.rank);
+  schedule.sync();
+  schedule.copy(Place{shape.root, input(own)}, output(own));
+  schedule.sync();
+  return std::move(schedule).build();
+}
+
+// Direct mapped all-to-all: everybody copies what is meant for it out of everybody's input.
+//
+//   sync;  r:  what s has for r in its input --> output of r, for every s;  sync
+//
+//   steps           2 syncs
+//   bytes per rank  reads and writes the buffer once, reading (n-1)/n of it on other ranks
+//   scratch         none
+//   order           nothing is combined
+//   choose it for   all sizes, where every rank has mapped the callers' inputs of all others and
+//                   chunks are of one size: else a reader does not know where its chunk begins
+//   source          the one-sided form of pairwise_all_to_all
+Schedule direct_mapped_all_to_all(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
+                                   .collective = Collective::all_to_all,
+                                   .access = Access::mapped,
+                                   .chunk_count = shape.rank_count * shape.rank_count});
+  schedule.sync();
+  for (int distance = 0; distance < shape.rank_count; ++distance) {
+    const Rank from = neighbour(shape, distance);
+    const ChunkIndex chunk = parcel(shape, from, shape.rank);
+    schedule.copy(Place{from, input(chunk)}, output(chunk));
+  }
+  schedule.sync();
+  return std::move(schedule).build();
+}
+
 }  // namespace stretto::schedule

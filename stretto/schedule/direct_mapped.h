@@ -12,6 +12,10 @@ Schedule direct_mapped_all_reduce(const Shape& shape);
 Schedule direct_mapped_reduce_scatter(const Shape& shape);
 Schedule direct_mapped_all_gather(const Shape& shape);
 Schedule direct_mapped_broadcast(const Shape& shape);
+Schedule direct_mapped_reduce(const Shape& shape);
+Schedule direct_mapped_gather(const Shape& shape);
+Schedule direct_mapped_scatter(const Shape& shape);
+Schedule direct_mapped_all_to_all(const Shape& shape);
 Schedule direct_mapped_barrier(const Shape& shape);
 
 }  // namespace stretto::schedule

@@ -71,8 +71,10 @@ std::string count_of(std::int32_t count, std::string_view what) {
 std::string head(const Schedule& schedule) {
   std::string text =
       fmt::format("{} by {}", stretto::name(schedule.collective), schedule.algorithm);
-  if (schedule.collective == Collective::broadcast) {
-    text += fmt::format(" from {}", schedule.root.value());
+  if (has_root(schedule.collective)) {
+    const bool to_root =
+        schedule.collective == Collective::reduce || schedule.collective == Collective::gather;
+    text += fmt::format(" {} {}", to_root ? "to" : "from", schedule.root.value());
   }
   return text;
 }

@@ -93,6 +93,26 @@ TEST(Print, TheSameSlotOfConsecutiveRanksIsOneItem) {
             "reduce input c1 of 0-2 > output c1 of 0-2, completes");
 }
 
+TEST(Print, SaysWhereTheRootIs) {
+  const Algorithm* reduce = find_algorithm(Collective::reduce, Access::messages, "binomial_tree");
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < 6; ++rank) schedules.push_back(reduce->build({rank, 6, 3}));
+  EXPECT_EQ(print(schedules),
+            "reduce by binomial_tree to 3 on 6 ranks: messages, canonical order, 1 chunk, "
+            "1 raw slot, 1 partial slot\n"
+            "step 0   1>0 c0   2>3 c0   5>4 c0\n"
+            "step 1   0>3 partial c0   4>3 partial c0\n");
+  EXPECT_EQ(print(all_ranks(Collective::scatter, Access::mapped, "staged_mapped", 3)),
+            "scatter by staged_mapped from 0 on 3 ranks: mapped, no order, 3 chunks, 1 raw slot, "
+            "0 partial slots\n"
+            "  0  copy input c1 of 0 > raw 0 (c1) of 1\n"
+            "  0  copy input c2 of 0 > raw 0 (c2) of 2\n"
+            "sync\n"
+            "  0  copy input c0 of 0 > output c0 of 0\n"
+            "  1  copy raw 0 (c1) of 1 > output c1 of 1\n"
+            "  2  copy raw 0 (c2) of 2 > output c2 of 2\n");
+}
+
 // A schedule that is not right is what one most wants to look at.
 TEST(Print, MessagesThatCanNeverEndAreShown) {
   auto schedules = all_ranks(Collective::broadcast, Access::messages, "binomial_tree", 2);

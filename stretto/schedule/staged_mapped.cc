@@ -142,4 +142,125 @@ Schedule staged_mapped_broadcast(const Shape& shape) {
   return std::move(schedule).build();
 }
 
+// Staged mapped reduce: as staged_mapped_all_reduce, but only the root takes the results.
+//
+//   r:     input c --> raw c of r, for every c but r;                           sync
+//   c:     raw c of the others and own input c --> raw c of c, root: output;    sync
+//   root:  raw c of c --> output c of root, for every other c
+//
+//   steps           2 syncs
+//   bytes per rank  (n-1)/n of the buffer read on other ranks and as much staged; root twice that
+//   scratch         n raw slots
+//   order           canonical
+//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
+//   source          the one-sided form of direct_reduce
+Schedule staged_mapped_reduce(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
+                                   .collective = Collective::reduce,
+                                   .access = Access::mapped,
+                                   .order = Order::canonical,
+                                   .chunk_count = shape.rank_count});
+  const ChunkIndex own = shard_of(shape.rank);
+  const bool is_root = shape.rank == shape.root;
+  stage_input(schedule, shape);
+  schedule.sync();
+  const Place result{shape.rank, is_root ? output(own) : stage(own)};
+  schedule.reduce(contributions(shape), {result}).completes();
+  schedule.sync();
+  for (int distance = 1; is_root && distance < shape.rank_count; ++distance) {
+    const Rank from = neighbour(shape, distance);
+    schedule.copy(Place{from, stage(shard_of(from))}, output(shard_of(from)));
+  }
+  return std::move(schedule).build();
+}
+
+// Staged mapped gather: everybody lays out its chunk, the root copies them.
+//
+//   r:     input r --> raw 0 of r, for every r but root;   sync
+//   root:  raw 0 of c --> output c of root, for every other c
+//
+//   steps           1 sync
+//   bytes per rank  the root reads (n-1)/n of the buffer on other ranks, which stage 1/n each
+//   scratch         1 raw slot
+//   order           nothing is combined
+//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
+//   source          the one-sided form of direct_gather
+Schedule staged_mapped_gather(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
+                                   .collective = Collective::gather,
+                                   .access = Access::mapped,
+                                   .chunk_count = shape.rank_count});
+  const ChunkIndex own = shard_of(shape.rank);
+  const bool is_root = shape.rank == shape.root;
+  if (!is_root) schedule.copy(input(own), raw(0, own));
+  schedule.sync();
+  if (is_root) schedule.copy(input(own), output(own));
+  for (int distance = 1; is_root && distance < shape.rank_count; ++distance) {
+    const Rank from = neighbour(shape, distance);
+    schedule.copy(Place{from, raw(0, shard_of(from))}, output(shard_of(from)));
+  }
+  return std::move(schedule).build();
+}
+
+// Staged mapped scatter: the root lays out everybody's chunk where that rank will look for it.
+//
+//   root:  input c --> raw 0 of c, for every c but root;   sync
+//   r:     raw 0 of r --> output r of r
+//
+//   steps           1 sync
+//   bytes per rank  the root writes (n-1)/n of the buffer on other ranks
+//   scratch         1 raw slot: in the root's own memory it would be n-1, of all ranks alike
+//   order           nothing is combined
+//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
+//   source          the one-sided form of direct_scatter
+Schedule staged_mapped_scatter(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
+                                   .collective = Collective::scatter,
+                                   .access = Access::mapped,
+                                   .chunk_count = shape.rank_count});
+  const ChunkIndex own = shard_of(shape.rank);
+  const bool is_root = shape.rank == shape.root;
+  for (int distance = 1; is_root && distance < shape.rank_count; ++distance) {
+    const Rank to = neighbour(shape, distance);
+    schedule.copy(input(shard_of(to)), Place{to, raw(0, shard_of(to))});
+  }
+  schedule.sync();
+  schedule.copy(is_root ? input(own) : raw(0, own), output(own));
+  return std::move(schedule).build();
+}
+
+// Staged mapped all-to-all: everybody lays out what others are to get, and copies what it is to
+// get.
+//
+//   s:  what it has for d --> raw d of s, for every d but s;   sync
+//   d:  raw d of s --> output of d, for every s but d; its own straight from its input
+//
+//   steps           1 sync
+//   bytes per rank  (n-1)/n of the buffer read on other ranks, and as much staged
+//   scratch         n raw slots
+//   order           nothing is combined
+//   choose it for   all sizes, where ranks share memory, callers' buffers lie outside it and chunks
+//                   are of one size: else ranks would cut them into unequally many segments
+//   source          the one-sided form of pairwise_all_to_all
+Schedule staged_mapped_all_to_all(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
+                                   .collective = Collective::all_to_all,
+                                   .access = Access::mapped,
+                                   .chunk_count = shape.rank_count * shape.rank_count});
+  for (int distance = 1; distance < shape.rank_count; ++distance) {
+    const Rank to = neighbour(shape, distance);
+    const ChunkIndex chunk = parcel(shape, shape.rank, to);
+    schedule.copy(input(chunk), raw(to.value(), chunk));
+  }
+  schedule.sync();
+  const ChunkIndex own = parcel(shape, shape.rank, shape.rank);
+  schedule.copy(input(own), output(own));
+  for (int distance = 1; distance < shape.rank_count; ++distance) {
+    const Rank from = neighbour(shape, distance);
+    const ChunkIndex chunk = parcel(shape, from, shape.rank);
+    schedule.copy(Place{from, raw(shape.rank.value(), chunk)}, output(chunk));
+  }
+  return std::move(schedule).build();
+}
+
 }  // namespace stretto::schedule

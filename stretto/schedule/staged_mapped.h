@@ -12,5 +12,9 @@ Schedule staged_mapped_all_reduce(const Shape& shape);
 Schedule staged_mapped_reduce_scatter(const Shape& shape);
 Schedule staged_mapped_all_gather(const Shape& shape);
 Schedule staged_mapped_broadcast(const Shape& shape);
+Schedule staged_mapped_reduce(const Shape& shape);
+Schedule staged_mapped_gather(const Shape& shape);
+Schedule staged_mapped_scatter(const Shape& shape);
+Schedule staged_mapped_all_to_all(const Shape& shape);
 
 }  // namespace stretto::schedule

@@ -45,10 +45,12 @@ Status verify(std::span<const Schedule> schedules) {
                                          schedules.size() == 1 ? "" : "s"));
 }
 
-Status verify(const Algorithm& algorithm, int rank_count, Rank root) {
+Status verify(const Algorithm& algorithm, int rank_count, Rank root,
+              std::span<const std::int32_t> hosts) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < rank_count; ++rank) {
-    const Schedule& built = schedules.emplace_back(algorithm.build({rank, rank_count, root}));
+    const Schedule& built =
+        schedules.emplace_back(algorithm.build({rank, rank_count, root, hosts}));
     const bool as_listed = built.algorithm == algorithm.name &&
                            built.collective == algorithm.collective &&
                            built.access == algorithm.access && built.order == algorithm.order;

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "stretto/base/status.h"
@@ -21,7 +22,8 @@ namespace stretto::schedule {
 // output chunk 2 on rank 1 lacks rank 3".
 Status verify(std::span<const Schedule> schedules);
 
-// Builds all ranks' schedules of an algorithm and verifies them.
-Status verify(const Algorithm& algorithm, int rank_count, Rank root = 0);
+// Builds all ranks' schedules of an algorithm and verifies them. `hosts`: as in Shape.
+Status verify(const Algorithm& algorithm, int rank_count, Rank root = 0,
+              std::span<const std::int32_t> hosts = {});
 
 }  // namespace stretto::schedule

@@ -20,6 +20,7 @@ namespace {
 // Ranks that share memory see data without a system call; the descriptors of their links tell only
 // of doorbells, new regions and death, for which looking now and then is enough.
 constexpr unsigned kTurnsPerPoll = 256;
+constexpr std::chrono::milliseconds kDrainNap(10);
 constexpr std::uint64_t kWakeEvent = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
@@ -33,7 +34,8 @@ Result<std::unique_ptr<Endpoint>> Endpoint::create(Parts parts) {
 Endpoint::Endpoint(Parts parts)
     : rank_(parts.rank),
       memory_(std::move(parts.memory)),
-      sleep_flag_(std::move(parts.sleep_flag)) {
+      sleep_flag_(std::move(parts.sleep_flag)),
+      farewell_time_(parts.farewell_time) {
   if (memory_ == nullptr) memory_ = std::make_shared<PrivateMemory>();
   const std::size_t ranks = parts.links.size();
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -76,9 +78,39 @@ Endpoint::~Endpoint() {
   listener_ = nullptr;
   for (auto& peer : peers_) {
     if (peer == nullptr) continue;
-    peer->send_goodbye();
+    peer->leave();
     peer->flush();
   }
+  drain();
+}
+
+// Waits until what has been queued is in the links. Reads meanwhile: two ranks that leave at the
+// same time wait for each other's room.
+void Endpoint::drain() {
+  std::uint64_t written_before = 0;
+  Deadline deadline = Deadline::after(farewell_time_);
+  while (true) {
+    std::uint64_t written = 0;
+    bool left = false;
+    for (const auto& peer : peers_) {
+      if (peer == nullptr) continue;
+      written += peer->written_bytes();
+      left = left || peer->has_output();
+    }
+    if (written != written_before) deadline = Deadline::after(farewell_time_);
+    written_before = written;
+    if (!left || deadline.passed()) return;
+    begin_sleep();
+    // Not for long, since the room in a link of shared memory is told of once only.
+    if (!progress()) sleep(Deadline::after(kDrainNap));
+    end_sleep();
+  }
+}
+
+Transport::PeerStatus Endpoint::peer_status(Rank rank) const {
+  const Peer* of = peer(rank);
+  if (of == nullptr) return {};
+  return {.status = of->status(), .left = of->left()};
 }
 
 void Endpoint::send(Request& request) {
@@ -96,6 +128,11 @@ void Endpoint::recv(Request& request) {
   from->recv(request);
 }
 
+bool Endpoint::has_arrived(Rank rank, const MessageKey& key) const {
+  const Peer* from = peer(rank);
+  return from != nullptr && from->matcher().has_arrived(key);
+}
+
 Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
                                const OperationDescriptor& operation) const {
   for (const auto& peer : peers_) {
@@ -105,18 +142,38 @@ Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
   return {};
 }
 
-void Endpoint::forget(std::uint64_t group, const Status& reason) {
-  for (auto& peer : peers_) {
-    if (peer != nullptr) peer->forget(group, reason);
+void Endpoint::forget(std::uint64_t group, std::span<const Rank> members, const Status& reason) {
+  for (const Rank member : members) {
+    Peer* to = peer(member);
+    if (to == nullptr) continue;
+    to->forget(group, reason);
+    to->flush();
   }
 }
 
-void Endpoint::announce_abort(std::uint64_t group, const Status& reason) {
-  for (auto& peer : peers_) {
-    if (peer == nullptr) continue;
-    peer->send_abort(group, reason);
-    peer->flush();
+void Endpoint::announce_abort(std::uint64_t group, std::span<const Rank> members,
+                              const Status& reason) {
+  for (const Rank member : members) {
+    Peer* to = peer(member);
+    if (to == nullptr) continue;
+    to->send_abort(group, reason);
+    to->flush();
   }
+}
+
+void Endpoint::inquire(Rank rank, std::uint64_t group, std::uint32_t sequence) {
+  Peer* to = peer(rank);
+  if (to == nullptr) return;
+  to->inquire(group, sequence);
+  to->flush();
+}
+
+std::size_t Endpoint::half_forgotten_groups() const {
+  std::size_t count = 0;
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) count += peer->half_forgotten();
+  }
+  return count;
 }
 
 bool Endpoint::progress() {

@@ -34,21 +34,29 @@ class Endpoint : public Transport {
     std::vector<std::unique_ptr<Link>> links;
     std::shared_ptr<SharedMemory> memory;   // Null: PrivateMemory.
     std::unique_ptr<SleepFlag> sleep_flag;  // May be null.
+    // How long the end of the endpoint waits for a peer that takes nothing of its last words.
+    Duration farewell_time = std::chrono::seconds(1);
   };
   static Result<std::unique_ptr<Endpoint>> create(Parts parts);
-  // Says goodbye to all peers, without waiting for anyone.
+  // Says goodbye to all peers. What has been sent goes out first; this waits for peers that are
+  // there until the link has taken it, or has taken nothing for `farewell_time`. Requests that are
+  // not done by then stay so: their owners hear no more of them.
   ~Endpoint() override;
 
   Rank rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
   void set_listener(TransportListener* listener) override { listener_ = listener; }
 
+  PeerStatus peer_status(Rank peer) const override;
   void send(Request& request) override;
   void recv(Request& request) override;
+  bool has_arrived(Rank peer, const MessageKey& key) const override;
   Status find_conflict(std::uint64_t group, std::uint32_t sequence,
                        const OperationDescriptor& operation) const override;
-  void forget(std::uint64_t group, const Status& reason) override;
-  void announce_abort(std::uint64_t group, const Status& reason) override;
+  void forget(std::uint64_t group, std::span<const Rank> members, const Status& reason) override;
+  void announce_abort(std::uint64_t group, std::span<const Rank> members,
+                      const Status& reason) override;
+  void inquire(Rank peer, std::uint64_t group, std::uint32_t sequence) override;
 
   bool progress() override;
   void begin_sleep() override;
@@ -71,11 +79,15 @@ class Endpoint : public Transport {
 
   std::string link_name(Rank peer) const override;
 
+  // Per peer, the groups that one side has forgotten and the other has not: for tests.
+  std::size_t half_forgotten_groups() const;
+
  private:
   explicit Endpoint(Parts parts);
   Status open_poll();
   bool poll_descriptors();
-  Peer* peer(Rank rank) { return peers_[static_cast<std::size_t>(rank)].get(); }
+  void drain();
+  Peer* peer(Rank rank) const { return peers_[static_cast<std::size_t>(rank)].get(); }
 
   Rank rank_;
   TransportListener* listener_ = nullptr;
@@ -85,6 +97,7 @@ class Endpoint : public Transport {
   FileDescriptor poll_;
   FileDescriptor wake_event_;
   bool polls_always_ = false;  // Whether some link has its data behind a descriptor (tcp).
+  Duration farewell_time_;
   unsigned turns_ = 0;
   int sleepers_ = 0;
 };

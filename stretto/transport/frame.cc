@@ -36,11 +36,17 @@ Status check_size(FrameKind kind, std::uint64_t bytes) {
       case FrameKind::announce:
       case FrameKind::clear:
       case FrameKind::data:
-        return bytes > kEagerBytes && bytes < (std::uint64_t{1} << 48);
+        return bytes < (std::uint64_t{1} << 48);
       case FrameKind::abort:
         return bytes <= kAbortTextBytes;
+      case FrameKind::report:
+        return bytes <= kReportTextBytes;
       case FrameKind::goodbye:
+      case FrameKind::farewell:
+      case FrameKind::inquiry:
         return bytes == 0;
+      case FrameKind::credit:
+        return true;
     }
     return false;
   }();
@@ -73,7 +79,7 @@ Result<Frame> decode(const FrameHeader& header) {
     return status_of(StatusCode::protocol, "a frame begins with {:#010x}, not with \"STR1\"",
                      wire.magic);
   }
-  if (wire.kind < 1 || wire.kind > static_cast<std::uint32_t>(FrameKind::goodbye)) {
+  if (wire.kind < 1 || wire.kind > kFrameKindCount) {
     return status_of(StatusCode::protocol, "a frame is of unknown kind {}", wire.kind);
   }
   if (wire.reserved != 0) {
@@ -85,8 +91,7 @@ Result<Frame> decode(const FrameHeader& header) {
   // Read as numbers, since a value outside an enumeration must not become one.
   std::array<std::uint8_t, sizeof(OperationDescriptor)> raw;
   std::memcpy(raw.data(), &wire.operation, sizeof(raw));
-  if (raw[0] >= kCollectiveCount || raw[1] >= kReduceOpCount ||
-      !dtype_from_wire(raw[2])) {
+  if (raw[0] >= kCollectiveCount || raw[1] >= kReduceOpCount || !dtype_from_wire(raw[2])) {
     return status_of(StatusCode::protocol, "a frame names operation {}.{}.{}, which does not exist",
                      raw[0], raw[1], raw[2]);
   }

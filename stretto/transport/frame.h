@@ -16,16 +16,35 @@ namespace stretto::transport {
 // What a stream between two ranks consists of: a header of 64 bytes, then `payload_bytes` bytes.
 enum class FrameKind : std::uint8_t {
   message = 1,   // A message of at most kEagerBytes, with its bytes.
-  announce = 2,  // A larger message waits for its receive. No payload; `message_bytes` is its size.
-  clear = 3,     // The receive of a larger message has been posted. No payload.
-  data = 4,      // A larger message, after its clear, with its bytes.
+  announce = 2,  // A message waits for its receive: a larger one, or any once the receiver holds
+                 // kEarlyBytesMax. No payload; `message_bytes` is its size.
+  clear = 3,     // The receive of such a message has been posted. No payload.
+  data = 4,      // Such a message, after its clear, with its bytes.
   abort = 5,     // The sender has given up on key.group. Payload: the reason (kAbortTextBytes at
                  // most); key.sequence: the status code; key.segment: the rank at fault or kNoRank.
   goodbye = 6,   // The sender leaves in good order; the end of the stream follows.
+  farewell = 7,  // The sender has forgotten key.group: no message of it follows. No payload.
+  inquiry = 8,  // Where is the receiver, seen from operation key.sequence of key.group? No payload.
+  report = 9,   // The answer to an inquiry, with its key. Payload: text (kReportTextBytes at most).
+  credit = 10,  // The sender has let go of early messages. No payload; `message_bytes` is what all
+                // messages so far, less those that it still keeps, count for (early_cost_bytes()).
 };
+inline constexpr int kFrameKindCount = 10;
 
 inline constexpr std::size_t kAbortTextBytes = 2048;
+inline constexpr std::size_t kReportTextBytes = 512;
 inline constexpr std::uint32_t kNoRank = 0xffffffff;
+
+// What messages that nobody has asked for yet may cost a receiver, per peer. The sender keeps to
+// it: what is beyond waits with the sender, announced, so that a receiver can always read on and
+// hears of aborts and of the end however much has come early.
+inline constexpr std::uint64_t kEarlyBytesMax = 64 * 1024 * 1024;
+// Each message counts for this beside its bytes: small ones without end are no way round the limit.
+inline constexpr std::uint64_t kEarlyOverheadBytes = 256;
+
+constexpr std::uint64_t early_cost_bytes(std::uint64_t message_bytes) {
+  return message_bytes + kEarlyOverheadBytes;
+}
 
 struct Frame {
   FrameKind kind = FrameKind::message;
@@ -35,7 +54,9 @@ struct Frame {
 
   // How many bytes follow the header in the stream.
   std::uint64_t payload_bytes() const {
-    return kind == FrameKind::announce || kind == FrameKind::clear ? 0 : message_bytes;
+    const bool number_only =
+        kind == FrameKind::announce || kind == FrameKind::clear || kind == FrameKind::credit;
+    return number_only ? 0 : message_bytes;
   }
 };
 

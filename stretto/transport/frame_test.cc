@@ -45,11 +45,20 @@ TEST(FrameTest, ComesBackAsItWasForEveryKind) {
       {FrameKind::message, kEagerBytes},
       {FrameKind::announce, kEagerBytes + 1},
       {FrameKind::announce, (1ull << 48) - 1},
+      {FrameKind::announce, 0},
       {FrameKind::clear, kEagerBytes + 1},
+      {FrameKind::clear, 7},
       {FrameKind::data, kEagerBytes + 1},
+      {FrameKind::data, 0},
       {FrameKind::abort, 0},
       {FrameKind::abort, kAbortTextBytes},
-      {FrameKind::goodbye, 0}};
+      {FrameKind::goodbye, 0},
+      {FrameKind::farewell, 0},
+      {FrameKind::inquiry, 0},
+      {FrameKind::report, 0},
+      {FrameKind::report, kReportTextBytes},
+      {FrameKind::credit, 1},
+      {FrameKind::credit, ~0ull}};
   for (const auto& [kind, bytes] : cases) {
     const Frame frame = some_frame(kind, bytes);
     Result<Frame> decoded = decode(encode(frame));
@@ -58,7 +67,8 @@ TEST(FrameTest, ComesBackAsItWasForEveryKind) {
     EXPECT_EQ(decoded->key, frame.key);
     EXPECT_EQ(decoded->message_bytes, bytes);
     EXPECT_EQ(decoded->operation, frame.operation);
-    const bool header_only = kind == FrameKind::announce || kind == FrameKind::clear;
+    const bool header_only =
+        kind == FrameKind::announce || kind == FrameKind::clear || kind == FrameKind::credit;
     EXPECT_EQ(decoded->payload_bytes(), header_only ? 0 : bytes);
   }
 }
@@ -67,15 +77,14 @@ TEST(FrameTest, RefusesSizesThatTheKindCannotHave) {
   const std::vector<std::pair<FrameKind, std::uint64_t>> cases = {
       {FrameKind::message, kEagerBytes + 1},
       {FrameKind::message, ~0ull},
-      {FrameKind::announce, kEagerBytes},
       {FrameKind::announce, 1ull << 48},
-      {FrameKind::clear, kEagerBytes},
       {FrameKind::clear, 1ull << 48},
-      {FrameKind::data, 0},
-      {FrameKind::data, kEagerBytes},
       {FrameKind::data, 1ull << 48},
       {FrameKind::abort, kAbortTextBytes + 1},
-      {FrameKind::goodbye, 1}};
+      {FrameKind::goodbye, 1},
+      {FrameKind::farewell, 1},
+      {FrameKind::inquiry, 1},
+      {FrameKind::report, kReportTextBytes + 1}};
   for (const auto& [kind, bytes] : cases) {
     expect_refused(encode(some_frame(kind, bytes)), "claims");
   }
@@ -88,7 +97,7 @@ TEST(FrameTest, RefusesWhatIsNoFrame) {
   for (std::size_t byte = 0; byte < 4; ++byte) {
     expect_refused(with(good, byte, std::uint8_t{0xff}), "STR1");
   }
-  for (const std::uint32_t kind : {0u, 7u, 256u + 1u, 0xffffffffu}) {
+  for (const std::uint32_t kind : {0u, kFrameKindCount + 1u, 256u + 1u, 0xffffffffu}) {
     expect_refused(with(good, 4, kind), "unknown kind");
   }
   expect_refused(with(good, 28, std::uint32_t{1}), "reserved");

@@ -13,6 +13,8 @@ namespace {
 
 // A peer that announces receives for ever without a send to match is broken or hostile.
 constexpr std::size_t kClearsMax = 1 << 16;
+// Of a correct peer, each is a send in flight.
+constexpr std::size_t kAnnouncedMax = 1 << 18;
 
 bool agrees(const Request& request, const Frame& frame) {
   return request.operation == frame.operation && request.incoming.size() == frame.message_bytes;
@@ -28,12 +30,20 @@ std::vector<Matcher::Posted>::iterator Matcher::find_unannounced(const MessageKe
 }
 
 Matcher::Early& Matcher::keep(Early early) {
-  early_bytes_ += early.kept_bytes();
+  if (early.frame.kind == FrameKind::announce) {
+    ++announced_;
+  } else {
+    early_bytes_ += early_cost_bytes(early.bytes.size());
+  }
   return early_.emplace_back(std::move(early));
 }
 
 void Matcher::drop(Early& early) {
-  early_bytes_ -= early.kept_bytes();
+  if (early.frame.kind == FrameKind::announce) {
+    --announced_;
+  } else {
+    early_bytes_ -= early_cost_bytes(early.bytes.size());
+  }
   std::erase(ready_, &early);
   early_.remove_if([&](const Early& candidate) { return &candidate == &early; });
 }
@@ -42,8 +52,12 @@ void Matcher::drop(Early& early) {
 // the books are in order.
 bool Matcher::agree(Request& request, const Frame& frame) {
   if (agrees(request, frame)) return true;
-  end_request(request, mismatch_status(peer_, frame.operation, self_, request.operation,
-                                       request.key.sequence));
+  end_request(
+      request,
+      disagreement(
+          {.rank = peer_, .operation = frame.operation, .message_bytes = frame.message_bytes},
+          {.rank = self_, .operation = request.operation, .message_bytes = request.incoming.size()},
+          peer_, request.key.sequence));
   return false;
 }
 
@@ -82,6 +96,12 @@ bool Matcher::has_early(const MessageKey& key) const {
   });
 }
 
+bool Matcher::has_arrived(const MessageKey& key) const {
+  return std::any_of(early_.begin(), early_.end(), [&](const Early& early) {
+    return early.frame.key == key && early.complete && early.claimed_by == nullptr;
+  });
+}
+
 Request* Matcher::message_header(const Frame& frame, Early** early) {
   *early = nullptr;
   const auto found = find_unannounced(frame.key);
@@ -105,19 +125,26 @@ Request* Matcher::data_header(const Frame& frame) {
   return agree(*request, frame) ? request : nullptr;
 }
 
-bool Matcher::announced(const Frame& frame) {
+Result<Matcher::Announcement> Matcher::announced(const Frame& frame) {
   const auto found = find_unannounced(frame.key);
   if (found == receives_.end()) {
+    if (announced_ >= kAnnouncedMax) {
+      return status_of(StatusCode::protocol, "more than {} messages announced that nobody receives",
+                       kAnnouncedMax);
+    }
     keep(Early{.frame = frame, .bytes = {}, .complete = true});
-    return true;
+    return Announcement::early;
   }
-  // The receive's clear and this announcement have crossed: the data follows by itself.
   Request* request = found->request;
   found->announced = true;
-  if (agrees(*request, frame)) return false;
+  if (agrees(*request, frame)) {
+    // The clear of a large receive and this announcement have crossed: the data follows by itself.
+    const bool cleared = request->incoming.size() > kEagerBytes;
+    return cleared ? Announcement::settled : Announcement::clear;
+  }
   receives_.erase(found);
   agree(*request, frame);
-  return false;
+  return Announcement::settled;
 }
 
 bool Matcher::early_complete(Early& early) {
@@ -150,7 +177,7 @@ void Matcher::end_ready() {
   ending_ready_ = false;
 }
 
-bool Matcher::post_large_send(Request& request) {
+bool Matcher::post_waiting_send(Request& request) {
   const auto found = std::find(clears_.begin(), clears_.end(), request.key);
   if (found == clears_.end()) {
     waiting_sends_.push_back(&request);

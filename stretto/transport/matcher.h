@@ -27,9 +27,6 @@ class Matcher {
     Request* claimed_by =
         nullptr;            // The receive that takes the bytes as soon as they are complete.
     bool orphaned = false;  // Forgotten while its bytes were still coming.
-
-    // What it costs to keep, so that small messages without end are no way around a limit.
-    std::size_t kept_bytes() const { return sizeof(Early) + bytes.size(); }
   };
 
   explicit Matcher(Rank self, Rank peer) : self_(self), peer_(peer) {}
@@ -39,19 +36,27 @@ class Matcher {
   bool post_receive(Request& request);
   // Whether a message with this key, all of it, waits for a receive.
   bool has_early(const MessageKey& key) const;
+  // The same, or the peer has announced one.
+  bool has_arrived(const MessageKey& key) const;
   // A header has come. For message and data: the receive whose buffer takes the bytes, or null when
   // `early` (non-null afterwards) or nobody (a mismatch or a forgotten group: drop the bytes) does.
   Request* message_header(const Frame& frame, Early** early);
   Request* data_header(const Frame& frame);
-  // A large message waits for its receive. Returns whether none has been posted.
-  bool announced(const Frame& frame);
+  // A message waits for its receive. Fails with protocol if too many do.
+  enum class Announcement {
+    early,    // No receive has been posted.
+    settled,  // The receive has been announced already, or has just ended with mismatch.
+    clear,    // The peer must be told that the message may come.
+  };
+  Result<Announcement> announced(const Frame& frame);
   // All bytes of an early message have come. Returns whether it still has no receive.
   bool early_complete(Early& early);
 
-  // A large message wants to go; returns whether its receive has already been announced.
-  bool post_large_send(Request& request);
-  // The peer has posted a large receive. Returns the send that may go now, or null (then
-  // remembered).
+  // A message wants to go that has to wait for its receive; returns whether that has already been
+  // announced.
+  bool post_waiting_send(Request& request);
+  // The peer has posted the receive of such a message. Returns the send that may go now, or null
+  // (then remembered).
   Result<Request*> clear_arrived(const Frame& frame);
 
   // Ends receives and waiting sends of `group` with `reason`, drops its early messages.
@@ -62,13 +67,13 @@ class Matcher {
 
   Status find_conflict(std::uint64_t group, std::uint32_t sequence,
                        const OperationDescriptor& operation) const;
-  // What early messages cost to keep.
-  std::size_t early_bytes() const { return early_bytes_; }
+  // What the early messages count for; announced ones do not.
+  std::uint64_t early_bytes() const { return early_bytes_; }
 
  private:
   struct Posted {
     Request* request;
-    // Its large message waits at the peer for our clear: what else comes with this key is for
+    // Its message waits at the peer for our clear: what else comes with this key is for
     // others.
     bool announced = false;
   };
@@ -88,7 +93,8 @@ class Matcher {
   bool ending_ready_ = false;
   std::vector<Request*> waiting_sends_;
   std::vector<MessageKey> clears_;
-  std::size_t early_bytes_ = 0;
+  std::uint64_t early_bytes_ = 0;
+  std::size_t announced_ = 0;  // Of early_.
 };
 
 }  // namespace stretto::transport

@@ -43,6 +43,10 @@ class MatcherTest : public testing::Test {
   static Frame frame(FrameKind kind, std::size_t size, const MessageKey& key = kKey) {
     return {.kind = kind, .key = key, .message_bytes = size, .operation = {}};
   }
+  using Announcement = Matcher::Announcement;
+  Announcement announce(std::size_t size, const MessageKey& key = kKey) {
+    return matcher_.announced(frame(FrameKind::announce, size, key)).or_throw();
+  }
   // A message that finds no receive, with all its bytes.
   Matcher::Early& arrive_early(std::size_t size, std::byte fill, const MessageKey& key = kKey) {
     Matcher::Early* early = nullptr;
@@ -94,11 +98,13 @@ TEST_F(MatcherTest, ReceiveWhileTheBytesAreComing) {
 TEST_F(MatcherTest, LargeMessagesWaitForTheirReceive) {
   Request& first = receive(kLarge);
   EXPECT_TRUE(matcher_.post_receive(first)) << "the peer must be told";
-  EXPECT_FALSE(matcher_.announced(frame(FrameKind::announce, kLarge)));
+  EXPECT_EQ(announce(kLarge), Announcement::settled);
   EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), &first);
 
-  EXPECT_TRUE(matcher_.announced(frame(FrameKind::announce, kLarge)));
+  EXPECT_FALSE(matcher_.has_arrived(kKey));
+  EXPECT_EQ(announce(kLarge), Announcement::early);
   EXPECT_FALSE(matcher_.has_early(kKey)) << "its bytes are with the peer";
+  EXPECT_TRUE(matcher_.has_arrived(kKey)) << "a receive would take it";
   Request& second = receive(kLarge);
   EXPECT_TRUE(matcher_.post_receive(second));
   EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), &second);
@@ -106,14 +112,54 @@ TEST_F(MatcherTest, LargeMessagesWaitForTheirReceive) {
   EXPECT_EQ(matcher_.early_bytes(), 0u);
 }
 
+// Where the receiver holds so much already that the sender keeps it.
+TEST_F(MatcherTest, SmallMessagesMayWaitForTheirReceiveToo) {
+  Request& first = receive(10);
+  EXPECT_FALSE(matcher_.post_receive(first)) << "small ones come without being called";
+  EXPECT_EQ(announce(10), Announcement::clear);
+  EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, 10)), &first);
+
+  EXPECT_EQ(announce(10), Announcement::early);
+  Request& second = receive(10);
+  EXPECT_TRUE(matcher_.post_receive(second)) << "the peer must be told";
+  EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, 10)), &second);
+
+  EXPECT_EQ(announce(11), Announcement::early);
+  Request& wrong = receive(10);
+  EXPECT_FALSE(matcher_.post_receive(wrong));
+  EXPECT_EQ(wrong.status.code(), StatusCode::mismatch);
+  EXPECT_EQ(wrong.status.message().substr(0, 43), "rank 6 sent 11 bytes, rank 5 expects 10, bo");
+}
+
+TEST_F(MatcherTest, AMessageHasArrivedWhenAReceiveWouldTakeIt) {
+  EXPECT_FALSE(matcher_.has_arrived(kKey));
+  Matcher::Early& early = arrive_early(10, std::byte{7});
+  EXPECT_FALSE(matcher_.has_arrived(kKey)) << "not all of it is here";
+  matcher_.early_complete(early);
+  EXPECT_TRUE(matcher_.has_arrived(kKey));
+  MessageKey other = kKey;
+  ++other.message;
+  EXPECT_FALSE(matcher_.has_arrived(other));
+  matcher_.post_receive(receive(10));
+  EXPECT_FALSE(matcher_.has_arrived(kKey));
+}
+
+TEST_F(MatcherTest, AnnouncementsWithoutEndAreRefused) {
+  Status status;
+  for (std::uint32_t i = 0; status.ok() && i < 1'000'000; ++i) {
+    status = matcher_.announced(frame(FrameKind::announce, 10, {.message = i})).status();
+  }
+  EXPECT_EQ(status.code(), StatusCode::protocol);
+}
+
 TEST_F(MatcherTest, LargeSendsWaitForTheirClear) {
   Request first;
   Request second;
   first.key = second.key = kKey;
-  EXPECT_FALSE(matcher_.post_large_send(first));
+  EXPECT_FALSE(matcher_.post_waiting_send(first));
   EXPECT_EQ(matcher_.clear_arrived(frame(FrameKind::clear, kLarge)).or_throw(), &first);
   EXPECT_EQ(matcher_.clear_arrived(frame(FrameKind::clear, kLarge)).or_throw(), nullptr);
-  EXPECT_TRUE(matcher_.post_large_send(second)) << "its clear is here";
+  EXPECT_TRUE(matcher_.post_waiting_send(second)) << "its clear is here";
 }
 
 TEST_F(MatcherTest, EqualKeysAreServedInOrder) {
@@ -122,7 +168,7 @@ TEST_F(MatcherTest, EqualKeysAreServedInOrder) {
   matcher_.post_receive(large);
   matcher_.post_receive(small);
   // The large one was sent first, but its bytes come last.
-  matcher_.announced(frame(FrameKind::announce, kLarge));
+  announce(kLarge);
   Matcher::Early* early = nullptr;
   EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, 10), &early), &small);
   EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), &large);
@@ -163,7 +209,7 @@ TEST_F(MatcherTest, ForgettingConcernsOneGroup) {
   Request send;
   send.key = kKey;
   send.owner = &owner_;
-  matcher_.post_large_send(send);
+  matcher_.post_waiting_send(send);
   MessageKey unasked = kKey;
   unasked.message = 99;
   Matcher::Early& coming = arrive_early(10, std::byte{1}, unasked);
@@ -186,7 +232,7 @@ TEST_F(MatcherTest, ForgettingConcernsOneGroup) {
   EXPECT_FALSE(matcher_.early_complete(coming));
   EXPECT_EQ(matcher_.early_bytes(), 0u);
   send.key = cleared;
-  EXPECT_FALSE(matcher_.post_large_send(send)) << "the clear was forgotten as well";
+  EXPECT_FALSE(matcher_.post_waiting_send(send)) << "the clear was forgotten as well";
 }
 
 TEST_F(MatcherTest, LosingThePeerKeepsWhatItSent) {
@@ -195,7 +241,7 @@ TEST_F(MatcherTest, LosingThePeerKeepsWhatItSent) {
   MessageKey whole = kKey;
   whole.message = 99;
   matcher_.early_complete(arrive_early(3, std::byte{3}, whole));
-  matcher_.announced(frame(FrameKind::announce, kLarge, {.group = 1, .message = 50}));
+  announce(kLarge, {.group = 1, .message = 50});
   matcher_.lose(Status(StatusCode::peer_lost, "gone"));
   EXPECT_EQ(posted.status.code(), StatusCode::peer_lost);
   EXPECT_TRUE(matcher_.has_early(whole));

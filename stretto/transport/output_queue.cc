@@ -16,14 +16,17 @@ void end_request(Request& request, Status status) {
 
 void OutputQueue::push(const Frame& frame, ConstByteSpan payload) {
   Output output;
+  output.kind = frame.kind;
   output.header = encode(frame);
   output.owned.assign(payload.begin(), payload.end());
   output.payload = output.owned;
+  if (frame.kind == FrameKind::report) ++reports_;
   queue_.push(std::move(output));
 }
 
 void OutputQueue::push(const Frame& frame, Request& request) {
-  queue_.push(Output{.header = encode(frame),
+  queue_.push(Output{.kind = frame.kind,
+                     .header = encode(frame),
                      .payload = request.outgoing,
                      .owned = {},
                      .request = &request,
@@ -72,6 +75,7 @@ std::size_t OutputQueue::gather(std::span<ConstByteSpan> pieces) {
 }
 
 void OutputQueue::advance(std::size_t bytes) {
+  written_bytes_ += bytes;
   // The books first and the owners last, since these may push and forget.
   for (std::size_t i = 0; bytes > 0; ++i) {
     Output& output = queue_[i];
@@ -81,18 +85,27 @@ void OutputQueue::advance(std::size_t bytes) {
   }
   while (!queue_.empty() && queue_.front().sent_bytes == queue_.front().total_bytes()) {
     Request* request = queue_.front().request;
-    queue_.pop();
+    pop();
     if (request != nullptr) end_request(*request, Status());
   }
 }
 
-void OutputQueue::forget(std::uint64_t group, const Status& reason) {
+void OutputQueue::pop() {
+  if (queue_.front().kind == FrameKind::report) --reports_;
+  queue_.pop();
+}
+
+std::uint64_t OutputQueue::forget(std::uint64_t group, const Status& reason) {
+  std::uint64_t dropped_bytes = 0;
   for (std::size_t i = 0; i < queue_.size(); ++i) {
     Output& output = queue_[i];
     if (output.request == nullptr || output.group != group) continue;
     Request* request = std::exchange(output.request, nullptr);
     if (output.sent_bytes == 0) {
       output.dropped = true;
+      if (output.kind == FrameKind::message) {
+        dropped_bytes += early_cost_bytes(output.payload.size());
+      }
     } else {
       const std::size_t payload_sent =
           output.sent_bytes - std::min(output.sent_bytes, output.header.size());
@@ -103,12 +116,13 @@ void OutputQueue::forget(std::uint64_t group, const Status& reason) {
     }
     end_request(*request, reason);
   }
+  return dropped_bytes;
 }
 
 void OutputQueue::clear(const Status& reason) {
   while (!queue_.empty()) {
     Request* request = queue_.front().request;
-    queue_.pop();
+    pop();
     if (request != nullptr) end_request(*request, reason);
   }
 }

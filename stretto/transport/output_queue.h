@@ -21,19 +21,25 @@ class OutputQueue {
   void push(const Frame& frame, Request& request);
 
   bool empty() const { return queue_.empty(); }
+  // Bytes that have gone into the link so far.
+  std::uint64_t written_bytes() const { return written_bytes_; }
+  // Reports that still have to go.
+  int reports() const { return reports_; }
 
   // Writes as much as the link takes. Returns whether anything moved; ends requests. Their owners
   // may push and flush again: the outer call then writes what the inner one has left.
   Result<bool> flush(Link& link);
 
   // Forgets the requests of `group`: frames not begun are dropped, the rest of a frame that is half
-  // sent is copied, for the stream must stay whole. The requests end with `reason`.
-  void forget(std::uint64_t group, const Status& reason);
+  // sent is copied, for the stream must stay whole. The requests end with `reason`. Returns what
+  // the dropped messages would have counted for at the receiver.
+  std::uint64_t forget(std::uint64_t group, const Status& reason);
   // Drops everything: the link is no more. The requests end with `reason`.
   void clear(const Status& reason);
 
  private:
   struct Output {
+    FrameKind kind = FrameKind::message;
     FrameHeader header{};
     ConstByteSpan payload;
     std::vector<std::byte> owned;  // Holds `payload` where no request does.
@@ -48,8 +54,11 @@ class OutputQueue {
 
   std::size_t gather(std::span<ConstByteSpan> pieces);
   void advance(std::size_t bytes);
+  void pop();
 
   RingQueue<Output> queue_;
+  std::uint64_t written_bytes_ = 0;
+  int reports_ = 0;
   bool flushing_ = false;
 };
 

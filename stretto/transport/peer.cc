@@ -15,11 +15,19 @@ namespace {
 constexpr std::size_t kStagingBytes = 16 * 1024;
 // A payload at least this long is read straight to where it belongs.
 constexpr std::size_t kDirectBytes = 4 * 1024;
-// Above this, messages that nobody has asked for stay in the link, which then holds the sender
-// back.
-constexpr std::size_t kEarlyBytesMax = 64 * 1024 * 1024;
 // One peer that sends without end must not keep the others waiting.
 constexpr int kReadsPerTurn = 16;
+// How much a receiver lets go of before it says so: seldom enough to cost nothing, often enough
+// that a sender whose messages are taken as they come never comes near kEarlyBytesMax.
+constexpr std::uint64_t kCreditStepBytes = kEarlyBytesMax / 8;
+// Groups that a peer has forgotten and this rank has not. Far more than a program has.
+constexpr std::size_t kFarewellsMax = 1 << 16;
+// Of this rank, unanswered, and of the peer, answered but not sent. Older ones are given up.
+constexpr std::size_t kInquiriesMax = 64;
+
+std::uint32_t rank_number(const std::optional<Rank>& rank) {
+  return rank ? static_cast<std::uint32_t>(rank->value()) : kNoRank;
+}
 
 }  // namespace
 
@@ -39,9 +47,12 @@ void Peer::send(Request& request) {
               .key = request.key,
               .message_bytes = request.outgoing.size(),
               .operation = request.operation};
-  if (request.outgoing.size() <= kEagerBytes) {
+  const std::uint64_t sent_cost = sent_cost_ + early_cost_bytes(request.outgoing.size());
+  const bool fits = sent_cost - sent_credit_ <= kEarlyBytesMax;
+  if (request.outgoing.size() <= kEagerBytes && fits) {
+    sent_cost_ = sent_cost;
     output_.push(frame, request);
-  } else if (matcher_.post_large_send(request)) {
+  } else if (matcher_.post_waiting_send(request)) {
     frame.kind = FrameKind::data;
     output_.push(frame, request);
   } else {
@@ -56,50 +67,78 @@ void Peer::recv(Request& request) {
   if (given_up != forgotten_.end()) return end_request(request, given_up->second);
   // What a peer sent before it left counts as sent.
   if (!status_.ok() && !matcher_.has_early(request.key)) return end_request(request, status_);
-  if (!matcher_.post_receive(request)) return;
-  output_.push(Frame{.kind = FrameKind::clear,
-                     .key = request.key,
-                     .message_bytes = request.incoming.size(),
-                     .operation = request.operation});
+  if (matcher_.post_receive(request)) {
+    push_clear(request.key, request.incoming.size(), request.operation);
+  }
+}
+
+void Peer::push_clear(const MessageKey& key, std::uint64_t bytes,
+                      const OperationDescriptor& operation) {
+  output_.push(
+      Frame{.kind = FrameKind::clear, .key = key, .message_bytes = bytes, .operation = operation});
 }
 
 void Peer::forget(std::uint64_t group, const Status& reason) {
-  forgotten_.emplace(group, reason);
+  if (status_.ok() && !forgotten_.emplace(group, reason).second) return;
   if (target_request_ != nullptr && target_request_->key.group == group) {
     Request* request = std::exchange(target_request_, nullptr);
     target_ = {};
     end_request(*request, reason);
   }
-  output_.forget(group, reason);
+  sent_cost_ -= output_.forget(group, reason);
   matcher_.forget(group, reason);
+  std::erase_if(inquiries_, [&](const auto& inquiry) { return inquiry.first == group; });
+  if (!status_.ok()) return;
+  output_.push(Frame{.kind = FrameKind::farewell, .key = {.group = group}, .operation = {}});
+  // Nothing of the group can come any more: nothing has to be kept about it.
+  if (farewells_.erase(group) > 0) forgotten_.erase(group);
 }
 
 void Peer::send_abort(std::uint64_t group, const Status& reason) {
   if (!status_.ok()) return;
   const std::string_view text = reason.message().substr(0, kAbortTextBytes);
-  const Frame frame{
-      .kind = FrameKind::abort,
-      .key = {.group = group,
-              .sequence = static_cast<std::uint32_t>(reason.code()),
-              .segment =
-                  reason.rank() ? static_cast<std::uint32_t>(reason.rank()->value()) : kNoRank},
-      .message_bytes = text.size(),
-      .operation = {}};
+  const Frame frame{.kind = FrameKind::abort,
+                    .key = {.group = group,
+                            .sequence = static_cast<std::uint32_t>(reason.code()),
+                            .segment = rank_number(reason.rank())},
+                    .message_bytes = text.size(),
+                    .operation = {}};
   output_.push(frame, std::as_bytes(std::span(text)));
 }
 
-void Peer::send_goodbye() {
+void Peer::inquire(std::uint64_t group, std::uint32_t sequence) {
+  if (!status_.ok()) return;
+  const std::pair inquiry(group, sequence);
+  if (std::find(inquiries_.begin(), inquiries_.end(), inquiry) != inquiries_.end()) return;
+  if (inquiries_.size() >= kInquiriesMax) inquiries_.erase(inquiries_.begin());
+  inquiries_.push_back(inquiry);
+  output_.push(Frame{
+      .kind = FrameKind::inquiry, .key = {.group = group, .sequence = sequence}, .operation = {}});
+}
+
+void Peer::leave() {
+  leaving_ = true;
   if (status_.ok()) output_.push(Frame{.kind = FrameKind::goodbye, .key = {}, .operation = {}});
+}
+
+// Says how much of what came early has been taken since it was last said.
+void Peer::return_credit() {
+  const std::uint64_t taken = received_cost_ - matcher_.early_bytes();
+  if (taken - received_credit_ < kCreditStepBytes) return;
+  received_credit_ = taken;
+  output_.push(
+      Frame{.kind = FrameKind::credit, .key = {}, .message_bytes = taken, .operation = {}});
 }
 
 bool Peer::progress() {
   if (!status_.ok()) return false;
+  return_credit();
   const Result<bool> flushed = output_.flush(*link_);
   if (flushed.status().code() == StatusCode::protocol) lose(flushed.status());
   // A link that refuses bytes may still hold the peer's last words: reading decides what to say.
   bool moved = flushed.ok() && flushed.value();
   for (int turn = 0; turn < kReadsPerTurn && status_.ok() && link_->readable(); ++turn) {
-    if (matcher_.early_bytes() > kEarlyBytesMax || !read_some()) break;
+    if (!read_some()) break;
     moved = true;
   }
   return moved;
@@ -166,7 +205,15 @@ Status Peer::begin_frame(const Frame& frame) {
   target_ = {};
   target_request_ = nullptr;
   target_early_ = nullptr;
-  dropping_ = forgotten(frame);
+  if (frame.kind == FrameKind::message) {
+    // Every message counts until it is taken, also the one that nobody wants.
+    received_cost_ += early_cost_bytes(frame.message_bytes);
+    if (received_cost_ - received_credit_ > kEarlyBytesMax) {
+      return status_of(StatusCode::protocol, "more than {} bytes sent that nobody has asked for",
+                       kEarlyBytesMax);
+    }
+  }
+  dropping_ = unwanted(frame);
   if (dropping_) return {};
   switch (frame.kind) {
     case FrameKind::message:
@@ -179,36 +226,85 @@ Status Peer::begin_frame(const Frame& frame) {
       if (target_request_ != nullptr) target_ = target_request_->incoming;
       break;
     case FrameKind::abort:
-      abort_text_.resize(frame.message_bytes);
-      target_ = abort_text_;
+    case FrameKind::report:
+      text_.resize(frame.message_bytes);
+      target_ = text_;
       break;
-    case FrameKind::clear: {
-      Result<Request*> request = matcher_.clear_arrived(frame);
-      if (!request.ok()) return request.status();
-      if (*request == nullptr) break;
-      if ((*request)->outgoing.size() != frame.message_bytes) {
-        // The receiver will find out by the announcement and say so; this side only ends its part.
-        end_request(**request, mismatch_status(ranks_.peer, frame.operation, ranks_.self,
-                                               (*request)->operation, frame.key.sequence));
-        break;
-      }
-      output_.push(Frame{.kind = FrameKind::data,
-                         .key = (*request)->key,
-                         .message_bytes = (*request)->outgoing.size(),
-                         .operation = (*request)->operation},
-                   **request);
-      break;
-    }
+    case FrameKind::clear:
+      return clear_arrived(frame);
+    case FrameKind::farewell:
+      return farewell_arrived(frame.key.group);
+    case FrameKind::credit:
+      return credit_arrived(frame.message_bytes);
     case FrameKind::announce:
     case FrameKind::goodbye:
+    case FrameKind::inquiry:
       break;
   }
   return {};
 }
 
-bool Peer::forgotten(const Frame& frame) const {
-  const bool of_a_request = frame.kind != FrameKind::abort && frame.kind != FrameKind::goodbye;
-  return of_a_request && forgotten_.contains(frame.key.group);
+// Whether a frame is about something that this rank has no part in any more.
+bool Peer::unwanted(const Frame& frame) const {
+  switch (frame.kind) {
+    case FrameKind::message:
+    case FrameKind::announce:
+    case FrameKind::clear:
+    case FrameKind::data:
+    case FrameKind::abort:
+      return leaving_ || forgotten_.contains(frame.key.group);
+    case FrameKind::inquiry:
+    case FrameKind::report:
+      return leaving_;
+    case FrameKind::goodbye:
+    case FrameKind::farewell:
+    case FrameKind::credit:
+      return false;
+  }
+  return false;
+}
+
+Status Peer::clear_arrived(const Frame& frame) {
+  Result<Request*> found = matcher_.clear_arrived(frame);
+  if (!found.ok()) return found.status();
+  if (*found == nullptr) return {};
+  Request& request = **found;
+  if (request.outgoing.size() != frame.message_bytes) {
+    // The receiver will find out by the announcement and say so; this side only ends its part.
+    end_request(request, disagreement({.rank = ranks_.self,
+                                       .operation = request.operation,
+                                       .message_bytes = request.outgoing.size()},
+                                      {.rank = ranks_.peer,
+                                       .operation = frame.operation,
+                                       .message_bytes = frame.message_bytes},
+                                      ranks_.peer, frame.key.sequence));
+    return {};
+  }
+  output_.push(Frame{.kind = FrameKind::data,
+                     .key = request.key,
+                     .message_bytes = request.outgoing.size(),
+                     .operation = request.operation},
+               request);
+  return {};
+}
+
+Status Peer::farewell_arrived(std::uint64_t group) {
+  if (forgotten_.erase(group) > 0) return {};
+  if (farewells_.size() >= kFarewellsMax) {
+    return status_of(StatusCode::protocol, "more than {} groups forgotten that are in use here",
+                     kFarewellsMax);
+  }
+  farewells_.insert(group);
+  return {};
+}
+
+Status Peer::credit_arrived(std::uint64_t total_bytes) {
+  if (total_bytes < sent_credit_ || total_bytes > sent_cost_) {
+    return status_of(StatusCode::protocol, "credit for {} bytes, which is not between {} and {}",
+                     total_bytes, sent_credit_, sent_cost_);
+  }
+  sent_credit_ = total_bytes;
+  return {};
 }
 
 // The payload is complete: what the frame is about happens now.
@@ -219,11 +315,14 @@ void Peer::end_frame() {
   bool early = false;
   switch (frame_.kind) {
     case FrameKind::announce:
-      early = matcher_.announced(frame_);
+      early = announcement_arrived();
       break;
     case FrameKind::abort:
-      receive_abort();
-      return;
+      return abort_arrived();
+    case FrameKind::inquiry:
+      return answer_inquiry();
+    case FrameKind::report:
+      return report_arrived();
     case FrameKind::goodbye:
       said_goodbye_ = true;
       return;
@@ -239,16 +338,52 @@ void Peer::end_frame() {
   }
 }
 
-void Peer::receive_abort() {
+bool Peer::announcement_arrived() {
+  Result<Matcher::Announcement> announcement = matcher_.announced(frame_);
+  if (!announcement.ok()) {
+    lose(announcement.status());
+    return false;
+  }
+  if (*announcement == Matcher::Announcement::clear) {
+    push_clear(frame_.key, frame_.message_bytes, frame_.operation);
+  }
+  return *announcement == Matcher::Announcement::early;
+}
+
+std::string Peer::text() const {
+  return {reinterpret_cast<const char*>(text_.data()), text_.size()};
+}
+
+void Peer::answer_inquiry() {
+  // More inquiries than a correct peer leaves open find no answer, for it might never be read.
+  if (*listener_ == nullptr || output_.reports() >= static_cast<int>(kInquiriesMax)) return;
+  const MessageKey key{.group = frame_.key.group, .sequence = frame_.key.sequence};
+  std::string state = (*listener_)->describe_state(ranks_.peer, key.group, key.sequence);
+  state.resize(std::min(state.size(), kReportTextBytes));
+  output_.push(
+      Frame{.kind = FrameKind::report, .key = key, .message_bytes = state.size(), .operation = {}},
+      std::as_bytes(std::span(state)));
+}
+
+void Peer::report_arrived() {
+  const std::pair inquiry(frame_.key.group, frame_.key.sequence);
+  // Only what has been asked for, and once.
+  if (std::erase(inquiries_, inquiry) == 0 || *listener_ == nullptr) return;
+  std::string state = text();
+  const auto unprintable = [](char c) { return c < ' ' || c > '~'; };
+  std::replace_if(state.begin(), state.end(), unprintable, '?');
+  (*listener_)->state_reported(ranks_.peer, inquiry.first, inquiry.second, state);
+}
+
+void Peer::abort_arrived() {
   if (*listener_ == nullptr) return;
-  const std::string text(reinterpret_cast<const char*>(abort_text_.data()), abort_text_.size());
   const std::uint32_t code = frame_.key.sequence;
   const bool known = code > 0 && code <= static_cast<std::uint32_t>(StatusCode::internal);
   std::optional<Rank> culprit;
   if (frame_.key.segment < static_cast<std::uint32_t>(ranks_.count)) {
     culprit = static_cast<std::int32_t>(frame_.key.segment);
   }
-  const Status reason(known ? static_cast<StatusCode>(code) : StatusCode::aborted, text, culprit);
+  const Status reason(known ? static_cast<StatusCode>(code) : StatusCode::aborted, text(), culprit);
   (*listener_)->group_aborted(frame_.key.group, ranks_.peer, reason);
 }
 
@@ -262,6 +397,9 @@ void Peer::lose(const Status& reason) {
   status_ = Status(protocol ? StatusCode::protocol : StatusCode::peer_lost, text, ranks_.peer);
   if (Request* request = std::exchange(target_request_, nullptr)) end_request(*request, status_);
   target_ = {};
+  forgotten_.clear();
+  farewells_.clear();
+  inquiries_.clear();
   output_.clear(status_);
   matcher_.lose(status_);
   if (*listener_ == nullptr) return;

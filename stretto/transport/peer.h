@@ -5,6 +5,9 @@
 
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/transport/frame.h"
@@ -30,12 +33,16 @@ class Peer {
   const Link& link() const { return *link_; }
   // Why the peer is lost; ok while it is not.
   const Status& status() const { return status_; }
+  // Whether it is lost because it has left in good order.
+  bool left() const { return !status_.ok() && said_goodbye_; }
 
   void send(Request& request);
   void recv(Request& request);
   void forget(std::uint64_t group, const Status& reason);
   void send_abort(std::uint64_t group, const Status& reason);
-  void send_goodbye();
+  void inquire(std::uint64_t group, std::uint32_t sequence);
+  // Says goodbye: from now on only what is in the queue goes out, and what comes is dropped.
+  void leave();
 
   // Reads and writes what can be moved now. Returns whether anything was. Not to be called by those
   // who are told of something: the parser is then in the middle of its bytes.
@@ -43,16 +50,31 @@ class Peer {
   // Only writes; anyone may call it at any time. A failure shows in the next progress().
   void flush();
   bool has_output() const { return !output_.empty(); }
+  std::uint64_t written_bytes() const { return output_.written_bytes(); }
 
   const Matcher& matcher() const { return matcher_; }
+  // Groups that one of the two sides has forgotten and the other, as far as is known here, has not.
+  std::size_t half_forgotten() const { return forgotten_.size() + farewells_.size(); }
 
  private:
   bool read_some();
   std::size_t consume(ConstByteSpan bytes);
   Status begin_frame(const Frame& frame);
   void end_frame();
-  void receive_abort();
-  bool forgotten(const Frame& frame) const;
+  // What frames are about; they return a failure if no correct peer sends such a frame now.
+  Status begin_message(const Frame& frame);
+  Status clear_arrived(const Frame& frame);
+  Status farewell_arrived(std::uint64_t group);
+  Status credit_arrived(std::uint64_t total_bytes);
+  // Returns whether the message came early.
+  bool announcement_arrived();
+  void abort_arrived();
+  void answer_inquiry();
+  void report_arrived();
+  std::string text() const;
+  bool unwanted(const Frame& frame) const;
+  void push_clear(const MessageKey& key, std::uint64_t bytes, const OperationDescriptor& operation);
+  void return_credit();
   // Ends everything that concerns this peer; told to the listener once.
   void lose(const Status& reason);
 
@@ -62,7 +84,18 @@ class Peer {
   Status status_;
   OutputQueue output_;
   Matcher matcher_;
-  std::map<std::uint64_t, Status> forgotten_;  // Groups given up, and why.
+  // Groups given up here, and why, until the peer has forgotten them, too; and groups that the peer
+  // has forgotten before this rank.
+  std::map<std::uint64_t, Status> forgotten_;
+  std::set<std::uint64_t> farewells_;
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> inquiries_;  // Not answered yet.
+
+  // What all messages ever sent and received count for (early_cost_bytes), and how much of it the
+  // receiver has given back.
+  std::uint64_t sent_cost_ = 0;
+  std::uint64_t sent_credit_ = 0;
+  std::uint64_t received_cost_ = 0;
+  std::uint64_t received_credit_ = 0;
 
   // The parser: header bytes, then payload bytes into `target_` (or nowhere).
   std::vector<std::byte> staging_;  // What has been read ahead of the parser.
@@ -75,9 +108,10 @@ class Peer {
   ByteSpan target_;                         // Where the rest of the payload goes; empty: dropped.
   Request* target_request_ = nullptr;       // Done when the payload is complete.
   Matcher::Early* target_early_ = nullptr;  // Or this.
-  bool dropping_ = false;                   // Whether the frame belongs to a forgotten group.
-  std::vector<std::byte> abort_text_;
+  bool dropping_ = false;                   // Whether the frame is about nothing of interest.
+  std::vector<std::byte> text_;             // Of an abort or a report.
   bool said_goodbye_ = false;
+  bool leaving_ = false;
 };
 
 }  // namespace stretto::transport

@@ -57,9 +57,11 @@ class Harness : private RequestOwner, private TransportListener {
     link_->ended = true;
     link_->read_max_bytes = static_cast<std::size_t>(-1);
     for (int turn = 0; turn < 10000 && peer_->status().ok(); ++turn) peer_->progress();
-    // Too much that nobody has asked for holds the rest back; that is the only excuse.
-    if (peer_->status().ok() && peer_->matcher().early_bytes() < (1u << 20)) std::abort();
-    if (!peer_->status().ok() && (!open_.empty() || told_lost_ != 1)) std::abort();
+    // However much has come that nobody has asked for, the end of the peer is noticed.
+    if (peer_->status().ok() || !open_.empty() || told_lost_ != 1) std::abort();
+    if (peer_->half_forgotten() != 0 || peer_->matcher().early_bytes() > kEarlyBytesMax) {
+      std::abort();
+    }
   }
 
  private:
@@ -69,7 +71,7 @@ class Harness : private RequestOwner, private TransportListener {
   };
 
   void act() {
-    switch (input_.below(8)) {
+    switch (input_.below(9)) {
       case 0:
         return feed_noise();
       case 1:
@@ -82,6 +84,8 @@ class Harness : private RequestOwner, private TransportListener {
         return post(false);
       case 6:
         return peer_->forget(input_.below(4), {stretto::StatusCode::aborted, "enough"});
+      case 7:
+        return peer_->inquire(input_.below(4), 0);
       default:
         link_->read_max_bytes = 1 + input_.byte() * 257u;
         link_->room_bytes = input_.byte() * 1000u;
@@ -96,7 +100,7 @@ class Harness : private RequestOwner, private TransportListener {
   }
 
   void feed_frame() {
-    const Frame frame{.kind = static_cast<FrameKind>(1 + input_.below(6)),
+    const Frame frame{.kind = static_cast<FrameKind>(1 + input_.below(kFrameKindCount)),
                       .key = key(),
                       .message_bytes = input_.message_bytes(),
                       .operation = {.count = input_.below(8) == 0 ? 1u : 0u}};
@@ -139,6 +143,15 @@ class Harness : private RequestOwner, private TransportListener {
   }
   void group_aborted(std::uint64_t group, stretto::Rank, const stretto::Status& reason) override {
     if (input_.below(2) == 0) peer_->forget(group, reason);
+  }
+  std::string describe_state(stretto::Rank, std::uint64_t, std::uint32_t) override {
+    return std::string(input_.byte() * 7u, 'x');
+  }
+  void state_reported(stretto::Rank, std::uint64_t, std::uint32_t,
+                      const std::string& text) override {
+    for (const char c : text) {
+      if (c < ' ' || c > '~') std::abort();
+    }
   }
 
   Input input_;

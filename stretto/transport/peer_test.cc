@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <list>
 #include <string>
 
 #include "stretto/transport/fake_link.h"
@@ -41,6 +43,37 @@ class PeerTest : public testing::Test, public RequestOwner, public TransportList
          0);
     link_->feed(std::as_bytes(std::span(text)));
   }
+  void feed_credit(std::uint64_t bytes) {
+    feed({.kind = FrameKind::credit, .key = {}, .message_bytes = bytes, .operation = {}}, 0);
+  }
+  void feed_farewell(std::uint64_t group) {
+    feed({.kind = FrameKind::farewell, .key = {.group = group}, .operation = {}}, 0);
+  }
+  void feed_inquiry(std::uint64_t group, std::uint32_t sequence) {
+    feed({.kind = FrameKind::inquiry,
+          .key = {.group = group, .sequence = sequence},
+          .operation = {}},
+         0);
+  }
+  void feed_report(std::uint64_t group, std::uint32_t sequence, std::string_view text) {
+    feed({.kind = FrameKind::report,
+          .key = {.group = group, .sequence = sequence},
+          .message_bytes = text.size(),
+          .operation = {}},
+         0);
+    link_->feed(std::as_bytes(std::span(text)));
+  }
+  // What has been written to the link, whole frames.
+  std::vector<Frame> sent_frames() const {
+    std::vector<Frame> frames;
+    for (std::size_t at = 0; at < link_->written.size();) {
+      FrameHeader header;
+      std::copy_n(link_->written.begin() + static_cast<long>(at), header.size(), header.begin());
+      frames.push_back(decode(header).or_throw());
+      at += header.size() + frames.back().payload_bytes();
+    }
+    return frames;
+  }
   void progress() {
     while (peer_->progress()) continue;
   }
@@ -62,6 +95,13 @@ class PeerTest : public testing::Test, public RequestOwner, public TransportList
   void group_aborted(std::uint64_t, Rank, const Status& reason) override {
     aborted_.push_back(reason);
   }
+  std::string describe_state(Rank, std::uint64_t group, std::uint32_t sequence) override {
+    asked_.emplace_back(group, sequence);
+    return state_;
+  }
+  void state_reported(Rank, std::uint64_t, std::uint32_t, const std::string& text) override {
+    reports_.push_back(text);
+  }
 
   TransportListener* listener_ = this;
   FakeLink* link_ = nullptr;
@@ -73,6 +113,10 @@ class PeerTest : public testing::Test, public RequestOwner, public TransportList
   std::vector<Status> left_;
   std::vector<MessageKey> early_;
   std::vector<Status> aborted_;
+  using Inquiry = std::pair<std::uint64_t, std::uint32_t>;
+  std::vector<Inquiry> asked_;
+  std::string state_;
+  std::vector<std::string> reports_;
 };
 
 TEST_F(PeerTest, ParsesHoweverTheBytesAreCut) {
@@ -120,7 +164,10 @@ TEST_F(PeerTest, ForgetsAMessageWhoseBytesAreComing) {
 TEST_F(PeerTest, KeepsNothingForAForgottenGroup) {
   peer_->forget(1, Status(StatusCode::aborted, "enough"));
   // More than a peer may leave here unasked.
-  for (int i = 0; i < 1200; ++i) feed_message(kKey, 60000);
+  for (int i = 0; i < 1200; ++i) {
+    feed_message(kKey, 60000);
+    progress();
+  }
   const Frame announcement{
       .kind = FrameKind::announce, .key = kKey, .message_bytes = kLarge, .operation = {}};
   Frame clear = announcement;
@@ -132,17 +179,224 @@ TEST_F(PeerTest, KeepsNothingForAForgottenGroup) {
   EXPECT_TRUE(peer_->status().ok()) << peer_->status().message();
 }
 
-TEST_F(PeerTest, HoldsBackWhoSendsWhatNobodyAsksFor) {
-  for (std::uint32_t i = 0; i < 1500; ++i) feed_message({.group = 1, .message = i}, kEagerBytes);
+TEST_F(PeerTest, WhoSendsMoreThanTheLimitThatNobodyAsksForBreaksTheProtocol) {
+  const std::size_t most = kEarlyBytesMax / early_cost_bytes(kEagerBytes);
+  for (std::uint32_t i = 0; i < most; ++i) feed_message({.group = 1, .message = i}, kEagerBytes);
   progress();
-  EXPECT_LT(early_.size(), 1200u);
-  EXPECT_TRUE(link_->readable());
-  for (std::uint32_t i = 0; i < 1500; ++i) {
-    receive({.group = 1, .message = i}, kEagerBytes);
+  EXPECT_TRUE(peer_->status().ok());
+  feed_message({.group = 1, .message = 9999}, kEagerBytes);
+  progress();
+  EXPECT_EQ(peer_->status().code(), StatusCode::protocol);
+}
+
+TEST_F(PeerTest, GivesCreditForWhatIsTaken) {
+  std::uint64_t credit = 0;
+  for (std::uint32_t i = 0; i < 3000; ++i) {
+    if (i % 2 == 0) receive({.group = 1, .message = i}, kEagerBytes);
+    feed_message({.group = 1, .message = i}, kEagerBytes);
+    progress();
+    if (i % 2 == 1) receive({.group = 1, .message = i}, kEagerBytes);
     progress();
     ASSERT_TRUE(request_.done && request_.status.ok()) << i;
   }
-  EXPECT_FALSE(link_->readable());
+  const std::vector<Frame> frames = sent_frames();
+  for (const Frame& frame : frames) {
+    ASSERT_EQ(frame.kind, FrameKind::credit);
+    EXPECT_GT(frame.message_bytes, credit);
+    credit = frame.message_bytes;
+  }
+  EXPECT_GT(credit, 2 * kEarlyBytesMax);
+  EXPECT_LE(credit, 3000 * early_cost_bytes(kEagerBytes));
+  EXPECT_LT(frames.size(), 40u);
+}
+
+TEST_F(PeerTest, MessagesOfForgottenGroupsAreCreditedToo) {
+  peer_->forget(1, Status(StatusCode::aborted, "enough"));
+  for (std::uint32_t i = 0; i < 3000; ++i) {
+    feed_message({.group = 1, .message = i}, kEagerBytes);
+    progress();
+  }
+  EXPECT_TRUE(peer_->status().ok()) << peer_->status().message();
+}
+
+TEST_F(PeerTest, KeepsToTheLimitAsASender) {
+  const std::vector<std::byte> bytes(kEagerBytes);
+  std::list<Request> requests;
+  const auto send = [&] {
+    Request& request = requests.emplace_back();
+    request.key = {.group = 1, .message = static_cast<std::uint32_t>(requests.size())};
+    request.outgoing = bytes;
+    peer_->send(request);
+    progress();
+    return request.done;
+  };
+  const std::size_t most = kEarlyBytesMax / early_cost_bytes(kEagerBytes);
+  for (std::size_t i = 0; i < most; ++i) ASSERT_TRUE(send()) << i;
+  link_->written.clear();
+  EXPECT_FALSE(send());
+  EXPECT_EQ(sent_frames().at(0).kind, FrameKind::announce);
+  Frame clear = sent_frames().at(0);
+  clear.kind = FrameKind::clear;
+  link_->written.clear();
+  feed(clear, 0);
+  progress();
+  EXPECT_EQ(sent_frames().at(0).kind, FrameKind::data);
+  EXPECT_TRUE(requests.back().done);
+  feed_credit(early_cost_bytes(kEagerBytes));
+  progress();
+  EXPECT_TRUE(send());
+  EXPECT_FALSE(send());
+}
+
+TEST_F(PeerTest, WhatWasNeverSentNeedsNoCredit) {
+  const std::vector<std::byte> bytes(kEagerBytes);
+  link_->room_bytes = 0;
+  for (std::uint64_t group = 1; group < 5; ++group) {
+    std::list<Request> requests;
+    for (std::uint32_t i = 0; i < 500; ++i) {
+      Request& request = requests.emplace_back();
+      request.key = {.group = group, .message = i};
+      request.outgoing = bytes;
+      peer_->send(request);
+    }
+    peer_->forget(group, Status(StatusCode::aborted, "enough"));
+  }
+  link_->room_bytes = static_cast<std::size_t>(-1);
+  Request request;
+  request.key = {.group = 9};
+  request.outgoing = bytes;
+  peer_->send(request);
+  progress();
+  EXPECT_EQ(sent_frames().back().kind, FrameKind::message);
+}
+
+TEST_F(PeerTest, CreditForWhatWasNotSentBreaksTheProtocol) {
+  Request request;
+  request.key = kKey;
+  peer_->send(request);
+  progress();
+  feed_credit(kEarlyOverheadBytes);
+  progress();
+  EXPECT_TRUE(peer_->status().ok());
+  feed_credit(kEarlyOverheadBytes - 1);
+  progress();
+  EXPECT_EQ(peer_->status().code(), StatusCode::protocol) << "credit is never taken back";
+}
+
+TEST_F(PeerTest, MoreCreditThanSentBreaksTheProtocol) {
+  feed_credit(1);
+  progress();
+  EXPECT_EQ(peer_->status().code(), StatusCode::protocol);
+}
+
+TEST_F(PeerTest, AForgottenGroupIsKeptUntilBothHaveForgottenIt) {
+  const Status reason(StatusCode::aborted, "enough");
+  peer_->forget(1, reason);
+  EXPECT_EQ(peer_->half_forgotten(), 1u);
+  progress();
+  EXPECT_EQ(sent_frames().back().kind, FrameKind::farewell);
+  feed_farewell(1);
+  feed_farewell(2);
+  progress();
+  EXPECT_EQ(peer_->half_forgotten(), 1u);
+  peer_->forget(2, reason);
+  EXPECT_EQ(peer_->half_forgotten(), 0u);
+  // What is still posted has nobody to hear it; what has been posted before is over.
+  EXPECT_TRUE(peer_->status().ok());
+}
+
+TEST_F(PeerTest, FarewellsWithoutEndAreRefused) {
+  for (std::uint64_t group = 0; group < 100'000; ++group) feed_farewell(group);
+  progress();
+  EXPECT_EQ(peer_->status().code(), StatusCode::protocol);
+  EXPECT_EQ(peer_->half_forgotten(), 0u) << "nothing is kept of a peer that is lost";
+}
+
+TEST_F(PeerTest, AbortsOfForgottenGroupsAreNotHeard) {
+  peer_->forget(9, Status(StatusCode::aborted, "enough"));
+  feed_abort(static_cast<std::uint32_t>(StatusCode::timeout), 2, "late");
+  progress();
+  EXPECT_TRUE(aborted_.empty());
+  feed_message({.group = 2}, 1);
+  progress();
+  EXPECT_EQ(early_.size(), 1u) << "its text was taken for the next frame";
+}
+
+TEST_F(PeerTest, AnswersInquiries) {
+  state_ = "is in barrier() #3";
+  feed_inquiry(5, 17);
+  progress();
+  EXPECT_EQ(asked_, (std::vector<Inquiry>{{5, 17}}));
+  const Frame report = sent_frames().at(0);
+  EXPECT_EQ(report.kind, FrameKind::report);
+  EXPECT_EQ(report.key.group, 5u);
+  EXPECT_EQ(report.key.sequence, 17u);
+  EXPECT_EQ(report.message_bytes, state_.size());
+  link_->written.clear();
+  state_ = std::string(100'000, 'x');
+  feed_inquiry(5, 18);
+  progress();
+  EXPECT_EQ(sent_frames().at(0).message_bytes, kReportTextBytes);
+}
+
+TEST_F(PeerTest, DoesNotPileUpAnswersThatNobodyReads) {
+  state_ = "is in barrier() #3";
+  link_->room_bytes = 0;
+  for (std::uint32_t i = 0; i < 10'000; ++i) feed_inquiry(1, i);
+  progress();
+  link_->room_bytes = static_cast<std::size_t>(-1);
+  progress();
+  const std::size_t answers = sent_frames().size();
+  EXPECT_GE(answers, 10u);
+  EXPECT_LE(answers, 100u);
+  feed_inquiry(1, 1);
+  progress();
+  EXPECT_EQ(sent_frames().size(), answers + 1) << "and answers again afterwards";
+}
+
+TEST_F(PeerTest, HearsTheReportsItHasAskedForOnce) {
+  feed_report(1, 2, "unasked");
+  progress();
+  peer_->inquire(1, 2);
+  peer_->inquire(1, 2);
+  peer_->inquire(1, 3);
+  progress();
+  EXPECT_EQ(sent_frames().size(), 2u);
+  EXPECT_TRUE(reports_.empty());
+  feed_report(1, 2, "\x1b[31mred\n\xff");
+  feed_report(1, 2, "again");
+  progress();
+  EXPECT_EQ(reports_, (std::vector<std::string>{"?[31mred??"}));
+  peer_->inquire(1, 2);
+  feed_report(1, 2, "");
+  progress();
+  EXPECT_EQ(reports_.size(), 2u);
+  // Nobody wants to know about a group that is no more.
+  peer_->forget(1, Status(StatusCode::aborted, "enough"));
+  feed_report(1, 3, "late");
+  progress();
+  EXPECT_EQ(reports_.size(), 2u);
+}
+
+TEST_F(PeerTest, WhoLeavesSendsWhatItHasAndHearsNothing) {
+  link_->room_bytes = 0;
+  Request request;
+  request.key = kKey;
+  peer_->send(request);
+  Request& receiving = receive({.group = 2}, 10);
+  peer_->leave();
+  feed_message({.group = 2}, 10);
+  feed_message({.group = 3}, 10);
+  progress();
+  link_->room_bytes = static_cast<std::size_t>(-1);
+  progress();
+  EXPECT_FALSE(receiving.done);
+  EXPECT_TRUE(early_.empty());
+  const std::vector<Frame> frames = sent_frames();
+  ASSERT_EQ(frames.size(), 2u);
+  EXPECT_EQ(frames[0].kind, FrameKind::message);
+  EXPECT_EQ(frames[1].kind, FrameKind::goodbye);
+  EXPECT_FALSE(peer_->has_output());
 }
 
 TEST_F(PeerTest, ChecksWhatAnAbortSays) {

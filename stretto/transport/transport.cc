@@ -6,17 +6,37 @@
 #include <fmt/format.h>
 
 namespace stretto::transport {
+namespace {
+
+std::string numbered(std::uint32_t sequence) {
+  return sequence == kPointToPoint ? std::string() : fmt::format(" as operation #{}", sequence);
+}
+
+}  // namespace
 
 Status mismatch_status(Rank other, const OperationDescriptor& theirs, Rank self,
                        const OperationDescriptor& ours, std::uint32_t sequence) {
   const std::string_view difference = first_difference(theirs, ours);
-  const std::string number =
-      sequence == kPointToPoint ? std::string() : fmt::format(" as operation #{}", sequence);
+  return {
+      StatusCode::mismatch,
+      fmt::format("rank {} called {}{}, rank {} called {}. First difference: {}", other.value(),
+                  describe(theirs), numbered(sequence), self.value(), describe(ours), difference),
+      other};
+}
+
+Status disagreement(const MessageEnd& sender, const MessageEnd& receiver, Rank blamed,
+                    std::uint32_t sequence) {
+  if (sender.operation != receiver.operation) {
+    const MessageEnd& other = sender.rank == blamed ? sender : receiver;
+    const MessageEnd& self = sender.rank == blamed ? receiver : sender;
+    return mismatch_status(other.rank, other.operation, self.rank, self.operation, sequence);
+  }
   return {StatusCode::mismatch,
-          fmt::format("rank {} called {}{}, rank {} called {}. First difference: {}", other.value(),
-                      describe(theirs), number, self.value(), describe(ours),
-                      difference.empty() ? "size of a message" : difference),
-          other};
+          fmt::format("rank {} sent {} bytes, rank {} expects {}, both in {}{}. First difference: "
+                      "size of a message",
+                      sender.rank.value(), sender.message_bytes, receiver.rank.value(),
+                      receiver.message_bytes, describe(sender.operation), numbered(sequence)),
+          blamed};
 }
 
 }  // namespace stretto::transport

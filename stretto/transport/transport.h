@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "stretto/base/clock.h"
@@ -31,8 +32,8 @@ inline constexpr std::uint32_t kPointToPoint = 0xffffffff;
 
 struct Request;
 
-// Told when a request has ended. Called from send(), recv(), progress() or forget(), on the thread
-// that is inside the transport; may call send() and recv() itself.
+// Told when a request has ended. Called from send(), recv(), progress(), forget() and the like, on
+// the thread that is inside the transport; may call send() and recv() itself.
 class RequestOwner {
  public:
   virtual void request_done(Request& request) = 0;
@@ -74,8 +75,21 @@ class TransportListener {
   // believes operation `key.sequence` of the group to be.
   virtual void message_early(Rank from, const MessageKey& key,
                              const OperationDescriptor& operation) = 0;
-  // `from` has given up on a group for `reason`.
+  // `from` has given up on a group for `reason`. Not told of groups that this rank has forgotten: a
+  // group that nobody here knows is one that has not been made yet.
   virtual void group_aborted(std::uint64_t group, Rank from, const Status& reason) = 0;
+  // `from` wants to know where this rank is, seen from an operation of a group: a sentence without
+  // an end, "is in broadcast(f32 [4]) #6 since 3.2 s". At most kReportTextBytes of printable ASCII
+  // arrive.
+  virtual std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence) {
+    (void)from, (void)group, (void)sequence;
+    return {};
+  }
+  // The answer of `peer` to inquire(). What is not printable has become '?'.
+  virtual void state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
+                              const std::string& text) {
+    (void)peer, (void)group, (void)sequence, (void)text;
+  }
 
  protected:
   ~TransportListener() = default;
@@ -94,19 +108,36 @@ class Transport {
   virtual int size() const = 0;
   virtual void set_listener(TransportListener* listener) = 0;
 
-  // Two-sided. Messages up to kEagerBytes leave at once; larger ones leave when the receive has
-  // been posted, so that nobody has to buffer them. Sizes or descriptors that differ end the
-  // receive with mismatch.
+  // Whether a rank is there, for those who have come too late to be told by the listener.
+  struct PeerStatus {
+    Status status;      // Ok, or why the peer is lost or has left.
+    bool left = false;  // Whether it said goodbye.
+  };
+  virtual PeerStatus peer_status(Rank peer) const = 0;
+
+  // Two-sided. Messages up to kEagerBytes leave at once, unless the receiver already holds a lot
+  // that it has not asked for; larger ones leave when the receive has been posted, so that nobody
+  // has to buffer them. Sizes or descriptors that differ end the receive with mismatch.
   virtual void send(Request& request) = 0;
   virtual void recv(Request& request) = 0;
+  // Whether the message that a receive with this key would take is here, or waits at the peer for
+  // its receive. What message_early() has told of has arrived.
+  virtual bool has_arrived(Rank peer, const MessageKey& key) const = 0;
   // Looks through the messages that came early: mismatch if one of them belongs to operation
   // `sequence` of the group and describes it otherwise than `operation`.
   virtual Status find_conflict(std::uint64_t group, std::uint32_t sequence,
                                const OperationDescriptor& operation) const = 0;
-  // Ends all requests of a group with `reason`, and drops what arrives for them.
-  virtual void forget(std::uint64_t group, const Status& reason) = 0;
-  // Tells every other rank in reach that this one has given up on a group.
-  virtual void announce_abort(std::uint64_t group, const Status& reason) = 0;
+  // Ends all requests of a group with `reason`, and drops what its members (of the job, this rank
+  // may be among them) still send for it, until they have forgotten it, too. Once per group, whose
+  // number never comes again.
+  virtual void forget(std::uint64_t group, std::span<const Rank> members, const Status& reason) = 0;
+  // Tells the other members in reach that this rank has given up on a group. Before forget(), or a
+  // member that has long forgotten the group would take it for a new one.
+  virtual void announce_abort(std::uint64_t group, std::span<const Rank> members,
+                              const Status& reason) = 0;
+  // Asks `peer` where it is (see TransportListener), as often as answers come: asked again before
+  // the answer is here, it does nothing. The answer comes when the peer makes progress, if ever.
+  virtual void inquire(Rank peer, std::uint64_t group, std::uint32_t sequence) = 0;
 
   // Moves what can be moved now. Returns whether anything did.
   virtual bool progress() = 0;
@@ -146,6 +177,17 @@ class Transport {
 // The failure of two ranks that disagree about an operation: both calls and the first difference.
 Status mismatch_status(Rank other, const OperationDescriptor& theirs, Rank self,
                        const OperationDescriptor& ours, std::uint32_t sequence);
+
+// The same for two ranks of which one sends and the other receives a message; if they agree about
+// the operation, it is the sizes that differ.
+struct MessageEnd {
+  Rank rank = 0;
+  OperationDescriptor operation;
+  std::uint64_t message_bytes = 0;
+};
+// `blamed` is the rank of the status: the one that is not this rank.
+Status disagreement(const MessageEnd& sender, const MessageEnd& receiver, Rank blamed,
+                    std::uint32_t sequence);
 
 // Messages above this size wait for their receive.
 inline constexpr std::size_t kEagerBytes = 64 * 1024;

@@ -96,7 +96,11 @@ TEST_P(TransportFailureTest, DifferentSizesAreAMismatch) {
         received = &to.recv(0, key, wanted);
       }
       ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received->request.done; }));
-      expect_failure(received->request.status, StatusCode::mismatch, {"size of a message"});
+      expect_failure(received->request.status, StatusCode::mismatch,
+                     {"rank 0 sent " + std::to_string(sent) + " bytes, rank 1 expects " +
+                          std::to_string(wanted),
+                      "as operation #1", "size of a message"});
+      EXPECT_EQ(received->request.status.rank(), Rank(0));
       EXPECT_TRUE(received->bytes == Bytes(wanted, std::byte{0xee})) << "was written to";
       expect_works(from, to, kOtherGroup);
     }
@@ -116,7 +120,7 @@ TEST_P(TransportFailureTest, ConflictsAreFoundInWhatCameEarly) {
     EXPECT_TRUE(world[1].find_conflict(kOtherGroup, 3, some_operation(5)).ok());
     expect_failure(world[1].find_conflict(kGroup, 3, some_operation(5)), StatusCode::mismatch,
                    {"rank 0 called", "[4]", "rank 1 called", "[5]", "count"});
-    world[1].forget(kGroup, Status(StatusCode::aborted, "enough"));
+    world[1].forget(kGroup, world.everybody(), Status(StatusCode::aborted, "enough"));
     EXPECT_TRUE(world[1].find_conflict(kGroup, 3, some_operation(5)).ok());
   }
 }
@@ -135,7 +139,7 @@ TEST_P(TransportFailureTest, ForgettingEndsWhatWaits) {
   b.send(0, {.group = kGroup, .message = 5}, pattern(1, 100000));
   ASSERT_TRUE(
       drive({&world[0], &world[1]}, [&] { return a.early.size() == 2 && b.early.size() == 1; }));
-  world[0].forget(kGroup, reason);
+  world[0].forget(kGroup, world.everybody(), reason);
   for (const Message* message : {&small_receive, &large_receive, &large_send}) {
     EXPECT_TRUE(message->request.done);
     expect_failure(message->request.status, StatusCode::aborted, {"enough"});
@@ -177,7 +181,7 @@ TEST_P(TransportFailureTest, ForgettingMidwayKeepsTheStreamWhole) {
     ASSERT_FALSE(received.request.done);
     const Status reason(StatusCode::timeout, "too slow");
     Message& mine = sender_forgets ? sent : received;
-    world[sender_forgets ? 0 : 1].forget(kGroup, reason);
+    world[sender_forgets ? 0 : 1].forget(kGroup, world.everybody(), reason);
     EXPECT_TRUE(mine.request.done);
     EXPECT_EQ(mine.request.status.code(), StatusCode::timeout);
     std::fill(mine.bytes.begin(), mine.bytes.end(), std::byte{0xaa});
@@ -201,8 +205,9 @@ TEST_P(TransportFailureTest, AbortsReachAllWithTheirReason) {
     endpoints.push_back(&world[r]);
   }
   const std::string long_text(5000, 'x');
-  world[1].announce_abort(kGroup, Status(StatusCode::timeout, "rank 2 is late", Rank(2)));
-  world[1].announce_abort(kOtherGroup, Status(StatusCode::mismatch, long_text));
+  world[1].announce_abort(kGroup, world.everybody(),
+                          Status(StatusCode::timeout, "rank 2 is late", Rank(2)));
+  world[1].announce_abort(kOtherGroup, world.everybody(), Status(StatusCode::mismatch, long_text));
   const auto told = [&] {
     return ranks[0].aborted.size() == 2 && ranks[2].aborted.size() == 2 &&
            ranks[3].aborted.size() == 2;

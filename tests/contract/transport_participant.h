@@ -56,7 +56,7 @@ class Participant final : public RequestOwner, public TransportListener {
     endpoint().set_listener(nullptr);
     for (const Message& message : messages_) {
       if (message.request.done) continue;
-      endpoint().forget(message.request.key.group, Status(StatusCode::aborted, "test is over"));
+      forget(message.request.key.group, Status(StatusCode::aborted, "test is over"));
     }
   }
 
@@ -76,6 +76,9 @@ class Participant final : public RequestOwner, public TransportListener {
     endpoint().recv(message.request);
     return message;
   }
+  void forget(std::uint64_t group, const Status& reason) {
+    endpoint().forget(group, world_->everybody(), reason);
+  }
   bool all_done() const {
     for (const Message& message : messages_) {
       if (!message.request.done) return false;
@@ -87,6 +90,8 @@ class Participant final : public RequestOwner, public TransportListener {
   std::vector<std::pair<Rank, Status>> left;
   std::vector<std::pair<Rank, MessageKey>> early;
   std::vector<Aborted> aborted;
+  std::string state;  // What it says it is doing.
+  std::vector<std::pair<Rank, std::string>> reports;
   std::vector<Request*> ended;  // In this order.
   std::function<void(Request&)> on_done;
 
@@ -113,6 +118,11 @@ class Participant final : public RequestOwner, public TransportListener {
   }
   void group_aborted(std::uint64_t group, Rank from, const Status& reason) override {
     aborted.push_back({group, from, reason});
+  }
+
+  std::string describe_state(Rank, std::uint64_t, std::uint32_t) override { return state; }
+  void state_reported(Rank peer, std::uint64_t, std::uint32_t, const std::string& text) override {
+    reports.emplace_back(peer, text);
   }
 
   World* world_;

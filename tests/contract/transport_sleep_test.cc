@@ -39,6 +39,7 @@ bool sleep_once(Endpoint& endpoint) {
 TEST_P(TransportSleepTest, NoWakeUpIsLost) {
   constexpr std::uint32_t kRounds = 20000;
   World world = make();
+  const std::vector<Rank> everybody = world.everybody();
   std::atomic<int> overslept{0};
   on_each_rank(world, [&](Participant& self) {
     Endpoint& endpoint = self.endpoint();
@@ -66,7 +67,7 @@ TEST_P(TransportSleepTest, NoWakeUpIsLost) {
       if (peer == 0) endpoint.send(send);
       finish(send);
     }
-    endpoint.forget(1, Status(StatusCode::aborted, "test is over"));
+    endpoint.forget(1, everybody, Status(StatusCode::aborted, "test is over"));
   });
   EXPECT_LE(overslept, kOversleptMax);
 }

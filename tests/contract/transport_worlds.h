@@ -21,6 +21,12 @@ struct World {
 
   Endpoint& operator[](int rank) { return *endpoints[static_cast<std::size_t>(rank)]; }
   int size() const { return static_cast<int>(endpoints.size()); }
+  // All ranks, as members of a group.
+  std::vector<Rank> everybody() const {
+    std::vector<Rank> ranks;
+    for (int r = 0; r < size(); ++r) ranks.push_back(r);
+    return ranks;
+  }
   // What the others see when the process of `rank` is killed. Its endpoint must not be used any
   // more.
   void kill(int rank);

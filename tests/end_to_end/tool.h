@@ -22,7 +22,7 @@
 #include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
 
-// Starts the built `stretto` program and watches it, as a person at a terminal would.
+// Starts the built `stretto` program, or another, and watches it, as a person at a terminal would.
 namespace stretto::testing {
 
 // The built program; defined in tool.cc, which CMake tells.
@@ -80,19 +80,16 @@ class Collector {
   std::thread thread_;
 };
 
-// A running `stretto` program.
-class Tool {
+// A running program with what it prints.
+class Process {
  public:
-  // `before`: a program that starts it, with that program's arguments.
-  explicit Tool(Arguments arguments, const Variables& variables = {}, Arguments before = {}) {
+  Process(Arguments command, const Variables& variables) {
     int output[2];
     int errors[2];
     EXPECT_EQ(::pipe2(output, O_CLOEXEC), 0);
     EXPECT_EQ(::pipe2(errors, O_CLOEXEC), 0);
-    arguments.insert(arguments.begin(), kToolPath);
-    arguments.insert(arguments.begin(), before.begin(), before.end());
     std::vector<char*> pointers;
-    for (std::string& argument : arguments) pointers.push_back(argument.data());
+    for (std::string& argument : command) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
     pid_ = ::fork();
     if (pid_ == 0) {
@@ -108,7 +105,7 @@ class Tool {
     output_.emplace(FileDescriptor(output[0]));
     errors_.emplace(FileDescriptor(errors[0]));
   }
-  ~Tool() {
+  ~Process() {
     if (pid_ > 0) ::kill(pid_, SIGKILL);
     (void)status();
   }
@@ -134,16 +131,28 @@ class Tool {
   std::optional<Collector> errors_;
 };
 
+// A running `stretto` program.
+class Tool : public Process {
+ public:
+  // `before`: a program that starts it, with that program's arguments.
+  explicit Tool(const Arguments& arguments, const Variables& variables = {}, Arguments before = {})
+      : Process(std::move(before) + Arguments{kToolPath} + arguments, variables) {}
+};
+
 struct Ended {
   int status;
   std::string output;
   std::string errors;
 };
 
+inline Ended end_of(Process& process) {
+  const int status = process.status();
+  return {status, process.output().finish(), process.errors().finish()};
+}
+
 inline Ended run(const Arguments& arguments, const Variables& variables = {}) {
   Tool tool(arguments, variables);
-  const int status = tool.status();
-  return {status, tool.output().finish(), tool.errors().finish()};
+  return end_of(tool);
 }
 
 // A zombie that nobody reaps counts as ended.

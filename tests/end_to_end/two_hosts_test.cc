@@ -50,6 +50,22 @@ class TwoHosts : public ::testing::Test {
   bool made_ = false;
 };
 
+TEST_F(TwoHosts, MeetAtAStoreThatRankZeroHosts) {
+  const auto rank = [&](int number) {
+    return testing::Process({"ip", "netns", "exec", names_[static_cast<std::size_t>(number)],
+                             STRETTO_BIN_DIR "/join_rank_program"},
+                            {{"RANK", std::to_string(number)},
+                             {"WORLD_SIZE", "2"},
+                             {"MASTER_ADDR", "10.77.0.1"},
+                             {"MASTER_PORT", "29500"}});
+  };
+  testing::Process one = rank(1);
+  testing::Process zero = rank(0);
+  EXPECT_EQ(zero.status(), 0) << zero.errors().finish();
+  EXPECT_EQ(one.status(), 0) << one.errors().finish();
+  EXPECT_EQ(one.output().finish(), "rank 1 of 2: sum 1\n");
+}
+
 TEST_F(TwoHosts, GiveTheBitsOfOne) {
   const std::string key(64, '7');
   Tool second = launch(1, "bits_rank_program", key);

@@ -1,0 +1,25 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "stretto/bootstrap/store.h"
+
+namespace stretto::bootstrap {
+
+// A store in one file, for processes that share a file system with working locks (flock): every
+// change is a record at its end. Who is killed in the middle of writing leaves half a record, which
+// the next writer cuts off.
+//
+// Makes the file, readable by its owner only, if it is absent. Fails with refused if it belongs to
+// another user, if others may read it (whoever can read it can join the job), or if it holds
+// something else; that stays as it is. Nobody removes the file: who knows that the last process has
+// finished does. Operations on a removed file fail with peer_lost, also those that wait.
+//
+// A wait looks at the file some fifty times a second. Any thread; the processes may come and go.
+Result<std::unique_ptr<Store>> open_file_store(const std::string& path, Deadline deadline);
+
+}  // namespace stretto::bootstrap

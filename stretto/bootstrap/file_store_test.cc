@@ -1,0 +1,177 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/file_store.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "stretto/base/file_descriptor.h"
+#include "stretto/bootstrap/file_log.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+using std::chrono::milliseconds;
+using Keys = std::vector<std::string>;
+
+Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
+
+class FileStoreTest : public testing::Test {
+ protected:
+  ~FileStoreTest() override { std::filesystem::remove(path_); }
+
+  std::unique_ptr<Store> open() { return open_file_store(path_, soon()).or_throw(); }
+  std::string content() const {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  void write(std::string_view content) const {
+    std::ofstream file(path_, std::ios::binary | std::ios::trunc);
+    file << content;
+    file.close();
+    ::chmod(path_.c_str(), 0600);
+  }
+  void expect_refused(StatusCode code, const std::string& sentence) const {
+    const Status status = open_file_store(path_, soon()).status();
+    EXPECT_EQ(status.code(), code);
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, sentence, std::string(status.message()));
+  }
+
+  std::string path_ = testing::TempDir() + fmt::format("stretto_file_store_{}", ::getpid());
+};
+
+TEST_F(FileStoreTest, IsReadableByItsOwnerOnlyAndOutlivesItsObjects) {
+  ASSERT_TRUE(open()->set("key", "value", soon()).ok());
+  struct stat state {};
+  ASSERT_EQ(::stat(path_.c_str(), &state), 0);
+  EXPECT_EQ(state.st_mode & 07777, 0600u);
+  EXPECT_EQ(open()->get("key", soon()).or_throw(), "value");
+}
+
+TEST_F(FileStoreTest, LosesNoAdditionOfAnyProcess) {
+  std::vector<pid_t> children;
+  for (int i = 0; i < 4; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto store = open_file_store(path_, soon());
+      bool ok = store.ok();
+      for (int k = 0; ok && k < 50; ++k) ok = store.value()->add("count", 1, soon()).ok();
+      ::_exit(ok ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_EQ(open()->get("count", soon()).or_throw(), "200");
+}
+
+// A writer that is killed leaves any number of the bytes of what it was writing.
+TEST_F(FileStoreTest, IgnoresHalfARecordAndWritesOverIt) {
+  ASSERT_TRUE(open()->set("a", "1", soon()).ok());
+  const std::string before = content();
+  // Longer than what is written over it: nothing of it may show behind that.
+  ASSERT_TRUE(open()->set("b", std::string(40, '2'), soon()).ok());
+  const std::string after = content();
+  for (std::size_t bytes = 0; bytes < after.size(); ++bytes) {
+    write(after.substr(0, bytes));
+    const auto store = open();
+    EXPECT_EQ(store->check(Keys{"a"}, soon()).or_throw(), bytes >= before.size()) << bytes;
+    EXPECT_FALSE(store->check(Keys{"b"}, soon()).or_throw()) << bytes;
+    ASSERT_TRUE(store->set("c", "3", soon()).ok()) << bytes;
+    EXPECT_EQ(open()->get("c", soon()).or_throw(), "3") << bytes;
+    ASSERT_TRUE(open()->check(Keys{"b"}, soon()).ok()) << bytes;
+    EXPECT_FALSE(open()->check(Keys{"b"}, soon()).or_throw()) << bytes;
+  }
+}
+
+TEST_F(FileStoreTest, SeesWhatAnotherWritesAfterHalfARecord) {
+  const auto reader = open();
+  ASSERT_TRUE(reader->set("a", "1", soon()).ok());
+  std::ofstream(path_, std::ios::binary | std::ios::app)
+      << encode_file_record("b", "2").substr(0, 5);
+  EXPECT_FALSE(reader->check(Keys{"b"}, soon()).or_throw());
+  ASSERT_TRUE(open()->set("c", "3", soon()).ok());
+  EXPECT_EQ(reader->get("c", soon()).or_throw(), "3");
+}
+
+TEST_F(FileStoreTest, SaysThatARecordIsDamaged) {
+  ASSERT_TRUE(open()->set("key", "value", soon()).ok());
+  const std::string good = content();
+  const std::size_t record_bytes = encode_file_record("key", "value").size();
+  for (std::size_t at = good.size() - record_bytes; at < good.size(); ++at) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x04);
+    write(bad);
+    const auto store = open_file_store(path_, soon());
+    // A length that has grown looks like half a record; nothing else may pass.
+    if (store.ok()) {
+      EXPECT_FALSE(store.value()->check(Keys{"key"}, soon()).or_throw()) << at;
+    } else {
+      EXPECT_EQ(store.status().code(), StatusCode::protocol) << at;
+    }
+    EXPECT_EQ(content(), bad);
+  }
+}
+
+TEST_F(FileStoreTest, LeavesAFileOfAnotherKindAlone) {
+  for (const char* text : {"x", "stretto stone", "#!/bin/sh\necho a script of somebody\n"}) {
+    write(text);
+    expect_refused(StatusCode::refused, "the file holds something else than a store");
+    EXPECT_EQ(content(), text);
+  }
+}
+
+TEST_F(FileStoreTest, RefusesAFileThatOthersMayRead) {
+  write("");
+  ::chmod(path_.c_str(), 0640);
+  expect_refused(StatusCode::refused, "others may read or write it (mode 640)");
+  std::filesystem::remove(path_);
+  ASSERT_EQ(::symlink("/etc/passwd", path_.c_str()), 0);
+  expect_refused(StatusCode::system, "opening the file " + path_);
+  std::filesystem::remove(path_);
+  path_ = "/no such folder/store";
+  expect_refused(StatusCode::system, "No such file or directory");
+}
+
+TEST_F(FileStoreTest, EndsAWaitWhenTheFileIsRemoved) {
+  const auto store = open();
+  std::thread remover([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    std::filesystem::remove(path_);
+  });
+  const Status status = store->get("never", soon()).status();
+  remover.join();
+  EXPECT_EQ(status.code(), StatusCode::peer_lost);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "the file has been removed",
+                      std::string(status.message()));
+}
+
+TEST_F(FileStoreTest, WaitsForALockNoLongerThanItsDeadline) {
+  const auto store = open();
+  const FileDescriptor other(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  const TimePoint start = Clock::now();
+  const Status status = store->set("key", "value", Deadline::after(milliseconds(50)));
+  EXPECT_EQ(status.code(), StatusCode::timeout);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "another process has kept the file locked",
+                      std::string(status.message()));
+  EXPECT_LT(Clock::now() - start, milliseconds(250));
+  ASSERT_EQ(::flock(other.get(), LOCK_UN), 0);
+  EXPECT_TRUE(store->set("key", "value", soon()).ok());
+}
+
+}  // namespace
+}  // namespace stretto::bootstrap

@@ -1,0 +1,34 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "stretto/bootstrap/store.h"
+
+namespace stretto::bootstrap {
+
+// The part of another store whose keys begin with `prefix`, as a store of its own: keeps apart what
+// uses one store. Prefix and key together have the length of a key.
+class PrefixStore : public Store {
+ public:
+  PrefixStore(std::string prefix, std::shared_ptr<Store> whole)
+      : prefix_(std::move(prefix)), whole_(std::move(whole)) {}
+
+  std::string describe() const override { return whole_->describe(); }
+  Result<StoreReply> answer(const StoreRequest& request, Deadline deadline) override {
+    const std::string key = prefix_ + std::string(request.key);
+    StoreRequest full = request;
+    full.key = key;
+    STRETTO_RETURN_IF_ERROR(check_store_limits(full));
+    return whole_->answer(full, deadline);
+  }
+
+ private:
+  std::string prefix_;
+  std::shared_ptr<Store> whole_;
+};
+
+}  // namespace stretto::bootstrap

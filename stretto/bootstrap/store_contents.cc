@@ -1,0 +1,111 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/store_contents.h"
+
+#include <charconv>
+
+#include "stretto/bootstrap/store.h"
+
+namespace stretto::bootstrap {
+Result<std::int64_t> checked_sum(std::string_view text, std::int64_t amount) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return status_of(StatusCode::invalid_argument, "what is there ({} bytes) is not a number",
+                     text.size());
+  }
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(number, amount, &sum)) {
+    return status_of(StatusCode::invalid_argument, "{} + {} is no number of 64 bits", number,
+                     amount);
+  }
+  return sum;
+}
+
+Status check_appended_bytes(std::size_t bytes) {
+  if (bytes <= kMaxValueBytes) return {};
+  return status_of(StatusCode::invalid_argument,
+                   "a value of the store has at most {} bytes, this one would have {}",
+                   kMaxValueBytes, bytes);
+}
+
+Result<std::optional<StoreReply>> StoreContents::answer(const StoreRequest& request) {
+  const std::string* value = find(request.key);
+  switch (request.operation) {
+    case StoreOperation::set:
+      STRETTO_RETURN_IF_ERROR(put(request.key, std::string(request.value)));
+      return std::optional(StoreReply{});
+    case StoreOperation::get:
+      return value == nullptr ? std::nullopt : std::optional(StoreReply{.value = *value});
+    case StoreOperation::wait:
+      return value == nullptr ? std::nullopt : std::optional(StoreReply{});
+    case StoreOperation::check:
+      return std::optional(StoreReply{.number = value == nullptr ? 0 : 1});
+    case StoreOperation::add:
+      return add(request);
+    case StoreOperation::compare_set:
+      return compare_set(request);
+    case StoreOperation::append:
+      return append(request);
+    case StoreOperation::delete_key:
+      return std::optional(StoreReply{.number = erase(request.key)});
+  }
+  return status_of(StatusCode::protocol, "no such operation of a store");
+}
+
+const std::string* StoreContents::find(std::string_view key) const {
+  const auto found = values_.find(key);
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+Status StoreContents::put(std::string_view key, std::string value) {
+  const std::string* old = find(key);
+  const std::size_t old_bytes = old == nullptr ? 0 : key.size() + old->size();
+  const std::size_t new_bytes = key.size() + value.size();
+  if (new_bytes > old_bytes && new_bytes - old_bytes > max_total_bytes_ - total_bytes_) {
+    return status_of(StatusCode::refused, "the store is full: {} of at most {} bytes", total_bytes_,
+                     max_total_bytes_);
+  }
+  values_.insert_or_assign(std::string(key), std::move(value));
+  total_bytes_ = total_bytes_ - old_bytes + new_bytes;
+  ++revision_;
+  return {};
+}
+
+Result<std::optional<StoreReply>> StoreContents::add(const StoreRequest& request) {
+  const std::string* value = find(request.key);
+  const Result<std::int64_t> sum = checked_sum(value == nullptr ? "0" : *value, request.amount);
+  if (!sum.ok()) return sum.status();
+  STRETTO_RETURN_IF_ERROR(put(request.key, std::to_string(sum.value())));
+  return std::optional(StoreReply{.number = sum.value()});
+}
+
+Result<std::optional<StoreReply>> StoreContents::compare_set(const StoreRequest& request) {
+  const std::string* value = find(request.key);
+  if ((value == nullptr ? std::string_view() : *value) != request.expected) {
+    return std::optional(StoreReply{.value = value == nullptr ? std::string() : *value});
+  }
+  STRETTO_RETURN_IF_ERROR(put(request.key, std::string(request.value)));
+  return std::optional(StoreReply{.value = std::string(request.value)});
+}
+
+Result<std::optional<StoreReply>> StoreContents::append(const StoreRequest& request) {
+  const std::string* value = find(request.key);
+  std::string longer = value == nullptr ? std::string() : *value;
+  longer.append(request.value);
+  STRETTO_RETURN_IF_ERROR(check_appended_bytes(longer.size()));
+  STRETTO_RETURN_IF_ERROR(put(request.key, std::move(longer)));
+  return std::optional(StoreReply{});
+}
+
+std::int64_t StoreContents::erase(std::string_view key) {
+  const auto found = values_.find(key);
+  if (found == values_.end()) return 0;
+  total_bytes_ -= key.size() + found->second.size();
+  values_.erase(found);
+  ++revision_;
+  return 1;
+}
+
+}  // namespace stretto::bootstrap

@@ -1,0 +1,55 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "stretto/base/status.h"
+#include "stretto/bootstrap/store_request.h"
+
+namespace stretto::bootstrap {
+
+// The sum that `add` makes of the text that is there; invalid_argument as Store::add says.
+Result<std::int64_t> checked_sum(std::string_view text, std::int64_t amount);
+// Whether `append` may make a value of so many bytes (invalid_argument).
+Status check_appended_bytes(std::size_t bytes);
+
+// What a store holds, and what each request means: the one place that knows. Knows nothing of
+// waiting, files or sockets. Not thread safe.
+class StoreContents {
+ public:
+  // `max_total_bytes`: of all keys and values together.
+  explicit StoreContents(std::size_t max_total_bytes = std::numeric_limits<std::size_t>::max())
+      : max_total_bytes_(max_total_bytes) {}
+
+  // Empty: a get or wait whose key is not there yet; ask again when it is. The limits of store.h
+  // have been checked for the request, not for the values that grow from it. A failure
+  // (invalid_argument; refused when the store is full) has changed nothing.
+  Result<std::optional<StoreReply>> answer(const StoreRequest& request);
+
+  // Null if the key is absent. Valid until the next request.
+  const std::string* find(std::string_view key) const;
+  // Grows with every change; equal to an earlier one if nothing has changed since.
+  std::uint64_t revision() const { return revision_; }
+
+ private:
+  Status put(std::string_view key, std::string value);
+  Result<std::optional<StoreReply>> add(const StoreRequest& request);
+  Result<std::optional<StoreReply>> compare_set(const StoreRequest& request);
+  Result<std::optional<StoreReply>> append(const StoreRequest& request);
+  std::int64_t erase(std::string_view key);
+
+  std::size_t max_total_bytes_;
+  std::size_t total_bytes_ = 0;
+  std::uint64_t revision_ = 0;
+  std::map<std::string, std::string, std::less<>> values_;
+};
+
+}  // namespace stretto::bootstrap

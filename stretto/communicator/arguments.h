@@ -1,0 +1,41 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "stretto/base/id.h"
+#include "stretto/base/reduce_op.h"
+#include "stretto/base/view.h"
+#include "stretto/communicator/shares.h"
+
+namespace stretto::communicator {
+
+// What is wrong with a caller's arguments, found out before anything is sent. All throw
+// InvalidArgument.
+
+void check(bool holds, const std::string& otherwise);
+// That `op` has a meaning for `dtype`, and `factor`, if it is not 1, as well.
+void check_reduction(ReduceOp op, DType dtype, double factor);
+void check_root(std::string_view operation, Rank root, int size);
+// That a rank's buffer has the length that the operation gives it.
+void check_count(std::string_view operation, std::string_view buffer, std::size_t count,
+                 std::size_t expected);
+void check_dtypes(std::string_view operation, ConstView input, View output);
+// That input and output do not overlap, unless the input begins exactly `in_place_elements` after
+// the output (before it, if negative).
+void check_overlap(ConstView input, View output, std::ptrdiff_t in_place_elements);
+
+// A list of counts as a caller gives it, in a form that is the same for lists that mean the same.
+// Nothing: all shares are equal.
+std::optional<Shares> shares_of(std::string_view operation, std::span<const std::size_t> counts,
+                                int size);
+// Where a rank's share begins.
+std::size_t share_begin(const Shares& shares, Rank rank);
+
+}  // namespace stretto::communicator

@@ -1,0 +1,143 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What a group says about slow operations: who is waited for, and what those ranks say themselves.
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "stretto/communicator/group.h"
+
+namespace stretto::communicator {
+namespace {
+
+// In larger groups only those are asked for whom this rank itself waits.
+constexpr std::size_t kAskEverybodyMax = 64;
+
+std::string in_seconds(Duration duration) { return fmt::format("{:.1f} s", seconds(duration)); }
+
+std::string doing(std::string_view activity) {
+  return activity.empty() ? "in its own code" : fmt::format("in its own code: {}", activity);
+}
+
+}  // namespace
+
+// For the launcher: "all_reduce(sum f32 [1024]) #7" is the last thing it knows of a rank that is
+// killed.
+void Group::report(const PendingCollective& collective) const {
+  const auto& report_activity = engine_->options().report_activity;
+  if (!report_activity) return;
+  report_activity(fmt::format("{} #{}", describe(collective.operation()), collective.sequence()));
+}
+
+// The members for which an operation waits.
+std::vector<Rank> Group::waiting_for(const PendingOperation& operation) const {
+  for (const auto& message : mailbox_.in_flight()) {
+    if (message.get() == &operation && message->peer) return {*message->peer};
+  }
+  for (const Running& running : running_) {
+    if (running.collective.get() == &operation) return running.execution->waiting_for();
+  }
+  const bool queued = operation.sequence() != transport::kPointToPoint;
+  if (queued && !running_.empty()) return running_.front().execution->waiting_for();
+  std::vector<Rank> others;
+  for (std::int32_t rank = 0; rank < size(); ++rank) {
+    if (rank != membership_.rank.value()) others.push_back(rank);
+  }
+  return others;
+}
+
+// Asks before time is up, so that the answers are here when it is.
+void Group::ask_others(const PendingOperation& operation) {
+  asked_ = operation.sequence();
+  answers_.assign(membership_.members.size(), {});
+  const bool everybody = asked_ != transport::kPointToPoint && answers_.size() <= kAskEverybodyMax;
+  const auto ask = [&](Rank member) {
+    if (member == membership_.rank) return;
+    engine_->transport().inquire(membership_.job_rank(member), membership_.group, asked_);
+  };
+  if (!everybody) {
+    for (const Rank member : waiting_for(operation)) ask(member);
+    return;
+  }
+  for (std::int32_t member = 0; member < size(); ++member) ask(member);
+}
+
+void Group::state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text) {
+  const std::optional<Rank> member = rank_in_group(job_rank);
+  if (!member || sequence != asked_ || answers_.empty() || text.size() < 2) return;
+  answers_[static_cast<std::size_t>(*member)] = text;
+}
+
+Status Group::timed_out(const PendingOperation& operation) const {
+  return in_context(&operation, status_of(StatusCode::timeout, "timed out waiting for {}",
+                                          late_ranks(operation)));
+}
+
+// Those who have not entered the operation, in their own words, are at the root of it, even if this
+// rank waits for others who wait for them. Where all have, those for whom this rank waits.
+std::string Group::late_ranks(const PendingOperation& operation) const {
+  const std::vector<Rank> waits = waiting_for(operation);
+  const bool answered = asked_ == operation.sequence() && !answers_.empty();
+  std::vector<Rank> late;
+  for (std::int32_t member = 0; answered && member < size(); ++member) {
+    if (answers_[static_cast<std::size_t>(member)].starts_with('-')) late.push_back(member);
+  }
+  if (late.empty()) late = waits;
+  std::string list;
+  for (const Rank member : late) {
+    const std::string_view answer =
+        answered ? std::string_view(answers_[static_cast<std::size_t>(member)]) : "";
+    list +=
+        fmt::format("{}rank {}{}", list.empty() ? "" : "; ", membership_.job_rank(member).value(),
+                    answer.empty() ? std::string(", which does not answer: it is stopped, or "
+                                                 "so busy that no thread of it makes progress")
+                                   : fmt::format(" {}", answer.substr(1)));
+  }
+  return list.empty() ? "an earlier operation of the group" : list;
+}
+
+std::string Group::whereabouts(std::string_view activity) const {
+  if (const PendingOperation* operation = oldest()) {
+    std::string list;
+    for (const Rank member : waiting_for(*operation)) {
+      list += fmt::format("{}{}", list.empty() ? "" : ", ", membership_.job_rank(member).value());
+    }
+    const bool numbered = operation->sequence() != transport::kPointToPoint;
+    return fmt::format("is in {}{} of group {:x}, waiting for rank {}",
+                       describe(operation->operation()),
+                       numbered ? fmt::format(" #{}", operation->sequence()) : std::string(),
+                       membership_.group, list.empty() ? "none" : list);
+  }
+  if (ended_ == 0) return fmt::format("has called no collective of the group; {}", doing(activity));
+  const Past& past = past_[ended_ % kPastOperations];
+  return fmt::format("ended {} #{} {} ago; {}", describe(past.operation), ended_,
+                     in_seconds(Clock::now() - ended_at_), doing(activity));
+}
+
+std::string Group::describe_state(std::uint32_t sequence, std::string_view activity) const {
+  const std::string who = fmt::format("({})", engine_->options().identity);
+  if (!failure_.ok()) return fmt::format("+{} has failed: {}", who, failure_.message());
+  const bool entered = sequence < next_sequence_ && sequence != transport::kPointToPoint;
+  if (entered && has_ended(sequence)) return fmt::format("+{} has ended it", who);
+  if (entered) return fmt::format("+{} {}", who, whereabouts(activity));
+  if (oldest() != nullptr) return fmt::format("-{} {}", who, whereabouts(activity));
+  // Perhaps it waits somewhere else.
+  for (const Group* other : engine_->groups()) {
+    if (other->oldest() != nullptr) return fmt::format("-{} {}", who, other->whereabouts(activity));
+  }
+  return fmt::format("-{} {}", who, whereabouts(activity));
+}
+
+std::string Group::describe_absence(std::string_view identity, std::span<Group* const> groups,
+                                    std::string_view activity) {
+  for (const Group* group : groups) {
+    if (group->oldest() == nullptr) continue;
+    return fmt::format("-({}) does not have this group and {}", identity,
+                       group->whereabouts(activity));
+  }
+  return fmt::format("-({}) does not have this group; {}", identity, doing(activity));
+}
+
+}  // namespace stretto::communicator

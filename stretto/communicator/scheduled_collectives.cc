@@ -1,0 +1,246 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// From a caller's buffers to a submission: arguments are checked, and what the schedules cannot do
+// on the buffers as they are is left to a Packing.
+
+#include "stretto/communicator/arguments.h"
+#include "stretto/communicator/scheduled_communicator.h"
+
+namespace stretto::communicator {
+namespace {
+
+// All shares of an operation, and this rank's.
+struct Share {
+  std::optional<Shares> shares;
+  std::size_t count = 0;
+  std::ptrdiff_t begin = 0;
+  std::size_t whole = 0;
+};
+
+// `own` is what this rank's short buffer holds; with equal shares it says how long all are.
+Share share_of(std::string_view operation, const std::vector<std::size_t>& counts, std::size_t own,
+               Rank rank, int size) {
+  Share share{.shares = shares_of(operation, counts, size)};
+  const auto at = static_cast<std::size_t>(rank);
+  if (share.shares) {
+    share.count = share.shares->counts[at];
+    share.begin = static_cast<std::ptrdiff_t>(share_begin(*share.shares, rank));
+    share.whole = total(share.shares->counts);
+  } else {
+    share.count = counts.empty() ? own : counts.front();
+    share.begin = static_cast<std::ptrdiff_t>(share.count * at);
+    share.whole = share.count * static_cast<std::size_t>(size);
+  }
+  return share;
+}
+
+std::uint64_t layout_of(const Share& share) {
+  return share.shares ? layout_hash(share.shares->counts) : 0;
+}
+
+// The input times `factor`, in scratch.
+void scale_input(Group::Submission& submission, ConstView input, double factor) {
+  if (factor == 1) return;
+  submission.packing = std::make_unique<Packing>();
+  submission.packing->sources = {input};
+  submission.packing->factor = factor;
+  submission.input = {};
+}
+
+}  // namespace
+
+Work ScheduledCommunicator::all_reduce_views(ConstView input, View output,
+                                             const AllReduceOptions& options) {
+  check_dtypes("all_reduce", input, output);
+  check_count("all_reduce", "output", output.count, input.count);
+  check_reduction(options.op, input.dtype, options.factor);
+  check_overlap(input, output, 0);
+  Group::Submission submission{.operation = {.collective = Collective::all_reduce,
+                                             .op = options.op,
+                                             .dtype = input.dtype,
+                                             .count = input.count},
+                               .input = input.span(),
+                               .output = output.span()};
+  if (options.factor != 1) {
+    // The output can hold the scaled input: no scratch is needed.
+    scale_input(submission, input, options.factor);
+    submission.packing->place = output.data;
+    submission.input = output.span();
+  }
+  return submit(std::move(submission), options.algorithm, options.timeout);
+}
+
+Work ScheduledCommunicator::reduce_views(ConstView input, View output,
+                                         const ReduceOptions& options) {
+  check_root("reduce", options.root, size());
+  check_reduction(options.op, input.dtype, options.factor);
+  const bool is_root = rank() == options.root;
+  if (is_root) {
+    check_dtypes("reduce", input, output);
+    check_count("reduce", "output", output.count, input.count);
+    check_overlap(input, output, 0);
+  }
+  Group::Submission submission{.operation = {.collective = Collective::reduce,
+                                             .op = options.op,
+                                             .dtype = input.dtype,
+                                             .root = options.root.value(),
+                                             .count = input.count},
+                               .input = input.span(),
+                               .output = is_root ? output.span() : ByteSpan()};
+  scale_input(submission, input, options.factor);
+  return submit(std::move(submission), options.algorithm, options.timeout);
+}
+
+Group::Submission ScheduledCommunicator::prepare(ConstView input, View output,
+                                                 const ReduceScatterOptions& options) const {
+  const Share share = share_of("reduce_scatter", options.counts, output.count, rank(), size());
+  check_dtypes("reduce_scatter", input, output);
+  check_count("reduce_scatter", "output", output.count, share.count);
+  check_count("reduce_scatter", "input", input.count, share.whole);
+  check_reduction(options.op, input.dtype, options.factor);
+  check_overlap(input, output, -share.begin);
+  Group::Submission submission{.operation = {.collective = Collective::reduce_scatter,
+                                             .op = options.op,
+                                             .dtype = input.dtype,
+                                             .count = input.count,
+                                             .layout = layout_of(share)},
+                               .input = input.span(),
+                               .output = output.span(),
+                               .shares = share.shares};
+  scale_input(submission, input, options.factor);
+  submission.deadline = deadline(options.timeout);
+  return submission;
+}
+
+Group::Submission ScheduledCommunicator::prepare(ConstView input, View output,
+                                                 const AllGatherOptions& options) const {
+  const Share share = share_of("all_gather", options.counts, input.count, rank(), size());
+  check_dtypes("all_gather", input, output);
+  check_count("all_gather", "input", input.count, share.count);
+  check_count("all_gather", "output", output.count, share.whole);
+  check_overlap(input, output, share.begin);
+  return {.operation = {.collective = Collective::all_gather,
+                        .dtype = input.dtype,
+                        .count = output.count,
+                        .layout = layout_of(share)},
+          .input = input.span(),
+          .output = output.span(),
+          .shares = share.shares,
+          .deadline = deadline(options.timeout)};
+}
+
+Work ScheduledCommunicator::reduce_scatter_views(ConstView input, View output,
+                                                 const ReduceScatterOptions& options) {
+  return submit(prepare(input, output, options), options.algorithm, options.timeout);
+}
+
+Work ScheduledCommunicator::all_gather_views(ConstView input, View output,
+                                             const AllGatherOptions& options) {
+  return submit(prepare(input, output, options), options.algorithm, options.timeout);
+}
+
+Work ScheduledCommunicator::gather_views(ConstView input, View output,
+                                         const GatherOptions& options) {
+  check_root("gather", options.root, size());
+  const Share share = share_of("gather", options.counts, input.count, rank(), size());
+  check_count("gather", "input", input.count, share.count);
+  const bool is_root = rank() == options.root;
+  if (is_root) {
+    check_dtypes("gather", input, output);
+    check_count("gather", "output", output.count, share.whole);
+    check_overlap(input, output, share.begin);
+  }
+  return submit({.operation = {.collective = Collective::gather,
+                               .dtype = input.dtype,
+                               .root = options.root.value(),
+                               .count = share.whole,
+                               .layout = layout_of(share)},
+                 .input = input.span(),
+                 .output = is_root ? output.span() : ByteSpan(),
+                 .shares = share.shares},
+                options.algorithm, options.timeout);
+}
+
+Work ScheduledCommunicator::scatter_views(ConstView input, View output,
+                                          const ScatterOptions& options) {
+  check_root("scatter", options.root, size());
+  const Share share = share_of("scatter", options.counts, output.count, rank(), size());
+  check_count("scatter", "output", output.count, share.count);
+  const bool is_root = rank() == options.root;
+  if (is_root) {
+    check_dtypes("scatter", input, output);
+    check_count("scatter", "input", input.count, share.whole);
+    check_overlap(input, output, -share.begin);
+  }
+  return submit({.operation = {.collective = Collective::scatter,
+                               .dtype = output.dtype,
+                               .root = options.root.value(),
+                               .count = share.whole,
+                               .layout = layout_of(share)},
+                 .input = is_root ? input.span() : ConstByteSpan(),
+                 .output = output.span(),
+                 .shares = share.shares},
+                options.algorithm, options.timeout);
+}
+
+Work ScheduledCommunicator::all_to_all_views(ConstView input, View output,
+                                             const AllToAllOptions& options) {
+  check_dtypes("all_to_all", input, output);
+  check(options.send_counts.empty() == options.recv_counts.empty(),
+        "all_to_all: either both lists of counts are given, or none");
+  Shares shares{.counts = options.send_counts, .received = options.recv_counts};
+  OperationDescriptor operation{.collective = Collective::all_to_all, .dtype = input.dtype};
+  if (shares.equal()) {
+    check(input.count % static_cast<std::size_t>(size()) == 0,
+          "all_to_all: the input has " + std::to_string(input.count) +
+              " elements, which cannot be divided among " + std::to_string(size()) + " ranks");
+    check_count("all_to_all", "output", output.count, input.count);
+    operation.count = input.count;
+  } else {
+    // Other ranks may have lists that look equal, so equal counts are not looked for.
+    (void)shares_of("all_to_all", shares.counts, size());
+    (void)shares_of("all_to_all", shares.received, size());
+    check_count("all_to_all", "input", input.count, total(shares.counts));
+    check_count("all_to_all", "output", output.count, total(shares.received));
+    const auto self = static_cast<std::size_t>(rank());
+    check_count("all_to_all", "share sent to oneself", shares.counts[self], shares.received[self]);
+    operation.layout = 1;
+  }
+  check_overlap(input, output, 0);
+  Group::Submission submission{.operation = operation,
+                               .input = input.span(),
+                               .output = output.span(),
+                               .shares = shares.equal() ? std::nullopt : std::optional(shares)};
+  if (input.bytes() > 0 && input.data == output.data) {
+    submission.packing = std::make_unique<Packing>();
+    submission.packing->sources = {input};
+    submission.input = {};
+  }
+  return submit(std::move(submission), options.algorithm, options.timeout);
+}
+
+Work ScheduledCommunicator::broadcast_view(View data, const BroadcastOptions& options) {
+  check_root("broadcast", options.root, size());
+  return submit({.operation = {.collective = Collective::broadcast,
+                               .dtype = data.dtype,
+                               .root = options.root.value(),
+                               .count = data.count},
+                 .input = data.span(),
+                 .output = data.span()},
+                options.algorithm, options.timeout);
+}
+
+Work ScheduledCommunicator::barrier(const BarrierOptions& options) {
+  return submit({.operation = {.collective = Collective::barrier}}, options.algorithm,
+                options.timeout);
+}
+
+// Rank 0 hears from every rank directly, so it knows of each whether it has come.
+void ScheduledCommunicator::monitored_barrier(const BarrierOptions& options) {
+  submit({.operation = {.collective = Collective::barrier}},
+         options.algorithm.empty() ? "direct" : options.algorithm, options.timeout)
+      .wait();
+}
+
+}  // namespace stretto::communicator

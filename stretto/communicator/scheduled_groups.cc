@@ -1,0 +1,101 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Groups made of other groups.
+
+#include <algorithm>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "stretto/base/random.h"
+#include "stretto/communicator/arguments.h"
+#include "stretto/communicator/scheduled_communicator.h"
+
+namespace stretto::communicator {
+namespace {
+
+// Ranks that make the same groups in the same order give them the same numbers, without asking.
+std::uint64_t group_number(std::uint64_t parent, std::uint64_t made,
+                           const std::vector<Rank>& ranks) {
+  std::uint64_t number = Random(parent).next() ^ Random(made).next();
+  for (const Rank rank : ranks) {
+    number = Random(number ^ static_cast<std::uint64_t>(rank.value())).next();
+  }
+  return number;
+}
+
+void check_list(const std::vector<Rank>& ranks, int size) {
+  check(!ranks.empty(), "new_group: the list of ranks is empty");
+  std::vector<bool> listed(static_cast<std::size_t>(size));
+  for (const Rank rank : ranks) {
+    check(rank >= 0 && rank < size,
+          fmt::format("new_group: rank {} is not one of {} ranks", rank.value(), size));
+    check(!listed[static_cast<std::size_t>(rank)],
+          fmt::format("new_group: rank {} is listed twice", rank.value()));
+    listed[static_cast<std::size_t>(rank)] = true;
+  }
+}
+
+// What a rank says when a group is split.
+struct Side {
+  std::int64_t key = 0;
+  std::int32_t color = 0;
+  std::int32_t takes_part = 0;
+};
+
+template <class T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> ScheduledCommunicator::new_group(std::vector<Rank> ranks) {
+  check_list(ranks, size());
+  const std::uint64_t number = group_number(group_->id(), ++groups_made_, ranks);
+  // Equal numbers mean equal lists.
+  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(size()));
+  all_gather(bytes_of(number), std::as_writable_bytes(std::span(numbers))).wait();
+  const auto other = std::ranges::find_if(numbers, [&](std::uint64_t n) { return n != number; });
+  if (other != numbers.end()) {
+    throw Mismatch(status_of(StatusCode::mismatch,
+                             "new_group: rank {} listed other ranks than rank {} did",
+                             other - numbers.begin(), rank().value()));
+  }
+  return make_group(number, ranks);
+}
+
+std::unique_ptr<Communicator> ScheduledCommunicator::split(const SplitOptions& options) {
+  const Side own{
+      .key = options.key, .color = options.color.value_or(0), .takes_part = options.color ? 1 : 0};
+  std::vector<Side> sides(static_cast<std::size_t>(size()));
+  ++groups_made_;
+  all_gather(bytes_of(own), std::as_writable_bytes(std::span(sides))).wait();
+  std::vector<Rank> ranks;
+  for (std::int32_t r = 0; r < size(); ++r) {
+    const Side& side = sides[static_cast<std::size_t>(r)];
+    if (side.takes_part != 0 && side.color == own.color) ranks.push_back(r);
+  }
+  if (!options.color) return nullptr;
+  std::ranges::stable_sort(
+      ranks, {}, [&](Rank r) { return std::pair(sides[static_cast<std::size_t>(r)].key, r); });
+  return make_group(group_number(group_->id(), groups_made_, ranks), ranks);
+}
+
+// Of ranks that all know that they are meant.
+std::unique_ptr<Communicator> ScheduledCommunicator::make_group(std::uint64_t number,
+                                                                const std::vector<Rank>& ranks) {
+  Membership membership{.group = number, .rank = -1, .members = {}};
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    membership.members.push_back(group_->membership().job_rank(ranks[i]));
+    if (ranks[i] == rank()) membership.rank = static_cast<std::int32_t>(i);
+  }
+  if (membership.rank < 0) return nullptr;
+  std::unique_ptr<ScheduledCommunicator> group(
+      new ScheduledCommunicator(engine_, std::move(membership), options_));
+  group->share_windows().or_throw();
+  return group;
+}
+
+}  // namespace stretto::communicator

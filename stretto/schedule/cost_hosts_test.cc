@@ -1,0 +1,111 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/schedule/builder.h"
+#include "stretto/schedule/cost.h"
+
+namespace stretto::schedule {
+namespace {
+
+constexpr std::size_t kBytes = 1 << 20;
+constexpr LinkCost kNetwork{.latency_seconds = 20e-6, .seconds_per_byte = 1 / 1e9};
+constexpr LinkCost kInside{.latency_seconds = 1e-6, .seconds_per_byte = 1 / 10e9};
+
+std::vector<std::int32_t> equal_hosts(int host_count, int ranks_each) {
+  std::vector<std::int32_t> hosts;
+  for (int rank = 0; rank < host_count * ranks_each; ++rank) hosts.push_back(rank / ranks_each);
+  return hosts;
+}
+
+double seconds(Collective collective, std::string_view name, const CostQuery& query, int ranks) {
+  return cost(*find_algorithm(collective, Access::messages, name), ranks, query).seconds;
+}
+
+// Each of `senders` sends the whole buffer to the rank `distance` after it.
+std::vector<Schedule> messages(int ranks, int senders, int distance) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < ranks; ++rank) {
+    ScheduleBuilder schedule({.rank = rank, .rank_count = ranks},
+                             {.algorithm = "messages", .collective = Collective::all_reduce});
+    if (rank < senders) schedule.send(input(0), rank + distance);
+    if (rank >= distance && rank < senders + distance) schedule.recv(rank - distance, output(0));
+    schedules.push_back(std::move(schedule).build());
+  }
+  return schedules;
+}
+
+double one_message(const LinkCost& link) {
+  return link.latency_seconds + 2 * link.message_seconds + kBytes * link.seconds_per_byte;
+}
+
+TEST(CostHosts, AMessageTakesTheLinkThatItGoesOver) {
+  const auto hosts = equal_hosts(2, 2);
+  const CostQuery query{.bytes = kBytes, .link = kNetwork, .local_link = kInside, .hosts = hosts};
+  EXPECT_NEAR(cost(messages(4, 1, 1), query).seconds, one_message(kInside), 1e-12);
+  EXPECT_NEAR(cost(messages(4, 1, 2), query).seconds, one_message(kNetwork), 1e-12);
+}
+
+TEST(CostHosts, RanksOfAHostShareItsPort) {
+  const auto hosts = equal_hosts(2, 4);
+  const CostQuery query{.bytes = kBytes, .link = kNetwork, .local_link = kInside, .hosts = hosts};
+  const double transfer = kBytes * kNetwork.seconds_per_byte;
+  EXPECT_NEAR(cost(messages(8, 4, 4), query).seconds, one_message(kNetwork) + 3 * transfer, 1e-12);
+  for (const std::vector<std::int32_t>& one_side : {std::vector{0, 0, 1, 2}, {0, 1, 2, 2}}) {
+    const CostQuery apart{.bytes = kBytes, .link = kNetwork, .hosts = one_side};
+    EXPECT_NEAR(cost(messages(4, 2, 2), apart).seconds, one_message(kNetwork) + transfer, 1e-12);
+  }
+  // Without hosts, everybody has a port.
+  EXPECT_NEAR(cost(messages(8, 4, 4), {.bytes = kBytes, .link = kNetwork}).seconds,
+              one_message(kNetwork), 1e-12);
+}
+
+TEST(CostHosts, WithoutHostsTheLocalLinkCountsForNothing) {
+  for (const char* name : {"ring", "direct", "recursive_halving", "two_level"}) {
+    const CostQuery plain{.bytes = kBytes, .link = kNetwork};
+    const CostQuery with_local{.bytes = kBytes, .link = kNetwork, .local_link = kInside};
+    EXPECT_EQ(seconds(Collective::all_reduce, name, plain, 8),
+              seconds(Collective::all_reduce, name, with_local, 8));
+  }
+}
+
+TEST(CostHosts, TwoLevelPaysWhereTheNetworkIsSlow) {
+  const auto hosts = equal_hosts(2, 8);
+  const CostQuery query{
+      .bytes = 16 * kBytes, .link = kNetwork, .local_link = kInside, .hosts = hosts};
+  for (const Collective collective :
+       {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
+    EXPECT_LT(2 * seconds(collective, "two_level", query, 16),
+              seconds(collective, "direct", query, 16))
+        << name(collective);
+  }
+  const auto four_hosts = equal_hosts(4, 4);
+  const CostQuery on_four{
+      .bytes = 16 * kBytes, .link = kNetwork, .local_link = kInside, .hosts = four_hosts};
+  for (const char* flat : {"direct", "binomial_tree"}) {
+    EXPECT_LT(seconds(Collective::broadcast, "two_level", on_four, 16),
+              seconds(Collective::broadcast, flat, on_four, 16))
+        << flat;
+  }
+}
+
+// Twice the steps, and no bytes to speak of; or one rank per host, where there is nothing to save.
+TEST(CostHosts, TwoLevelDoesNotPayWhereStepsCount) {
+  const auto hosts = equal_hosts(2, 8);
+  const CostQuery small{.bytes = 64, .link = kNetwork, .local_link = kNetwork, .hosts = hosts};
+  EXPECT_GT(seconds(Collective::all_reduce, "two_level", small, 16),
+            seconds(Collective::all_reduce, "direct", small, 16));
+  const auto single = equal_hosts(8, 1);
+  const CostQuery apart{.bytes = kBytes, .link = kNetwork, .hosts = single};
+  EXPECT_EQ(seconds(Collective::all_reduce, "two_level", apart, 8),
+            seconds(Collective::all_reduce, "direct", apart, 8));
+}
+
+}  // namespace
+}  // namespace stretto::schedule

@@ -1,0 +1,236 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/double_binary_tree.h"
+
+#include <bit>
+#include <utility>
+#include <vector>
+
+#include "stretto/schedule/builder.h"
+
+namespace stretto::schedule {
+namespace {
+
+// Tree t carries chunk t.
+constexpr int kTrees = 2;
+
+// Members of a tree count from 1; there is no member 0.
+constexpr int kNobody = 0;
+
+// The neighbours of a place in the in-order tree over places 1 to `count`: odd places are leaves,
+// and what lies within 2^k - 1 of a place that 2^k divides is below it.
+struct Node {
+  int parent = kNobody;
+  int left = kNobody;
+  int right = kNobody;
+};
+
+int top_place(int count) { return static_cast<int>(std::bit_floor(static_cast<unsigned>(count))); }
+
+Node node_at(int place, int count) {
+  const int reach = place & -place;
+  Node node;
+  if (place != top_place(count)) {
+    node.parent = (place ^ reach) | (2 * reach);
+    if (node.parent > count) node.parent = place ^ reach;
+  }
+  if (reach == 1) return node;
+  node.left = place - reach / 2;
+  for (int step = reach / 2; step > 0 && node.right == kNobody; step /= 2) {
+    if (place + step <= count) node.right = place + step;
+  }
+  return node;
+}
+
+// Two trees over the same members, of which each is a leaf in one at least: tree 1 is tree 0 seen
+// in a mirror, or shifted by one where the mirror would show leaves in the same places.
+class TwinTrees {
+ public:
+  explicit TwinTrees(int member_count) : count_(member_count) {}
+
+  Node node(int tree, int member) const {
+    const Node places = node_at(place_of(tree, member), count_);
+    return {member_at(tree, places.parent), member_at(tree, places.left),
+            member_at(tree, places.right)};
+  }
+
+  int top(int tree) const { return member_at(tree, top_place(count_)); }
+
+  bool is_leaf(int tree, int member) const { return place_of(tree, member) % 2 == 1; }
+
+ private:
+  int place_of(int tree, int member) const {
+    if (tree == 0) return member;
+    if (count_ % 2 == 0) return count_ + 1 - member;
+    return member == 1 ? count_ : member - 1;
+  }
+
+  int member_at(int tree, int place) const {
+    if (tree == 0 || place == kNobody) return place;
+    if (count_ % 2 == 0) return count_ + 1 - place;
+    return place % count_ + 1;
+  }
+
+  int count_;
+};
+
+// The steps of one rank on the trees. Either all ranks are members, or all but the root, which is
+// then above the tops of both trees.
+class TreeSteps {
+ public:
+  TreeSteps(ScheduleBuilder& schedule, const Shape& shape, bool has_root)
+      : schedule_(schedule),
+        shape_(shape),
+        has_root_(has_root),
+        base_(has_root ? shape.root.value() : shape.rank_count - 1),
+        self_(member_of(shape.rank)),
+        trees_(has_root ? shape.rank_count - 1 : shape.rank_count) {}
+
+  // Partial values climb to the top, or to the root beyond it, where the result is whole.
+  void climb(int tree) {
+    const ChunkIndex chunk = tree;
+    if (is_root()) {
+      if (shape_.rank_count == 1) return reduce_whole({input(chunk)}, chunk);
+      const Slot arrived = receive_from(tree, trees_.top(tree));
+      return reduce_whole({input(chunk), arrived}, chunk);
+    }
+    const Node node = trees_.node(tree, self_);
+    std::vector<Slot> values;
+    if (node.left != kNobody) values.push_back(receive_from(tree, node.left));
+    values.push_back(input(chunk));
+    if (node.right != kNobody) values.push_back(receive_from(tree, node.right));
+    if (node.parent == kNobody && !has_root_) return reduce_whole(values, chunk);
+    const Rank above = node.parent == kNobody ? shape_.root : rank_of(node.parent);
+    if (values.size() == 1) return schedule_.send(values.front(), above);
+    const Slot sum = schedule_.unused_partial(chunk);
+    schedule_.reduce(values, {sum});
+    schedule_.send(sum, above);
+  }
+
+  // What the root has in its input, or the top in its output, goes down to everybody's output.
+  void descend(int tree) {
+    const ChunkIndex chunk = tree;
+    if (is_root()) {
+      if (shape_.rank_count > 1) schedule_.send(input(chunk), rank_of(trees_.top(tree)));
+      schedule_.copy(input(chunk), output(chunk));
+      return;
+    }
+    const Node node = trees_.node(tree, self_);
+    if (node.parent != kNobody) {
+      schedule_.recv(rank_of(node.parent), output(chunk));
+    } else if (has_root_) {
+      schedule_.recv(shape_.root, output(chunk));
+    }
+    for (const int child : {node.left, node.right}) {
+      if (child != kNobody) schedule_.send(output(chunk), rank_of(child));
+    }
+  }
+
+ private:
+  bool is_root() const { return has_root_ && shape_.rank == shape_.root; }
+
+  int member_of(Rank rank) const {
+    return (rank.value() - base_ + shape_.rank_count - 1) % shape_.rank_count + 1;
+  }
+  Rank rank_of(int member) const { return (base_ + member) % shape_.rank_count; }
+
+  Slot receive_from(int tree, int child) {
+    const bool leaf = trees_.is_leaf(tree, child);
+    const Slot arrived = leaf ? schedule_.unused_raw(tree) : schedule_.unused_partial(tree);
+    schedule_.recv(rank_of(child), arrived);
+    return arrived;
+  }
+
+  void reduce_whole(const std::vector<Slot>& values, ChunkIndex chunk) {
+    schedule_.reduce(values, {output(chunk)}).completes();
+  }
+
+  ScheduleBuilder& schedule_;
+  const Shape& shape_;
+  bool has_root_;
+  int base_;  // Member m is the m-th rank after this one.
+  int self_;
+  TwinTrees trees_;
+};
+
+}  // namespace
+
+// Double binary tree all-reduce: half of the buffer up and down one tree, half on another.
+//
+//   n = 6:       4               3           a rank with others below it in one tree
+//              /   \           /   \         has none in the other
+//             2     6         1     5
+//            / \   /           \   / \       (ranks counted from 1)
+//           1   3 5             2 4   6
+//
+//   steps           about 2 log2 n, of messages with half of the buffer
+//   bytes per rank  2 times the buffer each way at most; 2(n-1)/n of it is the least there is
+//   scratch         2 slots for what arrives, raw or partial, and 1 partial slot
+//   order           ((left, own) right) at each node: fixed, not canonical
+//   choose it for   large buffers, cut in many segments, and so many ranks that 2(n-1) steps hurt
+//   source          Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast,
+//                   reduction and scan", 2009; without a common root above the trees
+Schedule double_binary_tree_all_reduce(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "double_binary_tree",
+                                   .collective = Collective::all_reduce,
+                                   .order = Order::fixed,
+                                   .chunk_count = kTrees});
+  TreeSteps steps(schedule, shape, /*has_root=*/false);
+  for (int tree = 0; tree < kTrees; ++tree) steps.climb(tree);
+  for (int tree = 0; tree < kTrees; ++tree) steps.descend(tree);
+  return std::move(schedule).build();
+}
+
+// Double binary tree reduce: partial values climb two trees over all ranks but the root.
+//
+//   n = 7:     root            root
+//               |               |
+//               4               3           a rank with others below it in one tree
+//             /   \           /   \         has none in the other
+//            2     6         1     5
+//           / \   /           \   / \       (ranks counted from the root)
+//          1   3 5             2 4   6
+//
+//   steps           about log2 n, of messages with half of the buffer
+//   bytes per rank  the buffer out once, which is optimal, and in at most once
+//   scratch         2 slots for what arrives, raw or partial, and 1 partial slot
+//   order           ((left, own) right) at each node, the root's own before all: fixed
+//   choose it for   large buffers, cut in many segments
+//   source          Sanders, Speck and Traeff, 2009
+Schedule double_binary_tree_reduce(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "double_binary_tree",
+                                   .collective = Collective::reduce,
+                                   .order = Order::fixed,
+                                   .chunk_count = kTrees});
+  TreeSteps steps(schedule, shape, /*has_root=*/true);
+  for (int tree = 0; tree < kTrees; ++tree) steps.climb(tree);
+  return std::move(schedule).build();
+}
+
+// Double binary tree broadcast: each half of the buffer goes down its own tree.
+//
+//   n = 7:     root            root
+//               |               |
+//               4               3           a rank with others below it in one tree
+//             /   \           /   \         has none in the other
+//            2     6         1     5
+//           / \   /           \   / \       (ranks counted from the root)
+//          1   3 5             2 4   6
+//
+//   steps           about log2 n, of messages with half of the buffer
+//   bytes per rank  the buffer in once and out at most once, which is optimal
+//   scratch         none
+//   order           nothing is combined
+//   choose it for   large buffers, cut in many segments, and many ranks
+//   source          Sanders, Speck and Traeff, 2009
+Schedule double_binary_tree_broadcast(const Shape& shape) {
+  ScheduleBuilder schedule(shape, {.algorithm = "double_binary_tree",
+                                   .collective = Collective::broadcast,
+                                   .chunk_count = kTrees});
+  TreeSteps steps(schedule, shape, /*has_root=*/true);
+  for (int tree = 0; tree < kTrees; ++tree) steps.descend(tree);
+  return std::move(schedule).build();
+}
+
+}  // namespace stretto::schedule

@@ -1,0 +1,38 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "stretto/schedule/algorithms.h"
+
+namespace stretto::schedule {
+
+// Which ranks are on which host. A host's members are in the order of ranks; a rank's position is
+// its place among them.
+class HostLayout {
+ public:
+  // As Shape::hosts says, which has a host per rank, or none: then all are on one.
+  explicit HostLayout(const Shape& shape);
+
+  int host_count() const { return static_cast<int>(members_.size()); }
+  int host_of(Rank rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
+  int position_of(Rank rank) const { return positions_[static_cast<std::size_t>(rank)]; }
+  const std::vector<Rank>& members(int host) const {
+    return members_[static_cast<std::size_t>(host)];
+  }
+  // Whether ranks [begin, end), one at least, are all on one host.
+  bool together(int begin, int end) const {
+    return run_end_[static_cast<std::size_t>(begin)] >= end;
+  }
+
+ private:
+  std::vector<int> hosts_;                  // Per rank.
+  std::vector<int> positions_;              // Per rank.
+  std::vector<int> run_end_;                // Per rank, the first one after it on another host.
+  std::vector<std::vector<Rank>> members_;  // Per host.
+};
+
+}  // namespace stretto::schedule

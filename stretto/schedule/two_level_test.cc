@@ -1,0 +1,205 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/two_level.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include "stretto/schedule/cost.h"
+#include "stretto/schedule/verify.h"
+
+namespace stretto::schedule {
+namespace {
+
+using Hosts = std::vector<std::int32_t>;
+using Schedules = std::vector<Schedule>;
+
+constexpr Collective kCollectives[] = {Collective::all_reduce, Collective::reduce_scatter,
+                                       Collective::all_gather, Collective::broadcast};
+
+const Algorithm& two_level(Collective collective) {
+  return *find_algorithm(collective, Access::messages, "two_level");
+}
+
+Hosts contiguous(const std::vector<int>& sizes) {
+  Hosts hosts;
+  for (std::size_t host = 0; host < sizes.size(); ++host) {
+    hosts.insert(hosts.end(), static_cast<std::size_t>(sizes[host]),
+                 static_cast<std::int32_t>(host));
+  }
+  return hosts;
+}
+
+Hosts in_turns(int ranks, int host_count) {
+  Hosts hosts;
+  for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank % host_count);
+  return hosts;
+}
+
+// Numbers hosts in the order in which they first appear.
+Hosts renumbered(Hosts hosts) {
+  Hosts number(hosts.size(), -1);
+  std::int32_t count = 0;
+  for (std::int32_t& host : hosts) {
+    if (number[host] < 0) number[host] = count++;
+    host = number[host];
+  }
+  return hosts;
+}
+
+Hosts random_layout(int ranks, std::mt19937& random, bool in_order) {
+  std::uniform_int_distribution<int> any_count(1, ranks);
+  std::uniform_int_distribution<int> any_host(0, any_count(random) - 1);
+  Hosts hosts(static_cast<std::size_t>(ranks));
+  std::ranges::generate(hosts, [&] { return any_host(random); });
+  if (in_order) std::ranges::sort(hosts);
+  return renumbered(std::move(hosts));
+}
+
+void expect_correct(const Hosts& hosts, Rank root, const std::string& what) {
+  for (const Collective collective : kCollectives) {
+    const Rank used = collective == Collective::broadcast ? root : 0;
+    const int ranks = static_cast<int>(hosts.size());
+    const Status status = verify(two_level(collective), ranks, used, hosts);
+    ASSERT_TRUE(status.ok()) << status.message() << " from " << used.value() << " on hosts "
+                             << fmt::format("{}, {}", fmt::join(hosts, " "), what);
+  }
+}
+
+Schedules build(Collective collective, const Hosts& hosts, Rank root = 0) {
+  Schedules schedules;
+  const auto ranks = static_cast<std::int32_t>(hosts.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    schedules.push_back(two_level(collective).build({rank, ranks, root, hosts}));
+  }
+  return schedules;
+}
+
+// What each host sends to other hosts, in parts of the buffer.
+std::vector<double> network_buffers(const Schedules& schedules, const Hosts& hosts) {
+  std::vector<double> sent(static_cast<std::size_t>(std::ranges::max(hosts)) + 1);
+  for (const Schedule& schedule : schedules) {
+    const auto host = hosts[static_cast<std::size_t>(schedule.rank)];
+    for (const Step& step : schedule.steps) {
+      if (step.kind != StepKind::send) continue;
+      if (hosts[static_cast<std::size_t>(step.peer)] == host) continue;
+      sent[host] += 1.0 / schedule.chunk_count;
+    }
+  }
+  return sent;
+}
+
+TEST(TwoLevel, IsCorrectOnRandomLayouts) {
+  const std::uint32_t seed = std::random_device()();
+  std::mt19937 random(seed);
+  for (int ranks = 1; ranks <= 24; ++ranks) {
+    for (int repetition = 0; repetition < 6; ++repetition) {
+      const Rank root = std::uniform_int_distribution<int>(0, ranks - 1)(random);
+      const Hosts hosts = random_layout(ranks, random, repetition % 2 == 0);
+      ASSERT_NO_FATAL_FAILURE(expect_correct(hosts, root, fmt::format("seed {}", seed)));
+    }
+  }
+}
+
+TEST(TwoLevel, IsCorrectOnLayoutsOfNote) {
+  for (int ranks = 1; ranks <= 24; ++ranks) {
+    const Rank root = ranks / 2;
+    ASSERT_NO_FATAL_FAILURE(expect_correct(in_turns(ranks, 1), root, "one host"));
+    ASSERT_NO_FATAL_FAILURE(expect_correct(in_turns(ranks, 2), root, "two in turns"));
+    ASSERT_NO_FATAL_FAILURE(expect_correct(in_turns(ranks, 3), root, "three in turns"));
+    ASSERT_NO_FATAL_FAILURE(expect_correct(in_turns(ranks, ranks), root, "one rank each"));
+  }
+  for (const auto& sizes : std::vector<std::vector<int>>{
+           {3, 5, 1}, {1, 5, 3}, {8, 8}, {4, 4, 4, 4}, {1, 23}, {23, 1}, {6, 6, 6}, {7, 1, 1, 8}}) {
+    const Hosts hosts = contiguous(sizes);
+    for (int root = 0; root < std::ssize(hosts); ++root) {
+      ASSERT_NO_FATAL_FAILURE(expect_correct(hosts, root, "in a row"));
+    }
+  }
+}
+
+TEST(TwoLevel, EveryStepIsNeeded) {
+  for (const Hosts& hosts : {contiguous({2, 1}), contiguous({2, 3}), Hosts{0, 1, 0, 1, 1, 2}}) {
+    for (const Collective collective : kCollectives) {
+      const Schedules schedules = build(collective, hosts, 1);
+      ASSERT_TRUE(verify(schedules).ok());
+      for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+        for (std::size_t step = 0; step < schedules[rank].steps.size(); ++step) {
+          Schedules broken = schedules;
+          broken[rank].steps.erase(broken[rank].steps.begin() + step);
+          EXPECT_FALSE(verify(broken).ok()) << "rank " << rank << " step " << step;
+        }
+      }
+    }
+  }
+}
+
+TEST(TwoLevel, HostsThatAreSubtreesSendEachPartOfTheBufferOnce) {
+  for (const auto& sizes : std::vector<std::vector<int>>{{8, 8}, {4, 4, 4}, {2, 2, 2, 2}, {4, 3}}) {
+    const Hosts hosts = contiguous(sizes);
+    const double others = static_cast<double>(sizes.size()) - 1;
+    const double share = others / static_cast<double>(sizes.size());
+    for (const double sent : network_buffers(build(Collective::all_reduce, hosts), hosts)) {
+      EXPECT_NEAR(sent, 2 * share, 1e-9) << fmt::format("{}", fmt::join(sizes, "+"));
+    }
+  }
+  const Hosts hosts = contiguous({4, 4, 4});
+  for (const double sent : network_buffers(build(Collective::reduce_scatter, hosts), hosts)) {
+    EXPECT_NEAR(sent, 2.0 / 3, 1e-9);
+  }
+  for (const double sent : network_buffers(build(Collective::all_gather, hosts), hosts)) {
+    EXPECT_NEAR(sent, 2.0 / 3, 1e-9);
+  }
+}
+
+TEST(TwoLevel, HostsThatAreNoSubtreeSendWhatTheyAreMadeOf) {
+  // Ranks 0 to 2 are two subtrees, (0 1) and 2; ranks 3 to 7 are 3 and ((4 5)(6 7)).
+  const Hosts hosts = contiguous({3, 5, 1});
+  const auto sent = network_buffers(build(Collective::all_reduce, hosts), hosts);
+  EXPECT_NEAR(sent[0], (2 + 1) * 2.0 / 3, 1e-9);
+  EXPECT_NEAR(sent[1], (2 + 1) * 2.0 / 3, 1e-9);
+  EXPECT_NEAR(sent[2], (1 + 1) * 2.0 / 3, 1e-9);
+}
+
+TEST(TwoLevel, ABroadcastLeavesTheRootsHostOnce) {
+  for (const auto& sizes : std::vector<std::vector<int>>{{3, 5, 1}, {8, 8}, {1, 4, 4}, {2, 2, 2}}) {
+    const Hosts hosts = contiguous(sizes);
+    const auto sent = network_buffers(build(Collective::broadcast, hosts), hosts);
+    EXPECT_NEAR(sent[0], 1, 1e-9);
+    for (std::size_t host = 1; host < sent.size(); ++host) EXPECT_LT(sent[host], 1);
+  }
+}
+
+TEST(TwoLevel, TakesFourStepsAtMost) {
+  const Hosts hosts = contiguous({3, 5, 1});
+  EXPECT_EQ(cost(build(Collective::all_reduce, hosts), {}).steps, 4);
+  EXPECT_EQ(cost(build(Collective::reduce_scatter, hosts), {}).steps, 2);
+  EXPECT_EQ(cost(build(Collective::all_gather, hosts), {}).steps, 2);
+  EXPECT_EQ(cost(build(Collective::broadcast, hosts), {}).steps, 3);
+}
+
+TEST(TwoLevel, NeedsMemoryInProportionToTheRanks) {
+  for (const auto& sizes : std::vector<std::vector<int>>{
+           {500, 500}, std::vector<int>(125, 8), {999, 1}, {1, 999}, std::vector<int>(1000, 1)}) {
+    const Hosts hosts = contiguous(sizes);
+    for (const Collective collective : kCollectives) {
+      for (const int rank : {0, 1, 499, 998, 999}) {
+        const Schedule schedule = two_level(collective).build({rank, 1000, 0, hosts});
+        EXPECT_LE(schedule.steps.size(), 12'000) << sizes.size() << " hosts, rank " << rank;
+        EXPECT_LE(schedule.places.size(), 20'000) << sizes.size() << " hosts, rank " << rank;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stretto::schedule

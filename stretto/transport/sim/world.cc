@@ -1,0 +1,105 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/sim/world.h"
+
+#include <algorithm>
+#include <array>
+
+namespace stretto::transport::sim {
+namespace {
+
+class SimLink : public Link {
+ public:
+  SimLink(std::shared_ptr<Network> network, Rank self, Rank peer)
+      : network_(std::move(network)),
+        outgoing_(network_->wire(self, peer)),
+        incoming_(network_->wire(peer, self)) {}
+  ~SimLink() override {
+    outgoing_.end(false);
+    incoming_.close_reader();
+  }
+
+  std::string_view name() const override { return "sim"; }
+  Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override {
+    if (outgoing_.reader_gone()) return status_of(StatusCode::peer_lost, "broken pipe");
+    return outgoing_.write(pieces);
+  }
+  Result<std::size_t> read(ByteSpan into) override {
+    if (incoming_.ended()) return status_of(StatusCode::peer_lost, "the connection was closed");
+    return incoming_.read(into);
+  }
+  bool readable() const override { return incoming_.readable(); }
+  bool needs_poll() const override { return false; }
+  int descriptor() const override { return -1; }
+  void service() override {}
+  void notify() override {}
+
+ private:
+  std::shared_ptr<Network> network_;
+  Wire& outgoing_;
+  Wire& incoming_;
+};
+
+}  // namespace
+
+Network::Network(const WorldOptions& options) : ranks_(options.ranks) {
+  constexpr std::array<std::size_t, 4> kRooms = {300, 5000, 64 * 1024, 1024 * 1024};
+  constexpr std::array<std::size_t, 4> kSteps = {100, 3000, 20 * 1024, 256 * 1024};
+  constexpr std::array<Time, 4> kDelays = {Time(1), Time(1000), Time(50'000), Time(2'000'000)};
+  Random random(options.seed);
+  const std::size_t room = options.room_bytes.value_or(kRooms[random.below(kRooms.size())]);
+  const std::size_t step = options.step_bytes_max.value_or(kSteps[random.below(kSteps.size())]);
+  const Time delay = options.delay_max.value_or(kDelays[random.below(kDelays.size())]);
+  for (int i = 0; i < ranks_ * ranks_; ++i) {
+    wires_.push_back(std::make_unique<Wire>(&now_, Wire::Options{.seed = random.next(),
+                                                                 .room_bytes = room,
+                                                                 .step_bytes_max = step,
+                                                                 .delay_max = delay}));
+  }
+}
+
+bool Network::skip() {
+  std::optional<Time> next;
+  for (const auto& wire : wires_) {
+    const std::optional<Time> arrival = wire->next_arrival();
+    if (arrival && (!next || *arrival < *next)) next = arrival;
+  }
+  if (next) now_ = *next;
+  return next.has_value();
+}
+
+void Network::cut(Rank a, Rank b) {
+  for (Wire* cut : {&wire(a, b), &wire(b, a)}) {
+    cut->end(true);
+    cut->close_reader();
+  }
+}
+
+void Network::kill(Rank rank) {
+  for (int peer = 0; peer < ranks_; ++peer) {
+    if (peer != rank.value()) cut(rank, peer);
+  }
+}
+
+Result<World> make_world(const WorldOptions& options) {
+  World world{.network = std::make_shared<Network>(options), .endpoints = {}};
+  for (int r = 0; r < options.ranks; ++r) {
+    // Time stands still while an endpoint ends: nothing could be waited for.
+    Endpoint::Parts parts{.rank = r,
+                          .links = {},
+                          .memory = nullptr,
+                          .sleep_flag = nullptr,
+                          .farewell_time = Duration::zero()};
+    for (int peer = 0; peer < options.ranks; ++peer) {
+      parts.links.push_back(
+          peer == r ? nullptr : std::make_unique<SimLink>(world.network, Rank(r), Rank(peer)));
+    }
+    Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::create(std::move(parts));
+    if (!endpoint.ok()) return endpoint.status();
+    world.endpoints.push_back(std::move(*endpoint));
+  }
+  return world;
+}
+
+}  // namespace stretto::transport::sim

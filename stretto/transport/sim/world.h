@@ -1,0 +1,68 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "stretto/transport/endpoint.h"
+#include "stretto/transport/sim/wire.h"
+
+namespace stretto::transport::sim {
+
+struct WorldOptions {
+  int ranks = 1;
+  std::uint64_t seed = 0;
+  // Of every link. What is not given is drawn from the seed, for each world anew.
+  std::optional<std::size_t> room_bytes = std::nullopt;
+  std::optional<std::size_t> step_bytes_max = std::nullopt;
+  std::optional<Time> delay_max = std::nullopt;
+};
+
+// The clock and the wires of a simulated world, and what goes wrong in it. Not thread safe: all
+// ranks of a world belong to one thread, which lets them make progress in any order it likes.
+class Network {
+ public:
+  explicit Network(const WorldOptions& options);
+
+  int size() const { return ranks_; }
+  Time now() const { return now_; }
+  void pass(Time time) { now_ += time; }
+  // Moves the clock to the next arrival anywhere. Returns whether there is one: if not, and no rank
+  // can move, nothing will ever happen again.
+  bool skip();
+
+  // Ends the rank for the others, as if its process had been killed: what it had under way is lost
+  // from a random byte on. It sees all others end.
+  void kill(Rank rank);
+  // Ends the link between two ranks, in the same way.
+  void cut(Rank a, Rank b);
+  // Lets the next message from one rank to the other disappear, or arrive with one bit changed.
+  void lose_message(Rank from, Rank to) { wire(from, to).arm(Wire::Fault::loss); }
+  void flip_bit(Rank from, Rank to) { wire(from, to).arm(Wire::Fault::flip); }
+  // Whether that has happened.
+  bool struck(Rank from, Rank to) { return wire(from, to).struck(); }
+
+  Wire& wire(Rank from, Rank to) {
+    return *wires_[static_cast<std::size_t>(from.value() * ranks_ + to.value())];
+  }
+
+ private:
+  int ranks_;
+  Time now_{0};
+  std::vector<std::unique_ptr<Wire>> wires_;
+};
+
+struct World {
+  std::shared_ptr<Network> network;
+  std::vector<std::unique_ptr<Endpoint>> endpoints;  // Keep the network alive.
+};
+
+// Ranks on a network with random delays, partial reads and writes and bounded buffers; all of it
+// decided by the seed, so the same calls in the same order see the same world. Endpoints are meant
+// to be driven by progress(): they have no descriptors, so nobody wakes a sleeper. Without shared
+// memory.
+Result<World> make_world(const WorldOptions& options);
+
+}  // namespace stretto::transport::sim

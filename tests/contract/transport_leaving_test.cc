@@ -1,0 +1,227 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Ends, on every transport: of groups, of ranks with full links, and what ranks say about each
+// other.
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "stretto/transport/frame.h"
+#include "tests/contract/transport_participant.h"
+
+namespace stretto::transport {
+namespace {
+
+using std::chrono::milliseconds;
+using Message = Participant::Message;
+
+// So that little fits into a connection.
+constexpr int kSmallBuffer = 4096;
+const Status kEnough(StatusCode::aborted, "enough");
+
+class TransportLeavingTest : public TransportTest {};
+
+TEST_P(TransportLeavingTest, ForgottenGroupsLeaveNothing) {
+  World world = make(3);
+  std::deque<Participant> ranks;
+  for (int r = 0; r < 3; ++r) ranks.emplace_back(world, r);
+  const auto drive_all = [&](const std::function<bool()>& done) {
+    return drive({&world[0], &world[1], &world[2]}, done);
+  };
+  const std::vector<Rank> members{0, 1};
+  constexpr std::uint64_t kGroups = 1000;
+  for (std::uint64_t group = 0; group < kGroups; ++group) {
+    // Ranks forget in crossed orders, alone, at once, and with messages of the group under way.
+    ranks[0].send(1, {.group = group}, pattern(group, 20));
+    if (group % 3 == 0) ranks[0].recv(1, {.group = kGroups - 1 - group}, 10);
+    world[0].forget(group, members, kEnough);
+    world[1].forget(kGroups - 1 - group, members, kEnough);
+    if (group % 7 == 0) world[0].progress();
+    if (group % 11 == 0) world[1].progress();
+  }
+  EXPECT_GT(world[0].half_forgotten_groups() + world[1].half_forgotten_groups(), 0u);
+  ASSERT_TRUE(drive_all([&] {
+    return world[0].half_forgotten_groups() == 0 && world[1].half_forgotten_groups() == 0;
+  }));
+  EXPECT_EQ(world[2].half_forgotten_groups(), 0u) << "is no member";
+  EXPECT_TRUE(ranks[0].all_done() && ranks[1].all_done());
+}
+
+TEST_P(TransportLeavingTest, AnAbortIsHeardByTheMembersThatHaveNotForgottenTheGroup) {
+  World world = make(4);
+  std::deque<Participant> ranks;
+  for (int r = 0; r < 4; ++r) ranks.emplace_back(world, r);
+  const std::vector<Rank> members{0, 1, 3};
+  // Rank 1 has long forgotten the group, rank 3 has not.
+  world[1].forget(5, members, kEnough);
+  settle({&world[0], &world[1], &world[2], &world[3]});
+  world[0].announce_abort(5, members, Status(StatusCode::timeout, "too late"));
+  world[0].forget(5, members, kEnough);
+  ASSERT_TRUE(drive({&world[0], &world[1], &world[2], &world[3]},
+                    [&] { return !ranks[3].aborted.empty(); }));
+  settle({&world[0], &world[1], &world[2], &world[3]});
+  EXPECT_TRUE(ranks[1].aborted.empty());
+  EXPECT_TRUE(ranks[2].aborted.empty()) << "is no member";
+  EXPECT_EQ(ranks[3].aborted.size(), 1u);
+}
+
+TEST_P(TransportLeavingTest, RanksTellWhereTheyAre) {
+  World world = make(3);
+  std::deque<Participant> ranks;
+  for (int r = 0; r < 3; ++r) ranks.emplace_back(world, r);
+  ranks[1].state = "is in barrier() #3 since 2.5 s";
+  ranks[2].state = "has ended #2";
+  world[0].inquire(1, 7, 3);
+  world[0].inquire(2, 7, 3);
+  ASSERT_TRUE(
+      drive({&world[0], &world[1], &world[2]}, [&] { return ranks[0].reports.size() == 2; }));
+  std::sort(ranks[0].reports.begin(), ranks[0].reports.end());
+  EXPECT_EQ(ranks[0].reports[0], std::pair(Rank(1), ranks[1].state));
+  EXPECT_EQ(ranks[0].reports[1], std::pair(Rank(2), ranks[2].state));
+  world[0].inquire(1, 7, 4);
+  ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return ranks[0].reports.size() == 3; }));
+}
+
+TEST_P(TransportLeavingTest, ItIsKnownWhoIsGoneAndHow) {
+  World world = make(4);
+  Participant a(world, 0);
+  for (int r = 0; r < 4; ++r) EXPECT_TRUE(world[0].peer_status(r).status.ok());
+  world.destroy(1);
+  if (GetParam().can_kill) world.kill(3);
+  ASSERT_TRUE(drive({&world[0]},
+                    [&] { return !a.left.empty() && (!a.lost.empty() || !GetParam().can_kill); }));
+  EXPECT_EQ(world[0].peer_status(1).status.message(), "rank 1 has left the job");
+  EXPECT_TRUE(world[0].peer_status(1).left);
+  EXPECT_TRUE(world[0].peer_status(2).status.ok());
+  if (!GetParam().can_kill) return;
+  EXPECT_EQ(world[0].peer_status(3).status.code(), StatusCode::peer_lost);
+  EXPECT_FALSE(world[0].peer_status(3).left);
+}
+
+TEST_P(TransportLeavingTest, MessagesHaveArrivedWhenAReceiveWouldTakeThem) {
+  for (const std::size_t size : {std::size_t{10}, std::size_t{100000}}) {
+    World world = make();
+    Participant a(world, 0);
+    Participant b(world, 1);
+    const MessageKey key{.group = 7, .sequence = kPointToPoint, .segment = 3};
+    EXPECT_FALSE(world[1].has_arrived(0, key));
+    a.send(1, key, pattern(1, size));
+    ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return !b.early.empty(); }));
+    EXPECT_TRUE(world[1].has_arrived(0, key));
+    EXPECT_FALSE(world[1].has_arrived(0, {.group = 7, .sequence = kPointToPoint, .segment = 4}));
+    EXPECT_FALSE(world[1].has_arrived(1, key)) << "it has none from itself";
+    Message& received = b.recv(0, key, size);
+    EXPECT_FALSE(world[1].has_arrived(0, key));
+    ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received.request.done; }));
+  }
+}
+
+// Sends small messages until some are left over that the link does not take.
+void fill_link(Participant& from, int peer) {
+  for (std::uint32_t i = 0; i < 400; ++i) {
+    Message& message = from.send(peer, {.group = 7, .message = i}, pattern(i, 60000));
+    if (!message.request.done) return;
+  }
+}
+
+TEST_P(TransportLeavingTest, WhoLeavesWithAFullLinkIsHeardToTheEnd) {
+  World world = make(2, kSmallBuffer);
+  Participant a(world, 0);
+  std::size_t sent = 0;
+  {
+    Participant leaving(world, 1);
+    leaving.on_done = [&](Request&) { ++sent; };
+    fill_link(leaving, 0);
+    const std::size_t taken = sent;
+    std::thread end([&] { world.destroy(1); });
+    std::this_thread::sleep_for(milliseconds(20));
+    EXPECT_EQ(sent, taken) << "the link was not full";
+    EXPECT_TRUE(drive({&world[0]}, [&] { return !a.left.empty() || !a.lost.empty(); }));
+    end.join();
+  }
+  EXPECT_TRUE(a.lost.empty()) << a.lost[0].second.message();
+  EXPECT_EQ(a.left.size(), 1u);
+  EXPECT_EQ(a.early.size(), sent);
+}
+
+TEST_P(TransportLeavingTest, TwoThatLeaveWithFullLinksDoNotWaitForEachOther) {
+  World world = make(2, kSmallBuffer);
+  const TimePoint begin = Clock::now();
+  {
+    Participant a(world, 0);
+    Participant b(world, 1);
+    fill_link(a, 1);
+    fill_link(b, 0);
+    std::thread end([&] { world.destroy(1); });
+    world.destroy(0);
+    end.join();
+  }
+  EXPECT_LT(Clock::now() - begin, milliseconds(900));
+}
+
+TEST(TransportLeaving, WhoTakesNothingIsNotWaitedForLong) {
+  World world = world_kinds().front().make({});
+  Participant a(world, 0);
+  {
+    Participant leaving(world, 1);
+    fill_link(leaving, 0);
+    const TimePoint begin = Clock::now();
+    world.destroy(1);
+    EXPECT_GT(Clock::now() - begin, milliseconds(900));
+    EXPECT_LT(Clock::now() - begin, milliseconds(2500));
+  }
+}
+
+TEST_P(TransportLeavingTest, ADeathIsNoticedHoweverMuchHasComeThatNobodyAsksFor) {
+  if (!GetParam().can_kill) GTEST_SKIP() << "its ranks cannot die alone";
+  World world = make(4, kSmallBuffer);
+  Participant a(world, 0);
+  for (const int dying : {1, 3}) {
+    Participant victim(world, dying);
+    const auto group = static_cast<std::uint64_t>(dying);
+    // More than a rank keeps of what it has not asked for, and more than the connection holds.
+    constexpr std::uint32_t kMessages = kEarlyBytesMax / kEagerBytes + 40;
+    for (std::uint32_t i = 0; i < kMessages; ++i) {
+      victim.send(0, {.group = group, .message = i}, Bytes(kEagerBytes));
+      world[dying].progress();
+      world[0].progress();
+    }
+    EXPECT_FALSE(victim.all_done());
+    const std::size_t lost_before = a.lost.size();
+    world.kill(dying);
+    const TimePoint killed = Clock::now();
+    ASSERT_TRUE(drive({&world[0]}, [&] { return a.lost.size() > lost_before; }));
+    EXPECT_LT(Clock::now() - killed, milliseconds(1000));
+    EXPECT_EQ(a.lost.back().first, Rank(dying));
+    a.forget(group, kEnough);
+  }
+}
+
+TEST_P(TransportLeavingTest, MessagesBeyondTheLimitArriveInTheirOrder) {
+  World world = make();
+  Participant from(world, 0);
+  Participant to(world, 1);
+  constexpr std::uint32_t kMessages = kEarlyBytesMax / kEagerBytes + 200;
+  const MessageKey key{.group = 7};
+  for (std::uint32_t i = 0; i < kMessages; ++i) {
+    from.send(1, key, Bytes(kEagerBytes, static_cast<std::byte>(i * 7)));
+    world[0].progress();
+    world[1].progress();
+  }
+  EXPECT_FALSE(from.all_done());
+  for (std::uint32_t i = 0; i < kMessages; ++i) {
+    Message& received = to.recv(0, key, kEagerBytes);
+    ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received.request.done; })) << i;
+    ASSERT_TRUE(received.request.status.ok());
+    ASSERT_EQ(received.bytes, Bytes(kEagerBytes, static_cast<std::byte>(i * 7))) << i;
+  }
+  ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return from.all_done(); }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, TransportLeavingTest, testing::ValuesIn(world_kinds()),
+                         world_name);
+
+}  // namespace
+}  // namespace stretto::transport

@@ -1,0 +1,27 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Joins a job, adds up the ranks with the others, says "rank 1 of 4: sum 6".
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+
+#include "stretto/stretto.h"
+
+int main() {
+  try {
+    auto comm = stretto::join({.join_timeout = std::chrono::seconds(20)});
+    float sum[1] = {static_cast<float>(comm->rank().value())};
+    comm->all_reduce(std::span<float>(sum)).wait();
+    // One write: the lines of several ranks must not run into each other.
+    char line[64];
+    const int bytes = std::snprintf(line, sizeof(line), "rank %d of %d: sum %.0f\n",
+                                    comm->rank().value(), comm->size(), sum[0]);
+    (void)std::fwrite(line, 1, static_cast<std::size_t>(bytes), stdout);
+    return 0;
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "could not: %s\n", failure.what());
+    return 1;
+  }
+}

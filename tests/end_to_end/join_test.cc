@@ -1,0 +1,211 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Every way to start a job that can be tried on one machine, with real processes and launchers.
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <sstream>
+
+#include "stretto/bootstrap/socket.h"
+#include "tests/end_to_end/tool.h"
+
+namespace stretto {
+namespace {
+
+using testing::Arguments;
+using testing::Ended;
+using testing::Process;
+using testing::Variables;
+using testing::operator+;
+
+const std::string kRank = STRETTO_BIN_DIR "/join_rank_program";
+
+// A port that was free a moment ago.
+int free_port() {
+  const auto listener = bootstrap::listen_tcp("127.0.0.1", 0).or_throw();
+  return bootstrap::local_port(listener.get()).or_throw();
+}
+
+std::string tcp_place() { return fmt::format("tcp://127.0.0.1:{}", free_port()); }
+
+std::string on_path(const std::string& program) {
+  std::istringstream folders(std::getenv("PATH"));
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (std::filesystem::exists(folder + "/" + program)) return folder + "/" + program;
+  }
+  return "";
+}
+
+void expect_joined(const std::string& output, int size) {
+  for (int rank = 0; rank < size; ++rank) {
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                        fmt::format("rank {} of {}: sum {}\n", rank, size, size * (size - 1) / 2),
+                        output);
+  }
+}
+
+// Starts each rank by itself, the last first, with variables of its own.
+std::vector<Ended> start_ranks(int size, const std::function<Variables(int rank)>& variables) {
+  std::vector<std::unique_ptr<Process>> ranks;
+  for (int rank = size - 1; rank >= 0; --rank) {
+    ranks.push_back(std::make_unique<Process>(Arguments{kRank}, variables(rank)));
+  }
+  std::vector<Ended> ended;
+  for (auto& rank : ranks) ended.insert(ended.begin(), testing::end_of(*rank));
+  ranks.clear();
+  return ended;
+}
+
+void expect_ranks_join(int size, const std::function<Variables(int rank)>& variables) {
+  std::string output;
+  for (const Ended& ended : start_ranks(size, variables)) {
+    EXPECT_EQ(ended.status, 0) << ended.errors;
+    output += ended.output;
+  }
+  expect_joined(output, size);
+}
+
+Variables stretto_variables(int rank, int size, const std::string& place) {
+  return {{"STRETTO_RANK", std::to_string(rank)},
+          {"STRETTO_SIZE", std::to_string(size)},
+          {"STRETTO_RENDEZVOUS", place}};
+}
+
+class Join : public ::testing::Test {
+ protected:
+  Join() { std::filesystem::create_directory(folder_); }
+  ~Join() override { std::filesystem::remove_all(folder_); }
+
+  const std::string folder_ = ::testing::TempDir() + fmt::format("stretto_join_{}", ::getpid());
+};
+
+TEST_F(Join, AtAStoreThatRankZeroHosts) {
+  const std::string place = tcp_place();
+  expect_ranks_join(3, [&](int rank) { return stretto_variables(rank, 3, place); });
+}
+
+TEST_F(Join, InAFile) {
+  const std::string path = folder_ + "/job";
+  expect_ranks_join(3, [&](int rank) { return stretto_variables(rank, 3, "file://" + path); });
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(Join, InAFileWithoutSharedMemory) {
+  expect_ranks_join(3, [&](int rank) {
+    Variables variables = stretto_variables(rank, 3, "file://" + folder_ + "/job");
+    variables["STRETTO_TRANSPORT"] = "tcp";
+    return variables;
+  });
+}
+
+TEST_F(Join, ByTheVariablesOfPyTorch) {
+  const std::string port = std::to_string(free_port());
+  expect_ranks_join(3, [&](int rank) {
+    return Variables{{"RANK", std::to_string(rank)},
+                     {"WORLD_SIZE", "3"},
+                     {"MASTER_ADDR", "127.0.0.1"},
+                     {"MASTER_PORT", port}};
+  });
+}
+
+TEST_F(Join, BySlurmsVariables) {
+  // So that jobs of this test that run at the same time take different ports.
+  const std::string job = std::to_string(::getpid());
+  expect_ranks_join(2, [&](int rank) {
+    return Variables{{"SLURM_PROCID", std::to_string(rank)},
+                     {"SLURM_NTASKS", "2"},
+                     {"SLURM_JOB_ID", job},
+                     {"SLURM_STEP_ID", "0"},
+                     {"SLURM_STEP_NODELIST", "localhost"}};
+  });
+}
+
+TEST_F(Join, PrintsEachValueWithItsSource) {
+  const std::string place = tcp_place();
+  const auto ended = start_ranks(2, [&](int rank) {
+    Variables variables = stretto_variables(rank, 2, place);
+    variables["STRETTO_LOG"] = "info";
+    return variables;
+  });
+  for (const std::string& line :
+       {std::string("rank 1 from STRETTO_RANK"), std::string("size 2 from STRETTO_SIZE"),
+        "rendezvous " + place + " from STRETTO_RENDEZVOUS",
+        std::string("job key from the store: rank 0 makes one")}) {
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "stretto [rank 1] info: " + line + "\n",
+                        ended[1].errors);
+  }
+}
+
+TEST_F(Join, AConflictIsAnError) {
+  Variables variables = stretto_variables(0, 2, tcp_place());
+  variables["RANK"] = "1";
+  variables["WORLD_SIZE"] = "2";
+  Process rank({kRank}, variables);
+  const Ended ended = testing::end_of(rank);
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      "STRETTO_RANK says 0, but RANK says 1: unset one of them", ended.errors);
+}
+
+TEST_F(Join, UnderTorchrun) {
+  const std::string usual = STRETTO_SOURCE_DIR "/build/venv/bin/torchrun";
+  const std::string torchrun = std::filesystem::exists(usual) ? usual : on_path("torchrun");
+  if (torchrun.empty()) GTEST_SKIP() << "torchrun is neither in build/venv nor on PATH";
+  const Arguments command{torchrun, "--no-python", "--nproc-per-node", "2"};
+  // With its agent's store, and with none: then the ranks are by themselves.
+  for (const char* shares : {"0", "1"}) {
+    Process job(command + Arguments{"--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
+                                    "--rdzv-id", "join_test", kRank},
+                {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", shares}, {"STRETTO_LOG", "info"}});
+    const Ended ended = testing::end_of(job);
+    EXPECT_EQ(ended.status, 0) << ended.errors;
+    expect_joined(ended.output, 2);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "from MASTER_ADDR and MASTER_PORT", ended.errors);
+  }
+}
+
+class Mpirun : public Join {
+ protected:
+  void SetUp() override {
+    if (on_path("mpirun").empty()) GTEST_SKIP() << "mpirun is not on PATH";
+    Process version({"mpirun", "--version"}, {});
+    is_open_mpi_ = testing::end_of(version).output.find("Open MPI") != std::string::npos;
+  }
+  Ended run_ranks(Variables variables) {
+    // Open MPI 4 and 5 refuse to be root, and to start more ranks than there are cores.
+    const Variables relaxed{{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                            {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                            {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                            {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
+                            {"TMPDIR", folder_}};
+    variables.insert(relaxed.begin(), relaxed.end());
+    Process job({"mpirun", "-n", "3", kRank}, variables);
+    return testing::end_of(job);
+  }
+
+  bool is_open_mpi_ = false;
+};
+
+TEST_F(Mpirun, NeedsNoConfigurationOnOneHostOrSaysThatItDoes) {
+  const Ended ended = run_ranks({});
+  if (!is_open_mpi_) {
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                        "say where the ranks meet with STRETTO_RENDEZVOUS=tcp://HOST:PORT",
+                        ended.errors);
+    return;
+  }
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  expect_joined(ended.output, 3);
+}
+
+TEST_F(Mpirun, MeetsWhereItIsTold) {
+  const Ended ended = run_ranks({{"STRETTO_RENDEZVOUS", tcp_place()}});
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  expect_joined(ended.output, 3);
+}
+
+}  // namespace
+}  // namespace stretto

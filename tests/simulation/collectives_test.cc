@@ -1,0 +1,70 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Random collectives on simulated networks, against a serial oracle. Every seed is a world of its
+// own; STRETTO_SIMULATION_SEED, _SEEDS and _RANKS choose which are run.
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/simulation/seeded_run.h"
+
+namespace stretto::simulation {
+namespace {
+
+class CollectiveSimulation : public testing::TestWithParam<int> {};
+
+TEST_P(CollectiveSimulation, EqualsTheSerialOracle) {
+  for (const std::uint64_t seed : seeds_of(GetParam())) {
+    SeededRun run(seed, {});
+    run.go();
+    const std::string trouble = run.trouble();
+    ASSERT_EQ(trouble, "") << run.describe() << "\n"
+                           << replay_command("Seeds/CollectiveSimulation.*", seed);
+  }
+}
+
+// Every seed kills a rank at some moment. The others end, with the right result or with an error
+// that names the dead one.
+TEST_P(CollectiveSimulation, AKilledRankIsNamedByAllOthers) {
+  for (const std::uint64_t seed : seeds_of(GetParam(), 10)) {
+    SeededRun run(seed, {.kills = true});
+    if (run.size() == 1) continue;
+    run.go();
+    const std::string trouble = run.trouble_after_death();
+    ASSERT_EQ(trouble, "") << run.describe() << "\n"
+                           << replay_command("Seeds/CollectiveSimulation.AKilled*", seed);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, CollectiveSimulation, testing::Range(0, kSeedGroups));
+
+// Whether the tests above could fail. One wrong bit or one lost message anywhere must be noticed:
+// by a wrong result, by an error, or by ranks of which none can move any more.
+TEST(SimulationCanary, AFlippedBitIsCaught) {
+  int struck = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    SeededRun run(seed, {.fault = transport::sim::Wire::Fault::flip});
+    run.go();
+    if (!run.struck()) continue;
+    ++struck;
+    EXPECT_NE(run.trouble(), "") << "seed " << seed << ": " << run.describe();
+  }
+  EXPECT_GT(struck, 30);
+}
+
+TEST(SimulationCanary, ALostMessageIsCaught) {
+  int struck = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    SeededRun run(seed, {.fault = transport::sim::Wire::Fault::loss});
+    run.go();
+    if (!run.struck()) continue;
+    ++struck;
+    EXPECT_NE(run.trouble(), "") << "seed " << seed << ": " << run.describe();
+  }
+  EXPECT_GT(struck, 30);
+}
+
+}  // namespace
+}  // namespace stretto::simulation

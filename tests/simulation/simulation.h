@@ -1,0 +1,77 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "stretto/communicator/communicator.h"
+#include "stretto/communicator/engine.h"
+#include "stretto/transport/sim/world.h"
+
+namespace stretto::simulation {
+
+// A job whose ranks share one thread and a simulated network: who moves when, how fast bytes travel
+// and how they are cut is all decided by a seed. What the ranks do is submitted beforehand; run()
+// lets them do it, each in its own order and at moments of its own.
+class Simulation {
+ public:
+  struct Options {
+    int ranks = 1;
+    std::uint64_t seed = 0;
+  };
+  explicit Simulation(const Options& options);
+  // Aborts what is in flight.
+  ~Simulation();
+  Simulation(const Simulation&) = delete;
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  transport::sim::Network& network() { return *network_; }
+
+  using Submit = std::function<Work(Communicator&)>;
+  void submit(int rank, Submit call) { ranks_[index(rank)].waiting.push_back(std::move(call)); }
+
+  // Kills a rank when that many turns have been taken: it takes part in nothing any more.
+  void kill_at(std::uint64_t turn, int rank);
+
+  // Lets the ranks do what has been submitted until nothing can move any more. May be called again.
+  void run();
+  std::uint64_t turns() const { return turns_; }
+
+  // How each operation of a rank ended, in the order of submission; nothing where it has not, which
+  // after run() means that it never will.
+  std::vector<std::optional<Status>> outcomes(int rank) const;
+
+ private:
+  struct Operation {
+    Work work;
+    std::optional<Status> outcome;
+  };
+  struct SimulatedRank {
+    std::shared_ptr<communicator::Engine> engine;
+    std::unique_ptr<Communicator> communicator;
+    std::deque<Submit> waiting;
+    std::vector<Operation> operations;
+    std::uint64_t eagerness = 1;  // How often it gets a turn, compared with others.
+    bool dead = false;
+  };
+  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+  SimulatedRank& draw_rank();
+  void submit_next(SimulatedRank& rank);
+  bool take_turns();
+  bool take_turn(SimulatedRank& rank);
+  void collect();
+
+  Random random_;
+  std::shared_ptr<transport::sim::Network> network_;
+  std::vector<SimulatedRank> ranks_;
+  std::uint64_t eagerness_total_ = 0;
+  std::uint64_t turns_ = 0;
+  std::optional<std::pair<std::uint64_t, int>> kill_;
+};
+
+}  // namespace stretto::simulation

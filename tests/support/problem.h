@@ -1,0 +1,94 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stretto/base/operation.h"
+#include "stretto/communicator/communicator.h"
+
+namespace stretto::testing {
+
+using Bytes = std::vector<std::byte>;
+
+// One collective to be tried, with all that a serial oracle must know to say what comes out.
+struct Problem {
+  Collective collective = Collective::all_reduce;
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+  int ranks = 1;
+  Rank root = 0;
+  // Elements: of everybody's buffer where there are no shares, of each rank's share where there
+  // are; of an all_to_all, shares[s * ranks + d] go from s to d.
+  std::size_t count = 0;
+  std::vector<std::size_t> shares = {};
+  std::string algorithm = {};
+  bool registered = false;
+  bool in_place = false;
+};
+
+// Whether ranks have shares of the whole buffer.
+bool has_shares(Collective collective);
+// Equal shares of `share` elements.
+Problem with_equal_shares(Problem problem, std::size_t share);
+
+std::string describe(const Problem& problem);
+
+// Says what comes out of a problem, by a serial reduction in the canonical order of whole inputs
+// that lie side by side.
+class Oracle {
+ public:
+  explicit Oracle(const Problem& problem);
+  const Problem& problem() const { return problem_; }
+  // What a rank hands in: small numbers that differ from rank to rank, no two alike in a row.
+  const Bytes& input_of(int rank) const { return inputs_[static_cast<std::size_t>(rank)]; }
+  // What comes out on a rank. Empty where the collective gives nothing to the rank.
+  Bytes expected_of(int rank) const;
+
+ private:
+  Bytes reduced() const;
+  Bytes exchanged(int rank) const;
+
+  Problem problem_;
+  std::vector<Bytes> inputs_;
+  Bytes reduced_;  // Empty where nothing is reduced.
+};
+
+// One rank's buffers for one problem, and its operation.
+class Trial {
+ public:
+  Trial(Communicator& comm, const Oracle& oracle);
+  Work start();
+  // What is wrong now that the operation has ended; empty if nothing is. `exact`: floating point
+  // must have the same bits as the oracle.
+  std::string complaint(bool exact) const;
+  std::span<const std::byte> output() const { return output_; }
+
+ private:
+  std::span<std::byte> buffer(const Bytes& content);
+  std::size_t place_in_longer_buffer() const;
+  template <class Options>
+  Options options() const;
+  std::vector<std::size_t> row(bool sends) const;
+
+  Communicator& comm_;
+  const Oracle& oracle_;
+  const Problem& problem_;
+  int rank_;
+  Bytes expected_;
+  std::vector<Memory> registered_;
+  std::vector<std::unique_ptr<Bytes>> private_;
+  std::span<std::byte> input_;
+  std::span<std::byte> output_;
+};
+
+// Runs the problem on all ranks, from this one thread; returns the first complaint.
+std::string try_on_all(std::span<const std::unique_ptr<Communicator>> ranks,
+                       const Problem& problem);
+
+}  // namespace stretto::testing
