@@ -97,7 +97,7 @@ function(stretto_add_cross_layer_tests)
   target_include_directories(stretto_test_support PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(stretto_test_support PRIVATE stretto_build PUBLIC stretto GTest::gtest)
   file(GLOB folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${PROJECT_SOURCE_DIR}/tests/*)
-  list(FILTER folders EXCLUDE REGEX "/support$")
+  list(FILTER folders EXCLUDE REGEX "/(support|compile_fail)$")
   foreach(folder IN LISTS folders)
     get_filename_component(name ${folder} NAME)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cc)
@@ -121,8 +121,13 @@ function(stretto_add_helper_programs tests)
   endforeach()
 endfunction()
 
-# A program from one source file; nothing if it needs libtorch and there is none.
+# A program from one source file; nothing if it needs libtorch or MPI and there is none.
 function(stretto_add_standalone program source)
+  file(STRINGS ${source} uses_mpi LIMIT_COUNT 1 REGEX "^#include <mpi\\.h>")
+  if(uses_mpi)
+    stretto_add_mpi_program(${program} ${source})
+    return()
+  endif()
   stretto_includes_torch(uses_torch ${source})
   if(NOT uses_torch)
     stretto_add_program(${program} OFF
@@ -131,6 +136,34 @@ function(stretto_add_standalone program source)
     stretto_add_program(${program} ON
       SOURCES ${source} LIBRARIES stretto ${STRETTO_EXTERNAL_programs})
   endif()
+endfunction()
+
+# The only users of MPI are tests that compare with it. Its header pretends to be C, which is all that
+# is used: the C++ bindings are gone since MPI 3.
+function(stretto_add_mpi_program program source)
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    stretto_add_program(${program} OFF SOURCES ${source} LIBRARIES stretto_test_support MPI::MPI_CXX)
+  endif()
+endfunction()
+
+# tests/compile_fail/*.cc compile as they are, and must not with -DSTRETTO_WRONG; each file says what
+# the compiler is to complain about.
+function(stretto_add_compile_fail_tests)
+  # g++ says only when asked which part of a concept does not hold; clang does so anyway.
+  set(flags -std=c++20 -fsyntax-only -Wall -Wextra -Werror=unused-result)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    list(APPEND flags -fconcepts-diagnostics-depth=5)
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/compile_fail/*.cc)
+  foreach(source IN LISTS sources)
+    get_filename_component(name ${source} NAME_WE)
+    add_test(NAME compile_fail.${name}
+      COMMAND ${CMAKE_COMMAND} -D SOURCE=${source} -P ${PROJECT_SOURCE_DIR}/cmake/compile_fail.cmake
+        -- ${CMAKE_CXX_COMPILER} ${flags} -I${PROJECT_SOURCE_DIR})
+    set_tests_properties(compile_fail.${name} PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS})
+  endforeach()
 endfunction()
 
 # Every *_bench.cc of a layer is a program, where Google Benchmark is installed.

@@ -38,7 +38,7 @@ EXTERNAL_INCLUDES = [
     (r"openssl/", ["stretto/bootstrap"]),
     (r"spdlog/", ["stretto/base"]),
     (r"(CLI|nlohmann)/", ["tools", "tests", "examples"]),
-    (r"mpi\.h", ["stretto/transport/mpi", "stretto/communicator/mpi"]),
+    (r"mpi\.h", ["stretto/transport/mpi", "stretto/communicator/mpi", "tests/differential"]),
     (r"(ucp|uct|ucs)/", ["stretto/transport/ucx"]),
     (r"nccl\.h", ["stretto/communicator/nccl"]),
     (r"cuda", ["stretto/cuda"]),

@@ -10,16 +10,25 @@ std::size_t size_bytes(DType dtype) {
     case DType::u8:
     case DType::i8:
     case DType::boolean:
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
       return 1;
+    case DType::i16:
+    case DType::u16:
     case DType::f16:
     case DType::bf16:
       return 2;
     case DType::i32:
+    case DType::u32:
     case DType::f32:
       return 4;
     case DType::i64:
+    case DType::u64:
     case DType::f64:
+    case DType::c64:
       return 8;
+    case DType::c128:
+      return 16;
   }
   return 0;
 }
@@ -44,6 +53,22 @@ std::string_view name(DType dtype) {
       return "f64";
     case DType::boolean:
       return "bool";
+    case DType::i16:
+      return "i16";
+    case DType::u16:
+      return "u16";
+    case DType::u32:
+      return "u32";
+    case DType::u64:
+      return "u64";
+    case DType::c64:
+      return "c64";
+    case DType::c128:
+      return "c128";
+    case DType::f8_e4m3:
+      return "f8_e4m3";
+    case DType::f8_e5m2:
+      return "f8_e5m2";
   }
   return "unknown dtype";
 }
@@ -54,8 +79,20 @@ std::optional<DType> dtype_from_wire(std::uint8_t number) {
 }
 
 bool is_floating_point(DType dtype) {
-  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
+  switch (dtype) {
+    case DType::f16:
+    case DType::bf16:
+    case DType::f32:
+    case DType::f64:
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
+      return true;
+    default:
+      return false;
+  }
 }
+
+bool is_complex(DType dtype) { return dtype == DType::c64 || dtype == DType::c128; }
 
 DType accumulation_dtype(DType dtype) {
   return dtype == DType::f16 || dtype == DType::bf16 ? DType::f32 : dtype;

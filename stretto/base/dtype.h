@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,10 +11,29 @@
 
 namespace stretto {
 
-// The type of one element of a buffer. The numbers travel between ranks: append, never reorder.
-enum class DType : std::uint8_t { u8, i8, i32, i64, f16, bf16, f32, f64, boolean };
+// The type of one element of a buffer; docs/dtypes.md says what each can do. The numbers travel
+// between ranks: append, never reorder.
+enum class DType : std::uint8_t {
+  u8,
+  i8,
+  i32,
+  i64,
+  f16,
+  bf16,
+  f32,
+  f64,
+  boolean,
+  i16,
+  u16,
+  u32,
+  u64,
+  c64,   // Complex: two f32, the real part first.
+  c128,  // Complex: two f64.
+  f8_e4m3,
+  f8_e5m2,
+};
 
-inline constexpr int kDTypeCount = 9;
+inline constexpr int kDTypeCount = 17;
 
 // IEEE 754 binary16 and bfloat16 as they lie in memory. Arithmetic on them lives in kernel/.
 struct Half {
@@ -25,13 +45,27 @@ struct BFloat16 {
   friend bool operator==(BFloat16, BFloat16) = default;
 };
 
+// Numbers of 8 bits, named by their bits of exponent and mantissa. They can be moved, but not
+// reduced: a sum of a few ranks overflows them or loses most of its digits. f8_e4m3 has no infinity
+// (PyTorch calls it float8_e4m3fn); f8_e5m2 is the upper half of an f16.
+struct Float8E4M3 {
+  std::uint8_t bits = 0;
+  friend bool operator==(Float8E4M3, Float8E4M3) = default;
+};
+struct Float8E5M2 {
+  std::uint8_t bits = 0;
+  friend bool operator==(Float8E5M2, Float8E5M2) = default;
+};
+
 std::size_t size_bytes(DType dtype);
 std::string_view name(DType dtype);
 
 // Reads a number that came from a peer. Empty if it names no dtype.
 std::optional<DType> dtype_from_wire(std::uint8_t number);
 
+// Real floating point, of 8 bits too; complex dtypes are not.
 bool is_floating_point(DType dtype);
+bool is_complex(DType dtype);
 
 // The type in which partial reductions of `dtype` are kept: f32 for f16 and bf16, else `dtype`.
 DType accumulation_dtype(DType dtype);
@@ -77,6 +111,38 @@ struct DTypeOf<double> {
 template <>
 struct DTypeOf<bool> {
   static constexpr DType value = DType::boolean;
+};
+template <>
+struct DTypeOf<std::int16_t> {
+  static constexpr DType value = DType::i16;
+};
+template <>
+struct DTypeOf<std::uint16_t> {
+  static constexpr DType value = DType::u16;
+};
+template <>
+struct DTypeOf<std::uint32_t> {
+  static constexpr DType value = DType::u32;
+};
+template <>
+struct DTypeOf<std::uint64_t> {
+  static constexpr DType value = DType::u64;
+};
+template <>
+struct DTypeOf<std::complex<float>> {
+  static constexpr DType value = DType::c64;
+};
+template <>
+struct DTypeOf<std::complex<double>> {
+  static constexpr DType value = DType::c128;
+};
+template <>
+struct DTypeOf<Float8E4M3> {
+  static constexpr DType value = DType::f8_e4m3;
+};
+template <>
+struct DTypeOf<Float8E5M2> {
+  static constexpr DType value = DType::f8_e5m2;
 };
 
 template <class T>

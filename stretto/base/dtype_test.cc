@@ -3,8 +3,9 @@
 
 #include "stretto/base/dtype.h"
 
+#include <complex>
 #include <set>
-#include <string>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
@@ -23,6 +24,14 @@ TEST(DTypeTest, NumbersOnTheWireNeverChange) {
   EXPECT_EQ(static_cast<int>(DType::f32), 6);
   EXPECT_EQ(static_cast<int>(DType::f64), 7);
   EXPECT_EQ(static_cast<int>(DType::boolean), 8);
+  EXPECT_EQ(static_cast<int>(DType::i16), 9);
+  EXPECT_EQ(static_cast<int>(DType::u16), 10);
+  EXPECT_EQ(static_cast<int>(DType::u32), 11);
+  EXPECT_EQ(static_cast<int>(DType::u64), 12);
+  EXPECT_EQ(static_cast<int>(DType::c64), 13);
+  EXPECT_EQ(static_cast<int>(DType::c128), 14);
+  EXPECT_EQ(static_cast<int>(DType::f8_e4m3), 15);
+  EXPECT_EQ(static_cast<int>(DType::f8_e5m2), 16);
 }
 
 TEST(DTypeTest, WireNumbersReadBackAndOthersAreRefused) {
@@ -59,22 +68,32 @@ TEST(DTypeTest, SizesAreThoseOfTheCppTypes) {
   expect_described<float>("f32");
   expect_described<double>("f64");
   expect_described<bool>("bool");
+  expect_described<std::int16_t>("i16");
+  expect_described<std::uint16_t>("u16");
+  expect_described<std::uint32_t>("u32");
+  expect_described<std::uint64_t>("u64");
+  expect_described<std::complex<float>>("c64");
+  expect_described<std::complex<double>>("c128");
+  expect_described<Float8E4M3>("f8_e4m3");
+  expect_described<Float8E5M2>("f8_e5m2");
 }
 
 TEST(DTypeTest, SmallFloatsAccumulateInF32AndTheRestInThemselves) {
   EXPECT_EQ(accumulation_dtype(DType::f16), DType::f32);
   EXPECT_EQ(accumulation_dtype(DType::bf16), DType::f32);
-  for (DType dtype :
-       {DType::u8, DType::i8, DType::i32, DType::i64, DType::f32, DType::f64, DType::boolean}) {
+  for (int number = 0; number < kDTypeCount; ++number) {
+    const DType dtype = dtype_number(number);
+    if (dtype == DType::f16 || dtype == DType::bf16) continue;
     EXPECT_EQ(accumulation_dtype(dtype), dtype) << name(dtype);
   }
 }
 
-TEST(DTypeTest, FloatingPoint) {
+TEST(DTypeTest, NamesTellFloatingPointAndComplex) {
   for (int number = 0; number < kDTypeCount; ++number) {
     const DType dtype = dtype_number(number);
-    const bool floats = std::string(name(dtype)).find('f') != std::string::npos;
-    EXPECT_EQ(is_floating_point(dtype), floats) << name(dtype);
+    EXPECT_EQ(is_floating_point(dtype), name(dtype).find('f') != std::string_view::npos)
+        << name(dtype);
+    EXPECT_EQ(is_complex(dtype), name(dtype).front() == 'c') << name(dtype);
   }
 }
 

@@ -32,10 +32,11 @@ TEST(ReduceOpTest, EveryNameIsKnownAndDifferent) {
 
 TEST(ReduceOpTest, BitwiseOperationsNeedIntegersOrBool) {
   for (ReduceOp op : {ReduceOp::bit_and, ReduceOp::bit_or, ReduceOp::bit_xor}) {
-    for (DType dtype : {DType::u8, DType::i8, DType::i32, DType::i64, DType::boolean}) {
+    for (DType dtype : {DType::u8, DType::i8, DType::u16, DType::i16, DType::u32, DType::i32,
+                        DType::u64, DType::i64, DType::boolean}) {
       EXPECT_TRUE(supports(op, dtype)) << name(op) << " " << name(dtype);
     }
-    for (DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+    for (DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64, DType::c64, DType::c128}) {
       EXPECT_FALSE(supports(op, dtype)) << name(op) << " " << name(dtype);
     }
   }
@@ -45,6 +46,25 @@ TEST(ReduceOpTest, ListsWhatADTypeSupports) {
   EXPECT_EQ(supported_ops(DType::f32), "sum, mean, product, min, max");
   EXPECT_EQ(supported_ops(DType::i32), "sum, mean, product, min, max, bit_and, bit_or, bit_xor");
   EXPECT_EQ(supported_ops(DType::boolean), "sum, product, min, max, bit_and, bit_or, bit_xor");
+}
+
+TEST(ReduceOpTest, ComplexNumbersHaveNoOrder) {
+  for (DType dtype : {DType::c64, DType::c128}) {
+    EXPECT_EQ(supported_ops(dtype), "sum, mean, product");
+    EXPECT_FALSE(supports(ReduceOp::min, dtype));
+    EXPECT_FALSE(supports(ReduceOp::max, dtype));
+  }
+}
+
+TEST(ReduceOpTest, NumbersOf8BitsCannotBeReduced) {
+  for (DType dtype : {DType::f8_e4m3, DType::f8_e5m2}) {
+    for (int op = 0; op < kReduceOpCount; ++op) {
+      EXPECT_FALSE(supports(static_cast<ReduceOp>(op), dtype)) << op;
+    }
+  }
+  EXPECT_EQ(supported_ops(DType::f8_e4m3),
+            "none (f8_e4m3 cannot be reduced; u8, i8, i32, i64, f16, bf16, f32, f64, bool, i16, "
+            "u16, u32, u64, c64, c128 can)");
 }
 
 TEST(ReduceOpTest, ANumberThatIsNoOperationIsSupportedByNothing) {

@@ -139,7 +139,16 @@ Status OpenRendezvous::open_file(Deadline deadline) {
   return {};
 }
 
+// Nobody who started all ranks stands behind such a place, so it is here that contradictions show.
 Status OpenRendezvous::arrive(Deadline deadline) {
+  const std::string size = std::to_string(job_.size);
+  const Result<std::string> agreed = store_->compare_set("size", "", size, deadline);
+  if (!agreed.ok()) return agreed.status();
+  if (agreed.value() != size) {
+    return status_of(StatusCode::mismatch,
+                     "rank {} says that the job has {} ranks, but who came to {} before says {}",
+                     job_.rank, size, store_->describe(), agreed.value());
+  }
   const Result<std::int64_t> times = store_->add(fmt::format("arrived/{}", job_.rank), 1, deadline);
   if (!times.ok()) return times.status();
   if (times.value() == 1) {

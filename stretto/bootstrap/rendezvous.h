@@ -21,7 +21,7 @@ class Rendezvous {
   // Opens the meeting place of a job of several ranks. Blocks until it is there and, where no
   // launcher made a job key, until rank 0 has. Fails with timeout; with refused if the key, the
   // version or the file is wrong, or if another process has come as the same rank: two jobs use
-  // one place, or an earlier one has left its file.
+  // one place, or an earlier one has left its file; with mismatch if ranks disagree on the size.
   static Result<std::unique_ptr<Rendezvous>> open(const Job& job, Deadline deadline);
   virtual ~Rendezvous() = default;
 

@@ -120,6 +120,18 @@ TEST_F(RendezvousTest, RefusesASecondProcessOfOneRank) {
                       std::string(third.message()));
 }
 
+TEST_F(RendezvousTest, RanksAgreeOnTheSize) {
+  for (Job job : {tcp_job(2), file_job(2)}) {
+    const auto zero = Rendezvous::open(job, soon());
+    ASSERT_TRUE(zero.ok());
+    job.size = 3;
+    const Status status = Rendezvous::open(as_rank(job, 1), soon()).status();
+    EXPECT_EQ(status.code(), StatusCode::mismatch);
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 says that the job has 3 ranks, but who came",
+                        std::string(status.message()));
+  }
+}
+
 TEST_F(RendezvousTest, RefusesTheFileOfAnEarlierJobAndLeavesIt) {
   const Job job = file_job(2);
   {

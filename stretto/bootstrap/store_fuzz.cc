@@ -7,7 +7,7 @@
 //
 //   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I. -DSPDLOG_FMT_EXTERNAL
 //     stretto/bootstrap/{store_fuzz,store_frame,store_contents,store,file_log}.cc
-//     stretto/base/*.cc -lfmt -lspdlog
+//     stretto/base/{check,environment,file_descriptor,log,status}.cc -lfmt -lspdlog
 
 #include <algorithm>
 #include <cstdlib>

@@ -24,6 +24,7 @@ namespace {
 constexpr int kSpins = 400;
 constexpr std::chrono::milliseconds kYieldTime(1);
 constexpr unsigned kTurnsPerDeadlineCheck = 64;
+constexpr int kTurnsPerHeartbeat = 64;
 
 void pause() {
 #if defined(__x86_64__)
@@ -198,7 +199,8 @@ void Engine::run_background_thread() {
                              [&] { return stopping_ || background_drives(); });
       yield_until = TimePoint{};
       if (stopping_ || soon || background_drives()) continue;
-      turn_locked();
+      // Until nothing moves: what has been asked in one turn is answered in the next.
+      for (int turn = 0; turn < kTurnsPerHeartbeat && turn_locked(); ++turn) continue;
       check_deadlines();
       run_continuations(held);
       continue;

@@ -62,6 +62,11 @@ Group::~Group() {
        false);
 }
 
+void Group::begin_numbering() {
+  next_sequence_ = 1;
+  ended_ = 0;
+}
+
 void Group::use_links(const LinkModel& links) {
   options_.links = links;
   selector_.use_links(links);

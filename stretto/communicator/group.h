@@ -36,6 +36,9 @@ class Group {
     HostList hosts = {};
     LinkModel links = {};
   };
+  // What comes from now on is the callers': their first operation is #1. What a group does to be
+  // set up has numbers of its own. On all ranks after the same operation.
+  void begin_numbering();
   // Tells what the links cost, once it has been measured. On all ranks before the same operation.
   void use_links(const LinkModel& links);
   Group(std::shared_ptr<Engine> engine, Membership membership, Options options);
@@ -113,6 +116,7 @@ class Group {
     OperationDescriptor operation;
   };
   static constexpr std::size_t kPastOperations = 32;
+  static constexpr std::uint32_t kSetUpSequence = 0xf0000000;
 
   Result<CacheEntry*> entry_for(Submission& submission);
   Status fill(CacheEntry& entry, const Submission& submission);
@@ -154,7 +158,7 @@ class Group {
   std::array<Past, kPastOperations> past_;                // By sequence, modulo their number.
   std::vector<Status> departed_;  // Per member: why it is gone; ok while it is not.
   bool any_departed_ = false;
-  std::uint32_t next_sequence_ = 1;
+  std::uint32_t next_sequence_ = kSetUpSequence;
   std::uint32_t ended_ = 0;  // Collectives that have ended; when, as far as it was noticed:
   std::uint32_t ended_noticed_ = 0;
   TimePoint ended_at_;

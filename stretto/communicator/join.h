@@ -16,9 +16,9 @@ namespace stretto {
 // need none of them (threads.h).
 //
 // Blocks until all ranks are connected. STRETTO_LOG=info prints each value with its source. Throws
-// Refused (wrong job key, other version, a place where another job meets), Timeout (and who is
-// missing), InvalidArgument (a conflict between two sources, or values that make no sense),
-// SystemError.
+// Refused (wrong job key, other version, a place where another job meets), Mismatch (ranks disagree
+// on the size or the settings), Timeout (and who is missing), InvalidArgument (a conflict between
+// two sources, or values that make no sense), SystemError.
 std::unique_ptr<Communicator> join(const JoinOptions& options = {});
 
 }  // namespace stretto

@@ -78,7 +78,11 @@ Status ScheduledCommunicator::share_windows() {
       all_gather(bytes_view(&notice, 1), bytes_view(notices.data(), notices.size())).wait_status());
   const bool all = std::all_of(notices.begin(), notices.end(),
                                [](const WindowNotice& n) { return n.reaches_all != 0; });
-  if (!all) return {};
+  if (!all) {
+    const auto held = engine_->lock();
+    group_->begin_numbering();
+    return {};
+  }
   // The regions themselves arrive on another way than the notices.
   const auto map_all = [&] {
     for (std::size_t i = windows.of.size(); i < members.size(); ++i) {
@@ -97,6 +101,7 @@ Status ScheduledCommunicator::share_windows() {
   STRETTO_RETURN_IF_ERROR(barrier({}).wait_status());
   const auto held = engine_->lock();
   group_->use_windows(std::move(windows));
+  group_->begin_numbering();
   return {};
 }
 

@@ -21,21 +21,32 @@ TEST_P(CollectiveSimulation, EqualsTheSerialOracle) {
     run.go();
     const std::string trouble = run.trouble();
     ASSERT_EQ(trouble, "") << run.describe() << "\n"
-                           << replay_command("Seeds/CollectiveSimulation.*", seed);
+                           << replay_command("Seeds/*.EqualsTheSerialOracle*", seed);
   }
 }
 
-// Every seed kills a rank at some moment. The others end, with the right result or with an error
-// that names the dead one.
-TEST_P(CollectiveSimulation, AKilledRankIsNamedByAllOthers) {
-  for (const std::uint64_t seed : seeds_of(GetParam(), 10)) {
-    SeededRun run(seed, {.kills = true});
+// Something happens to a rank at some moment. All that are left end, with the right result or with
+// an error that says what it was.
+void expect_told(SeededRun::Event event, int group, const std::string& filter) {
+  for (const std::uint64_t seed : seeds_of(group)) {
+    SeededRun run(seed, {.event = event});
     if (run.size() == 1) continue;
     run.go();
-    const std::string trouble = run.trouble_after_death();
-    ASSERT_EQ(trouble, "") << run.describe() << "\n"
-                           << replay_command("Seeds/CollectiveSimulation.AKilled*", seed);
+    const std::string trouble = run.trouble_after_event();
+    ASSERT_EQ(trouble, "") << run.describe() << "\n" << replay_command(filter, seed);
   }
+}
+
+TEST_P(CollectiveSimulation, AKilledRankIsNamedByAllOthers) {
+  expect_told(SeededRun::Event::kill, GetParam(), "Seeds/*.AKilledRank*");
+}
+
+TEST_P(CollectiveSimulation, ACutLinkIsNamedByAll) {
+  expect_told(SeededRun::Event::cut, GetParam(), "Seeds/*.ACutLink*");
+}
+
+TEST_P(CollectiveSimulation, ADisagreementIsToldToAll) {
+  expect_told(SeededRun::Event::disagree, GetParam(), "Seeds/*.ADisagreement*");
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, CollectiveSimulation, testing::Range(0, kSeedGroups));

@@ -22,14 +22,12 @@ std::optional<std::uint64_t> number(const std::string& variable) {
 
 }  // namespace
 
-std::vector<std::uint64_t> seeds_of(int group, int step) {
+std::vector<std::uint64_t> seeds_of(int group) {
   std::vector<std::uint64_t> seeds;
   const std::optional<std::uint64_t> first = number("STRETTO_SIMULATION_SEED");
   const std::uint64_t begin = first.value_or(0);
   const std::uint64_t count = number("STRETTO_SIMULATION_SEEDS").value_or(first ? 1 : kSeeds);
-  // Named seeds are all run.
-  const auto stride = static_cast<std::uint64_t>(first ? kSeedGroups : kSeedGroups * step);
-  for (auto seed = static_cast<std::uint64_t>(group); seed < count; seed += stride) {
+  for (auto seed = static_cast<std::uint64_t>(group); seed < count; seed += kSeedGroups) {
     seeds.push_back(begin + seed);
   }
   return seeds;
@@ -41,9 +39,9 @@ std::string replay_command(const std::string& filter, std::uint64_t seed) {
 }
 
 SeededRun::SeededRun(std::uint64_t seed, const Options& options) : options_(options) {
-  Random random(seed * 3 + (options.kills ? 1 : 0) + (options.fault == Wire::Fault::none ? 0 : 2));
-  const bool lonely = !options.kills && options.fault == Wire::Fault::none;
-  const auto fewest = lonely ? 1u : 2u;
+  Random random(seed);
+  const bool undisturbed = options.event == Event::none && options.fault == Wire::Fault::none;
+  const auto fewest = undisturbed ? 1u : 2u;
   const auto drawn = static_cast<int>(fewest + random.below(kRanksMax + 1 - fewest));
   const int ranks = static_cast<int>(
       number("STRETTO_SIMULATION_RANKS").value_or(static_cast<std::uint64_t>(drawn)));
@@ -64,13 +62,27 @@ SeededRun::SeededRun(std::uint64_t seed, const Options& options) : options_(opti
   const auto others = static_cast<std::uint64_t>(ranks - 1);
   other_ = (faulty_ + 1 + static_cast<int>(random.below(others))) % ranks;
   simulation_->network().wire(faulty_, other_).arm(options.fault);
-  if (options.kills) simulation_->kill_at(random.below(2000), faulty_);
+  const std::uint64_t turn = random.below(2000);
+  if (options.event == Event::kill) simulation_->kill_at(turn, faulty_);
+  if (options.event == Event::cut) simulation_->cut_at(turn, faulty_, other_);
+  if (options.event == Event::disagree) submit_disagreement();
+}
+
+void SeededRun::submit_disagreement() {
+  for (int r = 0; r < size(); ++r) {
+    simulation_->submit(r, [this](Communicator& comm) {
+      odd_.resize(static_cast<std::size_t>(size()));
+      auto& data = odd_[static_cast<std::size_t>(comm.rank())];
+      data.resize(comm.rank().value() == faulty_ ? 11 : 10);
+      return comm.all_reduce(data);
+    });
+  }
 }
 
 void SeededRun::go() {
   simulation_->run();
-  if (!options_.kills) return;
-  // Whoever has got through all of it before the death asks once more.
+  if (options_.event == Event::none) return;
+  // Whoever has got through all of it before it happened asks once more.
   for (int r = 0; r < size(); ++r) {
     simulation_->submit(r, [](Communicator& comm) { return comm.barrier(); });
   }
@@ -84,7 +96,7 @@ bool SeededRun::struck() const {
 std::string SeededRun::trouble_of(int rank, std::size_t operation,
                                   const std::optional<Status>& outcome, bool may_fail) const {
   const std::string what =
-      operation < scenarios_.size() ? scenarios_[operation]->describe() : "barrier()";
+      operation < scenarios_.size() ? scenarios_[operation]->describe() : "after all others";
   const auto said = [&](std::string_view text) {
     return fmt::format("operation {} on rank {}, {}: {}", operation, rank, what, text);
   };
@@ -95,9 +107,28 @@ std::string SeededRun::trouble_of(int rank, std::size_t operation,
   }
   if (outcome->ok()) return {};
   if (!may_fail) return said(outcome->message());
-  const std::string culprit = fmt::format("rank {}", faulty_);
-  if (outcome->message().find(culprit) != std::string_view::npos) return {};
-  return said(fmt::format("does not name {}: {}", culprit, outcome->message()));
+  if (says_why(outcome->message())) return {};
+  return said(
+      fmt::format("does not say what happened to rank {}: {}", faulty_, outcome->message()));
+}
+
+bool SeededRun::says_why(std::string_view message) const {
+  const auto says = [&](const std::string& text) {
+    return message.find(text) != std::string_view::npos;
+  };
+  switch (options_.event) {
+    case Event::kill:
+      return says(fmt::format("lost rank {} ", faulty_));
+    case Event::cut:
+      return says(fmt::format("lost rank {} ", faulty_)) ||
+             says(fmt::format("lost rank {} ", other_));
+    case Event::disagree:
+      return says(fmt::format("rank {} called all_reduce(sum f32 [11])", faulty_)) &&
+             says("First difference: count");
+    case Event::none:
+      break;
+  }
+  return false;
 }
 
 std::string SeededRun::trouble() const {
@@ -111,16 +142,16 @@ std::string SeededRun::trouble() const {
   return {};
 }
 
-std::string SeededRun::trouble_after_death() const {
+std::string SeededRun::trouble_after_event() const {
   for (int r = 0; r < size(); ++r) {
-    if (r == faulty_) continue;
+    if (r == faulty_ && options_.event == Event::kill) continue;
     const auto outcomes = simulation_->outcomes(r);
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
       const std::string text = trouble_of(r, i, outcomes[i], true);
       if (!text.empty()) return text;
     }
     if (outcomes.empty() || (outcomes.back() && outcomes.back()->ok())) {
-      return fmt::format("rank {} has not noticed the death of rank {}", r, faulty_);
+      return fmt::format("rank {} has not noticed what happened to rank {}", r, faulty_);
     }
   }
   return {};

@@ -17,9 +17,9 @@ namespace stretto::simulation {
 // processes can share the work.
 inline constexpr int kSeedGroups = 10;
 
-// The seeds of one group: of the thousand that are always run (every `step`th of them), or of those
-// that the environment names.
-std::vector<std::uint64_t> seeds_of(int group, int step = 1);
+// The seeds of one group: of the thousand that are always run, or of those that the environment
+// names.
+std::vector<std::uint64_t> seeds_of(int group);
 
 // One line for a shell that runs one seed again.
 std::string replay_command(const std::string& filter, std::uint64_t seed);
@@ -27,8 +27,15 @@ std::string replay_command(const std::string& filter, std::uint64_t seed);
 // What one seed draws: a world and a sequence of operations in it.
 class SeededRun {
  public:
+  // What happens to the world at some moment.
+  enum class Event {
+    none,
+    kill,      // A rank dies.
+    cut,       // A link between two ranks ends.
+    disagree,  // A rank calls another operation than the others.
+  };
   struct Options {
-    bool kills = false;  // A rank, at some moment.
+    Event event = Event::none;
     transport::sim::Wire::Fault fault = transport::sim::Wire::Fault::none;  // On some link.
   };
   SeededRun(std::uint64_t seed, const Options& options);
@@ -37,8 +44,9 @@ class SeededRun {
   void go();
   // What is wrong after go(); empty: nothing. Names the first operation that failed.
   std::string trouble() const;
-  // The same where a rank was killed: then operations may fail, if they say why.
-  std::string trouble_after_death() const;
+  // The same after an event: then operations may fail, if they say why, and every rank that is left
+  // must have heard of it in the end.
+  std::string trouble_after_event() const;
   // Whether the fault has happened.
   bool struck() const;
   std::string describe() const;
@@ -46,12 +54,15 @@ class SeededRun {
  private:
   std::string trouble_of(int rank, std::size_t operation, const std::optional<Status>& outcome,
                          bool may_fail) const;
+  bool says_why(std::string_view message) const;
+  void submit_disagreement();
 
   Options options_;
   std::vector<std::unique_ptr<Scenario>> scenarios_;
+  std::vector<std::vector<float>> odd_;     // Of the operation about which ranks disagree.
   std::unique_ptr<Simulation> simulation_;  // Ends before the buffers of its operations.
-  int faulty_ = 0;                          // The rank that is killed, or whose message is hit,
-  int other_ = 0;                           // on its way to this one.
+  int faulty_ = 0;  // The rank to which something happens, or whose message is hit,
+  int other_ = 0;   // on its way to this one, or the other end of the link.
 };
 
 }  // namespace stretto::simulation

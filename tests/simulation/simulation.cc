@@ -34,7 +34,18 @@ Simulation::~Simulation() {
   for (SimulatedRank& rank : ranks_) rank.communicator->abort("the simulation is over");
 }
 
-void Simulation::kill_at(std::uint64_t turn, int rank) { kill_ = {turn, rank}; }
+void Simulation::kill_at(std::uint64_t turn, int rank) {
+  event_turn_ = turn;
+  event_ = [this, rank] {
+    network_->kill(rank);
+    ranks_[index(rank)].dead = true;
+  };
+}
+
+void Simulation::cut_at(std::uint64_t turn, int rank, int other) {
+  event_turn_ = turn;
+  event_ = [this, rank, other] { network_->cut(rank, other); };
+}
 
 Simulation::SimulatedRank& Simulation::draw_rank() {
   std::uint64_t drawn = random_.below(eagerness_total_);
@@ -56,11 +67,7 @@ void Simulation::submit_next(SimulatedRank& rank) {
 }
 
 bool Simulation::take_turn(SimulatedRank& rank) {
-  if (kill_ && turns_ >= kill_->first) {
-    network_->kill(kill_->second);
-    ranks_[index(kill_->second)].dead = true;
-    kill_.reset();
-  }
+  if (event_ && turns_ >= event_turn_) std::exchange(event_, nullptr)();
   ++turns_;
   if (rank.dead) return false;
   const bool submits = !rank.waiting.empty() && random_.below(8) == 0;
@@ -87,7 +94,7 @@ void Simulation::run() {
     for (SimulatedRank& rank : ranks_) {
       moved = take_turn(rank) || (!rank.dead && !rank.waiting.empty()) || moved;
     }
-    if (!moved && !network_->skip() && !kill_) break;
+    if (!moved && !network_->skip() && !event_) break;
   }
   collect();
 }

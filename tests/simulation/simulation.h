@@ -35,8 +35,10 @@ class Simulation {
   using Submit = std::function<Work(Communicator&)>;
   void submit(int rank, Submit call) { ranks_[index(rank)].waiting.push_back(std::move(call)); }
 
-  // Kills a rank when that many turns have been taken: it takes part in nothing any more.
+  // When that many turns have been taken: kills a rank, which then takes part in nothing any more;
+  // or cuts the link between two. One such event per simulation.
   void kill_at(std::uint64_t turn, int rank);
+  void cut_at(std::uint64_t turn, int rank, int other);
 
   // Lets the ranks do what has been submitted until nothing can move any more. May be called again.
   void run();
@@ -71,7 +73,8 @@ class Simulation {
   std::vector<SimulatedRank> ranks_;
   std::uint64_t eagerness_total_ = 0;
   std::uint64_t turns_ = 0;
-  std::optional<std::pair<std::uint64_t, int>> kill_;
+  std::uint64_t event_turn_ = 0;
+  std::function<void()> event_;  // Still to come; or none.
 };
 
 }  // namespace stretto::simulation

@@ -1,0 +1,61 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/allocation/counter.h"
+
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<long> count{0};
+std::atomic<long> bytes{0};
+
+void* counted(void* memory) {
+  if (memory == nullptr) throw std::bad_alloc();
+  if (counting.load(std::memory_order_relaxed)) count.fetch_add(1, std::memory_order_relaxed);
+  bytes.fetch_add(static_cast<long>(::malloc_usable_size(memory)), std::memory_order_relaxed);
+  return memory;
+}
+
+void release(void* memory) {
+  if (memory == nullptr) return;
+  bytes.fetch_sub(static_cast<long>(::malloc_usable_size(memory)), std::memory_order_relaxed);
+  std::free(memory);
+}
+
+void* aligned(std::size_t size, std::align_val_t alignment) {
+  const auto multiple = static_cast<std::size_t>(alignment);
+  return std::aligned_alloc(multiple, (size + multiple - 1) / multiple * multiple);
+}
+
+}  // namespace
+
+// The other forms (array, nothrow) call these by default.
+void* operator new(std::size_t size) { return counted(std::malloc(size == 0 ? 1 : size)); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return counted(aligned(size, alignment));
+}
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+
+namespace stretto::testing {
+
+AllocationCount::AllocationCount() {
+  count = 0;
+  counting = true;
+}
+
+AllocationCount::~AllocationCount() { counting = false; }
+
+long AllocationCount::value() const { return count; }
+
+long bytes_in_use() { return bytes; }
+
+}  // namespace stretto::testing

@@ -1,0 +1,246 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Ranks that disagree, and ranks that do not come: what every rank is told.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "stretto/base/error.h"
+#include "tests/contract/rank_threads.h"
+
+namespace stretto::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+template <class Failure>
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Failure& failure) {
+    return failure.what();
+  } catch (const std::exception& other) {
+    return std::string("another failure: ") + other.what();
+  }
+  return "no failure";
+}
+
+void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in: " << text;
+}
+
+// One operation as rank 1 of three calls it, and as the others do.
+struct Disagreement {
+  std::string name;
+  std::function<Work(Communicator&, std::span<float>)> others;
+  std::function<Work(Communicator&, std::span<float>)> rank_1;
+  std::string first_difference;
+};
+
+// Every size divides by three.
+std::vector<Disagreement> disagreements() {
+  const auto all_reduce = [](AllReduceOptions options, std::size_t count = 12) {
+    return [=](Communicator& comm, std::span<float> data) {
+      return comm.all_reduce(data.first(count), options);
+    };
+  };
+  const auto broadcast = [](Rank root) {
+    return [=](Communicator& comm, std::span<float> data) {
+      return comm.broadcast(data, {.root = root});
+    };
+  };
+  const auto shares = [](std::vector<std::size_t> counts) {
+    return [=](Communicator& comm, std::span<float> data) {
+      const std::size_t own = counts[static_cast<std::size_t>(comm.rank())];
+      return comm.reduce_scatter(std::span<const float>(data.first(6)), data.subspan(8, own),
+                                 {.counts = counts});
+    };
+  };
+  const auto exchange = [](std::size_t third_to_rank_1) {
+    return [=](Communicator& comm, std::span<float> data) {
+      // Rank 0 sends rank 1 four elements; rank 1 expects another number.
+      std::vector<std::size_t> sends = {1, comm.rank() == 0 ? 4u : 1u, 1};
+      std::vector<std::size_t> receives = {1, 1, 1};
+      if (comm.rank() == 1) receives[0] = third_to_rank_1;
+      return comm.all_to_all(std::span<const float>(data.first(comm.rank() == 0 ? 6 : 3)),
+                             data.subspan(8, comm.rank() == 1 ? third_to_rank_1 + 2 : 3),
+                             {.send_counts = sends, .recv_counts = receives});
+    };
+  };
+  const auto list = [](std::size_t first) {
+    return [=](Communicator& comm, std::span<float> data) {
+      const std::array views = {view_of(data.first(first)), view_of(data.subspan(first))};
+      return comm.all_reduce_coalesced(views);
+    };
+  };
+  const auto barrier = [](Communicator& comm, std::span<float>) { return comm.barrier(); };
+  const auto as_integers = [](Communicator& comm, std::span<float> data) {
+    return comm.all_reduce(std::span(reinterpret_cast<std::int32_t*>(data.data()), 12));
+  };
+  return {
+      {"Collective", all_reduce({}), broadcast(0), "collective"},
+      {"CollectiveBarrier", all_reduce({}), barrier, "collective"},
+      {"Operation", all_reduce({}), all_reduce({.op = ReduceOp::max}), "reduce operation"},
+      {"DType", all_reduce({}), as_integers, "dtype"},
+      {"Count", all_reduce({}), all_reduce({}, 9), "count"},
+      {"Root", broadcast(0), broadcast(2), "root"},
+      {"Algorithm", all_reduce({.algorithm = "direct"}), all_reduce({.algorithm = "ring"}),
+       "algorithm"},
+      {"ChosenAndNamedAlgorithm", all_reduce({}), all_reduce({.algorithm = "ring"}), "algorithm"},
+      {"Shares", shares({1, 2, 3}), shares({2, 2, 2}), "shares of the ranks"},
+      {"OtherShares", shares({1, 2, 3}), shares({1, 3, 2}), "shares of the ranks"},
+      {"CountsOfAPair", exchange(4 + 1), exchange(4 + 1), "count"},
+      {"Lists", list(3), list(5), "shares of the ranks"},
+  };
+}
+
+struct Case {
+  std::size_t number;
+  bool shared_memory;
+};
+
+class EveryDisagreement : public ::testing::TestWithParam<Case> {};
+
+TEST_P(EveryDisagreement, IsToldToAllRanksWithBothCalls) {
+  const Disagreement disagreement = disagreements()[GetParam().number];
+  auto ranks = make_thread_ranks(
+      {.size = 3, .shared_memory = GetParam().shared_memory, .timeout = std::chrono::seconds(20)});
+  on_all_ranks(ranks, [&](Communicator& comm) {
+    std::vector<float> data(24);
+    const std::string text = error_of<Mismatch>([&] {
+      const auto& call = comm.rank() == 1 ? disagreement.rank_1 : disagreement.others;
+      call(comm, std::span(data).first(12)).wait();
+      // A rank whose part had ended before anybody noticed hears of it next time.
+      comm.barrier().wait();
+    });
+    expect_contains(text, "rank 1 ");
+    expect_contains(text, "First difference: " + disagreement.first_difference);
+    expect_contains(text, "#1");
+    // The first failure is repeated.
+    EXPECT_EQ(error_of<Mismatch>([&] { comm.barrier().wait(); }), text);
+  });
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (std::size_t i = 0; i < disagreements().size(); ++i) {
+    list.push_back({i, false});
+    list.push_back({i, true});
+  }
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryDisagreement, ::testing::ValuesIn(cases()), [](const auto& tested) {
+  return disagreements()[tested.param.number].name +
+         (tested.param.shared_memory ? "_mapped" : "_messages");
+});
+
+class Lateness : public ::testing::TestWithParam<bool> {
+ protected:
+  std::vector<std::unique_ptr<Communicator>> make(int size) const {
+    return make_thread_ranks(
+        {.size = size, .shared_memory = GetParam(), .timeout = std::chrono::seconds(20)});
+  }
+};
+
+// Another order of the same operations is a disagreement about the first of them.
+TEST_P(Lateness, AnotherOrderIsAMismatch) {
+  auto ranks = make(2);
+  on_all_ranks(ranks, [&](Communicator& comm) {
+    std::vector<float> data(12);
+    const std::string text = error_of<Mismatch>([&] {
+      if (comm.rank() == 0) comm.all_reduce(data).wait();
+      comm.broadcast(data).wait();
+      if (comm.rank() == 1) comm.all_reduce(data).wait();
+      comm.barrier().wait();
+    });
+    expect_contains(text, "all_reduce(sum f32 [12])");
+    expect_contains(text, "broadcast(f32 [12] root 0)");
+  });
+}
+
+TEST_P(Lateness, IsExplainedByTheLateRankItself) {
+  auto ranks = make(3);
+  std::atomic<int> failed{0};
+  on_all_ranks(ranks, [&](Communicator& comm) {
+    std::vector<float> data(12);
+    comm.all_reduce(data).wait();
+    if (comm.rank() == 2) {
+      comm.note("loading data");
+      while (failed < 2) std::this_thread::sleep_for(milliseconds(5));
+      return;
+    }
+    const std::string text =
+        error_of<Timeout>([&] { comm.all_reduce(data, {.timeout = milliseconds(2000)}).wait(); });
+    ++failed;
+    expect_contains(text, "all_reduce(sum f32 [12]) #2");
+    expect_contains(text, "timed out waiting for rank 2 (");
+    expect_contains(text, "ended all_reduce(sum f32 [12]) #1");
+    expect_contains(text, "in its own code: loading data");
+    EXPECT_EQ(text.find("waiting for rank 0"), std::string::npos) << text;
+    EXPECT_EQ(text.find("waiting for rank 1"), std::string::npos) << text;
+  });
+}
+
+// Along a chain, each rank waits for another one that waits as well; the root of it is named.
+TEST_P(Lateness, NamesTheRootOfAChain) {
+  if (GetParam()) GTEST_SKIP() << "on mapped memory everybody sees everybody";
+  auto ranks = make(4);
+  std::atomic<int> failed{0};
+  on_all_ranks(ranks, [&](Communicator& comm) {
+    std::vector<float> data(1 << 16);
+    if (comm.rank() == 1) {
+      while (failed < 3) std::this_thread::sleep_for(milliseconds(5));
+      return;
+    }
+    const std::string text = error_of<Timeout>([&] {
+      comm.all_reduce(data, {.algorithm = "ring", .timeout = milliseconds(2000)}).wait();
+    });
+    ++failed;
+    expect_contains(text, "timed out waiting for rank 1 (");
+    expect_contains(text, "has called no collective of the group");
+  });
+}
+
+// Two groups of the same ranks, entered in different order by blocking calls.
+TEST_P(Lateness, ARankThatWaitsInAnotherGroupSaysSo) {
+  auto ranks = make(2);
+  on_all_ranks(ranks, [&](Communicator& comm) {
+    auto other = comm.new_group({0, 1});
+    std::vector<float> data(12);
+    Communicator& first = comm.rank() == 0 ? comm : *other;
+    const std::string text =
+        error_of<Timeout>([&] { first.all_reduce(data, {.timeout = milliseconds(2000)}).wait(); });
+    expect_contains(text, "is in all_reduce(sum f32 [12]) #");
+    expect_contains(text, "waiting for rank");
+  });
+}
+
+TEST_P(Lateness, AMonitoredBarrierNamesAllWhoAreMissing) {
+  auto ranks = make(5);
+  std::atomic<int> failed{0};
+  on_all_ranks(ranks, [&](Communicator& comm) {
+    if (comm.rank() == 1 || comm.rank() == 4) {
+      while (failed < 3) std::this_thread::sleep_for(milliseconds(5));
+      return;
+    }
+    const std::string text =
+        error_of<Timeout>([&] { comm.monitored_barrier({.timeout = milliseconds(1500)}); });
+    ++failed;
+    expect_contains(text, "rank 1 (");
+    expect_contains(text, "rank 4 (");
+    EXPECT_EQ(text.find("rank 3 ("), std::string::npos) << text;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(, Lateness, ::testing::Bool(), [](const auto& tested) {
+  return std::string(tested.param ? "mapped" : "messages");
+});
+
+}  // namespace
+}  // namespace stretto::testing
