@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "stretto/bootstrap/handshake.h"
+#include "tools/bench.h"
 #include "tools/plan.h"
 #include "tools/run.h"
 
@@ -24,6 +25,7 @@ constexpr const char* kUsage =
     "Commands:\n"
     "  run          start the ranks of a job on this host and look after them\n"
     "  plan         print, prove and price the schedule of a collective\n"
+    "  bench        explain which algorithms a job runs, and why\n"
     "\n"
     "  --version    the release and the version of its protocol\n"
     "  --help       this text; stretto COMMAND --help says more about a command\n";
@@ -35,6 +37,9 @@ int dispatch(const std::vector<std::string>& arguments) {
   }
   if (command == "plan") {
     return stretto::tools::plan_command({arguments.begin() + 1, arguments.end()});
+  }
+  if (command == "bench") {
+    return stretto::tools::bench_command({arguments.begin() + 1, arguments.end()});
   }
   if (command == "--version") {
     fmt::print("stretto {} (protocol {})\n", stretto::bootstrap::kBuild,

@@ -258,6 +258,11 @@ Result<Mesh> Joiner::make_endpoint() {
   Mesh mesh;
   for (int r = 0; r < options_.size; ++r) {
     const auto& card = cards_[static_cast<std::size_t>(r)];
+    mesh.names.push_back(fmt::format("{} pid {}", card.node, card.pid));
+    const auto host = std::ranges::find_if(cards_, [&](const RankCard& other) {
+      return other.machine == card.machine && other.network == card.network;
+    });
+    mesh.hosts.push_back(static_cast<std::int32_t>(host - cards_.begin()));
     if (r == options_.rank) continue;
     if (card.machine == cards_[static_cast<std::size_t>(options_.rank)].machine) ++mesh.local_ranks;
     log_link(r);

@@ -3,7 +3,10 @@
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "stretto/bootstrap/handshake.h"
 #include "stretto/bootstrap/store.h"
@@ -28,6 +31,10 @@ struct MeshOptions {
 struct Mesh {
   std::unique_ptr<transport::Endpoint> endpoint;
   int local_ranks = 1;  // On this machine, this one included, however they are connected.
+  // Per rank: "node04 pid 8812", for messages.
+  std::vector<std::string> names = {};
+  // Per rank: a number of its host, which ranks share that could share memory.
+  std::vector<std::int32_t> hosts = {};
 };
 
 // Connects this rank to every other: over a Unix socket and shared memory where both succeed, over

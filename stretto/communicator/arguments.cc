@@ -22,8 +22,8 @@ bool overlap(ConstView a, View b) {
 
 }  // namespace
 
-void check(bool holds, const std::string& otherwise) {
-  if (!holds) throw InvalidArgument(Status(StatusCode::invalid_argument, otherwise));
+void check(bool holds, std::string_view otherwise) {
+  if (!holds) throw InvalidArgument(Status(StatusCode::invalid_argument, std::string(otherwise)));
 }
 
 void check_reduction(ReduceOp op, DType dtype, double factor) {
@@ -63,8 +63,8 @@ void check_overlap(ConstView input, View output, std::ptrdiff_t in_place_element
         "input and output overlap without being in place");
 }
 
-std::optional<Shares> shares_of(std::string_view operation, std::span<const std::size_t> counts,
-                                int size) {
+std::optional<SharesView> shares_of(std::string_view operation, std::span<const std::size_t> counts,
+                                    int size) {
   if (counts.empty()) return std::nullopt;
   if (std::cmp_not_equal(counts.size(), size)) {
     check(false,
@@ -78,11 +78,11 @@ std::optional<Shares> shares_of(std::string_view operation, std::span<const std:
   if (std::ranges::all_of(counts, [&](std::size_t count) { return count == counts.front(); })) {
     return std::nullopt;
   }
-  return Shares{.counts = {counts.begin(), counts.end()}, .received = {}};
+  return SharesView{.counts = counts, .received = {}};
 }
 
-std::size_t share_begin(const Shares& shares, Rank rank) {
-  return total(std::span(shares.counts).first(static_cast<std::size_t>(rank)));
+std::size_t share_begin(const SharesView& shares, Rank rank) {
+  return total(shares.counts.first(static_cast<std::size_t>(rank)));
 }
 
 }  // namespace stretto::communicator

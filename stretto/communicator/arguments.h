@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "stretto/base/id.h"
@@ -19,7 +18,9 @@ namespace stretto::communicator {
 // What is wrong with a caller's arguments, found out before anything is sent. All throw
 // InvalidArgument.
 
-void check(bool holds, const std::string& otherwise);
+// `otherwise` is a view so that a good call builds no text; texts with values in them are built by
+// those who have found something wrong.
+void check(bool holds, std::string_view otherwise);
 // That `op` has a meaning for `dtype`, and `factor`, if it is not 1, as well.
 void check_reduction(ReduceOp op, DType dtype, double factor);
 void check_root(std::string_view operation, Rank root, int size);
@@ -32,10 +33,10 @@ void check_dtypes(std::string_view operation, ConstView input, View output);
 void check_overlap(ConstView input, View output, std::ptrdiff_t in_place_elements);
 
 // A list of counts as a caller gives it, in a form that is the same for lists that mean the same.
-// Nothing: all shares are equal.
-std::optional<Shares> shares_of(std::string_view operation, std::span<const std::size_t> counts,
-                                int size);
+// Nothing: all shares are equal. Shows `counts`.
+std::optional<SharesView> shares_of(std::string_view operation, std::span<const std::size_t> counts,
+                                    int size);
 // Where a rank's share begins.
-std::size_t share_begin(const Shares& shares, Rank rank);
+std::size_t share_begin(const SharesView& shares, Rank rank);
 
 }  // namespace stretto::communicator

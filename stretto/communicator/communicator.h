@@ -11,9 +11,11 @@
 
 #include "stretto/base/error.h"
 #include "stretto/base/id.h"
+#include "stretto/base/operation.h"
 #include "stretto/base/reduce_op.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
+#include "stretto/communicator/explanation.h"
 #include "stretto/communicator/memory.h"
 #include "stretto/communicator/options.h"
 #include "stretto/communicator/work.h"
@@ -168,8 +170,12 @@ class Communicator {
   // `reason`. Local and immediate; waits for nobody. Any thread.
   virtual void abort(const std::string& reason) = 0;
 
-  // "shm to ranks 1-3; tcp to ranks 4-7": how data reaches the others.
+  // "shm to rank 1; tcp to rank 2": how data reaches the others.
   virtual std::string describe_links() const = 0;
+  // "shm", "tcp", "loopback", "self".
+  virtual std::string describe_link(Rank rank) const = 0;
+  // How a collective on a buffer of `count` elements runs here, and why.
+  virtual Explanation explain(Collective collective, DType dtype, std::size_t count) const = 0;
 
  protected:
   Communicator() = default;

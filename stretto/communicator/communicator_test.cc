@@ -278,6 +278,26 @@ TEST_P(OnBoth, ARankThatLeavesFailsOnlyThoseWhoNeedIt) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST_P(OnBoth, ADestroyedGroupIsToldToThoseWhoStillWaitInIt) {
+  auto ranks = make(3);
+  on_all(ranks, [](Communicator& comm) {
+    auto pair = comm.new_group({0, 1});
+    if (comm.rank() == 1) pair.reset();
+    if (comm.rank() == 0) {
+      const std::string text = error_of<PeerLost>([&] { pair->barrier().wait(); });
+      expect_contains(text, "rank 1 has destroyed its communicator");
+    }
+    auto other = comm.new_group({1, 2});
+    std::vector<int> data(5);
+    if (comm.rank() == 2) {
+      expect_contains(error_of<PeerLost>([&] { other->recv(data, {.from = 0}).wait(); }),
+                      "rank 1 has destroyed its communicator");
+    }
+    if (comm.rank() == 1) other.reset();
+    comm.barrier().wait();  // The group they were made of lives on.
+  });
+}
+
 TEST_P(OnBoth, WorkOutlivesItsCommunicator) {
   auto ranks = make(2);
   Work orphan;

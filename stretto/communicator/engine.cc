@@ -7,6 +7,8 @@
 
 #include <exception>
 
+#include <fmt/format.h>
+
 #include "stretto/base/cores.h"
 #include "stretto/base/log.h"
 #include "stretto/communicator/group.h"
@@ -59,6 +61,12 @@ Engine::~Engine() {
     thread_.join();
   }
   transport_->set_listener(nullptr);
+}
+
+std::string Engine::name_of(Rank job_rank) const {
+  const auto index = static_cast<std::size_t>(job_rank);
+  if (index >= options_.names.size()) return fmt::format("(rank {})", job_rank.value());
+  return fmt::format("({})", options_.names[index]);
 }
 
 void Engine::note(std::string_view activity) {
@@ -246,11 +254,20 @@ void Engine::group_aborted(std::uint64_t group, Rank from, const Status& reason)
   early_aborts_.emplace(group, std::pair(from, reason));
 }
 
+void Engine::group_left(std::uint64_t group, Rank from) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i]->id() != group) continue;
+    groups_[i]->member_left(
+        from, {StatusCode::peer_lost,
+               fmt::format("rank {} has destroyed its communicator", from.value()), from});
+  }
+}
+
 std::string Engine::describe_state(Rank /*from*/, std::uint64_t group, std::uint32_t sequence) {
   for (const Group* candidate : groups_) {
     if (candidate->id() == group) return candidate->describe_state(sequence, activity_);
   }
-  return Group::describe_absence(options_.identity, groups_, activity_);
+  return Group::describe_absence(name_of(transport_->rank()), groups_, activity_);
 }
 
 void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,

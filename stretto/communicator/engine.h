@@ -43,8 +43,8 @@ class Engine final : private transport::TransportListener {
   struct Options {
     ProgressThread progress_thread = ProgressThread::automatic;
     int local_ranks = 1;  // Ranks of the job on this host, this one included.
-    // "node04 pid 8812": how others call this rank in their messages. May be empty.
-    std::string identity = {};
+    // Per rank of the job: "node04 pid 8812", for messages. May be empty.
+    std::vector<std::string> names = {};
     // Between two turns of a rank that has nobody else to take them. Zero: none are taken.
     Duration heartbeat = std::chrono::milliseconds(500);
     // Told what this rank is doing, for the launcher's report. May be empty.
@@ -58,6 +58,8 @@ class Engine final : private transport::TransportListener {
   transport::Transport& transport() { return *transport_; }
   const Options& options() const { return options_; }
   bool has_progress_thread() const { return drives_; }
+  // "(node04 pid 8812)".
+  std::string name_of(Rank job_rank) const;
   // With the lock held.
   std::span<Group* const> groups() const { return groups_; }
   // What the program does between operations, for others who ask. Any thread.
@@ -93,6 +95,7 @@ class Engine final : private transport::TransportListener {
   void message_early(Rank from, const transport::MessageKey& key,
                      const OperationDescriptor& operation) override;
   void group_aborted(std::uint64_t group, Rank from, const Status& reason) override;
+  void group_left(std::uint64_t group, Rank from) override;
   std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence) override;
   void state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
                       const std::string& text) override;

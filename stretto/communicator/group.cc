@@ -90,20 +90,22 @@ std::shared_ptr<const Plan> Group::make_plan(const schedule::Algorithm& algorith
   }
   if (options_.segment_bytes > 0 && segment_bytes < kWhole)
     segment_bytes = std::min(segment_bytes, options_.segment_bytes);
-  return std::make_shared<const Plan>(std::move(steps),
-                                      Plan::Options{.operation = operation,
-                                                    .shares = submission.shares.value_or(Shares()),
-                                                    .segment_bytes_max = segment_bytes});
+  return std::make_shared<const Plan>(
+      std::move(steps), Plan::Options{.operation = operation,
+                                      .shares = submission.shares.value_or(SharesView()).copy(),
+                                      .segment_bytes_max = segment_bytes});
 }
+
+std::size_t Group::segment_bytes_of_messages() const { return message_segment_bytes(size()); }
 
 Status Group::fill(CacheEntry& entry, const Submission& submission) {
   const bool equal = !submission.shares.has_value();
   Result<Choice> choice =
       selector_.choose(submission.operation, submission.algorithm, windows_.has_value(), equal);
   if (!choice.ok()) return choice.status();
-  if (!equal) entry.shares = *submission.shares;
+  if (!equal) entry.shares = submission.shares->copy();
   if (choice->messages != nullptr) {
-    entry.messages = make_plan(*choice->messages, submission, message_segment_bytes(size()));
+    entry.messages = make_plan(*choice->messages, submission, segment_bytes_of_messages());
     return {};
   }
   if (choice->direct != nullptr)
@@ -132,7 +134,7 @@ Result<Group::CacheEntry*> Group::entry_for(Submission& submission) {
   }
   const auto found = cache_.find(key);
   if (found != cache_.end()) {
-    if (equal || found->second.shares == *submission.shares) return &found->second;
+    if (equal || *submission.shares == found->second.shares) return &found->second;
     return status_of(StatusCode::internal, "two lists of counts have the same hash");
   }
   if (cache_.size() >= kCacheMax) shrink_cache();
@@ -168,7 +170,7 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission) 
   if (!failure_.ok()) return failure_;
   Result<CacheEntry*> entry = entry_for(submission);
   if (!entry.ok()) return entry.status();
-  if (submission.packing != nullptr) STRETTO_RETURN_IF_ERROR(borrow_scratch(submission));
+  if (submission.packing) STRETTO_RETURN_IF_ERROR(borrow_scratch(submission));
   std::shared_ptr<PendingCollective> collective = pooled();
   collective->begin(submission.operation, next_sequence_, submission.deadline);
   collective->call = {.operation = submission.operation,
@@ -223,7 +225,7 @@ void Group::start_ready() {
 
 void Group::start(Running& running) {
   report(*running.collective);
-  if (const Packing* packing = running.collective->packing.get()) {
+  if (const auto& packing = running.collective->packing) {
     const Status status = packing->pack();
     if (!status.ok()) return running.execution->fail(status);
   }
@@ -271,7 +273,7 @@ void Group::retire(std::size_t index) {
   running.entry->idle.push_back(std::move(running.execution));
   --running.entry->in_use;
   PendingCollective& collective = *running.collective;
-  if (collective.packing != nullptr) {
+  if (collective.packing) {
     collective.packing->unpack();
     scratch_.give_back(std::move(collective.packing->scratch));
     collective.packing.reset();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "stretto/base/ring_queue.h"
+#include "stretto/communicator/explanation.h"
 #include "stretto/communicator/mailbox.h"
 #include "stretto/communicator/mapped_execution.h"
 #include "stretto/communicator/pending.h"
@@ -36,6 +37,9 @@ class Group {
     HostList hosts = {};
     LinkModel links = {};
   };
+  // With which algorithms an operation would run, and why. `algorithm` as in a Submission.
+  Explanation explain(const OperationDescriptor& operation, std::string_view algorithm);
+
   // What comes from now on is the callers': their first operation is #1. What a group does to be
   // set up has numbers of its own. On all ranks after the same operation.
   void begin_numbering();
@@ -53,11 +57,11 @@ class Group {
     OperationDescriptor operation;  // algorithm is filled in here.
     ConstByteSpan input = {};
     ByteSpan output = {};
-    std::optional<Shares> shares = std::nullopt;  // Nothing: equal ones.
-    std::string_view algorithm = {};              // Empty: chosen.
+    std::optional<SharesView> shares = std::nullopt;  // Nothing: equal ones.
+    std::string_view algorithm = {};                  // Empty: chosen.
     Deadline deadline = {};
-    // May be null. Then `input` or `output`, if empty, is its scratch.
-    std::unique_ptr<Packing> packing = nullptr;
+    // With one, `input` or `output`, if empty, is its scratch.
+    std::optional<Packing> packing = std::nullopt;
   };
   // Fails, before anything is sent, if the algorithm does not exist or cannot be used.
   Result<std::shared_ptr<PendingOperation>> submit(Submission& submission);
@@ -78,7 +82,7 @@ class Group {
   // of another. The first character says whether it has entered that operation.
   std::string describe_state(std::uint32_t sequence, std::string_view activity) const;
   // The same of a rank that does not have the group.
-  static std::string describe_absence(std::string_view identity, std::span<Group* const> groups,
+  static std::string describe_absence(std::string_view name, std::span<Group* const> groups,
                                       std::string_view activity);
   void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text);
 
@@ -122,6 +126,7 @@ class Group {
   Status fill(CacheEntry& entry, const Submission& submission);
   std::shared_ptr<const Plan> make_plan(const schedule::Algorithm& algorithm,
                                         const Submission& submission, std::size_t segment_bytes);
+  std::size_t segment_bytes_of_messages() const;
   void shrink_cache();
   std::shared_ptr<PendingCollective> pooled();
   Status borrow_scratch(Submission& submission);

@@ -62,6 +62,12 @@ void Group::check_departed() {
       return fail(in_context(running.collective.get(), departed), true);
     }
   }
+  // What such a rank had sent is here by now, and it takes nothing any more.
+  for (const auto& message : mailbox_.in_flight()) {
+    if (message->done() || !message->peer) continue;
+    const Status& departed = departed_[static_cast<std::size_t>(*message->peer)];
+    if (!departed.ok()) return fail(in_context(message.get(), departed), true);
+  }
 }
 
 bool Group::has_ended(std::uint32_t sequence) const {

@@ -23,6 +23,41 @@ std::string doing(std::string_view activity) {
 
 }  // namespace
 
+Explanation Group::explain(const OperationDescriptor& operation, std::string_view algorithm) {
+  Explanation explanation{.links = selector_.links().source};
+  Result<Choice> choice = selector_.choose(operation, algorithm, windows_.has_value(), true);
+  if (!choice.ok()) choice = selector_.choose(operation, {}, windows_.has_value(), true);
+  if (!choice.ok()) {
+    explanation.reason = choice.status().message();
+    return explanation;
+  }
+  const auto describe_plan = [&](const schedule::Algorithm& chosen, std::size_t segment_bytes) {
+    const auto plan = make_plan(chosen, Submission{.operation = operation}, segment_bytes);
+    explanation.segments = plan->segment_count();
+    explanation.segment_bytes = plan->segment_bytes();
+    return std::string(chosen.name);
+  };
+  if (choice->messages != nullptr) {
+    explanation.algorithm = explanation.algorithm_registered =
+        describe_plan(*choice->messages, segment_bytes_of_messages());
+    for (const auto& candidate : selector_.candidates(operation, true)) {
+      explanation.candidates.push_back({std::string(candidate.algorithm->name), candidate.seconds});
+    }
+    explanation.reason = algorithm.empty() ? "the model of the links finds it cheapest among those "
+                                             "that keep the canonical order"
+                                           : "it was asked for";
+    return explanation;
+  }
+  if (choice->direct != nullptr) explanation.algorithm_registered = choice->direct->name;
+  const schedule::Algorithm& elsewhere =
+      choice->staged != nullptr ? *choice->staged : *choice->direct;
+  explanation.algorithm = describe_plan(elsewhere, Window::kHalfBytes);
+  explanation.reason =
+      "all ranks share memory: registered buffers are used where they lie, others pass through a "
+      "window of staging memory";
+  return explanation;
+}
+
 // For the launcher: "all_reduce(sum f32 [1024]) #7" is the last thing it knows of a rank that is
 // killed.
 void Group::report(const PendingCollective& collective) const {
@@ -117,7 +152,7 @@ std::string Group::whereabouts(std::string_view activity) const {
 }
 
 std::string Group::describe_state(std::uint32_t sequence, std::string_view activity) const {
-  const std::string who = fmt::format("({})", engine_->options().identity);
+  const std::string who = engine_->name_of(membership_.job_rank(membership_.rank));
   if (!failure_.ok()) return fmt::format("+{} has failed: {}", who, failure_.message());
   const bool entered = sequence < next_sequence_ && sequence != transport::kPointToPoint;
   if (entered && has_ended(sequence)) return fmt::format("+{} has ended it", who);
@@ -130,14 +165,13 @@ std::string Group::describe_state(std::uint32_t sequence, std::string_view activ
   return fmt::format("-{} {}", who, whereabouts(activity));
 }
 
-std::string Group::describe_absence(std::string_view identity, std::span<Group* const> groups,
+std::string Group::describe_absence(std::string_view name, std::span<Group* const> groups,
                                     std::string_view activity) {
   for (const Group* group : groups) {
     if (group->oldest() == nullptr) continue;
-    return fmt::format("-({}) does not have this group and {}", identity,
-                       group->whereabouts(activity));
+    return fmt::format("-{} does not have this group and {}", name, group->whereabouts(activity));
   }
-  return fmt::format("-({}) does not have this group; {}", identity, doing(activity));
+  return fmt::format("-{} does not have this group; {}", name, doing(activity));
 }
 
 }  // namespace stretto::communicator

@@ -81,8 +81,8 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
     return mesh.status().with_context(
         fmt::format("rank {} of {} could not join", job->rank, job->size));
   }
-  communicator::Engine::Options engine_options{.progress_thread = *thread,
-                                               .local_ranks = mesh->local_ranks};
+  communicator::Engine::Options engine_options{
+      .progress_thread = *thread, .local_ranks = mesh->local_ranks, .names = mesh->names};
   auto board = std::make_shared<bootstrap::StatusBoard>(bootstrap::StatusBoard::open(environment));
   if (board->connected()) {
     engine_options.report_activity = [board](std::string_view text) { board->write(text); };
@@ -90,7 +90,10 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
   auto engine =
       std::make_shared<communicator::Engine>(std::move(mesh->endpoint), std::move(engine_options));
   return communicator::ScheduledCommunicator::make_world(
-      std::move(engine), {.timeout = options.timeout, .algorithm = algorithm});
+      std::move(engine), {.timeout = options.timeout,
+                          .algorithm = algorithm,
+                          .group = {.hosts = mesh->hosts},
+                          .measure_links = communicator::link_cache_options(environment)});
 }
 
 }  // namespace

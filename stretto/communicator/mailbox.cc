@@ -24,6 +24,8 @@ std::shared_ptr<PendingMessage> Mailbox::pooled() {
 }
 
 std::shared_ptr<PendingMessage> Mailbox::submit(const Message& message) {
+  // What has ended since the last turn can be used again at once.
+  std::erase_if(in_flight_, [](const auto& m) { return m->done() && m->status().ok(); });
   std::shared_ptr<PendingMessage> pending = pooled();
   pending->begin(message.operation, transport::kPointToPoint, message.deadline);
   pending->sends = message.sends;

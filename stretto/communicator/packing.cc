@@ -41,27 +41,32 @@ Status scale_by(double factor, const ConstView& source, std::byte* target) {
   return {};
 }
 
+Status copy_scaled(double factor, const ConstView& source, std::byte* target) {
+  if (factor != 1) {
+    return source.dtype == DType::f64 ? scale_by<double>(factor, source, target)
+                                      : scale_by<float>(factor, source, target);
+  }
+  if (source.bytes() > 0 && target != source.data) {
+    kernel::copy(target, source.data, source.bytes(), kernel::Store::automatic);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::size_t Packing::bytes() const {
-  std::size_t bytes = 0;
-  for (const ConstView& source : sources) bytes += source.bytes();
+  std::size_t bytes = source.bytes();
+  for (const ConstView& part : more) bytes += part.bytes();
   return bytes;
 }
 
 Status Packing::pack() const {
   std::byte* to = place != nullptr ? place : scratch.bytes.data();
-  for (const ConstView& source : sources) {
-    if (factor == 1) {
-      if (source.bytes() > 0 && to != source.data) {
-        kernel::copy(to, source.data, source.bytes(), kernel::Store::automatic);
-      }
-    } else if (source.dtype == DType::f64) {
-      STRETTO_RETURN_IF_ERROR(scale_by<double>(factor, source, to));
-    } else {
-      STRETTO_RETURN_IF_ERROR(scale_by<float>(factor, source, to));
-    }
-    to += source.bytes();
+  STRETTO_RETURN_IF_ERROR(copy_scaled(factor, source, to));
+  to += source.bytes();
+  for (const ConstView& part : more) {
+    STRETTO_RETURN_IF_ERROR(copy_scaled(factor, part, to));
+    to += part.bytes();
   }
   return {};
 }

@@ -16,12 +16,13 @@ namespace stretto::communicator {
 // cannot run on them as they are: a factor, several buffers as one, an input that the output
 // overwrites too early.
 struct Packing {
-  // Copied one behind the other, times `factor`, before the operation starts. Of one dtype.
-  std::vector<ConstView> sources;
+  // Copied, with `more` behind it, times `factor`, before the operation starts. All of one dtype.
+  ConstView source;
+  std::vector<ConstView> more = {};  // Empty for most, who then allocate nothing.
   double factor = 1;
   // Filled, one behind the other, when it has ended well. Empty: nothing is to be done then.
-  std::vector<View> targets;
-  // Where the sources go. Null: scratch that the group lends, of the sources' size.
+  std::vector<View> targets = {};
+  // Where the sources go. Null: scratch that the group lends, of their size.
   std::byte* place = nullptr;
   transport::Transport::Region scratch = {};  // Lent.
 

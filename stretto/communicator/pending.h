@@ -52,7 +52,7 @@ class PendingCollective : public PendingOperation {
  public:
   using PendingOperation::PendingOperation;
   Call call;
-  std::unique_ptr<Packing> packing;  // May be null.
+  std::optional<Packing> packing;
 };
 
 // A send or a receive.

@@ -32,6 +32,7 @@ class Plan {
   const schedule::Dependencies& dependencies() const { return dependencies_; }
   const OperationDescriptor& operation() const { return operation_; }
   std::uint32_t segment_count() const { return segment_count_; }
+  std::size_t segment_bytes() const { return segment_elements_ * size_bytes(operation_.dtype); }
   // 1, or the number of ranks where the operation is a mean.
   int divisor() const { return divisor_; }
 

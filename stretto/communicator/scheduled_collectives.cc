@@ -4,6 +4,8 @@
 // From a caller's buffers to a submission: arguments are checked, and what the schedules cannot do
 // on the buffers as they are is left to a Packing.
 
+#include <fmt/format.h>
+
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/scheduled_communicator.h"
 
@@ -12,7 +14,7 @@ namespace {
 
 // All shares of an operation, and this rank's.
 struct Share {
-  std::optional<Shares> shares;
+  std::optional<SharesView> shares;
   std::size_t count = 0;
   std::ptrdiff_t begin = 0;
   std::size_t whole = 0;
@@ -42,9 +44,7 @@ std::uint64_t layout_of(const Share& share) {
 // The input times `factor`, in scratch.
 void scale_input(Group::Submission& submission, ConstView input, double factor) {
   if (factor == 1) return;
-  submission.packing = std::make_unique<Packing>();
-  submission.packing->sources = {input};
-  submission.packing->factor = factor;
+  submission.packing = Packing{.source = input, .factor = factor};
   submission.input = {};
 }
 
@@ -189,12 +189,15 @@ Work ScheduledCommunicator::all_to_all_views(ConstView input, View output,
   check_dtypes("all_to_all", input, output);
   check(options.send_counts.empty() == options.recv_counts.empty(),
         "all_to_all: either both lists of counts are given, or none");
-  Shares shares{.counts = options.send_counts, .received = options.recv_counts};
+  const SharesView shares{.counts = options.send_counts, .received = options.recv_counts};
   OperationDescriptor operation{.collective = Collective::all_to_all, .dtype = input.dtype};
   if (shares.equal()) {
-    check(input.count % static_cast<std::size_t>(size()) == 0,
-          "all_to_all: the input has " + std::to_string(input.count) +
-              " elements, which cannot be divided among " + std::to_string(size()) + " ranks");
+    if (input.count % static_cast<std::size_t>(size()) != 0) {
+      check(false,
+            fmt::format("all_to_all: the input has {} elements, which cannot be divided among {} "
+                        "ranks",
+                        input.count, size()));
+    }
     check_count("all_to_all", "output", output.count, input.count);
     operation.count = input.count;
   } else {
@@ -213,8 +216,7 @@ Work ScheduledCommunicator::all_to_all_views(ConstView input, View output,
                                .output = output.span(),
                                .shares = shares.equal() ? std::nullopt : std::optional(shares)};
   if (input.bytes() > 0 && input.data == output.data) {
-    submission.packing = std::make_unique<Packing>();
-    submission.packing->sources = {input};
+    submission.packing = Packing{.source = input};
     submission.input = {};
   }
   return submit(std::move(submission), options.algorithm, options.timeout);

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "stretto/communicator/arguments.h"
+
 namespace stretto::communicator {
 namespace {
 
@@ -47,6 +49,8 @@ Result<std::unique_ptr<Communicator>> ScheduledCommunicator::make_world(
       new ScheduledCommunicator(std::move(engine), std::move(everyone), std::move(options)));
   try {
     STRETTO_RETURN_IF_ERROR(world->share_windows());
+    STRETTO_RETURN_IF_ERROR(world->measure_links());
+    world->begin_numbering();
   } catch (const Error& error) {  // The operations in it speak as the public face does.
     return error.status();
   }
@@ -78,11 +82,7 @@ Status ScheduledCommunicator::share_windows() {
       all_gather(bytes_view(&notice, 1), bytes_view(notices.data(), notices.size())).wait_status());
   const bool all = std::all_of(notices.begin(), notices.end(),
                                [](const WindowNotice& n) { return n.reaches_all != 0; });
-  if (!all) {
-    const auto held = engine_->lock();
-    group_->begin_numbering();
-    return {};
-  }
+  if (!all) return {};
   // The regions themselves arrive on another way than the notices.
   const auto map_all = [&] {
     for (std::size_t i = windows.of.size(); i < members.size(); ++i) {
@@ -101,7 +101,26 @@ Status ScheduledCommunicator::share_windows() {
   STRETTO_RETURN_IF_ERROR(barrier({}).wait_status());
   const auto held = engine_->lock();
   group_->use_windows(std::move(windows));
+  return {};
+}
+
+void ScheduledCommunicator::begin_numbering() {
+  const auto held = engine_->lock();
   group_->begin_numbering();
+}
+
+// Where all ranks share memory nothing is chosen by what messages cost.
+Status ScheduledCommunicator::measure_links() {
+  const bool wanted = options_.measure_links && size() > 1 &&
+                      (!group_->has_windows() || options_.measure_links->refresh);
+  if (!wanted) return {};
+  HostList hosts = options_.group.hosts;
+  hosts.resize(static_cast<std::size_t>(size()));
+  Result<LinkModel> links = agree_on_links(*this, hosts, *options_.measure_links);
+  if (!links.ok()) return links.status();
+  options_.group.links = std::move(*links);  // Of the groups made of this one, too.
+  const auto held = engine_->lock();
+  group_->use_links(options_.group.links);
   return {};
 }
 
@@ -162,6 +181,20 @@ std::string ScheduledCommunicator::describe_links() const {
                         engine_->transport().link_name(members[i]), i);
   }
   return text.empty() ? "no other ranks" : text;
+}
+
+std::string ScheduledCommunicator::describe_link(Rank other) const {
+  check_root("describe_link", other, size());
+  const auto held = engine_->lock();
+  return engine_->transport().link_name(group_->membership().job_rank(other));
+}
+
+Explanation ScheduledCommunicator::explain(Collective collective, DType dtype,
+                                           std::size_t count) const {
+  OperationDescriptor operation{.collective = collective, .dtype = dtype, .count = count};
+  if (has_root(collective)) operation.root = 0;
+  const auto held = engine_->lock();
+  return group_->explain(operation, options_.algorithm);
 }
 
 }  // namespace stretto::communicator

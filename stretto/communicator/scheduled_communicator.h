@@ -9,6 +9,7 @@
 
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/group.h"
+#include "stretto/communicator/link_probe.h"
 
 namespace stretto::communicator {
 
@@ -22,6 +23,8 @@ class ScheduledCommunicator : public Communicator {
     // ranks share a thread).
     bool share_windows = true;
     Group::Options group = {};
+    // Where set, links are measured, or remembered, before the first operation.
+    std::optional<LinkCacheOptions> measure_links = std::nullopt;
   };
 
   // The group of all ranks of the job. Blocks until all have made theirs.
@@ -48,6 +51,8 @@ class ScheduledCommunicator : public Communicator {
   bool has_progress_thread() const override { return engine_->has_progress_thread(); }
   void abort(const std::string& reason) override;
   std::string describe_links() const override;
+  std::string describe_link(Rank rank) const override;
+  Explanation explain(Collective collective, DType dtype, std::size_t count) const override;
 
  protected:
   Work all_reduce_views(ConstView input, View output, const AllReduceOptions& options) override;
@@ -65,6 +70,8 @@ class ScheduledCommunicator : public Communicator {
  private:
   ScheduledCommunicator(std::shared_ptr<Engine> engine, Membership membership, Options options);
   Status share_windows();
+  Status measure_links();
+  void begin_numbering();
   std::unique_ptr<Communicator> make_group(std::uint64_t number, const std::vector<Rank>& ranks);
 
   Group::Submission prepare(ConstView input, View output,

@@ -95,6 +95,7 @@ std::unique_ptr<Communicator> ScheduledCommunicator::make_group(std::uint64_t nu
   std::unique_ptr<ScheduledCommunicator> group(
       new ScheduledCommunicator(engine_, std::move(membership), options_));
   group->share_windows().or_throw();
+  group->begin_numbering();
   return group;
 }
 

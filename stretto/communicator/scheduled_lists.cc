@@ -69,10 +69,10 @@ Group::Submission submission_of(const OperationDescriptor& head, const std::vect
     submission.output = pack.front().span();
     return submission;
   }
-  submission.packing = std::make_unique<Packing>();
-  submission.packing->sources.assign(pack.begin(), pack.end());
-  submission.packing->targets = pack;
-  submission.packing->factor = factor;
+  submission.packing = Packing{.source = pack.front(),
+                               .more = {pack.begin() + 1, pack.end()},
+                               .factor = factor,
+                               .targets = pack};
   return submission;
 }
 
@@ -143,11 +143,14 @@ Mailbox::Message ScheduledCommunicator::message_of(const Transfer& transfer,
                                                    const std::optional<Duration>& timeout) const {
   const bool any = !transfer.sends && transfer.peer == kAnyRank;
   const bool other = transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank();
-  check(other || (any && size() > 1),
-        fmt::format("{} on rank {}: rank {} is not one of the other {} ranks",
-                    transfer.sends ? "send" : "recv", rank().value(), transfer.peer.value(),
-                    size() - 1));
-  check(transfer.tag >= 0, fmt::format("send/recv: tag {} is negative", transfer.tag));
+  if (!other && !(any && size() > 1)) {
+    check(false, fmt::format("{} on rank {}: rank {} is not one of the other {} ranks",
+                             transfer.sends ? "send" : "recv", rank().value(),
+                             transfer.peer.value(), size() - 1));
+  }
+  if (transfer.tag < 0) {
+    check(false, fmt::format("send/recv: tag {} is negative", transfer.tag));
+  }
   const DType dtype = transfer.sends ? transfer.outgoing.dtype : transfer.incoming.dtype;
   const std::size_t count = transfer.sends ? transfer.outgoing.count : transfer.incoming.count;
   return {.sends = transfer.sends,

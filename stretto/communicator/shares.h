@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,7 +21,20 @@ struct Shares {
   std::vector<std::size_t> received;
 
   bool equal() const { return counts.empty(); }
-  friend bool operator==(const Shares&, const Shares&) = default;
+};
+
+// The same, as somebody else's lists.
+struct SharesView {
+  std::span<const std::size_t> counts;
+  std::span<const std::size_t> received;
+
+  bool equal() const { return counts.empty(); }
+  Shares copy() const {
+    return {{counts.begin(), counts.end()}, {received.begin(), received.end()}};
+  }
+  friend bool operator==(const SharesView& a, const Shares& b) {
+    return std::ranges::equal(a.counts, b.counts) && std::ranges::equal(a.received, b.received);
+  }
 };
 
 // Sum of the counts.

@@ -18,9 +18,10 @@ namespace {
 Result<std::unique_ptr<Communicator>> make_rank(std::unique_ptr<transport::Endpoint> endpoint,
                                                 const ThreadRanksOptions& options) {
   auto engine = std::make_shared<communicator::Engine>(
-      std::move(endpoint),
-      communicator::Engine::Options{.local_ranks = options.size,
-                                    .identity = fmt::format("thread of pid {}", ::getpid())});
+      std::move(endpoint), communicator::Engine::Options{
+                               .local_ranks = options.size,
+                               .names = std::vector(static_cast<std::size_t>(options.size),
+                                                    fmt::format("thread of pid {}", ::getpid()))});
   return communicator::ScheduledCommunicator::make_world(
       std::move(engine),
       {.timeout = options.timeout,

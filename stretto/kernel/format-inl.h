@@ -23,11 +23,30 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // A format says, for one register that is written:
 //   Source         what is known of an input: from what Pass holds, its elements' size, and load()
+//   Value          the type that elements are combined in
 //   Out            the elements that are written
-//   Lanes          the tag of the register that is written; its lane is Out
+//   Register       what is written at once, and kElements, how many elements that is
 //   kParts         the vectors of values that make it: two where f32 becomes 16 bits
 //   load<part>     the values of one part of the elements from index i on
 //   pack           the register, from its parts
+//   store          writes a register, past the cache if `stream`, which needs whole lines
+
+// Registers that are one vector of elements.
+template <class T>
+struct OneVector {
+  using Out = T;
+  using Lanes = hn::ScalableTag<T>;
+  using Register = hn::Vec<Lanes>;
+  static constexpr std::size_t kElements = hn::MaxLanes(Lanes());
+
+  static HWY_INLINE void store(Register elements, Out* to, bool stream) {
+    if (stream) {
+      hn::Stream(elements, Lanes(), to);
+    } else {
+      hn::StoreU(elements, Lanes(), to);
+    }
+  }
+};
 
 // Elements of one type.
 template <class T>
@@ -60,9 +79,9 @@ struct MixedSource {
 };
 
 template <class T>
-struct Plain {
+struct Plain : OneVector<T> {
   using Source = TypedSource<T>;
-  using Out = T;
+  using Value = T;
   using Lanes = hn::ScalableTag<T>;
   static constexpr int kParts = 1;
 
@@ -84,8 +103,9 @@ struct Boolean : Plain<std::uint8_t> {
 
 // Values of 16 bits, or floats, in the order of memory.
 template <class Codec, class SourceType, class OutType>
-struct InOrder {
+struct InOrder : OneVector<OutType> {
   using Source = SourceType;
+  using Value = float;
   using Out = OutType;
   using Lanes = hn::ScalableTag<Out>;
 #if HWY_TARGET == HWY_SCALAR
@@ -117,10 +137,9 @@ struct InOrder {
 // Values of 16 bits that stay in their 32-bit lane: the parts are the even and the odd elements, so
 // that nothing crosses lanes.
 template <class Codec>
-struct Interleaved {
+struct Interleaved : OneVector<std::uint16_t> {
   using Source = TypedSource<std::uint16_t>;
-  using Out = std::uint16_t;
-  using Lanes = U16;
+  using Value = float;
   static constexpr int kParts = 2;
 
   template <int kPart>

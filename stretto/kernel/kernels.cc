@@ -49,13 +49,11 @@ Kernel arithmetic(ReduceOp op) {
   }
 }
 
-// Sums and products wrap, so they are computed unsigned; order depends on the sign.
-template <class Signed, class Unsigned>
-Kernel integer(ReduceOp op) {
-  if (op == ReduceOp::min) return &PassLoop<Plain<Signed>, Min>::run;
-  if (op == ReduceOp::max) return &PassLoop<Plain<Signed>, Max>::run;
-  if (op == ReduceOp::sum) return &PassLoop<Plain<Unsigned>, Sum>::run;
-  if (op == ReduceOp::product) return &PassLoop<Plain<Unsigned>, Product>::run;
+// What depends on the sign.
+template <class Format>
+Kernel ordered(ReduceOp op) {
+  if (op == ReduceOp::min) return &PassLoop<Format, Min>::run;
+  if (op == ReduceOp::max) return &PassLoop<Format, Max>::run;
   return nullptr;
 }
 
@@ -72,14 +70,20 @@ Kernel reduction(DType dtype, ReduceOp op) {
     case DType::u8:
       if (const Kernel kernel = bitwise<Plain<std::uint8_t>>(op)) return kernel;
       return arithmetic<Plain<std::uint8_t>>(op);
+    case DType::u16:
+      return arithmetic<Plain<std::uint16_t>>(op);
+    case DType::u32:
+      return arithmetic<Plain<std::uint32_t>>(op);
+    case DType::u64:
+      return arithmetic<Plain<std::uint64_t>>(op);
     case DType::i8:
-      if (op == ReduceOp::min) return &PassLoop<Plain<std::int8_t>, Min>::run;
-      if (op == ReduceOp::max) return &PassLoop<Plain<std::int8_t>, Max>::run;
-      return nullptr;
+      return ordered<Plain<std::int8_t>>(op);
+    case DType::i16:
+      return ordered<Plain<std::int16_t>>(op);
     case DType::i32:
-      return integer<std::int32_t, std::uint32_t>(op);
+      return ordered<Plain<std::int32_t>>(op);
     case DType::i64:
-      return integer<std::int64_t, std::uint64_t>(op);
+      return ordered<Plain<std::int64_t>>(op);
     case DType::f16:
       return arithmetic<Uniform16<HalfCodec>>(op);
     case DType::bf16:
@@ -88,8 +92,15 @@ Kernel reduction(DType dtype, ReduceOp op) {
       return arithmetic<Plain<float>>(op);
     case DType::f64:
       return arithmetic<Plain<double>>(op);
+    case DType::c64:
+      return op == ReduceOp::product ? &PassLoop<Complex<float>, ComplexProduct>::run : nullptr;
+    case DType::c128:
+      return op == ReduceOp::product ? &PassLoop<Complex<double>, ComplexProduct>::run : nullptr;
     case DType::boolean:
       return bitwise<Boolean>(op);
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
+      return nullptr;
   }
   return nullptr;
 }

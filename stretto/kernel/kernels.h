@@ -36,9 +36,10 @@ using Kernel = void (*)(const Pass&);
 
 // Combines inputs of `dtype` into outputs of `dtype`, in the canonical order of reduce.h. Defined
 // for the pairs below, on which reduce() maps all others; null for the rest.
-//   boolean, u8              bit_and, bit_or, bit_xor
-//   u8, i32, i64, floating   sum, product, min, max
-//   i8                       min, max
+//   boolean, u8                         bit_and, bit_or, bit_xor
+//   unsigned integers, floating point   sum, product, min, max
+//   signed integers                     min, max
+//   complex                             product
 Kernel find_reduction(DType dtype, ReduceOp op);
 
 // The same for inputs that are f32 or `dtype` (f16 or bf16), each as Pass::partial_inputs says, and

@@ -18,6 +18,7 @@
 
 #include "hwy/highway.h"
 #include "stretto/kernel/combine-inl.h"
+#include "stretto/kernel/complex-inl.h"
 #include "stretto/kernel/format-inl.h"
 #include "stretto/kernel/kernels.h"
 
@@ -42,6 +43,10 @@ struct Divisor {
     if (has_exact_inverse) return hn::Mul(dividend, hn::Set(d, inverse));
     return hn::Div(dividend, hn::Set(d, value));
   }
+  template <class V>
+  HWY_INLINE ComplexVector<V> divide(ComplexVector<V> dividend) const {
+    return {divide(dividend.real), divide(dividend.imaginary)};
+  }
 
   bool none;
   bool has_exact_inverse;
@@ -53,12 +58,12 @@ template <class Format, class Op>
 class PassLoop {
   using Source = typename Format::Source;
   using Out = typename Format::Out;
-  using Lanes = typename Format::Lanes;
-  using Value = hn::TFromV<decltype(Format::template load<0>(Source(), 0))>;
+  using Value = typename Format::Value;
+  using Register = typename Format::Register;
   using Division =
       std::conditional_t<hwy::IsSame<Value, double>(), Divisor<double>, Divisor<float>>;
 
-  static constexpr std::size_t kLanes = hn::MaxLanes(Lanes());
+  static constexpr std::size_t kElements = Format::kElements;
   // Registers that are written to one output before the next output's turn. Several spread the cost
   // of the loops over more bytes, which shows as long as the buffers are in a cache: two lines are
   // a third to half faster than one register. Only sums on today's processors get them, as all
@@ -67,8 +72,8 @@ class PassLoop {
                                       !hwy::IsSame<Source, MixedSource>() &&
                                       HWY_TARGET != HWY_SSE4 && HWY_TARGET != HWY_SCALAR;
   static constexpr std::size_t kRegisters =
-      kIsFrequent ? std::min<std::size_t>(4, 2 * kLineBytes / (kLanes * sizeof(Out))) : 1;
-  static constexpr std::size_t kStep = kRegisters * kLanes;
+      kIsFrequent ? std::min<std::size_t>(4, 2 * kLineBytes / (kElements * sizeof(Out))) : 1;
+  static constexpr std::size_t kStep = kRegisters * kElements;
 
  public:
   static void run(const Pass& pass) {
@@ -142,8 +147,8 @@ class PassLoop {
     }
   }
 
-  static HWY_INLINE hn::Vec<Lanes> result(const Buffers& buffers, const Division& division,
-                                          std::size_t i) {
+  static HWY_INLINE Register result(const Buffers& buffers, const Division& division,
+                                    std::size_t i) {
     const auto first = value<0>(buffers, division, i);
     if constexpr (Format::kParts == 1) {
       return Format::pack(first);
@@ -157,20 +162,16 @@ class PassLoop {
   static HWY_NOINLINE void body(const Buffers buffers, const Division division, std::size_t first,
                                 std::size_t last, bool stream) {
     for (std::size_t i = first; i < last; i += kStep) {
-      hn::Vec<Lanes> registers[kRegisters];
+      Register registers[kRegisters];
       HWY_UNROLL(4)
       for (std::size_t r = 0; r < kRegisters; ++r) {
-        registers[r] = result(buffers, division, i + r * kLanes);
+        registers[r] = result(buffers, division, i + r * kElements);
       }
       for (std::size_t k = 0; k < buffers.output_count; ++k) {
         Out* const to = buffers.output(k) + i;
         HWY_UNROLL(4)
         for (std::size_t r = 0; r < kRegisters; ++r) {
-          if (stream) {
-            hn::Stream(registers[r], Lanes(), to + r * kLanes);
-          } else {
-            hn::StoreU(registers[r], Lanes(), to + r * kLanes);
-          }
+          Format::store(registers[r], to + r * kElements, stream);
         }
       }
     }

@@ -20,11 +20,27 @@ constexpr std::size_t kBlockBytes = 4096;
 using Room = std::byte[kBlockBytes];
 
 // A kernel that does the work of a reduction, and how many of its elements are one of ours: bitwise
-// operations see bytes.
+// operations see bytes, sums of complex numbers see reals.
 struct Lowered {
   Kernel kernel;
   std::size_t lanes_per_element;
 };
+
+// Sums and products wrap, so they are computed unsigned.
+DType without_sign(DType dtype) {
+  switch (dtype) {
+    case DType::i8:
+      return DType::u8;
+    case DType::i16:
+      return DType::u16;
+    case DType::i32:
+      return DType::u32;
+    case DType::i64:
+      return DType::u64;
+    default:
+      return dtype;
+  }
+}
 
 Lowered lower(DType dtype, ReduceOp op) {
   if (op == ReduceOp::mean) op = ReduceOp::sum;
@@ -36,9 +52,11 @@ Lowered lower(DType dtype, ReduceOp op) {
   if (op == ReduceOp::bit_and || op == ReduceOp::bit_or || op == ReduceOp::bit_xor) {
     return {find_reduction(DType::u8, op), size_bytes(dtype)};
   }
+  if (is_complex(dtype) && op == ReduceOp::sum) {
+    return {find_reduction(dtype == DType::c64 ? DType::f32 : DType::f64, op), 2};
+  }
   const bool sign_matters = op == ReduceOp::min || op == ReduceOp::max;
-  if (dtype == DType::i8 && !sign_matters) dtype = DType::u8;
-  return {find_reduction(dtype, op), 1};
+  return {find_reduction(sign_matters ? dtype : without_sign(dtype), op), 1};
 }
 
 // For inputs of which some are, or may be, partial results in f32.
@@ -55,7 +73,8 @@ Lowered lower_copy(DType dtype) {
 bool has_partial_results(DType dtype) { return accumulation_dtype(dtype) != dtype; }
 
 bool divides_integers(const Reduction& reduction) {
-  return reduction.divisor != 1 && !is_floating_point(reduction.dtype);
+  const bool is_integer = !is_floating_point(reduction.dtype) && !is_complex(reduction.dtype);
+  return reduction.divisor != 1 && is_integer;
 }
 
 Status check_dtype(const Reduction& reduction, DType dtype, std::string_view what) {
@@ -105,7 +124,7 @@ template <class T, class Wide>
 void divide(void* block, std::size_t count, int divisor) {
   T* const elements = static_cast<T*>(block);
   for (std::size_t i = 0; i < count; ++i) {
-    elements[i] = static_cast<T>(Wide{elements[i]} / divisor);
+    elements[i] = static_cast<T>(Wide{elements[i]} / static_cast<Wide>(divisor));
   }
 }
 
@@ -113,7 +132,11 @@ void divide(void* block, std::size_t count, int divisor) {
 void divide_integers(DType dtype, void* block, std::size_t count, int divisor) {
   if (dtype == DType::u8) divide<std::uint8_t, int>(block, count, divisor);
   if (dtype == DType::i8) divide<std::int8_t, int>(block, count, divisor);
-  if (dtype == DType::i32) divide<std::int32_t, int>(block, count, divisor);
+  if (dtype == DType::u16) divide<std::uint16_t, int>(block, count, divisor);
+  if (dtype == DType::i16) divide<std::int16_t, int>(block, count, divisor);
+  if (dtype == DType::u32) divide<std::uint32_t, std::uint32_t>(block, count, divisor);
+  if (dtype == DType::i32) divide<std::int32_t, std::int32_t>(block, count, divisor);
+  if (dtype == DType::u64) divide<std::uint64_t, std::uint64_t>(block, count, divisor);
   if (dtype == DType::i64) divide<std::int64_t, std::int64_t>(block, count, divisor);
 }
 

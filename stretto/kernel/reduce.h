@@ -27,7 +27,8 @@ enum class Store {
                  // and has an output that is not an input.
   cached,        // Ordinary stores.
   non_temporal,  // Past the cache: right for data that nobody reads soon. Outputs that do not share
-                 // their place in a cache line are written with ordinary stores.
+                 // their place in a cache line, and products of complex numbers, are written with
+                 // ordinary stores.
 };
 
 struct Reduction {
@@ -49,7 +50,8 @@ struct Reduction {
 // is why algorithms that exchange partial results reach the same bits as this function does in one
 // go. f16 and bf16 are widened to f32, combined in f32 and rounded (to nearest, ties to even) once,
 // when the output is written. Integers wrap; their division rounds towards zero. A bool that is not
-// zero is true, and is written as one.
+// zero is true, and is written as one. Of complex numbers, real and imaginary parts are added and
+// divided apart, and multiplied by the textbook formula, with every operation rounded by itself.
 //
 // Same bits on every SIMD target, NaN included: the left operand's NaN wins if both are NaN. Sum
 // and product make it quiet; min and max return an operand as it is, the left one if both are

@@ -115,6 +115,9 @@ std::vector<Shape> shapes() {
       {.name = "f16_sum_2_to_1_f32", .dtype = DType::f16, .outputs = 1, .partial_output = true},
       {.name = "i8_sum_2_to_2", .dtype = DType::i8},
       {.name = "i8_sum_4_to_4", .dtype = DType::i8, .inputs = 4, .outputs = 4},
+      {.name = "i16_sum_4_to_4", .dtype = DType::i16, .inputs = 4, .outputs = 4},
+      {.name = "c64_sum_4_to_4", .dtype = DType::c64, .inputs = 4, .outputs = 4},
+      {.name = "c64_product_2_to_2", .dtype = DType::c64, .op = ReduceOp::product},
       {.name = "i32_mean_of_4_to_4", .dtype = DType::i32, .divisor = 4, .inputs = 4, .outputs = 4},
   };
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -94,6 +95,27 @@ T combine(ReduceOp op, T left, T right) {
   }
 }
 
+// `left` plus or minus `right`, by the rule for NaN of a sum.
+template <class Float>
+Float add_or_subtract(Float left, Float right, bool subtract) {
+  if (std::isnan(left)) return quiet(left);
+  if (std::isnan(right)) return quiet(right);
+  return subtract ? left - right : left + right;
+}
+
+template <class Float>
+std::complex<Float> combine(ReduceOp op, std::complex<Float> left, std::complex<Float> right) {
+  if (op != ReduceOp::product) {
+    return {combine(op, left.real(), right.real()), combine(op, left.imag(), right.imag())};
+  }
+  // Volatile: else the compiler may round a product and a sum at once.
+  const volatile Float ac = combine(op, left.real(), right.real());
+  const volatile Float bd = combine(op, left.imag(), right.imag());
+  const volatile Float ad = combine(op, left.real(), right.imag());
+  const volatile Float bc = combine(op, left.imag(), right.real());
+  return {add_or_subtract<Float>(ac, bd, true), add_or_subtract<Float>(ad, bc, false)};
+}
+
 inline bool combine(ReduceOp op, bool left, bool right) {
   if (op == ReduceOp::bit_xor) return left != right;
   const bool all = op == ReduceOp::product || op == ReduceOp::min || op == ReduceOp::bit_and;
@@ -105,9 +127,16 @@ T divide(T value, int divisor) {
   if (divisor == 1) return value;
   if constexpr (std::is_floating_point_v<T>) {
     return std::isnan(value) ? quiet(value) : value / static_cast<T>(divisor);
+  } else if constexpr (std::is_unsigned_v<T>) {
+    return static_cast<T>(std::uint64_t{value} / static_cast<std::uint64_t>(divisor));
   } else {
-    return static_cast<T>(static_cast<std::int64_t>(value) / divisor);
+    return static_cast<T>(std::int64_t{value} / divisor);
   }
+}
+
+template <class Float>
+std::complex<Float> divide(std::complex<Float> value, int divisor) {
+  return {divide(value.real(), divisor), divide(value.imag(), divisor)};
 }
 
 // The canonical tree over values[first, first + count).

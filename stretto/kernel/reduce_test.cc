@@ -9,11 +9,13 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <complex>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/random.h"
@@ -126,6 +128,12 @@ class GuardedPages {
   std::byte* memory_ = nullptr;
 };
 
+// Every way to load and to store.
+constexpr std::pair<DType, ReduceOp> kKindsOfLoops[] = {
+    {DType::i8, ReduceOp::sum},      {DType::i16, ReduceOp::sum},     {DType::bf16, ReduceOp::sum},
+    {DType::f16, ReduceOp::sum},     {DType::f32, ReduceOp::sum},     {DType::f64, ReduceOp::sum},
+    {DType::c64, ReduceOp::product}, {DType::c128, ReduceOp::product}};
+
 std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
 float float_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
@@ -150,7 +158,7 @@ TEST_F(ReduceTest, MatchesTheOracleForEveryDtypeOpAndTarget) {
 TEST_F(ReduceTest, ManyInputsAreGroupsOfGroups) {
   Random random(2);
   for (const int inputs : {63, 64, 65, 100, 513, 600}) {
-    for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32, DType::c64}) {
       const Case one = random_case(dtype, ReduceOp::sum, inputs, 37, random);
       ASSERT_EQ(problem_with(one, random), "") << describe(one);
     }
@@ -172,11 +180,26 @@ TEST_F(ReduceTest, LongBuffers) {
   }
 }
 
+TEST_F(ReduceTest, LongBuffersOfComplexNumbers) {
+  Random random(6);
+  for (const DType dtype : {DType::c64, DType::c128}) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::product}) {
+      for (const int inputs : {2, 11}) {
+        for (const Store store : {Store::automatic, Store::cached, Store::non_temporal}) {
+          Case one = random_case(dtype, op, inputs, 2503, random);
+          one.store = store;
+          ASSERT_EQ(problem_with(one, random), "") << describe(one);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(ReduceTest, ReadsAndWritesNothingOutsideOfTheBuffers) {
   const GuardedPages from(2), to(2);
   for (const std::string_view target : available_targets()) {
     ASSERT_TRUE(use_target(target).ok());
-    for (const DType dtype : {DType::i8, DType::bf16, DType::f16, DType::f32, DType::f64}) {
+    for (const auto& [dtype, op] : kKindsOfLoops) {
       for (const std::size_t count : {1, 5, 31, 77, 300}) {
         const std::size_t bytes = count * size_bytes(dtype);
         for (const bool at_end : {false, true}) {
@@ -186,6 +209,7 @@ TEST_F(ReduceTest, ReadsAndWritesNothingOutsideOfTheBuffers) {
                                              to.place(1, bytes, at_end)};
           ASSERT_TRUE(reduce({.dtype = dtype,
                               .output_dtype = dtype,
+                              .op = op,
                               .count = count,
                               .inputs = inputs,
                               .outputs = outputs,
@@ -236,6 +260,15 @@ TEST_F(ReduceTest, OverflowAndWrap) {
   EXPECT_EQ(reduce_one(ReduceOp::sum, std::vector<std::int8_t>{100, 100}), -56);
   EXPECT_EQ(reduce_one(ReduceOp::mean, std::vector<std::int8_t>{100, 100}, 3), -18);
   EXPECT_EQ(reduce_one(ReduceOp::product, std::vector<std::uint8_t>{255, 255}), 1);
+  EXPECT_EQ(reduce_one(ReduceOp::sum, std::vector<std::int16_t>{30000, 30000}), -5536);
+  EXPECT_EQ(reduce_one(ReduceOp::mean, std::vector<std::int16_t>{-30000, -30000}, 3), 1845);
+  EXPECT_EQ(reduce_one(ReduceOp::product, std::vector<std::uint16_t>{65535, 65535}), 1);
+  EXPECT_EQ(reduce_one(ReduceOp::mean, std::vector<std::uint32_t>{3000000000, 3}, 2), 1500000001u);
+  EXPECT_EQ(reduce_one(ReduceOp::max, std::vector<std::uint32_t>{1, 3000000000}), 3000000000u);
+  constexpr std::uint64_t kGreatestUnsigned = std::numeric_limits<std::uint64_t>::max();
+  EXPECT_EQ(reduce_one(ReduceOp::mean, std::vector<std::uint64_t>{kGreatestUnsigned}, 3),
+            kGreatestUnsigned / 3);
+  EXPECT_EQ(reduce_one(ReduceOp::min, std::vector<std::uint64_t>{kGreatestUnsigned, 1}), 1u);
   constexpr std::int64_t kGreatest = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(reduce_one(ReduceOp::sum, std::vector<std::int64_t>{kGreatest, 2}), -kGreatest);
   EXPECT_EQ(reduce_one(ReduceOp::product, std::vector<std::int64_t>{kGreatest, kGreatest}), 1);
@@ -253,6 +286,37 @@ TEST_F(ReduceTest, TheLeftNanWins) {
   EXPECT_TRUE(std::isnan(reduce_one<float>(ReduceOp::sum, {infinity, -infinity})));
   const std::vector<Half> halves{{0x3C00}, {0x7E01}, {0xFE02}};
   EXPECT_EQ(reduce_one(ReduceOp::max, halves).bits, 0x7E01);
+}
+
+TEST_F(ReduceTest, ComplexNumbersAreTextbook) {
+  using C64 = std::complex<float>;
+  EXPECT_EQ(reduce_one<C64>(ReduceOp::sum, {{1, 2}, {3, -5}}), C64(4, -3));
+  EXPECT_EQ(reduce_one<C64>(ReduceOp::mean, {{1, 2}, {3, -5}}, 2), C64(2, -1.5));
+  EXPECT_EQ(reduce_one<C64>(ReduceOp::product, {{1, 2}, {3, -5}}), C64(13, 1));
+  EXPECT_EQ(reduce_one<C64>(ReduceOp::product, {{1, 2}, {3, -5}, {0, 1}}, 2), C64(-0.5, 6.5));
+  // The square of 1 + 2^-12, less 1 + 2^-11: 2^-24 is there only if the product was not rounded.
+  const float above_one = 1 + 0x1p-12f;
+  EXPECT_EQ(reduce_one<C64>(ReduceOp::product, {{above_one, 1}, {above_one, 1 + 0x1p-11f}}).real(),
+            0.0f);
+  EXPECT_EQ(reduce_one<C64>(ReduceOp::product, {{above_one, -1}, {1 + 0x1p-11f, above_one}}).imag(),
+            0.0f);
+}
+
+TEST_F(ReduceTest, AComplexProductHasNoSpecialCases) {
+  using C64 = std::complex<float>;
+  const float infinity = std::numeric_limits<float>::infinity();
+  // An infinity by Annex G.
+  const C64 infinite = reduce_one<C64>(ReduceOp::product, {{infinity, infinity}, {1, 1}});
+  EXPECT_TRUE(std::isnan(infinite.real()));
+  EXPECT_EQ(infinite.imag(), infinity);
+  // Real parts: ac before bd; imaginary parts: ad before bc.
+  const float a = float_of(0x7FC00001), b = float_of(0xFFC00002);
+  const C64 both = reduce_one<C64>(ReduceOp::product, {{a, b}, {1, 1}});
+  EXPECT_EQ(bits_of(both.real()), 0x7FC00001u);
+  EXPECT_EQ(bits_of(both.imag()), 0x7FC00001u);
+  const C64 right = reduce_one<C64>(ReduceOp::product, {{1, b}, {1, 1}});
+  EXPECT_EQ(bits_of(right.real()), 0xFFC00002u);
+  EXPECT_EQ(bits_of(right.imag()), 0xFFC00002u);
 }
 
 TEST_F(ReduceTest, TheLeftOfEqualZerosWins) {
@@ -314,6 +378,13 @@ TEST_F(ReduceTest, RefusesWhatHasNoMeaning) {
   wrong.op = ReduceOp::bit_and;
   EXPECT_EQ(refusal(wrong),
             "bit_and has no meaning for f32, which supports sum, mean, product, min, max");
+  wrong = valid;
+  wrong.dtype = DType::c64;
+  wrong.op = ReduceOp::max;
+  EXPECT_EQ(refusal(wrong), "max has no meaning for c64, which supports sum, mean, product");
+  wrong.dtype = DType::f8_e5m2;
+  EXPECT_EQ(refusal(wrong),
+            "max has no meaning for f8_e5m2, which supports " + supported_ops(DType::f8_e5m2));
   wrong = valid;
   wrong.dtype = wrong.output_dtype = DType::i32;
   EXPECT_EQ(refusal(wrong), "reduction of i32: an input is f32");

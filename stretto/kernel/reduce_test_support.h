@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -101,6 +102,14 @@ T random_number(Random& random) {
   return value;
 }
 
+template <class T>
+requires std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>> T
+random_number(Random& random) {
+  using Real = typename T::value_type;
+  const Real real = random_number<Real>(random);
+  return {real, random_number<Real>(random)};
+}
+
 // T: the dtype of the reduction. Sum: that of its partial results.
 template <class T>
 struct Accumulation {
@@ -184,8 +193,10 @@ class Checker {
  private:
   GuardedBytes room(DType dtype, Random& random) const {
     const std::size_t element = size_bytes(dtype);
-    const std::size_t elements_apart = case_.aligned ? 0 : random.below(64 / element);
-    return GuardedBytes(case_.count * element, elements_apart * element);
+    // A complex number is aligned as its parts are.
+    const std::size_t alignment = is_complex(dtype) ? element / 2 : element;
+    const std::size_t places = case_.aligned ? 0 : random.below(64 / alignment);
+    return GuardedBytes(case_.count * element, places * alignment);
   }
 
   Status run(const std::vector<Input>& inputs, const std::vector<GuardedBytes*>& written) const {
@@ -264,6 +275,21 @@ inline std::string problem_with(const Case& one, Random& random) {
       return problem_on_any_target<double>(one, random);
     case DType::boolean:
       return problem_on_any_target<bool>(one, random);
+    case DType::i16:
+      return problem_on_any_target<std::int16_t>(one, random);
+    case DType::u16:
+      return problem_on_any_target<std::uint16_t>(one, random);
+    case DType::u32:
+      return problem_on_any_target<std::uint32_t>(one, random);
+    case DType::u64:
+      return problem_on_any_target<std::uint64_t>(one, random);
+    case DType::c64:
+      return problem_on_any_target<std::complex<float>>(one, random);
+    case DType::c128:
+      return problem_on_any_target<std::complex<double>>(one, random);
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
+      return "numbers of 8 bits cannot be reduced";
   }
   return "unknown dtype";
 }

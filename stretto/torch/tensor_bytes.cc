@@ -29,17 +29,43 @@ Result<DType> dtype_of_tensor(const torch::Tensor& tensor) {
       return DType::f64;
     case torch::kBool:
       return DType::boolean;
+    case torch::kShort:
+      return DType::i16;
+    case torch::kUInt16:
+      return DType::u16;
+    case torch::kUInt32:
+      return DType::u32;
+    case torch::kUInt64:
+      return DType::u64;
+    case torch::kComplexFloat:
+      return DType::c64;
+    case torch::kComplexDouble:
+      return DType::c128;
+    case torch::kFloat8_e4m3fn:
+      return DType::f8_e4m3;
+    case torch::kFloat8_e5m2:
+      return DType::f8_e5m2;
     default:
       return Status(StatusCode::invalid_argument, std::string("tensors of type ") +
                                                       c10::toString(tensor.scalar_type()) +
-                                                      " cannot be reduced");
+                                                      " cannot be moved or reduced");
   }
 }
+
+namespace {
+
+// Whether the bytes of the tensor's memory are its elements, in some order. A lazy conjugate or
+// negative is not what its memory says.
+bool is_block(const torch::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+}  // namespace
 
 TensorBytes::TensorBytes(std::vector<torch::Tensor> tensors) : tensors_(std::move(tensors)) {
   for (torch::Tensor& tensor : tensors_) {
     tensor = tensor.detach();
-    blocks_.push_back(tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous());
+    blocks_.push_back(is_block(tensor) ? tensor : tensor.resolve_conj().resolve_neg().contiguous());
     spans_.emplace_back(static_cast<std::byte*>(blocks_.back().data_ptr()),
                         blocks_.back().nbytes());
   }

@@ -13,13 +13,14 @@
 
 namespace stretto::ddp {
 
-// The stretto type of a tensor's elements; invalid_argument for those it cannot move (complex,
-// ...).
+// The stretto type of a tensor's elements; invalid_argument for those it cannot move (quantized,
+// complex of half precision, ...). docs/dtypes.md has the table.
 Result<DType> dtype_of_tensor(const torch::Tensor& tensor);
 
 // The bytes of tensors, for code that knows no strides. A tensor whose elements fill a block of
-// memory in whatever order (contiguous, channels-last, transposed) is that block; any other is a
-// contiguous copy. All tensors are on the CPU and strided.
+// memory in whatever order (contiguous, channels-last, transposed) is that block; any other, and
+// one that is conjugated or negated only when it is read, is a contiguous copy. All tensors are on
+// the CPU and strided.
 class TensorBytes {
  public:
   explicit TensorBytes(std::vector<torch::Tensor> tensors);

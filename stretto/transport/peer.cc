@@ -326,6 +326,12 @@ void Peer::end_frame() {
     case FrameKind::goodbye:
       said_goodbye_ = true;
       return;
+    case FrameKind::farewell:
+      // Nothing that has been forgotten here has a listener any more.
+      if (farewells_.contains(frame_.key.group) && *listener_ != nullptr) {
+        (*listener_)->group_left(frame_.key.group, ranks_.peer);
+      }
+      return;
     default:
       break;
   }
@@ -376,7 +382,8 @@ void Peer::report_arrived() {
 }
 
 void Peer::abort_arrived() {
-  if (*listener_ == nullptr) return;
+  // The group may have been forgotten while the text came.
+  if (*listener_ == nullptr || forgotten_.contains(frame_.key.group)) return;
   const std::uint32_t code = frame_.key.sequence;
   const bool known = code > 0 && code <= static_cast<std::uint32_t>(StatusCode::internal);
   std::optional<Rank> culprit;

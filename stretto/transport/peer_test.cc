@@ -322,6 +322,17 @@ TEST_F(PeerTest, AbortsOfForgottenGroupsAreNotHeard) {
   EXPECT_EQ(early_.size(), 1u) << "its text was taken for the next frame";
 }
 
+TEST_F(PeerTest, NorIfTheGroupIsForgottenWhileTheAbortComes) {
+  link_->read_max_bytes = kFrameHeaderBytes + 2;
+  feed_abort(static_cast<std::uint32_t>(StatusCode::timeout), 2, "late");
+  link_->incoming.resize(link_->incoming.size() - 2);
+  progress();
+  peer_->forget(9, Status(StatusCode::aborted, "enough"));
+  link_->feed(std::as_bytes(std::span("te", 2)));
+  progress();
+  EXPECT_TRUE(aborted_.empty());
+}
+
 TEST_F(PeerTest, AnswersInquiries) {
   state_ = "is in barrier() #3";
   feed_inquiry(5, 17);

@@ -78,6 +78,8 @@ class TransportListener {
   // `from` has given up on a group for `reason`. Not told of groups that this rank has forgotten: a
   // group that nobody here knows is one that has not been made yet.
   virtual void group_aborted(std::uint64_t group, Rank from, const Status& reason) = 0;
+  // `from` has ended its part of a group that this rank has not forgotten: nothing of it follows.
+  virtual void group_left(std::uint64_t group, Rank from) { (void)group, (void)from; }
   // `from` wants to know where this rank is, seen from an operation of a group: a sentence without
   // an end, "is in broadcast(f32 [4]) #6 since 3.2 s". At most kReportTextBytes of printable ASCII
   // arrive.

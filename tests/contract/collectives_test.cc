@@ -44,7 +44,10 @@ bool needs_equal_shares(const Problem& problem) {
 // only moves, sizes of elements are all that counts.
 std::vector<std::pair<DType, ReduceOp>> types_of(Collective collective) {
   if (!reduces(collective)) {
-    return {{DType::u8, ReduceOp::sum}, {DType::bf16, ReduceOp::sum}, {DType::f64, ReduceOp::sum}};
+    return {{DType::f8_e4m3, ReduceOp::sum},
+            {DType::bf16, ReduceOp::sum},
+            {DType::f64, ReduceOp::sum},
+            {DType::c128, ReduceOp::sum}};
   }
   std::vector<std::pair<DType, ReduceOp>> types;
   for (int d = 0; d < kDTypeCount; ++d) {

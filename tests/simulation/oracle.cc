@@ -30,6 +30,8 @@ std::uint64_t draw_bits(Random& random, DType dtype) {
 }  // namespace
 
 Bytes draw_values(Random& random, DType dtype, std::size_t count) {
+  if (dtype == DType::c64) return draw_values(random, DType::f32, 2 * count);
+  if (dtype == DType::c128) return draw_values(random, DType::f64, 2 * count);
   const std::size_t size = size_bytes(dtype);
   Bytes bytes(count * size);
   for (std::size_t i = 0; i < count; ++i) {

@@ -31,6 +31,10 @@ std::size_t draw_count(Random& random, const ScenarioOptions& options, std::size
   return random.below(60);
 }
 
+bool is_integer(DType dtype) {
+  return !is_floating_point(dtype) && !is_complex(dtype) && dtype != DType::boolean;
+}
+
 std::size_t sum(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
@@ -129,8 +133,7 @@ void CollectiveScenario::draw_kind(Random& random, const ScenarioOptions& option
   do {
     dtype_ = static_cast<DType>(random.below(kDTypeCount));
     op_ = options.sensitive ? ReduceOp::sum : static_cast<ReduceOp>(random.below(kReduceOpCount));
-  } while (!supports(op_, dtype_) ||
-           (exact && (is_floating_point(dtype_) || dtype_ == DType::boolean)));
+  } while (reduces(collective_) && (!supports(op_, dtype_) || (exact && !is_integer(dtype_))));
 }
 
 void CollectiveScenario::draw_counts(Random& random, const ScenarioOptions& options) {

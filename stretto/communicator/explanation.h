@@ -1,0 +1,28 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace stretto {
+
+// Why a communicator runs an operation the way it does.
+struct Explanation {
+  std::string algorithm = {};  // With private buffers.
+  std::string algorithm_registered = {};
+  std::string reason = {};  // A sentence.
+  std::size_t segment_bytes = 0;
+  std::size_t segments = 0;
+  // The algorithms by messages among which it chose and the seconds that the model predicts for
+  // each, the cheapest first. Empty where memory is shared, since there is no choice.
+  struct Candidate {
+    std::string algorithm;
+    double seconds = 0;
+  };
+  std::vector<Candidate> candidates = {};
+  std::string links = {};  // The numbers that the model goes by, and where they come from.
+};
+
+}  // namespace stretto

@@ -1,0 +1,30 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "stretto/schedule/cost.h"
+
+namespace stretto::communicator {
+
+// A measured link, as it is remembered.
+struct CachedLink {
+  schedule::LinkCost cost = {};
+  std::chrono::system_clock::time_point measured_at = {};
+};
+
+// A file per link in a folder, named by a hash of what the link is; a text that people can read
+// and delete.
+std::string link_cache_path(const std::string& folder, std::string_view link);
+// Nothing if there is none, or it is older than a week, or not what save_link() writes: the file
+// may come from anyone who can write to the folder.
+std::optional<CachedLink> load_link(const std::string& path);
+// Replaces the file as a whole. A cache that cannot be written is no failure.
+void save_link(const std::string& path, std::string_view link, const CachedLink& measured);
+
+}  // namespace stretto::communicator

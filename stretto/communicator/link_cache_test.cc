@@ -1,0 +1,92 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/link_cache.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+namespace stretto::communicator {
+namespace {
+
+class LinkCache : public testing::Test {
+ protected:
+  LinkCache()
+      : folder_(std::filesystem::temp_directory_path() /
+                ("stretto-link-cache-" + std::to_string(::getpid()))),
+        path_(link_cache_path(folder_, "inside a host from node04: tcp")) {}
+  ~LinkCache() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& text) {
+    std::filesystem::create_directories(folder_);
+    std::ofstream(path_) << text;
+  }
+
+  CachedLink fresh() const {
+    return {.cost = {.latency_seconds = 2e-6,
+                     .message_seconds = 3e-7,
+                     .seconds_per_byte = 1.5e-10,
+                     .reduce_seconds_per_byte = 2e-11},
+            .measured_at = std::chrono::system_clock::now()};
+  }
+
+  std::string folder_;
+  std::string path_;
+};
+
+TEST_F(LinkCache, GivesBackWhatWasSaved) {
+  EXPECT_FALSE(load_link(path_));
+  save_link(path_, "inside a host from node04: tcp", fresh());
+  const auto link = load_link(path_);
+  ASSERT_TRUE(link);
+  EXPECT_DOUBLE_EQ(link->cost.latency_seconds, 2e-6);
+  EXPECT_DOUBLE_EQ(link->cost.message_seconds, 3e-7);
+  EXPECT_DOUBLE_EQ(link->cost.seconds_per_byte, 1.5e-10);
+  EXPECT_DOUBLE_EQ(link->cost.reduce_seconds_per_byte, 2e-11);
+  // Nothing else is left in the folder.
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(LinkCache, ForgetsWhatIsOldOrFromTheFuture) {
+  CachedLink link = fresh();
+  link.measured_at -= std::chrono::hours(24 * 8);
+  save_link(path_, "a link", link);
+  EXPECT_FALSE(load_link(path_));
+  link.measured_at += std::chrono::hours(24 * 9);
+  save_link(path_, "a link", link);
+  EXPECT_FALSE(load_link(path_));
+}
+
+TEST_F(LinkCache, TakesNothingThatItHasNotWritten) {
+  save_link(path_, "a link", fresh());
+  std::ifstream file(path_);
+  const std::string good((std::istreambuf_iterator<char>(file)), {});
+  for (std::size_t length = 0; length + 2 < good.size(); length += 7) {
+    write(good.substr(0, length));
+    EXPECT_FALSE(load_link(path_) && length < good.rfind('\n', good.size() - 2)) << length;
+  }
+  for (const char* value : {"nan", "-1", "0", "1e9", "inf", "x"}) {
+    std::string bad = good;
+    const auto at = bad.find("latency_seconds ") + 16;
+    bad.replace(at, bad.find('\n', at) - at, value);
+    write(bad);
+    EXPECT_FALSE(load_link(path_)) << value;
+  }
+}
+
+TEST_F(LinkCache, AFolderThatCannotBeMadeIsNoFailure) {
+  write("not a folder");
+  save_link(path_ + "/link.txt", "a link", fresh());
+  EXPECT_FALSE(load_link(path_ + "/link.txt"));
+}
+
+TEST_F(LinkCache, OtherLinksAreOtherFiles) {
+  EXPECT_NE(path_, link_cache_path(folder_, "inside a host from node05: tcp"));
+}
+
+}  // namespace
+}  // namespace stretto::communicator

@@ -1,0 +1,217 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Groups beside, above and inside each other, used by several threads, made and destroyed in any
+// order.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+#include <thread>
+#include <tuple>
+
+#include "stretto/base/random.h"
+#include "tests/contract/rank_communicators.h"
+
+namespace stretto::testing {
+namespace {
+
+class Groups : public OnBoth {};
+INSTANTIATE_TEST_SUITE_P(, Groups, ::testing::Bool(), OnBoth::name);
+
+// A sum over all ranks of a group, of which each hands in its rank in the job plus one.
+void expect_sums(Communicator& group, Rank job_rank, int sum, std::size_t count = 500) {
+  std::vector<std::int32_t> data(count, job_rank.value() + 1);
+  group.all_reduce(data).wait();
+  EXPECT_EQ(data, std::vector<std::int32_t>(count, sum));
+}
+
+TEST_P(Groups, ThatOverlapWorkAtTheSameTimeOnThreadsOfTheirOwn) {
+  const std::vector<std::vector<Rank>> lists = {{0, 1, 2, 3}, {0, 1}, {1, 2},
+                                                {3, 2, 1},    {3, 0}, {2, 0, 3, 1}};
+  auto ranks = make(4);
+  on_all(ranks, [&](Communicator& comm) {
+    std::vector<std::unique_ptr<Communicator>> groups;
+    for (const auto& list : lists) groups.push_back(comm.new_group(list));
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < lists.size(); ++i) {
+      if (groups[i] == nullptr) continue;
+      threads.emplace_back([&, i] {
+        int sum = 0;
+        for (const Rank rank : lists[i]) sum += rank.value() + 1;
+        for (std::size_t round = 0; round < 40; ++round) {
+          expect_sums(*groups[i], comm.rank(), sum, 1 + round * 700);
+        }
+      });
+    }
+    for (int round = 0; round < 40; ++round) comm.barrier().wait();
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+// Waiting for a group must drive the others: here ranks wait for them in opposite orders.
+TEST_P(Groups, MayBeWaitedForInAnyOrder) {
+  auto ranks = make(3);
+  on_all(ranks, [](Communicator& comm) {
+    auto first = comm.new_group({0, 1, 2});
+    auto second = comm.new_group({2, 1, 0});
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::int32_t> a(5000, 1), b(5000, 2);
+      const bool forwards = (comm.rank().value() + round) % 2 == 0;
+      Work one = forwards ? first->all_reduce(a) : second->all_reduce(b);
+      Work two = forwards ? second->all_reduce(b) : first->all_reduce(a);
+      two.wait();
+      one.wait();
+      EXPECT_EQ(a.back(), 3);
+      EXPECT_EQ(b.back(), 6);
+    }
+  });
+}
+
+TEST_P(Groups, AreDestroyedInAnyOrder) {
+  auto ranks = make(3);
+  on_all(ranks, [](Communicator& comm) {
+    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+      std::vector<std::unique_ptr<Communicator>> groups;
+      for (int i = 0; i < 5; ++i) groups.push_back(comm.new_group({0, 1, 2}));
+      // Another order on each rank; those that are left work on.
+      Random random(seed * 3 + static_cast<std::uint64_t>(comm.rank().value()));
+      for (std::size_t i = 4; i > 1; --i) std::swap(groups[i], groups[1 + random.below(i)]);
+      while (groups.size() > 1) {
+        groups.pop_back();
+        expect_sums(*groups.front(), comm.rank(), 6);
+      }
+    }
+    comm.barrier().wait();
+  });
+}
+
+TEST_P(Groups, OutliveTheirParent) {
+  auto ranks = make(3);
+  on_each(ranks, [](std::unique_ptr<Communicator>& comm) {
+    const Rank rank = comm->rank();
+    auto child = comm->new_group({0, 2, 1});
+    auto grandchild = child->split({.color = rank == 1 ? 1 : 0});
+    comm.reset();
+    expect_sums(*child, rank, 6);
+    child.reset();
+    expect_sums(*grandchild, rank, rank == 1 ? 2 : 4);
+    grandchild->barrier().wait();
+  });
+}
+
+TEST_P(Groups, OfGroupsOfGroups) {
+  auto ranks = make(5);
+  on_all(ranks, [](Communicator& comm) {
+    auto four = comm.new_group({4, 3, 2, 1});
+    if (four == nullptr) return;
+    EXPECT_EQ(four->rank().value(), 4 - comm.rank().value());
+    auto three = four->new_group({2, 0, 1});  // Ranks 2, 4 and 3 of the job.
+    if (three == nullptr) return;
+    auto two = three->new_group({1, 2});  // 4 and 3.
+    expect_sums(*three, comm.rank(), 3 + 5 + 4);
+    if (two == nullptr) return;
+    EXPECT_EQ(two->rank().value(), comm.rank() == 4 ? 0 : 1);
+    for (int i = 0; i < 5; ++i) expect_sums(*two, comm.rank(), 9);
+    auto one = two->split({.color = two->rank().value()});
+    EXPECT_EQ(one->size(), 1);
+    expect_sums(*one, comm.rank(), comm.rank().value() + 1);
+  });
+}
+
+// MPI 4.1, 7.4.2: groups by colour, in each by key and then by the old rank.
+TEST_P(Groups, AreSplitAsTheDefinitionSays) {
+  constexpr int kSize = 6;
+  auto ranks = make(kSize);
+  on_all(ranks, [](Communicator& comm) {
+    for (std::uint64_t seed = 0; seed < 30; ++seed) {
+      Random random(seed);
+      std::vector<SplitOptions> options;
+      for (int r = 0; r < kSize; ++r) {
+        SplitOptions& own = options.emplace_back();
+        if (random.below(5) > 0) own.color = static_cast<int>(random.below(3)) - 1;
+        own.key = static_cast<int>(random.below(4)) - 2;
+      }
+      const auto& mine = options[static_cast<std::size_t>(comm.rank())];
+      std::vector<std::tuple<int, int>> order;
+      for (int r = 0; r < kSize; ++r) {
+        const auto& other = options[static_cast<std::size_t>(r)];
+        if (other.color && other.color == mine.color) order.emplace_back(other.key, r);
+      }
+      std::sort(order.begin(), order.end());
+      auto group = comm.split(mine);
+      ASSERT_EQ(group != nullptr, mine.color.has_value()) << "seed " << seed;
+      if (group == nullptr) continue;
+      ASSERT_EQ(group->size(), static_cast<int>(order.size())) << "seed " << seed;
+      std::vector<std::int32_t> own = {comm.rank().value()};
+      std::vector<std::int32_t> all(order.size());
+      group->all_gather(own, all).wait();
+      for (std::size_t i = 0; i < order.size(); ++i) EXPECT_EQ(all[i], std::get<1>(order[i]));
+    }
+  });
+}
+
+TEST_P(Groups, FailAlone) {
+  auto ranks = make(3);
+  on_all(ranks, [](Communicator& comm) {
+    auto bad = comm.new_group({0, 1, 2});
+    auto good = comm.new_group({2, 1, 0});
+    if (comm.rank() == 1) bad->abort("on purpose");
+    // Either the call is refused, or its operation fails.
+    EXPECT_THROW(expect_sums(*bad, comm.rank(), 6), Aborted);
+    expect_sums(*good, comm.rank(), 6);
+    bad.reset();
+    expect_sums(*good, comm.rank(), 6);
+    auto again = comm.new_group({0, 1, 2});
+    expect_sums(*again, comm.rank(), 6);
+  });
+}
+
+TEST_P(Groups, ThatDifferAreFoundOut) {
+  auto ranks = make(3);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<Rank> list = {0, 1};
+    if (comm.rank() == 2) list = {0, 2};
+    EXPECT_THROW((void)comm.new_group(list), Mismatch);
+    // Nothing was made, and the parent works on.
+    auto group = comm.new_group({0, 1, 2});
+    expect_sums(*group, comm.rank(), 6);
+  });
+}
+
+// Works of one group, submitted by one thread and waited for by others.
+TEST_P(Groups, WorksMayBeWaitedForOnOtherThreads) {
+  auto ranks = make(2);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<std::vector<std::int32_t>> data(60, std::vector<std::int32_t>(300, 1));
+    for (int round = 0; round < 5; ++round) {
+      std::vector<Work> works;
+      for (auto& buffer : data) works.push_back(comm.all_reduce(buffer));
+      std::vector<std::thread> threads;
+      for (std::size_t t = 0; t < 3; ++t) {
+        threads.emplace_back([&, t] {
+          for (std::size_t i = t; i < works.size(); i += 3) works[i].wait();
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+    for (const auto& buffer : data) EXPECT_EQ(buffer.back(), 32);
+  });
+}
+
+TEST_P(Groups, AFewHundredLeaveNoMessageBehind) {
+  auto ranks = make(3);
+  on_all(ranks, [](Communicator& comm) {
+    for (int i = 0; i < 200; ++i) {
+      auto group = comm.split({.color = (comm.rank().value() + i) % 2, .key = i});
+      if (i % 20 == 0) group->barrier().wait();
+    }
+    expect_sums(comm, comm.rank(), 6);
+  });
+}
+
+}  // namespace
+}  // namespace stretto::testing

@@ -1,0 +1,261 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What a Work promises: continuations, sources, and barriers that say who is missing.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/contract/rank_communicators.h"
+
+namespace stretto::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+class Works : public OnBoth {};
+INSTANTIATE_TEST_SUITE_P(, Works, ::testing::Bool(), OnBoth::name);
+
+// Counts how often it was called, and with what.
+struct Told {
+  std::atomic<int> times{0};
+  std::atomic<StatusCode> code{StatusCode::internal};
+
+  Continuation continuation() {
+    return [this](const Status& status) {
+      code = status.code();
+      ++times;
+    };
+  }
+  bool soon() const {
+    const Deadline deadline = Deadline::after(std::chrono::seconds(5));
+    while (times == 0 && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+    return times > 0;
+  }
+};
+
+TEST_P(Works, ContinueAfterSuccess) {
+  auto ranks = make(2);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<std::int32_t> data(1000, 1);
+    Told first, second, late;
+    std::atomic<std::int32_t> seen{0};
+    Work work = comm.all_reduce(data);
+    work.then(first.continuation());
+    work.then([&](const Status&) { seen = data.back(); });
+    work.then(second.continuation());
+    work.wait();
+    EXPECT_TRUE(first.soon());
+    EXPECT_TRUE(second.soon());
+    EXPECT_EQ(first.code, StatusCode::ok);
+    EXPECT_EQ(seen, 2) << "the result is there";
+    work.then(late.continuation());
+    EXPECT_EQ(late.times, 1) << "at once";
+    comm.barrier().wait();
+    EXPECT_EQ(first.times, 1);
+  });
+}
+
+TEST_P(Works, ContinueAfterFailure) {
+  auto ranks = make(2);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<float> data(comm.rank() == 0 ? 10 : 11);
+    Told before, after;
+    try {
+      Work work = comm.all_reduce(data);
+      work.then(before.continuation());
+      EXPECT_EQ(work.wait_status().code(), StatusCode::mismatch);
+      EXPECT_TRUE(before.soon());
+      EXPECT_EQ(before.code, StatusCode::mismatch);
+      work.then(after.continuation());
+      EXPECT_EQ(after.code, StatusCode::mismatch);
+    } catch (const Mismatch&) {
+      // The other rank's call had come before this one.
+    }
+  });
+}
+
+TEST_P(Works, ContinueWhenTheirCommunicatorIsDestroyed) {
+  auto ranks = make(2);
+  std::vector<float> data(10);
+  Told told, listed;
+  Work work = ranks[0]->all_reduce(data);
+  work.then(told.continuation());
+  const View list[] = {as_output(data)};
+  Work list_work = ranks[0]->all_reduce_coalesced(list);
+  list_work.then(listed.continuation());
+  EXPECT_EQ(told.times, 0);
+  ranks[0].reset();
+  EXPECT_EQ(work.wait_status().code(), StatusCode::aborted);
+  EXPECT_EQ(told.times, 1);
+  EXPECT_EQ(told.code, StatusCode::aborted);
+  EXPECT_EQ(listed.times, 1);
+}
+
+TEST_P(Works, ContinueWhenTheyAreAborted) {
+  auto ranks = make(2);
+  std::vector<float> data(10);
+  Told told;
+  Work work = ranks[0]->all_reduce(data);
+  work.then(told.continuation());
+  ranks[0]->abort("enough");
+  EXPECT_EQ(told.times, 1);
+  EXPECT_EQ(told.code, StatusCode::aborted);
+}
+
+TEST_P(Works, TakeContinuationsFromSeveralThreads) {
+  auto ranks = make(2);
+  on_all(ranks, [](Communicator& comm) {
+    constexpr int kThreads = 4;
+    constexpr int kEach = 50;
+    std::atomic<int> called{0};
+    std::vector<std::int32_t> data(100000, 1);
+    std::vector<Work> works(kThreads);
+    for (Work& work : works) work = comm.all_reduce(data);
+    std::vector<std::thread> threads;
+    for (Work& work : works) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < kEach; ++i) work.then([&](const Status&) { ++called; });
+        work.wait();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const Deadline deadline = Deadline::after(std::chrono::seconds(5));
+    while (called < kThreads * kEach && !deadline.passed()) comm.poll();
+    EXPECT_EQ(called, kThreads * kEach);
+  });
+}
+
+TEST_P(Works, MayBeSubmittedByAContinuation) {
+  auto ranks = make(2);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<std::int32_t> data(100, 1);
+    std::atomic<int> steps{0};
+    std::vector<Work> chain(10);
+    std::function<void(const Status&)> next = [&](const Status&) {
+      const int step = ++steps;
+      if (step == 10) return;
+      auto& work = chain[static_cast<std::size_t>(step)];
+      work = comm.all_reduce(data);
+      work.then(next);
+    };
+    chain[0] = comm.all_reduce(data);
+    chain[0].then(next);
+    const Deadline deadline = Deadline::after(std::chrono::seconds(5));
+    while (steps < 10 && !deadline.passed()) comm.poll();
+    EXPECT_EQ(data.front(), 1024);
+  });
+}
+
+TEST_P(Works, SayWhoseMessageItWas) {
+  auto ranks = make(3);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<std::int32_t> data(10, comm.rank().value());
+    if (comm.rank() != 0) return comm.send(data, {.to = 0, .tag = 4}).wait();
+    std::vector<bool> seen(3);
+    for (int i = 1; i < 3; ++i) {
+      Work work = comm.recv(data, {.from = kAnyRank, .tag = 4});
+      while (!work.done()) comm.poll();
+      ASSERT_TRUE(work.source().has_value()) << "it has ended well";
+      EXPECT_EQ(data.front(), work.source()->value());
+      seen[static_cast<std::size_t>(*work.source())] = true;
+    }
+    EXPECT_TRUE(seen[1] && seen[2]);
+  });
+}
+
+// MPI 4.1, 3.5: receives of a tag take messages of one sender in the order in which both were
+// posted, those from any rank included.
+TEST_P(Works, ReceivesFromAnyRankKeepTheOrder) {
+  auto ranks = make(2);
+  on_all(ranks, [](Communicator& comm) {
+    constexpr std::size_t kMessages = 30;
+    const std::size_t sizes[] = {1, 200000, 0, 70000, 5};
+    std::vector<std::vector<std::uint8_t>> data;
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      data.emplace_back(sizes[i % 5], comm.rank() == 0 ? static_cast<std::uint8_t>(i + 1) : 0);
+    }
+    std::vector<Work> works;
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      const Rank from = i % 3 == 1 ? Rank(0) : kAnyRank;
+      works.push_back(comm.rank() == 0 ? comm.send(data[i], {.to = 1, .tag = 9})
+                                       : comm.recv(data[i], {.from = from, .tag = 9}));
+    }
+    for (std::size_t i = kMessages; i-- > 0;) works[i].wait();
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      if (!data[i].empty()) {
+        EXPECT_EQ(data[i].back(), i + 1);
+      }
+    }
+  });
+}
+
+TEST_P(Works, BatchesMayWaitForEachOtherInAnyOrder) {
+  constexpr int kSize = 4;
+  auto ranks = make(kSize);
+  on_all(ranks, [](Communicator& comm) {
+    const int self = comm.rank().value();
+    for (const std::size_t count : {1u, 100000u}) {
+      std::vector<std::vector<std::int32_t>> out(kSize, std::vector<std::int32_t>(count, self));
+      std::vector<std::vector<std::int32_t>> in(kSize, std::vector<std::int32_t>(count, -1));
+      std::vector<Transfer> transfers;
+      // Sends first on even ranks, to the nearest rank first; elsewhere the other way round.
+      for (int i = 1; i < kSize; ++i) {
+        const int peer = (self + (self % 2 == 0 ? i : kSize - i)) % kSize;
+        const auto at = static_cast<std::size_t>(peer);
+        const auto where = self % 2 == 0 ? transfers.begin() : transfers.end();
+        transfers.insert(where, Transfer::send(out[at], peer, 3));
+        transfers.push_back(Transfer::recv(in[at], peer, 3));
+      }
+      comm.batch_send_recv(transfers).wait();
+      for (int peer = 0; peer < kSize; ++peer) {
+        if (peer != self) {
+          EXPECT_EQ(in[static_cast<std::size_t>(peer)].back(), peer);
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Works, AMonitoredBarrierNamesAllWhoAreMissing) {
+  for (const bool root_is_late : {false, true}) {
+    auto ranks = make(5);
+    std::atomic<int> told{0};
+    on_all(ranks, [&](Communicator& comm) {
+      comm.barrier().wait();
+      if (comm.rank() == 2 || comm.rank() == 4) {
+        const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+        while (told < 3 && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+        return;
+      }
+      // Rank 0, who knows, may come last and have the longest time left.
+      if (root_is_late && comm.rank() == 0) std::this_thread::sleep_for(milliseconds(100));
+      try {
+        comm.monitored_barrier({.timeout = milliseconds(300)});
+        ADD_FAILURE() << "it ended";
+      } catch (const Timeout& error) {
+        const std::string text = error.what();
+        for (const char* rank : {"rank 2", "rank 4"}) {
+          EXPECT_NE(text.find(rank), std::string::npos)
+              << comm.rank().value() << (root_is_late ? " (late root) " : "") << ": " << text;
+        }
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << comm.rank().value() << ": another exception: " << error.what();
+      }
+      ++told;
+    });
+  }
+}
+
+TEST_P(Works, AMonitoredBarrierEndsWhenAllHaveCome) {
+  auto ranks = make(5);
+  on_all(ranks, [](Communicator& comm) {
+    for (int i = 0; i < 10; ++i) comm.monitored_barrier();
+    comm.barrier().wait();
+  });
+}
+
+}  // namespace
+}  // namespace stretto::testing

@@ -1,0 +1,78 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// A second, independent oracle: the same random collectives through MPI and through stretto, in the
+// same processes.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <tuple>
+
+#include "tests/end_to_end/tool.h"
+
+namespace stretto::testing {
+namespace {
+
+const std::string kProgram = STRETTO_BIN_DIR "/mpi_rank_program";
+
+class Mpi : public ::testing::TestWithParam<std::tuple<int, int>> {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(kProgram)) {
+      GTEST_SKIP() << "built without MPI: CMake found no mpi.h to compare with";
+    }
+    Process version({"mpirun", "--version"}, {});
+    if (end_of(version).status != 0) GTEST_SKIP() << "mpirun is not on PATH";
+    std::filesystem::create_directory(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  Ended run_program(int size, int seed, const Arguments& more = {}) const {
+    // Open MPI refuses to be root and to start more ranks than there are cores; idle ranks must not
+    // keep the others from the cores. MPICH takes no notice.
+    const Variables variables{{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                              {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                              {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                              {"OMPI_MCA_mpi_yield_when_idle", "1"},
+                              {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
+                              {"TMPDIR", folder_}};
+    const Arguments command{
+        "mpirun",         "-n", std::to_string(size), kProgram, std::to_string(seed),
+        folder_ + "/job", "120"};
+    Process job(command + more, variables);
+    return end_of(job);
+  }
+
+  const std::string folder_ = ::testing::TempDir() + "stretto_mpi_" + std::to_string(::getpid());
+};
+
+TEST_P(Mpi, GivesTheSame) {
+  const auto& [size, seed] = GetParam();
+  const Ended ended = run_program(size, seed);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+}
+
+INSTANTIATE_TEST_SUITE_P(, Mpi,
+                         ::testing::Combine(::testing::Values(2, 3, 4), ::testing::Values(1, 2, 3)),
+                         [](const auto& tested) {
+                           return "ranks" + std::to_string(std::get<0>(tested.param)) + "_seed" +
+                                  std::to_string(std::get<1>(tested.param));
+                         });
+
+class MpiCanary : public Mpi {};
+
+// One wrong number among thousands must be noticed, and said how to see it again.
+TEST_P(MpiCanary, IsFound) {
+  const auto& [size, seed] = GetParam();
+  const Ended ended = run_program(size, seed, {"canary"});
+  EXPECT_NE(ended.status, 0);
+  EXPECT_NE(ended.errors.find("operation 9: "), std::string::npos) << ended.errors;
+  EXPECT_NE(ended.errors.find("again: mpirun -n 3 "), std::string::npos) << ended.errors;
+}
+
+INSTANTIATE_TEST_SUITE_P(, MpiCanary, ::testing::Values(std::tuple(3, 1)));
+
+}  // namespace
+}  // namespace stretto::testing
