@@ -138,18 +138,19 @@ function(stretto_add_standalone program source)
   endif()
 endfunction()
 
-# The only users of MPI are tests that compare with it. Its header pretends to be C, which is all that
-# is used: the C++ bindings are gone since MPI 3.
+# The only users of MPI are tests that compare with it. Its header pretends to be C, which is all
+# that is used: the C++ bindings are gone since MPI 3.
 function(stretto_add_mpi_program program source)
   set(MPI_CXX_SKIP_MPICXX ON)
   find_package(MPI QUIET COMPONENTS CXX)
   if(MPI_CXX_FOUND)
-    stretto_add_program(${program} OFF SOURCES ${source} LIBRARIES stretto_test_support MPI::MPI_CXX)
+    stretto_add_program(${program} OFF
+      SOURCES ${source} LIBRARIES stretto_test_support MPI::MPI_CXX)
   endif()
 endfunction()
 
-# tests/compile_fail/*.cc compile as they are, and must not with -DSTRETTO_WRONG; each file says what
-# the compiler is to complain about.
+# tests/compile_fail/*.cc compile as they are, and must not with -DSTRETTO_WRONG; each file says
+# what the compiler is to complain about.
 function(stretto_add_compile_fail_tests)
   # g++ says only when asked which part of a concept does not hold; clang does so anyway.
   set(flags -std=c++20 -fsyntax-only -Wall -Wextra -Werror=unused-result)

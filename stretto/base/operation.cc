@@ -49,6 +49,7 @@ std::string describe(const OperationDescriptor& operation) {
   if (reduces(operation.collective)) text += fmt::format("{} ", name(operation.op));
   text += fmt::format("{} [{}]", name(operation.dtype), operation.count);
   if (operation.root >= 0) text += fmt::format(" root {}", operation.root);
+  if (operation.layout == kSetUpLayout) text += " for a new group";
   return text + ")";
 }
 
@@ -58,7 +59,7 @@ std::string_view first_difference(const OperationDescriptor& a, const OperationD
   if (a.dtype != b.dtype) return "dtype";
   if (a.count != b.count) return "count";
   if (a.root != b.root) return "root";
-  if (a.layout != b.layout) return "shares of the ranks";
+  if (a.layout != b.layout) return "layout (shares of the ranks, or shapes of a list)";
   if (a.algorithm != b.algorithm) return "algorithm";
   return {};
 }

@@ -34,6 +34,10 @@ bool reduces(Collective collective);
 // Whether one rank is the source or the target: broadcast, reduce, gather, scatter.
 bool has_root(Collective collective);
 
+// The layout of the collectives by which a group is made, so that a caller's own are no answer to
+// them.
+inline constexpr std::uint64_t kSetUpLayout = 0x75706f7267776e65;
+
 // What a rank believes it is doing. Travels with the data, so that ranks which disagree find out at
 // once and can say how (see docs/wire_format.md). Equal on all ranks of one operation.
 struct OperationDescriptor {

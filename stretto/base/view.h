@@ -58,14 +58,14 @@ ConstView const_view_of(std::span<const T> elements) {
 // type that has a dtype. std::vector<bool> is none of it.
 template <class B>
 concept Elements = std::ranges::contiguous_range<B> && std::ranges::sized_range<B> &&
-                   std::ranges::borrowed_range<B> &&
-                   requires { DTypeOf<std::remove_cv_t<std::ranges::range_value_t<B>>>::value; };
+    std::ranges::borrowed_range<B> && requires {
+  DTypeOf<std::remove_cv_t<std::ranges::range_value_t<B>>>::value;
+};
 template <class B>
 concept InputBuffer = std::convertible_to<std::remove_cvref_t<B>, ConstView> || Elements<B>;
 // What it can write: the same, of elements that are not constant.
 template <class B>
-concept OutputBuffer =
-    std::same_as<std::remove_cvref_t<B>, View> ||
+concept OutputBuffer = std::same_as<std::remove_cvref_t<B>, View> ||
     (Elements<B> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<B>>>);
 
 template <InputBuffer B>

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -153,6 +154,9 @@ class Communicator {
   virtual Memory allocate_bytes(std::size_t bytes) = 0;
   template <class T>
   Buffer<T> allocate(std::size_t count) {
+    if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
+      throw InvalidArgument(Status(StatusCode::invalid_argument, "allocate: too many elements"));
+    }
     return Buffer<T>(allocate_bytes(count * sizeof(T)), count);
   }
 

@@ -335,23 +335,5 @@ TEST(Arguments, AreCheckedBeforeAnythingIsSent) {
                   "overlap");
 }
 
-TEST(Cache, AProgramThatNeverRepeatsItselfDoesNotGrowForEver) {
-  auto ranks = make_thread_ranks({.size = 2});
-  on_all(ranks, [](Communicator& comm) {
-    std::vector<std::uint8_t> data(3000, 1);
-    for (std::size_t n = 0; n < 2000; ++n) comm.all_reduce(std::span(data).first(n)).wait();
-  });
-}
-
-TEST(Groups, AThousandLeaveNothingBehind) {
-  auto ranks = make_thread_ranks({.size = 2});
-  on_all(ranks, [](Communicator& comm) {
-    for (int i = 0; i < 1000; ++i) {
-      auto group = comm.new_group({0, 1});
-      if (i % 100 == 0) group->barrier().wait();
-    }
-  });
-}
-
 }  // namespace
 }  // namespace stretto

@@ -38,6 +38,20 @@ void pause() {
 
 }  // namespace
 
+std::shared_ptr<Engine> Engine::create(std::unique_ptr<transport::Transport> transport,
+                                       Options options) {
+  // The last owner may be a continuation on the background thread, which cannot wait for its own
+  // end.
+  const auto destroy = [](Engine* engine) {
+    if (engine->thread_.get_id() != std::this_thread::get_id()) {
+      delete engine;
+    } else {
+      std::thread([engine] { delete engine; }).detach();
+    }
+  };
+  return {new Engine(std::move(transport), std::move(options)), destroy};
+}
+
 Engine::Engine(std::unique_ptr<transport::Transport> transport, Options options)
     : transport_(std::move(transport)), options_(std::move(options)) {
   const int cores = usable_cores();
@@ -61,6 +75,9 @@ Engine::~Engine() {
     thread_.join();
   }
   transport_->set_listener(nullptr);
+  // Nobody else is left to do it.
+  std::unique_lock held = lock();
+  run_continuations(held);
 }
 
 std::string Engine::name_of(Rank job_rank) const {
@@ -77,7 +94,7 @@ void Engine::note(std::string_view activity) {
 void Engine::add(Group& group) {
   groups_.push_back(&group);
   const auto aborted = early_aborts_.extract(group.id());
-  if (!aborted.empty()) group.aborted_by(aborted.mapped().first, aborted.mapped().second);
+  if (!aborted.empty()) group.aborted(aborted.mapped());
 }
 
 void Engine::call_later(Continuation continuation, Status status) {
@@ -97,6 +114,8 @@ void Engine::run_continuations(std::unique_lock<std::mutex>& held) {
         log(LogLevel::error, "a continuation of an operation threw: {}", error.what());
       }
     }
+    // What continuations own may need the lock to go.
+    batch.clear();
     held.lock();
   }
 }
@@ -245,13 +264,13 @@ void Engine::message_early(Rank from, const transport::MessageKey& key,
   }
 }
 
-void Engine::group_aborted(std::uint64_t group, Rank from, const Status& reason) {
+void Engine::group_aborted(std::uint64_t group, Rank /*from*/, const Status& reason) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    if (groups_[i]->id() == group) return groups_[i]->aborted_by(from, reason);
+    if (groups_[i]->id() == group) return groups_[i]->aborted(reason);
   }
   // The transport drops what concerns groups that this rank has ended, so this one is still to be
   // made.
-  early_aborts_.emplace(group, std::pair(from, reason));
+  early_aborts_.emplace(group, reason);
 }
 
 void Engine::group_left(std::uint64_t group, Rank from) {

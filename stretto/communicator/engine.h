@@ -50,7 +50,8 @@ class Engine final : private transport::TransportListener {
     // Told what this rank is doing, for the launcher's report. May be empty.
     std::function<void(std::string_view)> report_activity = {};
   };
-  Engine(std::unique_ptr<transport::Transport> transport, Options options);
+  static std::shared_ptr<Engine> create(std::unique_ptr<transport::Transport> transport,
+                                        Options options);
   ~Engine();
 
   // The lock under which groups, their operations and the transport may be touched.
@@ -86,6 +87,7 @@ class Engine final : private transport::TransportListener {
  private:
   bool turn_locked();
   bool sleep(std::unique_lock<std::mutex>& lock, Deadline deadline);
+  Engine(std::unique_ptr<transport::Transport> transport, Options options);
   bool background_drives() const;
   void run_background_thread();
   void check_deadlines();
@@ -107,7 +109,7 @@ class Engine final : private transport::TransportListener {
   std::condition_variable work_arrived_;  // For the background thread.
   std::vector<Group*> groups_;
   // Groups that others have given up before this rank has made them.
-  std::map<std::uint64_t, std::pair<Rank, Status>> early_aborts_;
+  std::map<std::uint64_t, Status> early_aborts_;
   std::vector<std::pair<Continuation, Status>> continuations_;
   std::string activity_;
   int in_flight_ = 0;

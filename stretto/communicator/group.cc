@@ -19,6 +19,7 @@ constexpr std::size_t kCacheMax = 512;
 constexpr std::size_t kSegmentBytesMax = 256 * 1024;
 constexpr std::size_t kSegmentBytesMin = 32 * 1024;
 constexpr std::size_t kScratchBytes = 8 * 1024 * 1024;
+constexpr std::size_t kIdleBytesMax = 64 * 1024 * 1024;
 constexpr std::size_t kWhole = std::size_t{1} << 62;
 
 // The same on all ranks, since both sides of a message must cut alike: small enough that the
@@ -145,6 +146,7 @@ Result<Group::CacheEntry*> Group::entry_for(Submission& submission) {
 
 void Group::shrink_cache() {
   std::erase_if(cache_, [](const auto& item) { return item.second.in_use == 0; });
+  count_idle();
 }
 
 std::shared_ptr<PendingCollective> Group::pooled() {
@@ -212,6 +214,7 @@ void Group::start_ready() {
     if (!entry.idle.empty()) {
       running.execution = std::move(entry.idle.back());
       entry.idle.pop_back();
+      idle_bytes_ -= std::min(idle_bytes_, running.execution->idle_bytes());
     } else if (entry.messages != nullptr) {
       running.execution =
           std::make_unique<MessageExecution>(entry.messages, membership_, engine_->transport());
@@ -267,10 +270,28 @@ bool Group::retire_messages() {
   return false;
 }
 
+// For the next call of the kind; but a program with many kinds must not keep scratch for each.
+void Group::keep_idle(CacheEntry& entry, std::unique_ptr<Execution> execution) {
+  idle_bytes_ += execution->idle_bytes();
+  entry.idle.push_back(std::move(execution));
+  if (idle_bytes_ <= kIdleBytesMax) return;
+  for (auto& [key, other] : cache_) {
+    if (&other != &entry) other.idle.clear();
+  }
+  count_idle();
+}
+
+void Group::count_idle() {
+  idle_bytes_ = 0;
+  for (const auto& [key, entry] : cache_) {
+    for (const auto& kept : entry.idle) idle_bytes_ += kept->idle_bytes();
+  }
+}
+
 void Group::retire(std::size_t index) {
   Running running = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
-  running.entry->idle.push_back(std::move(running.execution));
+  keep_idle(*running.entry, std::move(running.execution));
   --running.entry->in_use;
   PendingCollective& collective = *running.collective;
   if (collective.packing) {

@@ -77,7 +77,8 @@ class Group {
   void member_lost(Rank job_rank, const Status& status);
   void member_left(Rank job_rank, const Status& status);
   void message_early(Rank from, std::uint32_t sequence, const OperationDescriptor& operation);
-  void aborted_by(Rank from, const Status& reason);
+  // Another has given up the group; `told` says who and why.
+  void aborted(const Status& told);
   // "+(node04 pid 8812) waits in #7 for rank 3": where this rank is, seen from operation `sequence`
   // of another. The first character says whether it has entered that operation.
   std::string describe_state(std::uint32_t sequence, std::string_view activity) const;
@@ -136,10 +137,14 @@ class Group {
   bool may_start(const Queued& queued) const;
   void report(const PendingCollective& collective) const;
   void retire(std::size_t index);
+  void keep_idle(CacheEntry& entry, std::unique_ptr<Execution> execution);
+  void count_idle();
   bool retire_messages();
   void check_departed();
   const PendingOperation* oldest() const;
   bool has_ended(std::uint32_t sequence) const;
+  void compare_posts();
+  void fail_telling(const Status& reason, const Status* told);
 
   Status in_context(const PendingOperation* operation, const Status& cause) const;
   std::vector<Rank> waiting_for(const PendingOperation& operation) const;
@@ -155,6 +160,7 @@ class Group {
   Selector selector_;
   std::optional<Windows> windows_;
   std::map<CacheKey, CacheEntry> cache_;
+  std::size_t idle_bytes_ = 0;
   std::vector<Running> running_;
   RingQueue<Queued> queue_;
   Mailbox mailbox_;

@@ -13,10 +13,20 @@ namespace stretto::communicator {
 
 void Group::fail(const Status& reason, bool announce) {
   if (!failure_.ok()) return;
+  const Rank self = membership_.job_rank(membership_.rank);
+  const Status told(reason.code(),
+                    fmt::format("rank {} gave up: {}", self.value(), reason.message()),
+                    reason.rank());
+  fail_telling(reason, announce ? &told : nullptr);
+}
+
+// `told`, where given, goes to all members. Each passes on what it is told: the news must not come
+// later than that a rank has left because of it, on whichever link.
+void Group::fail_telling(const Status& reason, const Status* told) {
   failure_ = reason;
   transport::Transport& transport = engine_->transport();
   // Before the group is forgotten, or a member that has forgotten it, too, would hear of it anew.
-  if (announce) transport.announce_abort(membership_.group, membership_.members, reason);
+  if (told != nullptr) transport.announce_abort(membership_.group, membership_.members, *told);
   // First the transport lets go of all buffers, then their owners hear of it.
   transport.forget(membership_.group, membership_.members, reason);
   for (Running& running : running_) {
@@ -63,8 +73,14 @@ void Group::check_departed() {
     }
   }
   // What such a rank had sent is here by now, and it takes nothing any more.
+  const auto others = std::ranges::count_if(departed_, [](const Status& s) { return s.ok(); }) - 1;
   for (const auto& message : mailbox_.in_flight()) {
-    if (message->done() || !message->peer) continue;
+    if (message->done()) continue;
+    if (!message->peer && others == 0) {
+      const Status alone(StatusCode::peer_lost, "all other ranks have left");
+      return fail(in_context(message.get(), alone), true);
+    }
+    if (!message->peer) continue;
     const Status& departed = departed_[static_cast<std::size_t>(*message->peer)];
     if (!departed.ok()) return fail(in_context(message.get(), departed), true);
   }
@@ -98,12 +114,26 @@ void Group::message_early(Rank from, std::uint32_t sequence, const OperationDesc
   if (has_ended(sequence) && past.sequence == sequence) disagree(past.operation);
 }
 
-void Group::aborted_by(Rank from, const Status& reason) {
-  if (!failure_.ok()) return;
-  const Status told(reason.code(),
-                    fmt::format("rank {} gave up: {}", from.value(), reason.message()),
-                    reason.rank());
-  fail(told, false);
+// Others may be on mapped memory where this rank runs by messages: they wait for its post, and send
+// nothing that would tell.
+void Group::compare_posts() {
+  if (!windows_ || running_.empty() || running_.front().entry->messages == nullptr) return;
+  const PendingCollective& ours = *running_.front().collective;
+  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
+    // The post behind the last one that all have entered. Its owner cannot go on from it, hence not
+    // write it again, before this rank has entered, too.
+    const Post& post = windows_->of[i]->posts[windows_->entered % 2];
+    if (post.entered.load(std::memory_order_acquire) != windows_->entered + 1) continue;
+    if (post.sequence != ours.sequence()) continue;
+    const Status status = transport::mismatch_status(membership_.members[i], post.operation,
+                                                     membership_.job_rank(membership_.rank),
+                                                     ours.operation(), ours.sequence());
+    return fail(in_context(&ours, status), true);
+  }
+}
+
+void Group::aborted(const Status& told) {
+  if (failure_.ok()) fail_telling(told, &told);
 }
 
 void Group::check_deadlines(TimePoint now) {
@@ -112,6 +142,8 @@ void Group::check_deadlines(TimePoint now) {
     ended_noticed_ = ended_;
     ended_at_ = now;
   }
+  compare_posts();
+  if (!failure_.ok()) return;
   // Returns whether the group goes on.
   const auto check = [&](PendingOperation& operation) {
     if (operation.asks_at(now)) ask_others(operation);

@@ -11,6 +11,7 @@
 #include "stretto/bootstrap/rendezvous.h"
 #include "stretto/bootstrap/status_board.h"
 #include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/schedule/algorithms.h"
 #include "stretto/transport/loopback/world.h"
 
 namespace stretto {
@@ -33,6 +34,20 @@ Result<communicator::ProgressThread> progress_thread(const Environment& environm
   if (wanted == "never") return communicator::ProgressThread::never;
   return status_of(StatusCode::invalid_argument,
                    "STRETTO_PROGRESS_THREAD={} is not one of automatic, always, never", wanted);
+}
+
+// A name that no collective knows is a slip; one that only some know runs those.
+Result<std::string> default_algorithm(const Environment& environment) {
+  const std::string wanted = environment.get("STRETTO_ALGORITHM").value_or("");
+  std::string names;
+  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+    if (wanted.empty() || algorithm.name == wanted) return wanted;
+    if (names.find(algorithm.name) == std::string::npos) {
+      names += (names.empty() ? "" : ", ") + std::string(algorithm.name);
+    }
+  }
+  return status_of(StatusCode::invalid_argument,
+                   "STRETTO_ALGORITHM={} is no algorithm; there are: {}", wanted, names);
 }
 
 Result<Mesh> connect(const Job& job, const std::string& algorithm, Deadline deadline) {
@@ -75,8 +90,9 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
   log_lines(job->sources);
   Result<communicator::ProgressThread> thread = progress_thread(environment);
   if (!thread.ok()) return thread.status();
-  const std::string algorithm = environment.get("STRETTO_ALGORITHM").value_or("");
-  Result<Mesh> mesh = connect(*job, algorithm, Deadline::after(options.join_timeout));
+  const Result<std::string> algorithm = default_algorithm(environment);
+  if (!algorithm.ok()) return algorithm.status();
+  Result<Mesh> mesh = connect(*job, algorithm.value(), Deadline::after(options.join_timeout));
   if (!mesh.ok()) {
     return mesh.status().with_context(
         fmt::format("rank {} of {} could not join", job->rank, job->size));
@@ -87,11 +103,10 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
   if (board->connected()) {
     engine_options.report_activity = [board](std::string_view text) { board->write(text); };
   }
-  auto engine =
-      std::make_shared<communicator::Engine>(std::move(mesh->endpoint), std::move(engine_options));
+  auto engine = communicator::Engine::create(std::move(mesh->endpoint), std::move(engine_options));
   return communicator::ScheduledCommunicator::make_world(
       std::move(engine), {.timeout = options.timeout,
-                          .algorithm = algorithm,
+                          .algorithm = algorithm.value(),
                           .group = {.hosts = mesh->hosts},
                           .measure_links = communicator::link_cache_options(environment)});
 }

@@ -31,8 +31,13 @@ void MappedExecution::post() {
   Post& post = own().posts[windows_->entered % 2];
   ++windows_->entered;
   post.operation = call_.operation;
-  post.input = transport_->locate(call_.input, plan().input_bytes(self));
-  post.output = transport_->locate(call_.output, plan().output_bytes(self));
+  post.sequence = call_.sequence;
+  const auto input = transport_->locate(call_.input, plan().input_bytes(self));
+  const auto output = transport_->locate(call_.output, plan().output_bytes(self));
+  post.input_region = input.region;
+  post.input_offset_bytes = input.offset_bytes;
+  post.output_region = output.region;
+  post.output_offset_bytes = output.offset_bytes;
   // Release: whoever sees the count sees the post, and the input that was written before this call.
   post.entered.store(windows_->entered, std::memory_order_release);
   notify_all();
@@ -73,8 +78,9 @@ bool MappedExecution::read_posts() {
     }
     // What has no bytes needs no registered memory.
     const Rank member = static_cast<std::int32_t>(arrived_);
-    all_registered_ = all_registered_ && (post.input.valid() || plan().input_bytes(member) == 0) &&
-                      (post.output.valid() || plan().output_bytes(member) == 0);
+    all_registered_ = all_registered_ &&
+                      (post.input().valid() || plan().input_bytes(member) == 0) &&
+                      (post.output().valid() || plan().output_bytes(member) == 0);
   }
   return true;
 }
@@ -108,9 +114,9 @@ bool MappedExecution::resolve_buffers() {
     const std::size_t input_bytes = plan().input_bytes(member);
     const std::size_t output_bytes = plan().output_bytes(member);
     inputs_[i] =
-        input_bytes == 0 ? nullptr : transport_->resolve(job_rank, post.input, input_bytes);
+        input_bytes == 0 ? nullptr : transport_->resolve(job_rank, post.input(), input_bytes);
     outputs_[i] =
-        output_bytes == 0 ? nullptr : transport_->resolve(job_rank, post.output, output_bytes);
+        output_bytes == 0 ? nullptr : transport_->resolve(job_rank, post.output(), output_bytes);
     const bool complete = (input_bytes == 0 || inputs_[i] != nullptr) &&
                           (output_bytes == 0 || outputs_[i] != nullptr);
     if (!complete) return false;

@@ -27,6 +27,7 @@ class MessageExecution final : public Execution, private transport::RequestOwner
   bool ended() const override { return !status_.ok() || lanes_left_ == 0; }
   const Status& status() const override { return status_; }
   void fail(const Status& status) override;
+  std::size_t idle_bytes() const override { return scratch_.size(); }
   std::vector<Rank> waiting_for() const override;
 
  private:

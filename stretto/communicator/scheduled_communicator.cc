@@ -22,11 +22,6 @@ struct WindowNotice {
 };
 static_assert(sizeof(WindowNotice) == 16, "travels as it lies in memory");
 
-template <class T>
-View bytes_view(T* data, std::size_t count) {
-  return {reinterpret_cast<std::byte*>(data), count * sizeof(T), DType::u8};
-}
-
 }  // namespace
 
 ScheduledCommunicator::ScheduledCommunicator(std::shared_ptr<Engine> engine, Membership membership,
@@ -37,8 +32,9 @@ ScheduledCommunicator::ScheduledCommunicator(std::shared_ptr<Engine> engine, Mem
 }
 
 ScheduledCommunicator::~ScheduledCommunicator() {
-  const auto held = engine_->lock();
+  auto held = engine_->lock();
   group_.reset();
+  engine_->run_continuations(held);
 }
 
 Result<std::unique_ptr<Communicator>> ScheduledCommunicator::make_world(
@@ -55,6 +51,21 @@ Result<std::unique_ptr<Communicator>> ScheduledCommunicator::make_world(
     return error.status();
   }
   return std::unique_ptr<Communicator>(std::move(world));
+}
+
+Status ScheduledCommunicator::set_up_all_gather(std::span<const std::byte> own,
+                                                std::span<std::byte> all) {
+  Group::Submission submission{.operation = {.collective = Collective::all_gather,
+                                             .count = all.size(),
+                                             .layout = kSetUpLayout},
+                               .input = own,
+                               .output = all,
+                               .deadline = deadline(std::nullopt)};
+  auto held = engine_->lock();
+  Result<std::shared_ptr<PendingOperation>> operation = group_->submit(submission);
+  engine_->run_continuations(held);
+  held.unlock();
+  return operation.ok() ? Work(std::move(*operation)).wait_status() : operation.status();
 }
 
 // Lets the ranks of the group map each other's windows, if they can. Collective.
@@ -78,8 +89,8 @@ Status ScheduledCommunicator::share_windows() {
               .reaches_all = reaches_all ? 1u : 0u};
   }
   std::vector<WindowNotice> notices(members.size());
-  STRETTO_RETURN_IF_ERROR(
-      all_gather(bytes_view(&notice, 1), bytes_view(notices.data(), notices.size())).wait_status());
+  STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::as_bytes(std::span(&notice, 1)),
+                                            std::as_writable_bytes(std::span(notices))));
   const bool all = std::all_of(notices.begin(), notices.end(),
                                [](const WindowNotice& n) { return n.reaches_all != 0; });
   if (!all) return {};
@@ -98,7 +109,9 @@ Status ScheduledCommunicator::share_windows() {
     return status_of(StatusCode::timeout, "the shared memory of a rank of the group never arrived");
   }
   // A rank may leave the group at once; its window must not go before everybody has mapped it.
-  STRETTO_RETURN_IF_ERROR(barrier({}).wait_status());
+  const std::byte mapped{};
+  std::vector<std::byte> all_mapped(members.size());
+  STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::span(&mapped, 1), all_mapped));
   const auto held = engine_->lock();
   group_->use_windows(std::move(windows));
   return {};
@@ -165,10 +178,11 @@ Memory ScheduledCommunicator::allocate_bytes(std::size_t bytes) {
 }
 
 void ScheduledCommunicator::abort(const std::string& reason) {
-  const auto held = engine_->lock();
+  auto held = engine_->lock();
   group_->fail(Status(StatusCode::aborted,
                       fmt::format("rank {} aborted: {}", rank().value(), reason), rank()),
                true);
+  engine_->run_continuations(held);
 }
 
 std::string ScheduledCommunicator::describe_links() const {

@@ -69,6 +69,8 @@ class ScheduledCommunicator : public Communicator {
 
  private:
   ScheduledCommunicator(std::shared_ptr<Engine> engine, Membership membership, Options options);
+  // What making groups needs; no default algorithm applies, and no caller's collective fits.
+  Status set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all);
   Status share_windows();
   Status measure_links();
   void begin_numbering();

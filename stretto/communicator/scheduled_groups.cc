@@ -56,7 +56,7 @@ std::unique_ptr<Communicator> ScheduledCommunicator::new_group(std::vector<Rank>
   const std::uint64_t number = group_number(group_->id(), ++groups_made_, ranks);
   // Equal numbers mean equal lists.
   std::vector<std::uint64_t> numbers(static_cast<std::size_t>(size()));
-  all_gather(bytes_of(number), std::as_writable_bytes(std::span(numbers))).wait();
+  set_up_all_gather(bytes_of(number), std::as_writable_bytes(std::span(numbers))).or_throw();
   const auto other = std::ranges::find_if(numbers, [&](std::uint64_t n) { return n != number; });
   if (other != numbers.end()) {
     throw Mismatch(status_of(StatusCode::mismatch,
@@ -71,7 +71,7 @@ std::unique_ptr<Communicator> ScheduledCommunicator::split(const SplitOptions& o
       .key = options.key, .color = options.color.value_or(0), .takes_part = options.color ? 1 : 0};
   std::vector<Side> sides(static_cast<std::size_t>(size()));
   ++groups_made_;
-  all_gather(bytes_of(own), std::as_writable_bytes(std::span(sides))).wait();
+  set_up_all_gather(bytes_of(own), std::as_writable_bytes(std::span(sides))).or_throw();
   std::vector<Rank> ranks;
   for (std::int32_t r = 0; r < size(); ++r) {
     const Side& side = sides[static_cast<std::size_t>(r)];

@@ -33,7 +33,7 @@ std::vector<std::vector<View>> packs_of(std::span<const View> list) {
   std::vector<std::vector<View>> packs;
   struct Open {
     std::size_t pack = 0;
-    std::size_t bytes = kPackBytesMax;
+    std::size_t bytes = kPackBytesMax + 1;  // There is none: too full even for an empty buffer.
   };
   std::array<Open, kDTypeCount> open;
   for (const View& view : list) {

@@ -17,7 +17,7 @@ namespace {
 
 Result<std::unique_ptr<Communicator>> make_rank(std::unique_ptr<transport::Endpoint> endpoint,
                                                 const ThreadRanksOptions& options) {
-  auto engine = std::make_shared<communicator::Engine>(
+  auto engine = communicator::Engine::create(
       std::move(endpoint), communicator::Engine::Options{
                                .local_ranks = options.size,
                                .names = std::vector(static_cast<std::size_t>(options.size),

@@ -21,8 +21,14 @@ struct Post {
   // Operations entered, counted from 1. Written last (release), read first (acquire).
   alignas(64) std::atomic<std::uint64_t> entered{0};
   OperationDescriptor operation;
-  transport::RemoteAddress input;  // Region 0: private memory.
-  transport::RemoteAddress output;
+  std::uint64_t input_offset_bytes = 0;
+  std::uint64_t output_offset_bytes = 0;
+  std::uint32_t input_region = 0;  // 0: private memory.
+  std::uint32_t output_region = 0;
+  std::uint32_t sequence = 0;  // Of the operation in its group.
+
+  transport::RemoteAddress input() const { return {input_region, input_offset_bytes}; }
+  transport::RemoteAddress output() const { return {output_region, output_offset_bytes}; }
 };
 static_assert(sizeof(Post) == 64, "one cache line");
 

@@ -21,7 +21,12 @@ Work::~Work() {
   if (operation_ != nullptr) (void)wait_status();
 }
 
-bool Work::done() { return operation_ == nullptr || operation_->poll(); }
+bool Work::done() {
+  if (operation_ == nullptr) return true;
+  if (!operation_->poll()) return false;
+  finish(operation_->wait(Deadline()));
+  return true;
+}
 
 void Work::finish(Status status) {
   result_ = std::move(status);

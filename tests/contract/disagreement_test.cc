@@ -79,6 +79,17 @@ std::vector<Disagreement> disagreements() {
     };
   };
   const auto barrier = [](Communicator& comm, std::span<float>) { return comm.barrier(); };
+  const auto monitored_barrier = [](Communicator& comm, std::span<float>) {
+    comm.monitored_barrier();
+    return Work();
+  };
+  const auto new_group = [](Communicator& comm, std::span<float>) {
+    (void)comm.new_group({0, 1, 2});
+    return Work();
+  };
+  const auto all_gather = [](Communicator& comm, std::span<float> data) {
+    return comm.all_gather(std::span<const float>(data.first(1)), data.subspan(3, 3));
+  };
   const auto as_integers = [](Communicator& comm, std::span<float> data) {
     return comm.all_reduce(std::span(reinterpret_cast<std::int32_t*>(data.data()), 12));
   };
@@ -92,10 +103,12 @@ std::vector<Disagreement> disagreements() {
       {"Algorithm", all_reduce({.algorithm = "direct"}), all_reduce({.algorithm = "ring"}),
        "algorithm"},
       {"ChosenAndNamedAlgorithm", all_reduce({}), all_reduce({.algorithm = "ring"}), "algorithm"},
-      {"Shares", shares({1, 2, 3}), shares({2, 2, 2}), "shares of the ranks"},
-      {"OtherShares", shares({1, 2, 3}), shares({1, 3, 2}), "shares of the ranks"},
+      {"Shares", shares({1, 2, 3}), shares({2, 2, 2}), "layout"},
+      {"OtherShares", shares({1, 2, 3}), shares({1, 3, 2}), "layout"},
       {"CountsOfAPair", exchange(4 + 1), exchange(4 + 1), "count"},
-      {"Lists", list(3), list(5), "shares of the ranks"},
+      {"Lists", list(3), list(5), "layout"},
+      {"MonitoredBarrier", barrier, monitored_barrier, "algorithm"},
+      {"NewGroup", all_gather, new_group, "dtype"},
   };
 }
 

@@ -6,7 +6,10 @@
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
-#include <rapidcheck/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "tests/contract/program_run.h"
 
@@ -35,13 +38,24 @@ rc::Gen<ProgramStep> step_generator() {
                                      rc::gen::set(&ProgramStep::flag));
 }
 
-RC_GTEST_PROP(RandomPrograms, EqualTheSerialOracle, ()) {
-  const int size = *rc::gen::inRange(1, 6);
-  const bool shared_memory = *rc::gen::arbitrary<bool>();
-  const auto program = *rc::gen::container<std::vector<ProgramStep>>(step_generator());
-  ProgramRun run(size, shared_memory);
-  RC_ASSERT(run.run(program) == "");
+class RandomPrograms : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+
+TEST_P(RandomPrograms, EqualTheSerialOracle) {
+  const auto& [size, shared_memory] = GetParam();
+  EXPECT_TRUE(rc::check([&] {
+    const auto program = *rc::gen::container<std::vector<ProgramStep>>(step_generator());
+    ProgramRun run(size, shared_memory);
+    RC_ASSERT(run.run(program) == "");
+  })) << size
+      << (shared_memory ? " ranks with" : " ranks without") << " shared memory";
 }
+
+INSTANTIATE_TEST_SUITE_P(, RandomPrograms,
+                         ::testing::Combine(::testing::Range(1, 6), ::testing::Bool()),
+                         [](const auto& tested) {
+                           return "ranks" + std::to_string(std::get<0>(tested.param)) +
+                                  (std::get<1>(tested.param) ? "_mapped" : "_messages");
+                         });
 
 }  // namespace
 }  // namespace stretto::testing

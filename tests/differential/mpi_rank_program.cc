@@ -179,7 +179,7 @@ class TypedTrial final : public Trial {
     }
     return list;
   }
-  // Where both sides of a mean, or of an exchange, are equally long, it may be done in place.
+  // Only where both sides are equally long on every rank.
   bool in_place() const {
     return draw_.collective == Collective::broadcast ||
            (draw_.in_place && draw_.collective == Collective::all_reduce) ||

@@ -150,6 +150,17 @@ TEST_F(Join, AConflictIsAnError) {
                       "STRETTO_RANK says 0, but RANK says 1: unset one of them", ended.errors);
 }
 
+TEST_F(Join, AnAlgorithmThatDoesNotExistIsAnError) {
+  Variables variables = stretto_variables(0, 1, tcp_place());
+  variables["STRETTO_ALGORITHM"] = "rings";
+  Process rank({kRank}, variables);
+  const Ended ended = testing::end_of(rank);
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      "STRETTO_ALGORITHM=rings is no algorithm; there are: ring, direct, ",
+                      ended.errors);
+}
+
 TEST_F(Join, UnderTorchrun) {
   const std::string usual = STRETTO_SOURCE_DIR "/build/venv/bin/torchrun";
   const std::string torchrun = std::filesystem::exists(usual) ? usual : on_path("torchrun");

@@ -17,10 +17,10 @@ Simulation::Simulation(const Options& options) : random_(options.seed) {
   network_ = world.network;
   for (auto& endpoint : world.endpoints) {
     SimulatedRank& rank = ranks_.emplace_back();
-    rank.engine = std::make_shared<Engine>(std::move(endpoint),
-                                           Engine::Options{.progress_thread = ProgressThread::never,
-                                                           .local_ranks = options.ranks,
-                                                           .heartbeat = Duration::zero()});
+    rank.engine = Engine::create(std::move(endpoint),
+                                 Engine::Options{.progress_thread = ProgressThread::never,
+                                                 .local_ranks = options.ranks,
+                                                 .heartbeat = Duration::zero()});
     rank.communicator =
         ScheduledCommunicator::make_world(rank.engine, {.share_windows = false}).or_throw();
     // Some ranks are ten times as slow as others.

@@ -45,8 +45,8 @@ Result<Rendezvous> open_rendezvous(const LaunchOptions& options) {
   }
   Rendezvous rendezvous;
   if (options.host_index == 0) {
-    auto server = bootstrap::StoreServer::start(
-        {.host = where.host, .port = where.port, .key = options.key});
+    auto server =
+        bootstrap::StoreServer::start({.host = where.host, .port = where.port, .key = options.key});
     if (!server.ok()) return server.status();
     rendezvous.server = std::move(*server);
     where.port = rendezvous.server->port();

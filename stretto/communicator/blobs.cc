@@ -1,0 +1,114 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/blobs.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "stretto/communicator/arguments.h"
+#include "stretto/communicator/shares.h"
+
+namespace stretto {
+namespace {
+
+using communicator::check;
+
+// What a rank says before its blob moves.
+struct Announcement {
+  std::uint64_t bytes = 0;
+  std::uint64_t limit_bytes = 0;
+};
+
+// Everybody comes to the same conclusion from the same announcements.
+std::vector<std::size_t> checked(std::span<const Announcement> announcements) {
+  const std::uint64_t limit =
+      std::ranges::min(announcements, {}, &Announcement::limit_bytes).limit_bytes;
+  std::vector<std::size_t> counts;
+  for (const Announcement& announcement : announcements) {
+    check(
+        announcement.bytes <= limit,
+        fmt::format("the blob of rank {} has {} bytes; the limit is {} (BlobOptions::limit_bytes)",
+                    counts.size(), announcement.bytes, limit));
+    counts.push_back(announcement.bytes);
+  }
+  return counts;
+}
+
+template <class T>
+std::span<std::byte> bytes_of(std::vector<T>& values) {
+  return std::as_writable_bytes(std::span(values));
+}
+
+std::vector<std::size_t> announce(Communicator& comm, std::size_t bytes,
+                                  const BlobOptions& options) {
+  const Announcement own{.bytes = bytes, .limit_bytes = options.limit_bytes};
+  std::vector<Announcement> all(static_cast<std::size_t>(comm.size()));
+  comm.all_gather(std::as_bytes(std::span(&own, 1)), bytes_of(all), {.timeout = options.timeout})
+      .wait();
+  return checked(all);
+}
+
+std::vector<Blob> cut(std::span<const std::byte> bytes, std::span<const std::size_t> counts) {
+  std::vector<Blob> blobs;
+  for (const std::size_t count : counts) {
+    blobs.emplace_back(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(count));
+    bytes = bytes.subspan(count);
+  }
+  return blobs;
+}
+
+}  // namespace
+
+std::vector<Blob> all_gather_blobs(Communicator& comm, std::span<const std::byte> own,
+                                   const BlobOptions& options) {
+  const std::vector<std::size_t> counts = announce(comm, own.size(), options);
+  Blob all(communicator::total(counts));
+  comm.all_gather(own, all, {.counts = counts, .timeout = options.timeout}).wait();
+  return cut(all, counts);
+}
+
+std::vector<Blob> gather_blobs(Communicator& comm, std::span<const std::byte> own, Rank root,
+                               const BlobOptions& options) {
+  communicator::check_root("gather_blobs", root, comm.size());
+  const std::vector<std::size_t> counts = announce(comm, own.size(), options);
+  const bool is_root = comm.rank() == root;
+  Blob all(is_root ? communicator::total(counts) : 0);
+  comm.gather(own, all, {.root = root, .counts = counts, .timeout = options.timeout}).wait();
+  return is_root ? cut(all, counts) : std::vector<Blob>();
+}
+
+Blob broadcast_blob(Communicator& comm, std::span<const std::byte> own, Rank root,
+                    const BlobOptions& options) {
+  communicator::check_root("broadcast_blob", root, comm.size());
+  const bool is_root = comm.rank() == root;
+  const std::vector<std::size_t> counts = announce(comm, is_root ? own.size() : 0, options);
+  Blob blob(counts[static_cast<std::size_t>(root)]);
+  if (is_root) std::ranges::copy(own, blob.begin());
+  comm.broadcast(blob, {.root = root, .timeout = options.timeout}).wait();
+  return blob;
+}
+
+Blob scatter_blobs(Communicator& comm, std::span<const Blob> list, Rank root,
+                   const BlobOptions& options) {
+  communicator::check_root("scatter_blobs", root, comm.size());
+  const bool is_root = comm.rank() == root;
+  std::vector<Announcement> announcements(static_cast<std::size_t>(comm.size()));
+  Blob all;
+  if (is_root) {
+    communicator::check_count("scatter_blobs", "list", list.size(), announcements.size());
+    for (std::size_t r = 0; r < list.size(); ++r) {
+      announcements[r] = {.bytes = list[r].size(), .limit_bytes = options.limit_bytes};
+      all.insert(all.end(), list[r].begin(), list[r].end());
+    }
+  }
+  // Only the root's limit is known to all.
+  comm.broadcast(bytes_of(announcements), {.root = root, .timeout = options.timeout}).wait();
+  const std::vector<std::size_t> counts = checked(announcements);
+  Blob own(counts[static_cast<std::size_t>(comm.rank())]);
+  comm.scatter(all, own, {.root = root, .counts = counts, .timeout = options.timeout}).wait();
+  return own;
+}
+
+}  // namespace stretto
