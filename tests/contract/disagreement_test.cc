@@ -34,65 +34,77 @@ void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in: " << text;
 }
 
+using Call = std::function<Work(Communicator&, std::span<float>)>;
+
 // One operation as rank 1 of three calls it, and as the others do.
 struct Disagreement {
   std::string name;
-  std::function<Work(Communicator&, std::span<float>)> others;
-  std::function<Work(Communicator&, std::span<float>)> rank_1;
+  Call others;
+  Call rank_1;
   std::string first_difference;
 };
 
 // Every size divides by three.
+Call all_reduce(AllReduceOptions options, std::size_t count = 12) {
+  return [=](Communicator& comm, std::span<float> data) {
+    return comm.all_reduce(data.first(count), options);
+  };
+}
+
+Call broadcast(Rank root) {
+  return [=](Communicator& comm, std::span<float> data) {
+    return comm.broadcast(data, {.root = root});
+  };
+}
+
+Call shares(std::vector<std::size_t> counts) {
+  return [=](Communicator& comm, std::span<float> data) {
+    const std::size_t own = counts[static_cast<std::size_t>(comm.rank())];
+    return comm.reduce_scatter(std::span<const float>(data.first(6)), data.subspan(8, own),
+                               {.counts = counts});
+  };
+}
+
+// Rank 0 sends rank 1 four elements; rank 1 expects another number.
+Call exchange(std::size_t third_to_rank_1) {
+  return [=](Communicator& comm, std::span<float> data) {
+    std::vector<std::size_t> sends = {1, comm.rank() == 0 ? 4u : 1u, 1};
+    std::vector<std::size_t> receives = {1, 1, 1};
+    if (comm.rank() == 1) receives[0] = third_to_rank_1;
+    return comm.all_to_all(std::span<const float>(data.first(comm.rank() == 0 ? 6 : 3)),
+                           data.subspan(8, comm.rank() == 1 ? third_to_rank_1 + 2 : 3),
+                           {.send_counts = sends, .recv_counts = receives});
+  };
+}
+
+Call list(std::size_t first) {
+  return [=](Communicator& comm, std::span<float> data) {
+    const std::array views = {view_of(data.first(first)), view_of(data.subspan(first))};
+    return comm.all_reduce_coalesced(views);
+  };
+}
+
+Work barrier(Communicator& comm, std::span<float>) { return comm.barrier(); }
+
+Work monitored_barrier(Communicator& comm, std::span<float>) {
+  comm.monitored_barrier();
+  return {};
+}
+
+Work new_group(Communicator& comm, std::span<float>) {
+  (void)comm.new_group({0, 1, 2});
+  return {};
+}
+
+Work all_gather(Communicator& comm, std::span<float> data) {
+  return comm.all_gather(std::span<const float>(data.first(1)), data.subspan(3, 3));
+}
+
+Work as_integers(Communicator& comm, std::span<float> data) {
+  return comm.all_reduce(std::span(reinterpret_cast<std::int32_t*>(data.data()), 12));
+}
+
 std::vector<Disagreement> disagreements() {
-  const auto all_reduce = [](AllReduceOptions options, std::size_t count = 12) {
-    return [=](Communicator& comm, std::span<float> data) {
-      return comm.all_reduce(data.first(count), options);
-    };
-  };
-  const auto broadcast = [](Rank root) {
-    return [=](Communicator& comm, std::span<float> data) {
-      return comm.broadcast(data, {.root = root});
-    };
-  };
-  const auto shares = [](std::vector<std::size_t> counts) {
-    return [=](Communicator& comm, std::span<float> data) {
-      const std::size_t own = counts[static_cast<std::size_t>(comm.rank())];
-      return comm.reduce_scatter(std::span<const float>(data.first(6)), data.subspan(8, own),
-                                 {.counts = counts});
-    };
-  };
-  const auto exchange = [](std::size_t third_to_rank_1) {
-    return [=](Communicator& comm, std::span<float> data) {
-      // Rank 0 sends rank 1 four elements; rank 1 expects another number.
-      std::vector<std::size_t> sends = {1, comm.rank() == 0 ? 4u : 1u, 1};
-      std::vector<std::size_t> receives = {1, 1, 1};
-      if (comm.rank() == 1) receives[0] = third_to_rank_1;
-      return comm.all_to_all(std::span<const float>(data.first(comm.rank() == 0 ? 6 : 3)),
-                             data.subspan(8, comm.rank() == 1 ? third_to_rank_1 + 2 : 3),
-                             {.send_counts = sends, .recv_counts = receives});
-    };
-  };
-  const auto list = [](std::size_t first) {
-    return [=](Communicator& comm, std::span<float> data) {
-      const std::array views = {view_of(data.first(first)), view_of(data.subspan(first))};
-      return comm.all_reduce_coalesced(views);
-    };
-  };
-  const auto barrier = [](Communicator& comm, std::span<float>) { return comm.barrier(); };
-  const auto monitored_barrier = [](Communicator& comm, std::span<float>) {
-    comm.monitored_barrier();
-    return Work();
-  };
-  const auto new_group = [](Communicator& comm, std::span<float>) {
-    (void)comm.new_group({0, 1, 2});
-    return Work();
-  };
-  const auto all_gather = [](Communicator& comm, std::span<float> data) {
-    return comm.all_gather(std::span<const float>(data.first(1)), data.subspan(3, 3));
-  };
-  const auto as_integers = [](Communicator& comm, std::span<float> data) {
-    return comm.all_reduce(std::span(reinterpret_cast<std::int32_t*>(data.data()), 12));
-  };
   return {
       {"Collective", all_reduce({}), broadcast(0), "collective"},
       {"CollectiveBarrier", all_reduce({}), barrier, "collective"},
