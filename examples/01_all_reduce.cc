@@ -1,7 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The mean of a vector over all processes:  stretto run -n 4 -- build/bin/01_all_reduce
+// The mean of a vector over all processes:
+//   build/release/bin/stretto run -n 4 -- build/release/bin/01_all_reduce
 
 #include <cstdio>
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Several processes train one model on handwritten digits:
-//   stretto run -n 2 -- build/bin/02_train_digits data/digits.csv
+//   build/release/bin/stretto run -n 2 -- build/release/bin/02_train_digits data/digits.csv
 
 #include <cstdio>
 

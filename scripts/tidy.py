@@ -38,7 +38,8 @@ EXTERNAL_INCLUDES = [
     (r"openssl/", ["stretto/bootstrap"]),
     (r"spdlog/", ["stretto/base"]),
     (r"(CLI|nlohmann)/", ["tools", "tests", "examples"]),
-    (r"mpi\.h", ["stretto/transport/mpi", "stretto/communicator/mpi", "tests/differential"]),
+    (r"mpi\.h", ["stretto/transport/mpi", "stretto/communicator/mpi", "tests/differential",
+                 "bench/drivers"]),
     (r"(ucp|uct|ucs)/", ["stretto/transport/ucx"]),
     (r"nccl\.h", ["stretto/communicator/nccl"]),
     (r"cuda", ["stretto/cuda"]),
@@ -216,7 +217,7 @@ def layer_problem(source: Source, path: str, layers: dict[str, list[str]]) -> st
     top, *rest = path.split("/")
     if not source.path.startswith("stretto/"):
         return ""
-    if top in ("tests", "examples", "tools"):
+    if top in ("tests", "examples", "tools", "bench"):
         return "" if source.is_test and top == "tests" else f"the library does not know {top}/"
     if not source.layer:
         uses_torch = rest[0] in ("torch", "torch.h") and source.path != "stretto/torch.h"
@@ -234,7 +235,7 @@ def check_includes(source: Source, layers: dict[str, list[str]]) -> Iterator[Fin
     if source.layer and source.layer not in layers:
         yield Finding(source.path, 1, f"{source.layer} is no layer of stretto/layers.txt")
     for number, path, quoted in includes(source):
-        own = path.split("/")[0] in ("stretto", "tools", "tests", "examples")
+        own = path.split("/")[0] in ("stretto", "tools", "tests", "examples", "bench")
         external = any(re.match(pattern, path) for pattern, _ in EXTERNAL_INCLUDES)
         if quoted and not own and not external:
             yield Finding(source.path, number, f'"{path}": write the path from the repository root')

@@ -3,9 +3,13 @@
 
 #pragma once
 
-// The whole library, without torch: join a job, get a Communicator, move and reduce data.
+// What programs use, without torch: join a job, get a Communicator, move and reduce data; a job
+// whose ranks are threads of one process, for tests. On request: gradients that are reduced in
+// buckets while others are still being computed (stretto/reducer/reducer.h); key-value stores in
+// memory, in a file or behind a socket (stretto/bootstrap/store.h and *_store.h).
 // With libtorch, include <stretto/torch.h> as well.
 
 #include "stretto/communicator/blobs.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/join.h"
+#include "stretto/communicator/threads.h"

@@ -8,13 +8,10 @@
 
 namespace stretto::tools {
 
-// `stretto bench`: `arguments` is what follows "bench". So far it explains the choice of
-// algorithms; it measures nothing yet. Starts its own ranks unless it is a rank itself. Returns the
-// exit status: 0 for success and --help, 2 for a command line it does not understand, otherwise
+// `stretto bench`: measures collectives, or explains how they run (--explain). `arguments` is what
+// follows "bench". Starts its own ranks unless it is a rank itself. Returns the exit status: 0 for
+// success and --help, 1 for a wrong result, 2 for a command line it does not understand, otherwise
 // the job's.
 int bench_command(const std::vector<std::string>& arguments);
-
-// "64 KiB": bytes as people write them. Powers of 1024 where they divide, else bytes.
-std::string format_bytes(std::size_t bytes);
 
 }  // namespace stretto::tools

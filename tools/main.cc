@@ -25,7 +25,7 @@ constexpr const char* kUsage =
     "Commands:\n"
     "  run          start the ranks of a job on this host and look after them\n"
     "  plan         print, prove and price the schedule of a collective\n"
-    "  bench        explain which algorithms a job runs, and why\n"
+    "  bench        measure collectives, or explain which algorithms run, and why\n"
     "\n"
     "  --version    the release and the version of its protocol\n"
     "  --help       this text; stretto COMMAND --help says more about a command\n";

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 namespace stretto {
@@ -11,7 +12,7 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 using Duration = Clock::duration;
 
-// A moment after which waiting ends. Default-constructed: never.
+// A moment after which waiting ends, and when the waiting began. Default-constructed: never.
 class Deadline {
  public:
   constexpr Deadline() = default;
@@ -20,7 +21,10 @@ class Deadline {
   static Deadline after(Duration duration) {
     const TimePoint now = Clock::now();
     // A duration that would overflow the clock means "never".
-    return duration >= TimePoint::max() - now ? Deadline() : Deadline(now + duration);
+    Deadline deadline;
+    deadline.set_at_ = now;
+    if (duration < TimePoint::max() - now) deadline.time_ = now + duration;
+    return deadline;
   }
 
   constexpr TimePoint time() const { return time_; }
@@ -30,9 +34,12 @@ class Deadline {
     const TimePoint now = Clock::now();
     return now >= time_ ? Duration::zero() : time_ - now;
   }
+  // When it was set as a duration from then; else the moment itself.
+  constexpr TimePoint set_at() const { return std::min(set_at_, time_); }
 
  private:
   TimePoint time_ = TimePoint::max();
+  TimePoint set_at_ = TimePoint::max();
 };
 
 inline double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }

@@ -30,6 +30,14 @@ TEST(DeadlineTest, CountsDown) {
   EXPECT_GT(deadline.remaining(), hours(1) - std::chrono::minutes(1));
 }
 
+TEST(DeadlineTest, KnowsWhenItWasSet) {
+  const TimePoint before = Clock::now();
+  const Deadline deadline = Deadline::after(std::chrono::hours(1));
+  EXPECT_GE(deadline.set_at(), before);
+  EXPECT_EQ(deadline.time() - deadline.set_at(), std::chrono::hours(1));
+  EXPECT_EQ(Deadline(before).set_at(), before);
+}
+
 TEST(DeadlineTest, ADurationThatOverflowsTheClockMeansNever) {
   EXPECT_EQ(Deadline::after(Duration::max()).time(), TimePoint::max());
   EXPECT_FALSE(Deadline::after(Duration::max()).passed());

@@ -9,6 +9,8 @@
 #include <optional>
 #include <string_view>
 
+#include "stretto/base/half.h"
+
 namespace stretto {
 
 // The type of one element of a buffer; docs/dtypes.md says what each can do. The numbers travel
@@ -34,28 +36,6 @@ enum class DType : std::uint8_t {
 };
 
 inline constexpr int kDTypeCount = 17;
-
-// IEEE 754 binary16 and bfloat16 as they lie in memory. Arithmetic on them lives in kernel/.
-struct Half {
-  std::uint16_t bits = 0;
-  friend bool operator==(Half, Half) = default;
-};
-struct BFloat16 {
-  std::uint16_t bits = 0;
-  friend bool operator==(BFloat16, BFloat16) = default;
-};
-
-// Numbers of 8 bits, named by their bits of exponent and mantissa. They can be moved, but not
-// reduced: a sum of a few ranks overflows them or loses most of its digits. f8_e4m3 has no infinity
-// (PyTorch calls it float8_e4m3fn); f8_e5m2 is the upper half of an f16.
-struct Float8E4M3 {
-  std::uint8_t bits = 0;
-  friend bool operator==(Float8E4M3, Float8E4M3) = default;
-};
-struct Float8E5M2 {
-  std::uint8_t bits = 0;
-  friend bool operator==(Float8E5M2, Float8E5M2) = default;
-};
 
 std::size_t size_bytes(DType dtype);
 std::string_view name(DType dtype);

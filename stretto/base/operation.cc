@@ -3,9 +3,21 @@
 
 #include "stretto/base/operation.h"
 
+#include <array>
+
 #include <fmt/format.h>
 
 namespace stretto {
+namespace {
+
+// Where a rank has a share of the whole, its layout is about the shares; elsewhere, about a list.
+bool has_shares(Collective collective) {
+  return collective == Collective::all_gather || collective == Collective::reduce_scatter ||
+         collective == Collective::gather || collective == Collective::scatter ||
+         collective == Collective::all_to_all;
+}
+
+}  // namespace
 
 std::string_view name(Collective collective) {
   switch (collective) {
@@ -44,7 +56,9 @@ bool has_root(Collective collective) {
 }
 
 std::string describe(const OperationDescriptor& operation) {
-  if (operation.collective == Collective::barrier) return "barrier()";
+  if (operation.collective == Collective::barrier) {
+    return operation.layout == kMonitoredLayout ? "monitored_barrier()" : "barrier()";
+  }
   std::string text = fmt::format("{}(", name(operation.collective));
   if (reduces(operation.collective)) text += fmt::format("{} ", name(operation.op));
   text += fmt::format("{} [{}]", name(operation.dtype), operation.count);
@@ -53,13 +67,58 @@ std::string describe(const OperationDescriptor& operation) {
   return text + ")";
 }
 
+std::string algorithm_name(std::uint8_t algorithm) {
+  constexpr std::array<std::string_view, 15> kNames = {"the chosen algorithm",
+                                                       "ring",
+                                                       "direct",
+                                                       "recursive_doubling",
+                                                       "binomial_tree",
+                                                       "direct_mapped",
+                                                       "staged_mapped",
+                                                       "pairwise",
+                                                       "bruck",
+                                                       "knomial",
+                                                       "recursive_halving",
+                                                       "double_binary_tree",
+                                                       "two_level",
+                                                       "textbook_ring",
+                                                       "eager_mapped"};
+  if (algorithm < kNames.size()) return std::string(kNames[algorithm]);
+  return fmt::format("algorithm {}", algorithm);
+}
+
+std::string describe_against(const OperationDescriptor& operation,
+                             const OperationDescriptor& other) {
+  std::string text = describe(operation);
+  if (operation.algorithm != other.algorithm) text += " by " + algorithm_name(operation.algorithm);
+  const auto in_text = [](std::uint64_t layout) {
+    return layout == kSetUpLayout || layout == kMonitoredLayout;
+  };
+  const bool shown = in_text(operation.layout) || in_text(other.layout);
+  if (operation.layout == other.layout || shown) return text;
+  if (has_shares(operation.collective)) {
+    text += operation.layout == 0 ? " with equal shares" : " with counts per rank";
+  } else {
+    text += operation.layout == 0 ? " on one buffer" : " on a list of buffers";
+  }
+  return text;
+}
+
 std::string_view first_difference(const OperationDescriptor& a, const OperationDescriptor& b) {
-  if (a.collective != b.collective) return "collective";
+  const bool monitors = a.layout == kMonitoredLayout;
+  if (a.collective != b.collective || monitors != (b.layout == kMonitoredLayout)) {
+    return "collective";
+  }
   if (a.op != b.op) return "reduce operation";
   if (a.dtype != b.dtype) return "dtype";
   if (a.count != b.count) return "count";
   if (a.root != b.root) return "root";
-  if (a.layout != b.layout) return "layout (shares of the ranks, or shapes of a list)";
+  if (a.layout == kSetUpLayout || b.layout == kSetUpLayout) {
+    if (a.layout != b.layout) return "purpose (making a group)";
+  }
+  if (a.layout != b.layout) {
+    return has_shares(a.collective) ? "layout (counts per rank)" : "layout (shapes of the list)";
+  }
   if (a.algorithm != b.algorithm) return "algorithm";
   return {};
 }

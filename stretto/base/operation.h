@@ -37,6 +37,8 @@ bool has_root(Collective collective);
 // The layout of the collectives by which a group is made, so that a caller's own are no answer to
 // them.
 inline constexpr std::uint64_t kSetUpLayout = 0x75706f7267776e65;
+// That of a barrier which names who is missing.
+inline constexpr std::uint64_t kMonitoredLayout = 0x6f74696e6f6d;
 
 // What a rank believes it is doing. Travels with the data, so that ranks which disagree find out at
 // once and can say how (see docs/wire_format.md). Equal on all ranks of one operation.
@@ -55,8 +57,17 @@ struct OperationDescriptor {
 };
 static_assert(sizeof(OperationDescriptor) == 24, "travels as it lies in memory");
 
+// The algorithm with that number, as schedule/algorithms.h has them: "ring". Here too, because the
+// number travels to layers that do not know schedules. "algorithm 77" of a number that is none.
+std::string algorithm_name(std::uint8_t algorithm);
+
 // "all_reduce(sum f32 [1048576])", "broadcast(f16 [33554432] root 0)".
 std::string describe(const OperationDescriptor& operation);
+
+// The same, and what does not show in it but differs from `other`, in words: "all_reduce(sum f32
+// [4]) by ring".
+std::string describe_against(const OperationDescriptor& operation,
+                             const OperationDescriptor& other);
 
 // The first field in which two descriptors differ: "count". Empty if they are equal.
 std::string_view first_difference(const OperationDescriptor& a, const OperationDescriptor& b);

@@ -37,6 +37,8 @@ TEST(OperationTest, NamesTheFirstFieldThatDiffers) {
   OperationDescriptor other = kAllReduce;
   other.algorithm = 3;
   EXPECT_EQ(first_difference(kAllReduce, other), "algorithm");
+  other.layout = 17;
+  EXPECT_EQ(first_difference(kAllReduce, other), "layout (shapes of the list)");
   other.root = 1;
   EXPECT_EQ(first_difference(kAllReduce, other), "root");
   other.count = 5;
@@ -47,6 +49,40 @@ TEST(OperationTest, NamesTheFirstFieldThatDiffers) {
   EXPECT_EQ(first_difference(kAllReduce, other), "reduce operation");
   other.collective = Collective::broadcast;
   EXPECT_EQ(first_difference(kAllReduce, other), "collective");
+}
+
+TEST(OperationTest, SaysInWordsWhatDoesNotShow) {
+  OperationDescriptor other = kAllReduce;
+  EXPECT_EQ(describe_against(kAllReduce, other), describe(kAllReduce));
+  other.algorithm = 1;
+  EXPECT_EQ(describe_against(other, kAllReduce), "all_reduce(sum f32 [1048576]) by ring");
+  EXPECT_EQ(describe_against(kAllReduce, other),
+            "all_reduce(sum f32 [1048576]) by the chosen algorithm");
+  other.algorithm = 200;
+  EXPECT_EQ(describe_against(other, kAllReduce), "all_reduce(sum f32 [1048576]) by algorithm 200");
+  other = kAllReduce;
+  other.layout = 0x1234abcd;
+  EXPECT_EQ(describe_against(other, kAllReduce),
+            "all_reduce(sum f32 [1048576]) on a list of buffers");
+  EXPECT_EQ(describe_against(kAllReduce, other), "all_reduce(sum f32 [1048576]) on one buffer");
+  OperationDescriptor gather{
+      .collective = Collective::all_gather, .dtype = DType::u8, .count = 8, .layout = 0};
+  OperationDescriptor uneven = gather;
+  uneven.layout = 99;
+  EXPECT_EQ(describe_against(gather, uneven), "all_gather(u8 [8]) with equal shares");
+  EXPECT_EQ(describe_against(uneven, gather), "all_gather(u8 [8]) with counts per rank");
+  EXPECT_EQ(first_difference(gather, uneven), "layout (counts per rank)");
+  const OperationDescriptor barrier{.collective = Collective::barrier};
+  const OperationDescriptor monitored{.collective = Collective::barrier,
+                                      .layout = kMonitoredLayout};
+  EXPECT_EQ(describe_against(monitored, barrier), "monitored_barrier()");
+  EXPECT_EQ(describe_against(barrier, monitored), "barrier()");
+  EXPECT_EQ(first_difference(monitored, barrier), "collective");
+  // How groups are made is nobody's layout.
+  uneven.layout = kSetUpLayout;
+  EXPECT_EQ(describe_against(gather, uneven), "all_gather(u8 [8])");
+  EXPECT_EQ(describe_against(uneven, gather), "all_gather(u8 [8] for a new group)");
+  EXPECT_EQ(first_difference(gather, uneven), "purpose (making a group)");
 }
 
 TEST(OperationTest, DifferenceAgreesWithEquality) {

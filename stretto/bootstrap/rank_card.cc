@@ -61,7 +61,8 @@ std::string print(const RankCard& card) {
                      card.network, card.node, card.pid, card.unix_name);
 }
 
-Result<RankCard> parse_card(std::string_view text) {
+Result<RankCard> parse_card(std::string_view whole) {
+  std::string_view text = whole;
   if (!text.starts_with(kTitle) || text.size() < kTitle.size() + 1) {
     return status_of(StatusCode::protocol, "a rank's card does not begin with \"{}\"", kTitle);
   }
@@ -77,7 +78,9 @@ Result<RankCard> parse_card(std::string_view text) {
     *value = std::move(*taken);
   }
   const auto [end, error] = std::from_chars(pid.data(), pid.data() + pid.size(), card.pid);
-  if (error != std::errc() || end != pid.data() + pid.size() || card.pid <= 0 || !text.empty()) {
+  const bool is_number = error == std::errc() && end == pid.data() + pid.size() && card.pid > 0;
+  // Printing it again finds every other way to write the same, such as leading zeros.
+  if (!is_number || print(card) != whole) {
     return status_of(StatusCode::protocol, "a rank's card is not well formed");
   }
   return card;

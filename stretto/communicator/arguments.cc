@@ -22,57 +22,62 @@ bool overlap(ConstView a, View b) {
 
 }  // namespace
 
-void check(bool holds, std::string_view otherwise) {
-  if (!holds) throw InvalidArgument(Status(StatusCode::invalid_argument, std::string(otherwise)));
+void refuse(const Caller& caller, std::string_view what) {
+  const std::string entry = caller.entry ? fmt::format(", entry {}", *caller.entry) : "";
+  throw InvalidArgument(status_of(StatusCode::invalid_argument, "rank {}: {}{}: {}",
+                                  caller.rank.value(), caller.operation, entry, what));
 }
 
-void check_reduction(ReduceOp op, DType dtype, double factor) {
+void check(const Caller& caller, bool holds, std::string_view otherwise) {
+  if (!holds) refuse(caller, otherwise);
+}
+
+void check_reduction(const Caller& caller, ReduceOp op, DType dtype, double factor) {
   if (!supports(op, dtype)) {
-    check(false, fmt::format("{} has no meaning for {}; possible are: {}", name(op), name(dtype),
-                             supported_ops(dtype)));
+    refuse(caller, fmt::format("{} has no meaning for {}; possible are: {}", name(op), name(dtype),
+                               supported_ops(dtype)));
   }
   if (factor != 1 && !is_floating_point(dtype)) {
-    check(false, fmt::format("a factor needs a floating point dtype, not {}; possible are: f16, "
-                             "bf16, f32, f64",
-                             name(dtype)));
+    refuse(caller, fmt::format("a factor needs a floating point dtype, not {}; possible are: f16, "
+                               "bf16, f32, f64",
+                               name(dtype)));
   }
 }
 
-void check_root(std::string_view operation, Rank root, int size) {
+void check_root(const Caller& caller, Rank root, int size) {
   if (root >= 0 && root < size) return;
-  check(false, fmt::format("{}: root {} is not one of {} ranks", operation, root.value(), size));
+  refuse(caller, fmt::format("root {} is not one of {} ranks", root.value(), size));
 }
 
-void check_count(std::string_view operation, std::string_view buffer, std::size_t count,
+void check_count(const Caller& caller, std::string_view buffer, std::size_t count,
                  std::size_t expected) {
   if (count == expected) return;
-  check(false, fmt::format("{}: the {} has {} elements; it must have {}", operation, buffer, count,
-                           expected));
+  refuse(caller, fmt::format("the {} has {} elements; it must have {}", buffer, count, expected));
 }
 
-void check_dtypes(std::string_view operation, ConstView input, View output) {
+void check_dtypes(const Caller& caller, ConstView input, View output) {
   if (input.dtype == output.dtype) return;
-  check(false, fmt::format("{}: the input is {}, the output {}", operation, name(input.dtype),
-                           name(output.dtype)));
+  refuse(caller,
+         fmt::format("the input is {}, the output {}", name(input.dtype), name(output.dtype)));
 }
 
-void check_overlap(ConstView input, View output, std::ptrdiff_t in_place_elements) {
+void check_overlap(const Caller& caller, ConstView input, View output,
+                   std::ptrdiff_t in_place_elements) {
   if (!overlap(input, output)) return;
   const auto element_bytes = static_cast<std::ptrdiff_t>(size_bytes(output.dtype));
-  check(input.data - output.data == in_place_elements * element_bytes,
+  check(caller, input.data - output.data == in_place_elements * element_bytes,
         "input and output overlap without being in place");
 }
 
-std::optional<SharesView> shares_of(std::string_view operation, std::span<const std::size_t> counts,
+std::optional<SharesView> shares_of(const Caller& caller, std::span<const std::size_t> counts,
                                     int size) {
   if (counts.empty()) return std::nullopt;
   if (std::cmp_not_equal(counts.size(), size)) {
-    check(false,
-          fmt::format("{}: there are {} counts for {} ranks", operation, counts.size(), size));
+    refuse(caller, fmt::format("there are {} counts for {} ranks", counts.size(), size));
   }
   std::size_t left = std::numeric_limits<std::size_t>::max() / 16;  // Of bytes, of any dtype.
   for (const std::size_t count : counts) {
-    check(count <= left, "the counts are too large to be true");
+    check(caller, count <= left, "the counts are too large to be true");
     left -= count;
   }
   if (std::ranges::all_of(counts, [&](std::size_t count) { return count == counts.front(); })) {

@@ -16,25 +16,34 @@
 namespace stretto::communicator {
 
 // What is wrong with a caller's arguments, found out before anything is sent. All throw
-// InvalidArgument.
+// InvalidArgument with a text that begins with the caller.
 
+// Whose arguments, of what: "rank 2: all_reduce, entry 3".
+struct Caller {
+  Rank rank = 0;  // In the group whose operation it is.
+  std::string_view operation;
+  std::optional<std::size_t> entry = std::nullopt;  // Of a list.
+};
+
+[[noreturn]] void refuse(const Caller& caller, std::string_view what);
 // `otherwise` is a view so that a good call builds no text; texts with values in them are built by
 // those who have found something wrong.
-void check(bool holds, std::string_view otherwise);
+void check(const Caller& caller, bool holds, std::string_view otherwise);
 // That `op` has a meaning for `dtype`, and `factor`, if it is not 1, as well.
-void check_reduction(ReduceOp op, DType dtype, double factor);
-void check_root(std::string_view operation, Rank root, int size);
+void check_reduction(const Caller& caller, ReduceOp op, DType dtype, double factor);
+void check_root(const Caller& caller, Rank root, int size);
 // That a rank's buffer has the length that the operation gives it.
-void check_count(std::string_view operation, std::string_view buffer, std::size_t count,
+void check_count(const Caller& caller, std::string_view buffer, std::size_t count,
                  std::size_t expected);
-void check_dtypes(std::string_view operation, ConstView input, View output);
+void check_dtypes(const Caller& caller, ConstView input, View output);
 // That input and output do not overlap, unless the input begins exactly `in_place_elements` after
 // the output (before it, if negative).
-void check_overlap(ConstView input, View output, std::ptrdiff_t in_place_elements);
+void check_overlap(const Caller& caller, ConstView input, View output,
+                   std::ptrdiff_t in_place_elements);
 
 // A list of counts as a caller gives it, in a form that is the same for lists that mean the same.
 // Nothing: all shares are equal. Shows `counts`.
-std::optional<SharesView> shares_of(std::string_view operation, std::span<const std::size_t> counts,
+std::optional<SharesView> shares_of(const Caller& caller, std::span<const std::size_t> counts,
                                     int size);
 // Where a rank's share begins.
 std::size_t share_begin(const SharesView& shares, Rank rank);

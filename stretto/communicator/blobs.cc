@@ -13,7 +13,7 @@
 namespace stretto {
 namespace {
 
-using communicator::check;
+using communicator::Caller;
 
 // What a rank says before its blob moves.
 struct Announcement {
@@ -22,15 +22,17 @@ struct Announcement {
 };
 
 // Everybody comes to the same conclusion from the same announcements.
-std::vector<std::size_t> checked(std::span<const Announcement> announcements) {
+std::vector<std::size_t> checked(const Caller& caller,
+                                 std::span<const Announcement> announcements) {
   const std::uint64_t limit =
       std::ranges::min(announcements, {}, &Announcement::limit_bytes).limit_bytes;
   std::vector<std::size_t> counts;
   for (const Announcement& announcement : announcements) {
-    check(
-        announcement.bytes <= limit,
-        fmt::format("the blob of rank {} has {} bytes; the limit is {} (BlobOptions::limit_bytes)",
-                    counts.size(), announcement.bytes, limit));
+    if (announcement.bytes > limit) {
+      refuse(caller, fmt::format("the blob of rank {} has {} bytes; the limit is {} "
+                                 "(BlobOptions::limit_bytes)",
+                                 counts.size(), announcement.bytes, limit));
+    }
     counts.push_back(announcement.bytes);
   }
   return counts;
@@ -41,13 +43,14 @@ std::span<std::byte> bytes_of(std::vector<T>& values) {
   return std::as_writable_bytes(std::span(values));
 }
 
-std::vector<std::size_t> announce(Communicator& comm, std::size_t bytes,
-                                  const BlobOptions& options) {
+// What all ranks say.
+std::vector<Announcement> announce(Communicator& comm, std::size_t bytes,
+                                   const BlobOptions& options) {
   const Announcement own{.bytes = bytes, .limit_bytes = options.limit_bytes};
   std::vector<Announcement> all(static_cast<std::size_t>(comm.size()));
   comm.all_gather(std::as_bytes(std::span(&own, 1)), bytes_of(all), {.timeout = options.timeout})
       .wait();
-  return checked(all);
+  return all;
 }
 
 std::vector<Blob> cut(std::span<const std::byte> bytes, std::span<const std::size_t> counts) {
@@ -63,7 +66,8 @@ std::vector<Blob> cut(std::span<const std::byte> bytes, std::span<const std::siz
 
 std::vector<Blob> all_gather_blobs(Communicator& comm, std::span<const std::byte> own,
                                    const BlobOptions& options) {
-  const std::vector<std::size_t> counts = announce(comm, own.size(), options);
+  const Caller caller{.rank = comm.rank(), .operation = "all_gather_blobs"};
+  const std::vector<std::size_t> counts = checked(caller, announce(comm, own.size(), options));
   Blob all(communicator::total(counts));
   comm.all_gather(own, all, {.counts = counts, .timeout = options.timeout}).wait();
   return cut(all, counts);
@@ -71,8 +75,9 @@ std::vector<Blob> all_gather_blobs(Communicator& comm, std::span<const std::byte
 
 std::vector<Blob> gather_blobs(Communicator& comm, std::span<const std::byte> own, Rank root,
                                const BlobOptions& options) {
-  communicator::check_root("gather_blobs", root, comm.size());
-  const std::vector<std::size_t> counts = announce(comm, own.size(), options);
+  const Caller caller{.rank = comm.rank(), .operation = "gather_blobs"};
+  check_root(caller, root, comm.size());
+  const std::vector<std::size_t> counts = checked(caller, announce(comm, own.size(), options));
   const bool is_root = comm.rank() == root;
   Blob all(is_root ? communicator::total(counts) : 0);
   comm.gather(own, all, {.root = root, .counts = counts, .timeout = options.timeout}).wait();
@@ -81,9 +86,11 @@ std::vector<Blob> gather_blobs(Communicator& comm, std::span<const std::byte> ow
 
 Blob broadcast_blob(Communicator& comm, std::span<const std::byte> own, Rank root,
                     const BlobOptions& options) {
-  communicator::check_root("broadcast_blob", root, comm.size());
+  const Caller caller{.rank = comm.rank(), .operation = "broadcast_blob"};
+  check_root(caller, root, comm.size());
   const bool is_root = comm.rank() == root;
-  const std::vector<std::size_t> counts = announce(comm, is_root ? own.size() : 0, options);
+  const std::vector<std::size_t> counts =
+      checked(caller, announce(comm, is_root ? own.size() : 0, options));
   Blob blob(counts[static_cast<std::size_t>(root)]);
   if (is_root) std::ranges::copy(own, blob.begin());
   comm.broadcast(blob, {.root = root, .timeout = options.timeout}).wait();
@@ -92,20 +99,23 @@ Blob broadcast_blob(Communicator& comm, std::span<const std::byte> own, Rank roo
 
 Blob scatter_blobs(Communicator& comm, std::span<const Blob> list, Rank root,
                    const BlobOptions& options) {
-  communicator::check_root("scatter_blobs", root, comm.size());
+  const Caller caller{.rank = comm.rank(), .operation = "scatter_blobs"};
+  check_root(caller, root, comm.size());
   const bool is_root = comm.rank() == root;
-  std::vector<Announcement> announcements(static_cast<std::size_t>(comm.size()));
   Blob all;
+  std::vector<std::uint64_t> lengths(static_cast<std::size_t>(comm.size()));
   if (is_root) {
-    communicator::check_count("scatter_blobs", "list", list.size(), announcements.size());
+    check_count(caller, "list", list.size(), lengths.size());
     for (std::size_t r = 0; r < list.size(); ++r) {
-      announcements[r] = {.bytes = list[r].size(), .limit_bytes = options.limit_bytes};
+      lengths[r] = list[r].size();
       all.insert(all.end(), list[r].begin(), list[r].end());
     }
   }
-  // Only the root's limit is known to all.
-  comm.broadcast(bytes_of(announcements), {.root = root, .timeout = options.timeout}).wait();
-  const std::vector<std::size_t> counts = checked(announcements);
+  // Everybody's limit; only the root knows lengths.
+  std::vector<Announcement> announcements = announce(comm, 0, options);
+  comm.broadcast(lengths, {.root = root, .timeout = options.timeout}).wait();
+  for (std::size_t r = 0; r < lengths.size(); ++r) announcements[r].bytes = lengths[r];
+  const std::vector<std::size_t> counts = checked(caller, announcements);
   Blob own(counts[static_cast<std::size_t>(comm.rank())]);
   comm.scatter(all, own, {.root = root, .counts = counts, .timeout = options.timeout}).wait();
   return own;

@@ -22,9 +22,10 @@ struct BlobOptions {
   std::optional<Duration> timeout = std::nullopt;
 };
 
-// Exchanges of blobs: collective, blocking, two operations each, of which the first tells the
-// lengths. Throw InvalidArgument, on all ranks and before any blob has moved, if one of them is too
-// long, naming its rank; otherwise what the operations throw.
+// Exchanges of blobs: collective, blocking, of two operations (a scatter of three), of which the
+// last moves the blobs and those before tell lengths and limits. Throw InvalidArgument, on all
+// ranks and before any blob has moved, if one of them is too long, naming its rank; otherwise what
+// the operations throw.
 
 // Everybody's blob, by rank.
 std::vector<Blob> all_gather_blobs(Communicator& comm, std::span<const std::byte> own,

@@ -30,8 +30,9 @@ TEST(Blobs, ReachEverybodyWhateverTheirLength) {
   });
 }
 
-TEST(Blobs, OneThatIsTooLongFailsTheCallOnAllRanksAndNothingElse) {
-  run_ranks(3, [](Communicator& comm) {
+// The limit of rank `smallest` is lower than what the others would take.
+void expect_refusals(int smallest) {
+  run_ranks(3, [=](Communicator& comm) {
     const auto refused = [&](const auto& call) {
       try {
         call();
@@ -41,7 +42,7 @@ TEST(Blobs, OneThatIsTooLongFailsTheCallOnAllRanksAndNothingElse) {
       return std::string("it was not refused");
     };
     const Blob own(comm.rank() == 2 ? 101 : 5);
-    const BlobOptions options{.limit_bytes = comm.rank() == 0 ? 100u : 1000u};
+    const BlobOptions options{.limit_bytes = comm.rank() == smallest ? 100u : 1000u};
     const std::string text = "the blob of rank 2 has 101 bytes; the limit is 100";
     EXPECT_NE(refused([&] { all_gather_blobs(comm, own, options); }).find(text), std::string::npos);
     EXPECT_NE(refused([&] { gather_blobs(comm, own, 0, options); }).find(text), std::string::npos);
@@ -52,6 +53,10 @@ TEST(Blobs, OneThatIsTooLongFailsTheCallOnAllRanksAndNothingElse) {
               std::string::npos);
     EXPECT_EQ(all_gather_blobs(comm, Blob(1)).size(), 3u);
   });
+}
+
+TEST(Blobs, OneThatIsTooLongForAnyRankFailsTheCallOnAllRanksAndNothingElse) {
+  for (const int smallest : {0, 1, 2}) expect_refusals(smallest);
 }
 
 }  // namespace

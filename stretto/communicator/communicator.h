@@ -109,14 +109,15 @@ class Communicator {
   // them, as far as rank 0 is alive to say so. Blocks. Throws Timeout.
   virtual void monitored_barrier(const BarrierOptions& options = {}) = 0;
 
-  // Lists of buffers, which need not have the same dtype or size, as one operation with one Work;
-  // all ranks pass lists of the same shape. Small buffers travel together: the latency of one
+  // Lists of buffers, which need not have the same dtype or size, with one Work; all ranks pass
+  // lists of the same shape. Small buffers of one dtype travel together: the latency of one
   // operation for all of them, for the price of two copies.
   virtual Work all_reduce_coalesced(std::span<const View> list,
                                     const AllReduceOptions& options = {}) = 0;
   virtual Work broadcast_coalesced(std::span<const View> list,
                                    const BroadcastOptions& options = {}) = 0;
-  // Entry i of `inputs` and of `outputs` are those of one reduce_scatter (all_gather).
+  // Entry i of `inputs` and of `outputs` are those of one reduce_scatter (all_gather). Nothing is
+  // packed: each entry is an operation of its own, with a number of its own, all in flight at once.
   virtual Work reduce_scatter_coalesced(std::span<const ConstView> inputs,
                                         std::span<const View> outputs,
                                         const ReduceScatterOptions& options = {}) = 0;
@@ -155,7 +156,9 @@ class Communicator {
   template <class T>
   Buffer<T> allocate(std::size_t count) {
     if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
-      throw InvalidArgument(Status(StatusCode::invalid_argument, "allocate: too many elements"));
+      throw InvalidArgument(status_of(StatusCode::invalid_argument,
+                                      "rank {}: allocate: too many elements: {} of {} bytes",
+                                      rank().value(), count, sizeof(T)));
     }
     return Buffer<T>(allocate_bytes(count * sizeof(T)), count);
   }

@@ -12,6 +12,7 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/log.h"
 #include "stretto/communicator/group.h"
+#include "stretto/communicator/pause.h"
 
 namespace stretto::communicator {
 namespace {
@@ -27,14 +28,6 @@ constexpr int kSpins = 400;
 constexpr std::chrono::milliseconds kYieldTime(1);
 constexpr unsigned kTurnsPerDeadlineCheck = 64;
 constexpr int kTurnsPerHeartbeat = 64;
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace
 

@@ -59,6 +59,7 @@ class Engine final : private transport::TransportListener {
   transport::Transport& transport() { return *transport_; }
   const Options& options() const { return options_; }
   bool has_progress_thread() const { return drives_; }
+  bool has_core_for_each_rank() const { return core_for_each_rank_; }
   // "(node04 pid 8812)".
   std::string name_of(Rank job_rank) const;
   // With the lock held.

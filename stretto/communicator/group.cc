@@ -64,14 +64,19 @@ Group::~Group() {
 }
 
 void Group::begin_numbering() {
+  close_gate();
   next_sequence_ = 1;
   ended_ = 0;
+  is_set_up_ = true;
+  open_gate();
 }
 
 void Group::use_links(const LinkModel& links) {
+  close_gate();
   options_.links = links;
   selector_.use_links(links);
   shrink_cache();  // What has been chosen by other numbers.
+  open_gate();
 }
 
 void Group::use_windows(Windows windows) { windows_ = std::move(windows); }
@@ -109,11 +114,13 @@ Status Group::fill(CacheEntry& entry, const Submission& submission) {
     entry.messages = make_plan(*choice->messages, submission, segment_bytes_of_messages());
     return {};
   }
-  if (choice->direct != nullptr)
-    entry.mapped.direct = make_plan(*choice->direct, submission, kWhole);
+  MappedExecution::Plans plans;
+  if (choice->direct != nullptr) plans.direct = make_plan(*choice->direct, submission, kWhole);
   if (choice->staged != nullptr) {
-    entry.mapped.staged = make_plan(*choice->staged, submission, Window::kHalfBytes);
+    plans.staged = make_plan(*choice->staged, submission, Window::kHalfBytes);
   }
+  entry.mapped = std::make_unique<MappedExecution>(std::move(plans), membership_, *windows_,
+                                                   engine_->transport());
   return {};
 }
 
@@ -145,6 +152,7 @@ Result<Group::CacheEntry*> Group::entry_for(Submission& submission) {
 }
 
 void Group::shrink_cache() {
+  recent_ = {};
   std::erase_if(cache_, [](const auto& item) { return item.second.in_use == 0; });
   count_idle();
 }
@@ -170,17 +178,25 @@ Status Group::borrow_scratch(Submission& submission) {
 
 Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission) {
   if (!failure_.ok()) return failure_;
+  close_gate();
   Result<CacheEntry*> entry = entry_for(submission);
-  if (!entry.ok()) return entry.status();
-  if (submission.packing) STRETTO_RETURN_IF_ERROR(borrow_scratch(submission));
+  Status status = entry.status();
+  if (status.ok() && submission.packing) status = borrow_scratch(submission);
+  if (status.ok() && (*entry)->mapped != nullptr) {
+    status = (*entry)->mapped->check_buffers(submission.input.data(), submission.output.data());
+  }
+  if (!status.ok()) {
+    open_gate();
+    return status;
+  }
+  const std::uint32_t sequence = next_sequence_++;
   std::shared_ptr<PendingCollective> collective = pooled();
-  collective->begin(submission.operation, next_sequence_, submission.deadline);
+  collective->begin(submission.operation, sequence, submission.deadline);
   collective->call = {.operation = submission.operation,
                       .input = submission.input.data(),
                       .output = submission.output.data(),
-                      .sequence = next_sequence_};
+                      .sequence = sequence};
   collective->packing = std::move(submission.packing);
-  ++next_sequence_;
   ++(*entry)->in_use;
   queue_.push({collective, *entry});
   engine_->submitted();
@@ -211,19 +227,23 @@ void Group::start_ready() {
     Running& running = running_.emplace_back();
     running.collective = std::move(queued.collective);
     running.entry = &entry;
-    if (!entry.idle.empty()) {
-      running.execution = std::move(entry.idle.back());
-      entry.idle.pop_back();
-      idle_bytes_ -= std::min(idle_bytes_, running.execution->idle_bytes());
-    } else if (entry.messages != nullptr) {
-      running.execution =
-          std::make_unique<MessageExecution>(entry.messages, membership_, engine_->transport());
-    } else {
-      running.execution = std::make_unique<MappedExecution>(entry.mapped, membership_, *windows_,
-                                                            engine_->transport());
+    running.execution = entry.mapped.get();
+    if (running.execution == nullptr) {
+      running.owned = execution_by_messages(entry);
+      running.execution = running.owned.get();
     }
     start(running);
   }
+}
+
+std::unique_ptr<Execution> Group::execution_by_messages(CacheEntry& entry) {
+  if (entry.idle.empty()) {
+    return std::make_unique<MessageExecution>(entry.messages, membership_, engine_->transport());
+  }
+  std::unique_ptr<Execution> execution = std::move(entry.idle.back());
+  entry.idle.pop_back();
+  idle_bytes_ -= std::min(idle_bytes_, execution->idle_bytes());
+  return execution;
 }
 
 void Group::start(Running& running) {
@@ -237,6 +257,7 @@ void Group::start(Running& running) {
 
 bool Group::advance() {
   if (!failure_.ok()) return false;
+  adopt_parked();
   start_ready();
   bool moved = mailbox_.advance();
   for (std::size_t i = 0; i < running_.size();) {
@@ -291,7 +312,11 @@ void Group::count_idle() {
 void Group::retire(std::size_t index) {
   Running running = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
-  keep_idle(*running.entry, std::move(running.execution));
+  if (running.owned != nullptr) {
+    keep_idle(*running.entry, std::move(running.owned));
+  } else if (!running.collective->packing) {
+    remember(running.collective->operation(), *running.entry);
+  }
   --running.entry->in_use;
   PendingCollective& collective = *running.collective;
   if (collective.packing) {
@@ -300,8 +325,9 @@ void Group::retire(std::size_t index) {
     collective.packing.reset();
   }
   past_[collective.sequence() % kPastOperations] = {collective.sequence(), collective.operation()};
-  ended_ = std::max(ended_, collective.sequence());
+  ended_ = std::max(ended_.load(), collective.sequence());
   collective.finish(Status());
+  open_gate();
 }
 
 }  // namespace stretto::communicator

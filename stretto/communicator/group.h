@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -67,6 +68,25 @@ class Group {
   Result<std::shared_ptr<PendingOperation>> submit(Submission& submission);
   Result<std::shared_ptr<PendingOperation>> submit(const Mailbox::Message& message);
 
+  // The fast path, without the engine's lock: a collective with equal shares, of no named
+  // algorithm, that needs nothing but what a call before has left behind. Any thread. See Note
+  // [fast path].
+  struct FastCall {
+    OperationDescriptor operation;
+    const std::byte* input = nullptr;
+    std::byte* output = nullptr;
+    Duration timeout{};
+  };
+  enum class FastOutcome {
+    refused,  // Nothing has happened: submit() it.
+    ended,    // Well.
+    parked,   // Begun; the rest is for adopt_parked(), which is now to be called.
+  };
+  // `parked`: the operation, if it was parked.
+  FastOutcome try_fast(const FastCall& call, std::shared_ptr<PendingOperation>& parked);
+  // Makes a parked operation an ordinary one. Nothing if somebody has done so already.
+  void adopt_parked();
+
   // Whether collectives may run on mapped memory from now on: `windows` are everybody's.
   void use_windows(Windows windows);
   bool has_windows() const { return windows_.has_value(); }
@@ -100,15 +120,18 @@ class Group {
   };
   // What a kind of operation needs, kept from one call to the next.
   struct CacheEntry {
-    MappedExecution::Plans mapped;
-    std::shared_ptr<const Plan> messages;  // Instead of `mapped`.
+    // On mapped memory, where operations run one at a time...
+    std::unique_ptr<MappedExecution> mapped;
+    // ...or by messages.
+    std::shared_ptr<const Plan> messages;
     Shares shares;
     std::vector<std::unique_ptr<Execution>> idle;
     int in_use = 0;
   };
   struct Running {
     std::shared_ptr<PendingCollective> collective;
-    std::unique_ptr<Execution> execution;
+    std::unique_ptr<Execution> owned;  // By messages only.
+    Execution* execution = nullptr;
     CacheEntry* entry = nullptr;
   };
   struct Queued {
@@ -121,6 +144,19 @@ class Group {
     OperationDescriptor operation;
   };
   static constexpr std::size_t kPastOperations = 32;
+  // A kind of operation that the fast path knows.
+  struct Recent {
+    OperationDescriptor operation;
+    CacheEntry* entry = nullptr;
+  };
+  static constexpr std::size_t kRecent = 8;
+  // To whom the collectives of the group, their sequence and their windows belong.
+  enum class Gate {
+    closed,  // Whoever holds the engine: something is in flight, being set up, or has failed.
+    open,    // Nobody: nothing is in flight.
+    fast,    // A thread on the fast path.
+    parked,  // Whoever holds the engine next, who has to adopt parked_ first.
+  };
   static constexpr std::uint32_t kSetUpSequence = 0xf0000000;
 
   Result<CacheEntry*> entry_for(Submission& submission);
@@ -132,7 +168,13 @@ class Group {
   std::shared_ptr<PendingCollective> pooled();
   Status borrow_scratch(Submission& submission);
 
+  Recent* find_recent(const OperationDescriptor& operation);
+  void remember(const OperationDescriptor& operation, CacheEntry& entry);
+  void close_gate();
+  void open_gate();
+
   void start_ready();
+  std::unique_ptr<Execution> execution_by_messages(CacheEntry& entry);
   void start(Running& running);
   bool may_start(const Queued& queued) const;
   void report(const PendingCollective& collective) const;
@@ -169,8 +211,14 @@ class Group {
   std::array<Past, kPastOperations> past_;                // By sequence, modulo their number.
   std::vector<Status> departed_;  // Per member: why it is gone; ok while it is not.
   bool any_departed_ = false;
-  std::uint32_t next_sequence_ = kSetUpSequence;
-  std::uint32_t ended_ = 0;  // Collectives that have ended; when, as far as it was noticed:
+  std::atomic<Gate> gate_{Gate::closed};
+  Queued parked_;
+  std::array<Recent, kRecent> recent_;
+  std::size_t next_recent_ = 0;
+  bool is_set_up_ = false;
+  // Atomic, because others look at them who do not own the gate; relaxed, because they only look.
+  std::atomic<std::uint32_t> next_sequence_{kSetUpSequence};
+  std::atomic<std::uint32_t> ended_{0};  // Collectives that have ended; when, as far as noticed:
   std::uint32_t ended_noticed_ = 0;
   TimePoint ended_at_;
   // What others have answered about operation `asked_`, per member.

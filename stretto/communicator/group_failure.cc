@@ -23,6 +23,7 @@ void Group::fail(const Status& reason, bool announce) {
 // `told`, where given, goes to all members. Each passes on what it is told: the news must not come
 // later than that a rank has left because of it, on whichever link.
 void Group::fail_telling(const Status& reason, const Status* told) {
+  close_gate();  // For good.
   failure_ = reason;
   transport::Transport& transport = engine_->transport();
   // Before the group is forgotten, or a member that has forgotten it, too, would hear of it anew.
@@ -138,8 +139,8 @@ void Group::aborted(const Status& told) {
 
 void Group::check_deadlines(TimePoint now) {
   if (!failure_.ok()) return;
-  if (ended_ != ended_noticed_) {
-    ended_noticed_ = ended_;
+  if (const std::uint32_t ended = ended_; ended != ended_noticed_) {
+    ended_noticed_ = ended;
     ended_at_ = now;
   }
   compare_posts();

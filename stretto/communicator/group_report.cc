@@ -14,8 +14,33 @@ namespace {
 
 // In larger groups only those are asked for whom this rank itself waits.
 constexpr std::size_t kAskEverybodyMax = 64;
+// How long before a deadline others are asked, as in pending.cc.
+constexpr std::chrono::seconds kAskAhead(2);
 
 std::string in_seconds(Duration duration) { return fmt::format("{:.1f} s", seconds(duration)); }
+
+// In milliseconds where seconds would say nothing.
+std::string waited(Duration duration) {
+  const double milliseconds = 1e3 * seconds(duration);
+  return milliseconds < 1e3 ? fmt::format("{:.0f} ms", milliseconds) : in_seconds(duration);
+}
+
+// How long ago the others have been asked about an operation whose time is up; see asks_at().
+Duration asked_since(const Deadline& deadline) {
+  const Duration ahead = std::min<Duration>(kAskAhead, (deadline.time() - deadline.set_at()) / 2);
+  return Clock::now() - deadline.time() + ahead;
+}
+
+// Where nothing has been heard of a rank that has been asked. Progress threads look about once a
+// second at the latest, so a shorter silence means nothing.
+std::string silence(Duration asked) {
+  if (asked < std::chrono::seconds(1)) {
+    return fmt::format(
+        ", which has not answered within {}: its program may be busy or asleep, or it is stopped",
+        waited(asked));
+  }
+  return ", which does not answer: it is stopped, or so busy that no thread of it makes progress";
+}
 
 std::string doing(std::string_view activity) {
   return activity.empty() ? "in its own code" : fmt::format("in its own code: {}", activity);
@@ -106,8 +131,17 @@ void Group::state_reported(Rank job_rank, std::uint32_t sequence, const std::str
 }
 
 Status Group::timed_out(const PendingOperation& operation) const {
-  return in_context(&operation, status_of(StatusCode::timeout, "timed out waiting for {}",
-                                          late_ranks(operation)));
+  std::string text = fmt::format("timed out waiting for {}; waited {}", late_ranks(operation),
+                                 waited(Clock::now() - operation.deadline().set_at()));
+  const bool collective = operation.sequence() != transport::kPointToPoint;
+  const bool answered = asked_ == operation.sequence() && answers_.size() <= kAskEverybodyMax;
+  if (collective && answered) {
+    const auto here = std::ranges::count_if(
+        answers_, [](const std::string& answer) { return answer.starts_with('+'); });
+    text +=
+        fmt::format("; {} of {} others {} arrived", here, size() - 1, here == 1 ? "has" : "have");
+  }
+  return in_context(&operation, Status(StatusCode::timeout, std::move(text)));
 }
 
 // Those who have not entered the operation, in their own words, are at the root of it, even if this
@@ -122,13 +156,12 @@ std::string Group::late_ranks(const PendingOperation& operation) const {
   if (late.empty()) late = waits;
   std::string list;
   for (const Rank member : late) {
-    const std::string_view answer =
-        answered ? std::string_view(answers_[static_cast<std::size_t>(member)]) : "";
     list +=
-        fmt::format("{}rank {}{}", list.empty() ? "" : "; ", membership_.job_rank(member).value(),
-                    answer.empty() ? std::string(", which does not answer: it is stopped, or "
-                                                 "so busy that no thread of it makes progress")
-                                   : fmt::format(" {}", answer.substr(1)));
+        fmt::format("{}rank {}", list.empty() ? "" : "; ", membership_.job_rank(member).value());
+    if (!answered) continue;  // Another operation was asked about last.
+    const std::string_view answer = answers_[static_cast<std::size_t>(member)];
+    list += answer.empty() ? silence(asked_since(operation.deadline()))
+                           : fmt::format(" {}", answer.substr(1));
   }
   return list.empty() ? "an earlier operation of the group" : list;
 }
@@ -145,9 +178,12 @@ std::string Group::whereabouts(std::string_view activity) const {
                        numbered ? fmt::format(" #{}", operation->sequence()) : std::string(),
                        membership_.group, list.empty() ? "none" : list);
   }
-  if (ended_ == 0) return fmt::format("has called no collective of the group; {}", doing(activity));
-  const Past& past = past_[ended_ % kPastOperations];
-  return fmt::format("ended {} #{} {} ago; {}", describe(past.operation), ended_,
+  const std::uint32_t ended = ended_;
+  if (ended == 0) return fmt::format("has called no collective of the group; {}", doing(activity));
+  // What took the fast path has left its number only.
+  const Past& past = past_[ended % kPastOperations];
+  return fmt::format("ended {}#{} {} ago; {}",
+                     past.sequence == ended ? describe(past.operation) + " " : "", ended,
                      in_seconds(Clock::now() - ended_at_), doing(activity));
 }
 

@@ -6,50 +6,141 @@
 #include <algorithm>
 
 namespace stretto::communicator {
+namespace {
+
+// Whether the only slot of a plan can be in the posts. A scatter fills those of other ranks.
+bool fits_into_post(const Plan& plan) {
+  const schedule::Schedule& schedule = plan.schedule();
+  return schedule.raw_slots <= 1 && schedule.partial_slots == 0 && plan.segment_count() == 1 &&
+         plan.segment_bytes() <= Post::kInlineBytes && schedule.collective != Collective::scatter;
+}
+
+Status needs_registered_buffers() {
+  return {StatusCode::invalid_argument,
+          "algorithm direct_mapped needs registered buffers on all ranks: Communicator::allocate "
+          "makes them"};
+}
+
+}  // namespace
 
 MappedExecution::MappedExecution(Plans plans, const Membership& membership, Windows& windows,
                                  transport::Transport& transport)
     : membership_(&membership), windows_(&windows), transport_(&transport) {
   if (plans.direct != nullptr) direct_ = std::make_unique<Runner>(std::move(plans.direct));
   if (plans.staged != nullptr) staged_ = std::make_unique<Runner>(std::move(plans.staged));
+  if (direct_ == nullptr) staged_->is_inline = fits_into_post(*staged_->plan);
   inputs_.resize(membership.members.size());
   outputs_.resize(membership.members.size());
+  found_.of.resize(membership.members.size());
+}
+
+Status MappedExecution::check_buffers(const std::byte* input, const std::byte* output) const {
+  if (staged_ != nullptr) return {};
+  const Rank self = membership_->rank;
+  const auto reaches = [&](const std::byte* data, std::size_t bytes) {
+    return bytes == 0 || transport_->locate(data, bytes).valid();
+  };
+  const bool registered =
+      reaches(input, plan().input_bytes(self)) && reaches(output, plan().output_bytes(self));
+  return registered ? Status() : needs_registered_buffers();
 }
 
 void MappedExecution::start(const Call& call) {
+  alone_ = false;
   call_ = call;
+  if (!is_found(call)) find_own();
+  enter();
+}
+
+bool MappedExecution::start_alone(const Call& call) {
+  if (!is_found(call)) return false;
+  alone_ = true;
+  call_ = call;
+  enter();
+  return true;
+}
+
+bool MappedExecution::is_found(const Call& call) const {
+  if (direct_ == nullptr) return true;
+  return found_.is_own_known && found_.input == call.input && found_.output == call.output &&
+         found_.generation == transport_->memory_generation();
+}
+
+void MappedExecution::find_own() {
+  found_.generation = transport_->memory_generation();
+  found_.is_own_known = true;
+  found_.are_others_known = false;
+  found_.input = call_.input;
+  found_.output = call_.output;
+  const Rank self = membership_->rank;
+  const auto input = transport_->locate(call_.input, plan().input_bytes(self));
+  const auto output = transport_->locate(call_.output, plan().output_bytes(self));
+  found_.own = {.input_offset_bytes = input.offset_bytes,
+                .output_offset_bytes = output.offset_bytes,
+                .input_region = input.region,
+                .output_region = output.region};
+}
+
+// What has no bytes needs no registered memory.
+bool MappedExecution::is_registered(Rank member, const Post::Buffers& buffers) const {
+  return (buffers.input().valid() || plan().input_bytes(member) == 0) &&
+         (buffers.output().valid() || plan().output_bytes(member) == 0);
+}
+
+void MappedExecution::enter() {
   status_ = Status();
   runner_ = nullptr;
   arrived_ = 0;
+  segment_ = 0;
+  next_step_ = 0;
   all_registered_ = direct_ != nullptr;
+  all_laid_out_ = true;
   phase_ = Phase::entering;
+  ++windows_->entered;
+  if (direct_ == nullptr || (staged_ != nullptr && !is_registered(membership_->rank, found_.own))) {
+    begin_staged();
+  }
   post();
 }
 
+// What a rank does before the first sync touches only its own input and slots that nobody uses any
+// more: it has ended the operation before, so all have entered that one, hence ended those that
+// used these slots (see staged_mapped.cc, Note [one sync fewer]).
+void MappedExecution::begin_staged() {
+  runner_ = staged_.get();
+  run_steps();
+}
+
 void MappedExecution::post() {
-  const Rank self = membership_->rank;
-  Post& post = own().posts[windows_->entered % 2];
-  ++windows_->entered;
+  Post& post = *posted_by(static_cast<std::size_t>(membership_->rank));
   post.operation = call_.operation;
   post.sequence = call_.sequence;
-  const auto input = transport_->locate(call_.input, plan().input_bytes(self));
-  const auto output = transport_->locate(call_.output, plan().output_bytes(self));
-  post.input_region = input.region;
-  post.input_offset_bytes = input.offset_bytes;
-  post.output_region = output.region;
-  post.output_offset_bytes = output.offset_bytes;
-  // Release: whoever sees the count sees the post, and the input that was written before this call.
+  if (direct_ != nullptr) post.buffers = found_.own;
+  // Release: whoever sees the count sees the post, the input that was written before this call, and
+  // what has been laid out.
   post.entered.store(windows_->entered, std::memory_order_release);
-  notify_all();
+  tell();
 }
 
 bool MappedExecution::advance() {
+  alone_ = false;
+  return go_on();
+}
+
+bool MappedExecution::advance_alone(bool& wake_others) {
+  alone_ = true;
+  const bool moved = go_on();
+  wake_others = wake_others_;
+  return moved;
+}
+
+bool MappedExecution::go_on() {
   bool moved = false;
   while (status_.ok()) {
     if (phase_ == Phase::entering) {
       if (!read_posts() || !choose()) return moved;
     } else if (phase_ == Phase::running) {
-      run_steps();
+      run_to_sync();
     } else if (phase_ == Phase::syncing) {
       if (!sync_complete()) return moved;
       phase_ = Phase::running;
@@ -65,22 +156,21 @@ bool MappedExecution::advance() {
 // Whether all members have entered; takes in their posts as they come.
 bool MappedExecution::read_posts() {
   for (; arrived_ < windows_->of.size(); ++arrived_) {
-    const Post& post = windows_->of[arrived_]->posts[(windows_->entered - 1) % 2];
+    const Post& post = *posted_by(arrived_);
     // Acquire: pairs with the release in post(). A count beyond ours would be a peer's bug; it
     // cannot be ahead by two, so the post is that of this operation.
     if (post.entered.load(std::memory_order_acquire) < windows_->entered) return false;
-    const OperationDescriptor theirs = post.operation;
-    if (!(theirs == call_.operation)) {
+    if (!(post.operation == call_.operation)) {
+      const OperationDescriptor theirs = post.operation;
       status_ = transport::mismatch_status(membership_->members[arrived_], theirs,
                                            membership_->job_rank(membership_->rank),
                                            call_.operation, call_.sequence);
       return true;
     }
-    // What has no bytes needs no registered memory.
-    const Rank member = static_cast<std::int32_t>(arrived_);
-    all_registered_ = all_registered_ &&
-                      (post.input().valid() || plan().input_bytes(member) == 0) &&
-                      (post.output().valid() || plan().output_bytes(member) == 0);
+    if (direct_ == nullptr) continue;
+    const bool registered = is_registered(static_cast<std::int32_t>(arrived_), post.buffers);
+    all_registered_ = all_registered_ && registered;
+    all_laid_out_ = all_laid_out_ && !registered;
   }
   return true;
 }
@@ -89,50 +179,57 @@ bool MappedExecution::read_posts() {
 bool MappedExecution::choose() {
   if (!status_.ok()) return true;
   if (all_registered_) {
-    if (!resolve_buffers()) return false;
-    begin(*direct_);
-    // Entering was the first sync.
-    next_step_ = 1;
-    return true;
+    if (!are_resolved() && (alone_ || !resolve_buffers())) return false;
+    runner_ = direct_.get();
+    next_step_ = 1;  // Posting was the first sync.
+  } else if (staged_ == nullptr) {
+    status_ = needs_registered_buffers();
+  } else {
+    // Who has registered buffers could not know that others have not: all meet once more.
+    if (runner_ == nullptr) begin_staged();
+    if (all_laid_out_) ++next_step_;
   }
-  if (staged_ == nullptr) {
-    status_ = status_of(StatusCode::invalid_argument,
-                        "algorithm direct_mapped needs registered buffers on all ranks: "
-                        "Communicator::allocate makes them");
-    return true;
+  phase_ = Phase::running;
+  return true;
+}
+
+bool MappedExecution::are_resolved() const {
+  if (!found_.are_others_known || found_.generation != transport_->memory_generation()) {
+    return false;
   }
-  begin(*staged_);
+  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
+    if (!(posted_by(i)->buffers == found_.of[i])) return false;
+  }
   return true;
 }
 
 // False while some rank's region has been announced in its post but has not arrived here yet.
 bool MappedExecution::resolve_buffers() {
+  // What is found now is good until the memory changes after this.
+  const std::uint64_t generation = transport_->memory_generation();
   for (std::size_t i = 0; i < windows_->of.size(); ++i) {
-    const Post& post = windows_->of[i]->posts[(windows_->entered - 1) % 2];
+    const Post::Buffers& buffers = posted_by(i)->buffers;
     const Rank job_rank = membership_->members[i];
     const Rank member = static_cast<std::int32_t>(i);
     const std::size_t input_bytes = plan().input_bytes(member);
     const std::size_t output_bytes = plan().output_bytes(member);
     inputs_[i] =
-        input_bytes == 0 ? nullptr : transport_->resolve(job_rank, post.input(), input_bytes);
+        input_bytes == 0 ? nullptr : transport_->resolve(job_rank, buffers.input(), input_bytes);
     outputs_[i] =
-        output_bytes == 0 ? nullptr : transport_->resolve(job_rank, post.output(), output_bytes);
+        output_bytes == 0 ? nullptr : transport_->resolve(job_rank, buffers.output(), output_bytes);
     const bool complete = (input_bytes == 0 || inputs_[i] != nullptr) &&
                           (output_bytes == 0 || outputs_[i] != nullptr);
     if (!complete) return false;
+    found_.of[i] = buffers;
   }
+  found_.generation = generation;
+  found_.are_others_known = true;
   return true;
 }
 
-void MappedExecution::begin(Runner& runner) {
-  runner_ = &runner;
-  segment_ = 0;
-  next_step_ = 0;
-  phase_ = Phase::running;
-}
-
-// Runs steps up to the next sync or the end.
-void MappedExecution::run_steps() {
+// Runs steps up to the next sync, of which next_step_ is then the number, or to the end of the
+// segment; says which.
+bool MappedExecution::run_steps() {
   const auto base_of = [&](const schedule::Place& place) -> std::byte* {
     const auto rank = static_cast<std::size_t>(place.rank);
     const bool own_place = place.rank == membership_->rank;
@@ -142,30 +239,39 @@ void MappedExecution::run_steps() {
       case schedule::Buffer::output:
         return own_place ? call_.output : outputs_[rank];
       default:
-        return windows_->of[rank]->half(windows_->staging_turn);
+        return runner_->is_inline ? posted_by(rank)->inline_bytes()
+                                  : windows_->of[rank]->half(windows_->staging_turn);
     }
   };
-  const schedule::Schedule& steps = runner_->plan->schedule();
-  while (true) {
-    if (next_step_ == steps.steps.size()) {
-      next_step_ = 0;
-      ++windows_->staging_turn;
-      if (++segment_ < runner_->plan->segment_count()) continue;
+  const auto& steps = runner_->plan->schedule().steps;
+  for (; next_step_ < steps.size(); ++next_step_) {
+    const schedule::Step& step = steps[next_step_];
+    if (step.kind == schedule::StepKind::sync) return true;
+    status_ = runner_->local.run(step, segment_, base_of);
+    if (!status_.ok()) return false;
+  }
+  return false;
+}
+
+void MappedExecution::run_to_sync() {
+  while (!run_steps()) {
+    if (!status_.ok()) return;
+    next_step_ = 0;
+    ++windows_->staging_turn;
+    if (++segment_ == runner_->plan->segment_count()) {
       phase_ = Phase::ended;
       return;
     }
-    const schedule::Step& step = steps.steps[next_step_++];
-    if (step.kind == schedule::StepKind::sync) return reach_sync();
-    status_ = runner_->local.run(step, segment_, base_of);
-    if (!status_.ok()) return;
   }
+  ++next_step_;
+  reach_sync();
 }
 
 void MappedExecution::reach_sync() {
   ++windows_->syncs;
   // Release: what this rank has written and read before is over for whoever sees the count.
   own().syncs.store(windows_->syncs, std::memory_order_release);
-  notify_all();
+  tell();
   arrived_ = 0;
   phase_ = Phase::syncing;
 }
@@ -180,7 +286,16 @@ bool MappedExecution::sync_complete() {
   return true;
 }
 
+// Others may sleep until what has just been stored.
+void MappedExecution::tell() {
+  if (!alone_) return notify_all();
+  for (const Rank member : membership_->members) {
+    wake_others_ = wake_others_ || transport_->sleeps(member);
+  }
+}
+
 void MappedExecution::notify_all() {
+  wake_others_ = false;
   for (const Rank member : membership_->members) transport_->notify(member);
 }
 
@@ -192,12 +307,10 @@ void MappedExecution::fail(const Status& status) {
 std::vector<Rank> MappedExecution::waiting_for() const {
   std::vector<Rank> ranks;
   for (std::size_t i = 0; i < windows_->of.size(); ++i) {
-    const Window& window = *windows_->of[i];
-    const bool late =
-        phase_ == Phase::syncing
-            ? window.syncs.load(std::memory_order_relaxed) < windows_->syncs
-            : phase_ == Phase::entering && window.posts[(windows_->entered - 1) % 2].entered.load(
-                                               std::memory_order_relaxed) < windows_->entered;
+    const std::uint64_t entered = posted_by(i)->entered.load(std::memory_order_relaxed);
+    const std::uint64_t syncs = windows_->of[i]->syncs.load(std::memory_order_relaxed);
+    const bool late = (phase_ == Phase::syncing && syncs < windows_->syncs) ||
+                      (phase_ == Phase::entering && entered < windows_->entered);
     if (late) ranks.push_back(static_cast<int>(i));
   }
   return ranks;

@@ -18,6 +18,9 @@ namespace stretto::communicator {
 // posts. So all ranks know, without a further exchange, whether they agree (else: mismatch, with
 // both calls) and whether all buffers are registered: then they run the direct plan, on the buffers
 // themselves, else the staged plan, through the windows.
+//
+// Posting is also the first sync of either plan: a rank that can tell by its own buffers, or by the
+// plans, that the staged one will run, lays out its part before it posts.
 class MappedExecution : public Execution {
  public:
   struct Plans {
@@ -27,12 +30,23 @@ class MappedExecution : public Execution {
   MappedExecution(Plans plans, const Membership& membership, Windows& windows,
                   transport::Transport& transport);
 
+  // Whether the plans can do with the caller's own buffers.
+  Status check_buffers(const std::byte* input, const std::byte* output) const;
   void start(const Call& call) override;
   bool advance() override;
   bool ended() const override { return phase_ == Phase::ended; }
   const Status& status() const override { return status_; }
   void fail(const Status& status) override;
   std::vector<Rank> waiting_for() const override;
+
+  // The short way, for a thread that does not hold the engine: start(), if it needs nothing of the
+  // transport but what the run before has found out; else returns false and has done nothing.
+  bool start_alone(const Call& call);
+  // As advance(), but stops before anything for which the engine is needed. `wake_others` becomes
+  // true if somebody must be woken with it.
+  bool advance_alone(bool& wake_others);
+  // With the engine: wakes all.
+  void notify_all();
 
  private:
   enum class Phase { entering, running, syncing, ended };
@@ -41,19 +55,42 @@ class MappedExecution : public Execution {
     explicit Runner(std::shared_ptr<const Plan> p) : plan(std::move(p)), local(*plan) {}
     std::shared_ptr<const Plan> plan;
     LocalSteps local;
+    bool is_inline = false;  // Its scratch is in the posts.
+  };
+
+  // Where the buffers of the last run were found, which are often those of the next.
+  struct Found {
+    const std::byte* input = nullptr;
+    const std::byte* output = nullptr;
+    Post::Buffers own;
+    std::vector<Post::Buffers> of;  // Per rank, as it has posted; resolved are inputs_, outputs_.
+    std::uint64_t generation = 0;   // Of the transport's memory, before anything was looked up.
+    bool is_own_known = false;
+    bool are_others_known = false;
   };
 
   // One of the two; both say the same about callers' buffers.
   const Plan& plan() const { return direct_ != nullptr ? *direct_->plan : *staged_->plan; }
+  bool is_found(const Call& call) const;
+  void find_own();
+  bool is_registered(Rank member, const Post::Buffers& buffers) const;
+  void enter();
   void post();
+  bool go_on();
   bool read_posts();
   bool choose();
+  bool are_resolved() const;
   bool resolve_buffers();
-  void begin(Runner& runner);
-  void run_steps();
+  void begin_staged();
+  bool run_steps();
+  void run_to_sync();
   void reach_sync();
   bool sync_complete();
-  void notify_all();
+  void tell();
+  // What a member has posted, or will, about the operation that this rank has entered.
+  Post* posted_by(std::size_t member) const {
+    return &windows_->of[member]->posts[(windows_->entered - 1) % 2];
+  }
   Window& own() { return *windows_->of[static_cast<std::size_t>(membership_->rank)]; }
 
   const Membership* membership_;
@@ -65,10 +102,14 @@ class MappedExecution : public Execution {
   Call call_;
   Phase phase_ = Phase::ended;
   Status status_;
+  Found found_;
   std::vector<std::byte*> inputs_;  // Per rank: its input in this process; direct runs only.
   std::vector<std::byte*> outputs_;
   std::size_t arrived_ = 0;  // Members known to have entered, or to have reached the sync.
   bool all_registered_ = false;
+  bool all_laid_out_ = false;
+  bool alone_ = false;  // Without the engine.
+  bool wake_others_ = false;
   std::uint32_t segment_ = 0;
   std::size_t next_step_ = 0;
 };

@@ -21,13 +21,13 @@ struct Share {
 };
 
 // `own` is what this rank's short buffer holds; with equal shares it says how long all are.
-Share share_of(std::string_view operation, const std::vector<std::size_t>& counts, std::size_t own,
-               Rank rank, int size) {
-  Share share{.shares = shares_of(operation, counts, size)};
-  const auto at = static_cast<std::size_t>(rank);
+Share share_of(const Caller& caller, const std::vector<std::size_t>& counts, std::size_t own,
+               int size) {
+  Share share{.shares = shares_of(caller, counts, size)};
+  const auto at = static_cast<std::size_t>(caller.rank);
   if (share.shares) {
     share.count = share.shares->counts[at];
-    share.begin = static_cast<std::ptrdiff_t>(share_begin(*share.shares, rank));
+    share.begin = static_cast<std::ptrdiff_t>(share_begin(*share.shares, caller.rank));
     share.whole = total(share.shares->counts);
   } else {
     share.count = counts.empty() ? own : counts.front();
@@ -52,10 +52,11 @@ void scale_input(Group::Submission& submission, ConstView input, double factor) 
 
 Work ScheduledCommunicator::all_reduce_views(ConstView input, View output,
                                              const AllReduceOptions& options) {
-  check_dtypes("all_reduce", input, output);
-  check_count("all_reduce", "output", output.count, input.count);
-  check_reduction(options.op, input.dtype, options.factor);
-  check_overlap(input, output, 0);
+  const Caller caller{.rank = rank(), .operation = "all_reduce"};
+  check_dtypes(caller, input, output);
+  check_count(caller, "output", output.count, input.count);
+  check_reduction(caller, options.op, input.dtype, options.factor);
+  check_overlap(caller, input, output, 0);
   Group::Submission submission{.operation = {.collective = Collective::all_reduce,
                                              .op = options.op,
                                              .dtype = input.dtype,
@@ -73,13 +74,14 @@ Work ScheduledCommunicator::all_reduce_views(ConstView input, View output,
 
 Work ScheduledCommunicator::reduce_views(ConstView input, View output,
                                          const ReduceOptions& options) {
-  check_root("reduce", options.root, size());
-  check_reduction(options.op, input.dtype, options.factor);
+  const Caller caller{.rank = rank(), .operation = "reduce"};
+  check_root(caller, options.root, size());
+  check_reduction(caller, options.op, input.dtype, options.factor);
   const bool is_root = rank() == options.root;
   if (is_root) {
-    check_dtypes("reduce", input, output);
-    check_count("reduce", "output", output.count, input.count);
-    check_overlap(input, output, 0);
+    check_dtypes(caller, input, output);
+    check_count(caller, "output", output.count, input.count);
+    check_overlap(caller, input, output, 0);
   }
   Group::Submission submission{.operation = {.collective = Collective::reduce,
                                              .op = options.op,
@@ -92,14 +94,14 @@ Work ScheduledCommunicator::reduce_views(ConstView input, View output,
   return submit(std::move(submission), options.algorithm, options.timeout);
 }
 
-Group::Submission ScheduledCommunicator::prepare(ConstView input, View output,
+Group::Submission ScheduledCommunicator::prepare(const Caller& caller, ConstView input, View output,
                                                  const ReduceScatterOptions& options) const {
-  const Share share = share_of("reduce_scatter", options.counts, output.count, rank(), size());
-  check_dtypes("reduce_scatter", input, output);
-  check_count("reduce_scatter", "output", output.count, share.count);
-  check_count("reduce_scatter", "input", input.count, share.whole);
-  check_reduction(options.op, input.dtype, options.factor);
-  check_overlap(input, output, -share.begin);
+  const Share share = share_of(caller, options.counts, output.count, size());
+  check_dtypes(caller, input, output);
+  check_count(caller, "output", output.count, share.count);
+  check_count(caller, "input", input.count, share.whole);
+  check_reduction(caller, options.op, input.dtype, options.factor);
+  check_overlap(caller, input, output, -share.begin);
   Group::Submission submission{.operation = {.collective = Collective::reduce_scatter,
                                              .op = options.op,
                                              .dtype = input.dtype,
@@ -113,13 +115,13 @@ Group::Submission ScheduledCommunicator::prepare(ConstView input, View output,
   return submission;
 }
 
-Group::Submission ScheduledCommunicator::prepare(ConstView input, View output,
+Group::Submission ScheduledCommunicator::prepare(const Caller& caller, ConstView input, View output,
                                                  const AllGatherOptions& options) const {
-  const Share share = share_of("all_gather", options.counts, input.count, rank(), size());
-  check_dtypes("all_gather", input, output);
-  check_count("all_gather", "input", input.count, share.count);
-  check_count("all_gather", "output", output.count, share.whole);
-  check_overlap(input, output, share.begin);
+  const Share share = share_of(caller, options.counts, input.count, size());
+  check_dtypes(caller, input, output);
+  check_count(caller, "input", input.count, share.count);
+  check_count(caller, "output", output.count, share.whole);
+  check_overlap(caller, input, output, share.begin);
   return {.operation = {.collective = Collective::all_gather,
                         .dtype = input.dtype,
                         .count = output.count,
@@ -132,24 +134,27 @@ Group::Submission ScheduledCommunicator::prepare(ConstView input, View output,
 
 Work ScheduledCommunicator::reduce_scatter_views(ConstView input, View output,
                                                  const ReduceScatterOptions& options) {
-  return submit(prepare(input, output, options), options.algorithm, options.timeout);
+  return submit(prepare({.rank = rank(), .operation = "reduce_scatter"}, input, output, options),
+                options.algorithm, options.timeout);
 }
 
 Work ScheduledCommunicator::all_gather_views(ConstView input, View output,
                                              const AllGatherOptions& options) {
-  return submit(prepare(input, output, options), options.algorithm, options.timeout);
+  return submit(prepare({.rank = rank(), .operation = "all_gather"}, input, output, options),
+                options.algorithm, options.timeout);
 }
 
 Work ScheduledCommunicator::gather_views(ConstView input, View output,
                                          const GatherOptions& options) {
-  check_root("gather", options.root, size());
-  const Share share = share_of("gather", options.counts, input.count, rank(), size());
-  check_count("gather", "input", input.count, share.count);
+  const Caller caller{.rank = rank(), .operation = "gather"};
+  check_root(caller, options.root, size());
+  const Share share = share_of(caller, options.counts, input.count, size());
+  check_count(caller, "input", input.count, share.count);
   const bool is_root = rank() == options.root;
   if (is_root) {
-    check_dtypes("gather", input, output);
-    check_count("gather", "output", output.count, share.whole);
-    check_overlap(input, output, share.begin);
+    check_dtypes(caller, input, output);
+    check_count(caller, "output", output.count, share.whole);
+    check_overlap(caller, input, output, share.begin);
   }
   return submit({.operation = {.collective = Collective::gather,
                                .dtype = input.dtype,
@@ -164,14 +169,15 @@ Work ScheduledCommunicator::gather_views(ConstView input, View output,
 
 Work ScheduledCommunicator::scatter_views(ConstView input, View output,
                                           const ScatterOptions& options) {
-  check_root("scatter", options.root, size());
-  const Share share = share_of("scatter", options.counts, output.count, rank(), size());
-  check_count("scatter", "output", output.count, share.count);
+  const Caller caller{.rank = rank(), .operation = "scatter"};
+  check_root(caller, options.root, size());
+  const Share share = share_of(caller, options.counts, output.count, size());
+  check_count(caller, "output", output.count, share.count);
   const bool is_root = rank() == options.root;
   if (is_root) {
-    check_dtypes("scatter", input, output);
-    check_count("scatter", "input", input.count, share.whole);
-    check_overlap(input, output, -share.begin);
+    check_dtypes(caller, input, output);
+    check_count(caller, "input", input.count, share.whole);
+    check_overlap(caller, input, output, -share.begin);
   }
   return submit({.operation = {.collective = Collective::scatter,
                                .dtype = output.dtype,
@@ -186,31 +192,31 @@ Work ScheduledCommunicator::scatter_views(ConstView input, View output,
 
 Work ScheduledCommunicator::all_to_all_views(ConstView input, View output,
                                              const AllToAllOptions& options) {
-  check_dtypes("all_to_all", input, output);
-  check(options.send_counts.empty() == options.recv_counts.empty(),
-        "all_to_all: either both lists of counts are given, or none");
+  const Caller caller{.rank = rank(), .operation = "all_to_all"};
+  check_dtypes(caller, input, output);
+  check(caller, options.send_counts.empty() == options.recv_counts.empty(),
+        "either both lists of counts are given, or none");
   const SharesView shares{.counts = options.send_counts, .received = options.recv_counts};
   OperationDescriptor operation{.collective = Collective::all_to_all, .dtype = input.dtype};
   if (shares.equal()) {
     if (input.count % static_cast<std::size_t>(size()) != 0) {
-      check(false,
-            fmt::format("all_to_all: the input has {} elements, which cannot be divided among {} "
-                        "ranks",
-                        input.count, size()));
+      refuse(caller,
+             fmt::format("the input has {} elements, which cannot be divided among {} ranks",
+                         input.count, size()));
     }
-    check_count("all_to_all", "output", output.count, input.count);
+    check_count(caller, "output", output.count, input.count);
     operation.count = input.count;
   } else {
     // Other ranks may have lists that look equal, so equal counts are not looked for.
-    (void)shares_of("all_to_all", shares.counts, size());
-    (void)shares_of("all_to_all", shares.received, size());
-    check_count("all_to_all", "input", input.count, total(shares.counts));
-    check_count("all_to_all", "output", output.count, total(shares.received));
+    (void)shares_of(caller, shares.counts, size());
+    (void)shares_of(caller, shares.received, size());
+    check_count(caller, "input", input.count, total(shares.counts));
+    check_count(caller, "output", output.count, total(shares.received));
     const auto self = static_cast<std::size_t>(rank());
-    check_count("all_to_all", "share sent to oneself", shares.counts[self], shares.received[self]);
+    check_count(caller, "share sent to oneself", shares.counts[self], shares.received[self]);
     operation.layout = 1;
   }
-  check_overlap(input, output, 0);
+  check_overlap(caller, input, output, 0);
   Group::Submission submission{.operation = operation,
                                .input = input.span(),
                                .output = output.span(),
@@ -223,7 +229,8 @@ Work ScheduledCommunicator::all_to_all_views(ConstView input, View output,
 }
 
 Work ScheduledCommunicator::broadcast_view(View data, const BroadcastOptions& options) {
-  check_root("broadcast", options.root, size());
+  const Caller caller{.rank = rank(), .operation = "broadcast"};
+  check_root(caller, options.root, size());
   return submit({.operation = {.collective = Collective::broadcast,
                                .dtype = data.dtype,
                                .root = options.root.value(),
@@ -240,7 +247,7 @@ Work ScheduledCommunicator::barrier(const BarrierOptions& options) {
 
 // Rank 0 hears from every rank directly, so it knows of each whether it has come.
 void ScheduledCommunicator::monitored_barrier(const BarrierOptions& options) {
-  submit({.operation = {.collective = Collective::barrier}},
+  submit({.operation = {.collective = Collective::barrier, .layout = kMonitoredLayout}},
          options.algorithm.empty() ? "direct" : options.algorithm, options.timeout)
       .wait();
 }

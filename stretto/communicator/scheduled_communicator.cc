@@ -27,6 +27,8 @@ static_assert(sizeof(WindowNotice) == 16, "travels as it lies in memory");
 ScheduledCommunicator::ScheduledCommunicator(std::shared_ptr<Engine> engine, Membership membership,
                                              Options options)
     : engine_(std::move(engine)), options_(std::move(options)) {
+  // As a default it says what is chosen anyway, wherever all buffers are registered.
+  if (options_.algorithm == "direct_mapped") options_.algorithm.clear();
   auto held = engine_->lock();
   group_ = std::make_unique<Group>(engine_, std::move(membership), options_.group);
 }
@@ -151,17 +153,40 @@ Result<std::shared_ptr<Operation>> ScheduledCommunicator::submit_locked(
     submission.algorithm = {};
     operation = group_->submit(submission);
   }
-  if (!operation.ok()) return operation.status();
-  return std::shared_ptr<Operation>(std::move(*operation));
+  if (operation.ok()) return std::shared_ptr<Operation>(std::move(*operation));
+  const bool refused = operation.status().code() == StatusCode::invalid_argument;
+  return refused ? operation.status().with_context(fmt::format("rank {}", rank().value()))
+                 : operation.status();
 }
 
 Work ScheduledCommunicator::submit(Group::Submission submission, const std::string& algorithm,
                                    const std::optional<Duration>& timeout) {
+  if (algorithm.empty() && options_.algorithm.empty() && !submission.packing &&
+      !submission.shares) {
+    if (std::optional<Work> work = submit_fast(submission, timeout)) return std::move(*work);
+  }
   submission.deadline = deadline(timeout);
   auto held = engine_->lock();
   Result<std::shared_ptr<Operation>> operation = submit_locked(submission, algorithm);
   engine_->run_continuations(held);
   return Work(std::move(operation).or_throw());
+}
+
+// Nothing: it has to go the ordinary way.
+std::optional<Work> ScheduledCommunicator::submit_fast(const Group::Submission& submission,
+                                                       const std::optional<Duration>& timeout) {
+  std::shared_ptr<PendingOperation> parked;
+  const auto outcome = group_->try_fast({.operation = submission.operation,
+                                         .input = submission.input.data(),
+                                         .output = submission.output.data(),
+                                         .timeout = timeout.value_or(options_.timeout)},
+                                        parked);
+  if (outcome == Group::FastOutcome::refused) return std::nullopt;
+  if (outcome == Group::FastOutcome::ended) return Work();
+  auto held = engine_->lock();
+  group_->adopt_parked();
+  engine_->run_continuations(held);
+  return Work(std::move(parked));
 }
 
 Work ScheduledCommunicator::join(std::vector<std::shared_ptr<Operation>> parts) {
@@ -198,7 +223,7 @@ std::string ScheduledCommunicator::describe_links() const {
 }
 
 std::string ScheduledCommunicator::describe_link(Rank other) const {
-  check_root("describe_link", other, size());
+  check_root({.rank = rank(), .operation = "describe_link"}, other, size());
   const auto held = engine_->lock();
   return engine_->transport().link_name(group_->membership().job_rank(other));
 }

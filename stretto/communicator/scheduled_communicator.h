@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/communicator/arguments.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/group.h"
 #include "stretto/communicator/link_probe.h"
@@ -73,19 +74,24 @@ class ScheduledCommunicator : public Communicator {
   Status set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all);
   Status share_windows();
   Status measure_links();
+  [[noreturn]] void refuse_lists(const std::vector<Rank>& own);
   void begin_numbering();
   std::unique_ptr<Communicator> make_group(std::uint64_t number, const std::vector<Rank>& ranks);
 
-  Group::Submission prepare(ConstView input, View output,
+  Group::Submission prepare(const Caller& caller, ConstView input, View output,
                             const ReduceScatterOptions& options) const;
-  Group::Submission prepare(ConstView input, View output, const AllGatherOptions& options) const;
-  Mailbox::Message message_of(const Transfer& transfer,
+  Group::Submission prepare(const Caller& caller, ConstView input, View output,
+                            const AllGatherOptions& options) const;
+  Mailbox::Message message_of(const Caller& caller, const Transfer& transfer,
                               const std::optional<Duration>& timeout) const;
 
   // An empty algorithm: the communicator's, or else the cheapest.
   Work submit(Group::Submission submission, const std::string& algorithm,
               const std::optional<Duration>& timeout);
-  Work submit_message(const Transfer& transfer, const std::optional<Duration>& timeout);
+  std::optional<Work> submit_fast(const Group::Submission& submission,
+                                  const std::optional<Duration>& timeout);
+  Work submit_message(std::string_view operation, const Transfer& transfer,
+                      const std::optional<Duration>& timeout);
   Work submit_list(const OperationDescriptor& head, std::span<const View> list, double factor,
                    const std::string& algorithm, const std::optional<Duration>& timeout);
   template <class AnyOptions>

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "stretto/base/random.h"
 #include "stretto/communicator/arguments.h"
@@ -25,14 +26,16 @@ std::uint64_t group_number(std::uint64_t parent, std::uint64_t made,
   return number;
 }
 
-void check_list(const std::vector<Rank>& ranks, int size) {
-  check(!ranks.empty(), "new_group: the list of ranks is empty");
+void check_list(const Caller& caller, const std::vector<Rank>& ranks, int size) {
+  check(caller, !ranks.empty(), "the list of ranks is empty");
   std::vector<bool> listed(static_cast<std::size_t>(size));
   for (const Rank rank : ranks) {
-    check(rank >= 0 && rank < size,
-          fmt::format("new_group: rank {} is not one of {} ranks", rank.value(), size));
-    check(!listed[static_cast<std::size_t>(rank)],
-          fmt::format("new_group: rank {} is listed twice", rank.value()));
+    if (rank < 0 || rank >= size) {
+      refuse(caller, fmt::format("rank {} is not one of {} ranks", rank.value(), size));
+    }
+    if (listed[static_cast<std::size_t>(rank)]) {
+      refuse(caller, fmt::format("rank {} is listed twice", rank.value()));
+    }
     listed[static_cast<std::size_t>(rank)] = true;
   }
 }
@@ -52,18 +55,37 @@ std::span<const std::byte> bytes_of(const T& value) {
 }  // namespace
 
 std::unique_ptr<Communicator> ScheduledCommunicator::new_group(std::vector<Rank> ranks) {
-  check_list(ranks, size());
+  check_list({.rank = rank(), .operation = "new_group"}, ranks, size());
   const std::uint64_t number = group_number(group_->id(), ++groups_made_, ranks);
   // Equal numbers mean equal lists.
   std::vector<std::uint64_t> numbers(static_cast<std::size_t>(size()));
   set_up_all_gather(bytes_of(number), std::as_writable_bytes(std::span(numbers))).or_throw();
-  const auto other = std::ranges::find_if(numbers, [&](std::uint64_t n) { return n != number; });
-  if (other != numbers.end()) {
-    throw Mismatch(status_of(StatusCode::mismatch,
-                             "new_group: rank {} listed other ranks than rank {} did",
-                             other - numbers.begin(), rank().value()));
-  }
+  const bool all_agree = std::ranges::all_of(numbers, [&](auto other) { return other == number; });
+  if (!all_agree) refuse_lists(ranks);
   return make_group(number, ranks);
+}
+
+// All ranks have seen that their lists differ, and show them to each other.
+void ScheduledCommunicator::refuse_lists(const std::vector<Rank>& own) {
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<std::int32_t> padded(ranks, -1);
+  std::ranges::transform(own, padded.begin(), [](Rank rank) { return rank.value(); });
+  std::vector<std::int32_t> lists(ranks * ranks);
+  set_up_all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(lists)))
+      .or_throw();
+  const auto list_of = [&](std::size_t rank) {
+    const auto list = std::span<const std::int32_t>(lists).subspan(rank * ranks, ranks);
+    return list.first(static_cast<std::size_t>(std::ranges::find(list, -1) - list.begin()));
+  };
+  const auto self = static_cast<std::size_t>(rank());
+  for (std::size_t other = 0; other < ranks; ++other) {
+    if (std::ranges::equal(list_of(other), list_of(self))) continue;
+    throw Mismatch(
+        status_of(StatusCode::mismatch, "new_group: rank {} listed the ranks {}, rank {} listed {}",
+                  other, fmt::join(list_of(other), ", "), self, fmt::join(list_of(self), ", ")));
+  }
+  throw Mismatch(Status(StatusCode::mismatch,
+                        "new_group: ranks have made different numbers of groups of this one"));
 }
 
 std::unique_ptr<Communicator> ScheduledCommunicator::split(const SplitOptions& options) {

@@ -99,10 +99,12 @@ template <class AnyOptions>
 Work ScheduledCommunicator::submit_pairs(std::string_view operation,
                                          std::span<const ConstView> inputs,
                                          std::span<const View> outputs, const AnyOptions& options) {
-  check_count(operation, "list of outputs", outputs.size(), inputs.size());
+  Caller caller{.rank = rank(), .operation = operation};
+  check_count(caller, "list of outputs", outputs.size(), inputs.size());
   std::vector<Group::Submission> submissions;  // All arguments are looked at first.
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    submissions.push_back(prepare(inputs[i], outputs[i], options));
+    caller.entry = i;
+    submissions.push_back(prepare(caller, inputs[i], outputs[i], options));
   }
   std::vector<std::shared_ptr<Operation>> parts;
   auto held = engine_->lock();
@@ -115,14 +117,18 @@ Work ScheduledCommunicator::submit_pairs(std::string_view operation,
 
 Work ScheduledCommunicator::all_reduce_coalesced(std::span<const View> list,
                                                  const AllReduceOptions& options) {
-  for (const View& view : list) check_reduction(options.op, view.dtype, options.factor);
+  Caller caller{.rank = rank(), .operation = "all_reduce_coalesced"};
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    caller.entry = i;
+    check_reduction(caller, options.op, list[i].dtype, options.factor);
+  }
   return submit_list({.collective = Collective::all_reduce, .op = options.op}, list, options.factor,
                      options.algorithm, options.timeout);
 }
 
 Work ScheduledCommunicator::broadcast_coalesced(std::span<const View> list,
                                                 const BroadcastOptions& options) {
-  check_root("broadcast", options.root, size());
+  check_root({.rank = rank(), .operation = "broadcast_coalesced"}, options.root, size());
   return submit_list({.collective = Collective::broadcast, .root = options.root.value()}, list, 1,
                      options.algorithm, options.timeout);
 }
@@ -130,27 +136,25 @@ Work ScheduledCommunicator::broadcast_coalesced(std::span<const View> list,
 Work ScheduledCommunicator::reduce_scatter_coalesced(std::span<const ConstView> inputs,
                                                      std::span<const View> outputs,
                                                      const ReduceScatterOptions& options) {
-  return submit_pairs("reduce_scatter", inputs, outputs, options);
+  return submit_pairs("reduce_scatter_coalesced", inputs, outputs, options);
 }
 
 Work ScheduledCommunicator::all_gather_coalesced(std::span<const ConstView> inputs,
                                                  std::span<const View> outputs,
                                                  const AllGatherOptions& options) {
-  return submit_pairs("all_gather", inputs, outputs, options);
+  return submit_pairs("all_gather_coalesced", inputs, outputs, options);
 }
 
-Mailbox::Message ScheduledCommunicator::message_of(const Transfer& transfer,
+Mailbox::Message ScheduledCommunicator::message_of(const Caller& caller, const Transfer& transfer,
                                                    const std::optional<Duration>& timeout) const {
   const bool any = !transfer.sends && transfer.peer == kAnyRank;
   const bool other = transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank();
   if (!other && !(any && size() > 1)) {
-    check(false, fmt::format("{} on rank {}: rank {} is not one of the other {} ranks",
-                             transfer.sends ? "send" : "recv", rank().value(),
-                             transfer.peer.value(), size() - 1));
+    check(caller, size() > 1, "there is no other rank");
+    refuse(caller, fmt::format("rank {} is not one of the other {} ranks", transfer.peer.value(),
+                               size() - 1));
   }
-  if (transfer.tag < 0) {
-    check(false, fmt::format("send/recv: tag {} is negative", transfer.tag));
-  }
+  if (transfer.tag < 0) refuse(caller, fmt::format("tag {} is negative", transfer.tag));
   const DType dtype = transfer.sends ? transfer.outgoing.dtype : transfer.incoming.dtype;
   const std::size_t count = transfer.sends ? transfer.outgoing.count : transfer.incoming.count;
   return {.sends = transfer.sends,
@@ -162,23 +166,26 @@ Mailbox::Message ScheduledCommunicator::message_of(const Transfer& transfer,
           .deadline = deadline(timeout)};
 }
 
-Work ScheduledCommunicator::submit_message(const Transfer& transfer,
+Work ScheduledCommunicator::submit_message(std::string_view operation, const Transfer& transfer,
                                            const std::optional<Duration>& timeout) {
-  const Mailbox::Message message = message_of(transfer, timeout);
+  const Mailbox::Message message =
+      message_of({.rank = rank(), .operation = operation}, transfer, timeout);
   auto held = engine_->lock();
-  std::shared_ptr<PendingOperation> operation = group_->submit(message).or_throw();
+  std::shared_ptr<PendingOperation> pending = group_->submit(message).or_throw();
   engine_->run_continuations(held);
-  return Work(std::move(operation));
+  return Work(std::move(pending));
 }
 
 Work ScheduledCommunicator::send_view(ConstView data, const SendOptions& options) {
   return submit_message(
+      "send",
       {.sends = true, .outgoing = data, .incoming = {}, .peer = options.to, .tag = options.tag},
       options.timeout);
 }
 
 Work ScheduledCommunicator::recv_view(View data, const RecvOptions& options) {
   return submit_message(
+      "recv",
       {.sends = false, .outgoing = {}, .incoming = data, .peer = options.from, .tag = options.tag},
       options.timeout);
 }
@@ -187,8 +194,10 @@ Work ScheduledCommunicator::batch_send_recv(std::span<const Transfer> transfers,
                                             const BatchOptions& options) {
   // All arguments are looked at before anything is sent.
   std::vector<Mailbox::Message> messages;
-  for (const Transfer& transfer : transfers) {
-    messages.push_back(message_of(transfer, options.timeout));
+  Caller caller{.rank = rank(), .operation = "batch_send_recv"};
+  for (std::size_t i = 0; i < transfers.size(); ++i) {
+    caller.entry = i;
+    messages.push_back(message_of(caller, transfers[i], options.timeout));
   }
   std::vector<std::shared_ptr<Operation>> parts;
   auto held = engine_->lock();

@@ -15,6 +15,9 @@ namespace {
 using schedule::Access;
 using schedule::Algorithm;
 
+// By all ranks together.
+constexpr std::size_t kOneSyncBytes = 8 * 1024;
+
 bool usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) {
   return (mapped || algorithm.access != Access::mapped) &&
          (equal_chunks || !algorithm.equal_chunks);
@@ -56,13 +59,21 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
   for (const Algorithm* algorithm :
        schedule::algorithms_for(operation.collective, Access::messages)) {
     // Any other order would make the bits depend on the algorithm.
-    if (algorithm->order == schedule::Order::fixed) continue;
+    if (algorithm->order == schedule::Order::fixed || algorithm->reference) continue;
     if (!usable(*algorithm, false, equal_chunks)) continue;
     candidates.push_back(
         {algorithm, schedule::cost(*algorithm, setting_.rank_count, query).seconds});
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::seconds);
   return candidates;
+}
+
+// On mapped memory: whether to read other ranks' bytes twice, out of staging memory, costs less
+// than a second sync, which registered buffers need.
+bool Selector::one_sync_is_cheaper(const OperationDescriptor& operation) const {
+  const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+  const auto ranks = static_cast<std::size_t>(setting_.rank_count);
+  return bytes <= kOneSyncBytes / ranks;
 }
 
 const Algorithm* Selector::cheapest(const OperationDescriptor& operation, bool equal_chunks) {
@@ -88,6 +99,12 @@ Result<Choice> Selector::choose(const OperationDescriptor& operation, std::strin
     choice.messages = cheapest(operation, equal_chunks);
     return choice;
   }
+  if (wanted.empty() && mapped && one_sync_is_cheaper(operation)) {
+    choice.staged = find(Access::mapped, "eager_mapped");
+    if (choice.staged == nullptr) choice.staged = find(Access::mapped, "staged_mapped");
+    if (choice.staged != nullptr) return choice;
+  }
+  if (wanted == "eager_mapped") choice.staged = find(Access::mapped, wanted);
   if (wanted.empty() || wanted == "direct_mapped") {
     choice.direct = find(Access::mapped, "direct_mapped");
   }

@@ -3,41 +3,71 @@
 
 #include "stretto/communicator/step.h"
 
-#include <algorithm>
-
 #include "stretto/kernel/copy.h"
 
 namespace stretto::communicator {
 
-LocalSteps::LocalSteps(const Plan& plan) : plan_(&plan) {
-  std::size_t sources_max = 0;
-  std::size_t targets_max = 0;
-  for (const schedule::Step& step : plan.schedule().steps) {
-    sources_max = std::max(sources_max, plan.schedule().sources(step).size());
-    targets_max = std::max(targets_max, plan.schedule().targets(step).size());
+LocalSteps::LocalSteps(const Plan& plan)
+    : plan_(&plan),
+      first_step_(plan.schedule().steps.data()),
+      prepared_(plan.schedule().steps.size()) {
+  for (std::size_t i = 0; i < prepared_.size(); ++i) {
+    const schedule::Step& step = first_step_[i];
+    const bool is_local =
+        step.kind == schedule::StepKind::reduce || step.kind == schedule::StepKind::copy;
+    if (!is_local) continue;
+    prepare(prepared_[i], step);
+    bind(prepared_[i], step, 0);
   }
-  inputs_.reserve(sources_max);
-  outputs_.reserve(targets_max);
 }
 
-Status LocalSteps::apply(const schedule::Step& step, std::uint32_t segment) {
-  const Plan::Range target = plan_->range(plan_->schedule().targets(step).front(), segment);
-  if (target.count == 0) return {};
-  if (step.kind == schedule::StepKind::copy) {
-    for (void* output : outputs_) {
-      if (output == inputs_.front().data) continue;  // In place.
-      kernel::copy(output, inputs_.front().data, target.bytes(), kernel::Store::automatic);
-    }
+void LocalSteps::prepare(Prepared& prepared, const schedule::Step& step) const {
+  const auto sources = plan_->schedule().sources(step);
+  const auto targets = plan_->schedule().targets(step);
+  for (const schedule::Place& place : sources) {
+    prepared.inputs.push_back({.data = nullptr, .dtype = plan_->range(place, 0).dtype});
+  }
+  prepared.outputs.resize(targets.size());
+  prepared.source_offsets.resize(sources.size());
+  prepared.target_offsets.resize(targets.size());
+  if (step.kind == schedule::StepKind::copy) return;
+  auto reduction =
+      kernel::PreparedReduction::create({.dtype = plan_->operation().dtype,
+                                         .output_dtype = plan_->range(targets.front(), 0).dtype,
+                                         .op = plan_->operation().op,
+                                         .divisor = step.completes ? plan_->divisor() : 1,
+                                         .inputs = prepared.inputs,
+                                         .outputs = prepared.outputs});
+  prepared.failure = reduction.status();
+  if (reduction.ok()) prepared.reduction = *reduction;
+}
+
+void LocalSteps::bind(Prepared& prepared, const schedule::Step& step, std::uint32_t segment) const {
+  const auto sources = plan_->schedule().sources(step);
+  const auto targets = plan_->schedule().targets(step);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    prepared.source_offsets[i] = plan_->range(sources[i], segment).offset_bytes;
+  }
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    prepared.target_offsets[i] = plan_->range(targets[i], segment).offset_bytes;
+  }
+  const Plan::Range target = plan_->range(targets.front(), segment);
+  prepared.count = target.count;
+  prepared.bytes = target.bytes();
+  prepared.segment = segment;
+}
+
+Status LocalSteps::apply(const Prepared& prepared) {
+  if (prepared.reduction) {
+    prepared.reduction->run(prepared.count, prepared.inputs, prepared.outputs);
     return {};
   }
-  return kernel::reduce({.dtype = plan_->operation().dtype,
-                         .output_dtype = target.dtype,
-                         .op = plan_->operation().op,
-                         .divisor = step.completes ? plan_->divisor() : 1,
-                         .count = target.count,
-                         .inputs = inputs_,
-                         .outputs = outputs_,
-                         .store = kernel::Store::automatic});
+  if (!prepared.failure.ok()) return prepared.failure;
+  for (void* output : prepared.outputs) {
+    if (output == prepared.inputs.front().data) continue;  // In place.
+    kernel::copy(output, prepared.inputs.front().data, prepared.bytes, kernel::Store::automatic);
+  }
+  return {};
 }
 
 }  // namespace stretto::communicator

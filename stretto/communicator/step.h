@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "stretto/base/status.h"
@@ -11,33 +13,52 @@
 
 namespace stretto::communicator {
 
-// Carries out the steps of a plan that need no waiting: reduce and copy. Holds the operand lists,
-// so that a step allocates nothing.
+// Carries out the steps of a plan that need no waiting: reduce and copy. What does not depend on
+// the buffers is found out beforehand, and the operand lists are kept, so that a step costs little
+// more than its bytes and allocates nothing.
 class LocalSteps {
  public:
   explicit LocalSteps(const Plan& plan);
 
-  // Where a place's buffer (input, output, or the lane's scratch) begins; a function of the place.
+  // A step of the plan's schedule. Where a place's buffer (input, output, or the lane's scratch)
+  // begins is a function of the place.
   template <class Base>
   Status run(const schedule::Step& step, std::uint32_t segment, const Base& base_of) {
-    inputs_.clear();
-    outputs_.clear();
-    for (const schedule::Place& place : plan_->schedule().sources(step)) {
-      const Plan::Range range = plan_->range(place, segment);
-      inputs_.push_back({.data = base_of(place) + range.offset_bytes, .dtype = range.dtype});
+    Prepared& prepared = prepared_[static_cast<std::size_t>(&step - first_step_)];
+    if (prepared.segment != segment) bind(prepared, step, segment);
+    if (prepared.count == 0) return {};
+    const auto sources = plan_->schedule().sources(step);
+    const auto targets = plan_->schedule().targets(step);
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      prepared.inputs[i].data = base_of(sources[i]) + prepared.source_offsets[i];
     }
-    for (const schedule::Place& place : plan_->schedule().targets(step)) {
-      outputs_.push_back(base_of(place) + plan_->range(place, segment).offset_bytes);
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      prepared.outputs[i] = base_of(targets[i]) + prepared.target_offsets[i];
     }
-    return apply(step, segment);
+    return apply(prepared);
   }
 
  private:
-  Status apply(const schedule::Step& step, std::uint32_t segment);
+  // A step, bound to one segment.
+  struct Prepared {
+    static constexpr auto kUnbound = std::numeric_limits<std::uint32_t>::max();
+    std::uint32_t segment = kUnbound;
+    std::size_t count = 0;
+    std::size_t bytes = 0;
+    std::optional<kernel::PreparedReduction> reduction;  // Nothing: a copy.
+    Status failure;                                      // Why there is no reduction, if so.
+    std::vector<std::size_t> source_offsets;
+    std::vector<std::size_t> target_offsets;
+    std::vector<kernel::Input> inputs;
+    std::vector<void*> outputs;
+  };
+  void prepare(Prepared& prepared, const schedule::Step& step) const;
+  void bind(Prepared& prepared, const schedule::Step& step, std::uint32_t segment) const;
+  static Status apply(const Prepared& prepared);
 
   const Plan* plan_;
-  std::vector<kernel::Input> inputs_;
-  std::vector<void*> outputs_;
+  const schedule::Step* first_step_;
+  std::vector<Prepared> prepared_;  // Per step.
 };
 
 }  // namespace stretto::communicator

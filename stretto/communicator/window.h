@@ -18,17 +18,27 @@ namespace stretto::communicator {
 // them, used in turn: a rank enters operation s + 2 only when all have entered s + 1, hence have
 // read s.
 struct Post {
+  // Where the caller's buffers lie.
+  struct Buffers {
+    std::uint64_t input_offset_bytes = 0;
+    std::uint64_t output_offset_bytes = 0;
+    std::uint32_t input_region = 0;  // 0: private memory.
+    std::uint32_t output_region = 0;
+
+    transport::RemoteAddress input() const { return {input_region, input_offset_bytes}; }
+    transport::RemoteAddress output() const { return {output_region, output_offset_bytes}; }
+    friend bool operator==(const Buffers&, const Buffers&) = default;
+  };
   // Operations entered, counted from 1. Written last (release), read first (acquire).
   alignas(64) std::atomic<std::uint64_t> entered{0};
   OperationDescriptor operation;
-  std::uint64_t input_offset_bytes = 0;
-  std::uint64_t output_offset_bytes = 0;
-  std::uint32_t input_region = 0;  // 0: private memory.
-  std::uint32_t output_region = 0;
+  // Of an operation that never runs on the callers' buffers themselves, this holds instead what
+  // others need of the caller's input, if that is so little.
+  Buffers buffers;
   std::uint32_t sequence = 0;  // Of the operation in its group.
 
-  transport::RemoteAddress input() const { return {input_region, input_offset_bytes}; }
-  transport::RemoteAddress output() const { return {output_region, output_offset_bytes}; }
+  static constexpr std::size_t kInlineBytes = sizeof(Buffers);
+  std::byte* inline_bytes() { return reinterpret_cast<std::byte*>(&buffers); }
 };
 static_assert(sizeof(Post) == 64, "one cache line");
 

@@ -188,14 +188,15 @@ class PassLoop {
     void* const output = room;
     Buffers copies{{}, buffers.input_count, &output, 1, 0};
     const std::size_t count = last - first;
+    const std::size_t rounded = (count + kStep - 1) / kStep * kStep;
     const bool by_copy = count % kStep != 0;
     for (std::size_t j = 0; by_copy && j < buffers.input_count; ++j) {
       const Source& source = buffers.inputs[j];
-      std::memset(rooms[j], 0, sizeof(rooms[j]));
-      std::memcpy(rooms[j], source.element(first), count * source.element_bytes());
+      const std::size_t bytes = count * source.element_bytes();
+      std::memcpy(rooms[j], source.element(first), bytes);
+      std::memset(rooms[j] + bytes, 0, (rounded - count) * source.element_bytes());
       copies.inputs[j] = Source::of(rooms[j], source.is_partial());
     }
-    const std::size_t rounded = (count + kStep - 1) / kStep * kStep;
     body(by_copy ? copies : buffers, division, by_copy ? 0 : first, by_copy ? rounded : last,
          stream && !by_copy);
     for (std::size_t k = 0; by_copy && k < buffers.output_count; ++k) {

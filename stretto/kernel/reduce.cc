@@ -113,13 +113,6 @@ bool is_in_place(const Reduction& reduction) {
   return std::all_of(reduction.outputs.begin(), reduction.outputs.end(), is_input);
 }
 
-bool stores_past_cache(const Reduction& reduction) {
-  std::size_t element_bytes = reduction.outputs.size() * size_bytes(reduction.output_dtype);
-  for (const Input& input : reduction.inputs) element_bytes += size_bytes(input.dtype);
-  if (!is_non_temporal(reduction.store, element_bytes * reduction.count)) return false;
-  return reduction.store == Store::non_temporal || !is_in_place(reduction);
-}
-
 template <class T, class Wide>
 void divide(void* block, std::size_t count, int divisor) {
   T* const elements = static_cast<T*>(block);
@@ -148,24 +141,6 @@ Lowered lower_to_one_pass(const Reduction& reduction) {
   const bool is_copy =
       reduction.inputs.size() == 1 && reduction.divisor == 1 && dtype != DType::boolean;
   return is_copy ? lower_copy(dtype) : lower(dtype, reduction.op);
-}
-
-void reduce_in_one_pass(const Reduction& reduction, bool non_temporal) {
-  const void* inputs[kPassInputs];
-  unsigned partial_inputs = 0;
-  for (std::size_t i = 0; i < reduction.inputs.size(); ++i) {
-    inputs[i] = reduction.inputs[i].data;
-    if (reduction.inputs[i].dtype != reduction.dtype) partial_inputs |= 1u << i;
-  }
-  const Lowered lowered = lower_to_one_pass(reduction);
-  lowered.kernel({.inputs = inputs,
-                  .input_count = reduction.inputs.size(),
-                  .partial_inputs = partial_inputs,
-                  .outputs = reduction.outputs.data(),
-                  .output_count = reduction.outputs.size(),
-                  .count = reduction.count * lowered.lanes_per_element,
-                  .divisor = reduction.divisor,
-                  .non_temporal = non_temporal});
 }
 
 // What does not fit into one pass: block after block, in groups of kPassInputs, with partial
@@ -270,18 +245,60 @@ class BlockReduction {
 
 }  // namespace
 
-Status reduce(const Reduction& reduction) {
-  STRETTO_RETURN_IF_ERROR(check(reduction));
-  if (reduction.count == 0) return {};
-  const bool non_temporal = stores_past_cache(reduction);
-  if (reduction.inputs.size() <= kPassInputs && !divides_integers(reduction)) {
-    reduce_in_one_pass(reduction, non_temporal);
+Result<PreparedReduction> PreparedReduction::create(const Reduction& like) {
+  STRETTO_RETURN_IF_ERROR(check(like));
+  PreparedReduction prepared;
+  prepared.like_ = like;
+  prepared.like_.inputs = {};
+  prepared.like_.outputs = {};
+  prepared.element_bytes_ = like.outputs.size() * size_bytes(like.output_dtype);
+  for (const Input& input : like.inputs) prepared.element_bytes_ += size_bytes(input.dtype);
+  if (like.inputs.size() > kPassInputs || divides_integers(like)) return prepared;
+  for (std::size_t i = 0; i < like.inputs.size(); ++i) {
+    if (like.inputs[i].dtype != like.dtype) prepared.partial_inputs_ |= 1u << i;
+  }
+  const Lowered lowered = lower_to_one_pass(like);
+  prepared.kernel_ = lowered.kernel;
+  prepared.lanes_per_element_ = lowered.lanes_per_element;
+  return prepared;
+}
+
+void PreparedReduction::run(std::size_t count, std::span<const Input> inputs,
+                            std::span<void* const> outputs) const {
+  if (count == 0) return;
+  Reduction reduction = like_;
+  reduction.count = count;
+  reduction.inputs = inputs;
+  reduction.outputs = outputs;
+  const bool non_temporal = is_non_temporal(like_.store, element_bytes_ * count) &&
+                            (like_.store == Store::non_temporal || !is_in_place(reduction));
+  if (kernel_ != nullptr) {
+    run_in_one_pass(reduction, non_temporal);
   } else {
     BlockReduction(reduction, non_temporal).run();
   }
   // The caller tells other threads with a release store that the outputs are there. That does not
   // order non-temporal stores, which wait in buffers of their own.
   if (non_temporal) hwy::FlushStream();
+}
+
+void PreparedReduction::run_in_one_pass(const Reduction& reduction, bool non_temporal) const {
+  const void* inputs[kPassInputs];
+  for (std::size_t i = 0; i < reduction.inputs.size(); ++i) inputs[i] = reduction.inputs[i].data;
+  kernel_({.inputs = inputs,
+           .input_count = reduction.inputs.size(),
+           .partial_inputs = partial_inputs_,
+           .outputs = reduction.outputs.data(),
+           .output_count = reduction.outputs.size(),
+           .count = reduction.count * lanes_per_element_,
+           .divisor = reduction.divisor,
+           .non_temporal = non_temporal});
+}
+
+Status reduce(const Reduction& reduction) {
+  Result<PreparedReduction> prepared = PreparedReduction::create(reduction);
+  if (!prepared.ok()) return prepared.status();
+  prepared->run(reduction.count, reduction.inputs, reduction.outputs);
   return {};
 }
 

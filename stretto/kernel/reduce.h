@@ -14,6 +14,8 @@
 
 namespace stretto::kernel {
 
+struct Pass;
+
 // One of the buffers that are reduced. `dtype` is the reduction's dtype, or its accumulation dtype
 // (f32 for f16 and bf16) where the buffer holds a partial result.
 struct Input {
@@ -63,6 +65,27 @@ struct Reduction {
 // `dtype` nor its accumulation dtype, there is no input or no output, or the divisor is below 1, or
 // not 1 for bool; then nothing is written.
 Status reduce(const Reduction& reduction);
+
+// A reduction that is made again and again, on other buffers: checked, and its loop found, once.
+class PreparedReduction {
+ public:
+  // `like` says all but the buffers and the count: of its inputs only the dtypes matter, and of its
+  // outputs the number. Fails as reduce() does.
+  static Result<PreparedReduction> create(const Reduction& like);
+  // As reduce(). `inputs` have the dtypes, `outputs` the number, of those it was made for.
+  void run(std::size_t count, std::span<const Input> inputs, std::span<void* const> outputs) const;
+
+ private:
+  PreparedReduction() = default;
+  void run_in_one_pass(const Reduction& reduction, bool non_temporal) const;
+
+  Reduction like_;                 // Without buffers.
+  std::size_t element_bytes_ = 0;  // Of all inputs and outputs.
+  unsigned partial_inputs_ = 0;
+  // Of what fits into one pass; null: it does not.
+  void (*kernel_)(const Pass&) = nullptr;
+  std::size_t lanes_per_element_ = 1;
+};
 
 // The SIMD targets that this machine can run, best first ("AVX3", "AVX2", "SSE4", "SCALAR"); and a
 // way for tests to run on one of them. An empty name gives the choice back. Not for production: it

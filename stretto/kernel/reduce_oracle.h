@@ -54,13 +54,15 @@ inline float widen(BFloat16 number) {
 inline Half narrow_to_half(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = bits >> 31 << 15;
-  if (std::isnan(value)) return {static_cast<std::uint16_t>(sign | 0x7E00 | (bits >> 13 & 1023))};
+  if (std::isnan(value))
+    return Half::from_bits(static_cast<std::uint16_t>(sign | 0x7E00 | (bits >> 13 & 1023)));
   const double rounded = std::isinf(value) ? INFINITY : round_to(std::fabs(value), 11, -14);
-  if (rounded > 65504) return {static_cast<std::uint16_t>(sign | 0x7C00)};
-  if (rounded < 0x1p-14) return {static_cast<std::uint16_t>(sign | std::lrint(rounded * 0x1p24))};
+  if (rounded > 65504) return Half::from_bits(static_cast<std::uint16_t>(sign | 0x7C00));
+  if (rounded < 0x1p-14)
+    return Half::from_bits(static_cast<std::uint16_t>(sign | std::lrint(rounded * 0x1p24)));
   const int exponent = std::ilogb(rounded);
   const auto fraction = std::lrint(std::ldexp(rounded, 10 - exponent)) - 1024;
-  return {static_cast<std::uint16_t>(sign | (exponent + 15) << 10 | fraction)};
+  return Half::from_bits(static_cast<std::uint16_t>(sign | (exponent + 15) << 10 | fraction));
 }
 
 inline BFloat16 narrow_to_bfloat16(float value) {
@@ -70,7 +72,7 @@ inline BFloat16 narrow_to_bfloat16(float value) {
     const bool overflows = std::fabs(rounded) > std::numeric_limits<float>::max();
     value = overflows ? std::copysign(INFINITY, value) : static_cast<float>(rounded);
   }
-  return {static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16)};
+  return BFloat16::from_bits(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16));
 }
 
 template <class T>

@@ -243,18 +243,18 @@ TEST_F(ReduceTest, AnAlignedGroupIsAPartialResult) {
 
 TEST_F(ReduceTest, HalfPrecisionRoundsOnce) {
   // 2049 is not an f16; rounding after the first sum would give 2048 + 1 = 2048, then 2048 + 1.
-  const Half two_thousand{0x6800}, one{0x3C00};  // 2048 and 1.
+  const Half two_thousand(2048), one(1);
   EXPECT_EQ(reduce_one(ReduceOp::sum, std::vector<Half>{two_thousand, one, one}).bits, 0x6801);
-  const BFloat16 large{0x4380}, small{0x3F80};  // 256 and 1.
+  const BFloat16 large(256), small(1);
   EXPECT_EQ(reduce_one(ReduceOp::sum, std::vector<BFloat16>{large, small, small}).bits, 0x4381);
   EXPECT_EQ(reduce_one(ReduceOp::sum, std::vector<BFloat16>{large, small}).bits, 0x4380);
   EXPECT_EQ((reduce_one<BFloat16, float>(ReduceOp::sum, {large, small})), 257.0f);
 }
 
 TEST_F(ReduceTest, OverflowAndWrap) {
-  const Half greatest{0x7BFF};
+  const Half greatest = Half::from_bits(0x7BFF);
   EXPECT_EQ(reduce_one(ReduceOp::sum, std::vector<Half>{greatest, greatest}).bits, 0x7C00);
-  const BFloat16 greatest_bfloat16{0x7F7F};
+  const BFloat16 greatest_bfloat16 = BFloat16::from_bits(0x7F7F);
   EXPECT_EQ(reduce_one(ReduceOp::product, std::vector<BFloat16>(3, greatest_bfloat16)).bits,
             0x7F80);
   EXPECT_EQ(reduce_one(ReduceOp::sum, std::vector<std::int8_t>{100, 100}), -56);
@@ -284,7 +284,7 @@ TEST_F(ReduceTest, TheLeftNanWins) {
     EXPECT_EQ(bits_of(reduce_one<float>(op, {a, infinity})), 0x7FC00001u) << name(op);
   }
   EXPECT_TRUE(std::isnan(reduce_one<float>(ReduceOp::sum, {infinity, -infinity})));
-  const std::vector<Half> halves{{0x3C00}, {0x7E01}, {0xFE02}};
+  const std::vector<Half> halves{Half(1), Half::from_bits(0x7E01), Half::from_bits(0xFE02)};
   EXPECT_EQ(reduce_one(ReduceOp::max, halves).bits, 0x7E01);
 }
 

@@ -10,6 +10,7 @@
 #include "stretto/schedule/direct.h"
 #include "stretto/schedule/direct_mapped.h"
 #include "stretto/schedule/double_binary_tree.h"
+#include "stretto/schedule/eager_mapped.h"
 #include "stretto/schedule/knomial.h"
 #include "stretto/schedule/pairwise.h"
 #include "stretto/schedule/recursive_doubling.h"
@@ -26,6 +27,7 @@ using enum Collective;
 using enum Access;
 
 constexpr bool kEqualChunks = true;
+constexpr bool kReference = true;
 
 // clang-format off
 constexpr std::array kAlgorithms = {
@@ -93,7 +95,9 @@ constexpr std::array kAlgorithms = {
     Algorithm{12, "two_level", all_gather, messages, Order::none, two_level_all_gather},
     Algorithm{12, "two_level", broadcast, messages, Order::none, two_level_broadcast},
     Algorithm{13, "textbook_ring", all_reduce, messages, Order::canonical,
-              textbook_ring_all_reduce},
+              textbook_ring_all_reduce, false, kReference},
+    Algorithm{14, "eager_mapped", all_reduce, mapped, Order::canonical, eager_mapped_all_reduce},
+    Algorithm{14, "eager_mapped", reduce, mapped, Order::canonical, eager_mapped_reduce},
 };
 // clang-format on
 

@@ -38,6 +38,8 @@ struct Algorithm {
   // it neither sends nor receives for itself (of an all_to_all it does not know their sizes), or
   // where all ranks must cut them into equally many segments.
   bool equal_chunks = false;
+  // Kept to compare others with; used only where it is asked for by name.
+  bool reference = false;
 };
 
 // Every algorithm that exists, in a fixed order.

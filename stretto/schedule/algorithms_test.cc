@@ -114,9 +114,12 @@ TEST(Algorithms, NumbersAreStable) {
                                                   "recursive_halving",
                                                   "double_binary_tree",
                                                   "two_level",
-                                                  "textbook_ring"};
+                                                  "textbook_ring",
+                                                  "eager_mapped"};
   for (const Algorithm& algorithm : algorithms()) {
     EXPECT_EQ(families.at(algorithm.id), algorithm.name);
+    // What layers below this one say.
+    EXPECT_EQ(algorithm_name(algorithm.id), algorithm.name);
   }
 }
 

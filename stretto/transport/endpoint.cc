@@ -236,6 +236,11 @@ void Endpoint::notify(Rank rank) {
   if (Peer* to = peer(rank)) to->link().notify();
 }
 
+bool Endpoint::sleeps(Rank rank) const {
+  const auto& to = peers_[static_cast<std::size_t>(rank)];
+  return to != nullptr && to->link().peer_sleeps();
+}
+
 std::string Endpoint::link_name(Rank rank) const {
   const auto& peer = peers_[static_cast<std::size_t>(rank)];
   return peer == nullptr ? "self" : std::string(peer->link().name());

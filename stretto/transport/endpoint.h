@@ -75,7 +75,9 @@ class Endpoint : public Transport {
     return memory_->hold(peer, address);
   }
   bool shares_memory(Rank peer) const override { return memory_->reaches(peer); }
+  std::uint64_t memory_generation() const override { return memory_->generation(); }
   void notify(Rank peer) override;
+  bool sleeps(Rank peer) const override;
 
   std::string link_name(Rank peer) const override;
 

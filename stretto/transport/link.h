@@ -39,6 +39,8 @@ class Link {
 
   // Wakes the peer if it sleeps. A no-op where writing does that by itself.
   virtual void notify() = 0;
+  // Whether notify() would have somebody to wake. Any thread.
+  virtual bool peer_sleeps() const { return false; }
 };
 
 }  // namespace stretto::transport

@@ -57,7 +57,7 @@ bool Matcher::agree(Request& request, const Frame& frame) {
       disagreement(
           {.rank = peer_, .operation = frame.operation, .message_bytes = frame.message_bytes},
           {.rank = self_, .operation = request.operation, .message_bytes = request.incoming.size()},
-          peer_, request.key.sequence));
+          peer_, request.key));
   return false;
 }
 
@@ -247,7 +247,7 @@ Status Matcher::find_conflict(std::uint64_t group, std::uint32_t sequence,
         early.orphaned) {
       continue;
     }
-    return mismatch_status(peer_, early.frame.operation, self_, operation, sequence);
+    return mismatch_status(peer_, early.frame.operation, self_, operation, sequence, key.segment);
   }
   return {};
 }

@@ -21,6 +21,8 @@ class SharedMemory {
   virtual std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) = 0;
   virtual std::shared_ptr<void> hold(Rank peer, RemoteAddress address) = 0;
   virtual bool reaches(Rank peer) const = 0;
+  // See Transport::memory_generation().
+  virtual std::uint64_t generation() const = 0;
   // Tells peers what they have not been told yet, such as the end of a region that another thread
   // has freed. Called now and then, and before sleeping.
   virtual void service() {}
@@ -34,6 +36,7 @@ class PrivateMemory : public SharedMemory {
   std::byte* resolve(Rank, RemoteAddress, std::size_t) override { return nullptr; }
   std::shared_ptr<void> hold(Rank, RemoteAddress) override { return nullptr; }
   bool reaches(Rank) const override { return false; }
+  std::uint64_t generation() const override { return 0; }
 };
 
 // What a rank knows of the regions of one rank (itself or a peer): number, address, size.

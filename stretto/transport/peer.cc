@@ -277,7 +277,7 @@ Status Peer::clear_arrived(const Frame& frame) {
                                       {.rank = ranks_.peer,
                                        .operation = frame.operation,
                                        .message_bytes = frame.message_bytes},
-                                      ranks_.peer, frame.key.sequence));
+                                      ranks_.peer, frame.key));
     return {};
   }
   output_.push(Frame{.kind = FrameKind::data,

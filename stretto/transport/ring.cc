@@ -97,4 +97,8 @@ std::atomic<std::uint32_t>& Inbox::sleeping() const {
   return *std::launder(reinterpret_cast<std::atomic<std::uint32_t>*>(memory_));
 }
 
+std::atomic<std::uint32_t>& Inbox::expedited() const {
+  return *std::launder(reinterpret_cast<std::atomic<std::uint32_t>*>(memory_ + 4));
+}
+
 }  // namespace stretto::transport

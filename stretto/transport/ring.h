@@ -68,6 +68,8 @@ class Inbox {
   Ring ring(int writer) const;
   // 1 while the owner sleeps or is about to, and wants a doorbell.
   std::atomic<std::uint32_t>& sleeping() const;
+  // 1 once the owner has registered for expedited barriers, and issues one before it sleeps.
+  std::atomic<std::uint32_t>& expedited() const;
 
  private:
   std::byte* memory_ = nullptr;

@@ -3,6 +3,8 @@
 
 #include "stretto/transport/ring_link.h"
 
+#include "stretto/transport/expedited_barrier.h"
+
 namespace stretto::transport {
 
 // Note [sleeping and doorbells]
@@ -11,11 +13,19 @@ namespace stretto::transport {
 // work looks at the flag afterwards. Each side stores one word and then loads the other's (Dekker's
 // pattern), so both need a sequentially consistent fence between store and load: without it each
 // could miss the other's store, on x86 as well as on Arm, and the sleeper would sleep on.
+//
+// Such a fence waits until the store has reached the cache, which for a line that the peer has just
+// read takes as long as the message itself. Sleeping is rare and work is not, so where both ranks
+// have registered for it the sleeper issues an expedited barrier, which is one on all of its peers'
+// threads: either it comes after the peer's store, which the sleeper then sees, or before the
+// peer's load, which then sees the flag. The peer only has to keep the compiler from swapping the
+// two.
 
 RingLink::RingLink(Parts parts)
     : name_(parts.name),
       incoming_(parts.own.ring(parts.peer_rank)),
       outgoing_(parts.peer.ring(parts.own_rank)),
+      own_(parts.own),
       peer_(parts.peer),
       doorbell_(std::move(parts.doorbell)),
       memory_(std::move(parts.memory)) {}
@@ -37,14 +47,29 @@ Result<std::size_t> RingLink::read(ByteSpan into) {
   if (*given == 0) return given;
   // The peer may be asleep because the ring was full. If it was not, the peer waits for something
   // else, and to wake it at every message would double the system calls of a conversation.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  fence();
   if (incoming_.was_full_at(begin)) ring_if_asleep();
   return given;
 }
 
 void RingLink::notify() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  fence();
   ring_if_asleep();
+}
+
+bool RingLink::peer_sleeps() const {
+  fence();
+  return peer_.sleeping().load(std::memory_order_relaxed) != 0;
+}
+
+void RingLink::fence() const {
+  const bool expedited = own_.expedited().load(std::memory_order_relaxed) != 0 &&
+                         peer_.expedited().load(std::memory_order_relaxed) != 0;
+  if (expedited) {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  } else {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
 }
 
 void RingLink::ring_if_asleep() {
@@ -54,9 +79,16 @@ void RingLink::ring_if_asleep() {
   if (sleeping.exchange(0, std::memory_order_relaxed) != 0) doorbell_->ring();
 }
 
+InboxSleepFlag::InboxSleepFlag(Inbox inbox, std::shared_ptr<void> memory)
+    : inbox_(inbox), memory_(std::move(memory)) {
+  // Release: who sees it may rely on the registration.
+  inbox_.expedited().store(register_expedited_barrier() ? 1 : 0, std::memory_order_release);
+}
+
 void InboxSleepFlag::raise() {
   inbox_.sleeping().store(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (inbox_.expedited().load(std::memory_order_relaxed) != 0) expedited_barrier();
 }
 
 void InboxSleepFlag::lower() { inbox_.sleeping().store(0, std::memory_order_relaxed); }

@@ -48,13 +48,16 @@ class RingLink : public Link {
   int descriptor() const override { return doorbell_->descriptor(); }
   void service() override { doorbell_->service(); }
   void notify() override;
+  bool peer_sleeps() const override;
 
  private:
-  std::string_view name_;
+  void fence() const;
   void ring_if_asleep();
 
+  std::string_view name_;
   Ring incoming_;
   Ring outgoing_;
+  Inbox own_;
   Inbox peer_;
   std::unique_ptr<Doorbell> doorbell_;
   std::shared_ptr<void> memory_;
@@ -63,8 +66,7 @@ class RingLink : public Link {
 // The sleep flag in a rank's inbox.
 class InboxSleepFlag : public SleepFlag {
  public:
-  InboxSleepFlag(Inbox inbox, std::shared_ptr<void> memory)
-      : inbox_(inbox), memory_(std::move(memory)) {}
+  InboxSleepFlag(Inbox inbox, std::shared_ptr<void> memory);
   void raise() override;
   void lower() override;
 

@@ -168,17 +168,23 @@ class Transport {
   // Keeps a region mapped here even after its owner has freed it; null if it is not known (yet).
   virtual std::shared_ptr<void> hold(Rank peer, RemoteAddress address) = 0;
   virtual bool shares_memory(Rank peer) const = 0;
+  // Grows whenever locate() or resolve() may answer otherwise than before. Any thread.
+  virtual std::uint64_t memory_generation() const = 0;
   // Wakes `peer` if it sleeps. To be called after storing something in shared memory that it waits
   // for.
   virtual void notify(Rank peer) = 0;
+  // Whether notify() would have somebody to wake, asked after the same store. Any thread.
+  virtual bool sleeps(Rank peer) const = 0;
 
   // "shm", "tcp", "loopback", "self".
   virtual std::string link_name(Rank peer) const = 0;
 };
 
 // The failure of two ranks that disagree about an operation: both calls and the first difference.
+// `tag` is that of a point-to-point message.
 Status mismatch_status(Rank other, const OperationDescriptor& theirs, Rank self,
-                       const OperationDescriptor& ours, std::uint32_t sequence);
+                       const OperationDescriptor& ours, std::uint32_t sequence,
+                       std::uint32_t tag = 0);
 
 // The same for two ranks of which one sends and the other receives a message; if they agree about
 // the operation, it is the sizes that differ.
@@ -189,7 +195,7 @@ struct MessageEnd {
 };
 // `blamed` is the rank of the status: the one that is not this rank.
 Status disagreement(const MessageEnd& sender, const MessageEnd& receiver, Rank blamed,
-                    std::uint32_t sequence);
+                    const MessageKey& key);
 
 // Messages above this size wait for their receive.
 inline constexpr std::size_t kEagerBytes = 64 * 1024;

@@ -99,7 +99,11 @@ class Collectives : public ::testing::TestWithParam<Case> {
   }
   std::vector<Rank> roots(Collective collective) const {
     if (!has_root(collective)) return {0};
-    return {0, GetParam().ranks / 2, GetParam().ranks - 1};
+    const int ranks = GetParam().ranks;
+    if (ranks > 5) return {0, ranks / 2, ranks - 1};
+    std::vector<Rank> all;
+    for (int root = 0; root < ranks; ++root) all.push_back(root);
+    return all;
   }
 };
 
@@ -168,20 +172,35 @@ TEST_P(Collectives, AnySegmentsGiveTheSameBits) {
   }
 }
 
+// What is larger than a segment, of the size of an element and of the kind of arithmetic.
+std::vector<std::pair<DType, ReduceOp>> long_types_of(Collective collective, int ranks) {
+  std::vector<std::pair<DType, ReduceOp>> types = {{DType::bf16, ReduceOp::sum}};
+  if (!reduces(collective) || ranks > 3) return types;
+  types.emplace_back(DType::f32, ReduceOp::mean);
+  types.emplace_back(DType::i64, ReduceOp::max);
+  types.emplace_back(DType::c64, ReduceOp::sum);
+  types.emplace_back(DType::u8, ReduceOp::bit_xor);
+  return types;
+}
+
 TEST_P(Collectives, LargerThanASegment) {
   if (GetParam().ranks > 5) GTEST_SKIP() << "segments are the same for more ranks";
   const auto ranks = make_ranks();
   for (const Collective collective : kCollectives) {
     for (const std::string& algorithm : algorithms_of(collective, access())) {
       if (algorithm == "direct_mapped" && !GetParam().registered) continue;
-      Problem problem{.collective = collective,
-                      .dtype = DType::bf16,
-                      .ranks = GetParam().ranks,
-                      .count = 700001,
-                      .algorithm = algorithm,
-                      .registered = GetParam().registered};
-      if (has_shares(collective)) problem = with_equal_shares(problem, 300007);
-      ASSERT_EQ(try_on_all(ranks, problem), "");
+      for (const auto& [dtype, op] : long_types_of(collective, GetParam().ranks)) {
+        const std::size_t elements = 1400002 / size_bytes(dtype);
+        Problem problem{.collective = collective,
+                        .dtype = dtype,
+                        .op = op,
+                        .ranks = GetParam().ranks,
+                        .count = elements,
+                        .algorithm = algorithm,
+                        .registered = GetParam().registered};
+        if (has_shares(collective)) problem = with_equal_shares(problem, elements * 3 / 7);
+        ASSERT_EQ(try_on_all(ranks, problem), "");
+      }
     }
   }
 }
@@ -210,6 +229,92 @@ INSTANTIATE_TEST_SUITE_P(, Collectives, ::testing::ValuesIn(cases()), [](const a
   return "ranks" + std::to_string(c.ranks) + (c.shared_memory ? "_mapped" : "_messages") +
          (c.registered ? "_registered" : "");
 });
+
+// Ranks on several hosts, which is what two_level and the choice go by.
+class CollectivesOnHosts : public ::testing::TestWithParam<std::vector<std::int32_t>> {
+ protected:
+  int size() const { return static_cast<int>(GetParam().size()); }
+  std::vector<std::unique_ptr<Communicator>> make_ranks(std::size_t segment_bytes = 0) const {
+    return make_thread_ranks({.size = size(),
+                              .shared_memory = false,
+                              .hosts = GetParam(),
+                              .segment_bytes = segment_bytes});
+  }
+  static std::vector<std::string> algorithms_on_hosts(Collective collective) {
+    const auto* two_level =
+        schedule::find_algorithm(collective, schedule::Access::messages, "two_level");
+    if (two_level == nullptr) return {""};
+    return {"", "two_level"};
+  }
+};
+
+TEST_P(CollectivesOnHosts, EqualTheSerialOracle) {
+  const auto ranks = make_ranks();
+  for (const Collective collective : kCollectives) {
+    for (const std::string& algorithm : algorithms_on_hosts(collective)) {
+      for (const auto& [dtype, op] : types_of(collective)) {
+        for (const Problem& problem : sizes_of({.collective = collective,
+                                      .dtype = dtype,
+                                      .op = op,
+                                      .ranks = size(),
+                                      .algorithm = algorithm})) {
+          ASSERT_EQ(try_on_all(ranks, problem), "");
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CollectivesOnHosts, InPlaceAndFromEveryRoot) {
+  const auto ranks = make_ranks();
+  for (const Collective collective : kCollectives) {
+    for (const std::string& algorithm : algorithms_on_hosts(collective)) {
+      for (int root = 0; root < (has_root(collective) ? size() : 1); ++root) {
+        for (const Problem& problem : sizes_of({.collective = collective,
+                                      .dtype = DType::f16,
+                                      .ranks = size(),
+                                      .root = root,
+                                      .algorithm = algorithm,
+                                      .in_place = true})) {
+          ASSERT_EQ(try_on_all(ranks, problem), "");
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CollectivesOnHosts, AnySegmentsGiveTheSameBits) {
+  for (const std::size_t segment_bytes : {64, 200, 4096}) {
+    const auto ranks = make_ranks(segment_bytes);
+    for (const Collective collective : kCollectives) {
+      for (const std::string& algorithm : algorithms_on_hosts(collective)) {
+        Problem problem{.collective = collective,
+                        .dtype = DType::bf16,
+                        .ranks = size(),
+                        .root = size() / 2,
+                        .count = 1009,
+                        .algorithm = algorithm};
+        if (has_shares(collective)) problem = with_equal_shares(problem, 211);
+        ASSERT_EQ(try_on_all(ranks, problem), "");
+      }
+    }
+  }
+}
+
+std::string hosts_name(const ::testing::TestParamInfo<std::vector<std::int32_t>>& tested) {
+  std::string name = "hosts";
+  for (const std::int32_t host : tested.param) name += std::to_string(host);
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(, CollectivesOnHosts,
+                         ::testing::Values(std::vector<std::int32_t>{0, 0, 1, 1},
+                                           std::vector<std::int32_t>{0, 0, 0, 1, 1, 1, 1, 1, 2},
+                                           std::vector<std::int32_t>{0, 1, 1, 1},
+                                           std::vector<std::int32_t>{0, 1, 0, 1, 0},
+                                           std::vector<std::int32_t>{0, 1, 2, 0, 1, 2},
+                                           std::vector<std::int32_t>{4, 4, 4, 4, 2}),
+                         hosts_name);
 
 }  // namespace
 }  // namespace stretto::testing

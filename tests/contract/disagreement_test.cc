@@ -119,7 +119,7 @@ std::vector<Disagreement> disagreements() {
       {"OtherShares", shares({1, 2, 3}), shares({1, 3, 2}), "layout"},
       {"CountsOfAPair", exchange(4 + 1), exchange(4 + 1), "count"},
       {"Lists", list(3), list(5), "layout"},
-      {"MonitoredBarrier", barrier, monitored_barrier, "algorithm"},
+      {"MonitoredBarrier", barrier, monitored_barrier, "collective"},
       {"NewGroup", all_gather, new_group, "dtype"},
   };
 }

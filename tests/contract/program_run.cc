@@ -150,7 +150,7 @@ void ProgramRun::add_collective(const ProgramStep& step, Team& team) {
   });
   entry.complaint = [oracle, trials]() -> std::string {
     for (const auto& trial : *trials) {
-      std::string complaint = trial->complaint(true);
+      std::string complaint = trial->complaint();
       if (!complaint.empty()) return complaint;
     }
     return {};

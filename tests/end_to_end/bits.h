@@ -9,8 +9,19 @@
 
 #include "stretto/base/random.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/schedule/algorithms.h"
 
 namespace stretto::testing {
+
+// The algorithms by messages that promise the same bits, and "" for the chosen one.
+inline std::vector<std::string> canonical_algorithms() {
+  std::vector<std::string> names = {""};
+  const auto rows = schedule::algorithms_for(Collective::all_reduce, schedule::Access::messages);
+  for (const schedule::Algorithm* row : rows) {
+    if (row->order == schedule::Order::canonical) names.emplace_back(row->name);
+  }
+  return names;
+}
 
 // A hash over the results of all-reduces of many sizes and types, by one algorithm (empty: chosen).
 // It must not depend on the transport, nor on the algorithm as long as that is canonical.

@@ -11,11 +11,12 @@
 
 int main() {
   auto comm = stretto::join();
-  for (const char* algorithm : {"", "direct", "recursive_doubling", "binomial_tree"}) {
+  for (const std::string& algorithm : stretto::testing::canonical_algorithms()) {
     for (const bool registered : {false, true}) {
       const std::uint64_t hash =
           stretto::testing::hash_of_all_reduces(*comm, algorithm, registered);
-      std::printf("bits %016" PRIx64 " %s %s\n", hash, *algorithm == '\0' ? "chosen" : algorithm,
+      std::printf("bits %016" PRIx64 " %s %s\n", hash,
+                  algorithm.empty() ? "chosen" : algorithm.c_str(),
                   registered ? "registered" : "private");
     }
   }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A rank of a job to which something will be done:
-//   fault_rank_program private|registered|barrier [elements]
+//   fault_rank_program private|registered|barrier [elements [seconds that an operation may take]]
 // Prints "ready PID" when it has done a few operations, goes on until one fails, and then prints
 // "failed TYPE: text" and ends with status 3.
 
@@ -26,8 +26,8 @@ const char* type_of(const stretto::Error& error) {
   return "Error";
 }
 
-void work(const std::string& mode, std::size_t count) {
-  auto comm = stretto::join({.join_timeout = std::chrono::seconds(20)});
+void work(const std::string& mode, std::size_t count, stretto::Duration timeout) {
+  auto comm = stretto::join({.join_timeout = std::chrono::seconds(20), .timeout = timeout});
   auto registered = comm->allocate<float>(mode == "registered" ? count : 1);
   std::vector<float> own(mode == "private" ? count : 1);
   for (int step = 0;; ++step) {
@@ -49,7 +49,7 @@ int main(int argument_count, char** arguments) {
   const std::string mode = argument_count > 1 ? arguments[1] : "private";
   const std::size_t count = argument_count > 2 ? std::stoul(arguments[2]) : 1000;
   try {
-    work(mode, count);
+    work(mode, count, std::chrono::seconds(argument_count > 3 ? std::stoi(arguments[3]) : 600));
   } catch (const stretto::Error& error) {
     std::printf("failed %s: %s\n", type_of(error), error.what());
   }

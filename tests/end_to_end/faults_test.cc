@@ -14,6 +14,7 @@ namespace stretto {
 namespace {
 
 using testing::Arguments;
+using testing::operator+;
 using testing::Tool;
 using testing::Variables;
 
@@ -22,9 +23,11 @@ const std::string kProgram = STRETTO_BIN_DIR "/fault_rank_program";
 // A job of fault_rank_program, once all its ranks are at work.
 class Job {
  public:
-  Job(int ranks, const std::string& mode, const std::string& elements, const Variables& variables)
+  Job(int ranks, const std::string& mode, const std::string& elements, const Variables& variables,
+      const Arguments& more = {})
       : ranks_(ranks),
-        tool_({"run", "-n", std::to_string(ranks), "--", kProgram, mode, elements}, variables) {
+        tool_(Arguments{"run", "-n", std::to_string(ranks), "--", kProgram, mode, elements} + more,
+              variables) {
     for (int r = 0; r < ranks; ++r) {
       EXPECT_TRUE(tool_.output().wait_for(fmt::format("[{}] ready ", r))) << "rank " << r;
     }
@@ -96,6 +99,17 @@ TEST_P(Faults, AStoppedRankCostsTimeAndNotTheJob) {
   EXPECT_TRUE(testing::runs(job.pid(0)));
   EXPECT_TRUE(testing::runs(job.pid(1)));
   EXPECT_EQ(job.tool().output().so_far().find("failed"), std::string::npos);
+}
+
+TEST(FaultsStop, ARankThatIsStoppedForLongIsSaidNotToAnswer) {
+  Job job(2, "barrier", "0", {}, {"3"});
+  ::kill(job.pid(1), SIGSTOP);
+  EXPECT_TRUE(job.tool().output().wait_for("[0] failed Timeout: "));
+  const std::string output = job.tool().output().so_far();
+  EXPECT_NE(output.find("waiting for rank 1, which does not answer: it is stopped"),
+            std::string::npos)
+      << output;
+  ::kill(job.pid(1), SIGCONT);
 }
 
 INSTANTIATE_TEST_SUITE_P(

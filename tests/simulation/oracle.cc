@@ -41,6 +41,28 @@ Bytes draw_values(Random& random, DType dtype, std::size_t count) {
   return bytes;
 }
 
+Bytes draw_order_free_values(Random& random, DType dtype, ReduceOp op, std::size_t count) {
+  if (dtype == DType::c64) return draw_order_free_values(random, DType::f32, op, 2 * count);
+  if (dtype == DType::c128) return draw_order_free_values(random, DType::f64, op, 2 * count);
+  if (!is_floating_point(dtype)) return draw_values(random, dtype, count);
+  const std::size_t size = size_bytes(dtype);
+  Bytes bytes(count * size);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::byte* at = bytes.data() + i * size;
+    const auto put = [&](auto number) { std::memcpy(at, &number, sizeof(number)); };
+    const bool negative = random.below(2) == 1;
+    const float magnitude = op == ReduceOp::product
+                                ? 0.5f * static_cast<float>(1u << random.below(3))
+                                : static_cast<float>(1 + random.below(100));
+    const float value = negative ? -magnitude : magnitude;
+    if (dtype == DType::f16) put(Half(value));
+    if (dtype == DType::bf16) put(BFloat16(value));
+    if (dtype == DType::f32) put(value);
+    if (dtype == DType::f64) put(static_cast<double>(value));
+  }
+  return bytes;
+}
+
 Bytes reduced(const std::vector<Bytes>& inputs, DType dtype, ReduceOp op) {
   std::vector<kernel::Input> views;
   for (const Bytes& input : inputs) views.push_back({input.data(), dtype});

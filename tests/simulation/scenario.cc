@@ -88,6 +88,7 @@ class CollectiveScenario final : public Scenario {
   std::string algorithm_;
   bool uneven_ = false;
   bool in_place_ = false;
+  bool own_order_ = false;  // Whether the algorithm has an order of combination of its own.
   DType dtype_ = DType::u8;
   ReduceOp op_ = ReduceOp::sum;
   std::size_t root_ = 0;
@@ -127,13 +128,18 @@ void CollectiveScenario::draw_kind(Random& random, const ScenarioOptions& option
     chosen = algorithms[random.below(algorithms.size())];
     algorithm_ = chosen->name;
   }
-  // Another order of combination is another result, but not with integers.
-  const bool exact =
-      options.sensitive || (chosen != nullptr && chosen->order == schedule::Order::fixed);
+  own_order_ = chosen != nullptr && chosen->order == schedule::Order::fixed;
+  const auto draws = [&](DType dtype) {
+    if (!reduces(collective_)) return true;
+    if (!supports(op_, dtype)) return false;
+    // The sign of a zero in a product of complex numbers depends on the order.
+    const bool depends = own_order_ && is_complex(dtype) && op_ == ReduceOp::product;
+    return is_integer(dtype) || (!options.sensitive && !depends);
+  };
   do {
     dtype_ = static_cast<DType>(random.below(kDTypeCount));
     op_ = options.sensitive ? ReduceOp::sum : static_cast<ReduceOp>(random.below(kReduceOpCount));
-  } while (reduces(collective_) && (!supports(op_, dtype_) || (exact && !is_integer(dtype_))));
+  } while (!draws(dtype_));
 }
 
 void CollectiveScenario::draw_counts(Random& random, const ScenarioOptions& options) {
@@ -172,7 +178,8 @@ void CollectiveScenario::make_inputs(Random& random) {
           return counts_[0];
       }
     }();
-    inputs_.push_back(draw_values(random, dtype_, elements));
+    inputs_.push_back(own_order_ ? draw_order_free_values(random, dtype_, op_, elements)
+                                 : draw_values(random, dtype_, elements));
   }
 }
 

@@ -34,6 +34,8 @@ struct Problem {
 
 // Whether ranks have shares of the whole buffer.
 bool has_shares(Collective collective);
+// Whether its algorithm combines in an order of its own, as no canonical one does.
+bool has_own_order(const Problem& problem);
 // Equal shares of `share` elements.
 Problem with_equal_shares(Problem problem, std::size_t share);
 
@@ -45,7 +47,8 @@ class Oracle {
  public:
   explicit Oracle(const Problem& problem);
   const Problem& problem() const { return problem_; }
-  // What a rank hands in: small numbers that differ from rank to rank, no two alike in a row.
+  // What a rank hands in: small numbers that differ from rank to rank, no two alike in a row. Where
+  // the algorithm has an order of its own, they are such that every order gives the same bits.
   const Bytes& input_of(int rank) const { return inputs_[static_cast<std::size_t>(rank)]; }
   // What comes out on a rank. Empty where the collective gives nothing to the rank.
   Bytes expected_of(int rank) const;
@@ -64,14 +67,13 @@ class Trial {
  public:
   Trial(Communicator& comm, const Oracle& oracle);
   Work start();
-  // What is wrong now that the operation has ended; empty if nothing is. `exact`: floating point
-  // must have the same bits as the oracle.
-  std::string complaint(bool exact) const;
-  std::span<const std::byte> output() const { return output_; }
+  // What is wrong now that the operation has ended; empty if nothing is.
+  std::string complaint() const;
 
  private:
   std::span<std::byte> buffer(const Bytes& content);
   std::size_t place_in_longer_buffer() const;
+  std::string complaint_about_input() const;
   template <class Options>
   Options options() const;
   std::vector<std::size_t> row(bool sends) const;
@@ -83,6 +85,7 @@ class Trial {
   Bytes expected_;
   std::vector<Memory> registered_;
   std::vector<std::unique_ptr<Bytes>> private_;
+  bool shared_ = false;  // Whether input and output are places in one buffer.
   std::span<std::byte> input_;
   std::span<std::byte> output_;
 };

@@ -12,6 +12,7 @@ Result<Transport::Region> Memory::allocate(std::size_t bytes) {
   const std::uint32_t number = regions_->next++;
   const auto rank = static_cast<std::size_t>(self_);
   regions_->tables[rank].insert(number, region->bytes);
+  regions_->generation.fetch_add(1, std::memory_order_release);
   regions_->owners[number] = region->owner;
   region->address = {.region = number, .offset_bytes = 0};
   // The table forgets the region before the memory goes.
@@ -19,6 +20,7 @@ Result<Transport::Region> Memory::allocate(std::size_t bytes) {
       std::shared_ptr<void>(region->bytes.data(), [regions = regions_, rank, number](void*) {
         const std::lock_guard guard(regions->mutex);
         regions->tables[rank].erase(number);
+        regions->generation.fetch_add(1, std::memory_order_release);
         regions->owners.erase(number);
       });
   return region;

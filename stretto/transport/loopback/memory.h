@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +19,7 @@ struct Regions {
   explicit Regions(int ranks) : tables(static_cast<std::size_t>(ranks)) {}
   std::mutex mutex;
   std::vector<RegionTable> tables;
+  std::atomic<std::uint64_t> generation{0};               // Grows with every change of a table.
   std::map<std::uint32_t, std::shared_ptr<void>> owners;  // Numbers are unique over all ranks.
   std::uint32_t next = 1;
 };
@@ -31,6 +34,9 @@ class Memory : public SharedMemory {
   std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override;
   std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override;
   bool reaches(Rank) const override { return true; }
+  std::uint64_t generation() const override {
+    return regions_->generation.load(std::memory_order_acquire);
+  }
 
  private:
   Rank self_;

@@ -70,6 +70,7 @@ Result<Transport::Region> Memory::allocate(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     number = next_++;
     own_.insert(number, {mapping.data.get(), mapping.bytes});
+    generation_.fetch_add(1, std::memory_order_release);
   }
   const Notice notice{.kind = Notice::Kind::region, .region = number, .bytes = mapping.bytes};
   // The file is not needed any more once it is sent: mappings keep it alive, and descriptors are
@@ -83,6 +84,7 @@ Result<Transport::Region> Memory::allocate(std::size_t bytes) {
         if (const auto alive = memory.lock()) {
           const std::lock_guard lock(alive->mutex_);
           alive->own_.erase(number);
+          alive->generation_.fetch_add(1, std::memory_order_release);
           alive->released_.push_back(number);
           alive->any_released_.store(true, std::memory_order_relaxed);
         }
@@ -122,6 +124,7 @@ void Memory::receive(Rank peer, Channel::Received received) {
   if (notice.kind == Notice::Kind::release) {
     regions.table.erase(notice.region);
     regions.mappings.erase(notice.region);
+    generation_.fetch_add(1, std::memory_order_release);
     return;
   }
   if (notice.kind != Notice::Kind::region) return;
@@ -134,6 +137,7 @@ void Memory::receive(Rank peer, Channel::Received received) {
   mapping->descriptor.reset();
   regions.table.insert(notice.region, {mapping->data.get(), mapping->bytes});
   regions.mappings.insert_or_assign(notice.region, std::move(*mapping));
+  generation_.fetch_add(1, std::memory_order_release);
 }
 
 void Memory::service() {

@@ -40,6 +40,7 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
   std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override;
   std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override;
   bool reaches(Rank peer) const override;
+  std::uint64_t generation() const override { return generation_.load(std::memory_order_acquire); }
 
   // Takes a notice about a region of `peer`.
   void receive(Rank peer, Channel::Received received);
@@ -59,6 +60,8 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
   RegionTable own_;
   std::vector<std::uint32_t> released_;
   std::atomic<bool> any_released_{false};
+  // Release by those who have changed a table, acquire by those who remember what was in it.
+  std::atomic<std::uint64_t> generation_{0};
   std::uint32_t next_ = 1;
 };
 

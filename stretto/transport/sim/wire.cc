@@ -68,6 +68,7 @@ void Wire::admit(ConstByteSpan bytes, std::vector<std::byte>& out) {
 
 void Wire::begin_frame() {
   losing_ = false;
+  ++frames_;
   const Result<Frame> frame = decode(header_);
   payload_left_bytes_ = frame.ok() ? frame.value().payload_bytes() : 0;
   if (!frame.ok()) return;

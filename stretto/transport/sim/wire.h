@@ -59,6 +59,9 @@ class Wire {
   // Whether the fault that was armed last has happened.
   bool struck() const { return armed_ == Fault::none; }
 
+  // Frames of all kinds that have been written so far.
+  std::uint64_t frames() const { return frames_; }
+
   // When the next thing happens at the reader; nothing if it has, or there is none.
   std::optional<Time> next_arrival() const;
 
@@ -85,6 +88,7 @@ class Wire {
 
   // The frame that is being written, so that faults strike whole ones.
   Fault armed_ = Fault::none;
+  std::uint64_t frames_ = 0;
   FrameHeader header_{};
   std::size_t header_bytes_ = 0;
   std::uint64_t payload_left_bytes_ = 0;

@@ -76,6 +76,12 @@ void Network::cut(Rank a, Rank b) {
   }
 }
 
+std::uint64_t Network::frames() const {
+  std::uint64_t frames = 0;
+  for (const auto& wire : wires_) frames += wire->frames();
+  return frames;
+}
+
 void Network::kill(Rank rank) {
   for (int peer = 0; peer < ranks_; ++peer) {
     if (peer != rank.value()) cut(rank, peer);

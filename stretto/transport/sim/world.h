@@ -44,6 +44,9 @@ class Network {
   // Whether that has happened.
   bool struck(Rank from, Rank to) { return wire(from, to).struck(); }
 
+  // Frames that all ranks have written so far.
+  std::uint64_t frames() const;
+
   Wire& wire(Rank from, Rank to) {
     return *wires_[static_cast<std::size_t>(from.value() * ranks_ + to.value())];
   }

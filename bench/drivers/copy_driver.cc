@@ -1,0 +1,64 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include "bench/drivers/driver.h"
+#include "tools/bench/copy_bound.h"
+
+// No library but the bound that all of them share: every rank copies its input to its output, all
+// at the same time, which moves as much memory as an all-reduce must. Command line, besides that of
+// every driver: --rank R --ranks N.
+namespace stretto::bench {
+namespace {
+
+class Copies final : public Library {
+ public:
+  Copies(int rank, int size) : rank_(rank), size_(size) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string version() const override { return "memcpy"; }
+  std::shared_ptr<float> allocate_registered(std::size_t) override { return nullptr; }
+
+  // The algorithm is "plain" (or nothing), or "past_cache": with non-temporal stores.
+  std::function<void()> make_call(const Job& job) override {
+    if (job.operation != "copy") return {};
+    auto* const to = reinterpret_cast<std::byte*>(job.output);
+    const auto* const from = reinterpret_cast<const std::byte*>(job.input);
+    const std::size_t bytes = job.count * sizeof(float);
+    if (job.algorithm == "past_cache") return [=] { copy_past_cache(to, from, bytes); };
+    return [=] {
+      std::memcpy(to, from, bytes);
+      // Nobody reads the copy between two of a batch: without this it could be left out.
+      asm volatile("" : : "r"(to) : "memory");
+    };
+  }
+
+ private:
+  int rank_;
+  int size_;
+};
+
+int number_behind(int argc, char** argv, const std::string& name) {
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (argv[i] == name) return std::atoi(argv[i + 1]);
+  }
+  throw std::runtime_error(name + " is missing");
+}
+
+}  // namespace
+}  // namespace stretto::bench
+
+int main(int argc, char** argv) {
+  using stretto::bench::Copies;
+  using stretto::bench::number_behind;
+  return stretto::bench::drive_or_explain(
+      [&] {
+        return std::make_unique<Copies>(number_behind(argc, argv, "--rank"),
+                                        number_behind(argc, argv, "--ranks"));
+      },
+      argc, argv);
+}

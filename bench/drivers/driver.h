@@ -1,0 +1,57 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace stretto::bench {
+
+// One collective on one rank. Elements are float32, reductions are sums, the root is rank 0.
+struct Job {
+  std::string operation = {};  // As in Request.
+  std::string algorithm = {};
+  float* input = nullptr;   // Null for a barrier.
+  float* output = nullptr;  // The input itself: in place.
+  std::size_t count = 0;    // Elements of the larger side.
+  std::size_t share = 0;    // count / ranks.
+};
+
+// A library under measurement, as the driver sees it. One thread of each rank uses it. Failures
+// are exceptions: they end the driver, and its line says why.
+class Library {
+ public:
+  virtual ~Library() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // As the library itself names its version, on one line.
+  virtual std::string version() const = 0;
+  // Zeroed memory that the library itself hands out, freed with the object; null if it does not.
+  virtual std::shared_ptr<float> allocate_registered(std::size_t count) = 0;
+  // A blocking call, as a user would write it, ready to be called many times; empty if the library
+  // has no such operation. The buffers of `job` outlive it.
+  virtual std::function<void()> make_call(const Job& job) = 0;
+};
+
+// Where a driver meets its parent; from the command line --board PATH --meet FOLDER.
+struct MeetingPlace {
+  std::string board = {};  // See tools/bench/board.h.
+  // Has the FIFOs bell.RANK, by which the parent wakes a rank, and idle, by which ranks say that
+  // they sleep. Each rank writes ready.RANK there: its process number and the library's version.
+  std::string folder = {};
+};
+// Throws std::runtime_error if something is missing.
+MeetingPlace meeting_place_of(int argc, char** argv);
+
+// Says that this rank is ready, then measures what the parent asks for until it says "quit" or is
+// gone. Between requests the rank is blocked in reading its bell, so that it takes no time from the
+// system under measurement. Throws what the library throws.
+void drive(Library& library, const MeetingPlace& place);
+
+// The same, and what is wrong on stderr: what main() of a driver returns.
+int drive_or_explain(const std::function<std::unique_ptr<Library>()>& make, int argc, char** argv);
+
+}  // namespace stretto::bench

@@ -1,0 +1,81 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The standard's C bindings only, so that one source serves every MPI.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <algorithm>
+#include <climits>
+#include <stdexcept>
+
+#include "bench/drivers/driver.h"
+
+namespace stretto::bench {
+namespace {
+
+// MPI's default is to end the job with a message on any error, so no call's status is looked at.
+class MpiLibrary final : public Library {
+ public:
+  MpiLibrary() {
+    MPI_Init(nullptr, nullptr);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  }
+  ~MpiLibrary() override { MPI_Finalize(); }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string version() const override {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+    int length = 0;
+    MPI_Get_library_version(text, &length);
+    std::string line(text);
+    std::replace(line.begin(), line.end(), '\t', ' ');
+    return line.substr(0, line.find('\n'));
+  }
+  // MPI_Alloc_mem promises nothing that collectives use in any of these libraries.
+  std::shared_ptr<float> allocate_registered(std::size_t) override { return nullptr; }
+
+  std::function<void()> make_call(const Job& job) override {
+    if (job.count > INT_MAX) throw std::runtime_error("more elements than MPI counts");
+    const int count = static_cast<int>(job.count);
+    const int share = static_cast<int>(job.share);
+    float* const output = job.output;
+    const void* const input = job.input == job.output ? MPI_IN_PLACE : job.input;
+    if (job.operation == "all_reduce") {
+      return [=] { MPI_Allreduce(input, output, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); };
+    }
+    if (job.operation == "reduce_scatter") {
+      return [=] {
+        MPI_Reduce_scatter_block(input, output, share, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+      };
+    }
+    if (job.operation == "all_gather") {
+      return
+          [=] { MPI_Allgather(input, share, MPI_FLOAT, output, share, MPI_FLOAT, MPI_COMM_WORLD); };
+    }
+    if (job.operation == "all_to_all") {
+      return
+          [=] { MPI_Alltoall(input, share, MPI_FLOAT, output, share, MPI_FLOAT, MPI_COMM_WORLD); };
+    }
+    if (job.operation == "broadcast") {
+      return [=] { MPI_Bcast(output, count, MPI_FLOAT, 0, MPI_COMM_WORLD); };
+    }
+    if (job.operation == "barrier") return [] { MPI_Barrier(MPI_COMM_WORLD); };
+    return {};
+  }
+
+ private:
+  int rank_ = 0;
+  int size_ = 0;
+};
+
+}  // namespace
+}  // namespace stretto::bench
+
+int main(int argc, char** argv) {
+  return stretto::bench::drive_or_explain(
+      [] { return std::make_unique<stretto::bench::MpiLibrary>(); }, argc, argv);
+}

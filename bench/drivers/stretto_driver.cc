@@ -1,0 +1,65 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <span>
+
+#include "bench/drivers/driver.h"
+#include "stretto/stretto.h"
+
+// stretto, as its users see it.
+namespace stretto::bench {
+namespace {
+
+class StrettoLibrary final : public Library {
+ public:
+  int rank() const override { return communicator_->rank().value(); }
+  int size() const override { return communicator_->size(); }
+  std::string version() const override { return "stretto"; }
+
+  std::shared_ptr<float> allocate_registered(std::size_t count) override {
+    const auto buffer = std::make_shared<Buffer<float>>(communicator_->allocate<float>(count));
+    return {buffer, buffer->data()};
+  }
+
+  std::function<void()> make_call(const Job& job) override {
+    Communicator& comm = *communicator_;
+    const std::span whole(job.output, job.count);
+    const std::span input(job.input, job.count);
+    const std::span input_share(job.input, job.share);
+    const std::span output_share(job.output, job.share);
+    const bool in_place = job.input == job.output;
+    if (job.operation == "all_reduce" && in_place) {
+      return [&comm, whole, options = AllReduceOptions{.algorithm = job.algorithm}] {
+        comm.all_reduce(whole, options).wait();
+      };
+    }
+    if (job.operation == "all_reduce") {
+      return [&comm, input, whole, options = AllReduceOptions{.algorithm = job.algorithm}] {
+        comm.all_reduce(input, whole, options).wait();
+      };
+    }
+    if (job.operation == "reduce_scatter") {
+      return [&comm, input, output_share] { comm.reduce_scatter(input, output_share).wait(); };
+    }
+    if (job.operation == "all_gather") {
+      return [&comm, input_share, whole] { comm.all_gather(input_share, whole).wait(); };
+    }
+    if (job.operation == "all_to_all") {
+      return [&comm, input, whole] { comm.all_to_all(input, whole).wait(); };
+    }
+    if (job.operation == "broadcast") return [&comm, whole] { comm.broadcast(whole).wait(); };
+    if (job.operation == "barrier") return [&comm] { comm.barrier().wait(); };
+    return {};
+  }
+
+ private:
+  std::unique_ptr<Communicator> communicator_ = join();
+};
+
+}  // namespace
+}  // namespace stretto::bench
+
+int main(int argc, char** argv) {
+  return stretto::bench::drive_or_explain(
+      [] { return std::make_unique<stretto::bench::StrettoLibrary>(); }, argc, argv);
+}

@@ -1,0 +1,225 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""From lines of measurements to figures: medians over repeats, within one regime, and ratios."""
+
+import collections
+import dataclasses
+import statistics
+
+REGIMES = ["near", "far", "oversubscribed", "unknown", "mixed"]
+KINDS = ["registered", "private", "huge"]
+KIB, MIB = 1024, 1024 * 1024
+
+
+def size_text(size):
+    for unit, name in ((1024 * MIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def ratio_text(value):
+    return f"{value:.0f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.1g}"
+
+
+@dataclasses.dataclass
+class Cell:
+    """One way to run one operation in one system: its lines of one regime."""
+
+    system: str
+    family: str
+    buffers: str
+    in_place: bool
+    algorithm: str = ""
+    p50s: dict = dataclasses.field(default_factory=dict)  # By repeat.
+    p99s: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def p50_us(self):
+        return statistics.median(self.p50s.values())
+
+    @property
+    def p99_us(self):
+        return statistics.median(self.p99s.values())
+
+    @property
+    def spread(self):
+        return min(self.p50s.values()), max(self.p50s.values())
+
+    @property
+    def jitter(self):
+        return self.p99_us / self.p50_us if self.p50_us > 0 else 0.0
+
+    def way(self):
+        """How it was run, as words; empty where there is but one way."""
+        words = {"past_cache": ["past the cache"], "plain": ["memcpy"]}.get(self.algorithm, [])
+        if self.buffers == "huge":
+            words.append("huge pages")
+        return ", ".join(words + (["in place"] if self.in_place else []))
+
+
+@dataclasses.dataclass
+class Ratio:
+    """How many times longer the other takes: above 1, stretto is faster."""
+
+    value: float  # The median over the repeats that both have in this regime.
+    low: float
+    high: float
+    against: Cell
+
+    def text(self):
+        return ratio_text(self.value)
+
+    def spread_text(self):
+        return f"{ratio_text(self.low)}-{ratio_text(self.high)}"
+
+
+@dataclasses.dataclass
+class Row:
+    """All that is known of one operation at one size in one regime."""
+
+    operation: str
+    ranks: int
+    bytes: int
+    regime: str
+    cells: list
+
+    def best(self, family="", system="", buffers=""):
+        """The fastest cell of those that fit; None if there is none."""
+        fitting = [cell for cell in self.cells
+                   if family in ("", cell.family) and system in ("", cell.system)
+                   and buffers in ("", cell.buffers)]
+        return min(fitting, key=lambda cell: cell.p50_us, default=None)
+
+    def ours(self, kind):
+        return self.best(system="stretto", buffers=kind)
+
+    def ratio(self, kind, family):
+        """The best of a family over stretto on buffers of a kind."""
+        ours, theirs = self.ours(kind), self.best(family=family)
+        if ours is None or theirs is None or ours.p50_us <= 0:
+            return None
+        both = set(ours.p50s) & set(theirs.p50s)
+        each = [theirs.p50s[repeat] / ours.p50s[repeat] for repeat in both]
+        # No repeat found both in this regime: then only their medians can be compared.
+        each = each or [theirs.p50_us / ours.p50_us]
+        return Ratio(statistics.median(each), min(each), max(each), theirs)
+
+    def kinds(self):
+        """The kinds of buffers that stretto was measured on."""
+        return [kind for kind in KINDS if self.ours(kind) is not None]
+
+
+def _cells(lines):
+    cells = {}
+    for line in lines:
+        key = (line["system"], line["buffers"], line["in_place"], line["algorithm"])
+        cell = cells.setdefault(key, Cell(line["system"], line["family"], *key[1:]))
+        cell.p50s[line["repeat"]] = line["p50_us"]
+        cell.p99s[line["repeat"]] = line["p99_us"]
+    return list(cells.values())
+
+
+def rows_of(lines):
+    """A Row for each operation, size and regime that has figures. "mixed" lines compare to nothing.
+
+    An operation's sizes keep the order in which they were measured. Of two regimes, the one with
+    more lines comes first.
+    """
+    groups = collections.OrderedDict()
+    for line in lines:
+        if "error" in line or "p50_us" not in line or line["regime"] == "mixed":
+            continue
+        groups.setdefault((line["operation"], line["ranks"], line["bytes"]), []).append(line)
+    rows = []
+    for (operation, ranks, size), members in groups.items():
+        by_regime = collections.defaultdict(list)
+        for line in members:
+            by_regime[line["regime"]].append(line)
+        order = sorted(by_regime, key=lambda name: (-len(by_regime[name]), REGIMES.index(name)))
+        for regime in order:
+            rows.append(Row(operation, ranks, size, regime, _cells(by_regime[regime])))
+    return rows
+
+
+def main_rows(rows):
+    """Of each operation and size the row of the regime that has most."""
+    chosen = {}
+    for row in rows:
+        chosen.setdefault((row.operation, row.bytes), row)
+    return list(chosen.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """What is aimed at in a range of sizes: a ratio at least, and the aim."""
+
+    first: int
+    last: int
+    least: float
+    aim: float
+
+
+ALL_SIZES = (0, 1 << 62)
+GOALS_MPI_REGISTERED = [Goal(8, 8, 1.3, 2.5), Goal(4 * KIB, 4 * KIB, 1.7, 3),
+                        Goal(32 * KIB, MIB, 3, 5.5), Goal(4 * MIB, 16 * MIB, 3, 5),
+                        Goal(64 * MIB, 256 * MIB, 2, 3)]
+GOALS_MPI_PRIVATE = [Goal(4 * KIB, 4 * KIB, 1, 1.3), Goal(64 * KIB, MIB, 1, 1.3),
+                     Goal(4 * MIB, ALL_SIZES[1], 1.3, 2)]
+GOALS_MPI_OVERSUBSCRIBED = [Goal(0, 8, 1, 1.2), Goal(9, 256 * KIB - 1, 1, 1),
+                            Goal(256 * KIB, ALL_SIZES[1], 1, 3)]
+GOALS_GLOO = [Goal(8, 8, 100, 500), Goal(32 * KIB, MIB, 10, 30)]
+
+
+def goals(operation, regime, kind, family):
+    """What is aimed at; a list, empty if nothing is. Where two ranks are far, nothing is."""
+    if regime == "oversubscribed":
+        return GOALS_MPI_OVERSUBSCRIBED if family == "mpi" else []
+    if regime != "near" or family not in ("mpi", "gloo"):
+        return []
+    if family == "gloo":
+        is_meant = operation == "all_reduce" and kind == "registered"
+        return GOALS_GLOO if is_meant else []
+    if operation != "all_reduce":
+        return [Goal(*ALL_SIZES, 1, 2)]
+    return GOALS_MPI_REGISTERED if kind == "registered" else GOALS_MPI_PRIVATE
+
+
+def goal_at(row, kind, family):
+    """The Goal for a row, or None."""
+    for goal in goals(row.operation, row.regime, kind, family):
+        if goal.first <= row.bytes <= goal.last:
+            return goal
+    return None
+
+
+def bound_share(row, kind):
+    """The time of p copies at once over that of stretto's all-reduce; None if not known."""
+    ours, copies = row.ours(kind), row.best(family="bound")
+    if ours is None or copies is None or ours.p50_us <= 0:
+        return None
+    return copies.p50_us / ours.p50_us
+
+
+def record(rows, run):
+    """What bench/baselines.jsonl keeps of a run."""
+    result = {"ranks": run["ranks"], "repeats": run["repeats"],
+              "versions": {entry["name"]: entry["version"] for entry in run["systems"]},
+              "rows": []}
+    for row in rows:
+        entry = {"operation": row.operation, "bytes": row.bytes, "regime": row.regime}
+        best = {}
+        for cell in row.cells:
+            kept = best.get((cell.system, cell.buffers))
+            if kept is None or cell.p50_us < kept.p50_us:
+                best[(cell.system, cell.buffers)] = cell
+        entry["p50_us"] = {f"{system} {buffers}": round(cell.p50_us, 3)
+                           for (system, buffers), cell in best.items()}
+        for kind in row.kinds():
+            for family in ("mpi", "gloo"):
+                if ratio := row.ratio(kind, family):
+                    entry[f"{kind}_to_{family}"] = [round(number, 3) for number in
+                                                    (ratio.value, ratio.low, ratio.high)]
+        result["rows"].append(entry)
+    return result

@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tests of bench/peers.py. What needs the drivers is skipped where they are not built."""
+
+import html.parser
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import xml.etree.ElementTree
+
+import conversation
+import figures
+import peers
+import peers_page
+import peers_table
+import systems
+
+HERE = pathlib.Path(__file__).resolve().parent
+RUN = {"machine": {"cpu": "a <b> cpu", "cores": 2, "l3": "32M", "memory_gib": 24, "kernel": "6.1",
+                   "huge_pages": "madvise"}, "commit": "abc", "date": "2026-01-02", "command": "x",
+       "ranks": 2, "repeats": 3, "missing": {"mpich": "could not be installed"},
+       "systems": [{"name": name, "title": name, "version": "1", "settings": "as it is",
+                    "notes": []} for name in ("stretto", "intelmpi", "mpich", "gloo", "copy")]}
+FAMILIES = {"stretto": "stretto", "gloo": "gloo", "copy": "bound"}
+
+
+def line(system, p50, repeat=0, regime="near", size=8, buffers="private", in_place=True, **more):
+    return {"operation": "all_reduce", "ranks": 2, "bytes": size, "dtype": "f32",
+            "buffers": buffers, "in_place": in_place, "algorithm": "", "system": system,
+            "family": FAMILIES.get(system, "mpi"), "repeat": repeat, "regime": regime,
+            "p50_us": p50, "p99_us": 2 * p50, "max_us": 3 * p50} | more
+
+
+def some_lines():
+    lines = []
+    for size in (8, 4096, 1 << 20):
+        for repeat in range(3):
+            ours = (1 + repeat / 10) * size ** 0.5
+            lines += [line("stretto", ours, repeat, size=size, buffers="registered"),
+                      line("stretto", 2 * ours, repeat, size=size),
+                      line("intelmpi", 3 * ours, repeat, size=size),
+                      line("mpich", 4 * ours, repeat, size=size, in_place=False),
+                      line("gloo", 400 * ours, repeat, size=size),
+                      line("copy", 0.8 * ours, repeat, size=size)]
+    return lines
+
+
+class FiguresTest(unittest.TestCase):
+    def row(self, lines):
+        rows = figures.rows_of(lines)
+        self.assertEqual(len(rows), 1)
+        return rows[0]
+
+    def test_ratio_is_the_median_over_repeats_with_its_spread(self):
+        row = self.row([line("stretto", 1, 0, buffers="registered"),
+                        line("stretto", 2, 1, buffers="registered"),
+                        line("stretto", 4, 2, buffers="registered"),
+                        line("mpich", 6, 0), line("mpich", 6, 1), line("mpich", 6, 2)])
+        ratio = row.ratio("registered", "mpi")
+        self.assertEqual((ratio.value, ratio.low, ratio.high), (3, 1.5, 6))
+        self.assertIsNone(row.ratio("registered", "gloo"))
+        self.assertIsNone(row.ratio("private", "mpi"))
+
+    def test_the_best_of_all_ways_to_run_a_peer_counts(self):
+        row = self.row([line("stretto", 2), line("mpich", 9), line("mpich", 5, in_place=False),
+                        line("mpich", 4, buffers="huge"), line("intelmpi", 8)])
+        self.assertEqual(row.best(family="mpi").p50_us, 4)
+        self.assertEqual(row.best(family="mpi").way(), "huge pages, in place")
+        self.assertEqual(row.ratio("private", "mpi").value, 2)
+
+    def test_only_lines_of_one_regime_are_compared(self):
+        lines = [line("stretto", 1, 0), line("stretto", 10, 1, "far"),
+                 line("mpich", 2, 0), line("mpich", 100, 1, "far"), line("mpich", 100, 2, "far"),
+                 line("mpich", 0.01, 0, "mixed"), line("mpich", 0.01, 1, "mixed")]
+        rows = {row.regime: row for row in figures.rows_of(lines)}
+        self.assertEqual(set(rows), {"near", "far"})
+        self.assertEqual(rows["near"].ratio("private", "mpi").value, 2)
+        self.assertEqual(rows["far"].ratio("private", "mpi").value, 10)
+        self.assertEqual(figures.main_rows(figures.rows_of(lines))[0].regime, "far")
+
+    def test_failed_lines_are_no_figures(self):
+        failed = line("mpich", 1) | {"error": "no answer within 30 s"}
+        row = self.row([line("stretto", 1), failed])
+        self.assertIsNone(row.best(family="mpi"))
+
+    def test_goals(self):
+        row = self.row([line("stretto", 1, buffers="registered")])
+        self.assertEqual(figures.goal_at(row, "registered", "mpi").least, 1.3)
+        self.assertIsNone(figures.goal_at(row, "private", "mpi"))
+        self.assertEqual(figures.goal_at(row, "registered", "gloo").aim, 500)
+
+    def test_bound(self):
+        row = self.row([line("stretto", 10), line("copy", 8)])
+        self.assertAlmostEqual(figures.bound_share(row, "private"), 0.8)
+
+    def test_record_keeps_the_ratios(self):
+        result = figures.record(figures.rows_of(some_lines()), RUN)
+        self.assertEqual(result["rows"][0]["registered_to_mpi"], [3, 3, 3])
+        self.assertAlmostEqual(result["rows"][0]["private_to_mpi"][0], 1.5)
+        json.dumps(result)
+
+    def test_regimes(self):
+        self.assertEqual(conversation.regime_of(50, 60, False), "near")
+        self.assertEqual(conversation.regime_of(200, 190, False), "far")
+        self.assertEqual(conversation.regime_of(50, 190, False), "mixed")
+        self.assertEqual(conversation.regime_of(0, 0, False), "unknown")
+        self.assertEqual(conversation.regime_of(50, 60, True), "oversubscribed")
+
+
+class PlanTest(unittest.TestCase):
+    def test_sizes(self):
+        self.assertEqual(peers.sizes_of("8,4K,2MiB,1g"), [8, 4096, 2 << 20, 1 << 30])
+        self.assertEqual(peers.real_size("all_gather", 8, 4), 16)
+        self.assertEqual(peers.real_size("all_gather", 4096, 3), 4092)
+        self.assertEqual(peers.real_size("all_reduce", 8, 4), 8)
+
+    def test_each_row_once(self):
+        arguments = peers.parse_arguments(["--operations", "barrier,all_gather", "--bytes", "4,8"])
+        self.assertEqual(peers.plan_of(arguments), [("barrier", 0), ("all_gather", 8)])
+
+    def test_variants(self):
+        every = systems.all_systems()
+        wanted = ["registered", "private", "huge"]
+        self.assertEqual({(variant.buffers, variant.in_place)
+                          for variant in every["mpich"].variants("all_reduce", 1 << 20, wanted)},
+                         {("private", True), ("private", False), ("huge", True), ("huge", False)})
+        self.assertEqual({variant.buffers
+                          for variant in every["stretto"].variants("broadcast", 8, wanted)},
+                         {"registered", "private"})
+        self.assertTrue(all(variant.in_place
+                            for variant in every["gloo"].variants("all_reduce", 8, wanted)))
+        self.assertEqual(every["copy"].variants("broadcast", 1 << 20, wanted), [])
+
+    def test_what_cannot_become_the_best_is_not_repeated(self):
+        place = systems.Place(2, 2, HERE, pathlib.Path(tempfile.mkdtemp()))
+        every = systems.all_systems()
+        contest = peers.Contest(peers.parse_arguments(["--peers", str(place.peers)]), [], place)
+        contest.lines = [line("mpich", 40_000, size=64), line("intelmpi", 10_000, size=64)]
+        variant = systems.Variant("all_reduce", 64, "private", True)
+        self.assertTrue(contest.hopeless(every["mpich"], variant))
+        self.assertFalse(contest.hopeless(every["intelmpi"], variant))
+        contest.lines[0]["regime"] = "far"
+        self.assertFalse(contest.hopeless(every["mpich"], variant))
+
+
+class Checker(html.parser.HTMLParser):
+    """Opening and closing tags must match."""
+
+    VOID = {"meta", "link", "br", "hr", "img"}
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+        self.problems = []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.problems += [value for name, value in attributes if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.problems.append(f"</{tag}>")
+
+
+class ReportTest(unittest.TestCase):
+    def test_table(self):
+        text = peers_table.text(RUN, figures.rows_of(some_lines()))
+        self.assertRegex(text, r"4 KiB +near +70\.4 .*\*")
+        self.assertIn("3.00 (3.00-3.00)+", text)
+        self.assertRegex(text, r"bound/reg")
+        self.assertEqual(peers_table.time_text(0.12345), "0.12")
+        self.assertEqual(peers_table.time_text(12345), "12345")
+
+    def test_page_is_whole_and_needs_nothing_else(self):
+        lines = some_lines() + [line("mpich", 1, size=8) | {"error": "wrong: <no>"}]
+        page = peers_page.page(RUN, figures.rows_of(lines), lines)
+        checker = Checker()
+        checker.feed(page)
+        self.assertEqual(checker.problems, [])
+        self.assertEqual(checker.open, [])
+        self.assertIn("a &lt;b&gt; cpu", page)
+        self.assertIn("could not be installed", page)
+        self.assertIn("1 of 55 lines have failed", page)
+        plots = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+        self.assertEqual(len(plots), 3)
+        for plot in plots:
+            xml.etree.ElementTree.fromstring(plot)
+            self.assertNotIn("nan", plot)
+
+    def test_page_of_nothing_but_barriers(self):
+        lines = [line("stretto", 1, size=0) | {"operation": "barrier"}]
+        page = peers_page.page(RUN, figures.rows_of(lines), lines)
+        self.assertIn("<h2>barrier</h2>", page)
+
+
+READY = ("import os, sys, time\nmeet = sys.argv[sys.argv.index('--meet') + 1]\n"
+         "open(f'{meet}/ready.{sys.argv[-1]}', 'w').write(f'{os.getpid()} fake 1')\n")
+
+
+class FakeSystem(systems.Mpi):
+    """Ranks that are ready, and then do what `body` says; below a shell, as below a launcher."""
+
+    def __init__(self, body, first=""):
+        super().__init__("fake", "fake", "", "")
+        self.script = first + READY + body
+
+    def start(self, place):
+        command = " ".join(f"\"$@\" {rank} &" for rank in range(place.ranks)) + " wait"
+        return [systems.Started(["sh", "-c", command, "sh", sys.executable, "-c",
+                                 self.script, *place.driver_arguments()])]
+
+
+class ConversationTest(unittest.TestCase):
+    def talk(self, body, first=""):
+        folder = pathlib.Path(tempfile.mkdtemp())
+        place = systems.Place(2, 2, folder, folder)
+        return conversation.Conversation(FakeSystem(body, first), place, folder / "log")
+
+    def assert_gone(self, talk):
+        for pid in talk.rank_pids + [process.pid for process in talk.processes]:
+            self.assertFalse(os.path.exists(f"/proc/{pid}"), pid)
+        self.assertFalse(talk.meet.exists())
+
+    def fail_and_close(self, talk, pattern, timeout=0.3):
+        with self.assertRaisesRegex(conversation.SystemFailed, pattern):
+            talk.ask(systems.Variant("barrier", 0), 0.1, timeout)
+        talk.close(in_order=False)
+        self.assert_gone(talk)
+
+    def test_a_system_that_hangs_is_ended(self):
+        conversation.adopt_orphans()
+        deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)\n"
+        talk = self.talk(deaf)
+        self.assertEqual(talk.version, "fake 1")
+        self.fail_and_close(talk, "no answer within")
+
+    def test_a_system_that_dies_says_how(self):
+        talk = self.talk("time.sleep(0.2)\nprint('the reason')\n")
+        self.fail_and_close(talk, "ended with status 0: the reason", timeout=10)
+
+    def test_shared_memory_of_a_killed_rank_is_removed(self):
+        conversation.adopt_orphans()
+        if not os.access("/dev/shm", os.W_OK):
+            self.skipTest("no /dev/shm")
+        name = f"/dev/shm/stretto_bench_test.{os.getpid()}"
+        talk = self.talk(f"file = open({name!r}, 'w')\ntime.sleep(60)\n")
+        deadline = time.monotonic() + 5
+        while not os.path.exists(name) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.fail_and_close(talk, "no answer within")
+        self.assertFalse(os.path.exists(name))
+
+    def test_shared_memory_of_a_rank_that_died_is_removed(self):
+        if not os.access("/dev/shm", os.W_OK):
+            self.skipTest("no /dev/shm")
+        name = f"/dev/shm/stretto_bench_test.{os.getpid()}"
+        # The file is there before the parent reads who is ready, and has its last use behind it.
+        first = f"file = open({name!r}, 'w')\n"
+        talk = self.talk("time.sleep(0.3)\nos._exit(3)\n", first)
+        self.fail_and_close(talk, "ended with", timeout=10)
+        self.assertFalse(os.path.exists(name))
+
+
+class DriverTest(unittest.TestCase):
+    def test_stretto_and_copies_from_beginning_to_end(self):
+        build = pathlib.Path(os.environ.get("STRETTO_BUILD_DIR", HERE.parent / "build/release"))
+        if not (build / "bin/stretto_driver").exists():
+            self.skipTest("the drivers are not built")
+        folder = pathlib.Path(tempfile.mkdtemp())
+        run = subprocess.run(
+            [sys.executable, HERE / "peers.py", "--build", build, "--peers", folder, "--systems",
+             "stretto,copy", "--operations", "all_reduce,barrier", "--bytes", "8,4096",
+             "--repeats", "1", "--seconds", "0.01", "--json", folder / "lines",
+             "--html", folder / "page.html"], capture_output=True, text=True)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        lines = [json.loads(text) for text in (folder / "lines").read_text().splitlines()]
+        self.assertEqual([entry for entry in lines if "error" in entry], [])
+        # 2 kinds of buffers in and out of place for 2 sizes, 2 ways to copy 4 KiB, a barrier.
+        self.assertEqual(len(lines), 2 * 2 * 2 + 2 + 1)
+        for entry in lines:
+            for key in ("operation", "ranks", "bytes", "dtype", "buffers", "system", "version",
+                        "p50_us", "p99_us", "regime", "repeat", "in_place", "settings"):
+                self.assertIn(key, entry)
+            self.assertGreater(entry["p50_us"], 0)
+        self.assertIn("<svg", (folder / "page.html").read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,302 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The systems that bench/peers.py compares: how each is started, and what is asked of it.
+
+scripts/bench_peers.sh installs and compiles them in build/peers, and leaves a sentence in
+build/peers/NAME/missing where it could not.
+"""
+
+import dataclasses
+import os
+import pathlib
+import sys
+
+OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"]
+ELEMENT_BYTES = 4
+# Huge pages cannot make a difference to smaller buffers.
+HUGE_FROM_BYTES = 1 << 20
+# The time of a smaller copy is that of calling it.
+SMALLEST_COPY_BYTES = 1024
+# A system is started without variables that would change what its launcher or library does.
+FOREIGN_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "I_MPI_", "MPIR_", "MPICH_", "FI_", "UCX_",
+                    "STRETTO_", "GLOO_", "TORCH_", "OMP_", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+                    "MASTER_", "LD_LIBRARY_PATH", "TMPDIR")
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One line that a system is asked to measure."""
+
+    operation: str
+    bytes: int
+    buffers: str = "private"
+    in_place: bool = False
+    algorithm: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a system is started, and for how many ranks."""
+
+    ranks: int
+    cores: int
+    build: pathlib.Path  # Of stretto: bin/ has its driver.
+    peers: pathlib.Path
+    board: str = ""
+    meet: pathlib.Path = pathlib.Path()
+
+    @property
+    def oversubscribed(self):
+        return self.ranks > self.cores
+
+    def driver_arguments(self):
+        return ["--board", self.board, "--meet", str(self.meet)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """What to execute; with what besides the environment of every system."""
+
+    command: list
+    environment: dict = dataclasses.field(default_factory=dict)
+
+
+def clean_environment(meet):
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith(FOREIGN_PREFIXES)}
+    return kept | {"TMPDIR": str(meet)}
+
+
+class System:
+    """A library with settings. Subclasses say how its ranks come to life."""
+
+    family = ""  # "stretto", "mpi", "oneccl", "gloo" or "bound".
+    # Whether it has threads that wake up again and again without anything to do. Its ranks are
+    # stopped while others are measured.
+    is_restless = False
+
+    def __init__(self, name, title):
+        self.name = name
+        self.title = title
+
+    def missing(self, place):
+        """Why it cannot run here, as a sentence; empty if it can."""
+        raise NotImplementedError
+
+    def settings(self, place):
+        raise NotImplementedError
+
+    def start(self, place):
+        """A list of Started; together they have place.ranks ranks."""
+        raise NotImplementedError
+
+    def buffers(self, wanted, size):
+        """The kinds of buffers to measure it on, where `wanted` are asked for.
+
+        Whoever has no registered memory competes with it on its own best.
+        """
+        kinds = ["private"]
+        if size >= HUGE_FROM_BYTES and wanted != ["private"]:
+            kinds.append("huge")
+        return kinds
+
+    def variants(self, operation, size, wanted):
+        if operation == "barrier":
+            return [Variant(operation, 0)]
+        places = {"all_reduce": [True, False], "broadcast": [True]}.get(operation, [False])
+        return [Variant(operation, size, kind, in_place)
+                for kind in self.buffers(wanted, size) for in_place in places]
+
+
+def missing_file(path, name):
+    if path.exists():
+        return ""
+    note = path.parent / "missing"
+    return note.read_text().strip() if note.exists() else f"{name} is not there: {path}"
+
+
+class Stretto(System):
+    family = "stretto"
+
+    def __init__(self, name="stretto", transport=""):
+        super().__init__(name, name)
+        self.transport = transport
+
+    def driver(self, place):
+        return place.build / "bin" / "stretto_driver"
+
+    def missing(self, place):
+        return missing_file(self.driver(place), "the driver of stretto")
+
+    def settings(self, place):
+        return f"STRETTO_TRANSPORT={self.transport}" if self.transport else "as it is"
+
+    def start(self, place):
+        common = {"STRETTO_SIZE": str(place.ranks),
+                  "STRETTO_RENDEZVOUS": f"file://{place.meet}/rendezvous"}
+        if self.transport:
+            common["STRETTO_TRANSPORT"] = self.transport
+        return [Started([str(self.driver(place)), *place.driver_arguments()],
+                        common | {"STRETTO_RANK": str(rank)}) for rank in range(place.ranks)]
+
+    def buffers(self, wanted, size):
+        return [kind for kind in wanted if kind != "huge" or size >= HUGE_FROM_BYTES]
+
+
+class Copies(System):
+    """Not a library: the time of as many copies at once as there are ranks."""
+
+    family = "bound"
+
+    def __init__(self):
+        super().__init__("copy", "p copies at once")
+
+    def driver(self, place):
+        return place.build / "bin" / "copy_driver"
+
+    def missing(self, place):
+        return missing_file(self.driver(place), "the driver of the copy bound")
+
+    def settings(self, place):
+        return "the better of memcpy and non-temporal stores"
+
+    def start(self, place):
+        return [Started([str(self.driver(place)), *place.driver_arguments(), "--rank", str(rank),
+                         "--ranks", str(place.ranks)]) for rank in range(place.ranks)]
+
+    def variants(self, operation, size, wanted):
+        if operation != "all_reduce" or size < SMALLEST_COPY_BYTES:
+            return []
+        return [Variant("copy", size, kind, False, algorithm)
+                for kind in self.buffers(wanted, size) for algorithm in ("plain", "past_cache")]
+
+
+class Mpi(System):
+    family = "mpi"
+
+    def __init__(self, name, title, folder, launcher, options=(), environment=None,
+                 oversubscribed_options=(), oversubscribed_environment=None):
+        super().__init__(name, title)
+        self.folder = folder
+        self.launcher = launcher  # Relative to the folder, or the name of a program of the system.
+        self.options = list(options)
+        self.environment = environment or {}
+        self.oversubscribed_options = list(oversubscribed_options)
+        self.oversubscribed_environment = oversubscribed_environment or {}
+
+    def driver(self, place):
+        return place.peers / self.folder / "mpi_driver"
+
+    def missing(self, place):
+        return missing_file(self.driver(place), f"the driver of {self.title}")
+
+    def all_options(self, place):
+        return self.options + (self.oversubscribed_options if place.oversubscribed else [])
+
+    def all_environment(self, place):
+        more = self.oversubscribed_environment if place.oversubscribed else {}
+        return self.environment | more
+
+    def settings(self, place):
+        words = [f"{name}={value}" for name, value in self.all_environment(place).items()
+                 if "FOLDER" not in value]
+        return " ".join(words + self.all_options(place)) or "as it is"
+
+    def start(self, place):
+        folder = place.peers / self.folder
+        launcher = folder / self.launcher
+        program = str(launcher) if "/" in self.launcher else self.launcher
+        environment = {name: value.replace("FOLDER", str(folder))
+                       for name, value in self.all_environment(place).items()}
+        return [Started([program, "-n", str(place.ranks), *self.all_options(place),
+                         str(self.driver(place)), *place.driver_arguments()],
+                        environment | self.permissions())]
+
+    def permissions(self):
+        """Open MPI asks root twice; the others have never heard of these."""
+        return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+class OneCcl(Mpi):
+    """Comes with an Intel MPI of its own, whose launcher and transport it uses."""
+
+    family = "oneccl"
+
+    def __init__(self):
+        super().__init__("oneccl", "oneCCL", "oneccl", "bin/mpiexec.hydra", environment={
+            "I_MPI_ROOT": "FOLDER", "I_MPI_PIN": "0", "LD_LIBRARY_PATH": "FOLDER/lib",
+            "CCL_ROOT": "FOLDER", "CCL_ATL_TRANSPORT": "mpi", "CCL_WORKER_OFFLOAD": "0",
+            "CCL_LOG_LEVEL": "error"},
+            oversubscribed_environment={"I_MPI_THREAD_YIELD": "2"})
+
+    def driver(self, place):
+        return place.peers / self.folder / "oneccl_driver"
+
+    def start(self, place):
+        return [dataclasses.replace(started, command=[*started.command, "--ranks",
+                                                      str(place.ranks)])
+                for started in super().start(place)]
+
+
+class Gloo(System):
+    family = "gloo"
+    is_restless = True
+
+    def __init__(self):
+        super().__init__("gloo", "Gloo in PyTorch")
+
+    def bridge(self, place):
+        return place.peers / "gloo" / "libstretto_bench_bridge.so"
+
+    def python(self, place):
+        """The interpreter that has torch, as the set-up has found it."""
+        note = place.peers / "gloo" / "python"
+        return note.read_text().strip() if note.exists() else sys.executable
+
+    def missing(self, place):
+        return missing_file(self.bridge(place), "the driver of Gloo")
+
+    def settings(self, place):
+        return "the group's Gloo backend called directly, 1 thread"
+
+    def start(self, place):
+        script = pathlib.Path(__file__).resolve().parent / "drivers" / "gloo_driver.py"
+        return [Started([self.python(place), str(script), "--bridge", str(self.bridge(place)),
+                         *place.driver_arguments(), "--rank", str(rank), "--ranks",
+                         str(place.ranks)], {"OMP_NUM_THREADS": "1"})
+                for rank in range(place.ranks)]
+
+    def variants(self, operation, size, wanted):
+        """Gloo's all-reduce in PyTorch is in place only."""
+        return [variant for variant in super().variants(operation, size, wanted)
+                if operation != "all_reduce" or variant.in_place]
+
+
+def _open_mpi(name, title, folder, launcher, transport, options):
+    return Mpi(name, title, folder, launcher,
+               ["--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", f"{transport},self",
+                *options], oversubscribed_options=["--oversubscribe"])
+
+
+def all_systems():
+    """Every system by its name, in the order of columns."""
+    systems = [
+        Stretto(),
+        _open_mpi("openmpi-cma", "Open MPI 5, single copy", "openmpi", "bin/mpirun", "sm", []),
+        _open_mpi("openmpi-nocma", "Open MPI 5, two copies", "openmpi", "bin/mpirun", "sm",
+                  ["--mca", "smsc", "^cma,xpmem"]),
+        _open_mpi("openmpi4-cma", "Open MPI 4, single copy", "openmpi4", "mpirun.openmpi",
+                  "vader", []),
+        _open_mpi("openmpi4-nocma", "Open MPI 4, two copies", "openmpi4", "mpirun.openmpi",
+                  "vader", ["--mca", "btl_vader_single_copy_mechanism", "none"]),
+        Mpi("mpich", "MPICH 5", "mpich", "bin/mpiexec"),
+        Mpi("intelmpi", "Intel MPI", "intelmpi", "bin/mpiexec.hydra",
+            environment={"I_MPI_ROOT": "FOLDER", "I_MPI_PIN": "0"},
+            oversubscribed_environment={"I_MPI_THREAD_YIELD": "2"}),
+        OneCcl(),
+        Gloo(),
+        Stretto("stretto-tcp", "tcp"),
+        Copies(),
+    ]
+    return {system.name: system for system in systems}

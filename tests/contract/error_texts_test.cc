@@ -1,0 +1,298 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What a program is told that hands in something wrong, word for word where it matters: who, what,
+// which entry, and what would be right. Nothing has been sent then, so the group goes on.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <complex>
+#include <functional>
+#include <limits>
+#include <string>
+#include <thread>
+
+#include "stretto/communicator/blobs.h"
+#include "tests/contract/rank_communicators.h"
+
+namespace stretto::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+template <class Failure>
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Failure& failure) {
+    return failure.what();
+  } catch (const std::exception& other) {
+    return std::string("another failure: ") + other.what();
+  }
+  return "no failure";
+}
+
+void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in: " << text;
+}
+
+// Buffers of the types that the calls want.
+struct Buffers {
+  std::vector<float> f = std::vector<float>(10);
+  std::vector<float> g = std::vector<float>(10);
+  std::vector<int> i = std::vector<int>(10);
+  std::vector<std::complex<float>> c = std::vector<std::complex<float>>(10);
+  std::vector<Float8E4M3> f8 = std::vector<Float8E4M3>(10);
+};
+
+// A call on both of two ranks, and what it throws on rank 1.
+struct Wrong {
+  std::function<void(Communicator&, Buffers&)> call;
+  std::string text;
+};
+
+constexpr std::size_t kHuge = std::numeric_limits<std::size_t>::max() / 20;
+
+std::vector<Wrong> wrong_reductions() {
+  return {
+      {[](auto& c, auto& b) { c.all_reduce(b.c, {.op = ReduceOp::min}).wait(); },
+       "rank 1: all_reduce: min has no meaning for c64; possible are: "},
+      {[](auto& c, auto& b) { c.reduce(b.f, {.op = ReduceOp::bit_and}).wait(); },
+       "rank 1: reduce: bit_and has no meaning for f32; possible are: "},
+      {[](auto& c, auto& b) { c.reduce_scatter(b.f8, as_output(b.f8).slice(5, 5)).wait(); },
+       "rank 1: reduce_scatter: sum has no meaning for f8_e4m3; possible are: none"},
+      {[](auto& c, auto& b) { c.all_reduce(b.i, {.factor = 2}).wait(); },
+       "rank 1: all_reduce: a factor needs a floating point dtype, not i32; possible are: f16, "},
+      {[](auto& c, auto& b) { c.all_reduce(b.i, b.f).wait(); },
+       "rank 1: all_reduce: the input is i32, the output f32"},
+      {[](auto& c, auto& b) { c.all_reduce(b.f, std::span(b.g).first(3)).wait(); },
+       "rank 1: all_reduce: the output has 3 elements; it must have 10"},
+      {[](auto& c, auto& b) {
+         c.all_reduce(std::span(b.f).first(5), std::span(b.f).subspan(2, 5)).wait();
+       },
+       "rank 1: all_reduce: input and output overlap without being in place"},
+      {[](auto& c, auto& b) { c.all_reduce(b.f, {.algorithm = "quick"}).wait(); },
+       "rank 1: there is no algorithm \"quick\" for all_reduce here; there are: ring, direct, "},
+      {[](auto& c, auto& b) {
+         const std::array list = {as_output(b.f), as_output(b.i)};
+         c.all_reduce_coalesced(list, {.factor = 0.5}).wait();
+       },
+       "rank 1: all_reduce_coalesced, entry 1: a factor needs a floating point dtype, not i32"},
+      {[](auto& c, auto& b) {
+         const std::array<ConstView, 2> inputs = {as_input(b.f), as_input(b.i)};
+         const std::array outputs = {as_output(b.g).slice(0, 5), as_output(b.i).slice(0, 4)};
+         c.reduce_scatter_coalesced(inputs, outputs).wait();
+       },
+       "rank 1: reduce_scatter_coalesced, entry 1: the input has 10 elements; it must have 8"},
+  };
+}
+
+std::vector<Wrong> wrong_moves() {
+  return {
+      {[](auto& c, auto& b) { c.broadcast(b.f, {.root = 7}).wait(); },
+       "rank 1: broadcast: root 7 is not one of 2 ranks"},
+      {[](auto& c, auto& b) {
+         c.all_gather(b.f, b.g, {.counts = {kHuge, kHuge}}).wait();
+       },
+       "rank 1: all_gather: the counts are too large to be true"},
+      {[](auto& c, auto& b) {
+         c.all_gather(b.f, b.g, {.counts = {1, 2, 3}}).wait();
+       },
+       "rank 1: all_gather: there are 3 counts for 2 ranks"},
+      {[](auto& c, auto& b) {
+         c.gather(b.f, b.g, {.root = 1, .counts = {5, 5}}).wait();
+       },
+       "rank 1: gather: the input has 10 elements; it must have 5"},
+      {[](auto& c, auto& b) {
+         c.scatter(b.f, std::span(b.g).first(3), {.counts = {5, 5}}).wait();
+       },
+       "rank 1: scatter: the output has 3 elements; it must have 5"},
+      {[](auto& c, auto& b) {
+         c.all_to_all(std::span(b.f).first(5), std::span(b.g).first(5)).wait();
+       },
+       "rank 1: all_to_all: the input has 5 elements, which cannot be divided among 2 ranks"},
+      {[](auto& c, auto& b) {
+         c.all_to_all(b.f, b.g, {.send_counts = {4, 6}}).wait();
+       },
+       "rank 1: all_to_all: either both lists of counts are given, or none"},
+      {[](auto& c, auto& b) {
+         // The own share is 4 on the way out and 6 on the way in, or the other way round.
+         c.all_to_all(b.f, b.g, {.send_counts = {6, 4}, .recv_counts = {4, 6}}).wait();
+       },
+       "rank 1: all_to_all: the share sent to oneself has 4 elements; it must have 6"},
+      {[](auto& c, auto&) { (void)c.template allocate<double>(kHuge * 10); },
+       "rank 1: allocate: too many elements: "},
+      {[](auto& c, auto&) { (void)c.describe_link(5); },
+       "rank 1: describe_link: root 5 is not one of 2 ranks"},
+  };
+}
+
+std::vector<Wrong> wrong_messages() {
+  return {
+      {[](auto& c, auto& b) { c.send(b.f, {.to = c.rank()}).wait(); },
+       "rank 1: send: rank 1 is not one of the other 1 ranks"},
+      {[](auto& c, auto& b) { c.recv(b.f, {.from = 9}).wait(); },
+       "rank 1: recv: rank 9 is not one of the other 1 ranks"},
+      {[](auto& c, auto& b) { c.send(b.f, {.to = 1 - c.rank().value(), .tag = -4}).wait(); },
+       "rank 1: send: tag -4 is negative"},
+      {[](auto& c, auto& b) {
+         const std::array batch = {Transfer::send(b.f, 1 - c.rank().value()),
+                                   Transfer::recv(b.g, 5)};
+         c.batch_send_recv(batch).wait();
+       },
+       "rank 1: batch_send_recv, entry 1: rank 5 is not one of the other 1 ranks"},
+      {[](auto& c, auto&) { (void)c.new_group({}); },
+       "rank 1: new_group: the list of ranks is empty"},
+      {[](auto& c, auto&) {
+         (void)c.new_group({0, 9});
+       },
+       "rank 1: new_group: rank 9 is not one of 2 ranks"},
+      {[](auto& c, auto&) {
+         (void)c.new_group({0, 0});
+       },
+       "rank 1: new_group: rank 0 is listed twice"},
+      {[](auto& c, auto&) { (void)gather_blobs(c, {}, 3); },
+       "rank 1: gather_blobs: root 3 is not one of 2 ranks"},
+      {[](auto& c, auto&) { (void)all_gather_blobs(c, Blob(8), {.limit_bytes = 7}); },
+       "rank 1: all_gather_blobs: the blob of rank 0 has 8 bytes; the limit is 7"},
+  };
+}
+
+class WrongArguments : public OnBoth {
+ protected:
+  static void expect_told(const std::vector<Wrong>& table) {
+    auto ranks = make(2);
+    on_all(ranks, [&](Communicator& comm) {
+      Buffers buffers;
+      for (const Wrong& wrong : table) {
+        const std::string text = error_of<InvalidArgument>([&] { wrong.call(comm, buffers); });
+        if (comm.rank() == 1) expect_contains(text, wrong.text);
+      }
+      comm.barrier().wait();
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, WrongArguments, ::testing::Bool(), OnBoth::name);
+
+TEST_P(WrongArguments, OfReductions) { expect_told(wrong_reductions()); }
+TEST_P(WrongArguments, OfMoves) { expect_told(wrong_moves()); }
+TEST_P(WrongArguments, OfMessagesGroupsAndBlobs) { expect_told(wrong_messages()); }
+
+TEST(ErrorTexts, AloneThereIsNobodyToReceiveFrom) {
+  auto ranks = make_thread_ranks({.size = 1});
+  std::vector<float> data(3);
+  const auto receive = [&] { ranks[0]->recv(data, {.from = kAnyRank}).wait(); };
+  EXPECT_EQ(error_of<InvalidArgument>(receive), "rank 0: recv: there is no other rank");
+}
+
+TEST(ErrorTexts, MessagesThatDoNotFitNameTheirTag) {
+  auto ranks = make_thread_ranks({.size = 2, .timeout = std::chrono::seconds(20)});
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<float> five(5);
+    std::vector<double> doubles(5);
+    const std::string text = error_of<Mismatch>([&] {
+      if (comm.rank() == 0) comm.send(five, {.to = 1, .tag = 77}).wait();
+      if (comm.rank() == 1) comm.recv(doubles, {.from = 0, .tag = 77}).wait();
+      comm.barrier().wait();
+    });
+    expect_contains(text, "rank 0 called send/recv(f32 [5]) with tag 77");
+    expect_contains(text, "First difference: dtype");
+  });
+}
+
+TEST(ErrorTexts, ListsOfANewGroupThatDifferAreBothShown) {
+  auto ranks = make_thread_ranks({.size = 3, .timeout = std::chrono::seconds(20)});
+  on_all(ranks, [](Communicator& comm) {
+    const bool odd = comm.rank() == 2;
+    const std::string text = error_of<Mismatch>([&] {
+      (void)comm.new_group(odd ? std::vector<Rank>{0, 2} : std::vector<Rank>{1, 0});
+    });
+    expect_contains(text, odd ? "new_group: rank 0 listed the ranks 1, 0, rank 2 listed 0, 2"
+                              : "new_group: rank 2 listed the ranks 0, 2, rank ");
+    comm.barrier().wait();
+  });
+}
+
+TEST(ErrorTexts, DisagreementsAreToldInWords) {
+  auto ranks = make_thread_ranks({.size = 2, .timeout = std::chrono::seconds(20)});
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<float> data(8);
+    const std::string text = error_of<Mismatch>([&] {
+      comm.all_reduce(data, {.algorithm = comm.rank() == 0 ? "ring" : "recursive_doubling"}).wait();
+      comm.barrier().wait();
+    });
+    expect_contains(text, "all_reduce(sum f32 [8]) by ring");
+    expect_contains(text, "all_reduce(sum f32 [8]) by recursive_doubling");
+  });
+}
+
+class WhoIsLate : public OnBoth {};
+INSTANTIATE_TEST_SUITE_P(, WhoIsLate, ::testing::Bool(), OnBoth::name);
+
+// One that was asked a moment ago may just not have looked yet.
+TEST_P(WhoIsLate, AShortSilenceIsNotTakenForDeath) {
+  auto ranks = make(2);
+  std::atomic<bool> failed{false};
+  on_all(ranks, [&](Communicator& comm) {
+    if (comm.rank() == 1) {
+      while (!failed) std::this_thread::sleep_for(milliseconds(1));
+      return;
+    }
+    std::vector<float> data(10);
+    const std::string text =
+        error_of<Timeout>([&] { comm.all_reduce(data, {.timeout = milliseconds(40)}).wait(); });
+    failed = true;
+    expect_contains(text, "timed out waiting for rank 1");
+    expect_contains(text, " ms; 0 of 1 others have arrived");
+    EXPECT_EQ(text.find("which does not answer"), std::string::npos) << text;
+  });
+}
+
+TEST_P(WhoIsLate, HowLongAndHowManyHaveCome) {
+  auto ranks = make(3);
+  std::atomic<int> failed{0};
+  on_all(ranks, [&](Communicator& comm) {
+    std::vector<float> data(10);
+    if (comm.rank() == 1) {
+      while (failed < 2) std::this_thread::sleep_for(milliseconds(1));
+      return;
+    }
+    const std::string text =
+        error_of<Timeout>([&] { comm.all_reduce(data, {.timeout = milliseconds(2400)}).wait(); });
+    ++failed;
+    expect_contains(text, "timed out waiting for rank 1");
+    expect_contains(text, "; 1 of 2 others has arrived");
+    expect_contains(text, "; waited 2.");
+  });
+}
+
+TEST(ErrorTexts, WhoHasDestroyedItsGroupSaysSo) {
+  auto ranks =
+      make_thread_ranks({.size = 3, .shared_memory = false, .timeout = std::chrono::seconds(20)});
+  std::atomic<bool> failed{false};
+  on_all(ranks, [&](Communicator& comm) {
+    auto group = comm.new_group({0, 1, 2});
+    if (comm.rank() == 1) {
+      group.reset();
+      comm.note("packing up");
+    }
+    std::vector<float> data(1);
+    if (comm.rank() == 0) {
+      // Straight from rank 2, who does not come.
+      const std::string text = error_of<Timeout>([&] {
+        group
+            ->broadcast(data,
+                        {.root = 2, .algorithm = "binomial_tree", .timeout = milliseconds(2400)})
+            .wait();
+      });
+      failed = true;
+      expect_contains(text, "rank 1 (");
+      expect_contains(text, "does not have this group; in its own code: packing up");
+    }
+    while (!failed) std::this_thread::sleep_for(milliseconds(1));
+  });
+}
+
+}  // namespace
+}  // namespace stretto::testing

@@ -1,0 +1,191 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Collectives that are called again and again on mapped memory go a shorter way than the first:
+// what must be the same on it.
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "tests/contract/rank_communicators.h"
+
+namespace stretto::testing {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+RankList make_mapped(int size) {
+  return make_thread_ranks({.size = size, .timeout = std::chrono::seconds(20)});
+}
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no failure";
+}
+
+// Element i of rank r in round n: small whole numbers, so that every sum is exact.
+float value(int rank, int round, std::size_t i) {
+  return static_cast<float>((rank + 1) * (round % 7 + 1)) + static_cast<float>(i % 5);
+}
+
+float sum(int size, int round, std::size_t i) {
+  float result = 0;
+  for (int rank = 0; rank < size; ++rank) result += value(rank, round, i);
+  return result;
+}
+
+void expect_sums(Communicator& comm, std::span<float> data, int round) {
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = value(comm.rank().value(), round, i);
+  comm.all_reduce(data).wait();
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    ASSERT_EQ(data[i], sum(comm.size(), round, i)) << "round " << round << " element " << i;
+  }
+}
+
+class FastPath : public ::testing::TestWithParam<std::size_t> {};
+
+TEST_P(FastPath, GivesTheSameSumsWhoeverIsLate) {
+  for (const int size : {2, 3, 5}) {
+    auto ranks = make_mapped(size);
+    on_all(ranks, [](Communicator& comm) {
+      std::mt19937 random(static_cast<unsigned>(comm.rank().value()));
+      std::vector<float> own(GetParam());
+      const auto registered = comm.allocate<float>(GetParam());
+      for (int round = 0; round < 60; ++round) {
+        // So late that the others park the operation, or sleep.
+        if (random() % 16 == 0) std::this_thread::sleep_for(microseconds(random() % 3000));
+        expect_sums(comm, round % 3 == 0 ? std::span(own) : registered.span(), round);
+      }
+    });
+  }
+}
+
+TEST_P(FastPath, BuffersMayBeRegisteredOnSomeRanksOnly) {
+  auto ranks = make_mapped(3);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<float> own(GetParam());
+    const auto registered = comm.allocate<float>(GetParam());
+    for (int round = 0; round < 24; ++round) {
+      const bool use_registered = (round / 3 >> comm.rank().value() & 1) != 0;
+      expect_sums(comm, use_registered ? registered.span() : std::span(own), round);
+    }
+  });
+}
+
+// Memory comes and goes, and what is at its address afterwards is something else.
+TEST_P(FastPath, ForgetsWhereBuffersWere) {
+  auto ranks = make_mapped(2);
+  on_all(ranks, [](Communicator& comm) {
+    for (int round = 0; round < 12; ++round) {
+      const auto first = comm.allocate<float>(GetParam());
+      expect_sums(comm, first.span(), round);
+      expect_sums(comm, first.span(), round + 1);
+      if (round % 2 == 0) continue;
+      const auto second = comm.allocate<float>(GetParam() + 1000);
+      expect_sums(comm, second.span().last(GetParam()), round + 2);
+      expect_sums(comm, second.span().last(GetParam()), round + 3);
+    }
+  });
+}
+
+TEST_P(FastPath, AMismatchIsToldToAllRanks) {
+  auto ranks = make_mapped(3);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<float> data(GetParam() + 1);
+    for (int round = 0; round < 5; ++round) {
+      expect_sums(comm, std::span(data).first(GetParam()), round);
+      expect_sums(comm, data, round);
+    }
+    const std::size_t count = comm.rank() == 1 ? GetParam() : GetParam() + 1;
+    const std::string text = error_of([&] {
+      comm.all_reduce(std::span(data).first(count)).wait();
+      comm.barrier().wait();
+    });
+    EXPECT_NE(text.find("First difference: count"), std::string::npos) << text;
+    EXPECT_NE(text.find("#11"), std::string::npos) << text;
+    EXPECT_EQ(error_of([&] { comm.all_reduce(data).wait(); }), text) << "the first failure wins";
+  });
+}
+
+TEST_P(FastPath, ARankThatLeavesIsNamed) {
+  auto ranks = make_mapped(3);
+  on_each(ranks, [](std::unique_ptr<Communicator>& rank) {
+    std::vector<float> data(GetParam());
+    for (int round = 0; round < 5; ++round) expect_sums(*rank, data, round);
+    if (rank->rank() == 2) return rank.reset();
+    const std::string text = error_of([&] { rank->all_reduce(data).wait(); });
+    EXPECT_NE(text.find("rank 2"), std::string::npos) << text;
+  });
+}
+
+TEST_P(FastPath, AbortEndsAnOperationThatIsWaitedFor) {
+  auto ranks = make_mapped(2);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<float> data(GetParam());
+    for (int round = 0; round < 5; ++round) expect_sums(comm, data, round);
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(20));
+      return comm.abort("enough");
+    }
+    const std::string text = error_of([&] { comm.all_reduce(data).wait(); });
+    EXPECT_NE(text.find("enough"), std::string::npos) << text;
+  });
+}
+
+TEST_P(FastPath, SeveralMayBeInFlight) {
+  auto ranks = make_mapped(2);
+  on_all(ranks, [](Communicator& comm) {
+    constexpr std::size_t kWorks = 6;
+    std::vector<std::vector<float>> data(kWorks, std::vector<float>(GetParam()));
+    for (int round = 0; round < 40; ++round) {
+      std::vector<Work> works;
+      for (auto& each : data) {
+        for (std::size_t i = 0; i < each.size(); ++i)
+          each[i] = value(comm.rank().value(), round, i);
+        if (comm.rank() == 1 && round % 8 == 0) std::this_thread::sleep_for(microseconds(300));
+        works.push_back(comm.all_reduce(each));
+      }
+      for (std::size_t w = kWorks; w-- > 0;) works[w].wait();
+      for (const auto& each : data) ASSERT_EQ(each.back(), sum(2, round, each.size() - 1));
+    }
+  });
+}
+
+// Beside a thread that fails, splits and asks, all with the engine's lock.
+TEST_P(FastPath, RunsBesideEverythingElse) {
+  auto ranks = make_mapped(2);
+  on_all(ranks, [](Communicator& comm) {
+    auto other = comm.split({.color = 0});
+    std::atomic<bool> stop{false};
+    std::thread beside([&] {
+      while (!stop) {
+        comm.poll();
+        comm.note("beside");
+        (void)comm.describe_links();
+        (void)comm.allocate<float>(10);
+      }
+    });
+    std::vector<float> data(GetParam());
+    const auto registered = comm.allocate<float>(GetParam());
+    for (int round = 0; round < 50; ++round) {
+      expect_sums(comm, data, round);
+      expect_sums(*other, registered.span(), round);
+    }
+    stop = true;
+    beside.join();
+  });
+}
+
+// In a post, in staging memory, where one sync becomes two, and in several segments.
+INSTANTIATE_TEST_SUITE_P(, FastPath, ::testing::Values(2, 6, 7, 300, 5000, 400000),
+                         [](const auto& tested) { return std::to_string(tested.param); });
+
+}  // namespace
+}  // namespace stretto::testing

@@ -1,0 +1,108 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// values_rank_program [choice]: without the argument, tries every collective, by every algorithm
+// that the catalogue has for it, against the serial oracle, and the exchanges of blobs, and prints
+// "right" on every rank, or what is wrong. Always prints "chosen ALGORITHM: REASON" of an
+// all_reduce on rank 0.
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "stretto/schedule/algorithms.h"
+#include "stretto/stretto.h"
+#include "tests/support/problem.h"
+
+namespace {
+
+using namespace stretto;           // NOLINT: a test's program.
+using namespace stretto::testing;  // NOLINT: what problem.h gives to tests.
+
+std::string complaint_about(Communicator& comm, const Problem& problem) {
+  const Oracle oracle(problem);
+  Trial trial(comm, oracle);
+  trial.start().wait();
+  const std::string complaint = trial.complaint();
+  return complaint.empty() ? "" : describe(problem) + ": " + complaint;
+}
+
+std::string complaint_about_algorithm(Communicator& comm, Problem problem) {
+  const bool uneven_too = problem.collective != Collective::all_to_all;
+  for (const bool registered : {false, true}) {
+    problem.registered = registered;
+    for (const std::size_t count : {0u, 3u, 1000u, 200003u}) {
+      problem.count = count;
+      if (has_shares(problem.collective)) problem = with_equal_shares(problem, count);
+      if (std::string text = complaint_about(comm, problem); !text.empty()) return text;
+    }
+    if (!has_shares(problem.collective) || !uneven_too) continue;
+    problem.shares.front() = 17;
+    if (std::string text = complaint_about(comm, problem); !text.empty()) return text;
+  }
+  return {};
+}
+
+std::string complaint_about(Communicator& comm, Collective collective) {
+  std::vector<std::string> algorithms = {""};
+  for (const auto* row : schedule::algorithms_for(collective, schedule::Access::messages)) {
+    algorithms.emplace_back(row->name);
+  }
+  for (const std::string& algorithm : algorithms) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::i64}) {
+      const Problem problem{.collective = collective,
+                            .dtype = dtype,
+                            .ranks = comm.size(),
+                            .root = comm.size() - 1,
+                            .algorithm = algorithm};
+      if (std::string text = complaint_about_algorithm(comm, problem); !text.empty()) return text;
+    }
+  }
+  return {};
+}
+
+Blob blob_of(int rank) { return Blob(static_cast<std::size_t>(rank) * 70001, std::byte(rank)); }
+
+std::string complaint_about_blobs(Communicator& comm) {
+  const int rank = comm.rank().value();
+  const Blob own = blob_of(rank);
+  const std::vector<Blob> all = all_gather_blobs(comm, own);
+  if (std::ssize(all) != comm.size()) return "all_gather_blobs";
+  for (int r = 0; r < comm.size(); ++r) {
+    if (all[static_cast<std::size_t>(r)] != blob_of(r)) return "all_gather_blobs";
+  }
+  if (broadcast_blob(comm, own, 1) != blob_of(1)) return "broadcast_blob";
+  if (gather_blobs(comm, own, 0) != (rank == 0 ? all : std::vector<Blob>())) return "gather_blobs";
+  if (scatter_blobs(comm, all, 1) != own) return "scatter_blobs";
+  return {};
+}
+
+std::string complaint_about_everything(Communicator& comm) {
+  for (const Collective collective :
+       {Collective::all_reduce, Collective::reduce, Collective::reduce_scatter,
+        Collective::all_gather, Collective::gather, Collective::scatter, Collective::broadcast,
+        Collective::all_to_all, Collective::barrier}) {
+    if (std::string text = complaint_about(comm, collective); !text.empty()) return text;
+  }
+  return complaint_about_blobs(comm);
+}
+
+}  // namespace
+
+int main(int argument_count, char**) {
+  try {
+    auto comm =
+        join({.join_timeout = std::chrono::seconds(20), .timeout = std::chrono::seconds(20)});
+    if (comm->rank() == 0) {
+      const Explanation explanation = comm->explain(Collective::all_reduce, DType::f32, 1000);
+      std::printf("chosen %s: %s\n", explanation.algorithm.c_str(), explanation.reason.c_str());
+    }
+    if (argument_count > 1) return 0;
+    const std::string complaint = complaint_about_everything(*comm);
+    std::printf("%s\n", complaint.empty() ? "right" : complaint.c_str());
+    return complaint.empty() ? 0 : 1;
+  } catch (const std::exception& failure) {
+    std::printf("failed: %s\n", failure.what());
+    return 1;
+  }
+}

@@ -1,0 +1,147 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/bench/bench_case.h"
+
+#include <algorithm>
+
+namespace stretto::bench {
+
+std::string buffers_name(Buffers buffers) {
+  return buffers == Buffers::registered ? "registered" : "private";
+}
+
+BenchCase::BenchCase(Communicator& comm, const BenchOptions& options, Collective operation,
+                     Buffers buffers, std::size_t bytes)
+    : comm_(comm),
+      options_(options),
+      operation_(operation),
+      buffers_(buffers),
+      shape_(shape_of(operation, comm.size(), bytes, size_bytes(options.dtype))),
+      in_place_(usually_in_place(operation)),
+      pattern_(options.dtype, options.op, comm.size()) {
+  const bool free_choice = operation == Collective::all_reduce || operation == Collective::reduce;
+  if (free_choice) in_place_ = options.in_place.value_or(true);
+  const auto view = [&](std::size_t count) {
+    const std::size_t size = count * size_bytes(options.dtype);
+    if (buffers == Buffers::registered) {
+      registered_.push_back(comm.allocate_bytes(size));
+      return View(registered_.back().bytes().data(), count, options.dtype);
+    }
+    private_.emplace_back(size);
+    return View(private_.back().data(), count, options.dtype);
+  };
+  if (operation == Collective::barrier) return;
+  input_ = view(shape_.input);
+  output_ = in_place_ ? input_ : view(shape_.output);
+}
+
+std::string BenchCase::algorithm() const {
+  if (operation_ == Collective::point_to_point) return {};
+  if (!options_.algorithm.empty()) return options_.algorithm;
+  const std::size_t count = std::max(shape_.input, shape_.output);
+  const Explanation explanation = comm_.explain(operation_, options_.dtype, count);
+  const bool registered = buffers_ == Buffers::registered;
+  return registered && !explanation.algorithm_registered.empty() ? explanation.algorithm_registered
+                                                                 : explanation.algorithm;
+}
+
+void BenchCase::prepare() {
+  ++iteration_;
+  const bool rooted = operation_ == Collective::broadcast || operation_ == Collective::scatter ||
+                      operation_ == Collective::point_to_point;
+  if (operation_ == Collective::barrier || (rooted && !is_root())) return;
+  pattern_.fill(input_, 0, comm_.rank().value(), iteration_);
+}
+
+void BenchCase::call() {
+  const std::string& algorithm = options_.algorithm;
+  switch (operation_) {
+    case Collective::all_reduce: {
+      const AllReduceOptions options{.op = options_.op, .algorithm = algorithm};
+      if (in_place_) return comm_.all_reduce(output_, options).wait();
+      return comm_.all_reduce(input_, output_, options).wait();
+    }
+    case Collective::reduce: {
+      const ReduceOptions options{.op = options_.op, .algorithm = algorithm};
+      if (in_place_) return comm_.reduce(output_, options).wait();
+      return comm_.reduce(input_, output_, options).wait();
+    }
+    case Collective::reduce_scatter:
+      return comm_.reduce_scatter(input_, output_, {.op = options_.op, .algorithm = algorithm})
+          .wait();
+    case Collective::all_gather:
+      return comm_.all_gather(input_, output_, {.algorithm = algorithm}).wait();
+    case Collective::gather:
+      return comm_.gather(input_, output_, {.algorithm = algorithm}).wait();
+    case Collective::scatter:
+      return comm_.scatter(input_, output_, {.algorithm = algorithm}).wait();
+    case Collective::all_to_all:
+      return comm_.all_to_all(input_, output_, {.algorithm = algorithm}).wait();
+    case Collective::broadcast:
+      return comm_.broadcast(output_, {.algorithm = algorithm}).wait();
+    case Collective::barrier:
+      return comm_.barrier({.algorithm = algorithm}).wait();
+    case Collective::point_to_point:
+      return send_and_return();
+  }
+}
+
+// Rank 0 to rank 1 and back; the others have nothing to do.
+void BenchCase::send_and_return() {
+  if (comm_.rank() == 0) {
+    comm_.send(output_, {.to = 1}).wait();
+    comm_.recv(output_, {.from = 1}).wait();
+  } else if (comm_.rank() == 1) {
+    comm_.recv(output_, {.from = 0}).wait();
+    comm_.send(output_, {.to = 0}).wait();
+  }
+}
+
+bool BenchCase::can_check() const {
+  return operation_ != Collective::barrier &&
+         (!reduces(operation_) || pattern_.reduction_is_exact());
+}
+
+bool BenchCase::is_right() const {
+  const int rank = comm_.rank().value();
+  const std::size_t share = shape_.share;
+  const auto own_share = static_cast<std::size_t>(rank) * share;
+  switch (operation_) {
+    case Collective::all_reduce:
+      return pattern_.is_reduction(output_, 0, iteration_);
+    case Collective::reduce:
+      return !is_root() || pattern_.is_reduction(output_, 0, iteration_);
+    case Collective::reduce_scatter:
+      return pattern_.is_reduction(output_, own_share, iteration_);
+    case Collective::scatter:
+      return pattern_.is_input(output_, own_share, 0, iteration_);
+    case Collective::broadcast:
+      return pattern_.is_input(output_, 0, 0, iteration_);
+    case Collective::point_to_point:
+      return rank > 1 || pattern_.is_input(output_, 0, 0, iteration_);
+    case Collective::all_gather:
+    case Collective::gather:
+    case Collective::all_to_all:
+      return is_right_by_shares();
+    case Collective::barrier:
+      return true;
+  }
+  return false;
+}
+
+// Share s of the output came from rank s: all it has, or its part for this rank.
+bool BenchCase::is_right_by_shares() const {
+  if (operation_ == Collective::gather && !is_root()) return true;
+  const bool parts = operation_ == Collective::all_to_all;
+  const auto first = parts ? static_cast<std::size_t>(comm_.rank().value()) * shape_.share : 0;
+  for (int source = 0; source < comm_.size(); ++source) {
+    const View share = output_.slice(static_cast<std::size_t>(source) * shape_.share, shape_.share);
+    if (!pattern_.is_input(share, first, source, iteration_)) return false;
+  }
+  return true;
+}
+
+void BenchCase::damage() const { output_.data[output_.bytes() - 1] ^= std::byte{1}; }
+
+}  // namespace stretto::bench

@@ -1,0 +1,70 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stretto/stretto.h"
+#include "tools/bench/options.h"
+#include "tools/bench/pattern.h"
+#include "tools/bench/shape.h"
+
+namespace stretto::bench {
+
+enum class Buffers { registered, private_memory };
+std::string buffers_name(Buffers buffers);
+
+// What one line measures, on one rank: its buffers, and the operation on them as a user of the
+// library would write it. Collective where it says so.
+class BenchCase {
+ public:
+  // `bytes` as in shape_of(). `comm` must outlive the case.
+  BenchCase(Communicator& comm, const BenchOptions& options, Collective operation, Buffers buffers,
+            std::size_t bytes);
+  virtual ~BenchCase() = default;
+  BenchCase(const BenchCase&) = delete;
+  BenchCase& operator=(const BenchCase&) = delete;
+
+  const Shape& shape() const { return shape_; }
+  bool in_place() const { return in_place_; }
+  Buffers buffers() const { return buffers_; }
+  Collective operation() const { return operation_; }
+  // The algorithm that runs; empty where there is none to choose.
+  std::string algorithm() const;
+
+  // Rewrites this rank's input for the next iteration.
+  void prepare();
+  // The operation, until it is done. Collective.
+  void call();
+  // Whether what this rank got from the last call, made right after a prepare(), is what must come
+  // out.
+  virtual bool is_right() const;
+  // Whether is_right() can tell.
+  bool can_check() const;
+  // For tests: damages what this rank got.
+  void damage() const;
+
+ private:
+  bool is_root() const { return comm_.rank() == 0; }
+  void send_and_return();
+  bool is_right_by_shares() const;
+
+  Communicator& comm_;
+  const BenchOptions& options_;
+  Collective operation_;
+  Buffers buffers_;
+  Shape shape_;
+  bool in_place_;
+  Pattern pattern_;
+  std::uint64_t iteration_ = 0;
+  std::vector<Memory> registered_ = {};
+  std::vector<std::vector<std::byte>> private_ = {};
+  View input_ = {};
+  View output_ = {};
+};
+
+}  // namespace stretto::bench

@@ -1,0 +1,45 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "stretto/stretto.h"
+#include "tools/bench/measure.h"
+
+namespace stretto::bench {
+
+// Ranks that do not all share memory meet by the library itself.
+class CommMeeting final : public Meeting {
+ public:
+  explicit CommMeeting(Communicator& comm) : comm_(comm) {}
+
+  int rank() const override { return comm_.rank().value(); }
+  int size() const override { return comm_.size(); }
+  void barrier() override { comm_.barrier().wait(); }
+  double agree(double value) override;
+  void maxima(std::vector<double>& values) override;
+  double flag_latency_ns() override { return 0; }
+
+ private:
+  Communicator& comm_;
+};
+
+// The ranks of `comm` by a board if they share a host, else by `comm` itself; collective. The board
+// has no name, so nothing is left of it however the ranks end.
+class RankMeeting {
+ public:
+  RankMeeting(Communicator& comm, int cores);
+  Meeting& operator*() const { return *meeting_; }
+  bool one_host() const { return board_ != nullptr; }
+  // So that no other rank waits for this one, which has failed.
+  void give_up();
+
+ private:
+  std::unique_ptr<Board> board_;
+  std::unique_ptr<Meeting> meeting_;
+};
+
+}  // namespace stretto::bench

@@ -1,0 +1,102 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/bench/copy_bound.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace stretto::bench {
+namespace {
+
+std::byte* allocate_touched(std::size_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  (void)::madvise(memory, bytes, MADV_HUGEPAGE);
+  std::memset(memory, 1, bytes);
+  return static_cast<std::byte*>(memory);
+}
+
+// So many copies make a sample, that it is far longer than what the clock costs.
+std::size_t repetitions(std::size_t bytes) { return std::max<std::size_t>(1, 65536 / bytes); }
+
+}  // namespace
+
+#if defined(__x86_64__)
+namespace {
+
+__attribute__((target("avx"))) void stream_lines(std::byte* to, const std::byte* from,
+                                                 std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += 64) {
+    const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at));
+    const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at + 32));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at), low);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at + 32), high);
+  }
+  _mm_sfence();
+}
+
+}  // namespace
+
+void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes) {
+  const std::size_t head = (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64;
+  if (bytes < 4096 || !__builtin_cpu_supports("avx")) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  std::memcpy(to, from, head);
+  const std::size_t lines = (bytes - head) / 64 * 64;
+  stream_lines(to + head, from + head, lines);
+  std::memcpy(to + head + lines, from + head + lines, bytes - head - lines);
+}
+#else
+void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+#endif
+
+CopyBound::CopyBound(std::size_t bytes)
+    : bytes_(bytes), from_(allocate_touched(bytes)), to_(allocate_touched(bytes)) {}
+
+CopyBound::~CopyBound() {
+  ::munmap(from_, bytes_);
+  ::munmap(to_, bytes_);
+}
+
+double CopyBound::copy_us(Meeting& meeting, bool non_temporal) {
+  const std::size_t times = repetitions(bytes_);
+  meeting.barrier();
+  const auto start = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < times; ++i) {
+    if (non_temporal) {
+      copy_past_cache(to_, from_, bytes_);
+    } else {
+      std::memcpy(to_, from_, bytes_);
+    }
+    // Nobody reads the copies: without this the compiler could keep one of them.
+    asm volatile("" : : "r"(to_) : "memory");
+  }
+  return detail::elapsed_us(start) / static_cast<double>(times);
+}
+
+void CopyBound::sample(Meeting& meeting) {
+  // The first copy of each kind finds the caches as the all-reduce has left them.
+  constexpr int kSamples = 3;
+  for (int i = 0; i <= kSamples; ++i) {
+    const double time_us = copy_us(meeting, false);
+    if (i > 0) plain_us_.push_back(time_us);
+  }
+  for (int i = 0; i <= kSamples; ++i) {
+    const double time_us = copy_us(meeting, true);
+    if (i > 0) non_temporal_us_.push_back(time_us);
+  }
+}
+
+double CopyBound::best_us(Meeting& meeting) {
+  meeting.maxima(plain_us_);
+  meeting.maxima(non_temporal_us_);
+  return std::min(median(plain_us_), median(non_temporal_us_));
+}
+
+}  // namespace stretto::bench

@@ -1,0 +1,260 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/bench/rank_program.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "stretto/base/cores.h"
+#include "stretto/base/environment.h"
+#include "stretto/bootstrap/handshake.h"
+#include "tools/bench/comm_meeting.h"
+#include "tools/bench/copy_bound.h"
+#include "tools/bench/reporter.h"
+
+namespace stretto::bench {
+namespace {
+
+// Which of this host's ranks this one is, as the launcher says.
+int local_rank(const Communicator& comm) {
+  for (const char* variable : {"STRETTO_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                               "MPI_LOCALRANKID", "SLURM_LOCALID"}) {
+    const auto text = process_environment().get(variable);
+    if (text) return std::max(0, std::atoi(text->c_str()));
+  }
+  return comm.rank().value();
+}
+
+// Cores that the ranks of a host have together: launchers may have given each its own. Where a
+// quota allows fewer, that many.
+int cores_of_all(Communicator& comm) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  (void)::sched_getaffinity(0, sizeof(set), &set);
+  const bool has_quota = usable_cores() < allowed_cores();
+  std::vector<std::uint64_t> words(sizeof(set) / sizeof(std::uint64_t));
+  std::memcpy(words.data(), &set, sizeof(set));
+  comm.all_reduce(words, {.op = ReduceOp::bit_or}).wait();
+  std::memcpy(&set, words.data(), sizeof(set));
+  return has_quota ? usable_cores() : std::max(1, CPU_COUNT(&set));
+}
+
+// Buffers of all ranks, those of the copies and what the library may stage, at their largest.
+std::size_t needed_bytes(const BenchOptions& options, Collective operation, std::size_t bytes,
+                         int ranks) {
+  const std::size_t own = usually_in_place(operation) && options.in_place.value_or(true) ? 1 : 2;
+  const std::size_t copies = operation == Collective::all_reduce ? 2 : 0;
+  return (own + copies + 1) * bytes * static_cast<std::size_t>(ranks);
+}
+
+struct Plan {
+  Collective operation = Collective::all_reduce;
+  Buffers buffers = Buffers::registered;
+  std::size_t bytes = 0;
+  int repeat = 0;
+};
+
+std::vector<Buffers> buffers_of(const BenchOptions& options, Collective operation) {
+  if (operation == Collective::barrier) return {Buffers::private_memory};
+  std::vector<Buffers> buffers;
+  if (options.registered) buffers.push_back(Buffers::registered);
+  if (options.private_buffers) buffers.push_back(Buffers::private_memory);
+  return buffers;
+}
+
+std::vector<Plan> plan_of(const BenchOptions& options, Collective operation, int ranks) {
+  std::vector<std::size_t> sizes;
+  for (const std::size_t bytes : sizes_of(options)) {
+    sizes.push_back(shape_of(operation, ranks, bytes, size_bytes(options.dtype)).bytes);
+  }
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  std::vector<Plan> plan;
+  for (int repeat = 0; repeat < options.repeats; ++repeat) {
+    for (const std::size_t bytes : sizes) {
+      for (const Buffers buffers : buffers_of(options, operation)) {
+        plan.push_back({operation, buffers, bytes, repeat});
+      }
+    }
+  }
+  return plan;
+}
+
+std::string describe(const Plan& plan) {
+  if (plan.operation == Collective::barrier) return "barrier";
+  return fmt::format("{} {} {}", operation_name(plan.operation), format_bytes(plan.bytes),
+                     buffers_name(plan.buffers));
+}
+
+// A rank's run, from the joined job on.
+class RankProgram {
+ public:
+  RankProgram(Communicator& comm, const BenchOptions& options, int cores)
+      : comm_(comm), options_(options), cores_(cores), meeting_(comm, cores) {}
+
+  int run();
+  void give_up() { meeting_.give_up(); }
+
+ private:
+  // Of several hosts nobody here knows the cores.
+  bool oversubscribed() const { return meeting_.one_host() && comm_.size() > cores_; }
+  RunFacts facts() const;
+  void run_line(const Plan& plan);
+  // Whether all ranks find room for the line; says so if not.
+  bool fits(const Plan& plan);
+
+  Communicator& comm_;
+  const BenchOptions& options_;
+  int cores_;
+  RankMeeting meeting_;
+  std::optional<Reporter> reporter_ = std::nullopt;  // Of rank 0.
+  bool wrong_ = false;
+};
+
+RunFacts RankProgram::facts() const {
+  RunFacts facts{.machine = find_machine(cores_),
+                 .ranks = comm_.size(),
+                 .links = comm_.size() > 1 ? comm_.describe_links() : "alone",
+                 .version = std::string(bootstrap::kBuild),
+                 .command = options_.command,
+                 .oversubscribed = oversubscribed()};
+  return facts;
+}
+
+int RankProgram::run() {
+  std::vector<std::vector<Plan>> plans;
+  std::size_t line_count = 0;
+  for (const Collective operation : options_.operations) {
+    plans.push_back(plan_of(options_, operation, comm_.size()));
+    line_count += plans.back().size();
+  }
+  if (comm_.rank() == 0) reporter_.emplace(options_, facts(), line_count);
+  for (const std::vector<Plan>& plan : plans) {
+    const Collective operation = plan.front().operation;
+    if (operation == Collective::point_to_point && comm_.size() < 2) {
+      if (reporter_) reporter_->note("send_recv is left out: it needs two ranks");
+      continue;
+    }
+    if (reporter_) reporter_->start_operation(operation);
+    for (const Plan& line : plan) run_line(line);
+  }
+  if (reporter_) reporter_->finish();
+  return wrong_ ? 1 : 0;
+}
+
+bool RankProgram::fits(const Plan& plan) {
+  const std::size_t needed = needed_bytes(options_, plan.operation, plan.bytes, comm_.size());
+  const std::size_t available = available_memory_bytes();
+  const bool enough = available == 0 || needed < available;
+  if ((*meeting_).agree(enough ? 1 : 0) != 0) return true;
+  if (reporter_) {
+    reporter_->note(fmt::format("{} is left out: it needs {:.1f} GiB of memory, {:.1f} are there",
+                                describe(plan), std::ldexp(static_cast<double>(needed), -30),
+                                std::ldexp(static_cast<double>(available), -30)));
+  }
+  return false;
+}
+
+void RankProgram::run_line(const Plan& plan) {
+  if (reporter_) reporter_->start_line(describe(plan));
+  if (!fits(plan)) return;
+  BenchCase bench_case(comm_, options_, plan.operation, plan.buffers, plan.bytes);
+  Line line = measure_line(*meeting_, bench_case, options_, oversubscribed());
+  line.repeat = plan.repeat;
+  line.transport =
+      comm_.size() > 1 ? comm_.describe_link((comm_.rank().value() + 1) % comm_.size()) : "self";
+  wrong_ = wrong_ || line.check == Check::wrong;
+  if (reporter_) reporter_->add(line);
+}
+
+// What measure() says, and the check of the last call of each block.
+struct Measured {
+  Summary time = {};
+  std::optional<double> copy_us = std::nullopt;
+  bool right = true;
+};
+
+Measured measure_case(Meeting& meeting, BenchCase& bench_case, const BenchOptions& options) {
+  Measured measured;
+  std::optional<CopyBound> copies;
+  const std::size_t bytes = bench_case.shape().bytes;
+  if (bench_case.operation() == Collective::all_reduce && bytes >= CopyBound::kSmallestBytes) {
+    copies.emplace(bytes);
+  }
+  const bool check = options.check && bench_case.can_check();
+  const auto between = [&] {
+    if (check && !bench_case.is_right()) measured.right = false;
+    if (copies) copies->sample(meeting);
+  };
+  measured.time = measure(
+      meeting, {.seconds = options.seconds_per_line}, [&] { bench_case.prepare(); },
+      [&] { bench_case.call(); }, between);
+  if (check && !bench_case.is_right()) measured.right = false;
+  std::vector<double> wrong = {measured.right ? 0.0 : 1.0};
+  meeting.maxima(wrong);
+  measured.right = wrong[0] == 0;
+  if (copies) measured.copy_us = copies->best_us(meeting);
+  return measured;
+}
+
+// A message and its return are two.
+Summary halved(Summary time) {
+  for (double* value : {&time.p50_us, &time.p99_us, &time.max_us, &time.min_us}) *value /= 2;
+  return time;
+}
+
+}  // namespace
+
+Line measure_line(Meeting& meeting, BenchCase& bench_case, const BenchOptions& options,
+                  bool oversubscribed) {
+  const Collective operation = bench_case.operation();
+  const Measured measured = measure_case(meeting, bench_case, options);
+  const Shape& shape = bench_case.shape();
+  const bool sized = operation != Collective::barrier;
+  Line line{.operation = operation_name(operation),
+            .ranks = meeting.size(),
+            .bytes = shape.bytes,
+            .count = shape.bytes / size_bytes(options.dtype),
+            .dtype = std::string(name(options.dtype)),
+            .op = reduces(operation) ? std::string(name(options.op)) : "",
+            .buffers = sized ? buffers_name(bench_case.buffers()) : "-",
+            .in_place = sized && bench_case.in_place(),
+            .algorithm = bench_case.algorithm(),
+            .version = std::string(bootstrap::kBuild)};
+  line.time = operation == Collective::point_to_point ? halved(measured.time) : measured.time;
+  line.copy_us = measured.copy_us;
+  line.regime = regime(line.time, oversubscribed);
+  if (options.check && bench_case.can_check()) {
+    line.check = measured.right ? Check::ok : Check::wrong;
+  }
+  set_bandwidths(line, bus_factor(operation, meeting.size()));
+  return line;
+}
+
+int run_rank(const BenchOptions& options) {
+  const auto comm = join({.disable_shared_memory = options.transport == "tcp"});
+  // Before the rank is bound to one of them.
+  const int cores = cores_of_all(*comm);
+  if (options.pin && !pin_to_core(local_rank(*comm))) {
+    fmt::print(stderr, "stretto bench: rank {} cannot be bound to a core\n", comm->rank().value());
+  }
+  if (options.transport == "shm" && comm->describe_links().find("tcp") != std::string::npos) {
+    throw std::runtime_error("shm: not all ranks share memory: " + comm->describe_links());
+  }
+  RankProgram program(*comm, options, cores);
+  try {
+    const int status = program.run();
+    comm->barrier().wait();
+    return status;
+  } catch (...) {
+    program.give_up();
+    throw;
+  }
+}
+
+}  // namespace stretto::bench

@@ -1,0 +1,22 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include "stretto/stretto.h"
+#include "tools/bench/bench_case.h"
+#include "tools/bench/line.h"
+#include "tools/bench/measure.h"
+#include "tools/bench/options.h"
+
+namespace stretto::bench {
+
+// What each rank of `stretto bench` does: joins the job, measures all lines, and, as rank 0, tells
+// about them. Returns the exit status: 1 if a result was wrong. Throws what the library throws.
+int run_rank(const BenchOptions& options);
+
+// One line, on every rank of `meeting`; collective. `oversubscribed`: ranks take turns on cores.
+Line measure_line(Meeting& meeting, BenchCase& bench_case, const BenchOptions& options,
+                  bool oversubscribed);
+
+}  // namespace stretto::bench
