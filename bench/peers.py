@@ -159,6 +159,7 @@ class Contest:
         self.notes = {}  # Name of a system: what went wrong with it.
         self.too_slow = {}  # (name, operation): the size from which on it is not asked any more.
         self.lines = []
+        self.own_version = f"stretto {commit_of()}"
         self.logs = arguments.peers / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
 
@@ -196,7 +197,7 @@ class Contest:
         if talk is None:
             line["error"] = "not running: " + "; ".join(self.notes.get(system.name, []))
             return
-        line["version"] = talk.version
+        line["version"] = self.own_version if system.family == "stretto" else talk.version
         try:
             line |= talk.ask(variant, self.arguments.seconds, self.arguments.timeout)
         except conversation.SystemFailed as failure:
@@ -297,6 +298,17 @@ def commit_of():
     return head.stdout.strip() + ("+" if changed else "")
 
 
+def without_files(words):
+    """The words of a command line less where results go: that changes no figure."""
+    kept, skip = [], False
+    for word in words:
+        is_file = word in ("--json", "--html", "--build", "--peers")
+        if not (skip or is_file or word.startswith(("--json=", "--html=")) or word == "--record"):
+            kept.append(word)
+        skip = is_file
+    return kept
+
+
 def warn_if_busy(load):
     if load > BUSY_LOAD:
         print(f"  The load before the run was {load:.1f}: something else uses the cores, so do not "
@@ -307,7 +319,7 @@ def run_of(arguments, words, place, chosen, contest, missing):
     titles = {system.name: system.title for system in chosen}
     versions = {line["system"]: line["version"] for line in contest.lines if line["version"]}
     return {"machine": machine_of(place.cores), "commit": commit_of(),
-            "command": shlex.join(["./dev", "bench", "peers", *words]),
+            "command": shlex.join(["./dev", "bench", "peers", *without_files(words)]),
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
             "ranks": arguments.ranks, "repeats": arguments.repeats, "seconds": arguments.seconds,
             "systems": [{"name": name, "title": title, "version": versions.get(name, ""),

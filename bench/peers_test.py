@@ -122,6 +122,10 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(peers.real_size("all_gather", 4096, 3), 4092)
         self.assertEqual(peers.real_size("all_reduce", 8, 4), 8)
 
+    def test_a_command_is_recorded_without_files(self):
+        words = ["--json", "/a/b", "--bytes", "8", "--html=c", "--record", "--ranks=2"]
+        self.assertEqual(peers.without_files(words), ["--bytes", "8", "--ranks=2"])
+
     def test_each_row_once(self):
         arguments = peers.parse_arguments(["--operations", "barrier,all_gather", "--bytes", "4,8"])
         self.assertEqual(peers.plan_of(arguments), [("barrier", 0), ("all_gather", 8)])

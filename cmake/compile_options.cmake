@@ -35,8 +35,10 @@ if(STRETTO_WARNINGS_AS_ERRORS)
 endif()
 if(STRETTO_SANITIZE)
   set(sanitize -fsanitize=${STRETTO_SANITIZE})
-  # -O1 -g1: half the time to compile, and line numbers in reports all the same.
-  target_compile_options(stretto_build INTERFACE ${sanitize} -fno-omit-frame-pointer -O1 -g1)
+  # -O1 -g1: half the time to compile, and line numbers in reports all the same. Tests themselves
+  # take longer to compile than to run.
+  target_compile_options(stretto_build INTERFACE ${sanitize} -fno-omit-frame-pointer -g1
+    $<IF:$<BOOL:$<TARGET_PROPERTY:STRETTO_IS_TEST>>,-O0,-O1>)
   target_link_options(stretto_build INTERFACE ${sanitize})
   if(STRETTO_SANITIZE MATCHES "undefined")
     target_compile_options(stretto_build INTERFACE -fno-sanitize-recover=undefined)

@@ -67,6 +67,7 @@ void Group::begin_numbering() {
   close_gate();
   next_sequence_ = 1;
   ended_ = 0;
+  reported_ = 0;
   is_set_up_ = true;
   open_gate();
 }

@@ -177,7 +177,8 @@ class Group {
   std::unique_ptr<Execution> execution_by_messages(CacheEntry& entry);
   void start(Running& running);
   bool may_start(const Queued& queued) const;
-  void report(const PendingCollective& collective) const;
+  void report(const PendingCollective& collective);
+  void report_ended(std::uint32_t ended);
   void retire(std::size_t index);
   void keep_idle(CacheEntry& entry, std::unique_ptr<Execution> execution);
   void count_idle();
@@ -215,11 +216,13 @@ class Group {
   Queued parked_;
   std::array<Recent, kRecent> recent_;
   std::size_t next_recent_ = 0;
+  Recent* last_recent_ = recent_.data();  // The last that was found.
   bool is_set_up_ = false;
   // Atomic, because others look at them who do not own the gate; relaxed, because they only look.
   std::atomic<std::uint32_t> next_sequence_{kSetUpSequence};
   std::atomic<std::uint32_t> ended_{0};  // Collectives that have ended; when, as far as noticed:
   std::uint32_t ended_noticed_ = 0;
+  std::uint32_t reported_ = 0;  // The last collective that the launcher has heard of.
   TimePoint ended_at_;
   // What others have answered about operation `asked_`, per member.
   std::uint32_t asked_ = 0;

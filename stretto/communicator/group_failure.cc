@@ -142,6 +142,7 @@ void Group::check_deadlines(TimePoint now) {
   if (const std::uint32_t ended = ended_; ended != ended_noticed_) {
     ended_noticed_ = ended;
     ended_at_ = now;
+    report_ended(ended);
   }
   compare_posts();
   if (!failure_.ok()) return;

@@ -113,8 +113,11 @@ void Group::open_gate() {
 }
 
 Group::Recent* Group::find_recent(const OperationDescriptor& operation) {
+  if (last_recent_->entry != nullptr && last_recent_->operation == operation) return last_recent_;
   for (Recent& recent : recent_) {
-    if (recent.entry != nullptr && recent.operation == operation) return &recent;
+    if (recent.entry == nullptr || !(recent.operation == operation)) continue;
+    last_recent_ = &recent;
+    return &recent;
   }
   return nullptr;
 }

@@ -85,10 +85,19 @@ Explanation Group::explain(const OperationDescriptor& operation, std::string_vie
 
 // For the launcher: "all_reduce(sum f32 [1024]) #7" is the last thing it knows of a rank that is
 // killed.
-void Group::report(const PendingCollective& collective) const {
+void Group::report(const PendingCollective& collective) {
   const auto& report_activity = engine_->options().report_activity;
   if (!report_activity) return;
+  reported_ = collective.sequence();
   report_activity(fmt::format("{} #{}", describe(collective.operation()), collective.sequence()));
+}
+
+// What takes the fast path is reported now and then only.
+void Group::report_ended(std::uint32_t ended) {
+  const auto& report_activity = engine_->options().report_activity;
+  if (!report_activity || ended <= reported_ || !is_set_up_) return;
+  reported_ = ended;
+  report_activity(fmt::format("#{} or one soon after it", ended));
 }
 
 // The members for which an operation waits.

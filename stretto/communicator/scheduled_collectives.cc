@@ -57,12 +57,17 @@ Work ScheduledCommunicator::all_reduce_views(ConstView input, View output,
   check_count(caller, "output", output.count, input.count);
   check_reduction(caller, options.op, input.dtype, options.factor);
   check_overlap(caller, input, output, 0);
-  Group::Submission submission{.operation = {.collective = Collective::all_reduce,
-                                             .op = options.op,
-                                             .dtype = input.dtype,
-                                             .count = input.count},
-                               .input = input.span(),
-                               .output = output.span()};
+  const OperationDescriptor operation{.collective = Collective::all_reduce,
+                                      .op = options.op,
+                                      .dtype = input.dtype,
+                                      .count = input.count};
+  if (options.factor == 1) {
+    // Submissions are large; where every nanosecond counts, none is made.
+    auto work = submit_fast(operation, input.data, output.data, options.algorithm, options.timeout);
+    if (work) return std::move(*work);
+  }
+  Group::Submission submission{
+      .operation = operation, .input = input.span(), .output = output.span()};
   if (options.factor != 1) {
     // The output can hold the scaled input: no scratch is needed.
     scale_input(submission, input, options.factor);

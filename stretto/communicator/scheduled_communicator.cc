@@ -161,9 +161,10 @@ Result<std::shared_ptr<Operation>> ScheduledCommunicator::submit_locked(
 
 Work ScheduledCommunicator::submit(Group::Submission submission, const std::string& algorithm,
                                    const std::optional<Duration>& timeout) {
-  if (algorithm.empty() && options_.algorithm.empty() && !submission.packing &&
-      !submission.shares) {
-    if (std::optional<Work> work = submit_fast(submission, timeout)) return std::move(*work);
+  if (!submission.packing && !submission.shares) {
+    auto work = submit_fast(submission.operation, submission.input.data(), submission.output.data(),
+                            algorithm, timeout);
+    if (work) return std::move(*work);
   }
   submission.deadline = deadline(timeout);
   auto held = engine_->lock();
@@ -172,13 +173,15 @@ Work ScheduledCommunicator::submit(Group::Submission submission, const std::stri
   return Work(std::move(operation).or_throw());
 }
 
-// Nothing: it has to go the ordinary way.
-std::optional<Work> ScheduledCommunicator::submit_fast(const Group::Submission& submission,
+std::optional<Work> ScheduledCommunicator::submit_fast(const OperationDescriptor& operation,
+                                                       const std::byte* input, std::byte* output,
+                                                       const std::string& algorithm,
                                                        const std::optional<Duration>& timeout) {
+  if (!algorithm.empty() || !options_.algorithm.empty()) return std::nullopt;
   std::shared_ptr<PendingOperation> parked;
-  const auto outcome = group_->try_fast({.operation = submission.operation,
-                                         .input = submission.input.data(),
-                                         .output = submission.output.data(),
+  const auto outcome = group_->try_fast({.operation = operation,
+                                         .input = input,
+                                         .output = output,
                                          .timeout = timeout.value_or(options_.timeout)},
                                         parked);
   if (outcome == Group::FastOutcome::refused) return std::nullopt;

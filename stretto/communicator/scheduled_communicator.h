@@ -88,7 +88,9 @@ class ScheduledCommunicator : public Communicator {
   // An empty algorithm: the communicator's, or else the cheapest.
   Work submit(Group::Submission submission, const std::string& algorithm,
               const std::optional<Duration>& timeout);
-  std::optional<Work> submit_fast(const Group::Submission& submission,
+  // Nothing: it has to go the ordinary way. `algorithm` as the caller named it.
+  std::optional<Work> submit_fast(const OperationDescriptor& operation, const std::byte* input,
+                                  std::byte* output, const std::string& algorithm,
                                   const std::optional<Duration>& timeout);
   Work submit_message(std::string_view operation, const Transfer& transfer,
                       const std::optional<Duration>& timeout);
