@@ -125,6 +125,21 @@ class Communicator {
                                     std::span<const View> outputs,
                                     const AllGatherOptions& options = {}) = 0;
 
+  // The same collectives with a buffer for each rank's share, instead of one that holds all shares
+  // one behind the other; the shares are as long as the buffers. What passes through a list is
+  // copied once more. Where only the root has the list, the others need `counts` unless all shares
+  // are as long as their own; elsewhere `counts` is not used.
+  virtual Work all_gather_list(ConstView input, std::span<const View> outputs,
+                               const AllGatherOptions& options = {}) = 0;
+  virtual Work reduce_scatter_list(std::span<const ConstView> inputs, View output,
+                                   const ReduceScatterOptions& options = {}) = 0;
+  virtual Work all_to_all_list(std::span<const ConstView> inputs, std::span<const View> outputs,
+                               const AllToAllOptions& options = {}) = 0;
+  virtual Work gather_list(ConstView input, std::span<const View> outputs,
+                           const GatherOptions& options = {}) = 0;
+  virtual Work scatter_list(std::span<const ConstView> inputs, View output,
+                            const ScatterOptions& options = {}) = 0;
+
   // Point to point. The receiver's count and dtype must equal the sender's, else both get Mismatch.
   // A send is done when its buffer may be used again, not when the receiver has the data. Receives
   // of one tag take messages in the order in which they were posted, those from any rank included;
@@ -148,6 +163,12 @@ class Communicator {
   // A communicator of the ranks that name the same colour; null for those that name none. All ranks
   // of this communicator call it. Blocks until all have agreed.
   virtual std::unique_ptr<Communicator> split(const SplitOptions& options) = 0;
+
+  // A communicator of the ranks that are not listed, in their order. All of those call it, in the
+  // same order, with the same list, and nobody else does; a rank whose list differs waits for its
+  // timeout. It is the one thing that a communicator still does after it has failed: so those who
+  // are left go on without a rank that is lost.
+  virtual std::unique_ptr<Communicator> shrink(std::vector<Rank> excluded) = 0;
 
   // Memory that the other ranks of this host can reach: collectives on it copy nothing. Zeroed. Not
   // collective, does not wait for others. Lives as long as the returned object, which may outlive

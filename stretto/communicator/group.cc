@@ -172,8 +172,8 @@ Status Group::borrow_scratch(Submission& submission) {
       scratch_.take(packing.bytes(), engine_->transport());
   if (!scratch.ok()) return scratch.status();
   packing.scratch = std::move(*scratch);
-  submission.input = packing.scratch.bytes.first(packing.bytes());
-  if (!packing.targets.empty()) submission.output = packing.scratch.bytes.first(packing.bytes());
+  if (packing.has_sources()) submission.input = packing.input();
+  if (!packing.targets.empty()) submission.output = packing.output();
   return {};
 }
 

@@ -17,6 +17,8 @@ constexpr std::size_t kScratchBytesMin = 64 * 1024;
 // What a group keeps when nothing is in flight.
 constexpr std::size_t kIdleMax = 4;
 constexpr std::size_t kBlock = 1024;
+// So that two ranks do not write to one line.
+constexpr std::size_t kLineBytes = 64;
 
 // A scaled copy is a product with a block of equal numbers, in the accumulation dtype so that the
 // factor is not rounded to f16 or bf16 first.
@@ -54,10 +56,24 @@ Status copy_scaled(double factor, const ConstView& source, std::byte* target) {
 
 }  // namespace
 
-std::size_t Packing::bytes() const {
+std::size_t Packing::source_bytes() const {
   std::size_t bytes = source.bytes();
   for (const ConstView& part : more) bytes += part.bytes();
   return bytes;
+}
+
+std::size_t Packing::target_bytes() const {
+  std::size_t bytes = 0;
+  for (const View& part : targets) bytes += part.bytes();
+  return bytes;
+}
+
+std::size_t Packing::output_begin() const {
+  return apart ? (source_bytes() + kLineBytes - 1) / kLineBytes * kLineBytes : 0;
+}
+
+std::size_t Packing::bytes() const {
+  return std::max(source_bytes(), output_begin() + target_bytes());
 }
 
 Status Packing::pack() const {
@@ -72,7 +88,7 @@ Status Packing::pack() const {
 }
 
 void Packing::unpack() const {
-  const std::byte* from = scratch.bytes.data();
+  const std::byte* from = scratch.bytes.data() + output_begin();
   for (const View& target : targets) {
     if (target.bytes() > 0) {
       kernel::copy(target.data, from, target.bytes(), kernel::Store::automatic);

@@ -44,6 +44,17 @@ class ScheduledCommunicator : public Communicator {
   Work all_gather_coalesced(std::span<const ConstView> inputs, std::span<const View> outputs,
                             const AllGatherOptions& options) override;
   Work batch_send_recv(std::span<const Transfer> transfers, const BatchOptions& options) override;
+  Work all_gather_list(ConstView input, std::span<const View> outputs,
+                       const AllGatherOptions& options) override;
+  Work reduce_scatter_list(std::span<const ConstView> inputs, View output,
+                           const ReduceScatterOptions& options) override;
+  Work all_to_all_list(std::span<const ConstView> inputs, std::span<const View> outputs,
+                       const AllToAllOptions& options) override;
+  Work gather_list(ConstView input, std::span<const View> outputs,
+                   const GatherOptions& options) override;
+  Work scatter_list(std::span<const ConstView> inputs, View output,
+                    const ScatterOptions& options) override;
+  std::unique_ptr<Communicator> shrink(std::vector<Rank> excluded) override;
   std::unique_ptr<Communicator> new_group(std::vector<Rank> ranks) override;
   std::unique_ptr<Communicator> split(const SplitOptions& options) override;
   Memory allocate_bytes(std::size_t bytes) override;
@@ -109,6 +120,7 @@ class ScheduledCommunicator : public Communicator {
   Options options_;
   std::unique_ptr<Group> group_;
   std::uint64_t groups_made_ = 0;
+  std::uint64_t groups_shrunk_ = 0;
 };
 
 }  // namespace stretto::communicator

@@ -105,6 +105,18 @@ std::unique_ptr<Communicator> ScheduledCommunicator::split(const SplitOptions& o
   return make_group(group_number(group_->id(), groups_made_, ranks), ranks);
 }
 
+std::unique_ptr<Communicator> ScheduledCommunicator::shrink(std::vector<Rank> excluded) {
+  const Caller caller{.rank = rank(), .operation = "shrink"};
+  if (!excluded.empty()) check_list(caller, excluded, size());
+  std::vector<Rank> left;
+  for (std::int32_t r = 0; r < size(); ++r) {
+    if (std::ranges::find(excluded, Rank(r)) == excluded.end()) left.push_back(r);
+  }
+  check(caller, std::ranges::find(left, rank()) != left.end(), "the list has this rank in it");
+  // Groups that the ranks have made before may not have been made by all, so they are not counted.
+  return make_group(group_number(~group_->id(), ++groups_shrunk_, left), left);
+}
+
 // Of ranks that all know that they are meant.
 std::unique_ptr<Communicator> ScheduledCommunicator::make_group(std::uint64_t number,
                                                                 const std::vector<Rank>& ranks) {

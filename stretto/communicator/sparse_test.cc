@@ -1,0 +1,101 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/sparse.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "stretto/base/error.h"
+#include "tests/support/run_ranks.h"
+
+namespace stretto {
+namespace {
+
+template <class T>
+SparseRows<T> rows_of(int rank, std::size_t row_elements) {
+  std::mt19937 random(static_cast<unsigned>(rank) + 1);
+  SparseRows<T> rows;
+  const std::size_t count = rank == 1 ? 0 : random() % 20;
+  for (std::size_t i = 0; i < count; ++i) {
+    rows.rows.push_back(static_cast<std::int64_t>(random() % 12));
+    for (std::size_t e = 0; e < row_elements; ++e) {
+      // Of very different size, so that another order would show.
+      rows.values.push_back(static_cast<T>(random() % 1000) *
+                            static_cast<T>(random() % 2 == 0 ? 1 : 100003) / static_cast<T>(7));
+    }
+  }
+  return rows;
+}
+
+template <class T>
+void expect_serial_sums(int size, std::size_t row_elements, ReduceOp op) {
+  std::map<std::int64_t, std::vector<T>> expected;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto rows = rows_of<T>(rank, row_elements);
+    for (std::size_t i = 0; i < rows.rows.size(); ++i) {
+      auto [found, added] = expected.try_emplace(rows.rows[i], row_elements);
+      for (std::size_t e = 0; e < row_elements; ++e) {
+        const T value = rows.values[i * row_elements + e];
+        found->second[e] = added ? value : found->second[e] + value;
+      }
+    }
+  }
+  run_ranks(size, [&](Communicator& comm) {
+    const auto result = all_reduce_rows(comm, rows_of<T>(comm.rank().value(), row_elements),
+                                        {.row_elements = row_elements, .op = op});
+    std::vector<std::int64_t> rows;
+    std::vector<T> values;
+    for (const auto& [row, sums] : expected) {
+      rows.push_back(row);
+      for (const T sum : sums) {
+        values.push_back(op == ReduceOp::mean && size > 1 ? sum / static_cast<T>(size) : sum);
+      }
+    }
+    EXPECT_EQ(result.rows, rows);
+    EXPECT_EQ(result.values, values);
+  });
+}
+
+TEST(SparseRows, AreAddedUpInTheOrderOfRanks) {
+  for (const int size : {1, 2, 3, 5}) {
+    for (const std::size_t row_elements : {1, 3}) {
+      expect_serial_sums<float>(size, row_elements, ReduceOp::sum);
+      expect_serial_sums<double>(size, row_elements, ReduceOp::mean);
+      expect_serial_sums<std::int32_t>(size, row_elements, ReduceOp::mean);
+      expect_serial_sums<std::int64_t>(size, row_elements, ReduceOp::sum);
+    }
+  }
+}
+
+TEST(SparseRows, OfNobodyAreNone) {
+  run_ranks(3, [](Communicator& comm) {
+    const auto result = all_reduce_rows(comm, SparseRows<float>());
+    EXPECT_TRUE(result.rows.empty() && result.values.empty());
+  });
+}
+
+TEST(SparseRows, ThatDoNotFitAreRefusedOnAllRanks) {
+  run_ranks(3, [](Communicator& comm) {
+    SparseRows<float> rows{.rows = {1, 2}, .values = {1, 2, 3, 4}};
+    if (comm.rank() == 1) rows.values.pop_back();
+    try {
+      (void)all_reduce_rows(comm, rows, {.row_elements = 2});
+      ADD_FAILURE() << "it was taken";
+    } catch (const InvalidArgument& error) {
+      EXPECT_PRED_FORMAT2(testing::IsSubstring, "all_reduce_rows: rank 1 has values",
+                          std::string(error.what()));
+    }
+    EXPECT_THROW((void)all_reduce_rows(comm, rows, {.row_elements = 1, .op = ReduceOp::max}),
+                 InvalidArgument);
+    // Of different lengths, each right by itself.
+    const std::size_t elements = comm.rank() == 2 ? 1 : 2;
+    SparseRows<float> own{.rows = {7}, .values = std::vector<float>(elements, 1)};
+    EXPECT_THROW((void)all_reduce_rows(comm, own, {.row_elements = elements}), InvalidArgument);
+  });
+}
+
+}  // namespace
+}  // namespace stretto
