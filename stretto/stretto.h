@@ -12,4 +12,5 @@
 #include "stretto/communicator/blobs.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/join.h"
+#include "stretto/communicator/sparse.h"
 #include "stretto/communicator/threads.h"

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "stretto/bootstrap/store.h"
+#include "stretto/bootstrap/store_page.h"
 
 namespace stretto::bootstrap {
 
@@ -22,11 +23,26 @@ class PrefixStore : public Store {
     const std::string key = prefix_ + std::string(request.key);
     StoreRequest full = request;
     full.key = key;
+    const bool lists = request.operation == StoreOperation::list_keys;
+    const std::string last = lists && !request.expected.empty()
+                                 ? prefix_ + std::string(request.expected)
+                                 : std::string(request.expected);
+    full.expected = last;
     STRETTO_RETURN_IF_ERROR(check_store_limits(full));
-    return whole_->answer(full, deadline);
+    Result<StoreReply> reply = whole_->answer(full, deadline);
+    if (lists && reply.ok()) STRETTO_RETURN_IF_ERROR(drop_prefix(*reply));
+    return reply;
   }
 
  private:
+  Status drop_prefix(StoreReply& reply) const {
+    Result<std::vector<std::string>> keys = keys_of_page(reply.value);
+    if (!keys.ok()) return keys.status();
+    reply.value.clear();
+    for (const std::string& key : *keys) add_to_page(reply.value, key.substr(prefix_.size()));
+    return {};
+  }
+
   std::string prefix_;
   std::shared_ptr<Store> whole_;
 };

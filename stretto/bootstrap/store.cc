@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "stretto/bootstrap/store_page.h"
+
 namespace stretto::bootstrap {
 namespace {
 
@@ -25,6 +27,8 @@ std::string_view doing(StoreOperation operation) {
       return "deleting";
     case StoreOperation::append:
       return "appending to";
+    case StoreOperation::list_keys:
+      return "listing the keys that begin with";
   }
   return "using";
 }
@@ -33,7 +37,8 @@ std::string_view doing(StoreOperation operation) {
 
 Status check_store_limits(const StoreRequest& request) {
   const std::size_t key_bytes = request.key.size();
-  if (key_bytes == 0 || key_bytes > kMaxKeyBytes) {
+  const bool may_be_empty = request.operation == StoreOperation::list_keys;
+  if ((key_bytes == 0 && !may_be_empty) || key_bytes > kMaxKeyBytes) {
     return status_of(StatusCode::invalid_argument, "a key of the store has 1 to {} bytes, not {}",
                      kMaxKeyBytes, key_bytes);
   }
@@ -110,6 +115,49 @@ Result<bool> Store::delete_key(std::string_view key, Deadline deadline) {
   Result<StoreReply> reply = ask({.operation = StoreOperation::delete_key, .key = key}, deadline);
   if (!reply.ok()) return reply.status();
   return reply->number != 0;
+}
+
+Result<std::vector<std::string>> Store::multi_get(std::span<const std::string> keys,
+                                                  Deadline deadline) {
+  std::vector<std::string> values;
+  for (const std::string& key : keys) {
+    Result<std::string> value = get(key, deadline);
+    if (!value.ok()) return value.status();
+    values.push_back(std::move(*value));
+  }
+  return values;
+}
+
+Status Store::multi_set(std::span<const std::string> keys, std::span<const std::string> values,
+                        Deadline deadline) {
+  if (keys.size() != values.size()) {
+    return status_of(StatusCode::invalid_argument, "{} values for {} keys of {}", values.size(),
+                     keys.size(), describe());
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    STRETTO_RETURN_IF_ERROR(set(keys[i], values[i], deadline));
+  }
+  return {};
+}
+
+Result<std::vector<std::string>> Store::list_keys(std::string_view prefix, Deadline deadline) {
+  std::vector<std::string> keys;
+  while (true) {
+    const std::string last = keys.empty() ? std::string() : keys.back();
+    Result<StoreReply> reply =
+        ask({.operation = StoreOperation::list_keys, .key = prefix, .expected = last}, deadline);
+    if (!reply.ok()) return reply.status();
+    Result<std::vector<std::string>> page = keys_of_page(reply->value);
+    if (!page.ok()) return page.status();
+    if (page->empty()) return keys;
+    for (std::string& key : *page) keys.push_back(std::move(key));
+  }
+}
+
+Result<std::int64_t> Store::num_keys(std::string_view prefix, Deadline deadline) {
+  Result<StoreReply> reply = ask({.operation = StoreOperation::list_keys, .key = prefix}, deadline);
+  if (!reply.ok()) return reply.status();
+  return reply->number;
 }
 
 }  // namespace stretto::bootstrap

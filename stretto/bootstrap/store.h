@@ -50,6 +50,17 @@ class Store {
   // Whether there was something to delete.
   Result<bool> delete_key(std::string_view key, Deadline deadline);
 
+  // Gets (sets) one after the other, within one deadline; of a multi_set that fails, some may be
+  // set.
+  Result<std::vector<std::string>> multi_get(std::span<const std::string> keys, Deadline deadline);
+  Status multi_set(std::span<const std::string> keys, std::span<const std::string> values,
+                   Deadline deadline);
+  // The keys that begin with `prefix`, in ascending order, and their number. Of keys that come or
+  // go meanwhile, a long list may have some and not others. PyTorch's stores do not tell:
+  // invalid_argument.
+  Result<std::vector<std::string>> list_keys(std::string_view prefix, Deadline deadline);
+  Result<std::int64_t> num_keys(std::string_view prefix, Deadline deadline);
+
   // Where it is, for messages: "the store of the launcher at 10.0.4.7:29500".
   virtual std::string describe() const = 0;
 

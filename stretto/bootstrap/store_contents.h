@@ -44,6 +44,7 @@ class StoreContents {
   Result<std::optional<StoreReply>> add(const StoreRequest& request);
   Result<std::optional<StoreReply>> compare_set(const StoreRequest& request);
   Result<std::optional<StoreReply>> append(const StoreRequest& request);
+  StoreReply list_keys(const StoreRequest& request) const;
   std::int64_t erase(std::string_view key);
 
   std::size_t max_total_bytes_;

@@ -6,7 +6,7 @@
 // writes, and no store may grow beyond its limits.
 //
 //   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I. -DSPDLOG_FMT_EXTERNAL
-//     stretto/bootstrap/{store_fuzz,store_frame,store_contents,store,file_log}.cc
+//     stretto/bootstrap/{store_fuzz,store_frame,store_page,store_contents,store,file_log}.cc
 //     stretto/base/{check,environment,file_descriptor,log,status}.cc -lfmt -lspdlog
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include "stretto/bootstrap/store.h"
 #include "stretto/bootstrap/store_contents.h"
 #include "stretto/bootstrap/store_frame.h"
+#include "stretto/bootstrap/store_page.h"
 
 namespace {
 
@@ -37,6 +38,8 @@ void fuzz_client(std::string_view stream) {
   if (!head.ok()) return require(head.status().code() == StatusCode::protocol);
   require(head.value().text_bytes <= kMaxValueBytes);
   const std::string text(stream.substr(kStoreReplyHeadBytes, head.value().text_bytes));
+  const Result<std::vector<std::string>> keys = keys_of_page(text);
+  require(keys.ok() || keys.status().code() == StatusCode::protocol);
   const Result<StoreReply> reply = finish_store_reply(head.value(), text);
   require(reply.ok() == (head.value().outcome == StatusCode::ok));
   if (reply.ok() && text.size() == head.value().text_bytes) {

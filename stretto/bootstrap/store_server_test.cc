@@ -131,7 +131,7 @@ TEST_F(StoreServerTest, ClosesAClientThatSendsNonsense) {
     return std::string(good).replace(at, bytes.size(), bytes);
   };
   for (const std::string& head :
-       {with(0, {"\0", 1}), with(0, "\x09"),                            // No such operation.
+       {with(0, {"\0", 1}), with(0, "\x0a"),                            // No such operation.
         with(1, "\x01"), with(2, {"\0\0", 2}),                          // No key.
         with(2, "\xff\xff"),                                            // A long key.
         with(0, {"\x01\0\x01\0\xff\xff\xff\xff", 8}), with(4, "\x01"),  // get with a value,

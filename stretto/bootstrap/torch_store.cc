@@ -189,6 +189,8 @@ Result<StoreReply> ask_torch(int fd, const StoreRequest& request, Deadline deadl
       return read_number(fd, deadline);
     case StoreOperation::append:
       return append(fd, request, deadline);
+    case StoreOperation::list_keys:
+      return status_of(StatusCode::invalid_argument, "PyTorch's stores do not list their keys");
   }
   return status_of(StatusCode::internal, "no such operation of a store");
 }
