@@ -14,15 +14,6 @@
 namespace stretto {
 namespace {
 
-int affinity_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) {
-    return static_cast<int>(std::thread::hardware_concurrency());
-  }
-  return CPU_COUNT(&set);
-}
-
 // cgroup version 2: "max 100000" or "150000 100000" (microseconds of every period).
 int quota_cores(int unlimited) {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
@@ -34,8 +25,20 @@ int quota_cores(int unlimited) {
 
 }  // namespace
 
-int usable_cores() {
-  const int cores = affinity_cores();
+ProcessorSet affinity() {
+  ProcessorSet processors;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return processors;
+  for (std::size_t i = 0; i < processors.size(); ++i) processors[i] = CPU_ISSET(i, &set);
+  return processors;
+}
+
+int usable_cores() { return usable_cores(affinity()); }
+
+int usable_cores(const ProcessorSet& processors) {
+  const int cores = processors.none() ? static_cast<int>(std::thread::hardware_concurrency())
+                                      : static_cast<int>(processors.count());
   return std::max(1, std::min(cores, quota_cores(cores)));
 }
 

@@ -256,6 +256,8 @@ void Joiner::log_link(int rank) {
 
 Result<Mesh> Joiner::make_endpoint() {
   Mesh mesh;
+  const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
+  ProcessorSet processors = own.processors;
   for (int r = 0; r < options_.size; ++r) {
     const auto& card = cards_[static_cast<std::size_t>(r)];
     mesh.names.push_back(fmt::format("{} pid {}", card.node, card.pid));
@@ -264,9 +266,13 @@ Result<Mesh> Joiner::make_endpoint() {
     });
     mesh.hosts.push_back(static_cast<std::int32_t>(host - cards_.begin()));
     if (r == options_.rank) continue;
-    if (card.machine == cards_[static_cast<std::size_t>(options_.rank)].machine) ++mesh.local_ranks;
+    if (card.machine == own.machine) {
+      ++mesh.local_ranks;
+      processors |= card.processors;
+    }
     log_link(r);
   }
+  mesh.local_cores = usable_cores(processors);
   Result<transport::Endpoint::Parts> parts =
       transport::shm::attach(options_.rank, std::move(unix_sockets_), deadline_);
   if (!parts.ok()) return parts.status();

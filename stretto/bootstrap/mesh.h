@@ -31,6 +31,7 @@ struct MeshOptions {
 struct Mesh {
   std::unique_ptr<transport::Endpoint> endpoint;
   int local_ranks = 1;  // On this machine, this one included, however they are connected.
+  int local_cores = 1;  // That they may use, all together.
   // Per rank: "node04 pid 8812", for messages.
   std::vector<std::string> names = {};
   // Per rank: a number of its host, which ranks share that could share memory.

@@ -14,7 +14,7 @@
 namespace stretto::bootstrap {
 namespace {
 
-constexpr std::string_view kTitle = "stretto card 1";
+constexpr std::string_view kTitle = "stretto card 2";
 constexpr std::size_t kFieldBytesMax = 128;
 
 // A field that could not be read is a value like any other: ranks that both lack it try a Unix
@@ -44,6 +44,27 @@ Result<std::string> take_field(std::string_view& text, std::string_view field) {
   return std::string(line.substr(field.size() + 1));
 }
 
+// A digit for four processors, those with the lowest numbers last, without leading zeros.
+std::string print(const ProcessorSet& processors) {
+  std::string text;
+  for (std::size_t end = processors.size(); end > 0; end -= 4) {
+    unsigned digit = 0;
+    for (std::size_t i = 1; i <= 4; ++i) digit = digit << 1 | (processors[end - i] ? 1u : 0u);
+    if (!text.empty() || digit != 0) text += "0123456789abcdef"[digit];
+  }
+  return text;
+}
+
+// Of a text that print() would not make, some set.
+ProcessorSet parse_processors(std::string_view text) {
+  ProcessorSet processors;
+  for (const char letter : text) {
+    const std::size_t digit = std::string_view("0123456789abcdef").find(letter);
+    processors = processors << 4 | ProcessorSet(digit & 0xf);
+  }
+  return processors;
+}
+
 }  // namespace
 
 RankCard local_card() {
@@ -53,12 +74,14 @@ RankCard local_card() {
           .network = link_target("/proc/self/ns/net"),
           .node = host.data(),
           .pid = static_cast<int>(::getpid()),
+          .processors = affinity(),
           .unix_name = {}};
 }
 
 std::string print(const RankCard& card) {
-  return fmt::format("{}\nmachine {}\nnetwork {}\nnode {}\npid {}\nunix {}\n", kTitle, card.machine,
-                     card.network, card.node, card.pid, card.unix_name);
+  return fmt::format("{}\nmachine {}\nnetwork {}\nnode {}\npid {}\nprocessors {}\nunix {}\n",
+                     kTitle, card.machine, card.network, card.node, card.pid,
+                     print(card.processors), card.unix_name);
 }
 
 Result<RankCard> parse_card(std::string_view whole) {
@@ -69,9 +92,10 @@ Result<RankCard> parse_card(std::string_view whole) {
   text.remove_prefix(kTitle.size() + 1);
   RankCard card;
   std::string pid;
+  std::string processors;
   for (const auto& [field, value] :
        {std::pair("machine", &card.machine), std::pair("network", &card.network),
-        std::pair("node", &card.node), std::pair("pid", &pid),
+        std::pair("node", &card.node), std::pair("pid", &pid), std::pair("processors", &processors),
         std::pair("unix", &card.unix_name)}) {
     Result<std::string> taken = take_field(text, field);
     if (!taken.ok()) return taken.status();
@@ -79,6 +103,7 @@ Result<RankCard> parse_card(std::string_view whole) {
   }
   const auto [end, error] = std::from_chars(pid.data(), pid.data() + pid.size(), card.pid);
   const bool is_number = error == std::errc() && end == pid.data() + pid.size() && card.pid > 0;
+  card.processors = parse_processors(processors);
   // Printing it again finds every other way to write the same, such as leading zeros.
   if (!is_number || print(card) != whole) {
     return status_of(StatusCode::protocol, "a rank's card is not well formed");

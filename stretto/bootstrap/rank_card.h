@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "stretto/base/cores.h"
 #include "stretto/base/status.h"
 
 namespace stretto::bootstrap {
@@ -16,9 +17,10 @@ struct RankCard {
   // is whether the connection and the mapping work.
   std::string machine;
   std::string network;
-  std::string node;       // Host name, for messages.
-  int pid = 0;            // For messages.
-  std::string unix_name;  // Of its Unix socket; empty: shared memory is switched off.
+  std::string node;         // Host name, for messages.
+  int pid = 0;              // For messages.
+  ProcessorSet processors;  // On which it may run.
+  std::string unix_name;    // Of its Unix socket; empty: shared memory is switched off.
 };
 
 // The card of this process, without unix_name.

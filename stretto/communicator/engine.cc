@@ -47,7 +47,7 @@ std::shared_ptr<Engine> Engine::create(std::unique_ptr<transport::Transport> tra
 
 Engine::Engine(std::unique_ptr<transport::Transport> transport, Options options)
     : transport_(std::move(transport)), options_(std::move(options)) {
-  const int cores = usable_cores();
+  const int cores = options_.local_cores > 0 ? options_.local_cores : usable_cores();
   core_for_each_rank_ = cores >= options_.local_ranks;
   transport_->set_listener(this);
   drives_ = options_.progress_thread == ProgressThread::always ||

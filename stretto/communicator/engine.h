@@ -43,6 +43,7 @@ class Engine final : private transport::TransportListener {
   struct Options {
     ProgressThread progress_thread = ProgressThread::automatic;
     int local_ranks = 1;  // Ranks of the job on this host, this one included.
+    int local_cores = 0;  // Cores that they may use, all together. 0: those of this process.
     // Per rank of the job: "node04 pid 8812", for messages. May be empty.
     std::vector<std::string> names = {};
     // Between two turns of a rank that has nobody else to take them. Zero: none are taken.

@@ -97,8 +97,10 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
     return mesh.status().with_context(
         fmt::format("rank {} of {} could not join", job->rank, job->size));
   }
-  communicator::Engine::Options engine_options{
-      .progress_thread = *thread, .local_ranks = mesh->local_ranks, .names = mesh->names};
+  communicator::Engine::Options engine_options{.progress_thread = *thread,
+                                               .local_ranks = mesh->local_ranks,
+                                               .local_cores = mesh->local_cores,
+                                               .names = mesh->names};
   auto board = std::make_shared<bootstrap::StatusBoard>(bootstrap::StatusBoard::open(environment));
   if (board->connected()) {
     engine_options.report_activity = [board](std::string_view text) { board->write(text); };
