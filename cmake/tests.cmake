@@ -58,7 +58,8 @@ endfunction()
 # Splits the sources in a program without and one with libtorch. `library` is what they test.
 function(stretto_add_tests name library)
   # What has one thread would keep ThreadSanitizer's compiler busy for nothing.
-  if(STRETTO_SANITIZE MATCHES "thread" AND name MATCHES "^(stretto_(schedule|kernel|tools)|golden)$")
+  if(STRETTO_SANITIZE MATCHES "thread" AND
+     name MATCHES "^(stretto_(schedule|kernel|tools)|golden)$")
     return()
   endif()
   if(library STREQUAL "stretto_torch")
