@@ -37,7 +37,34 @@ enum class DType : std::uint8_t {
 
 inline constexpr int kDTypeCount = 17;
 
-std::size_t size_bytes(DType dtype);
+constexpr std::size_t size_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::u8:
+    case DType::i8:
+    case DType::boolean:
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
+      return 1;
+    case DType::i16:
+    case DType::u16:
+    case DType::f16:
+    case DType::bf16:
+      return 2;
+    case DType::i32:
+    case DType::u32:
+    case DType::f32:
+      return 4;
+    case DType::i64:
+    case DType::u64:
+    case DType::f64:
+    case DType::c64:
+      return 8;
+    case DType::c128:
+      return 16;
+  }
+  return 0;
+}
+
 std::string_view name(DType dtype);
 
 // Reads a number that came from a peer. Empty if it names no dtype.

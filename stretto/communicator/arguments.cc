@@ -44,29 +44,22 @@ void check_reduction(const Caller& caller, ReduceOp op, DType dtype, double fact
   }
 }
 
-void check_root(const Caller& caller, Rank root, int size) {
-  if (root >= 0 && root < size) return;
+void refuse_root(const Caller& caller, Rank root, int size) {
   refuse(caller, fmt::format("root {} is not one of {} ranks", root.value(), size));
 }
 
-void check_count(const Caller& caller, std::string_view buffer, std::size_t count,
-                 std::size_t expected) {
-  if (count == expected) return;
+void refuse_count(const Caller& caller, std::string_view buffer, std::size_t count,
+                  std::size_t expected) {
   refuse(caller, fmt::format("the {} has {} elements; it must have {}", buffer, count, expected));
 }
 
-void check_dtypes(const Caller& caller, ConstView input, View output) {
-  if (input.dtype == output.dtype) return;
+void refuse_dtypes(const Caller& caller, ConstView input, View output) {
   refuse(caller,
          fmt::format("the input is {}, the output {}", name(input.dtype), name(output.dtype)));
 }
 
-void check_overlap(const Caller& caller, ConstView input, View output,
-                   std::ptrdiff_t in_place_elements) {
-  if (!overlap(input, output)) return;
-  const auto element_bytes = static_cast<std::ptrdiff_t>(size_bytes(output.dtype));
-  check(caller, input.data - output.data == in_place_elements * element_bytes,
-        "input and output overlap without being in place");
+void check_apart(const Caller& caller, ConstView input, View output) {
+  check(caller, !overlap(input, output), "input and output overlap without being in place");
 }
 
 std::optional<SharesView> shares_of(const Caller& caller, std::span<const std::size_t> counts,

@@ -26,20 +26,37 @@ struct Caller {
 };
 
 [[noreturn]] void refuse(const Caller& caller, std::string_view what);
+[[noreturn]] void refuse_root(const Caller& caller, Rank root, int size);
+[[noreturn]] void refuse_count(const Caller& caller, std::string_view buffer, std::size_t count,
+                               std::size_t expected);
+[[noreturn]] void refuse_dtypes(const Caller& caller, ConstView input, View output);
+// That input and output do not overlap.
+void check_apart(const Caller& caller, ConstView input, View output);
+
 // `otherwise` is a view so that a good call builds no text; texts with values in them are built by
 // those who have found something wrong.
 void check(const Caller& caller, bool holds, std::string_view otherwise);
 // That `op` has a meaning for `dtype`, and `factor`, if it is not 1, as well.
 void check_reduction(const Caller& caller, ReduceOp op, DType dtype, double factor);
-void check_root(const Caller& caller, Rank root, int size);
+inline void check_root(const Caller& caller, Rank root, int size) {
+  if (root < 0 || root >= size) refuse_root(caller, root, size);
+}
 // That a rank's buffer has the length that the operation gives it.
-void check_count(const Caller& caller, std::string_view buffer, std::size_t count,
-                 std::size_t expected);
-void check_dtypes(const Caller& caller, ConstView input, View output);
+inline void check_count(const Caller& caller, std::string_view buffer, std::size_t count,
+                        std::size_t expected) {
+  if (count != expected) refuse_count(caller, buffer, count, expected);
+}
+inline void check_dtypes(const Caller& caller, ConstView input, View output) {
+  if (input.dtype != output.dtype) refuse_dtypes(caller, input, output);
+}
 // That input and output do not overlap, unless the input begins exactly `in_place_elements` after
 // the output (before it, if negative).
-void check_overlap(const Caller& caller, ConstView input, View output,
-                   std::ptrdiff_t in_place_elements);
+inline void check_overlap(const Caller& caller, ConstView input, View output,
+                          std::ptrdiff_t in_place_elements) {
+  const auto in_place_bytes =
+      in_place_elements * static_cast<std::ptrdiff_t>(size_bytes(output.dtype));
+  if (input.data - output.data != in_place_bytes) check_apart(caller, input, output);
+}
 
 // A list of counts as a caller gives it, in a form that is the same for lists that mean the same.
 // Nothing: all shares are equal. Shows `counts`.

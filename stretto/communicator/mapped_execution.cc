@@ -8,13 +8,6 @@
 namespace stretto::communicator {
 namespace {
 
-// Whether the only slot of a plan can be in the posts. A scatter fills those of other ranks.
-bool fits_into_post(const Plan& plan) {
-  const schedule::Schedule& schedule = plan.schedule();
-  return schedule.raw_slots <= 1 && schedule.partial_slots == 0 && plan.segment_count() == 1 &&
-         plan.segment_bytes() <= Post::kInlineBytes && schedule.collective != Collective::scatter;
-}
-
 Status needs_registered_buffers() {
   return {StatusCode::invalid_argument,
           "algorithm direct_mapped needs registered buffers on all ranks: Communicator::allocate "
@@ -28,7 +21,7 @@ MappedExecution::MappedExecution(Plans plans, const Membership& membership, Wind
     : membership_(&membership), windows_(&windows), transport_(&transport) {
   if (plans.direct != nullptr) direct_ = std::make_unique<Runner>(std::move(plans.direct));
   if (plans.staged != nullptr) staged_ = std::make_unique<Runner>(std::move(plans.staged));
-  if (direct_ == nullptr) staged_->is_inline = fits_into_post(*staged_->plan);
+  if (direct_ == nullptr) staged_->in_posts = InlineSteps::create(*staged_->plan, windows);
   inputs_.resize(membership.members.size());
   outputs_.resize(membership.members.size());
   found_.of.resize(membership.members.size());
@@ -230,6 +223,7 @@ bool MappedExecution::resolve_buffers() {
 // Runs steps up to the next sync, of which next_step_ is then the number, or to the end of the
 // segment; says which.
 bool MappedExecution::run_steps() {
+  if (runner_->in_posts) return run_in_posts();
   const auto base_of = [&](const schedule::Place& place) -> std::byte* {
     const auto rank = static_cast<std::size_t>(place.rank);
     const bool own_place = place.rank == membership_->rank;
@@ -239,8 +233,7 @@ bool MappedExecution::run_steps() {
       case schedule::Buffer::output:
         return own_place ? call_.output : outputs_[rank];
       default:
-        return runner_->is_inline ? posted_by(rank)->inline_bytes()
-                                  : windows_->of[rank]->half(windows_->staging_turn);
+        return windows_->of[rank]->half(windows_->staging_turn);
     }
   };
   const auto& steps = runner_->plan->schedule().steps;
@@ -251,6 +244,17 @@ bool MappedExecution::run_steps() {
     if (!status_.ok()) return false;
   }
   return false;
+}
+
+// The same, where the post is the only sync.
+bool MappedExecution::run_in_posts() {
+  const bool is_posted = phase_ != Phase::entering;
+  if (is_posted) {
+    runner_->in_posts->finish(call_);
+  } else {
+    runner_->in_posts->lay_out(call_);
+  }
+  return !is_posted;
 }
 
 void MappedExecution::run_to_sync() {

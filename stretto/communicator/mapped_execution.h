@@ -4,9 +4,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "stretto/communicator/execution.h"
+#include "stretto/communicator/inline_steps.h"
 #include "stretto/communicator/step.h"
 #include "stretto/communicator/window.h"
 
@@ -55,7 +57,7 @@ class MappedExecution : public Execution {
     explicit Runner(std::shared_ptr<const Plan> p) : plan(std::move(p)), local(*plan) {}
     std::shared_ptr<const Plan> plan;
     LocalSteps local;
-    bool is_inline = false;  // Its scratch is in the posts.
+    std::optional<InlineSteps> in_posts;  // Instead, if its scratch is in the posts.
   };
 
   // Where the buffers of the last run were found, which are often those of the next.
@@ -83,6 +85,7 @@ class MappedExecution : public Execution {
   bool resolve_buffers();
   void begin_staged();
   bool run_steps();
+  bool run_in_posts();
   void run_to_sync();
   void reach_sync();
   bool sync_complete();

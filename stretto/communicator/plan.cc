@@ -8,7 +8,7 @@
 namespace stretto::communicator {
 namespace {
 
-constexpr std::size_t kScratchAlignmentBytes = 64;
+constexpr std::size_t kLineBytes = 64;
 
 std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -34,9 +34,15 @@ Plan::Plan(schedule::Schedule steps, const Options& options)
   if (!counts_by_message(operation_)) {
     segment_elements_ = std::min(segment_elements_, std::max<std::size_t>(1, longest));
   }
-  const std::size_t raw_bytes = round_up(segment_elements_ * element_bytes, kScratchAlignmentBytes);
-  const std::size_t sum_bytes = round_up(segment_elements_ * partial_bytes, kScratchAlignmentBytes);
-  partial_begin_bytes_ = static_cast<std::size_t>(schedule_.raw_slots) * raw_bytes;
+  const auto slots = static_cast<std::size_t>(schedule_.raw_slots);
+  const bool is_small = schedule_.partial_slots == 0 &&
+                        slots * segment_elements_ * element_bytes <= kSmallScratchBytes;
+  scratch_alignment_bytes_ = is_small ? element_bytes : kLineBytes;
+  const std::size_t raw_bytes =
+      round_up(segment_elements_ * element_bytes, scratch_alignment_bytes_);
+  const std::size_t sum_bytes =
+      round_up(segment_elements_ * partial_bytes, scratch_alignment_bytes_);
+  partial_begin_bytes_ = slots * raw_bytes;
   scratch_bytes_ =
       partial_begin_bytes_ + static_cast<std::size_t>(schedule_.partial_slots) * sum_bytes;
 }
@@ -51,7 +57,7 @@ Plan::Range Plan::range(const schedule::Place& place, std::uint32_t segment) con
                           : operation_.dtype;
   const std::size_t element_bytes = size_bytes(dtype);
   const std::size_t slot_bytes =
-      round_up(segment_elements_ * element_bytes, kScratchAlignmentBytes);
+      round_up(segment_elements_ * element_bytes, scratch_alignment_bytes_);
   const auto index = static_cast<std::size_t>(slot.index);
   switch (slot.buffer) {
     case schedule::Buffer::input:

@@ -47,7 +47,9 @@ class Plan {
   };
   Range range(const schedule::Place& place, std::uint32_t segment) const;
 
-  // Scratch of one lane: raw slots, then partial slots.
+  // Scratch of one lane: raw slots, then partial slots. Slots begin at cache lines, unless all of
+  // it is so little that it may lie in a line with something else.
+  static constexpr std::size_t kSmallScratchBytes = 24;
   std::size_t scratch_bytes() const { return scratch_bytes_; }
   // How many bytes of a rank's caller the operation reads and writes (see ChunkLayout).
   std::size_t input_bytes(Rank rank) const {
@@ -66,6 +68,7 @@ class Plan {
   int divisor_ = 1;
   std::size_t segment_elements_ = 1;
   std::uint32_t segment_count_ = 1;
+  std::size_t scratch_alignment_bytes_ = 1;
   std::size_t partial_begin_bytes_ = 0;
   std::size_t scratch_bytes_ = 0;
 };

@@ -116,7 +116,6 @@ Group::Submission ScheduledCommunicator::prepare(const Caller& caller, ConstView
                                .output = output.span(),
                                .shares = share.shares};
   scale_input(submission, input, options.factor);
-  submission.deadline = deadline(options.timeout);
   return submission;
 }
 
@@ -133,8 +132,7 @@ Group::Submission ScheduledCommunicator::prepare(const Caller& caller, ConstView
                         .layout = layout_of(share)},
           .input = input.span(),
           .output = output.span(),
-          .shares = share.shares,
-          .deadline = deadline(options.timeout)};
+          .shares = share.shares};
 }
 
 Work ScheduledCommunicator::reduce_scatter_views(ConstView input, View output,

@@ -105,6 +105,7 @@ Work ScheduledCommunicator::submit_pairs(std::string_view operation,
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     caller.entry = i;
     submissions.push_back(prepare(caller, inputs[i], outputs[i], options));
+    submissions.back().deadline = deadline(options.timeout);
   }
   std::vector<std::shared_ptr<Operation>> parts;
   auto held = engine_->lock();

@@ -16,11 +16,6 @@ Work& Work::operator=(Work&& other) noexcept {
   return *this;
 }
 
-Work::~Work() {
-  // The communicator keeps the failure; there is nobody here to tell.
-  if (operation_ != nullptr) (void)wait_status();
-}
-
 bool Work::done() {
   if (operation_ == nullptr) return true;
   if (!operation_->poll()) return false;
@@ -43,8 +38,6 @@ std::optional<Status> Work::status() {
   if (!done()) return std::nullopt;
   return wait_status();
 }
-
-void Work::wait() { wait_status().or_throw(); }
 
 void Work::wait_for(Duration timeout) {
   if (operation_ == nullptr) return result_.or_throw();

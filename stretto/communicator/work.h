@@ -47,13 +47,18 @@ class [[nodiscard]] Work {
   explicit Work(Status failure) : result_(std::move(failure)) {}
   Work(Work&&) noexcept = default;
   Work& operator=(Work&& other) noexcept;
-  ~Work();
+  ~Work() {
+    // The communicator keeps the failure; there is nobody here to tell.
+    if (operation_ != nullptr) (void)wait_status();
+  }
 
   // Whether the operation has ended, well or badly. Does not block.
   bool done();
   // Blocks until the operation has ended. Throws what made it fail: PeerLost, Timeout, Mismatch,
   // ... Afterwards, called again, says the same.
-  void wait();
+  void wait() {
+    if (operation_ != nullptr || !result_.ok()) wait_status().or_throw();
+  }
   // The same, as a value.
   Status wait_status();
   // Gives up waiting after `timeout` and throws Timeout; the operation goes on.

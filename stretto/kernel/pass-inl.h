@@ -54,6 +54,55 @@ struct Divisor {
   T inverse;
 };
 
+// A cache line or less, of elements that are combined as they are. Whole vectors would need copies
+// of that little, which take several times as long; here 8 bytes are loaded and stored at a time,
+// as they often have just been written. The same operations on narrower vectors: the same bits.
+template <class Format>
+inline constexpr bool kHasFewElements = false;
+template <class T>
+inline constexpr bool kHasFewElements<Plain<T>> = sizeof(T) >= 4;
+
+template <class T, class Op, class Division>
+class FewElements {
+ public:
+  static HWY_INLINE bool fits(const Pass& pass) { return pass.count <= kLineBytes / sizeof(T); }
+
+  static void run(const Pass& pass) {
+    const Division division(pass.divisor);
+    std::size_t i = 0;
+    for (; i + hn::MaxLanes(Pair()) <= pass.count; i += hn::MaxLanes(Pair())) {
+      combine<Pair>(pass, division, i);
+    }
+    for (; i < pass.count; ++i) combine<One>(pass, division, i);
+  }
+
+ private:
+  using Pair = hn::CappedTag<T, 8 / sizeof(T)>;
+  using One = hn::CappedTag<T, 1>;
+
+  template <class Lanes>
+  static HWY_INLINE void combine(const Pass& pass, const Division& division, std::size_t i) {
+    auto value = subtree<Lanes, 0, kPassInputs>(pass, i);
+    if constexpr (hwy::IsFloat<T>()) value = division.divide(value);
+    for (std::size_t k = 0; k < pass.output_count; ++k) {
+      hn::StoreU(value, Lanes(), static_cast<T*>(pass.outputs[k]) + pass.output_offset + i);
+    }
+  }
+
+  // See PassLoop::subtree().
+  template <class Lanes, std::size_t kFirst, std::size_t kWidth>
+  static HWY_INLINE hn::Vec<Lanes> subtree(const Pass& pass, std::size_t i) {
+    if constexpr (kWidth == 1) {
+      return hn::LoadU(Lanes(), static_cast<const T*>(pass.inputs[kFirst]) + i);
+    } else {
+      constexpr std::size_t kHalf = kWidth / 2;
+      const auto left = subtree<Lanes, kFirst, kHalf>(pass, i);
+      if (pass.input_count <= kFirst + kHalf) return left;
+      return Op::combine(left, subtree<Lanes, kFirst + kHalf, kHalf>(pass, i));
+    }
+  }
+};
+
 template <class Format, class Op>
 class PassLoop {
   using Source = typename Format::Source;
@@ -77,6 +126,15 @@ class PassLoop {
 
  public:
   static void run(const Pass& pass) {
+    if constexpr (kHasFewElements<Format>) {
+      using Few = FewElements<Value, Op, Division>;
+      if (Few::fits(pass)) return Few::run(pass);
+    }
+    run_by_lines(pass);
+  }
+
+ private:
+  static void run_by_lines(const Pass& pass) {
     Buffers buffers{{}, pass.input_count, pass.outputs, pass.output_count, pass.output_offset};
     for (std::size_t j = 0; j < pass.input_count; ++j) {
       buffers.inputs[j] = Source::of(pass.inputs[j], (pass.partial_inputs >> j & 1) != 0);
@@ -93,7 +151,6 @@ class PassLoop {
     }
   }
 
- private:
   struct Buffers {
     Source inputs[kPassInputs];
     std::size_t input_count;

@@ -266,6 +266,9 @@ Result<PreparedReduction> PreparedReduction::create(const Reduction& like) {
 void PreparedReduction::run(std::size_t count, std::span<const Input> inputs,
                             std::span<void* const> outputs) const {
   if (count == 0) return;
+  // Small ones end before what is below would have been found out.
+  const bool is_small = element_bytes_ * count <= kBlockBytes && like_.store == Store::automatic;
+  if (kernel_ != nullptr && is_small) return run_in_one_pass(count, inputs, outputs, false);
   Reduction reduction = like_;
   reduction.count = count;
   reduction.inputs = inputs;
@@ -273,7 +276,7 @@ void PreparedReduction::run(std::size_t count, std::span<const Input> inputs,
   const bool non_temporal = is_non_temporal(like_.store, element_bytes_ * count) &&
                             (like_.store == Store::non_temporal || !is_in_place(reduction));
   if (kernel_ != nullptr) {
-    run_in_one_pass(reduction, non_temporal);
+    run_in_one_pass(count, inputs, outputs, non_temporal);
   } else {
     BlockReduction(reduction, non_temporal).run();
   }
@@ -282,16 +285,17 @@ void PreparedReduction::run(std::size_t count, std::span<const Input> inputs,
   if (non_temporal) hwy::FlushStream();
 }
 
-void PreparedReduction::run_in_one_pass(const Reduction& reduction, bool non_temporal) const {
-  const void* inputs[kPassInputs];
-  for (std::size_t i = 0; i < reduction.inputs.size(); ++i) inputs[i] = reduction.inputs[i].data;
-  kernel_({.inputs = inputs,
-           .input_count = reduction.inputs.size(),
+void PreparedReduction::run_in_one_pass(std::size_t count, std::span<const Input> inputs,
+                                        std::span<void* const> outputs, bool non_temporal) const {
+  const void* data[kPassInputs];
+  for (std::size_t i = 0; i < inputs.size(); ++i) data[i] = inputs[i].data;
+  kernel_({.inputs = data,
+           .input_count = inputs.size(),
            .partial_inputs = partial_inputs_,
-           .outputs = reduction.outputs.data(),
-           .output_count = reduction.outputs.size(),
-           .count = reduction.count * lanes_per_element_,
-           .divisor = reduction.divisor,
+           .outputs = outputs.data(),
+           .output_count = outputs.size(),
+           .count = count * lanes_per_element_,
+           .divisor = like_.divisor,
            .non_temporal = non_temporal});
 }
 

@@ -77,7 +77,8 @@ class PreparedReduction {
 
  private:
   PreparedReduction() = default;
-  void run_in_one_pass(const Reduction& reduction, bool non_temporal) const;
+  void run_in_one_pass(std::size_t count, std::span<const Input> inputs,
+                       std::span<void* const> outputs, bool non_temporal) const;
 
   Reduction like_;                 // Without buffers.
   std::size_t element_bytes_ = 0;  // Of all inputs and outputs.
