@@ -7,6 +7,19 @@
 
 namespace stretto::communicator {
 
+namespace {
+
+// Scratch of mapped plans is there for other ranks to read, and their memory is theirs.
+kernel::Store store_to(const schedule::Schedule& schedule, const schedule::Place& target) {
+  const bool is_scratch = target.slot.buffer == schedule::Buffer::raw ||
+                          target.slot.buffer == schedule::Buffer::partial;
+  const bool is_shared =
+      schedule.access == schedule::Access::mapped && (is_scratch || target.rank != schedule.rank);
+  return is_shared ? kernel::Store::shared : kernel::Store::automatic;
+}
+
+}  // namespace
+
 LocalSteps::LocalSteps(const Plan& plan)
     : plan_(&plan),
       first_step_(plan.schedule().steps.data()),
@@ -37,7 +50,8 @@ void LocalSteps::prepare(Prepared& prepared, const schedule::Step& step) const {
                                          .op = plan_->operation().op,
                                          .divisor = step.completes ? plan_->divisor() : 1,
                                          .inputs = prepared.inputs,
-                                         .outputs = prepared.outputs});
+                                         .outputs = prepared.outputs,
+                                         .store = store_to(plan_->schedule(), targets.front())});
   prepared.failure = reduction.status();
   if (reduction.ok()) prepared.reduction = *reduction;
 }

@@ -31,6 +31,8 @@ enum class Store {
   non_temporal,  // Past the cache: right for data that nobody reads soon. Outputs that do not share
                  // their place in a cache line, and products of complex numbers, are written with
                  // ordinary stores.
+  shared,        // For memory that other cores have read and will read: see reduce.cc, Note [shared
+                 // memory]. A copy of such memory is an ordinary one.
 };
 
 struct Reduction {
@@ -79,6 +81,8 @@ class PreparedReduction {
   PreparedReduction() = default;
   void run_in_one_pass(std::size_t count, std::span<const Input> inputs,
                        std::span<void* const> outputs, bool non_temporal) const;
+  void run_by_pieces(std::size_t count, std::span<const Input> inputs,
+                     std::span<void* const> outputs, void* room) const;
 
   Reduction like_;                 // Without buffers.
   std::size_t element_bytes_ = 0;  // Of all inputs and outputs.

@@ -129,6 +129,8 @@ class GuardedPages {
 };
 
 // Every way to load and to store.
+constexpr Store kStores[] = {Store::automatic, Store::cached, Store::non_temporal, Store::shared};
+
 constexpr std::pair<DType, ReduceOp> kKindsOfLoops[] = {
     {DType::i8, ReduceOp::sum},      {DType::i16, ReduceOp::sum},     {DType::bf16, ReduceOp::sum},
     {DType::f16, ReduceOp::sum},     {DType::f32, ReduceOp::sum},     {DType::f64, ReduceOp::sum},
@@ -165,13 +167,30 @@ TEST_F(ReduceTest, ManyInputsAreGroupsOfGroups) {
   }
 }
 
+// Several pieces of what is copied to further outputs, or to memory that is shared.
+TEST_F(ReduceTest, OutputsThatAreCopied) {
+  Random random(9);
+  for (const DType dtype : {DType::u8, DType::bf16, DType::f64, DType::c64}) {
+    for (const Store store : {Store::automatic, Store::shared}) {
+      for (const int in_place : {0, 1}) {
+        const auto count = static_cast<std::size_t>(40003) / size_bytes(dtype);
+        Case one = random_case(dtype, ReduceOp::sum, 3, count, random);
+        one.store = store;
+        one.outputs = 3;
+        one.in_place = in_place;
+        ASSERT_EQ(problem_with(one, random), "") << describe(one);
+      }
+    }
+  }
+}
+
 // Two and more blocks of the general case, and non-temporal stores to outputs that do not share
 // their place in a cache line.
 TEST_F(ReduceTest, LongBuffers) {
   Random random(3);
   for (const DType dtype : {DType::u8, DType::i64, DType::f32, DType::bf16, DType::f16}) {
     for (const int inputs : {2, 8, 11}) {
-      for (const Store store : {Store::automatic, Store::cached, Store::non_temporal}) {
+      for (const Store store : kStores) {
         Case one = random_case(dtype, ReduceOp::sum, inputs, 5003, random);
         one.store = store;
         ASSERT_EQ(problem_with(one, random), "") << describe(one);
@@ -185,7 +204,7 @@ TEST_F(ReduceTest, LongBuffersOfComplexNumbers) {
   for (const DType dtype : {DType::c64, DType::c128}) {
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::product}) {
       for (const int inputs : {2, 11}) {
-        for (const Store store : {Store::automatic, Store::cached, Store::non_temporal}) {
+        for (const Store store : kStores) {
           Case one = random_case(dtype, op, inputs, 2503, random);
           one.store = store;
           ASSERT_EQ(problem_with(one, random), "") << describe(one);

@@ -18,6 +18,14 @@ std::vector<Place> of_all_ranks(const Shape& shape, Slot slot) {
   return places;
 }
 
+// The same, beginning with the shape's own rank: what is written first is read again by those who
+// copy it to the others.
+std::vector<Place> own_and_others(const Shape& shape, Slot slot) {
+  std::vector<Place> places;
+  for (int i = 0; i < shape.rank_count; ++i) places.push_back({neighbour(shape, i), slot});
+  return places;
+}
+
 }  // namespace
 
 // Note [syncs around callers' buffers]: the first sync says that all callers have filled their
@@ -41,7 +49,7 @@ Schedule direct_mapped_all_reduce(const Shape& shape) {
                                    .chunk_count = shape.rank_count});
   const ChunkIndex own = shard_of(shape.rank);
   schedule.sync();
-  schedule.reduce(of_all_ranks(shape, input(own)), of_all_ranks(shape, output(own))).completes();
+  schedule.reduce(of_all_ranks(shape, input(own)), own_and_others(shape, output(own))).completes();
   schedule.sync();
   return std::move(schedule).build();
 }
@@ -93,22 +101,33 @@ Schedule direct_mapped_all_gather(const Shape& shape) {
   return std::move(schedule).build();
 }
 
-// Direct mapped broadcast: everybody copies the root's buffer.
+// Direct mapped broadcast: everybody copies the root's buffer, but for one chunk, which the root
+// copies for them, as it would be idle otherwise.
 //
-//   sync;  r:  input of root --> output of r;  sync
+//   sync;  root:  input root --> output root of r, for every r
+//          r:     input c of root --> output c of r, for every c but root;  sync
 //
 //   steps           2 syncs
-//   bytes per rank  reads the buffer once on the root
+//   bytes per rank  reads (n-1)/n of the buffer on the root, which writes as much on other ranks
 //   scratch         none
 //   order           nothing is combined
-//   choose it for   all sizes, where every rank has mapped the root's input
+//   choose it for   all sizes, where every rank has mapped the callers' buffers of all others
 //   source          folklore of shared memory
 Schedule direct_mapped_broadcast(const Shape& shape) {
   ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
                                    .collective = Collective::broadcast,
-                                   .access = Access::mapped});
+                                   .access = Access::mapped,
+                                   .chunk_count = shape.rank_count});
+  const ChunkIndex of_root = shard_of(shape.root);
+  const bool is_root = shape.rank == shape.root;
   schedule.sync();
-  schedule.copy({shape.root, input(0)}, output(0));
+  for (int distance = 1; is_root && distance < shape.rank_count; ++distance) {
+    schedule.copy(input(of_root), Place{neighbour(shape, distance), output(of_root)});
+  }
+  for (int distance = 0; distance < shape.rank_count; ++distance) {
+    const ChunkIndex c = shard_of(neighbour(shape, distance));
+    if (is_root || c != of_root) schedule.copy(Place{shape.root, input(c)}, output(c));
+  }
   schedule.sync();
   return std::move(schedule).build();
 }

@@ -90,7 +90,7 @@ TEST(Print, MappedStepsStandBetweenTheirSyncs) {
 TEST(Print, TheSameSlotOfConsecutiveRanksIsOneItem) {
   const auto schedules = all_ranks(Collective::all_reduce, Access::mapped, "direct_mapped", 3);
   EXPECT_EQ(print(schedules[1], schedules[1].steps[1]),
-            "reduce input c1 of 0-2 > output c1 of 0-2, completes");
+            "reduce input c1 of 0-2 > output c1 of 1-2, output c1 of 0, completes");
 }
 
 TEST(Print, SaysWhereTheRootIs) {

@@ -369,18 +369,18 @@ TEST(Verify, AnInputOverwrittenInPlaceWhileAnotherRankReadsIt) {
 }
 
 TEST(Verify, ACallersBufferTouchedBeforeTheCallerHasEntered) {
-  Schedules schedules = build(Collective::broadcast, "direct_mapped", 2);
+  Schedules schedules = build(Collective::scatter, "direct_mapped", 2);
   for (Schedule& schedule : schedules) erase_nth(schedule, StepKind::sync, 0);
   expect_refused(schedules,
-                 "broadcast by direct_mapped on 2 ranks: rank 1 touches input chunk 0 of rank 0 "
+                 "scatter by direct_mapped on 2 ranks: rank 1 touches input chunk 1 of rank 0 "
                  "before that rank may have entered: a sync is missing");
 }
 
 TEST(Verify, ACallersBufferTouchedAfterTheCallerHasLeft) {
-  Schedules schedules = build(Collective::broadcast, "direct_mapped", 2);
+  Schedules schedules = build(Collective::scatter, "direct_mapped", 2);
   for (Schedule& schedule : schedules) erase_nth(schedule, StepKind::sync, 1);
   expect_refused(schedules,
-                 "broadcast by direct_mapped on 2 ranks: rank 1 touches input chunk 0 of rank 0 "
+                 "scatter by direct_mapped on 2 ranks: rank 1 touches input chunk 1 of rank 0 "
                  "after that rank may have left: a sync is missing");
 }
 
