@@ -46,6 +46,9 @@ class ProtocolError : public Error {
 class SystemError : public Error {
   using Error::Error;
 };
+class OutOfMemory : public Error {
+  using Error::Error;
+};
 class InternalError : public Error {
   using Error::Error;
 };

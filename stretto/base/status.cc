@@ -30,6 +30,8 @@ std::string_view name(StatusCode code) {
       return "protocol error";
     case StatusCode::system:
       return "system error";
+    case StatusCode::out_of_memory:
+      return "out of memory";
     case StatusCode::internal:
       return "internal error";
   }
@@ -61,6 +63,8 @@ void Status::or_throw() const {
       throw ProtocolError(*this);
     case StatusCode::system:
       throw SystemError(*this);
+    case StatusCode::out_of_memory:
+      throw OutOfMemory(*this);
     case StatusCode::internal:
       throw InternalError(*this);
   }

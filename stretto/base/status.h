@@ -26,6 +26,7 @@ enum class StatusCode {
   aborted,           // Another rank or another thread ended the job on purpose.
   protocol,          // A peer sent bytes that no correct peer sends.
   system,            // The operating system refused a call.
+  out_of_memory,     // There is not as much memory left as would be needed.
   internal,          // A bug in stretto.
 };
 

@@ -65,6 +65,7 @@ TEST(StatusTest, EveryCodeHasItsExceptionType) {
   expect_throws<Aborted>(StatusCode::aborted);
   expect_throws<ProtocolError>(StatusCode::protocol);
   expect_throws<SystemError>(StatusCode::system);
+  expect_throws<OutOfMemory>(StatusCode::out_of_memory);
   expect_throws<InternalError>(StatusCode::internal);
 }
 

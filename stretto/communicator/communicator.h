@@ -172,7 +172,9 @@ class Communicator {
 
   // Memory that the other ranks of this host can reach: collectives on it copy nothing. Zeroed. Not
   // collective, does not wait for others. Lives as long as the returned object, which may outlive
-  // the communicator. Where no other rank can reach it, it is ordinary memory.
+  // the communicator. Where no other rank can reach it, it is ordinary memory. Throws
+  // OutOfMemory if it does not fit into what the machine and the limits of this process' container
+  // have left, not even a second later; the communicator goes on.
   virtual Memory allocate_bytes(std::size_t bytes) = 0;
   template <class T>
   Buffer<T> allocate(std::size_t count) {

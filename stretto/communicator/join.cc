@@ -36,6 +36,13 @@ Result<communicator::ProgressThread> progress_thread(const Environment& environm
                    "STRETTO_PROGRESS_THREAD={} is not one of automatic, always, never", wanted);
 }
 
+Result<bool> memory_check(const Environment& environment) {
+  const std::string wanted = environment.get("STRETTO_MEMORY_CHECK").value_or("on");
+  if (wanted == "on" || wanted == "off") return wanted == "on";
+  return status_of(StatusCode::invalid_argument, "STRETTO_MEMORY_CHECK={} is not one of on, off",
+                   wanted);
+}
+
 // A name that no collective knows is a slip; one that only some know runs those.
 Result<std::string> default_algorithm(const Environment& environment) {
   const std::string wanted = environment.get("STRETTO_ALGORITHM").value_or("");
@@ -90,6 +97,8 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
   log_lines(job->sources);
   Result<communicator::ProgressThread> thread = progress_thread(environment);
   if (!thread.ok()) return thread.status();
+  const Result<bool> checks_memory = memory_check(environment);
+  if (!checks_memory.ok()) return checks_memory.status();
   const Result<std::string> algorithm = default_algorithm(environment);
   if (!algorithm.ok()) return algorithm.status();
   Result<Mesh> mesh = connect(*job, algorithm.value(), Deadline::after(options.join_timeout));
@@ -97,6 +106,7 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
     return mesh.status().with_context(
         fmt::format("rank {} of {} could not join", job->rank, job->size));
   }
+  mesh->endpoint->check_memory(checks_memory.value());
   communicator::Engine::Options engine_options{.progress_thread = *thread,
                                                .local_ranks = mesh->local_ranks,
                                                .local_cores = mesh->local_cores,

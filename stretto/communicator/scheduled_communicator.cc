@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/memory_limit.h"
 #include "stretto/communicator/arguments.h"
 
 namespace stretto::communicator {
@@ -199,8 +200,24 @@ Work ScheduledCommunicator::join(std::vector<std::shared_ptr<Operation>> parts) 
 }
 
 Memory ScheduledCommunicator::allocate_bytes(std::size_t bytes) {
-  const auto held = engine_->lock();
-  Result<transport::Transport::Region> region = engine_->transport().allocate(bytes);
+  const auto allocate_now = [&] {
+    const auto held = engine_->lock();
+    return engine_->transport().allocate(bytes);
+  };
+  Result<transport::Transport::Region> region = allocate_now();
+  const auto may_fit_soon = [&] {
+    if (region.status().code() != StatusCode::out_of_memory) return false;
+    const auto left = find_memory_left();
+    return !left || bytes <= left->limit_bytes;
+  };
+  // What a rank has freed is there again when the others have heard of it, by the next turn of
+  // their heartbeat.
+  constexpr int kAttempts = 20;
+  const Duration pause = engine_->options().heartbeat / (kAttempts / 2);
+  for (int i = 0; i < kAttempts && may_fit_soon(); ++i) {
+    (void)engine_->drive([] { return false; }, Deadline::after(pause));
+    region = allocate_now();
+  }
   region.status().or_throw();
   return Memory(std::move(region->owner), region->bytes);
 }

@@ -15,8 +15,13 @@ namespace {
 using schedule::Access;
 using schedule::Algorithm;
 
-// By all ranks together.
+// Measured, between two ranks whose cores share a cache; by all ranks together, because that is
+// what each of them reads. Up to here a sync costs more than what it saves...
 constexpr std::size_t kOneSyncBytes = 8 * 1024;
+// ...of a reduction, where everybody would reduce everything...
+constexpr std::size_t kOneSyncReducedBytes = 4 * 1024;
+// ...unless buffers are private, and have to be laid out anyway.
+constexpr std::size_t kOneSyncPrivateBytes = 64 * 1024;
 
 bool usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) {
   return (mapped || algorithm.access != Access::mapped) &&
@@ -68,12 +73,24 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
   return candidates;
 }
 
-// On mapped memory: whether to read other ranks' bytes twice, out of staging memory, costs less
-// than a second sync, which registered buffers need.
-bool Selector::one_sync_is_cheaper(const OperationDescriptor& operation) const {
+// On mapped memory: by which the choice is made for registered buffers, and for others.
+Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const {
+  const auto find = [&](std::string_view called) -> const Algorithm* {
+    const Algorithm* found = schedule::find_algorithm(operation.collective, Access::mapped, called);
+    return found != nullptr && usable(*found, true, equal_chunks) ? found : nullptr;
+  };
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
-  const auto ranks = static_cast<std::size_t>(setting_.rank_count);
-  return bytes <= kOneSyncBytes / ranks;
+  const std::size_t of_all = bytes * static_cast<std::size_t>(setting_.rank_count);
+  const std::size_t one_sync = reduces(operation.collective) ? kOneSyncReducedBytes : kOneSyncBytes;
+  Choice choice;
+  // Sizes from a caller may overflow the product.
+  if (bytes <= kOneSyncPrivateBytes && of_all <= kOneSyncPrivateBytes) {
+    choice.staged = find("eager_mapped");
+  }
+  if (choice.staged == nullptr) choice.staged = find("staged_mapped");
+  const bool skips_direct = choice.staged != nullptr && bytes <= one_sync && of_all <= one_sync;
+  if (!skips_direct) choice.direct = find("direct_mapped");
+  return choice;
 }
 
 const Algorithm* Selector::cheapest(const OperationDescriptor& operation, bool equal_chunks) {
@@ -99,17 +116,10 @@ Result<Choice> Selector::choose(const OperationDescriptor& operation, std::strin
     choice.messages = cheapest(operation, equal_chunks);
     return choice;
   }
-  if (wanted.empty() && mapped && one_sync_is_cheaper(operation)) {
-    choice.staged = find(Access::mapped, "eager_mapped");
-    if (choice.staged == nullptr) choice.staged = find(Access::mapped, "staged_mapped");
-    if (choice.staged != nullptr) return choice;
-  }
-  if (wanted == "eager_mapped") choice.staged = find(Access::mapped, wanted);
-  if (wanted.empty() || wanted == "direct_mapped") {
-    choice.direct = find(Access::mapped, "direct_mapped");
-  }
-  if (wanted.empty() || wanted == "staged_mapped") {
-    choice.staged = find(Access::mapped, "staged_mapped");
+  if (wanted.empty() && mapped) choice = choose_mapped(operation, equal_chunks);
+  if (wanted == "direct_mapped") choice.direct = find(Access::mapped, wanted);
+  if (wanted == "staged_mapped" || wanted == "eager_mapped") {
+    choice.staged = find(Access::mapped, wanted);
   }
   if (choice.direct != nullptr || choice.staged != nullptr) return choice;
   choice.messages =

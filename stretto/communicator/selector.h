@@ -67,7 +67,7 @@ class Selector {
     friend auto operator<=>(const Kind&, const Kind&) = default;
   };
   static Kind kind_of(const OperationDescriptor& operation, bool equal_chunks);
-  bool one_sync_is_cheaper(const OperationDescriptor& operation) const;
+  Choice choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const;
   const schedule::Algorithm* cheapest(const OperationDescriptor& operation, bool equal_chunks);
 
   Setting setting_;

@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "stretto/base/check.h"
+#include "stretto/base/memory_limit.h"
 
 namespace stretto::transport {
 namespace {
@@ -21,6 +22,10 @@ namespace {
 // of doorbells, new regions and death, for which looking now and then is enough.
 constexpr unsigned kTurnsPerPoll = 256;
 constexpr std::chrono::milliseconds kDrainNap(10);
+// How much may be allocated without looking at the memory that is left; no region is smaller than
+// a page.
+constexpr std::size_t kBytesPerLook = 1 << 20;
+constexpr std::size_t kLeastBytes = 4096;
 constexpr std::uint64_t kWakeEvent = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
@@ -230,6 +235,20 @@ void Endpoint::end_sleep() {
 void Endpoint::wake() {
   const std::uint64_t one = 1;
   (void)!::write(wake_event_.get(), &one, sizeof(one));
+}
+
+Result<Transport::Region> Endpoint::allocate(std::size_t bytes) {
+  if (!checks_memory_) return memory_->allocate(bytes);
+  // Looking takes longer than allocating a few pages does.
+  const std::size_t paid_bytes = std::max(bytes, kLeastBytes);
+  if (paid_bytes >= kBytesPerLook - unseen_bytes_) {
+    STRETTO_RETURN_IF_ERROR(
+        check_memory_left(rank_, bytes, find_memory_left(memory_->mapped_bytes())));
+    unseen_bytes_ = 0;
+  } else {
+    unseen_bytes_ += paid_bytes;
+  }
+  return memory_->allocate(bytes);
 }
 
 void Endpoint::notify(Rank rank) {

@@ -64,7 +64,10 @@ class Endpoint : public Transport {
   void end_sleep() override;
   void wake() override;
 
-  Result<Region> allocate(std::size_t bytes) override { return memory_->allocate(bytes); }
+  Result<Region> allocate(std::size_t bytes) override;
+  // Whether allocate() refuses what does not fit into the memory that is left. It does unless told
+  // otherwise.
+  void check_memory(bool wanted) { checks_memory_ = wanted; }
   RemoteAddress locate(const void* data, std::size_t bytes) const override {
     return memory_->locate(data, bytes);
   }
@@ -100,6 +103,8 @@ class Endpoint : public Transport {
   FileDescriptor wake_event_;
   bool polls_always_ = false;  // Whether some link has its data behind a descriptor (tcp).
   Duration farewell_time_;
+  bool checks_memory_ = true;
+  std::size_t unseen_bytes_ = 0;  // Allocated since the last look at the memory that is left.
   unsigned turns_ = 0;
   int sleepers_ = 0;
 };

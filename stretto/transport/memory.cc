@@ -55,4 +55,10 @@ RemoteAddress RegionTable::locate(const void* data, std::size_t bytes) const {
   return {};
 }
 
+std::size_t RegionTable::total_bytes() const {
+  std::size_t bytes = 0;
+  for (const Entry& entry : entries_) bytes += entry.bytes.size();
+  return bytes;
+}
+
 }  // namespace stretto::transport

@@ -23,6 +23,9 @@ class SharedMemory {
   virtual bool reaches(Rank peer) const = 0;
   // See Transport::memory_generation().
   virtual std::uint64_t generation() const = 0;
+  // Of all regions that are mapped here, those of peers included. None of memory that is not shared
+  // between processes.
+  virtual std::size_t mapped_bytes() const { return 0; }
   // Tells peers what they have not been told yet, such as the end of a region that another thread
   // has freed. Called now and then, and before sleeping.
   virtual void service() {}
@@ -50,6 +53,8 @@ class RegionTable {
   // from a peer: checked without overflow.
   std::byte* find(RemoteAddress address, std::size_t bytes) const;
   RemoteAddress locate(const void* data, std::size_t bytes) const;
+  // Of all regions together.
+  std::size_t total_bytes() const;
 
  private:
   struct Entry {

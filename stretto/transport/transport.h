@@ -153,7 +153,10 @@ class Transport {
   virtual void wake() = 0;
 
   // One-sided. A region is zeroed, page aligned, and reachable by the ranks for which
-  // shares_memory() holds, soon after this returns (resolve() says when).
+  // shares_memory() holds, soon after this returns (resolve() says when). Fails with out_of_memory
+  // if it cannot fit into what the machine or this process' cgroup has left, what is mapped but not
+  // yet touched included: such memory is paid for when it is touched, and who cannot pay then is
+  // killed.
   struct Region {
     RemoteAddress address;
     ByteSpan bytes;

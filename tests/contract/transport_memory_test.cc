@@ -11,6 +11,7 @@
 #include <limits>
 #include <numeric>
 
+#include "stretto/base/memory_limit.h"
 #include "tests/contract/transport_participant.h"
 
 namespace stretto::transport {
@@ -226,6 +227,34 @@ TEST_P(TransportMemoryTest, ManyRegionsLeaveNothingBehind) {
   for (int i = 0; i < 100 && !clean(); ++i) settle({&world[0], &world[1], &world[2]});
   EXPECT_TRUE(clean()) << open_descriptors() - descriptors << " descriptors, "
                        << shared_mappings() - mappings << " mappings";
+}
+
+TEST_P(TransportMemoryTest, RefusesWhatCannotFit) {
+  World world = make();
+  constexpr std::size_t kPebibyte = std::size_t{1} << 50;
+  EXPECT_EQ(world[0].allocate(kPebibyte).status().code(), StatusCode::out_of_memory);
+  EXPECT_EQ(world[0].allocate(std::numeric_limits<std::size_t>::max()).status().code(),
+            StatusCode::out_of_memory);
+  EXPECT_TRUE(world[0].allocate(1).ok());
+  // Nor can the kernel map it, which is another failure.
+  world[0].check_memory(false);
+  EXPECT_EQ(world[0].allocate(kPebibyte).status().code(), StatusCode::system);
+}
+
+// Regions cost nothing until they are touched: what has been promised is no longer there to be
+// given, to whomever it was.
+TEST_P(TransportMemoryTest, GivesNothingTwice) {
+  if (GetParam().link_name(0, 1) != "shm") GTEST_SKIP() << "it knows only of memory of its own";
+  World world = make();
+  const std::size_t part = find_memory_left()->left_bytes / 5 * 2;
+  Region own = world[0].allocate(part).or_throw();
+  Region other = world[1].allocate(part).or_throw();
+  ASSERT_NE(reach(world, 0, 1, other.address, part), nullptr);
+  EXPECT_EQ(world[0].allocate(part).status().code(), StatusCode::out_of_memory);
+  const RemoteAddress address = other.address;
+  other = {};
+  (void)drive({&world[0], &world[1]}, [&] { return world[0].resolve(1, address, 1) == nullptr; });
+  EXPECT_TRUE(world[0].allocate(part).ok());
 }
 
 TEST_P(TransportMemoryTest, WorldsLeaveNothingBehind) {

@@ -5,9 +5,7 @@
 
 #include <sys/utsname.h>
 
-#include <algorithm>
 #include <fstream>
-#include <limits>
 
 #include <fmt/format.h>
 
@@ -48,13 +46,6 @@ std::string caches() {
   return text;
 }
 
-std::size_t number_in(const std::string& path) {
-  const std::string word = first_word(path);
-  const bool number = !word.empty() && std::all_of(word.begin(), word.end(),
-                                                   [](char c) { return c >= '0' && c <= '9'; });
-  return number && word.size() < 19 ? std::stoull(word) : 0;
-}
-
 }  // namespace
 
 Machine find_machine(int usable_cores) {
@@ -65,19 +56,6 @@ Machine find_machine(int usable_cores) {
   utsname system{};
   if (::uname(&system) == 0) machine.kernel = fmt::format("{} {}", system.sysname, system.release);
   return machine;
-}
-
-std::size_t available_memory_bytes() {
-  std::size_t available = std::numeric_limits<std::size_t>::max();
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  for (std::size_t kibibytes = 0; file >> name; file.ignore(64, '\n')) {
-    if (name == "MemAvailable:" && file >> kibibytes) available = kibibytes * 1024;
-  }
-  const std::size_t limit = number_in("/sys/fs/cgroup/memory.max");
-  const std::size_t used = number_in("/sys/fs/cgroup/memory.current");
-  if (limit > 0) available = std::min(available, limit - std::min(limit, used));
-  return available == std::numeric_limits<std::size_t>::max() ? 0 : available;
 }
 
 }  // namespace stretto::bench

@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <cstddef>
 #include <string>
 
 namespace stretto::bench {
@@ -17,9 +16,5 @@ struct Machine {
 };
 
 Machine find_machine(int usable_cores);
-
-// Memory that can be had without harm to others: the smaller of what the system has available and
-// of what the cgroup's limit leaves. 0 if neither says.
-std::size_t available_memory_bytes();
 
 }  // namespace stretto::bench

@@ -13,6 +13,7 @@
 
 #include "stretto/base/cores.h"
 #include "stretto/base/environment.h"
+#include "stretto/base/memory_limit.h"
 #include "stretto/bootstrap/handshake.h"
 #include "tools/bench/comm_meeting.h"
 #include "tools/bench/copy_bound.h"
@@ -149,13 +150,13 @@ int RankProgram::run() {
 
 bool RankProgram::fits(const Plan& plan) {
   const std::size_t needed = needed_bytes(options_, plan.operation, plan.bytes, comm_.size());
-  const std::size_t available = available_memory_bytes();
-  const bool enough = available == 0 || needed < available;
+  const std::optional<MemoryLeft> left = find_memory_left();
+  const bool enough = !left || needed < left->left_bytes;
   if ((*meeting_).agree(enough ? 1 : 0) != 0) return true;
   if (reporter_) {
     reporter_->note(fmt::format("{} is left out: it needs {:.1f} GiB of memory, {:.1f} are there",
                                 describe(plan), std::ldexp(static_cast<double>(needed), -30),
-                                std::ldexp(static_cast<double>(available), -30)));
+                                std::ldexp(left ? static_cast<double>(left->left_bytes) : 0, -30)));
   }
   return false;
 }

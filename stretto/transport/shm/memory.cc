@@ -118,6 +118,13 @@ bool Memory::reaches(Rank peer) const {
   return peer == self_ || channels_[static_cast<std::size_t>(peer)] != nullptr;
 }
 
+std::size_t Memory::mapped_bytes() const {
+  std::size_t bytes = 0;
+  for (const PeerRegions& regions : peers_) bytes += regions.table.total_bytes();
+  const std::lock_guard lock(mutex_);
+  return bytes + own_.total_bytes();
+}
+
 void Memory::receive(Rank peer, Channel::Received received) {
   PeerRegions& regions = peers_[static_cast<std::size_t>(peer)];
   const Notice& notice = received.notice;

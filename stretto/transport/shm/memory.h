@@ -42,6 +42,8 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
   bool reaches(Rank peer) const override;
   std::uint64_t generation() const override { return generation_.load(std::memory_order_acquire); }
 
+  std::size_t mapped_bytes() const override;
+
   // Takes a notice about a region of `peer`.
   void receive(Rank peer, Channel::Received received);
   void service() override;

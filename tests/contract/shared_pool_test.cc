@@ -1,0 +1,279 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Registered memory as programs use it: shared by groups that run at the same time, made and freed
+// over and over, and not to be had at all.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "stretto/base/memory_limit.h"
+#include "stretto/communicator/join.h"
+#include "stretto/communicator/scheduled_communicator.h"
+#include "tests/contract/rank_communicators.h"
+#include "tests/contract/transport_worlds.h"
+
+namespace stretto::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using transport::WorldKind;
+
+RankList make(const WorldKind& kind, int size, Duration heartbeat = milliseconds(50)) {
+  transport::World world = kind.make({.ranks = size});
+  RankList ranks(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    threads.emplace_back([&, r] {
+      auto engine = communicator::Engine::create(
+          std::move(world.endpoints[r]),
+          communicator::Engine::Options{.local_ranks = size, .heartbeat = heartbeat});
+      ranks[r] = communicator::ScheduledCommunicator::make_world(
+                     std::move(engine), {.timeout = std::chrono::seconds(30)})
+                     .or_throw();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return ranks;
+}
+
+class SharedPool : public ::testing::TestWithParam<WorldKind> {
+ public:
+  static std::string name(const ::testing::TestParamInfo<WorldKind>& tested) {
+    return tested.param.name;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, SharedPool, ::testing::ValuesIn(transport::world_kinds()),
+                         SharedPool::name);
+
+// Small whole numbers: every sum is exact.
+float value(Rank job_rank, int round, std::size_t i) {
+  return static_cast<float>((job_rank.value() + 1) * (round % 50 + 1)) + static_cast<float>(i % 7);
+}
+
+// A sum over the ranks of the job in `members`.
+void expect_sums(Communicator& group, Rank self, const std::vector<Rank>& members,
+                 std::span<float> data, int round) {
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = value(self, round, i);
+  group.all_reduce(data).wait();
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    float sum = 0;
+    for (const Rank member : members) sum += value(member, round, i);
+    ASSERT_EQ(data[i], sum) << "round " << round << " element " << i << " of " << data.size();
+  }
+}
+
+const std::vector<Rank> kAll = {0, 1, 2};
+
+TEST_P(SharedPool, GroupsThatOverlapWorkOnSlicesOfOneRegionAtTheSameTime) {
+  const std::vector<std::vector<Rank>> lists = {{0, 1, 2}, {2, 0, 1}, {1, 2}, {0, 1}};
+  // No whole number of cache lines: the neighbour's bytes are in the same line.
+  constexpr std::size_t kCount = 1501;
+  auto ranks = make(GetParam(), 3);
+  on_all(ranks, [&](Communicator& comm) {
+    std::vector<std::unique_ptr<Communicator>> groups;
+    for (const auto& list : lists) groups.push_back(comm.new_group(list));
+    const auto region = comm.allocate<float>(2 * kCount * lists.size());
+    std::vector<std::thread> threads;
+    for (std::size_t g = 0; g < lists.size(); ++g) {
+      if (groups[g] == nullptr) continue;
+      threads.emplace_back([&, g] {
+        const auto slice = region.span().subspan(2 * kCount * g, 2 * kCount);
+        for (int round = 0; round < 60; ++round) {
+          const std::size_t begin = round % 3 == 0 ? kCount : 0;
+          const std::size_t count = round % 2 == 0 ? kCount : 5;
+          expect_sums(*groups[g], comm.rank(), lists[g], slice.subspan(begin, count), round);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+struct Belongings {
+  int descriptors = 0;
+  int mappings = 0;
+  long resident_pages = 0;
+};
+
+Belongings belongings() {
+  Belongings found;
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  found.descriptors = static_cast<int>(std::distance(begin(entries), end(entries)));
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:stretto") != std::string::npos) ++found.mappings;
+  }
+  long pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> found.resident_pages;
+  return found;
+}
+
+// Once all ranks have heard of what the others have freed, at a heartbeat.
+Belongings belongings_at_most(const Belongings& before) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(5));
+  Belongings now = belongings();
+  while ((now.descriptors > before.descriptors || now.mappings > before.mappings) &&
+         !deadline.passed()) {
+    std::this_thread::sleep_for(milliseconds(10));
+    now = belongings();
+  }
+  return now;
+}
+
+// Calls `body` for rounds 0 to 999, and looks whether anything grows after the first hundred.
+void expect_no_growth(RankList& ranks, const std::function<void(Communicator&, int)>& body) {
+  const auto run = [&](int begin, int end) {
+    on_all(ranks, [&](Communicator& comm) {
+      for (int round = begin; round < end; ++round) body(comm, round);
+      comm.barrier().wait();
+    });
+  };
+  run(0, 100);
+  std::this_thread::sleep_for(milliseconds(150));
+  const Belongings before = belongings();
+  run(100, 1000);
+  const Belongings after = belongings_at_most(before);
+  EXPECT_LE(after.descriptors, before.descriptors);
+  EXPECT_LE(after.mappings, before.mappings);
+  // 3 ranks that keep 900 regions, of one and of three pages, would have 5400 more; an allocator
+  // that watches what is freed may have some.
+  EXPECT_LT(after.resident_pages, before.resident_pages + 4000);
+}
+
+TEST_P(SharedPool, RegionsThatComeAndGoLeaveNothingBehind) {
+  auto ranks = make(GetParam(), 3);
+  expect_no_growth(ranks, [](Communicator& comm, int round) {
+    const auto region = comm.allocate<float>(round % 2 == 0 ? 3000 : 20);
+    expect_sums(comm, comm.rank(), kAll, region.span(), round);
+    if (round % 4 == 0) expect_sums(comm, comm.rank(), kAll, region.span(), round + 1);
+  });
+}
+
+// Each group has memory of its own.
+TEST_P(SharedPool, GroupsThatComeAndGoLeaveNothingBehind) {
+  auto ranks = make(GetParam(), 3);
+  expect_no_growth(ranks, [](Communicator& comm, int round) {
+    if (round % 10 != 0) return;
+    const auto group = comm.new_group({2, 0, 1});
+    std::array<float, 3> data{};
+    expect_sums(*group, comm.rank(), kAll, data, round);
+  });
+}
+
+// One rank frees what the others have used, and gets something else at the same address; nobody is
+// told but by the memory itself.
+TEST_P(SharedPool, AnotherRegionAtTheSameAddressIsAnother) {
+  constexpr std::size_t kCount = 40000;
+  auto ranks = make(GetParam(), 3);
+  int returned = 0;
+  on_all(ranks, [&](Communicator& comm) {
+    std::optional<Buffer<float>> region = comm.allocate<float>(kCount);
+    for (int round = 0; round < 90; round += 3) {
+      // Often enough for the others to remember where it is.
+      for (int i = 0; i < 3; ++i) expect_sums(comm, comm.rank(), kAll, region->span(), round + i);
+      if (round % 9 != 3 * comm.rank().value()) continue;
+      const float* const place = region->data();
+      region.reset();
+      region = comm.allocate<float>(kCount);
+      ASSERT_EQ((*region)[kCount / 2], 0.f) << "it is new";
+      if (comm.rank() == 0 && region->data() == place) ++returned;
+    }
+  });
+  EXPECT_GT(returned, 0) << "no address came again: nothing was tested";
+}
+
+// An operation that has ended here may still run on others, but not on this rank's memory.
+TEST_P(SharedPool, ARegionMayGoAsSoonAsItsOperationHasEnded) {
+  auto ranks = make(GetParam(), 3);
+  on_all(ranks, [](Communicator& comm) {
+    for (int round = 0; round < 60; ++round) {
+      const auto late = (comm.rank().value() + round) % 3;
+      if (round % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300 * late));
+      const Rank root = round % 3;
+      auto data = comm.allocate<float>(30000);
+      if (comm.rank() == root) std::fill(data.begin(), data.end(), static_cast<float>(round));
+      comm.broadcast(data, {.root = root}).wait();
+      ASSERT_EQ(data[29999], static_cast<float>(round));
+    }
+  });
+}
+
+TEST_P(SharedPool, WhatCannotFitIsRefusedAndTheRestGoesOn) {
+  auto ranks = make(GetParam(), 3);
+  on_all(ranks, [](Communicator& comm) {
+    const auto region = comm.allocate<float>(100);
+    expect_sums(comm, comm.rank(), kAll, region.span(), 1);
+    if (comm.rank() != 0) {
+      try {
+        (void)comm.allocate_bytes(std::size_t{1} << 50);
+        ADD_FAILURE() << "a pebibyte";
+      } catch (const OutOfMemory& failure) {
+        const std::string text = failure.what();
+        const std::string begin = "rank " + std::to_string(comm.rank().value()) +
+                                  ": 1125899906842624 bytes (1.0 PiB) of memory do not fit: ";
+        EXPECT_TRUE(text.starts_with(begin)) << text;
+        EXPECT_NE(text.find(" grants"), std::string::npos) << text;
+        EXPECT_EQ(failure.status().rank(), comm.rank());
+      }
+    }
+    expect_sums(comm, comm.rank(), kAll, region.span(), 2);
+    const auto more = comm.allocate<float>(100000);
+    expect_sums(comm, comm.rank(), kAll, more.span(), 3);
+  });
+}
+
+// What is mapped and not yet touched is as good as used; but somebody may be about to free it.
+TEST_P(SharedPool, WhatIsFreedSoonIsWaitedFor) {
+  if (GetParam().name != "shm") GTEST_SKIP() << "it knows only of memory of its own";
+  auto ranks = make(GetParam(), 2, milliseconds(500));
+  const std::size_t most_of_it = find_memory_left()->left_bytes / 5 * 3;
+  on_all(ranks, [&](Communicator& comm) {
+    constexpr std::size_t kCount = 1 << 18;
+    Memory memory = comm.allocate_bytes(comm.rank() == 0 ? most_of_it : kCount * sizeof(float));
+    // Whoever reads of it has heard of it; so much is not sent, but read where it is.
+    const std::span data(reinterpret_cast<float*>(memory.bytes().data()), kCount);
+    expect_sums(comm, comm.rank(), {0, 1}, data, 1);
+    if (comm.rank() == 0) {
+      std::this_thread::sleep_for(milliseconds(100));
+      memory = Memory();
+    } else {
+      const TimePoint begin = Clock::now();
+      memory = comm.allocate_bytes(most_of_it);
+      EXPECT_GT(Clock::now() - begin, milliseconds(20)) << "it did not have to wait";
+    }
+    comm.barrier().wait();
+    EXPECT_EQ(memory.bytes().size(), comm.rank() == 0 ? 0 : most_of_it);
+  });
+}
+
+class OneVariable : public Environment {
+ public:
+  explicit OneVariable(std::string value) : value_(std::move(value)) {}
+  std::optional<std::string> get(const std::string& variable) const override {
+    if (variable == "STRETTO_MEMORY_CHECK") return value_;
+    return std::nullopt;
+  }
+
+ private:
+  std::string value_;
+};
+
+TEST(MemoryCheck, IsSwitchedOffByTheEnvironment) {
+  constexpr std::size_t kPebibyte = std::size_t{1} << 50;
+  const OneVariable on("on");
+  EXPECT_THROW((void)join({.environment = &on})->allocate_bytes(kPebibyte), OutOfMemory);
+  // The kernel refuses to map it.
+  const OneVariable off("off");
+  EXPECT_THROW((void)join({.environment = &off})->allocate_bytes(kPebibyte), SystemError);
+  const OneVariable nonsense("perhaps");
+  EXPECT_THROW((void)join({.environment = &nonsense}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace stretto::testing

@@ -1,0 +1,108 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// A rank of a job in which a rank will be stopped for a while: runs checked collectives, prints
+// "ready PID" after the first few, and goes on until rank 0 gets SIGUSR1. Then all print
+// "right MS ROUNDS", the longest time that a round has taken and how many there were; or "wrong"
+// and why, with status 1.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "stretto/stretto.h"
+
+namespace {
+
+constexpr std::size_t kLargeCount = (1 << 20) / sizeof(float);
+
+class Worker {
+ public:
+  explicit Worker(stretto::Communicator& comm)
+      : comm_(comm), registered_(comm.allocate<float>(kLargeCount)) {}
+
+  void run_round() {
+    ++round_;
+    for (int i = 0; i < 8; ++i) {
+      expect_sums(std::span(own_).first(2));
+      expect_sums(registered_.span().first(1000));
+    }
+    comm_.barrier().wait();
+    const std::size_t root = round_ % static_cast<std::size_t>(comm_.size());
+    std::size_t news = rank() == root ? round_ : 0;
+    comm_.broadcast(std::span(&news, 1), {.root = static_cast<int>(root)}).wait();
+    if (news != round_) throw std::runtime_error("broadcast " + std::to_string(news));
+    expect_sums(registered_.span());
+    expect_sums(std::span(own_));
+  }
+
+  // Whether it is time to end, as rank 0 sees it.
+  bool agree(bool end) {
+    std::int32_t agreed = end ? 1 : 0;
+    comm_.broadcast(std::span(&agreed, 1)).wait();
+    return agreed != 0;
+  }
+
+ private:
+  std::size_t rank() const { return static_cast<std::size_t>(comm_.rank()); }
+  // Small whole numbers: every sum is exact.
+  float value(std::size_t rank, std::size_t i) const {
+    return static_cast<float>((rank + 1) * (round_ % 64) + i % 16);
+  }
+  void expect_sums(std::span<float> data) {
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = value(rank(), i);
+    comm_.all_reduce(data).wait();
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      float sum = 0;
+      for (int r = 0; r < comm_.size(); ++r) sum += value(static_cast<std::size_t>(r), i);
+      if (data[i] == sum) continue;
+      throw std::runtime_error("element " + std::to_string(i) + " of " +
+                               std::to_string(data.size()) + " in round " + std::to_string(round_));
+    }
+  }
+
+  stretto::Communicator& comm_;
+  std::size_t round_ = 0;
+  std::vector<float> own_ = std::vector<float>(kLargeCount);
+  stretto::Buffer<float> registered_;
+};
+
+volatile sig_atomic_t told_to_end = 0;
+
+void work() {
+  ::signal(SIGUSR1, [](int) { told_to_end = 1; });
+  auto comm = stretto::join();
+  Worker worker(*comm);
+  for (int i = 0; i < 5; ++i) worker.run_round();
+  std::printf("ready %d\n", ::getpid());
+  std::fflush(stdout);
+  stretto::Duration longest{};
+  int rounds = 0;
+  for (bool end = false; !end; ++rounds) {
+    const stretto::TimePoint begin = stretto::Clock::now();
+    worker.run_round();
+    end = worker.agree(told_to_end != 0);
+    longest = std::max(longest, stretto::Clock::now() - begin);
+  }
+  const auto count = std::chrono::duration_cast<std::chrono::milliseconds>(longest).count();
+  std::printf("right %lld %d\n", static_cast<long long>(count), rounds);
+}
+
+}  // namespace
+
+int main() {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    std::printf("wrong %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
