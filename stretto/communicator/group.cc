@@ -82,7 +82,10 @@ void Group::use_links(const LinkModel& links) {
   open_gate();
 }
 
-void Group::use_windows(Windows windows) { windows_ = std::move(windows); }
+void Group::use_windows(Windows windows) {
+  selector_.use_cores(!windows.crowded);
+  windows_ = std::move(windows);
+}
 
 std::shared_ptr<const Plan> Group::make_plan(const schedule::Algorithm& algorithm,
                                              const Submission& submission,

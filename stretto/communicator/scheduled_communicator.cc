@@ -19,7 +19,8 @@ constexpr std::uint64_t kWorldGroup = 1;
 struct WindowNotice {
   std::uint64_t offset_bytes = 0;
   std::uint32_t region = 0;
-  std::uint32_t reaches_all = 0;
+  std::uint16_t reaches_all = 0;
+  std::uint16_t lacks_cores = 0;  // Fewer than there are ranks on this host, as far as it knows.
 };
 static_assert(sizeof(WindowNotice) == 16, "travels as it lies in memory");
 
@@ -89,7 +90,8 @@ Status ScheduledCommunicator::share_windows() {
     windows.own = std::move(*region);
     notice = {.offset_bytes = windows.own.address.offset_bytes,
               .region = windows.own.address.region,
-              .reaches_all = reaches_all ? 1u : 0u};
+              .reaches_all = static_cast<std::uint16_t>(reaches_all),
+              .lacks_cores = static_cast<std::uint16_t>(!engine_->has_core_for_each_rank())};
   }
   std::vector<WindowNotice> notices(members.size());
   STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::as_bytes(std::span(&notice, 1)),
@@ -97,6 +99,8 @@ Status ScheduledCommunicator::share_windows() {
   const bool all = std::all_of(notices.begin(), notices.end(),
                                [](const WindowNotice& n) { return n.reaches_all != 0; });
   if (!all) return {};
+  windows.crowded = std::any_of(notices.begin(), notices.end(),
+                                [](const WindowNotice& n) { return n.lacks_cores != 0; });
   // The regions themselves arrive on another way than the notices.
   const auto map_all = [&] {
     for (std::size_t i = windows.of.size(); i < members.size(); ++i) {

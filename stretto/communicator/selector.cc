@@ -20,7 +20,8 @@ using schedule::Algorithm;
 constexpr std::size_t kOneSyncBytes = 8 * 1024;
 // ...of a reduction, where everybody would reduce everything...
 constexpr std::size_t kOneSyncReducedBytes = 4 * 1024;
-// ...unless buffers are private, and have to be laid out anyway.
+// ...unless buffers are private, and have to be laid out anyway; or ranks wait for each other's
+// cores, when a sync takes a microsecond and more.
 constexpr std::size_t kOneSyncPrivateBytes = 64 * 1024;
 
 bool usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) {
@@ -81,7 +82,9 @@ Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_
   };
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   const std::size_t of_all = bytes * static_cast<std::size_t>(setting_.rank_count);
-  const std::size_t one_sync = reduces(operation.collective) ? kOneSyncReducedBytes : kOneSyncBytes;
+  const std::size_t one_sync = !setting_.has_core_for_each_rank ? kOneSyncPrivateBytes
+                               : reduces(operation.collective)  ? kOneSyncReducedBytes
+                                                                : kOneSyncBytes;
   Choice choice;
   // Sizes from a caller may overflow the product.
   if (bytes <= kOneSyncPrivateBytes && of_all <= kOneSyncPrivateBytes) {

@@ -35,6 +35,7 @@ class Selector {
     int rank_count = 1;
     HostList hosts = {};
     LinkModel links = {};
+    bool has_core_for_each_rank = true;
   };
   explicit Selector(Setting setting) : setting_(std::move(setting)) {}
 
@@ -57,6 +58,8 @@ class Selector {
     setting_.links = links;
     chosen_.clear();
   }
+  // Before anything is chosen on mapped memory.
+  void use_cores(bool one_for_each_rank) { setting_.has_core_for_each_rank = one_for_each_rank; }
 
  private:
   struct Kind {
