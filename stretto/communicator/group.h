@@ -188,6 +188,7 @@ class Group {
   bool has_ended(std::uint32_t sequence) const;
   void compare_posts();
   void fail_telling(const Status& reason, const Status* told);
+  static bool end_on_own(Running& running);
 
   Status in_context(const PendingOperation* operation, const Status& cause) const;
   std::vector<Rank> waiting_for(const PendingOperation& operation) const;

@@ -31,14 +31,25 @@ void Group::fail_telling(const Status& reason, const Status* told) {
   // First the transport lets go of all buffers, then their owners hear of it.
   transport.forget(membership_.group, membership_.members, reason);
   for (Running& running : running_) {
-    running.execution->fail(reason);
-    running.collective->finish(reason);
+    const bool ended_well = end_on_own(running);
+    if (!ended_well) running.execution->fail(reason);
+    running.collective->finish(ended_well ? Status() : reason);
   }
   while (!queue_.empty()) {
     queue_.front().collective->finish(reason);
     queue_.pop();
   }
   mailbox_.fail(reason);
+}
+
+// Those who gave up a later operation have done all that this rank's earlier one needs of them: on
+// mapped memory it can be ended without them, and then it is no victim.
+bool Group::end_on_own(Running& running) {
+  if (running.entry->mapped == nullptr) return false;
+  running.execution->advance();
+  const bool ended_well = running.execution->ended() && running.execution->status().ok();
+  if (ended_well && running.collective->packing) running.collective->packing->unpack();
+  return ended_well;
 }
 
 std::optional<Rank> Group::rank_in_group(Rank job_rank) const {

@@ -115,9 +115,15 @@ void MappedExecution::post() {
   tell();
 }
 
+// To wake others may show that one is lost, upon which the group ends, or fails, what is in flight:
+// this, in the middle of a step.
 bool MappedExecution::advance() {
+  if (advancing_) return false;
+  advancing_ = true;
   alone_ = false;
-  return go_on();
+  const bool moved = go_on();
+  advancing_ = false;
+  return moved;
 }
 
 bool MappedExecution::advance_alone(bool& wake_others) {

@@ -113,6 +113,7 @@ class MappedExecution : public Execution {
   bool all_laid_out_ = false;
   bool alone_ = false;  // Without the engine.
   bool wake_others_ = false;
+  bool advancing_ = false;
   std::uint32_t segment_ = 0;
   std::size_t next_step_ = 0;
 };
