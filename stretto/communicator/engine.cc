@@ -220,7 +220,10 @@ void Engine::run_background_thread() {
       yield_until = TimePoint{};
       if (stopping_ || soon || background_drives()) continue;
       // Until nothing moves: what has been asked in one turn is answered in the next.
-      for (int turn = 0; turn < kTurnsPerHeartbeat && turn_locked(); ++turn) continue;
+      for (int turn = 0; turn < kTurnsPerHeartbeat; ++turn) {
+        transport_->look_at_all();
+        if (!turn_locked()) break;
+      }
       check_deadlines();
       run_continuations(held);
       continue;

@@ -208,9 +208,10 @@ bool Endpoint::poll_descriptors() {
 void Endpoint::begin_sleep() {
   ++sleepers_;
   if (sleep_flag_ != nullptr) sleep_flag_->raise();
-  // The last look before sleeping includes the descriptors.
-  turns_ = kTurnsPerPoll - 1;
+  look_at_all();
 }
+
+void Endpoint::look_at_all() { turns_ = kTurnsPerPoll - 1; }
 
 void Endpoint::sleep(Deadline until) {
   // Bounded: a deadline is checked by the caller, and a wake-up that went to another sleeper of

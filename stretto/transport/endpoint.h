@@ -59,6 +59,7 @@ class Endpoint : public Transport {
   void inquire(Rank peer, std::uint64_t group, std::uint32_t sequence) override;
 
   bool progress() override;
+  void look_at_all() override;
   void begin_sleep() override;
   void sleep(Deadline until) override;
   void end_sleep() override;

@@ -143,6 +143,9 @@ class Transport {
 
   // Moves what can be moved now. Returns whether anything did.
   virtual bool progress() = 0;
+  // Lets the next progress() look at what it otherwise looks at now and then, too: doorbells, new
+  // memory, the end of a peer. For those who seldom call it.
+  virtual void look_at_all() = 0;
 
   // Sleeping in three steps, so that no event is lost: begin_sleep(); look once more with
   // progress(); sleep() if there was nothing; end_sleep(). Only sleep() may run beside other calls.

@@ -141,9 +141,10 @@ void expect_no_growth(RankList& ranks, const std::function<void(Communicator&, i
   const Belongings after = belongings_at_most(before);
   EXPECT_LE(after.descriptors, before.descriptors);
   EXPECT_LE(after.mappings, before.mappings);
-  // 3 ranks that keep 900 regions, of one and of three pages, would have 5400 more; an allocator
-  // that watches what is freed may have some.
+#if !defined(__SANITIZE_ADDRESS__)  // Which keeps what is freed, to watch it.
+  // 3 ranks that keep 900 regions, of one and of three pages, would have 5400 more.
   EXPECT_LT(after.resident_pages, before.resident_pages + 4000);
+#endif
 }
 
 TEST_P(SharedPool, RegionsThatComeAndGoLeaveNothingBehind) {

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -74,6 +75,15 @@ void Channel::send(const Notice& notice, std::shared_ptr<const FileDescriptor> f
   flush();
   if (pending_.empty() && try_send(notice, file.get())) return;
   pending_.push_back({notice, std::move(file)});
+}
+
+bool Channel::take_back(std::uint32_t region) {
+  const auto found = std::ranges::find_if(pending_, [region](const Pending& pending) {
+    return pending.notice.kind == Notice::Kind::region && pending.notice.region == region;
+  });
+  if (found == pending_.end()) return false;
+  pending_.erase(found);
+  return true;
 }
 
 void Channel::flush() {

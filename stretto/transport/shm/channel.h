@@ -44,6 +44,9 @@ class Channel {
   // Sends now, or keeps the notice, and with it the file, until flush() if the socket is full.
   void send(const Notice& notice, std::shared_ptr<const FileDescriptor> file = nullptr);
   void flush();
+  // Takes back the notice of a region that has not been sent yet, and with it the file. False:
+  // there is none.
+  bool take_back(std::uint32_t region);
   // A doorbell that finds the socket full is dropped: the peer has something to read already.
   void ring();
 

@@ -159,7 +159,10 @@ void Memory::service() {
   }
   for (const std::uint32_t number : released) {
     for (auto& channel : channels_) {
-      if (channel != nullptr) channel->send({.kind = Notice::Kind::release, .region = number});
+      // A peer that reads little of its channel need not hear of what has come and gone meanwhile;
+      // its file would be kept open for that.
+      if (channel == nullptr || channel->take_back(number)) continue;
+      channel->send({.kind = Notice::Kind::release, .region = number});
     }
   }
 }

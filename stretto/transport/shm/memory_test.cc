@@ -133,6 +133,18 @@ TEST_F(MemoryTest, ARegionAnnouncedTwiceIsTheLaterOne) {
   data[4095] = std::byte{1};
 }
 
+TEST_F(MemoryTest, WhatComesAndGoesWhileAPeerDoesNotReadIsNotKept) {
+  const auto use = [&](int times) {
+    for (int i = 0; i < times; ++i) (void)memory_->allocate(4096).or_throw();
+  };
+  use(2000);  // More than the socket takes.
+  memory_->service();
+  const int before = open_descriptors();
+  use(1000);
+  memory_->service();
+  EXPECT_LE(open_descriptors(), before);
+}
+
 TEST_F(MemoryTest, NoDescriptorLeaks) {
   const FileDescriptor file = make_file(4096, F_SEAL_SHRINK);
   const int before = open_descriptors();
