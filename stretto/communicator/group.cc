@@ -97,9 +97,8 @@ std::shared_ptr<const Plan> Group::make_plan(const schedule::Algorithm& algorith
                        .root = operation.root < 0 ? Rank(0) : Rank(operation.root),
                        .hosts = selector_.hosts()});
   if (algorithm.access == schedule::Access::mapped && segment_bytes < kWhole) {
-    // Half a window holds all raw slots, each rounded up to lines, and all shifted by less than
-    // one.
-    segment_bytes = segment_bytes / static_cast<std::size_t>(std::max(1, steps.raw_slots)) - 128;
+    // Half a window holds all raw slots; lines are kept apart by the rounding of slots.
+    segment_bytes = segment_bytes / static_cast<std::size_t>(std::max(1, steps.raw_slots)) - 64;
     const bool streams = has_root(operation.collective) && !reduces(operation.collective);
     if (streams) segment_bytes = std::min(segment_bytes, kStreamedBytes);
   }

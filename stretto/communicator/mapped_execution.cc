@@ -8,14 +8,6 @@
 namespace stretto::communicator {
 namespace {
 
-// Note [lines]
-//
-// Callers' buffers begin anywhere, those of malloc 16 bytes behind the beginning of a cache line.
-// Copies and reductions are up to a tenth faster where all their operands lie alike in their lines,
-// so a rank shifts its scratch as its buffer is shifted, and says so in its post. Not in a scatter,
-// whose root writes into scratch of ranks that it has not heard of yet.
-constexpr std::uint32_t kLineBytes = 64;
-
 // Note [givers]
 //
 // A rank that only lays out and reads nothing of others, as the root of a broadcast, has no use for
@@ -60,7 +52,6 @@ MappedExecution::MappedExecution(Plans plans, const Membership& membership, Wind
   inputs_.resize(membership.members.size());
   outputs_.resize(membership.members.size());
   found_.of.resize(membership.members.size());
-  shifts_bytes_.resize(membership.members.size());
 }
 
 Status MappedExecution::check_buffers(const std::byte* input, const std::byte* output) const {
@@ -151,17 +142,10 @@ void MappedExecution::enter() {
   all_laid_out_ = true;
   phase_ = Phase::entering;
   ++windows_->entered;
-  shifts_bytes_[static_cast<std::size_t>(membership_->rank)] = own_shift_bytes();
   if (direct_ == nullptr || (staged_ != nullptr && !is_registered(membership_->rank, found_.own))) {
     begin_staged();
   }
   post();
-}
-
-std::uint32_t MappedExecution::own_shift_bytes() const {
-  if (call_.operation.collective == Collective::scatter) return 0;
-  const std::byte* const buffer = call_.input != nullptr ? call_.input : call_.output;
-  return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(buffer) % kLineBytes);
 }
 
 // What a rank does before the first sync touches only its own input and slots that nobody uses any
@@ -176,7 +160,6 @@ void MappedExecution::post() {
   Post& post = *posted_by(static_cast<std::size_t>(membership_->rank));
   post.operation = call_.operation;
   post.sequence = call_.sequence;
-  post.shift_bytes = own_shift_bytes();
   if (direct_ != nullptr) post.buffers = found_.own;
   // Release: whoever sees the count sees the post, the input that was written before this call, and
   // what has been laid out.
@@ -246,7 +229,6 @@ bool MappedExecution::read_posts() {
                                            call_.operation, call_.sequence);
       return true;
     }
-    shifts_bytes_[arrived_] = post.shift_bytes % kLineBytes;
     if (direct_ == nullptr) continue;
     const bool registered = is_registered(static_cast<std::int32_t>(arrived_), post.buffers);
     all_registered_ = all_registered_ && registered;
@@ -320,7 +302,7 @@ bool MappedExecution::run_steps() {
       case schedule::Buffer::output:
         return own_place ? call_.output : outputs_[rank];
       default:
-        return windows_->of[rank]->half(windows_->staging_turn) + shifts_bytes_[rank];
+        return windows_->of[rank]->half(windows_->staging_turn);
     }
   };
   const auto& steps = runner_->plan->schedule().steps;

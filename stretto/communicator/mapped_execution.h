@@ -80,7 +80,6 @@ class MappedExecution : public Execution {
   bool settle();
   void enter();
   void end_giving();
-  std::uint32_t own_shift_bytes() const;
   void post();
   bool go_on();
   bool read_posts();
@@ -112,7 +111,6 @@ class MappedExecution : public Execution {
   Found found_;
   std::vector<std::byte*> inputs_;  // Per rank: its input in this process; direct runs only.
   std::vector<std::byte*> outputs_;
-  std::vector<std::uint32_t> shifts_bytes_;  // Per rank; see Note [lines].
   std::size_t arrived_ = 0;  // Members known to have entered, or to have reached the sync.
   bool all_registered_ = false;
   bool all_laid_out_ = false;

@@ -36,9 +36,6 @@ struct Post {
   // others need of the caller's input, if that is so little.
   Buffers buffers;
   std::uint32_t sequence = 0;  // Of the operation in its group.
-  // So far behind the beginning of a line this rank's scratch begins in its window: see
-  // MappedExecution, Note [lines].
-  std::uint32_t shift_bytes = 0;
 
   static constexpr std::size_t kInlineBytes = sizeof(Buffers);
   std::byte* inline_bytes() { return reinterpret_cast<std::byte*>(&buffers); }
