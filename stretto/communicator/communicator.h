@@ -98,9 +98,7 @@ class Communicator {
   Work all_to_all(I&& input, O&& output, const AllToAllOptions& options = {}) {
     return all_to_all_views(as_input(input), as_output(output), options);
   }
-  // The root's elements become everyone's. The root's Work may end before the others have come;
-  // that they disagree it then learns in its next operation. So do all who only give: ranks other
-  // than the root of a reduce or a gather, the root of a scatter.
+  // The root's elements become everyone's.
   template <OutputBuffer D>
   Work broadcast(D&& data, const BroadcastOptions& options = {}) {
     return broadcast_view(as_output(data), options);

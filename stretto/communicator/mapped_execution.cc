@@ -8,30 +8,6 @@
 namespace stretto::communicator {
 namespace {
 
-// Note [givers]
-//
-// A rank that only lays out and reads nothing of others, as the root of a broadcast, has no use for
-// their coming. It ends its operation as soon as it has posted, and looks when it is about to enter
-// the next: then all must have entered this one, or their posts and what they read would be written
-// over; and then their posts, which nobody can have written over, show whether they agree. So it is
-// an operation ahead of the others at most, and learns an operation later that they disagree.
-bool gives_only(const Plan& plan) {
-  const schedule::Schedule& schedule = plan.schedule();
-  const auto syncs = std::ranges::count(schedule.steps, schedule::StepKind::sync,
-                                        [](const schedule::Step& step) { return step.kind; });
-  const bool writes_own = std::ranges::all_of(
-      schedule.places, [&](const schedule::Place& place) { return place.rank == schedule.rank; });
-  // In scratch, its own too, others may have written.
-  const auto is_input = [](const schedule::Place& place) {
-    return place.slot.buffer == schedule::Buffer::input;
-  };
-  const bool reads_own = std::ranges::all_of(schedule.steps, [&](const schedule::Step& step) {
-    return std::ranges::all_of(schedule.sources(step), is_input);
-  });
-  return syncs == 1 && writes_own && reads_own && plan.segment_count() == 1 &&
-         schedule.rank_count > 1 && has_root(schedule.collective);
-}
-
 Status needs_registered_buffers() {
   return {StatusCode::invalid_argument,
           "algorithm direct_mapped needs registered buffers on all ranks: Communicator::allocate "
@@ -45,10 +21,7 @@ MappedExecution::MappedExecution(Plans plans, const Membership& membership, Wind
     : membership_(&membership), windows_(&windows), transport_(&transport) {
   if (plans.direct != nullptr) direct_ = std::make_unique<Runner>(std::move(plans.direct));
   if (plans.staged != nullptr) staged_ = std::make_unique<Runner>(std::move(plans.staged));
-  if (direct_ == nullptr) {
-    staged_->in_posts = InlineSteps::create(*staged_->plan, windows);
-    only_gives_ = gives_only(*staged_->plan);
-  }
+  if (direct_ == nullptr) staged_->in_posts = InlineSteps::create(*staged_->plan, windows);
   inputs_.resize(membership.members.size());
   outputs_.resize(membership.members.size());
   found_.of.resize(membership.members.size());
@@ -69,14 +42,14 @@ void MappedExecution::start(const Call& call) {
   alone_ = false;
   call_ = call;
   if (!is_found(call)) find_own();
-  begin();
+  enter();
 }
 
 bool MappedExecution::start_alone(const Call& call) {
   if (!is_found(call)) return false;
   alone_ = true;
   call_ = call;
-  begin();
+  enter();
   return true;
 }
 
@@ -107,33 +80,8 @@ bool MappedExecution::is_registered(Rank member, const Post::Buffers& buffers) c
          (buffers.output().valid() || plan().output_bytes(member) == 0);
 }
 
-void MappedExecution::begin() {
-  status_ = Status();
-  arrived_ = 0;
-  wake_others_ = false;
-  phase_ = Phase::settling;
-  if (!windows_->owes_look) enter();
-}
-
-// Whether all have entered the operation before, and agree with what this rank has done in it.
-bool MappedExecution::settle() {
-  const Post& ours = *posted_by(static_cast<std::size_t>(membership_->rank));
-  for (; arrived_ < windows_->of.size(); ++arrived_) {
-    const Post& post = *posted_by(arrived_);
-    // Acquire: as in read_posts().
-    if (post.entered.load(std::memory_order_acquire) < windows_->entered) return false;
-    if (post.operation == ours.operation) continue;
-    const OperationDescriptor theirs = post.operation;
-    status_ = transport::mismatch_status(membership_->members[arrived_], theirs,
-                                         membership_->job_rank(membership_->rank), ours.operation,
-                                         ours.sequence);
-    return true;
-  }
-  windows_->owes_look = false;
-  return true;
-}
-
 void MappedExecution::enter() {
+  status_ = Status();
   runner_ = nullptr;
   arrived_ = 0;
   segment_ = 0;
@@ -188,12 +136,7 @@ bool MappedExecution::advance_alone(bool& wake_others) {
 bool MappedExecution::go_on() {
   bool moved = false;
   while (status_.ok()) {
-    if (phase_ == Phase::settling) {
-      if (!settle()) return moved;
-      if (status_.ok()) enter();
-    } else if (phase_ == Phase::entering && only_gives_) {
-      end_giving();
-    } else if (phase_ == Phase::entering) {
+    if (phase_ == Phase::entering) {
       if (!read_posts() || !choose()) return moved;
     } else if (phase_ == Phase::running) {
       run_to_sync();
@@ -207,12 +150,6 @@ bool MappedExecution::go_on() {
   }
   if (!status_.ok()) phase_ = Phase::ended;
   return moved;
-}
-
-void MappedExecution::end_giving() {
-  windows_->owes_look = true;
-  ++next_step_;  // The sync is not waited for.
-  phase_ = Phase::running;
 }
 
 // Whether all members have entered; takes in their posts as they come.
@@ -383,7 +320,7 @@ std::vector<Rank> MappedExecution::waiting_for() const {
     const std::uint64_t entered = posted_by(i)->entered.load(std::memory_order_relaxed);
     const std::uint64_t syncs = windows_->of[i]->syncs.load(std::memory_order_relaxed);
     const bool late = (phase_ == Phase::syncing && syncs < windows_->syncs) ||
-                      (phase_ <= Phase::entering && entered < windows_->entered);
+                      (phase_ == Phase::entering && entered < windows_->entered);
     if (late) ranks.push_back(static_cast<int>(i));
   }
   return ranks;

@@ -51,7 +51,7 @@ class MappedExecution : public Execution {
   void notify_all();
 
  private:
-  enum class Phase { settling, entering, running, syncing, ended };
+  enum class Phase { entering, running, syncing, ended };
 
   struct Runner {
     explicit Runner(std::shared_ptr<const Plan> p) : plan(std::move(p)), local(*plan) {}
@@ -76,10 +76,7 @@ class MappedExecution : public Execution {
   bool is_found(const Call& call) const;
   void find_own();
   bool is_registered(Rank member, const Post::Buffers& buffers) const;
-  void begin();
-  bool settle();
   void enter();
-  void end_giving();
   void post();
   bool go_on();
   bool read_posts();
@@ -117,7 +114,6 @@ class MappedExecution : public Execution {
   bool alone_ = false;  // Without the engine.
   bool wake_others_ = false;
   bool advancing_ = false;
-  bool only_gives_ = false;  // See Note [givers].
   std::uint32_t segment_ = 0;
   std::size_t next_step_ = 0;
 };

@@ -65,11 +65,8 @@ struct Windows {
   std::vector<Window*> of;           // Per rank of the group.
   // Keeps the others' windows mapped: a rank may leave while another still reads what it staged.
   std::vector<std::shared_ptr<void>> held;
-  bool crowded = false;       // Some rank has to wait for a core. All ranks say the same.
-  std::uint64_t entered = 0;  // Operations on these windows that this rank has entered.
-  // Whether this rank has ended the last of them without looking whether all have entered it: see
-  // MappedExecution, Note [givers].
-  bool owes_look = false;
+  bool crowded = false;            // Some rank has to wait for a core. All ranks say the same.
+  std::uint64_t entered = 0;       // Operations on these windows that this rank has entered.
   std::uint64_t syncs = 0;         // Syncs that this rank has reached.
   std::uint64_t staging_turn = 0;  // Segments staged so far; decides which half is used.
 };

@@ -67,46 +67,6 @@ TEST_P(FastPath, GivesTheSameSumsWhoeverIsLate) {
   }
 }
 
-// Who only gives is ahead of the others, and writes over what it has given.
-TEST_P(FastPath, GivesToRanksThatAreBehind) {
-  for (const int size : {2, 3, 5}) {
-    auto ranks = make_mapped(size);
-    on_all(ranks, [](Communicator& comm) {
-      const int self = comm.rank().value();
-      std::mt19937 random(static_cast<unsigned>(self));
-      std::vector<float> data(GetParam());
-      std::vector<float> result(GetParam());
-      for (int round = 0; round < 120; ++round) {
-        if (random() % 16 == 0) std::this_thread::sleep_for(microseconds(random() % 2000));
-        const int root = round / 5 % comm.size();
-        for (std::size_t i = 0; i < data.size(); ++i) data[i] = value(self, round, i);
-        if (round % 40 < 30) {
-          comm.broadcast(data, {.root = root}).wait();
-          ASSERT_EQ(data.back(), value(root, round, data.size() - 1)) << "round " << round;
-        } else {
-          comm.reduce(data, result, {.root = root}).wait();
-          if (self != root) continue;
-          ASSERT_EQ(result.back(), sum(comm.size(), round, data.size() - 1)) << "round " << round;
-        }
-      }
-    });
-  }
-}
-
-TEST_P(FastPath, WhoOnlyGivesLearnsOfAMismatchInItsNextOperation) {
-  auto ranks = make_mapped(3);
-  on_all(ranks, [](Communicator& comm) {
-    std::vector<float> data(GetParam());
-    for (int round = 0; round < 10; ++round) comm.broadcast(data, {.root = 0}).wait();
-    const std::string text = error_of([&] {
-      comm.broadcast(data, {.root = comm.rank() == 1 ? 1 : 0}).wait();
-      comm.broadcast(data, {.root = 0}).wait();
-    });
-    EXPECT_NE(text.find("First difference: root"), std::string::npos) << text;
-    EXPECT_NE(text.find("#11"), std::string::npos) << text;
-  });
-}
-
 TEST_P(FastPath, BuffersMayBeRegisteredOnSomeRanksOnly) {
   auto ranks = make_mapped(3);
   on_all(ranks, [](Communicator& comm) {
