@@ -220,9 +220,12 @@ void Engine::run_background_thread() {
       yield_until = TimePoint{};
       if (stopping_ || soon || background_drives()) continue;
       // Until nothing moves: what has been asked in one turn is answered in the next.
-      for (int turn = 0; turn < kTurnsPerHeartbeat; ++turn) {
+      bool moved = true;
+      for (int turn = 0; moved && turn < kTurnsPerHeartbeat; ++turn) {
         transport_->look_at_all();
-        if (!turn_locked()) break;
+        moved = turn_locked();
+        // What has woken a sleeper may have been taken here before it could look.
+        if (moved && sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
       }
       check_deadlines();
       run_continuations(held);

@@ -264,6 +264,7 @@ void Group::start(Running& running) {
 }
 
 bool Group::advance() {
+  if (windows_) let_go_of_memory();
   if (!failure_.ok()) return false;
   adopt_parked();
   start_ready();

@@ -170,6 +170,7 @@ class Group {
 
   Recent* find_recent(const OperationDescriptor& operation);
   void remember(const OperationDescriptor& operation, CacheEntry& entry);
+  void let_go_of_memory();
   void close_gate();
   void open_gate();
 
@@ -187,7 +188,7 @@ class Group {
   const PendingOperation* oldest() const;
   bool has_ended(std::uint32_t sequence) const;
   void compare_posts();
-  void fail_telling(const Status& reason, const Status* told);
+  void fail_telling(const Status& reason, const Status* told, bool by_others = false);
   static bool end_on_own(Running& running);
 
   Status in_context(const PendingOperation* operation, const Status& cause) const;
@@ -218,6 +219,7 @@ class Group {
   std::array<Recent, kRecent> recent_;
   std::size_t next_recent_ = 0;
   Recent* last_recent_ = recent_.data();  // The last that was found.
+  std::uint64_t memory_generation_ = 0;   // When let_go_of_memory() was called last.
   bool is_set_up_ = false;
   // Atomic, because others look at them who do not own the gate; relaxed, because they only look.
   std::atomic<std::uint32_t> next_sequence_{kSetUpSequence};

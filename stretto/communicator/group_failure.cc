@@ -22,7 +22,7 @@ void Group::fail(const Status& reason, bool announce) {
 
 // `told`, where given, goes to all members. Each passes on what it is told: the news must not come
 // later than that a rank has left because of it, on whichever link.
-void Group::fail_telling(const Status& reason, const Status* told) {
+void Group::fail_telling(const Status& reason, const Status* told, bool by_others) {
   close_gate();  // For good.
   failure_ = reason;
   transport::Transport& transport = engine_->transport();
@@ -31,7 +31,7 @@ void Group::fail_telling(const Status& reason, const Status* told) {
   // First the transport lets go of all buffers, then their owners hear of it.
   transport.forget(membership_.group, membership_.members, reason);
   for (Running& running : running_) {
-    const bool ended_well = end_on_own(running);
+    const bool ended_well = by_others && end_on_own(running);
     if (!ended_well) running.execution->fail(reason);
     running.collective->finish(ended_well ? Status() : reason);
   }
@@ -145,7 +145,7 @@ void Group::compare_posts() {
 }
 
 void Group::aborted(const Status& told) {
-  if (failure_.ok()) fail_telling(told, &told);
+  if (failure_.ok()) fail_telling(told, &told, true);
 }
 
 void Group::check_deadlines(TimePoint now) {

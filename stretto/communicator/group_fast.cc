@@ -106,6 +106,24 @@ void Group::close_gate() {
   }
 }
 
+// With the engine. What others have freed stays mapped as long as an execution holds it, so that
+// nobody reads where nothing is any more. Whenever memory has come or gone, executions have to find
+// it anew, and hold nothing until then; those that run, or are on the fast path, are asked again.
+void Group::let_go_of_memory() {
+  const std::uint64_t generation = engine_->transport().memory_generation();
+  if (generation == memory_generation_) return;
+  Gate expected = Gate::open;
+  const bool was_open = gate_.compare_exchange_strong(
+      expected, Gate::closed, std::memory_order_acquire, std::memory_order_acquire);
+  if (!was_open && expected != Gate::closed) return;
+  bool all = true;
+  for (auto& [key, entry] : cache_) {
+    if (entry.mapped != nullptr) all = entry.mapped->let_go() && all;
+  }
+  if (all) memory_generation_ = generation;
+  if (was_open) gate_.store(Gate::open, std::memory_order_release);
+}
+
 // With the engine. Stays closed if something is in flight, or for ever.
 void Group::open_gate() {
   if (!is_set_up_ || !windows_ || !failure_.ok() || !running_.empty() || !queue_.empty()) return;

@@ -25,6 +25,7 @@ MappedExecution::MappedExecution(Plans plans, const Membership& membership, Wind
   inputs_.resize(membership.members.size());
   outputs_.resize(membership.members.size());
   found_.of.resize(membership.members.size());
+  found_.held.resize(2 * membership.members.size());
 }
 
 Status MappedExecution::check_buffers(const std::byte* input, const std::byte* output) const {
@@ -192,6 +193,14 @@ bool MappedExecution::choose() {
   return true;
 }
 
+bool MappedExecution::let_go() {
+  if (phase_ != Phase::ended) return false;
+  found_.is_own_known = false;
+  found_.are_others_known = false;
+  for (std::shared_ptr<void>& memory : found_.held) memory.reset();
+  return true;
+}
+
 bool MappedExecution::are_resolved() const {
   if (!found_.are_others_known || found_.generation != transport_->memory_generation()) {
     return false;
@@ -212,6 +221,9 @@ bool MappedExecution::resolve_buffers() {
     const Rank member = static_cast<std::int32_t>(i);
     const std::size_t input_bytes = plan().input_bytes(member);
     const std::size_t output_bytes = plan().output_bytes(member);
+    // First: then what is found is still there.
+    found_.held[2 * i] = transport_->hold(job_rank, buffers.input());
+    found_.held[2 * i + 1] = transport_->hold(job_rank, buffers.output());
     inputs_[i] =
         input_bytes == 0 ? nullptr : transport_->resolve(job_rank, buffers.input(), input_bytes);
     outputs_[i] =

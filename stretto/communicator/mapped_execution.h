@@ -47,6 +47,8 @@ class MappedExecution : public Execution {
   // As advance(), but stops before anything for which the engine is needed. `wake_others` becomes
   // true if somebody must be woken with it.
   bool advance_alone(bool& wake_others);
+  // Lets go of the memory of the last run. False: a run is going on.
+  bool let_go();
   // With the engine: wakes all.
   void notify_all();
 
@@ -67,6 +69,9 @@ class MappedExecution : public Execution {
     Post::Buffers own;
     std::vector<Post::Buffers> of;  // Per rank, as it has posted; resolved are inputs_, outputs_.
     std::uint64_t generation = 0;   // Of the transport's memory, before anything was looked up.
+    // Keeps it mapped, input and output by turns: its owner may free it while it is still used
+    // here.
+    std::vector<std::shared_ptr<void>> held;
     bool is_own_known = false;
     bool are_others_known = false;
   };

@@ -30,7 +30,11 @@ std::vector<SizeRange> lines_of(const Communicator& comm, Collective collective,
   for (const std::size_t bytes : sizes) {
     Explanation explanation =
         comm.explain(collective, options.dtype, sized ? bytes / size_bytes(options.dtype) : 0);
-    const bool same = !lines.empty() && lines.back().explanation.algorithm == explanation.algorithm;
+    const auto runs_alike = [&](const Explanation& last) {
+      return last.algorithm == explanation.algorithm &&
+             last.algorithm_registered == explanation.algorithm_registered;
+    };
+    const bool same = !lines.empty() && runs_alike(lines.back().explanation);
     if (!same) lines.push_back({.bytes_min = bytes, .bytes_max = bytes, .explanation = {}});
     lines.back().bytes_max = bytes;
     lines.back().explanation = std::move(explanation);
