@@ -73,13 +73,18 @@ Explanation Group::explain(const OperationDescriptor& operation, std::string_vie
                                            : "it was asked for";
     return explanation;
   }
-  if (choice->direct != nullptr) explanation.algorithm_registered = choice->direct->name;
+  const schedule::Algorithm& registered =
+      choice->direct != nullptr ? *choice->direct : *choice->staged;
+  explanation.algorithm_registered = registered.name;
   const schedule::Algorithm& elsewhere =
       choice->staged != nullptr ? *choice->staged : *choice->direct;
   explanation.algorithm = describe_plan(elsewhere, Window::kHalfBytes);
-  explanation.reason =
+  explanation.reason = fmt::format(
       "all ranks share memory: registered buffers are used where they lie, others pass through a "
-      "window of staging memory";
+      "window of staging memory{}",
+      algorithm.empty() && operation.collective != Collective::barrier
+          ? "; " + selector_.mapped_thresholds(operation.collective)
+          : "");
   return explanation;
 }
 

@@ -74,7 +74,23 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
   return candidates;
 }
 
-// On mapped memory: by which the choice is made for registered buffers, and for others.
+// Of all ranks together, with registered buffers.
+std::size_t Selector::one_sync_bytes(Collective collective) const {
+  if (!setting_.has_core_for_each_rank) return kOneSyncPrivateBytes;
+  return reduces(collective) ? kOneSyncReducedBytes : kOneSyncBytes;
+}
+
+std::string Selector::mapped_thresholds(Collective collective) const {
+  const auto ranks = static_cast<std::size_t>(setting_.rank_count);
+  const bool has_eager =
+      schedule::find_algorithm(collective, Access::mapped, "eager_mapped") != nullptr;
+  return fmt::format(
+      "one sync up to {} bytes a rank{}, as {}", one_sync_bytes(collective) / ranks,
+      has_eager ? fmt::format(" (private buffers: {})", kOneSyncPrivateBytes / ranks) : "",
+      setting_.has_core_for_each_rank ? "each rank has a core" : "ranks share cores");
+}
+
+// On mapped memory: for registered buffers, and for others.
 Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const {
   const auto find = [&](std::string_view called) -> const Algorithm* {
     const Algorithm* found = schedule::find_algorithm(operation.collective, Access::mapped, called);
@@ -82,9 +98,7 @@ Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_
   };
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   const std::size_t of_all = bytes * static_cast<std::size_t>(setting_.rank_count);
-  const std::size_t one_sync = !setting_.has_core_for_each_rank ? kOneSyncPrivateBytes
-                               : reduces(operation.collective)  ? kOneSyncReducedBytes
-                                                                : kOneSyncBytes;
+  const std::size_t one_sync = one_sync_bytes(operation.collective);
   Choice choice;
   // Sizes from a caller may overflow the product.
   if (bytes <= kOneSyncPrivateBytes && of_all <= kOneSyncPrivateBytes) {

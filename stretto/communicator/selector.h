@@ -49,6 +49,10 @@ class Selector {
     const schedule::Algorithm* algorithm = nullptr;
     double seconds = 0;  // As the model predicts.
   };
+  // "one sync up to 2048 bytes a rank (private buffers: 32768), as each rank has a core": by which
+  // the choice on mapped memory is made.
+  std::string mapped_thresholds(Collective collective) const;
+
   // The algorithms by messages among which it chooses, the cheapest first.
   std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
 
@@ -70,6 +74,7 @@ class Selector {
     friend auto operator<=>(const Kind&, const Kind&) = default;
   };
   static Kind kind_of(const OperationDescriptor& operation, bool equal_chunks);
+  std::size_t one_sync_bytes(Collective collective) const;
   Choice choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const;
   const schedule::Algorithm* cheapest(const OperationDescriptor& operation, bool equal_chunks);
 

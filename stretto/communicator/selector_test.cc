@@ -46,6 +46,29 @@ TEST(Selector, AReferenceRunsWhereItIsNamed) {
   EXPECT_TRUE(choice.messages->reference);
 }
 
+// "direct_mapped, eager_mapped": for registered buffers, and for others.
+std::string mapped_choice(Selector& selector, Collective collective, std::size_t bytes) {
+  const Choice choice = selector.choose(operation_of(collective, bytes), "", true, true).or_throw();
+  const auto& registered = choice.direct != nullptr ? *choice.direct : *choice.staged;
+  return fmt::format("{}, {}", registered.name, choice.staged->name);
+}
+
+TEST(Selector, OnMappedMemoryFewBytesNeedOneSync) {
+  Selector selector = selector_of(2, 2);
+  const Collective all_reduce = Collective::all_reduce;
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 2048), "eager_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 2052), "direct_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 32768), "direct_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 32772), "direct_mapped, staged_mapped");
+  EXPECT_EQ(mapped_choice(selector, Collective::broadcast, 4096), "staged_mapped, staged_mapped");
+  EXPECT_EQ(mapped_choice(selector, Collective::broadcast, 4100), "direct_mapped, staged_mapped");
+  EXPECT_EQ(selector.mapped_thresholds(all_reduce),
+            "one sync up to 2048 bytes a rank (private buffers: 32768), as each rank has a core");
+  selector.use_cores(false);
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 32768), "eager_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 32772), "direct_mapped, staged_mapped");
+}
+
 // "recursive_doubling, from 16 KiB direct": what is chosen from 64 bytes to 64 MiB.
 std::string choices(Collective collective, int ranks, int ranks_per_host) {
   const Selector selector = selector_of(ranks, ranks_per_host);

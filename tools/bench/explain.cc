@@ -53,10 +53,9 @@ std::string predictions(const Explanation& explanation) {
 
 void print_line(Collective collective, const SizeRange& line) {
   const Explanation& explanation = line.explanation;
-  const std::string size =
-      collective == Collective::barrier
-          ? ""
-          : fmt::format("{} to {}", format_bytes(line.bytes_min), format_bytes(line.bytes_max));
+  std::string size;
+  if (collective != Collective::barrier) size = format_bytes(line.bytes_min);
+  if (line.bytes_min < line.bytes_max) size += " to " + format_bytes(line.bytes_max);
   std::string algorithm = explanation.algorithm;
   if (!explanation.algorithm_registered.empty() &&
       explanation.algorithm_registered != explanation.algorithm) {
