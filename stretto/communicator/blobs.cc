@@ -9,6 +9,7 @@
 
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/shares.h"
+#include "stretto/communicator/tell_all.h"
 
 namespace stretto {
 namespace {
@@ -38,19 +39,10 @@ std::vector<std::size_t> checked(const Caller& caller,
   return counts;
 }
 
-template <class T>
-std::span<std::byte> bytes_of(std::vector<T>& values) {
-  return std::as_writable_bytes(std::span(values));
-}
-
-// What all ranks say.
 std::vector<Announcement> announce(Communicator& comm, std::size_t bytes,
                                    const BlobOptions& options) {
-  const Announcement own{.bytes = bytes, .limit_bytes = options.limit_bytes};
-  std::vector<Announcement> all(static_cast<std::size_t>(comm.size()));
-  comm.all_gather(std::as_bytes(std::span(&own, 1)), bytes_of(all), {.timeout = options.timeout})
-      .wait();
-  return all;
+  return communicator::tell_all<Announcement>(
+      comm, {.bytes = bytes, .limit_bytes = options.limit_bytes}, options.timeout);
 }
 
 std::vector<Blob> cut(std::span<const std::byte> bytes, std::span<const std::size_t> counts) {

@@ -7,8 +7,12 @@
 #include <cstring>
 #include <utility>
 
+#include "stretto/communicator/step.h"
+
 namespace stretto::communicator {
 namespace {
+
+static_assert(Plan::kSmallScratchBytes == Post::kInlineBytes, "what is packed fits into posts");
 
 void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   // One number or two, which is what most of so few bytes are; the length of the others is not
@@ -84,12 +88,7 @@ Status InlineSteps::add_reduction(const Plan& plan, const schedule::Step& step) 
   const std::vector<kernel::Input> inputs(plan.schedule().sources(step).size(), {nullptr, dtype});
   void* const output = nullptr;
   auto reduction =
-      kernel::PreparedReduction::create({.dtype = dtype,
-                                         .output_dtype = dtype,
-                                         .op = plan.operation().op,
-                                         .divisor = step.completes ? plan.divisor() : 1,
-                                         .inputs = inputs,
-                                         .outputs = std::span(&output, 1)});
+      prepare_reduction(plan, step, inputs, std::span(&output, 1), kernel::Store::automatic);
   if (!reduction.ok()) return reduction.status();
   reductions_.push_back(*reduction);
   if (inputs_.size() < inputs.size()) inputs_ = inputs;

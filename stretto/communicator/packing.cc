@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 
+#include "stretto/base/round_up.h"
 #include "stretto/kernel/copy.h"
 #include "stretto/kernel/reduce.h"
 
@@ -17,8 +18,6 @@ constexpr std::size_t kScratchBytesMin = 64 * 1024;
 // What a group keeps when nothing is in flight.
 constexpr std::size_t kIdleMax = 4;
 constexpr std::size_t kBlock = 1024;
-// So that two ranks do not write to one line.
-constexpr std::size_t kLineBytes = 64;
 
 // A scaled copy is a product with a block of equal numbers, in the accumulation dtype so that the
 // factor is not rounded to f16 or bf16 first.
@@ -69,7 +68,7 @@ std::size_t Packing::target_bytes() const {
 }
 
 std::size_t Packing::output_begin() const {
-  return apart ? (source_bytes() + kLineBytes - 1) / kLineBytes * kLineBytes : 0;
+  return apart ? round_up(source_bytes(), kCacheLineBytes) : 0;
 }
 
 std::size_t Packing::bytes() const {

@@ -5,16 +5,9 @@
 
 #include <algorithm>
 
+#include "stretto/base/round_up.h"
+
 namespace stretto::communicator {
-namespace {
-
-constexpr std::size_t kLineBytes = 64;
-
-std::size_t round_up(std::size_t value, std::size_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-}  // namespace
 
 Plan::Plan(schedule::Schedule steps, const Options& options)
     : schedule_(std::move(steps)),
@@ -37,7 +30,7 @@ Plan::Plan(schedule::Schedule steps, const Options& options)
   const auto slots = static_cast<std::size_t>(schedule_.raw_slots);
   const bool is_small = schedule_.partial_slots == 0 &&
                         slots * segment_elements_ * element_bytes <= kSmallScratchBytes;
-  scratch_alignment_bytes_ = is_small ? element_bytes : kLineBytes;
+  scratch_alignment_bytes_ = is_small ? element_bytes : kCacheLineBytes;
   const std::size_t raw_bytes =
       round_up(segment_elements_ * element_bytes, scratch_alignment_bytes_);
   const std::size_t sum_bytes =

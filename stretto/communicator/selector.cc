@@ -29,6 +29,12 @@ bool usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) {
          (equal_chunks || !algorithm.equal_chunks);
 }
 
+const Algorithm* find_usable(Collective collective, Access access, std::string_view called,
+                             bool mapped, bool equal_chunks) {
+  const Algorithm* found = schedule::find_algorithm(collective, access, called);
+  return found != nullptr && usable(*found, mapped, equal_chunks) ? found : nullptr;
+}
+
 std::string names(Collective collective, bool mapped, bool equal_chunks) {
   std::string list;
   for (const Algorithm& algorithm : schedule::algorithms()) {
@@ -93,19 +99,15 @@ std::string Selector::mapped_thresholds(Collective collective) const {
 // On mapped memory: for registered buffers, and for others.
 Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const {
   const auto find = [&](std::string_view called) -> const Algorithm* {
-    const Algorithm* found = schedule::find_algorithm(operation.collective, Access::mapped, called);
-    return found != nullptr && usable(*found, true, equal_chunks) ? found : nullptr;
+    return find_usable(operation.collective, Access::mapped, called, true, equal_chunks);
   };
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
-  const std::size_t of_all = bytes * static_cast<std::size_t>(setting_.rank_count);
-  const std::size_t one_sync = one_sync_bytes(operation.collective);
+  const auto ranks = static_cast<std::size_t>(setting_.rank_count);
   Choice choice;
-  // Sizes from a caller may overflow the product.
-  if (bytes <= kOneSyncPrivateBytes && of_all <= kOneSyncPrivateBytes) {
-    choice.staged = find("eager_mapped");
-  }
+  if (bytes <= kOneSyncPrivateBytes / ranks) choice.staged = find("eager_mapped");
   if (choice.staged == nullptr) choice.staged = find("staged_mapped");
-  const bool skips_direct = choice.staged != nullptr && bytes <= one_sync && of_all <= one_sync;
+  const bool skips_direct =
+      choice.staged != nullptr && bytes <= one_sync_bytes(operation.collective) / ranks;
   if (!skips_direct) choice.direct = find("direct_mapped");
   return choice;
 }
@@ -123,8 +125,7 @@ Result<Choice> Selector::choose(const OperationDescriptor& operation, std::strin
                                 bool mapped, bool equal_chunks) {
   const Collective collective = operation.collective;
   const auto find = [&](Access access, std::string_view called) -> const Algorithm* {
-    const Algorithm* found = schedule::find_algorithm(collective, access, called);
-    return found != nullptr && usable(*found, mapped, equal_chunks) ? found : nullptr;
+    return find_usable(collective, access, called, mapped, equal_chunks);
   };
   Choice choice;
   // Alone, a rank shares memory with nobody; a program that names an algorithm for it still runs.

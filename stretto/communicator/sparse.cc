@@ -10,6 +10,7 @@
 
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/shares.h"
+#include "stretto/communicator/tell_all.h"
 
 namespace stretto {
 namespace {
@@ -26,10 +27,7 @@ struct Announcement {
 // Everybody comes to the same conclusion from the same announcements.
 std::vector<std::size_t> numbers_of_rows(const Caller& caller, Communicator& comm,
                                          const Announcement& own, const SparseOptions& options) {
-  std::vector<Announcement> all(static_cast<std::size_t>(comm.size()));
-  comm.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)),
-                  {.timeout = options.timeout})
-      .wait();
+  const std::vector<Announcement> all = communicator::tell_all(comm, own, options.timeout);
   std::vector<std::size_t> counts;
   for (const Announcement& announcement : all) {
     if (announcement.fits == 0) {

@@ -6,7 +6,6 @@
 #include "stretto/kernel/copy.h"
 
 namespace stretto::communicator {
-
 namespace {
 
 // Scratch of mapped plans is there for other ranks to read, and their memory is theirs.
@@ -19,6 +18,20 @@ kernel::Store store_to(const schedule::Schedule& schedule, const schedule::Place
 }
 
 }  // namespace
+
+Result<kernel::PreparedReduction> prepare_reduction(const Plan& plan, const schedule::Step& step,
+                                                    std::span<const kernel::Input> inputs,
+                                                    std::span<void* const> outputs,
+                                                    kernel::Store store) {
+  const schedule::Place& target = plan.schedule().targets(step).front();
+  return kernel::PreparedReduction::create({.dtype = plan.operation().dtype,
+                                            .output_dtype = plan.range(target, 0).dtype,
+                                            .op = plan.operation().op,
+                                            .divisor = step.completes ? plan.divisor() : 1,
+                                            .inputs = inputs,
+                                            .outputs = outputs,
+                                            .store = store});
+}
 
 LocalSteps::LocalSteps(const Plan& plan)
     : plan_(&plan),
@@ -44,14 +57,8 @@ void LocalSteps::prepare(Prepared& prepared, const schedule::Step& step) const {
   prepared.source_offsets.resize(sources.size());
   prepared.target_offsets.resize(targets.size());
   if (step.kind == schedule::StepKind::copy) return;
-  auto reduction =
-      kernel::PreparedReduction::create({.dtype = plan_->operation().dtype,
-                                         .output_dtype = plan_->range(targets.front(), 0).dtype,
-                                         .op = plan_->operation().op,
-                                         .divisor = step.completes ? plan_->divisor() : 1,
-                                         .inputs = prepared.inputs,
-                                         .outputs = prepared.outputs,
-                                         .store = store_to(plan_->schedule(), targets.front())});
+  auto reduction = prepare_reduction(*plan_, step, prepared.inputs, prepared.outputs,
+                                     store_to(plan_->schedule(), targets.front()));
   prepared.failure = reduction.status();
   if (reduction.ok()) prepared.reduction = *reduction;
 }

@@ -13,6 +13,12 @@
 
 namespace stretto::communicator {
 
+// The reduction that a step of a plan makes, from operands like these.
+Result<kernel::PreparedReduction> prepare_reduction(const Plan& plan, const schedule::Step& step,
+                                                    std::span<const kernel::Input> inputs,
+                                                    std::span<void* const> outputs,
+                                                    kernel::Store store);
+
 // Carries out the steps of a plan that need no waiting: reduce and copy. What does not depend on
 // the buffers is found out beforehand, and the operand lists are kept, so that a step costs little
 // more than its bytes and allocates nothing.

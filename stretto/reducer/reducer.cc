@@ -12,16 +12,13 @@
 #include <fmt/format.h>
 
 #include "stretto/base/check.h"
+#include "stretto/base/round_up.h"
 
 namespace stretto {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // Bytes: a cache line, and the widest vector register.
 constexpr std::size_t kNamesInMessage = 10;
-
-std::size_t round_up(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 void check_arguments(const std::vector<GradientDescription>& gradients,
                      const ReducerOptions& options) {
@@ -99,7 +96,7 @@ void Reducer::lay_out(reducer::BucketPlan plan) {
   for (std::size_t b = 0; b < plan.size(); ++b) {
     std::size_t bytes = 0;
     for (const std::size_t index : plan[b].gradients) {
-      bytes += round_up(gradients_[index].count * size_bytes(gradients_[index].dtype));
+      bytes += round_up(gradients_[index].count * size_bytes(gradients_[index].dtype), kAlignment);
     }
     bytes = std::max(bytes, kAlignment);  // Gradients without elements still take part.
     const DType dtype = gradients_[plan[b].gradients.front()].dtype;
@@ -112,7 +109,7 @@ void Reducer::lay_out(reducer::BucketPlan plan) {
     for (const std::size_t index : plan[b].gradients) {
       slots_[index].bucket = b;
       slots_[index].view = View(bucket.view.data + offset, gradients_[index].count, dtype);
-      offset += round_up(slots_[index].view.bytes());
+      offset += round_up(slots_[index].view.bytes(), kAlignment);
     }
   }
   plan_ = std::move(plan);

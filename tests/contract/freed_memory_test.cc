@@ -10,34 +10,12 @@
 #include <optional>
 #include <thread>
 
-#include "stretto/communicator/engine.h"
-#include "stretto/communicator/scheduled_communicator.h"
-#include "tests/contract/rank_communicators.h"
-#include "tests/contract/transport_worlds.h"
+#include "tests/contract/world_ranks.h"
 
 namespace stretto::testing {
 namespace {
 
 using std::chrono::milliseconds;
-
-// Two ranks that look at their channels every millisecond, whatever their callers do.
-RankList make_attentive(const transport::WorldKind& kind) {
-  transport::World world = kind.make({.ranks = 2});
-  RankList ranks(2);
-  std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    threads.emplace_back([&, r] {
-      auto engine = communicator::Engine::create(
-          std::move(world.endpoints[r]),
-          communicator::Engine::Options{.local_ranks = 2, .heartbeat = milliseconds(1)});
-      ranks[r] = communicator::ScheduledCommunicator::make_world(
-                     std::move(engine), {.timeout = std::chrono::seconds(10)})
-                     .or_throw();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return ranks;
-}
 
 // Threads that leave others of their processor little of it.
 class Burners {
@@ -73,7 +51,8 @@ class FreedMemory : public ::testing::TestWithParam<transport::WorldKind> {};
 
 TEST_P(FreedMemory, StaysWhereAnotherRankStillWorksOnIt) {
   constexpr std::size_t kCount = 1 << 22;
-  auto ranks = make_attentive(GetParam());
+  // They look at their channels every millisecond, whatever their callers do.
+  auto ranks = make_world_ranks(GetParam(), 2, milliseconds(1));
   std::optional<Burners> burners;
   on_all(ranks, [&](Communicator& comm) {
     const bool gives_up = comm.rank() == 1;

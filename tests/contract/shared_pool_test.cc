@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -15,9 +14,8 @@
 
 #include "stretto/base/memory_limit.h"
 #include "stretto/communicator/join.h"
-#include "stretto/communicator/scheduled_communicator.h"
-#include "tests/contract/rank_communicators.h"
-#include "tests/contract/transport_worlds.h"
+#include "tests/contract/belongings.h"
+#include "tests/contract/world_ranks.h"
 
 namespace stretto::testing {
 namespace {
@@ -26,21 +24,7 @@ using std::chrono::milliseconds;
 using transport::WorldKind;
 
 RankList make(const WorldKind& kind, int size, Duration heartbeat = milliseconds(50)) {
-  transport::World world = kind.make({.ranks = size});
-  RankList ranks(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    threads.emplace_back([&, r] {
-      auto engine = communicator::Engine::create(
-          std::move(world.endpoints[r]),
-          communicator::Engine::Options{.local_ranks = size, .heartbeat = heartbeat});
-      ranks[r] = communicator::ScheduledCommunicator::make_world(
-                     std::move(engine), {.timeout = std::chrono::seconds(30)})
-                     .or_throw();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return ranks;
+  return make_world_ranks(kind, size, heartbeat);
 }
 
 class SharedPool : public ::testing::TestWithParam<WorldKind> {
@@ -103,13 +87,8 @@ struct Belongings {
 };
 
 Belongings belongings() {
-  Belongings found;
-  const std::filesystem::directory_iterator entries("/proc/self/fd");
-  found.descriptors = static_cast<int>(std::distance(begin(entries), end(entries)));
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("memfd:stretto") != std::string::npos) ++found.mappings;
-  }
+  Belongings found{.descriptors = transport::open_descriptors(),
+                   .mappings = transport::shared_mappings()};
   long pages = 0;
   std::ifstream("/proc/self/statm") >> pages >> found.resident_pages;
   return found;

@@ -136,8 +136,8 @@ std::size_t fill_link(Participant& from, int peer) {
 TEST_P(TransportLeavingTest, WhoLeavesWithAFullLinkIsHeardToTheEnd) {
   World world = make(2, kSmallBuffer);
   Participant a(world, 0);
-  std::atomic<std::size_t> sent =
-      0;  // counted by the thread that ends the endpoint, looked at by this one
+  // Counted by the thread that ends the endpoint, looked at by this one.
+  std::atomic<std::size_t> sent = 0;
   {
     Participant leaving(world, 1);
     leaving.on_done = [&](Request&) { ++sent; };

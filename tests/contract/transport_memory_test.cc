@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <numeric>
 
 #include "stretto/base/memory_limit.h"
+#include "tests/contract/belongings.h"
 #include "tests/contract/transport_participant.h"
 
 namespace stretto::transport {
@@ -20,20 +19,6 @@ namespace {
 using Region = Transport::Region;
 
 class TransportMemoryTest : public TransportTest {};
-
-int open_descriptors() {
-  const std::filesystem::directory_iterator entries("/proc/self/fd");
-  return static_cast<int>(std::distance(begin(entries), end(entries)));
-}
-
-int shared_mappings() {
-  std::ifstream maps("/proc/self/maps");
-  int count = 0;
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("memfd:stretto") != std::string::npos) ++count;
-  }
-  return count;
-}
 
 // Until `peer`'s region can be reached; null if it cannot.
 std::byte* reach(World& world, int rank, int peer, RemoteAddress address, std::size_t bytes) {

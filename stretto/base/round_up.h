@@ -1,0 +1,17 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+
+namespace stretto {
+
+// What ranks or threads write at the same time is kept apart by a cache line.
+inline constexpr std::size_t kCacheLineBytes = 64;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace stretto
