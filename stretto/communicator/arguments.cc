@@ -14,7 +14,7 @@
 namespace stretto::communicator {
 namespace {
 
-bool overlap(ConstView a, View b) {
+bool overlap(const ConstView& a, const View& b) {
   const std::less<const std::byte*> before;
   return a.bytes() > 0 && b.bytes() > 0 && before(a.data, b.data + b.bytes()) &&
          before(b.data, a.data + a.bytes());
@@ -32,18 +32,6 @@ void check(const Caller& caller, bool holds, std::string_view otherwise) {
   if (!holds) refuse(caller, otherwise);
 }
 
-void check_reduction(const Caller& caller, ReduceOp op, DType dtype, double factor) {
-  if (!supports(op, dtype)) {
-    refuse(caller, fmt::format("{} has no meaning for {}; possible are: {}", name(op), name(dtype),
-                               supported_ops(dtype)));
-  }
-  if (factor != 1 && !is_floating_point(dtype)) {
-    refuse(caller, fmt::format("a factor needs a floating point dtype, not {}; possible are: f16, "
-                               "bf16, f32, f64",
-                               name(dtype)));
-  }
-}
-
 void refuse_root(const Caller& caller, Rank root, int size) {
   refuse(caller, fmt::format("root {} is not one of {} ranks", root.value(), size));
 }
@@ -53,12 +41,22 @@ void refuse_count(const Caller& caller, std::string_view buffer, std::size_t cou
   refuse(caller, fmt::format("the {} has {} elements; it must have {}", buffer, count, expected));
 }
 
-void refuse_dtypes(const Caller& caller, ConstView input, View output) {
+void refuse_reduction(const Caller& caller, ReduceOp op, DType dtype) {
+  if (!supports(op, dtype)) {
+    refuse(caller, fmt::format("{} has no meaning for {}; possible are: {}", name(op), name(dtype),
+                               supported_ops(dtype)));
+  }
+  refuse(caller, fmt::format("a factor needs a floating point dtype, not {}; possible are: f16, "
+                             "bf16, f32, f64",
+                             name(dtype)));
+}
+
+void refuse_dtypes(const Caller& caller, const ConstView& input, const View& output) {
   refuse(caller,
          fmt::format("the input is {}, the output {}", name(input.dtype), name(output.dtype)));
 }
 
-void check_apart(const Caller& caller, ConstView input, View output) {
+void check_apart(const Caller& caller, const ConstView& input, const View& output) {
   check(caller, !overlap(input, output), "input and output overlap without being in place");
 }
 

@@ -29,15 +29,19 @@ struct Caller {
 [[noreturn]] void refuse_root(const Caller& caller, Rank root, int size);
 [[noreturn]] void refuse_count(const Caller& caller, std::string_view buffer, std::size_t count,
                                std::size_t expected);
-[[noreturn]] void refuse_dtypes(const Caller& caller, ConstView input, View output);
+[[noreturn]] void refuse_reduction(const Caller& caller, ReduceOp op, DType dtype);
+[[noreturn]] void refuse_dtypes(const Caller& caller, const ConstView& input, const View& output);
 // That input and output do not overlap.
-void check_apart(const Caller& caller, ConstView input, View output);
+void check_apart(const Caller& caller, const ConstView& input, const View& output);
 
 // `otherwise` is a view so that a good call builds no text; texts with values in them are built by
 // those who have found something wrong.
 void check(const Caller& caller, bool holds, std::string_view otherwise);
 // That `op` has a meaning for `dtype`, and `factor`, if it is not 1, as well.
-void check_reduction(const Caller& caller, ReduceOp op, DType dtype, double factor);
+inline void check_reduction(const Caller& caller, ReduceOp op, DType dtype, double factor) {
+  const bool fits = factor == 1 || is_floating_point(dtype);
+  if (!fits || !supports(op, dtype)) refuse_reduction(caller, op, dtype);
+}
 inline void check_root(const Caller& caller, Rank root, int size) {
   if (root < 0 || root >= size) refuse_root(caller, root, size);
 }
@@ -46,12 +50,12 @@ inline void check_count(const Caller& caller, std::string_view buffer, std::size
                         std::size_t expected) {
   if (count != expected) refuse_count(caller, buffer, count, expected);
 }
-inline void check_dtypes(const Caller& caller, ConstView input, View output) {
+inline void check_dtypes(const Caller& caller, const ConstView& input, const View& output) {
   if (input.dtype != output.dtype) refuse_dtypes(caller, input, output);
 }
 // That input and output do not overlap, unless the input begins exactly `in_place_elements` after
 // the output (before it, if negative).
-inline void check_overlap(const Caller& caller, ConstView input, View output,
+inline void check_overlap(const Caller& caller, const ConstView& input, const View& output,
                           std::ptrdiff_t in_place_elements) {
   const auto in_place_bytes =
       in_place_elements * static_cast<std::ptrdiff_t>(size_bytes(output.dtype));

@@ -210,17 +210,23 @@ class Communicator {
  protected:
   Communicator() = default;
 
-  virtual Work all_reduce_views(ConstView input, View output, const AllReduceOptions& options) = 0;
-  virtual Work reduce_views(ConstView input, View output, const ReduceOptions& options) = 0;
-  virtual Work reduce_scatter_views(ConstView input, View output,
+  virtual Work all_reduce_views(const ConstView& input, const View& output,
+                                const AllReduceOptions& options) = 0;
+  virtual Work reduce_views(const ConstView& input, const View& output,
+                            const ReduceOptions& options) = 0;
+  virtual Work reduce_scatter_views(const ConstView& input, const View& output,
                                     const ReduceScatterOptions& options) = 0;
-  virtual Work all_gather_views(ConstView input, View output, const AllGatherOptions& options) = 0;
-  virtual Work gather_views(ConstView input, View output, const GatherOptions& options) = 0;
-  virtual Work scatter_views(ConstView input, View output, const ScatterOptions& options) = 0;
-  virtual Work all_to_all_views(ConstView input, View output, const AllToAllOptions& options) = 0;
-  virtual Work broadcast_view(View data, const BroadcastOptions& options) = 0;
-  virtual Work send_view(ConstView data, const SendOptions& options) = 0;
-  virtual Work recv_view(View data, const RecvOptions& options) = 0;
+  virtual Work all_gather_views(const ConstView& input, const View& output,
+                                const AllGatherOptions& options) = 0;
+  virtual Work gather_views(const ConstView& input, const View& output,
+                            const GatherOptions& options) = 0;
+  virtual Work scatter_views(const ConstView& input, const View& output,
+                             const ScatterOptions& options) = 0;
+  virtual Work all_to_all_views(const ConstView& input, const View& output,
+                                const AllToAllOptions& options) = 0;
+  virtual Work broadcast_view(const View& data, const BroadcastOptions& options) = 0;
+  virtual Work send_view(const ConstView& data, const SendOptions& options) = 0;
+  virtual Work recv_view(const View& data, const RecvOptions& options) = 0;
 };
 
 }  // namespace stretto

@@ -72,7 +72,7 @@ class Group {
   // algorithm, that needs nothing but what a call before has left behind. Any thread. See Note
   // [fast path].
   struct FastCall {
-    OperationDescriptor operation;
+    const OperationDescriptor& operation;
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
     Duration timeout{};

@@ -67,18 +67,24 @@ Status InlineSteps::add(const Plan& plan, const schedule::Step& step) {
   const auto targets = plan.schedule().targets(step);
   const Plan::Range range = plan.range(targets.front(), 0);
   if (range.count == 0) return {};
-  Move move{.target = operand(targets.front()), .bytes = range.bytes(), .count = range.count};
-  for (const schedule::Place& source : plan.schedule().sources(step)) {
-    move.sources.push_back(operand(source));
-  }
+  const auto sources = plan.schedule().sources(step);
+  Move move{.first_source = operands_.size(),
+            .source_count = sources.size(),
+            .target = operand(targets.front()),
+            .bytes = range.bytes(),
+            .count = range.count};
+  for (const schedule::Place& source : sources) operands_.push_back(operand(source));
   if (step.kind == schedule::StepKind::reduce) {
     move.reduction = static_cast<int>(reductions_.size());
     STRETTO_RETURN_IF_ERROR(add_reduction(plan, step));
   }
-  const Operand result = move.target;
-  moves_.push_back(std::move(move));
+  moves_.push_back(move);
   for (const schedule::Place& target : targets.subspan(1)) {
-    moves_.push_back({.sources = {result}, .target = operand(target), .bytes = range.bytes()});
+    moves_.push_back({.first_source = operands_.size(),
+                      .source_count = 1,
+                      .target = operand(target),
+                      .bytes = range.bytes()});
+    operands_.push_back(move.target);
   }
   return {};
 }
@@ -102,16 +108,16 @@ void InlineSteps::run(const Call& call, std::size_t first, std::size_t last) {
   const auto at = [&](Operand operand) { return bases[operand.base] + operand.offset_bytes; };
   for (std::size_t i = first; i < last; ++i) {
     const Move& move = moves_[i];
+    const Operand* const sources = &operands_[move.first_source];
     std::byte* const target = at(move.target);
     if (move.reduction < 0) {
-      const std::byte* const source = at(move.sources.front());
+      const std::byte* const source = at(*sources);
       if (source != target) copy(target, source, move.bytes);
       continue;
     }
-    for (std::size_t k = 0; k < move.sources.size(); ++k) inputs_[k].data = at(move.sources[k]);
-    void* const output = target;
-    reductions_[static_cast<std::size_t>(move.reduction)].run(
-        move.count, std::span(inputs_.data(), move.sources.size()), std::span(&output, 1));
+    for (std::size_t k = 0; k < move.source_count; ++k) inputs_[k].data = at(sources[k]);
+    reductions_[static_cast<std::size_t>(move.reduction)].run_few(
+        move.count, std::span(inputs_.data(), move.source_count), target);
   }
 }
 

@@ -41,7 +41,8 @@ class InlineSteps {
   static constexpr std::uint32_t kPosts = 2;
   // A copy, or a reduction.
   struct Move {
-    std::vector<Operand> sources = {};
+    std::size_t first_source = 0;  // In operands_.
+    std::size_t source_count = 0;
     Operand target;
     std::size_t bytes = 0;
     std::size_t count = 0;
@@ -55,9 +56,10 @@ class InlineSteps {
 
   const Windows* windows_;
   std::vector<Move> moves_;
+  std::vector<Operand> operands_;
   std::size_t sync_ = 0;  // The moves before it.
   std::vector<kernel::PreparedReduction> reductions_;
-  std::vector<kernel::Input> inputs_;
+  std::vector<kernel::Input> inputs_;  // Of one reduction.
   // As posts, in turn; of the callers' buffers those of this run.
   std::array<std::vector<std::byte*>, 2> bases_;
 };

@@ -4,6 +4,7 @@
 #include "stretto/communicator/mapped_execution.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace stretto::communicator {
 namespace {
@@ -22,6 +23,9 @@ MappedExecution::MappedExecution(Plans plans, const Membership& membership, Wind
   if (plans.direct != nullptr) direct_ = std::make_unique<Runner>(std::move(plans.direct));
   if (plans.staged != nullptr) staged_ = std::make_unique<Runner>(std::move(plans.staged));
   if (direct_ == nullptr) staged_->in_posts = InlineSteps::create(*staged_->plan, windows);
+  const Rank self = membership.job_rank(membership.rank);
+  std::ranges::copy_if(membership.members, std::back_inserter(others_),
+                       [&](Rank member) { return member != self; });
   inputs_.resize(membership.members.size());
   outputs_.resize(membership.members.size());
   found_.of.resize(membership.members.size());
@@ -42,21 +46,25 @@ Status MappedExecution::check_buffers(const std::byte* input, const std::byte* o
 void MappedExecution::start(const Call& call) {
   alone_ = false;
   call_ = call;
-  if (!is_found(call)) find_own();
+  if (!is_found(call.input, call.output)) find_own();
   enter();
 }
 
-bool MappedExecution::start_alone(const Call& call) {
-  if (!is_found(call)) return false;
+bool MappedExecution::start_alone(const OperationDescriptor& operation, const std::byte* input,
+                                  std::byte* output, std::uint32_t sequence) {
+  if (!is_found(input, output)) return false;
   alone_ = true;
-  call_ = call;
+  call_.operation = operation;
+  call_.input = input;
+  call_.output = output;
+  call_.sequence = sequence;
   enter();
   return true;
 }
 
-bool MappedExecution::is_found(const Call& call) const {
+bool MappedExecution::is_found(const std::byte* input, const std::byte* output) const {
   if (direct_ == nullptr) return true;
-  return found_.is_own_known && found_.input == call.input && found_.output == call.output &&
+  return found_.is_own_known && found_.input == input && found_.output == output &&
          found_.generation == transport_->memory_generation();
 }
 
@@ -311,14 +319,12 @@ bool MappedExecution::sync_complete() {
 // Others may sleep until what has just been stored.
 void MappedExecution::tell() {
   if (!alone_) return notify_all();
-  for (const Rank member : membership_->members) {
-    wake_others_ = wake_others_ || transport_->sleeps(member);
-  }
+  for (const Rank other : others_) wake_others_ = wake_others_ || transport_->sleeps(other);
 }
 
 void MappedExecution::notify_all() {
   wake_others_ = false;
-  for (const Rank member : membership_->members) transport_->notify(member);
+  for (const Rank other : others_) transport_->notify(other);
 }
 
 void MappedExecution::fail(const Status& status) {

@@ -32,6 +32,8 @@ class MappedExecution : public Execution {
   MappedExecution(Plans plans, const Membership& membership, Windows& windows,
                   transport::Transport& transport);
 
+  // Of the last start.
+  const Call& call() const { return call_; }
   // Whether the plans can do with the caller's own buffers.
   Status check_buffers(const std::byte* input, const std::byte* output) const;
   void start(const Call& call) override;
@@ -43,7 +45,8 @@ class MappedExecution : public Execution {
 
   // The short way, for a thread that does not hold the engine: start(), if it needs nothing of the
   // transport but what the run before has found out; else returns false and has done nothing.
-  bool start_alone(const Call& call);
+  bool start_alone(const OperationDescriptor& operation, const std::byte* input, std::byte* output,
+                   std::uint32_t sequence);
   // As advance(), but stops before anything for which the engine is needed. `wake_others` becomes
   // true if somebody must be woken with it.
   bool advance_alone(bool& wake_others);
@@ -78,7 +81,7 @@ class MappedExecution : public Execution {
 
   // One of the two; both say the same about callers' buffers.
   const Plan& plan() const { return direct_ != nullptr ? *direct_->plan : *staged_->plan; }
-  bool is_found(const Call& call) const;
+  bool is_found(const std::byte* input, const std::byte* output) const;
   void find_own();
   bool is_registered(Rank member, const Post::Buffers& buffers) const;
   void enter();
@@ -104,6 +107,7 @@ class MappedExecution : public Execution {
   const Membership* membership_;
   Windows* windows_;
   transport::Transport* transport_;
+  std::vector<Rank> others_;  // In the job.
   std::unique_ptr<Runner> direct_;
   std::unique_ptr<Runner> staged_;
   Runner* runner_ = nullptr;  // The one in use.

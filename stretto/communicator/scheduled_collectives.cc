@@ -41,16 +41,36 @@ std::uint64_t layout_of(const Share& share) {
   return share.shares ? layout_hash(share.shares->counts) : 0;
 }
 
-// The input times `factor`, in scratch.
-void scale_input(Group::Submission& submission, ConstView input, double factor) {
-  if (factor == 1) return;
-  submission.packing = Packing{.source = input, .factor = factor};
-  submission.input = {};
+// What the operation is, if the arguments are right.
+OperationDescriptor checked(const Caller& caller, const Share& share, const ConstView& input,
+                            const View& output, const ReduceScatterOptions& options) {
+  check_dtypes(caller, input, output);
+  check_count(caller, "output", output.count, share.count);
+  check_count(caller, "input", input.count, share.whole);
+  check_reduction(caller, options.op, input.dtype, options.factor);
+  check_overlap(caller, input, output, -share.begin);
+  return {.collective = Collective::reduce_scatter,
+          .op = options.op,
+          .dtype = input.dtype,
+          .count = input.count,
+          .layout = layout_of(share)};
+}
+
+OperationDescriptor checked(const Caller& caller, const Share& share, const ConstView& input,
+                            const View& output, const AllGatherOptions&) {
+  check_dtypes(caller, input, output);
+  check_count(caller, "input", input.count, share.count);
+  check_count(caller, "output", output.count, share.whole);
+  check_overlap(caller, input, output, share.begin);
+  return {.collective = Collective::all_gather,
+          .dtype = input.dtype,
+          .count = output.count,
+          .layout = layout_of(share)};
 }
 
 }  // namespace
 
-Work ScheduledCommunicator::all_reduce_views(ConstView input, View output,
+Work ScheduledCommunicator::all_reduce_views(const ConstView& input, const View& output,
                                              const AllReduceOptions& options) {
   const Caller caller{.rank = rank(), .operation = "all_reduce"};
   check_dtypes(caller, input, output);
@@ -62,22 +82,16 @@ Work ScheduledCommunicator::all_reduce_views(ConstView input, View output,
                                       .dtype = input.dtype,
                                       .count = input.count};
   if (options.factor == 1) {
-    // Submissions are large; where every nanosecond counts, none is made.
-    auto work = submit_fast(operation, input.data, output.data, options.algorithm, options.timeout);
-    if (work) return std::move(*work);
+    return submit_plain(operation, input.span(), output.span(), options.algorithm, options.timeout);
   }
+  // The output can hold the scaled input: no scratch is needed.
   Group::Submission submission{
-      .operation = operation, .input = input.span(), .output = output.span()};
-  if (options.factor != 1) {
-    // The output can hold the scaled input: no scratch is needed.
-    scale_input(submission, input, options.factor);
-    submission.packing->place = output.data;
-    submission.input = output.span();
-  }
+      .operation = operation, .input = output.span(), .output = output.span()};
+  submission.packing = Packing{.source = input, .factor = options.factor, .place = output.data};
   return submit(std::move(submission), options.algorithm, options.timeout);
 }
 
-Work ScheduledCommunicator::reduce_views(ConstView input, View output,
+Work ScheduledCommunicator::reduce_views(const ConstView& input, const View& output,
                                          const ReduceOptions& options) {
   const Caller caller{.rank = rank(), .operation = "reduce"};
   check_root(caller, options.root, size());
@@ -88,66 +102,68 @@ Work ScheduledCommunicator::reduce_views(ConstView input, View output,
     check_count(caller, "output", output.count, input.count);
     check_overlap(caller, input, output, 0);
   }
-  Group::Submission submission{.operation = {.collective = Collective::reduce,
-                                             .op = options.op,
-                                             .dtype = input.dtype,
-                                             .root = options.root.value(),
-                                             .count = input.count},
-                               .input = input.span(),
-                               .output = is_root ? output.span() : ByteSpan()};
-  scale_input(submission, input, options.factor);
+  const OperationDescriptor operation{.collective = Collective::reduce,
+                                      .op = options.op,
+                                      .dtype = input.dtype,
+                                      .root = options.root.value(),
+                                      .count = input.count};
+  const ByteSpan result = is_root ? output.span() : ByteSpan();
+  if (options.factor == 1) {
+    return submit_plain(operation, input.span(), result, options.algorithm, options.timeout);
+  }
+  Group::Submission submission{.operation = operation, .output = result};
+  submission.packing = Packing{.source = input, .factor = options.factor};
   return submit(std::move(submission), options.algorithm, options.timeout);
 }
 
-Group::Submission ScheduledCommunicator::prepare(const Caller& caller, ConstView input, View output,
+Group::Submission ScheduledCommunicator::prepare(const Caller& caller, const ConstView& input,
+                                                 const View& output,
                                                  const ReduceScatterOptions& options) const {
   const Share share = share_of(caller, options.counts, output.count, size());
-  check_dtypes(caller, input, output);
-  check_count(caller, "output", output.count, share.count);
-  check_count(caller, "input", input.count, share.whole);
-  check_reduction(caller, options.op, input.dtype, options.factor);
-  check_overlap(caller, input, output, -share.begin);
-  Group::Submission submission{.operation = {.collective = Collective::reduce_scatter,
-                                             .op = options.op,
-                                             .dtype = input.dtype,
-                                             .count = input.count,
-                                             .layout = layout_of(share)},
+  Group::Submission submission{.operation = checked(caller, share, input, output, options),
                                .input = input.span(),
                                .output = output.span(),
                                .shares = share.shares};
-  scale_input(submission, input, options.factor);
+  if (options.factor != 1) {
+    submission.packing = Packing{.source = input, .factor = options.factor};
+    submission.input = {};
+  }
   return submission;
 }
 
-Group::Submission ScheduledCommunicator::prepare(const Caller& caller, ConstView input, View output,
+Group::Submission ScheduledCommunicator::prepare(const Caller& caller, const ConstView& input,
+                                                 const View& output,
                                                  const AllGatherOptions& options) const {
   const Share share = share_of(caller, options.counts, input.count, size());
-  check_dtypes(caller, input, output);
-  check_count(caller, "input", input.count, share.count);
-  check_count(caller, "output", output.count, share.whole);
-  check_overlap(caller, input, output, share.begin);
-  return {.operation = {.collective = Collective::all_gather,
-                        .dtype = input.dtype,
-                        .count = output.count,
-                        .layout = layout_of(share)},
+  return {.operation = checked(caller, share, input, output, options),
           .input = input.span(),
           .output = output.span(),
           .shares = share.shares};
 }
 
-Work ScheduledCommunicator::reduce_scatter_views(ConstView input, View output,
+Work ScheduledCommunicator::reduce_scatter_views(const ConstView& input, const View& output,
                                                  const ReduceScatterOptions& options) {
-  return submit(prepare({.rank = rank(), .operation = "reduce_scatter"}, input, output, options),
-                options.algorithm, options.timeout);
+  const Caller caller{.rank = rank(), .operation = "reduce_scatter"};
+  if (!options.counts.empty() || options.factor != 1) {
+    return submit(prepare(caller, input, output, options), options.algorithm, options.timeout);
+  }
+  const Share share = share_of(caller, {}, output.count, size());
+  return submit_plain(checked(caller, share, input, output, options), input.span(), output.span(),
+                      options.algorithm, options.timeout);
 }
 
-Work ScheduledCommunicator::all_gather_views(ConstView input, View output,
+Work ScheduledCommunicator::all_gather_views(const ConstView& input, const View& output,
                                              const AllGatherOptions& options) {
-  return submit(prepare({.rank = rank(), .operation = "all_gather"}, input, output, options),
-                options.algorithm, options.timeout);
+  const Caller caller{.rank = rank(), .operation = "all_gather"};
+  if (!options.counts.empty()) {
+    return submit(prepare(caller, input, output, options), options.algorithm, options.timeout);
+  }
+  const Share share = share_of(caller, {}, input.count, size());
+  return submit_plain(checked(caller, share, input, output, options), input.span(), output.span(),
+                      options.algorithm, options.timeout);
 }
 
-Work ScheduledCommunicator::gather_views(ConstView input, View output,
+Work ScheduledCommunicator::gather_views(const ConstView& input, const View& output,
                                          const GatherOptions& options) {
   const Caller caller{.rank = rank(), .operation = "gather"};
   check_root(caller, options.root, size());
@@ -170,7 +186,7 @@ Work ScheduledCommunicator::gather_views(ConstView input, View output,
                 options.algorithm, options.timeout);
 }
 
-Work ScheduledCommunicator::scatter_views(ConstView input, View output,
+Work ScheduledCommunicator::scatter_views(const ConstView& input, const View& output,
                                           const ScatterOptions& options) {
   const Caller caller{.rank = rank(), .operation = "scatter"};
   check_root(caller, options.root, size());
@@ -193,7 +209,7 @@ Work ScheduledCommunicator::scatter_views(ConstView input, View output,
                 options.algorithm, options.timeout);
 }
 
-Work ScheduledCommunicator::all_to_all_views(ConstView input, View output,
+Work ScheduledCommunicator::all_to_all_views(const ConstView& input, const View& output,
                                              const AllToAllOptions& options) {
   const Caller caller{.rank = rank(), .operation = "all_to_all"};
   check_dtypes(caller, input, output);
@@ -231,21 +247,19 @@ Work ScheduledCommunicator::all_to_all_views(ConstView input, View output,
   return submit(std::move(submission), options.algorithm, options.timeout);
 }
 
-Work ScheduledCommunicator::broadcast_view(View data, const BroadcastOptions& options) {
+Work ScheduledCommunicator::broadcast_view(const View& data, const BroadcastOptions& options) {
   const Caller caller{.rank = rank(), .operation = "broadcast"};
   check_root(caller, options.root, size());
-  return submit({.operation = {.collective = Collective::broadcast,
-                               .dtype = data.dtype,
-                               .root = options.root.value(),
-                               .count = data.count},
-                 .input = data.span(),
-                 .output = data.span()},
-                options.algorithm, options.timeout);
+  return submit_plain({.collective = Collective::broadcast,
+                       .dtype = data.dtype,
+                       .root = options.root.value(),
+                       .count = data.count},
+                      data.span(), data.span(), options.algorithm, options.timeout);
 }
 
 Work ScheduledCommunicator::barrier(const BarrierOptions& options) {
-  return submit({.operation = {.collective = Collective::barrier}}, options.algorithm,
-                options.timeout);
+  return submit_plain({.collective = Collective::barrier}, {}, {}, options.algorithm,
+                      options.timeout);
 }
 
 // Rank 0 hears from every rank directly, so it knows of each whether it has come.

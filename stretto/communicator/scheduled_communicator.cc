@@ -166,11 +166,29 @@ Result<std::shared_ptr<Operation>> ScheduledCommunicator::submit_locked(
 
 Work ScheduledCommunicator::submit(Group::Submission submission, const std::string& algorithm,
                                    const std::optional<Duration>& timeout) {
-  if (!submission.packing && !submission.shares) {
-    auto work = submit_fast(submission.operation, submission.input.data(), submission.output.data(),
-                            algorithm, timeout);
-    if (work) return std::move(*work);
+  Work work;
+  const bool is_plain = !submission.packing && !submission.shares;
+  if (!is_plain || !submit_fast(submission.operation, submission.input.data(),
+                                submission.output.data(), algorithm, timeout, work)) {
+    work = submit_queued(submission, algorithm, timeout);
   }
+  return work;
+}
+
+Work ScheduledCommunicator::submit_plain(const OperationDescriptor& operation, ConstByteSpan input,
+                                         ByteSpan output, const std::string& algorithm,
+                                         const std::optional<Duration>& timeout) {
+  Work work;
+  if (!submit_fast(operation, input.data(), output.data(), algorithm, timeout, work)) {
+    Group::Submission submission{.operation = operation, .input = input, .output = output};
+    work = submit_queued(submission, algorithm, timeout);
+  }
+  return work;
+}
+
+Work ScheduledCommunicator::submit_queued(Group::Submission& submission,
+                                          const std::string& algorithm,
+                                          const std::optional<Duration>& timeout) {
   submission.deadline = deadline(timeout);
   auto held = engine_->lock();
   Result<std::shared_ptr<Operation>> operation = submit_locked(submission, algorithm);
@@ -178,23 +196,24 @@ Work ScheduledCommunicator::submit(Group::Submission submission, const std::stri
   return Work(std::move(operation).or_throw());
 }
 
-std::optional<Work> ScheduledCommunicator::submit_fast(const OperationDescriptor& operation,
-                                                       const std::byte* input, std::byte* output,
-                                                       const std::string& algorithm,
-                                                       const std::optional<Duration>& timeout) {
-  if (!algorithm.empty() || !options_.algorithm.empty()) return std::nullopt;
+bool ScheduledCommunicator::submit_fast(const OperationDescriptor& operation,
+                                        const std::byte* input, std::byte* output,
+                                        const std::string& algorithm,
+                                        const std::optional<Duration>& timeout, Work& work) {
+  if (!algorithm.empty() || !options_.algorithm.empty()) return false;
   std::shared_ptr<PendingOperation> parked;
   const auto outcome = group_->try_fast({.operation = operation,
                                          .input = input,
                                          .output = output,
                                          .timeout = timeout.value_or(options_.timeout)},
                                         parked);
-  if (outcome == Group::FastOutcome::refused) return std::nullopt;
-  if (outcome == Group::FastOutcome::ended) return Work();
+  if (outcome == Group::FastOutcome::refused) return false;
+  if (outcome == Group::FastOutcome::ended) return true;  // As `work` says already.
   auto held = engine_->lock();
   group_->adopt_parked();
   engine_->run_continuations(held);
-  return Work(std::move(parked));
+  work = Work(std::move(parked));
+  return true;
 }
 
 Work ScheduledCommunicator::join(std::vector<std::shared_ptr<Operation>> parts) {

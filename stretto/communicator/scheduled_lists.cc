@@ -177,14 +177,14 @@ Work ScheduledCommunicator::submit_message(std::string_view operation, const Tra
   return Work(std::move(pending));
 }
 
-Work ScheduledCommunicator::send_view(ConstView data, const SendOptions& options) {
+Work ScheduledCommunicator::send_view(const ConstView& data, const SendOptions& options) {
   return submit_message(
       "send",
       {.sends = true, .outgoing = data, .incoming = {}, .peer = options.to, .tag = options.tag},
       options.timeout);
 }
 
-Work ScheduledCommunicator::recv_view(View data, const RecvOptions& options) {
+Work ScheduledCommunicator::recv_view(const View& data, const RecvOptions& options) {
   return submit_message(
       "recv",
       {.sends = false, .outgoing = {}, .incoming = data, .peer = options.from, .tag = options.tag},
