@@ -21,6 +21,9 @@ constexpr std::size_t kSegmentBytesMin = 32 * 1024;
 constexpr std::size_t kScratchBytes = 8 * 1024 * 1024;
 constexpr std::size_t kIdleBytesMax = 64 * 1024 * 1024;
 constexpr std::size_t kWhole = std::size_t{1} << 62;
+// What is staged at a time: about what stays in a core's own cache, as fewer syncs gain nothing
+// more.
+constexpr std::size_t kStagedBytes = 512 * 1024;
 // Where some ranks only lay out and others only copy, the latter begin when they have this much.
 constexpr std::size_t kStreamedBytes = 64 * 1024;
 
@@ -100,7 +103,7 @@ std::shared_ptr<const Plan> Group::make_plan(const schedule::Algorithm& algorith
     // Half a window holds all raw slots; lines are kept apart by the rounding of slots.
     segment_bytes = segment_bytes / static_cast<std::size_t>(std::max(1, steps.raw_slots)) - 64;
     const bool streams = has_root(operation.collective) && !reduces(operation.collective);
-    if (streams) segment_bytes = std::min(segment_bytes, kStreamedBytes);
+    segment_bytes = std::min(segment_bytes, streams ? kStreamedBytes : kStagedBytes);
   }
   if (options_.segment_bytes > 0 && segment_bytes < kWhole)
     segment_bytes = std::min(segment_bytes, options_.segment_bytes);

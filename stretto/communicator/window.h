@@ -50,7 +50,8 @@ struct Window {
   alignas(128) std::atomic<std::uint64_t> syncs{0};
   alignas(128) std::byte staging[1];  // 2 * kHalfBytes in all.
 
-  static constexpr std::size_t kHalfBytes = 512 * 1024;
+  // Two slots of half a MiB, and room for what rounds them up.
+  static constexpr std::size_t kHalfBytes = 1024 * 1024 + 4096;
   static std::size_t bytes() { return offsetof(Window, staging) + 2 * kHalfBytes; }
 
   std::byte* half(std::uint64_t turn) { return staging + (turn % 2) * kHalfBytes; }
