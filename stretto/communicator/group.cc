@@ -102,7 +102,7 @@ std::shared_ptr<const Plan> Group::make_plan(const schedule::Algorithm& algorith
   if (algorithm.access == schedule::Access::mapped && segment_bytes < kWhole) {
     // Half a window holds all raw slots; lines are kept apart by the rounding of slots.
     segment_bytes = segment_bytes / static_cast<std::size_t>(std::max(1, steps.raw_slots)) - 64;
-    const bool streams = has_root(operation.collective) && !reduces(operation.collective);
+    const bool streams = has_root(operation.collective) && steps.sync_count() == 1;
     segment_bytes = std::min(segment_bytes, streams ? kStreamedBytes : kStagedBytes);
   }
   if (options_.segment_bytes > 0 && segment_bytes < kWhole)

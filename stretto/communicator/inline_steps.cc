@@ -29,9 +29,7 @@ void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
 // A post is written by its own rank only, and read after the one sync that is said by it.
 bool fits_into_posts(const Plan& plan) {
   const schedule::Schedule& schedule = plan.schedule();
-  const auto syncs = std::ranges::count(schedule.steps, schedule::StepKind::sync,
-                                        [](const schedule::Step& step) { return step.kind; });
-  return syncs == 1 && schedule.partial_slots == 0 && plan.segment_count() == 1 &&
+  return schedule.sync_count() == 1 && schedule.partial_slots == 0 && plan.segment_count() == 1 &&
          plan.scratch_bytes() <= Post::kInlineBytes && schedule.collective != Collective::scatter;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <string>
 
 #include <fmt/format.h>
@@ -23,6 +24,10 @@ constexpr std::size_t kOneSyncReducedBytes = 4 * 1024;
 // ...unless buffers are private, and have to be laid out anyway; or ranks wait for each other's
 // cores, when a sync takes a microsecond and more.
 constexpr std::size_t kOneSyncPrivateBytes = 64 * 1024;
+// Of two ranks, each reads as much of the other with one sync as with two, and what it writes for
+// the other leaves its hands once. Beyond, it is the own buffer, read whole, that leaves the cache.
+constexpr std::size_t kOneSyncPairBytes = 1024 * 1024;
+constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 
 bool usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) {
   return (mapped || algorithm.access != Access::mapped) &&
@@ -86,13 +91,23 @@ std::size_t Selector::one_sync_bytes(Collective collective) const {
   return reduces(collective) ? kOneSyncReducedBytes : kOneSyncBytes;
 }
 
+// The same with private ones.
+std::size_t Selector::one_sync_private_bytes(Collective collective) const {
+  if (setting_.rank_count > 2) return kOneSyncPrivateBytes;
+  // One of two has nothing to do but to lay out, and runs ahead.
+  return has_root(collective) ? kAnyBytes : kOneSyncPairBytes;
+}
+
 std::string Selector::mapped_thresholds(Collective collective) const {
   const auto ranks = static_cast<std::size_t>(setting_.rank_count);
   const bool has_eager =
       schedule::find_algorithm(collective, Access::mapped, "eager_mapped") != nullptr;
+  const std::size_t of_private = one_sync_private_bytes(collective);
+  const std::string limit =
+      of_private == kAnyBytes ? "any number" : fmt::format("{}", of_private / ranks);
   return fmt::format(
       "one sync up to {} bytes a rank{}, as {}", one_sync_bytes(collective) / ranks,
-      has_eager ? fmt::format(" (private buffers: {})", kOneSyncPrivateBytes / ranks) : "",
+      has_eager ? fmt::format(" (private buffers: {})", limit) : "",
       setting_.has_core_for_each_rank ? "each rank has a core" : "ranks share cores");
 }
 
@@ -104,7 +119,8 @@ Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   const auto ranks = static_cast<std::size_t>(setting_.rank_count);
   Choice choice;
-  if (bytes <= kOneSyncPrivateBytes / ranks) choice.staged = find("eager_mapped");
+  const std::size_t of_private = one_sync_private_bytes(operation.collective);
+  if (bytes <= of_private / ranks) choice.staged = find("eager_mapped");
   if (choice.staged == nullptr) choice.staged = find("staged_mapped");
   const bool skips_direct =
       choice.staged != nullptr && bytes <= one_sync_bytes(operation.collective) / ranks;

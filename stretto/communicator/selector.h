@@ -49,7 +49,7 @@ class Selector {
     const schedule::Algorithm* algorithm = nullptr;
     double seconds = 0;  // As the model predicts.
   };
-  // "one sync up to 2048 bytes a rank (private buffers: 32768), as each rank has a core": by which
+  // "one sync up to 2048 bytes a rank (private buffers: 524288), as each rank has a core": by which
   // the choice on mapped memory is made.
   std::string mapped_thresholds(Collective collective) const;
 
@@ -75,6 +75,7 @@ class Selector {
   };
   static Kind kind_of(const OperationDescriptor& operation, bool equal_chunks);
   std::size_t one_sync_bytes(Collective collective) const;
+  std::size_t one_sync_private_bytes(Collective collective) const;
   Choice choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const;
   const schedule::Algorithm* cheapest(const OperationDescriptor& operation, bool equal_chunks);
 

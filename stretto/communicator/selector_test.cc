@@ -58,15 +58,24 @@ TEST(Selector, OnMappedMemoryFewBytesNeedOneSync) {
   const Collective all_reduce = Collective::all_reduce;
   EXPECT_EQ(mapped_choice(selector, all_reduce, 2048), "eager_mapped, eager_mapped");
   EXPECT_EQ(mapped_choice(selector, all_reduce, 2052), "direct_mapped, eager_mapped");
-  EXPECT_EQ(mapped_choice(selector, all_reduce, 32768), "direct_mapped, eager_mapped");
-  EXPECT_EQ(mapped_choice(selector, all_reduce, 32772), "direct_mapped, staged_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 524288), "direct_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 524292), "direct_mapped, staged_mapped");
+  EXPECT_EQ(mapped_choice(selector, Collective::reduce, 1 << 26), "direct_mapped, eager_mapped");
   EXPECT_EQ(mapped_choice(selector, Collective::broadcast, 4096), "staged_mapped, staged_mapped");
   EXPECT_EQ(mapped_choice(selector, Collective::broadcast, 4100), "direct_mapped, staged_mapped");
   EXPECT_EQ(selector.mapped_thresholds(all_reduce),
-            "one sync up to 2048 bytes a rank (private buffers: 32768), as each rank has a core");
+            "one sync up to 2048 bytes a rank (private buffers: 524288), as each rank has a core");
   selector.use_cores(false);
   EXPECT_EQ(mapped_choice(selector, all_reduce, 32768), "eager_mapped, eager_mapped");
-  EXPECT_EQ(mapped_choice(selector, all_reduce, 32772), "direct_mapped, staged_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 32772), "direct_mapped, eager_mapped");
+}
+
+TEST(Selector, OfMoreThanTwoRanksPrivateBuffersAreSharedOutSooner) {
+  Selector selector = selector_of(4, 4);
+  for (const Collective collective : {Collective::all_reduce, Collective::reduce}) {
+    EXPECT_EQ(mapped_choice(selector, collective, 16384), "direct_mapped, eager_mapped");
+    EXPECT_EQ(mapped_choice(selector, collective, 16388), "direct_mapped, staged_mapped");
+  }
 }
 
 // "recursive_doubling, from 16 KiB direct": what is chosen from 64 bytes to 64 MiB.

@@ -3,7 +3,14 @@
 
 #include "stretto/schedule/schedule.h"
 
+#include <algorithm>
+
 namespace stretto::schedule {
+
+std::size_t Schedule::sync_count() const {
+  const auto is_sync = [](const Step& step) { return step.kind == StepKind::sync; };
+  return static_cast<std::size_t>(std::ranges::count_if(steps, is_sync));
+}
 
 bool input_holds(const Schedule& schedule, Rank rank, ChunkIndex chunk) {
   switch (schedule.collective) {

@@ -124,6 +124,7 @@ struct Schedule {
   std::span<const Place> targets(const Step& step) const {
     return std::span(places).subspan(step.targets_begin, step.targets_end - step.targets_begin);
   }
+  std::size_t sync_count() const;
 };
 
 // Shapes of the collectives, in chunks; n ranks.
