@@ -7,6 +7,8 @@ import collections
 import dataclasses
 import statistics
 
+import systems
+
 REGIMES = ["near", "far", "oversubscribed", "unknown", "mixed"]
 KINDS = ["registered", "private", "huge"]
 KIB, MIB = 1024, 1024 * 1024
@@ -105,6 +107,16 @@ class Row:
         # No repeat found both in this regime: then only their medians can be compared.
         each = each or [theirs.p50_us / ours.p50_us]
         return Ratio(statistics.median(each), min(each), max(each), theirs)
+
+    def limit(self, kind):
+        """The best MPI over the least that ranks must do: which ratio would be possible."""
+        bare = self.best(family="bare", buffers=kind)
+        if bare is None and self.bytes <= systems.LARGEST_MEETING_BYTES:
+            bare = self.best(family="bare")
+        theirs = self.best(family="mpi")
+        if bare is None or theirs is None or bare.p50_us <= 0:
+            return None
+        return theirs.p50_us / bare.p50_us
 
     def kinds(self):
         """The kinds of buffers that stretto was measured on."""
@@ -221,5 +233,7 @@ def record(rows, run):
                 if ratio := row.ratio(kind, family):
                     entry[f"{kind}_to_{family}"] = [round(number, 3) for number in
                                                     (ratio.value, ratio.low, ratio.high)]
+            if limit := row.limit(kind):
+                entry[f"{kind}_bare_to_mpi"] = round(limit, 3)
         result["rows"].append(entry)
     return result

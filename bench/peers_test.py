@@ -29,7 +29,7 @@ RUN = {"machine": {"cpu": "a <b> cpu", "cores": 2, "l3": "32M", "memory_gib": 24
        "ranks": 2, "repeats": 3, "missing": {"mpich": "could not be installed"},
        "systems": [{"name": name, "title": name, "version": "1", "settings": "as it is",
                     "notes": []} for name in ("stretto", "intelmpi", "mpich", "gloo", "copy")]}
-FAMILIES = {"stretto": "stretto", "gloo": "gloo", "copy": "bound"}
+FAMILIES = {"stretto": "stretto", "gloo": "gloo", "copy": "bound", "bare": "bare"}
 
 
 def line(system, p50, repeat=0, regime="near", size=8, buffers="private", in_place=True, **more):
@@ -101,6 +101,17 @@ class FiguresTest(unittest.TestCase):
         row = self.row([line("stretto", 10), line("copy", 8)])
         self.assertAlmostEqual(figures.bound_share(row, "private"), 0.8)
 
+    def test_limit(self):
+        row = self.row([line("stretto", 10, size=figures.MIB), line("mpich", 12, size=figures.MIB),
+                        line("bare", 8, size=figures.MIB),
+                        line("bare", 6, size=figures.MIB, buffers="huge")])
+        self.assertAlmostEqual(row.limit("private"), 1.5)
+        self.assertAlmostEqual(row.limit("huge"), 2)
+        self.assertIsNone(row.limit("registered"))
+        # Where a line holds everything, it does not matter whose memory it comes from.
+        row = self.row([line("stretto", 10), line("mpich", 12), line("bare", 8)])
+        self.assertAlmostEqual(row.limit("registered"), 1.5)
+
     def test_record_keeps_the_ratios(self):
         result = figures.record(figures.rows_of(some_lines()), RUN)
         self.assertEqual(result["rows"][0]["registered_to_mpi"], [3, 3, 3])
@@ -142,6 +153,12 @@ class PlanTest(unittest.TestCase):
         self.assertTrue(all(variant.in_place
                             for variant in every["gloo"].variants("all_reduce", 8, wanted)))
         self.assertEqual(every["copy"].variants("broadcast", 1 << 20, wanted), [])
+        self.assertEqual(every["bare"].variants("broadcast", 1 << 20, wanted), [])
+        self.assertEqual(every["bare"].variants("broadcast", 8, wanted),
+                         [systems.Variant("barrier", 8)])
+        self.assertEqual([variant.buffers for variant in
+                          every["bare"].variants("all_reduce", 1 << 20, wanted)],
+                         ["registered", "private", "huge"])
 
     def test_what_cannot_become_the_best_is_not_repeated(self):
         place = systems.Place(2, 2, HERE, pathlib.Path(tempfile.mkdtemp()))
@@ -275,21 +292,23 @@ class ConversationTest(unittest.TestCase):
 
 
 class DriverTest(unittest.TestCase):
-    def test_stretto_and_copies_from_beginning_to_end(self):
+    def test_stretto_and_bounds_from_beginning_to_end(self):
         build = pathlib.Path(os.environ.get("STRETTO_BUILD_DIR", HERE.parent / "build/release"))
         if not (build / "bin/stretto_driver").exists():
             self.skipTest("the drivers are not built")
         folder = pathlib.Path(tempfile.mkdtemp())
         run = subprocess.run(
             [sys.executable, HERE / "peers.py", "--build", build, "--peers", folder, "--systems",
-             "stretto,copy", "--operations", "all_reduce,barrier", "--bytes", "8,4096",
+             "stretto,copy,bare", "--operations", "all_reduce,barrier", "--bytes",
+             "8,4096,65536",
              "--repeats", "1", "--seconds", "0.01", "--json", folder / "lines",
              "--html", folder / "page.html"], capture_output=True, text=True)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         lines = [json.loads(text) for text in (folder / "lines").read_text().splitlines()]
         self.assertEqual([entry for entry in lines if "error" in entry], [])
-        # 2 kinds of buffers in and out of place for 2 sizes, 2 ways to copy 4 KiB, a barrier.
-        self.assertEqual(len(lines), 2 * 2 * 2 + 2 + 1)
+        # 2 kinds of buffers in and out of place for 3 sizes, 2 ways to copy 2 of them, a barrier;
+        # and what is there at least for 8 bytes, for 64 KiB of each kind, and for the barrier.
+        self.assertEqual(len(lines), 2 * 2 * 3 + 2 * 2 + 1 + 1 + 2 + 1)
         for entry in lines:
             for key in ("operation", "ranks", "bytes", "dtype", "buffers", "system", "version",
                         "p50_us", "p99_us", "regime", "repeat", "in_place", "settings"):

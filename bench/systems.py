@@ -18,6 +18,10 @@ ELEMENT_BYTES = 4
 HUGE_FROM_BYTES = 1 << 20
 # The time of a smaller copy is that of calling it.
 SMALLEST_COPY_BYTES = 1024
+# So few bytes are in the line that says that a rank has come.
+LARGEST_MEETING_BYTES = 16
+SMALLEST_BARE_BYTES = 32 * 1024
+LARGEST_BARE_BYTES = 64 * 1024 * 1024
 # A system is started without variables that would change what its launcher or library does.
 FOREIGN_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "I_MPI_", "MPIR_", "MPICH_", "FI_", "UCX_",
                     "STRETTO_", "GLOO_", "TORCH_", "OMP_", "RANK", "WORLD_SIZE", "LOCAL_RANK",
@@ -71,7 +75,7 @@ def clean_environment(meet):
 class System:
     """A library with settings. Subclasses say how its ranks come to life."""
 
-    family = ""  # "stretto", "mpi", "oneccl", "gloo" or "bound".
+    family = ""  # "stretto", "mpi", "oneccl", "gloo", "bound" (copies) or "bare".
     # Whether it has threads that wake up again and again without anything to do. Its ranks are
     # stopped while others are measured.
     is_restless = False
@@ -144,32 +148,56 @@ class Stretto(System):
         return [kind for kind in wanted if kind != "huge" or size >= HUGE_FROM_BYTES]
 
 
-class Copies(System):
-    """Not a library: the time of as many copies at once as there are ranks."""
+class Bound(System):
+    """Not a library. Its driver is built with stretto's."""
+
+    def driver(self, place):
+        return place.build / "bin" / f"{self.name}_driver"
+
+    def missing(self, place):
+        return missing_file(self.driver(place), f"the driver of {self.title}")
+
+    def start(self, place):
+        return [Started([str(self.driver(place)), *place.driver_arguments(), "--rank", str(rank),
+                         "--ranks", str(place.ranks)]) for rank in range(place.ranks)]
+
+
+class Copies(Bound):
+    """The time of as many copies at once as there are ranks."""
 
     family = "bound"
 
     def __init__(self):
         super().__init__("copy", "p copies at once")
 
-    def driver(self, place):
-        return place.build / "bin" / "copy_driver"
-
-    def missing(self, place):
-        return missing_file(self.driver(place), "the driver of the copy bound")
-
     def settings(self, place):
         return "the better of memcpy and non-temporal stores"
-
-    def start(self, place):
-        return [Started([str(self.driver(place)), *place.driver_arguments(), "--rank", str(rank),
-                         "--ranks", str(place.ranks)]) for rank in range(place.ranks)]
 
     def variants(self, operation, size, wanted):
         if operation != "all_reduce" or size < SMALLEST_COPY_BYTES:
             return []
         return [Variant("copy", size, kind, False, algorithm)
                 for kind in self.buffers(wanted, size) for algorithm in ("plain", "past_cache")]
+
+
+class Bare(Bound):
+    """The least that ranks must do who meet, or sum on mapped or on private memory."""
+
+    family = "bare"
+
+    def __init__(self):
+        super().__init__("bare", "what ranks do at least")
+
+    def settings(self, place):
+        return "no checks, no names, no failures; private memory by process_vm_readv"
+
+    def variants(self, operation, size, wanted):
+        if size <= LARGEST_MEETING_BYTES:
+            return [Variant("barrier", size)]
+        if operation != "all_reduce" or not SMALLEST_BARE_BYTES <= size <= LARGEST_BARE_BYTES:
+            return []
+        kinds = ["registered", *self.buffers(wanted, size)]
+        return [Variant(operation, size, kind, True) for kind in kinds]
 
 
 class Mpi(System):
@@ -298,5 +326,6 @@ def all_systems():
         Gloo(),
         Stretto("stretto-tcp", "tcp"),
         Copies(),
+        Bare(),
     ]
     return {system.name: system for system in systems}

@@ -241,13 +241,13 @@ function(stretto_add_examples)
   endforeach()
 endfunction()
 
-# Drivers of ./dev bench peers that need no other library: stretto's, and the one of the bound. They
+# Drivers of ./dev bench peers that need no other library: stretto's, and those of the bounds. They
 # share tools/bench/measure.h with `stretto bench`.
 function(stretto_add_bench_drivers)
   add_library(stretto_bench_driver STATIC bench/drivers/driver.cc bench/drivers/pattern.cc)
   target_include_directories(stretto_bench_driver PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(stretto_bench_driver PRIVATE stretto_build)
-  foreach(name IN ITEMS stretto copy)
+  foreach(name IN ITEMS stretto copy bare)
     stretto_add_program(${name}_driver OFF
       SOURCES bench/drivers/${name}_driver.cc LIBRARIES stretto_bench_driver stretto)
   endforeach()

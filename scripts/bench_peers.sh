@@ -142,7 +142,7 @@ ensure_peers() {
 bench_peers() {
   ensure_packages build
   ensure_torch
-  build_in build/release release -- stretto_driver copy_driver
+  build_in build/release release -- stretto_driver copy_driver bare_driver
   ensure_peers "$@"
   exec python3 bench/peers.py "$@"
 }

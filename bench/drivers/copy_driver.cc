@@ -42,13 +42,6 @@ class Copies final : public Library {
   int size_;
 };
 
-int number_behind(int argc, char** argv, const std::string& name) {
-  for (int i = 1; i + 1 < argc; ++i) {
-    if (argv[i] == name) return std::atoi(argv[i + 1]);
-  }
-  throw std::runtime_error(name + " is missing");
-}
-
 }  // namespace
 }  // namespace stretto::bench
 

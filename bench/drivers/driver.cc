@@ -149,6 +149,13 @@ MeetingPlace meeting_place_of(int argc, char** argv) {
   return place;
 }
 
+int number_behind(int argc, char** argv, const std::string& name) {
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (argv[i] == name) return std::atoi(argv[i + 1]);
+  }
+  throw std::runtime_error(name + " is missing");
+}
+
 void drive(Library& library, const MeetingPlace& place) {
   Board board(place.board, library.rank());
   BoardMeeting meeting(board);

@@ -46,6 +46,9 @@ struct MeetingPlace {
 // Throws std::runtime_error if something is missing.
 MeetingPlace meeting_place_of(int argc, char** argv);
 
+// The number behind `name` on the command line. Throws std::runtime_error if it is missing.
+int number_behind(int argc, char** argv, const std::string& name);
+
 // Says that this rank is ready, then measures what the parent asks for until it says "quit" or is
 // gone. Between requests the rank is blocked in reading its bell, so that it takes no time from the
 // system under measurement. Throws what the library throws.

@@ -1,0 +1,215 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "bench/drivers/driver.h"
+#include "tools/bench/board.h"
+
+// No library but the least that ranks of one host have to do, without checks, names or failures:
+// which ratios are possible, not which are reached. Command line, besides that of every driver:
+// --rank R --ranks N.
+//
+//   barrier              each rank writes a line of its own and waits for everybody's
+//   all_reduce
+//     on its own memory  which all have mapped: each rank sums its share of everybody's buffer and
+//                        writes it into everybody's
+//     on private memory  each rank sums its share of everybody's buffer, and then fetches the other
+//                        shares, by process_vm_readv: one copy each
+//
+// In place only.
+#if defined(__x86_64__) && !defined(__clang__)
+// Loops that the compiler turns into vectors, for what the processor has.
+#define STRETTO_WIDE_TARGETS \
+  __attribute__((optimize("O3"), target_clones("arch=skylake-avx512", "avx2", "default")))
+#else
+#define STRETTO_WIDE_TARGETS
+#endif
+
+namespace stretto::bench {
+namespace {
+
+constexpr int kMaxRanks = 64;
+constexpr std::size_t kMaxBytes = 64 << 20;
+// Read at a time, so that what is read is still in the cache when it is summed.
+constexpr std::size_t kPieceBytes = 256 * 1024;
+
+// In memory that all ranks have mapped: this, and behind it kMaxBytes of each rank.
+struct Shared {
+  struct alignas(128) Line {
+    std::atomic<std::uint64_t> met{0};
+  };
+  std::array<Line, kMaxRanks> lines;
+  std::array<std::atomic<std::int32_t>, kMaxRanks> processes;
+  std::array<std::atomic<float*>, kMaxRanks> buffers;
+
+  static constexpr std::size_t kBytes = 1 << 16;
+};
+static_assert(sizeof(Shared) <= Shared::kBytes);
+
+// Both get the sum.
+STRETTO_WIDE_TARGETS void add_both(float* a, float* b, std::size_t count) {
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) {
+    const float sum = a[i] + b[i];
+    a[i] = sum;
+    b[i] = sum;
+  }
+}
+
+STRETTO_WIDE_TARGETS void add(float* a, const float* b, std::size_t count) {
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) a[i] += b[i];
+}
+
+class Bare final : public Library {
+ public:
+  Bare(int rank, int size, const std::string& folder)
+      : rank_(rank), size_(size), yields_(allowed_cores() < size), folder_(folder) {
+    if (size > kMaxRanks) throw std::runtime_error("at most 64 ranks");
+    share_memory();
+    shared_->processes[static_cast<std::size_t>(rank)] = ::getpid();
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string version() const override { return "loads, stores and process_vm_readv"; }
+
+  std::shared_ptr<float> allocate_registered(std::size_t count) override {
+    if (count * sizeof(float) > kMaxBytes) return nullptr;
+    std::fill_n(memory_of(rank_), count, 0.F);
+    return {memory_of(rank_), [](float*) {}};
+  }
+
+  std::function<void()> make_call(const Job& job) override {
+    if (job.operation == "barrier") return [this] { meet(); };
+    const bool fits = job.count % static_cast<std::size_t>(size_) == 0 && job.input == job.output;
+    if (job.operation != "all_reduce" || !fits) return {};
+    if (job.input == memory_of(rank_)) return [this, job] { reduce_mapped(job.share); };
+    shared_->buffers[static_cast<std::size_t>(rank_)] = job.input;
+    meet();
+    piece_.resize(std::min(job.share, kPieceBytes / sizeof(float)));
+    return [this, job] { reduce_private(job); };
+  }
+
+ private:
+  // Rank 0 makes it and says where; it has no name of its own that could stay behind.
+  void share_memory() {
+    const std::string note = folder_ + "/bare.memory";
+    const std::size_t bytes = Shared::kBytes + static_cast<std::size_t>(size_) * kMaxBytes;
+    int descriptor = -1;
+    if (rank_ == 0) {
+      descriptor = ::memfd_create("stretto_bench_bare", 0);
+      if (descriptor < 0 || ::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
+        throw std::runtime_error("there is no memory to share");
+      }
+      std::ofstream(note + ".unfinished") << "/proc/" << ::getpid() << "/fd/" << descriptor;
+      std::rename((note + ".unfinished").c_str(), note.c_str());
+    }
+    for (int tries = 0; descriptor < 0 && tries < 10000; ++tries) {
+      std::string path;
+      if (std::ifstream(note) >> path) descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (memory == MAP_FAILED) throw std::runtime_error("rank 0 shares no memory");
+    shared_ = static_cast<Shared*>(memory);
+  }
+
+  float* memory_of(int rank) const {
+    auto* const begin = reinterpret_cast<std::byte*>(shared_) + Shared::kBytes;
+    return reinterpret_cast<float*>(begin + static_cast<std::size_t>(rank) * kMaxBytes);
+  }
+
+  void meet() {
+    const std::uint64_t turn = ++met_;
+    shared_->lines[static_cast<std::size_t>(rank_)].met.store(turn, std::memory_order_release);
+    for (int i = 0; i < size_; ++i) {
+      const auto& met = shared_->lines[static_cast<std::size_t>(i)].met;
+      while (met.load(std::memory_order_acquire) < turn) {
+        if (yields_) {
+          ::sched_yield();
+        } else {
+          relax();
+        }
+      }
+    }
+  }
+
+  void reduce_mapped(std::size_t share) {
+    meet();
+    float* const own = memory_of(rank_) + share * static_cast<std::size_t>(rank_);
+    for (int i = 1; i < size_; ++i) {
+      float* const other = of(i, share);
+      size_ == 2 ? add_both(own, other, share) : add(own, other, share);
+    }
+    for (int i = 1; i < size_ && size_ > 2; ++i) std::copy_n(own, share, of(i, share));
+    meet();
+  }
+
+  // This rank's share of the buffer of the rank that is `distance` ranks on.
+  float* of(int distance, std::size_t share) const {
+    return memory_of((rank_ + distance) % size_) + share * static_cast<std::size_t>(rank_);
+  }
+
+  void reduce_private(const Job& job) {
+    meet();
+    const std::size_t begin = job.share * static_cast<std::size_t>(rank_);
+    for (std::size_t first = 0; first < job.share; first += piece_.size()) {
+      const std::size_t count = std::min(piece_.size(), job.share - first);
+      for (int i = 1; i < size_; ++i) {
+        fetch((rank_ + i) % size_, begin + first, piece_.data(), count);
+        add(job.output + begin + first, piece_.data(), count);
+      }
+    }
+    meet();
+    for (int i = 1; i < size_; ++i) {
+      const int from = (rank_ + i) % size_;
+      const std::size_t theirs = job.share * static_cast<std::size_t>(from);
+      fetch(from, theirs, job.output + theirs, job.share);
+    }
+    meet();
+  }
+
+  void fetch(int rank, std::size_t begin, float* to, std::size_t count) {
+    const auto i = static_cast<std::size_t>(rank);
+    float* const from = shared_->buffers[i].load(std::memory_order_relaxed) + begin;
+    const iovec local{to, count * sizeof(float)};
+    const iovec remote{from, count * sizeof(float)};
+    const auto got = ::process_vm_readv(shared_->processes[i], &local, 1, &remote, 1, 0);
+    if (got != static_cast<ssize_t>(count * sizeof(float))) {
+      throw std::runtime_error("process_vm_readv is not possible here");
+    }
+  }
+
+  int rank_;
+  int size_;
+  bool yields_;
+  std::string folder_;
+  Shared* shared_ = nullptr;
+  std::uint64_t met_ = 0;
+  std::vector<float> piece_;
+};
+
+}  // namespace
+}  // namespace stretto::bench
+
+int main(int argc, char** argv) {
+  using stretto::bench::Bare;
+  using stretto::bench::number_behind;
+  return stretto::bench::drive_or_explain(
+      [&] {
+        return std::make_unique<Bare>(number_behind(argc, argv, "--rank"),
+                                      number_behind(argc, argv, "--ranks"),
+                                      stretto::bench::meeting_place_of(argc, argv).folder);
+      },
+      argc, argv);
+}
