@@ -110,6 +110,7 @@ void MappedExecution::enter() {
 // used these slots (see staged_mapped.cc, Note [one sync fewer]).
 void MappedExecution::begin_staged() {
   runner_ = staged_.get();
+  if (runner_->in_posts) return runner_->in_posts->lay_out(call_);
   run_steps();
 }
 
@@ -183,9 +184,15 @@ bool MappedExecution::read_posts() {
   return true;
 }
 
-// Picks direct or staged, as every other rank does from the same posts. False: ask again later.
+// Picks direct or staged, as every other rank does from the same posts; or ends what is all in the
+// posts, which are its only sync. False: ask again later.
 bool MappedExecution::choose() {
   if (!status_.ok()) return true;
+  if (runner_ != nullptr && runner_->in_posts) {
+    runner_->in_posts->finish(call_);
+    phase_ = Phase::ended;
+    return true;
+  }
   if (all_registered_) {
     if (!are_resolved() && (alone_ || !resolve_buffers())) return false;
     runner_ = direct_.get();
@@ -249,7 +256,6 @@ bool MappedExecution::resolve_buffers() {
 // Runs steps up to the next sync, of which next_step_ is then the number, or to the end of the
 // segment; says which.
 bool MappedExecution::run_steps() {
-  if (runner_->in_posts) return run_in_posts();
   const auto base_of = [&](const schedule::Place& place) -> std::byte* {
     const auto rank = static_cast<std::size_t>(place.rank);
     const bool own_place = place.rank == membership_->rank;
@@ -270,17 +276,6 @@ bool MappedExecution::run_steps() {
     if (!status_.ok()) return false;
   }
   return false;
-}
-
-// The same, where the post is the only sync.
-bool MappedExecution::run_in_posts() {
-  const bool is_posted = phase_ != Phase::entering;
-  if (is_posted) {
-    runner_->in_posts->finish(call_);
-  } else {
-    runner_->in_posts->lay_out(call_);
-  }
-  return !is_posted;
 }
 
 void MappedExecution::run_to_sync() {

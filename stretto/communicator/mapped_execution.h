@@ -93,7 +93,6 @@ class MappedExecution : public Execution {
   bool resolve_buffers();
   void begin_staged();
   bool run_steps();
-  bool run_in_posts();
   void run_to_sync();
   void reach_sync();
   bool sync_complete();
