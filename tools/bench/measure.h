@@ -167,7 +167,7 @@ double batch_us(Meeting& meeting, Call& call) {
 
 // What the warm-up has found out, the same on all ranks.
 struct Pace {
-  double call_us = 0;    // A call.
+  double call_us = 0;    // A call, by the rank that takes longest.
   double sample_us = 0;  // A sample with all that belongs to it.
 };
 
@@ -187,7 +187,10 @@ Pace warm_up(Meeting& meeting, const MeasureOptions& options, Prepare& prepare, 
     const bool steady = std::abs(call_us - previous) <= 0.1 * call_us;
     const bool over = elapsed_us(begin) > 1e6 * options.warm_up_seconds;
     if (meeting.agree(steady || over ? 1 : 0) != 0) {
-      return {meeting.agree(call_us), meeting.agree(sample_us)};
+      // Where ranks take turns on a core, one of them may find everything done.
+      std::vector<double> slowest{call_us};
+      meeting.maxima(slowest);
+      return {slowest.front(), meeting.agree(sample_us)};
     }
     previous = call_us;
     // About a millisecond: five calls of a microsecond tell nothing about a clock that speeds up.
