@@ -48,7 +48,13 @@ def adopt_orphans():
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _die_with_parent():
+def _on_its_own():
+    """In a group of processes of its own, and gone when the parent is.
+
+    Not in a session of its own: Linux shares out the processors by sessions first, so ranks in
+    different ones that take turns on a core cannot yield to each other.
+    """
+    os.setpgid(0, 0)
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -203,7 +209,7 @@ class Conversation:
                 self.processes.append(subprocess.Popen(
                     started.command, env=environment | started.environment, stdout=log,
                     stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.meet,
-                    start_new_session=True, preexec_fn=_die_with_parent))
+                    preexec_fn=_on_its_own))
         deadline = time.monotonic() + START_SECONDS
         for rank in range(self.place.ranks):
             path = self.meet / f"ready.{rank}"
