@@ -33,7 +33,8 @@ std::vector<Place> whole_inputs(const Shape& shape) {
 //   bytes per rank  n-1 buffers read on other ranks, and one staged
 //   scratch         1 raw slot
 //   order           canonical
-//   choose it for   buffers so small that a second sync would cost more than the bytes
+//   choose it for   buffers so small that a second sync would cost more than the bytes; of two
+//                   ranks, who read no more by it, what stays in their caches
 //   source          the "symmetric" all-reduce of DeepSpeed's shared-memory backend (2024)
 Schedule eager_mapped_all_reduce(const Shape& shape) {
   ScheduleBuilder schedule(shape, {.algorithm = "eager_mapped",
@@ -55,7 +56,8 @@ Schedule eager_mapped_all_reduce(const Shape& shape) {
 //   bytes per rank  the root reads n-1 buffers on other ranks, which stage one each
 //   scratch         1 raw slot
 //   order           canonical
-//   choose it for   buffers so small that a second sync would cost more than the bytes
+//   choose it for   buffers so small that a second sync would cost more than the bytes; of two
+//                   ranks all sizes, since one of them lays out while the other reads
 //   source          as eager_mapped_all_reduce
 Schedule eager_mapped_reduce(const Shape& shape) {
   ScheduleBuilder schedule(shape, {.algorithm = "eager_mapped",
