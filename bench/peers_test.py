@@ -152,7 +152,10 @@ class PlanTest(unittest.TestCase):
                          {"registered", "private"})
         self.assertTrue(all(variant.in_place
                             for variant in every["gloo"].variants("all_reduce", 8, wanted)))
-        self.assertEqual(every["copy"].variants("broadcast", 1 << 20, wanted), [])
+        self.assertEqual(every["copy"].variants("reduce_scatter", 1 << 20, wanted), [])
+        self.assertEqual([variant.algorithm
+                          for variant in every["copy"].variants("broadcast", 4096, wanted)],
+                         ["plain", "past_cache"])
         self.assertEqual(every["bare"].variants("broadcast", 1 << 20, wanted), [])
         self.assertEqual(every["bare"].variants("broadcast", 8, wanted),
                          [systems.Variant("barrier", 8)])

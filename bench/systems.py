@@ -16,6 +16,8 @@ OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to
 ELEMENT_BYTES = 4
 # Huge pages cannot make a difference to smaller buffers.
 HUGE_FROM_BYTES = 1 << 20
+# In which a rank gets as many bytes as `bytes` says.
+COPIED_OPERATIONS = ("all_reduce", "all_gather", "all_to_all", "broadcast")
 # The time of a smaller copy is that of calling it.
 SMALLEST_COPY_BYTES = 1024
 # So few bytes are in the line that says that a rank has come.
@@ -174,7 +176,7 @@ class Copies(Bound):
         return "the better of memcpy and non-temporal stores"
 
     def variants(self, operation, size, wanted):
-        if operation != "all_reduce" or size < SMALLEST_COPY_BYTES:
+        if operation not in COPIED_OPERATIONS or size < SMALLEST_COPY_BYTES:
             return []
         return [Variant("copy", size, kind, False, algorithm)
                 for kind in self.buffers(wanted, size) for algorithm in ("plain", "past_cache")]
