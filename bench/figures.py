@@ -99,28 +99,29 @@ class Row:
 
     def ratio(self, kind, family):
         """The best of a family over stretto on buffers of a kind."""
-        ours, theirs = self.ours(kind), self.best(family=family)
-        if ours is None or theirs is None or ours.p50_us <= 0:
-            return None
-        both = set(ours.p50s) & set(theirs.p50s)
-        each = [theirs.p50s[repeat] / ours.p50s[repeat] for repeat in both]
-        # No repeat found both in this regime: then only their medians can be compared.
-        each = each or [theirs.p50_us / ours.p50_us]
-        return Ratio(statistics.median(each), min(each), max(each), theirs)
+        return _ratio(self.best(family=family), self.ours(kind))
 
-    def limit(self, kind):
-        """The best MPI over the least that ranks must do: which ratio would be possible."""
+    def bare_ratio(self, kind):
+        """The best MPI over loops without a library: a guide to the ratio that is possible."""
         bare = self.best(family="bare", buffers=kind)
         if bare is None and self.bytes <= systems.LARGEST_MEETING_BYTES:
             bare = self.best(family="bare")
-        theirs = self.best(family="mpi")
-        if bare is None or theirs is None or bare.p50_us <= 0:
-            return None
-        return theirs.p50_us / bare.p50_us
+        return _ratio(self.best(family="mpi"), bare)
 
     def kinds(self):
         """The kinds of buffers that stretto was measured on."""
         return [kind for kind in KINDS if self.ours(kind) is not None]
+
+
+def _ratio(theirs, ours):
+    """Their time over ours, by repeats; None if a cell is missing."""
+    if ours is None or theirs is None or ours.p50_us <= 0:
+        return None
+    both = set(ours.p50s) & set(theirs.p50s)
+    each = [theirs.p50s[repeat] / ours.p50s[repeat] for repeat in both]
+    # No repeat found both in this regime: then only their medians can be compared.
+    each = each or [theirs.p50_us / ours.p50_us]
+    return Ratio(statistics.median(each), min(each), max(each), theirs)
 
 
 def _cells(lines):
@@ -207,7 +208,7 @@ def goal_at(row, kind, family):
 
 
 def bound_share(row, kind):
-    """The time of p copies at once over that of stretto's all-reduce; None if not known."""
+    """The time of p copies at once over that of stretto; None if not known."""
     ours, copies = row.ours(kind), row.best(family="bound")
     if ours is None or copies is None or ours.p50_us <= 0:
         return None
@@ -233,7 +234,8 @@ def record(rows, run):
                 if ratio := row.ratio(kind, family):
                     entry[f"{kind}_to_{family}"] = [round(number, 3) for number in
                                                     (ratio.value, ratio.low, ratio.high)]
-            if limit := row.limit(kind):
-                entry[f"{kind}_bare_to_mpi"] = round(limit, 3)
+            if ratio := row.bare_ratio(kind):
+                entry[f"{kind}_bare_to_mpi"] = [round(number, 3) for number in
+                                                (ratio.value, ratio.low, ratio.high)]
         result["rows"].append(entry)
     return result

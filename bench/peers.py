@@ -250,7 +250,7 @@ class Contest:
                         continue
                     progress.show(f"{operation} {figures.size_text(size)} {kind} {system.name}")
                     progress.done += 1
-                    if system.family != "stretto" and self.hopeless(system, variant):
+                    if system.family not in ("stretto", "bare") and self.hopeless(system, variant):
                         continue
                     self.measure(system, operation, variant, repeat)
 

@@ -36,7 +36,8 @@ padding:14px 14px 10px;min-width:0}figure.large{grid-column:1/-1}
 .ours .line,.ours2 .line{stroke-width:2.6}.ours .name,.ours2 .name{font-weight:600}
 .ours{color:var(--ours)}.ours2{color:var(--ours2)}.ours3{color:var(--ours3)}
 .a{color:var(--a)}.b{color:var(--b)}.c{color:var(--c)}.d{color:var(--d)}.e{color:var(--e)}
-.f{color:var(--f)}.g{color:var(--g)}.bound{color:var(--bound)}.bound .line{stroke-dasharray:2 4}
+.f{color:var(--f)}.g{color:var(--g)}.bound,.bare{color:var(--bound)}.bound .line{stroke-dasharray:2 4}
+.bare .line{stroke-dasharray:8 3 2 3}
 .ours3 .line,.b .line,.d .line{stroke-dasharray:6 3}
 .level{stroke-width:1.6}.one{stroke:var(--soft)}.least{stroke:var(--soft);stroke-dasharray:7 4}
 .aim{stroke:var(--good);stroke-dasharray:2 4}.least2{stroke:var(--soft);stroke-dasharray:7 4;
@@ -53,7 +54,7 @@ details{margin-top:10px}summary{cursor:pointer;color:var(--soft);font-size:13px}
 OURS_STYLES = {"registered": "ours", "private": "ours2", "huge": "ours3"}
 PEER_STYLES = {"openmpi-cma": "a", "openmpi-nocma": "b", "openmpi4-cma": "c",
                "openmpi4-nocma": "d", "mpich": "e", "intelmpi": "f", "gloo": "g",
-               "stretto-tcp": "ours3", "copy": "bound", "bare": "bound"}
+               "stretto-tcp": "ours3", "copy": "bound", "bare": "bare"}
 
 
 def escape(text):

@@ -13,8 +13,8 @@ LEGEND = """\
 Times: medians of the repeats of p50; of each system the fastest of its ways to run; * the best MPI.
 Ratios: the best MPI (Gloo) over ours, above 1 is faster, with the lowest and highest repeat; + is
 at or above the aim, . between it and what is wanted at least, - below that. MPI/bare:
-the best MPI over the least that ranks must do, by one copy where memory is private. bound: the time
-of p copies at once over ours. Regime "shared": more ranks than cores."""
+the best MPI over plain loops without a library, which read private memory by one copy. bound: the
+time of p copies at once over ours. Regime "shared": more ranks than cores."""
 
 
 def time_text(us):
@@ -51,7 +51,7 @@ class Columns:
                        if name != "stretto" and any(row.best(system=name) for row in rows)]
         self.ratios = [(kind, family) for family in FAMILY_TITLES for kind in self.kinds
                        if any(row.ratio(kind, family) for row in rows)]
-        self.limits = [kind for kind in self.kinds if any(row.limit(kind) for row in rows)]
+        self.bare = [kind for kind in self.kinds if any(row.bare_ratio(kind) for row in rows)]
         self.bound = any(figures.bound_share(row, kind) for row in rows for kind in self.kinds)
 
     def time_heads(self):
@@ -73,7 +73,7 @@ class Columns:
         heads = ["size", "regime"]
         heads += [f"{FAMILY_TITLES[family]}/{TITLES[kind]}" for kind, family in self.ratios]
         heads += [f"p99/p50 {TITLES[kind]}" for kind in self.kinds]
-        heads += [f"MPI/bare {TITLES[kind]}" for kind in self.limits]
+        heads += [f"MPI/bare {TITLES[kind]}" for kind in self.bare]
         return heads + ([f"bound/{TITLES[kind]}" for kind in self.kinds] if self.bound else [])
 
     def ratio_texts(self, row):
@@ -85,9 +85,9 @@ class Columns:
         for kind in self.kinds:
             ours = row.ours(kind)
             texts.append(f"{ours.jitter:.1f}" if ours else "-")
-        for kind in self.limits:
-            limit = row.limit(kind)
-            texts.append(figures.ratio_text(limit) if limit else "-")
+        for kind in self.bare:
+            ratio = row.bare_ratio(kind)
+            texts.append(ratio.text() if ratio else "-")
         for kind in self.kinds if self.bound else []:
             share = figures.bound_share(row, kind)
             texts.append(f"{100 * share:.0f} %" if share else "-")

@@ -115,6 +115,11 @@ class System:
                 for kind in self.buffers(wanted, size) for in_place in places]
 
 
+def own_kinds(wanted, size):
+    """The kinds of buffers to measure, of a system that has all kinds."""
+    return [kind for kind in wanted if kind != "huge" or size >= HUGE_FROM_BYTES]
+
+
 def missing_file(path, name):
     if path.exists():
         return ""
@@ -147,7 +152,7 @@ class Stretto(System):
                         common | {"STRETTO_RANK": str(rank)}) for rank in range(place.ranks)]
 
     def buffers(self, wanted, size):
-        return [kind for kind in wanted if kind != "huge" or size >= HUGE_FROM_BYTES]
+        return own_kinds(wanted, size)
 
 
 class Bound(System):
@@ -183,12 +188,12 @@ class Copies(Bound):
 
 
 class Bare(Bound):
-    """The least that ranks must do who meet, or sum on mapped or on private memory."""
+    """Plain loops of ranks that meet, or sum on mapped or on private memory."""
 
     family = "bare"
 
     def __init__(self):
-        super().__init__("bare", "what ranks do at least")
+        super().__init__("bare", "loops without a library")
 
     def settings(self, place):
         return "no checks, no names, no failures; private memory by process_vm_readv"
@@ -198,8 +203,7 @@ class Bare(Bound):
             return [Variant("barrier", size)]
         if operation != "all_reduce" or not SMALLEST_BARE_BYTES <= size <= LARGEST_BARE_BYTES:
             return []
-        kinds = ["registered", *self.buffers(wanted, size)]
-        return [Variant(operation, size, kind, True) for kind in kinds]
+        return [Variant(operation, size, kind, True) for kind in own_kinds(wanted, size)]
 
 
 class Mpi(System):

@@ -1,21 +1,28 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
-#include <cstdlib>
+#include <cstdio>
 #include <fstream>
+#include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "bench/drivers/driver.h"
 #include "tools/bench/board.h"
 
-// No library but the least that ranks of one host have to do, without checks, names or failures:
-// which ratios are possible, not which are reached. Command line, besides that of every driver:
+// No library but plain loops that do what ranks of one host have to do, without checks, names or
+// failures: a guide to which ratios are possible. Command line, besides that of every driver:
 // --rank R --ranks N.
 //
 //   barrier              each rank writes a line of its own and waits for everybody's
@@ -25,13 +32,19 @@
 //     on private memory  each rank sums its share of everybody's buffer, and then fetches the other
 //                        shares, by process_vm_readv: one copy each
 //
-// In place only.
-#if defined(__x86_64__) && !defined(__clang__)
-// Loops that the compiler turns into vectors, for what the processor has.
-#define STRETTO_WIDE_TARGETS \
+// In place only, of buffers that the ranks can divide.
+#if defined(__clang__)
+#define STRETTO_LOOP_OF_VECTORS _Pragma("clang loop vectorize(assume_safety)")
+#define STRETTO_WIDE
+#else
+#define STRETTO_LOOP_OF_VECTORS _Pragma("GCC ivdep")
+#if defined(__x86_64__)
+// For what the processor has.
+#define STRETTO_WIDE \
   __attribute__((optimize("O3"), target_clones("arch=skylake-avx512", "avx2", "default")))
 #else
-#define STRETTO_WIDE_TARGETS
+#define STRETTO_WIDE __attribute__((optimize("O3")))
+#endif
 #endif
 
 namespace stretto::bench {
@@ -50,14 +63,15 @@ struct Shared {
   std::array<Line, kMaxRanks> lines;
   std::array<std::atomic<std::int32_t>, kMaxRanks> processes;
   std::array<std::atomic<float*>, kMaxRanks> buffers;
+  std::array<std::atomic<bool>, kMaxRanks> refused;  // To read some other's memory.
 
   static constexpr std::size_t kBytes = 1 << 16;
 };
 static_assert(sizeof(Shared) <= Shared::kBytes);
 
 // Both get the sum.
-STRETTO_WIDE_TARGETS void add_both(float* a, float* b, std::size_t count) {
-#pragma GCC ivdep
+STRETTO_WIDE void add_both(float* a, float* b, std::size_t count) {
+  STRETTO_LOOP_OF_VECTORS
   for (std::size_t i = 0; i < count; ++i) {
     const float sum = a[i] + b[i];
     a[i] = sum;
@@ -65,8 +79,8 @@ STRETTO_WIDE_TARGETS void add_both(float* a, float* b, std::size_t count) {
   }
 }
 
-STRETTO_WIDE_TARGETS void add(float* a, const float* b, std::size_t count) {
-#pragma GCC ivdep
+STRETTO_WIDE void add(float* a, const float* b, std::size_t count) {
+  STRETTO_LOOP_OF_VECTORS
   for (std::size_t i = 0; i < count; ++i) a[i] += b[i];
 }
 
@@ -75,6 +89,8 @@ class Bare final : public Library {
   Bare(int rank, int size, const std::string& folder)
       : rank_(rank), size_(size), yields_(allowed_cores() < size), folder_(folder) {
     if (size > kMaxRanks) throw std::runtime_error("at most 64 ranks");
+    // Where only descendants may be read, this asks for an exception.
+    (void)::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     share_memory();
     shared_->processes[static_cast<std::size_t>(rank)] = ::getpid();
   }
@@ -94,8 +110,7 @@ class Bare final : public Library {
     const bool fits = job.count % static_cast<std::size_t>(size_) == 0 && job.input == job.output;
     if (job.operation != "all_reduce" || !fits) return {};
     if (job.input == memory_of(rank_)) return [this, job] { reduce_mapped(job.share); };
-    shared_->buffers[static_cast<std::size_t>(rank_)] = job.input;
-    meet();
+    if (!can_read_private(job)) return {};
     piece_.resize(std::min(job.share, kPieceBytes / sizeof(float)));
     return [this, job] { reduce_private(job); };
   }
@@ -146,13 +161,22 @@ class Bare final : public Library {
 
   void reduce_mapped(std::size_t share) {
     meet();
-    float* const own = memory_of(rank_) + share * static_cast<std::size_t>(rank_);
-    for (int i = 1; i < size_; ++i) {
-      float* const other = of(i, share);
-      size_ == 2 ? add_both(own, other, share) : add(own, other, share);
+    if (size_ == 2) {
+      add_both(of(0, share), of(1, share), share);
+    } else {
+      reduce_by_pieces(share);
     }
-    for (int i = 1; i < size_ && size_ > 2; ++i) std::copy_n(own, share, of(i, share));
     meet();
+  }
+
+  void reduce_by_pieces(std::size_t share) {
+    std::array<float, 4096> sum;
+    for (std::size_t first = 0; first < share; first += sum.size()) {
+      const std::size_t count = std::min(sum.size(), share - first);
+      std::copy_n(of(0, share) + first, count, sum.data());
+      for (int i = 1; i < size_; ++i) add(sum.data(), of(i, share) + first, count);
+      for (int i = 0; i < size_; ++i) std::copy_n(sum.data(), count, of(i, share) + first);
+    }
   }
 
   // This rank's share of the buffer of the rank that is `distance` ranks on.
@@ -179,15 +203,34 @@ class Bare final : public Library {
     meet();
   }
 
+  // All ranks come to the same answer.
+  bool can_read_private(const Job& job) {
+    shared_->buffers[static_cast<std::size_t>(rank_)] = job.input;
+    shared_->refused[static_cast<std::size_t>(rank_)] = false;
+    meet();
+    float number = 0;
+    for (int i = 1; i < size_; ++i) {
+      if (!try_fetch((rank_ + i) % size_, 0, &number, 1)) {
+        shared_->refused[static_cast<std::size_t>(rank_)] = true;
+      }
+    }
+    meet();
+    const auto& refused = shared_->refused;
+    return std::none_of(refused.begin(), refused.begin() + size_,
+                        [](const std::atomic<bool>& one) { return one.load(); });
+  }
+
   void fetch(int rank, std::size_t begin, float* to, std::size_t count) {
+    if (!try_fetch(rank, begin, to, count)) throw std::runtime_error("process_vm_readv has failed");
+  }
+
+  bool try_fetch(int rank, std::size_t begin, float* to, std::size_t count) {
     const auto i = static_cast<std::size_t>(rank);
     float* const from = shared_->buffers[i].load(std::memory_order_relaxed) + begin;
     const iovec local{to, count * sizeof(float)};
     const iovec remote{from, count * sizeof(float)};
     const auto got = ::process_vm_readv(shared_->processes[i], &local, 1, &remote, 1, 0);
-    if (got != static_cast<ssize_t>(count * sizeof(float))) {
-      throw std::runtime_error("process_vm_readv is not possible here");
-    }
+    return got == static_cast<ssize_t>(count * sizeof(float));
   }
 
   int rank_;

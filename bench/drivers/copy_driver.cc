@@ -1,16 +1,14 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <cstdlib>
 #include <cstring>
-#include <stdexcept>
 
 #include "bench/drivers/driver.h"
 #include "tools/bench/copy_bound.h"
 
 // No library but the bound that all of them share: every rank copies its input to its output, all
-// at the same time, which moves as much memory as an all-reduce must. Command line, besides that of
-// every driver: --rank R --ranks N.
+// at the same time, which moves as many bytes as every rank gets, and as much memory as an
+// all-reduce must. Command line, besides that of every driver: --rank R --ranks N.
 namespace stretto::bench {
 namespace {
 

@@ -21,8 +21,8 @@ constexpr std::size_t kSegmentBytesMin = 32 * 1024;
 constexpr std::size_t kScratchBytes = 8 * 1024 * 1024;
 constexpr std::size_t kIdleBytesMax = 64 * 1024 * 1024;
 constexpr std::size_t kWhole = std::size_t{1} << 62;
-// What is staged at a time: about what stays in a core's own cache, as fewer syncs gain nothing
-// more.
+// Of one slot, what is staged at a time: about what stays in a core's own cache, as fewer syncs
+// gain nothing more.
 constexpr std::size_t kStagedBytes = 512 * 1024;
 // Where some ranks only lay out and others only copy, the latter begin when they have this much.
 constexpr std::size_t kStreamedBytes = 64 * 1024;

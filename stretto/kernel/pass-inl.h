@@ -123,6 +123,8 @@ class PassLoop {
   static constexpr std::size_t kRegisters =
       kIsFrequent ? std::min<std::size_t>(4, 2 * kLineBytes / (kElements * sizeof(Out))) : 1;
   static constexpr std::size_t kStep = kRegisters * kElements;
+  // The number of inputs that has a loop of its own; 0: none.
+  static constexpr std::size_t kOftenInputs = kIsFrequent ? 2 : 0;
 
  public:
   static void run(const Pass& pass) {
@@ -180,8 +182,8 @@ class PassLoop {
 
   // The part of the canonical tree over the inputs [kFirst, kFirst + kWidth) that exist. The tree
   // is that of kPassInputs inputs without the missing ones: an absent right operand leaves the left
-  // one. So one loop serves every number of inputs; its branches are predicted, and measure no
-  // slower than a loop per number.
+  // one. So one loop serves every number of inputs, and its branches are predicted; two have a loop
+  // of their own, see body().
   template <int kPart, std::size_t kFirst, std::size_t kWidth>
   static HWY_INLINE auto subtree(const Buffers& buffers, std::size_t i) {
     if constexpr (kWidth == 1) {
@@ -281,8 +283,7 @@ class PassLoop {
       std::memset(rooms[j] + bytes, 0, (rounded - count) * source.element_bytes());
       copies.inputs[j] = Source::of(rooms[j], source.is_partial());
     }
-    const auto run =
-        kIsFrequent && buffers.input_count == 2 ? body < kIsFrequent ? 2 : 0 > : body<0>;
+    const auto run = buffers.input_count == 2 ? body<kOftenInputs> : body<0>;
     run(by_copy ? copies : buffers, division, by_copy ? 0 : first, by_copy ? rounded : last,
         stream && !by_copy);
     for (std::size_t k = 0; by_copy && k < buffers.output_count; ++k) {

@@ -48,7 +48,9 @@ std::vector<Place> contributions(const Shape& shape) {
 //   bytes per rank  2(n-1)/n of the buffer read on other ranks, and (n-1)/n staged
 //   scratch         n raw slots
 //   order           canonical
-//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
+//   choose it for   sizes beyond those of eager_mapped, where ranks share memory but callers'
+//   buffers
+//                   lie outside it
 //   source          the one-sided form of direct_all_reduce
 Schedule staged_mapped_all_reduce(const Shape& shape) {
   ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
@@ -152,7 +154,9 @@ Schedule staged_mapped_broadcast(const Shape& shape) {
 //   bytes per rank  (n-1)/n of the buffer read on other ranks and as much staged; root twice that
 //   scratch         n raw slots
 //   order           canonical
-//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
+//   choose it for   sizes beyond those of eager_mapped, where ranks share memory but callers'
+//   buffers
+//                   lie outside it
 //   source          the one-sided form of direct_reduce
 Schedule staged_mapped_reduce(const Shape& shape) {
   ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
