@@ -36,7 +36,8 @@ padding:14px 14px 10px;min-width:0}figure.large{grid-column:1/-1}
 .ours .line,.ours2 .line{stroke-width:2.6}.ours .name,.ours2 .name{font-weight:600}
 .ours{color:var(--ours)}.ours2{color:var(--ours2)}.ours3{color:var(--ours3)}
 .a{color:var(--a)}.b{color:var(--b)}.c{color:var(--c)}.d{color:var(--d)}.e{color:var(--e)}
-.f{color:var(--f)}.g{color:var(--g)}.bound,.bare{color:var(--bound)}.bound .line{stroke-dasharray:2 4}
+.f{color:var(--f)}.g{color:var(--g)}
+.bound,.bare{color:var(--bound)}.bound .line{stroke-dasharray:2 4}
 .bare .line{stroke-dasharray:8 3 2 3}
 .ours3 .line,.b .line,.d .line{stroke-dasharray:6 3}
 .level{stroke-width:1.6}.one{stroke:var(--soft)}.least{stroke:var(--soft);stroke-dasharray:7 4}
