@@ -256,6 +256,12 @@ class ConversationTest(unittest.TestCase):
             self.assertFalse(os.path.exists(f"/proc/{pid}"), pid)
         self.assertFalse(talk.meet.exists())
 
+    def shared_name(self):
+        """Gone after the test, however it ends: others look for what stretto leaves behind."""
+        path = pathlib.Path(f"/dev/shm/peers_test.{os.getpid()}")
+        self.addCleanup(path.unlink, missing_ok=True)
+        return str(path)
+
     def fail_and_close(self, talk, pattern, timeout=0.3):
         with self.assertRaisesRegex(conversation.SystemFailed, pattern):
             talk.ask(systems.Variant("barrier", 0), 0.1, timeout)
@@ -277,7 +283,7 @@ class ConversationTest(unittest.TestCase):
         conversation.adopt_orphans()
         if not os.access("/dev/shm", os.W_OK):
             self.skipTest("no /dev/shm")
-        name = f"/dev/shm/stretto_bench_test.{os.getpid()}"
+        name = self.shared_name()
         talk = self.talk(f"file = open({name!r}, 'w')\ntime.sleep(60)\n")
         deadline = time.monotonic() + 5
         while not os.path.exists(name) and time.monotonic() < deadline:
@@ -288,7 +294,7 @@ class ConversationTest(unittest.TestCase):
     def test_shared_memory_of_a_rank_that_died_is_removed(self):
         if not os.access("/dev/shm", os.W_OK):
             self.skipTest("no /dev/shm")
-        name = f"/dev/shm/stretto_bench_test.{os.getpid()}"
+        name = self.shared_name()
         # The file is there before the parent reads who is ready, and has its last use behind it.
         first = f"file = open({name!r}, 'w')\n"
         talk = self.talk("time.sleep(0.3)\nos._exit(3)\n", first)
