@@ -73,6 +73,10 @@ class Ratio:
     def text(self):
         return ratio_text(self.value)
 
+    def numbers(self):
+        """As they are recorded."""
+        return [round(number, 3) for number in (self.value, self.low, self.high)]
+
     def spread_text(self):
         return f"{ratio_text(self.low)}-{ratio_text(self.high)}"
 
@@ -232,10 +236,8 @@ def record(rows, run):
         for kind in row.kinds():
             for family in ("mpi", "gloo"):
                 if ratio := row.ratio(kind, family):
-                    entry[f"{kind}_to_{family}"] = [round(number, 3) for number in
-                                                    (ratio.value, ratio.low, ratio.high)]
+                    entry[f"{kind}_to_{family}"] = ratio.numbers()
             if ratio := row.bare_ratio(kind):
-                entry[f"{kind}_bare_to_mpi"] = [round(number, 3) for number in
-                                                (ratio.value, ratio.low, ratio.high)]
+                entry[f"{kind}_bare_to_mpi"] = ratio.numbers()
         result["rows"].append(entry)
     return result

@@ -12,9 +12,9 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -87,11 +87,11 @@ STRETTO_WIDE void add(float* a, const float* b, std::size_t count) {
 class Bare final : public Library {
  public:
   Bare(int rank, int size, const std::string& folder)
-      : rank_(rank), size_(size), yields_(allowed_cores() < size), folder_(folder) {
+      : rank_(rank), size_(size), yields_(allowed_cores() < size) {
     if (size > kMaxRanks) throw std::runtime_error("at most 64 ranks");
     // Where only descendants may be read, this asks for an exception.
     (void)::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-    share_memory();
+    share_memory(folder + "/bare.memory");
     shared_->processes[static_cast<std::size_t>(rank)] = ::getpid();
   }
 
@@ -116,9 +116,8 @@ class Bare final : public Library {
   }
 
  private:
-  // Rank 0 makes it and says where; it has no name of its own that could stay behind.
-  void share_memory() {
-    const std::string note = folder_ + "/bare.memory";
+  // Rank 0 makes it and says where, in `note`; it has no name of its own that could stay behind.
+  void share_memory(const std::string& note) {
     const std::size_t bytes = Shared::kBytes + static_cast<std::size_t>(size_) * kMaxBytes;
     int descriptor = -1;
     if (rank_ == 0) {
@@ -126,8 +125,8 @@ class Bare final : public Library {
       if (descriptor < 0 || ::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
         throw std::runtime_error("there is no memory to share");
       }
-      std::ofstream(note + ".unfinished") << "/proc/" << ::getpid() << "/fd/" << descriptor;
-      std::rename((note + ".unfinished").c_str(), note.c_str());
+      write_whole(note,
+                  "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(descriptor));
     }
     for (int tries = 0; descriptor < 0 && tries < 10000; ++tries) {
       std::string path;
@@ -236,7 +235,6 @@ class Bare final : public Library {
   int rank_;
   int size_;
   bool yields_;
-  std::string folder_;
   Shared* shared_ = nullptr;
   std::uint64_t met_ = 0;
   std::vector<float> piece_;

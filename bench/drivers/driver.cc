@@ -57,12 +57,9 @@ class Bell {
   int idle_ = -1;
 };
 
-// Written beside its place and then renamed, so that the parent never reads half of it.
 void say_ready(const Library& library, const std::string& folder) {
-  const std::string path = folder + "/ready." + std::to_string(library.rank());
-  const std::string unfinished = path + ".unfinished";
-  std::ofstream(unfinished) << ::getpid() << ' ' << library.version() << '\n';
-  if (std::rename(unfinished.c_str(), path.c_str()) != 0) throw system_error(path);
+  write_whole(folder + "/ready." + std::to_string(library.rank()),
+              std::to_string(::getpid()) + ' ' + library.version() + '\n');
 }
 
 // `count` zeroed elements in huge pages, as far as the kernel has them.
@@ -148,6 +145,12 @@ MeetingPlace meeting_place_of(int argc, char** argv) {
     throw std::runtime_error("usage: " + std::string(argv[0]) + " --board PATH --meet FOLDER");
   }
   return place;
+}
+
+void write_whole(const std::string& path, const std::string& text) {
+  const std::string unfinished = path + ".unfinished";
+  std::ofstream(unfinished) << text;
+  if (std::rename(unfinished.c_str(), path.c_str()) != 0) throw system_error(path);
 }
 
 int number_behind(int argc, char** argv, const std::string& name) {

@@ -46,6 +46,10 @@ struct MeetingPlace {
 // Throws std::runtime_error if something is missing.
 MeetingPlace meeting_place_of(int argc, char** argv);
 
+// A file of this text, written beside its place and then renamed, so that nobody reads half of it.
+// Throws std::runtime_error if that is not possible.
+void write_whole(const std::string& path, const std::string& text);
+
 // The number behind `name` on the command line. Throws std::runtime_error if it is missing.
 int number_behind(int argc, char** argv, const std::string& name);
 

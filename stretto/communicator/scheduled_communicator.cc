@@ -166,13 +166,9 @@ Result<std::shared_ptr<Operation>> ScheduledCommunicator::submit_locked(
 
 Work ScheduledCommunicator::submit(Group::Submission submission, const std::string& algorithm,
                                    const std::optional<Duration>& timeout) {
-  Work work;
-  const bool is_plain = !submission.packing && !submission.shares;
-  if (!is_plain || !submit_fast(submission.operation, submission.input.data(),
-                                submission.output.data(), algorithm, timeout, work)) {
-    work = submit_queued(submission, algorithm, timeout);
-  }
-  return work;
+  if (submission.packing || submission.shares) return submit_queued(submission, algorithm, timeout);
+  return submit_plain(submission.operation, submission.input, submission.output, algorithm,
+                      timeout);
 }
 
 Work ScheduledCommunicator::submit_plain(const OperationDescriptor& operation, ConstByteSpan input,

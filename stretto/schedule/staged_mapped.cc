@@ -49,8 +49,7 @@ std::vector<Place> contributions(const Shape& shape) {
 //   scratch         n raw slots
 //   order           canonical
 //   choose it for   sizes beyond those of eager_mapped, where ranks share memory but callers'
-//   buffers
-//                   lie outside it
+//                   buffers lie outside it
 //   source          the one-sided form of direct_all_reduce
 Schedule staged_mapped_all_reduce(const Shape& shape) {
   ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
@@ -155,8 +154,7 @@ Schedule staged_mapped_broadcast(const Shape& shape) {
 //   scratch         n raw slots
 //   order           canonical
 //   choose it for   sizes beyond those of eager_mapped, where ranks share memory but callers'
-//   buffers
-//                   lie outside it
+//                   buffers lie outside it
 //   source          the one-sided form of direct_reduce
 Schedule staged_mapped_reduce(const Shape& shape) {
   ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
