@@ -130,6 +130,10 @@ Status Group::fill(CacheEntry& entry, const Submission& submission) {
   if (choice->staged != nullptr) {
     plans.staged = make_plan(*choice->staged, submission, Window::kHalfBytes);
   }
+  const bool asked = plans.staged == nullptr || windows_->single_copy == SingleCopy::always;
+  if (asked || selector_.prefers_single_copy(submission.operation)) {
+    plans.single_copy = windows_->single_copy;
+  }
   entry.mapped = std::make_unique<MappedExecution>(std::move(plans), membership_, *windows_,
                                                    engine_->transport());
   return {};

@@ -43,6 +43,15 @@ Result<bool> memory_check(const Environment& environment) {
                    wanted);
 }
 
+Result<SingleCopy> single_copy(const Environment& environment) {
+  const std::string wanted = environment.get("STRETTO_SINGLE_COPY").value_or("automatic");
+  if (wanted == "automatic") return SingleCopy::automatic;
+  if (wanted == "always") return SingleCopy::always;
+  if (wanted == "off") return SingleCopy::off;
+  return status_of(StatusCode::invalid_argument,
+                   "STRETTO_SINGLE_COPY={} is not one of automatic, always, off", wanted);
+}
+
 // A name that no collective knows is a slip; one that only some know runs those.
 Result<std::string> default_algorithm(const Environment& environment) {
   const std::string wanted = environment.get("STRETTO_ALGORITHM").value_or("");
@@ -99,6 +108,8 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
   if (!thread.ok()) return thread.status();
   const Result<bool> checks_memory = memory_check(environment);
   if (!checks_memory.ok()) return checks_memory.status();
+  const Result<SingleCopy> copies = single_copy(environment);
+  if (!copies.ok()) return copies.status();
   const Result<std::string> algorithm = default_algorithm(environment);
   if (!algorithm.ok()) return algorithm.status();
   Result<Mesh> mesh = connect(*job, algorithm.value(), Deadline::after(options.join_timeout));
@@ -119,6 +130,7 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
   return communicator::ScheduledCommunicator::make_world(
       std::move(engine), {.timeout = options.timeout,
                           .algorithm = algorithm.value(),
+                          .single_copy = copies.value(),
                           .group = {.hosts = mesh->hosts},
                           .measure_links = communicator::link_cache_options(environment)});
 }

@@ -3,11 +3,20 @@
 
 #include "stretto/communicator/mapped_execution.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <iterator>
 
+#include "stretto/base/huge_pages.h"
+#include "stretto/base/log.h"
+
 namespace stretto::communicator {
 namespace {
+
+// A rank that writes to another's memory is done in a fraction of a millisecond, unless it is
+// stopped.
+constexpr std::chrono::seconds kLastWriteTime(1);
 
 Status needs_registered_buffers() {
   return {StatusCode::invalid_argument,
@@ -19,10 +28,16 @@ Status needs_registered_buffers() {
 
 MappedExecution::MappedExecution(Plans plans, const Membership& membership, Windows& windows,
                                  transport::Transport& transport)
-    : membership_(&membership), windows_(&windows), transport_(&transport) {
+    : membership_(&membership),
+      windows_(&windows),
+      transport_(&transport),
+      single_copy_(plans.single_copy) {
   if (plans.direct != nullptr) direct_ = std::make_unique<Runner>(std::move(plans.direct));
   if (plans.staged != nullptr) staged_ = std::make_unique<Runner>(std::move(plans.staged));
   if (direct_ == nullptr) staged_->in_posts = InlineSteps::create(*staged_->plan, windows);
+  if (direct_ != nullptr && single_copy_ != SingleCopy::off) {
+    direct_->single_copy.emplace(*direct_->plan, membership, windows, transport);
+  }
   const Rank self = membership.job_rank(membership.rank);
   std::ranges::copy_if(membership.members, std::back_inserter(others_),
                        [&](Rank member) { return member != self; });
@@ -36,7 +51,7 @@ Status MappedExecution::check_buffers(const std::byte* input, const std::byte* o
   if (staged_ != nullptr) return {};
   const Rank self = membership_->rank;
   const auto reaches = [&](const std::byte* data, std::size_t bytes) {
-    return bytes == 0 || transport_->locate(data, bytes).valid();
+    return bytes == 0 || find(data, bytes).valid();
   };
   const bool registered =
       reaches(input, plan().input_bytes(self)) && reaches(output, plan().output_bytes(self));
@@ -62,31 +77,49 @@ bool MappedExecution::start_alone(const OperationDescriptor& operation, const st
   return true;
 }
 
-bool MappedExecution::is_found(const std::byte* input, const std::byte* output) const {
+bool MappedExecution::is_found(const std::byte* input, const std::byte* output) {
   if (direct_ == nullptr) return true;
+  if (found_.may_change && ++found_.uses >= found_.uses_to_next_look) return false;
   return found_.is_own_known && found_.input == input && found_.output == output &&
          found_.generation == transport_->memory_generation();
 }
 
 void MappedExecution::find_own() {
+  const bool again =
+      found_.is_own_known && found_.input == call_.input && found_.output == call_.output;
+  found_.uses_to_next_look = again ? 2 * found_.uses_to_next_look : 1;
+  found_.uses = 0;
   found_.generation = transport_->memory_generation();
   found_.is_own_known = true;
   found_.are_others_known = false;
   found_.input = call_.input;
   found_.output = call_.output;
   const Rank self = membership_->rank;
-  const auto input = transport_->locate(call_.input, plan().input_bytes(self));
-  const auto output = transport_->locate(call_.output, plan().output_bytes(self));
+  const transport::RemoteAddress input = find(call_.input, plan().input_bytes(self));
+  const transport::RemoteAddress output = find(call_.output, plan().output_bytes(self));
   found_.own = {.input_offset_bytes = input.offset_bytes,
                 .output_offset_bytes = output.offset_bytes,
                 .input_region = input.region,
                 .output_region = output.region};
+  found_.may_change = single_copy_ != SingleCopy::off && !are_reachable(self, found_.own);
 }
 
-// What has no bytes needs no registered memory.
-bool MappedExecution::is_registered(Rank member, const Post::Buffers& buffers) const {
-  return (buffers.input().valid() || plan().input_bytes(member) == 0) &&
-         (buffers.output().valid() || plan().output_bytes(member) == 0);
+transport::RemoteAddress MappedExecution::find(const std::byte* data, std::size_t bytes) const {
+  const transport::RemoteAddress address = transport_->locate(data, bytes);
+  if (address.valid() || single_copy_ == SingleCopy::off || bytes == 0) return address;
+  // Where pages are small, the kernel takes longer to find them than to copy what is in them.
+  const bool pays = single_copy_ == SingleCopy::always || lies_in_huge_pages(data, bytes);
+  return pays ? transport::RemoteAddress::of_private(data) : address;
+}
+
+bool MappedExecution::is_reachable(transport::RemoteAddress address) const {
+  return address.valid() && (!address.is_private() || single_copy_ != SingleCopy::off);
+}
+
+// What has no bytes need not be reached.
+bool MappedExecution::are_reachable(Rank member, const Post::Buffers& buffers) const {
+  return (is_reachable(buffers.input()) || plan().input_bytes(member) == 0) &&
+         (is_reachable(buffers.output()) || plan().output_bytes(member) == 0);
 }
 
 void MappedExecution::enter() {
@@ -95,11 +128,13 @@ void MappedExecution::enter() {
   arrived_ = 0;
   segment_ = 0;
   next_step_ = 0;
-  all_registered_ = direct_ != nullptr;
+  all_reachable_ = direct_ != nullptr;
   all_laid_out_ = true;
+  any_private_ = false;
+  abandoned_ = false;
   phase_ = Phase::entering;
   ++windows_->entered;
-  if (direct_ == nullptr || (staged_ != nullptr && !is_registered(membership_->rank, found_.own))) {
+  if (direct_ == nullptr || (staged_ != nullptr && !are_reachable(membership_->rank, found_.own))) {
     begin_staged();
   }
   post();
@@ -158,7 +193,10 @@ bool MappedExecution::go_on() {
     }
     moved = true;
   }
-  if (!status_.ok()) phase_ = Phase::ended;
+  if (!status_.ok() && phase_ != Phase::ended) {
+    phase_ = Phase::ended;
+    give_up();
+  }
   return moved;
 }
 
@@ -177,9 +215,11 @@ bool MappedExecution::read_posts() {
       return true;
     }
     if (direct_ == nullptr) continue;
-    const bool registered = is_registered(static_cast<std::int32_t>(arrived_), post.buffers);
-    all_registered_ = all_registered_ && registered;
-    all_laid_out_ = all_laid_out_ && !registered;
+    const bool reachable = are_reachable(static_cast<std::int32_t>(arrived_), post.buffers);
+    all_reachable_ = all_reachable_ && reachable;
+    all_laid_out_ = all_laid_out_ && !reachable;
+    any_private_ =
+        any_private_ || post.buffers.input().is_private() || post.buffers.output().is_private();
   }
   return true;
 }
@@ -193,14 +233,14 @@ bool MappedExecution::choose() {
     phase_ = Phase::ended;
     return true;
   }
-  if (all_registered_) {
+  if (all_reachable_) {
     if (!are_resolved() && (alone_ || !resolve_buffers())) return false;
     runner_ = direct_.get();
     next_step_ = 1;  // Posting was the first sync.
   } else if (staged_ == nullptr) {
     status_ = needs_registered_buffers();
   } else {
-    // Who has registered buffers could not know that others have not: all meet once more.
+    // Whose buffers can be reached could not know that others' cannot: all meet once more.
     if (runner_ == nullptr) begin_staged();
     if (all_laid_out_) ++next_step_;
   }
@@ -226,6 +266,15 @@ bool MappedExecution::are_resolved() const {
   return true;
 }
 
+// Null: not there (yet), or nothing is needed.
+std::byte* MappedExecution::resolve(Rank job_rank, transport::RemoteAddress address,
+                                    std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  // Never to be followed here.
+  if (address.is_private()) return reinterpret_cast<std::byte*>(address.offset_bytes);
+  return transport_->resolve(job_rank, address, bytes);
+}
+
 // False while some rank's region has been announced in its post but has not arrived here yet.
 bool MappedExecution::resolve_buffers() {
   // What is found now is good until the memory changes after this.
@@ -239,10 +288,8 @@ bool MappedExecution::resolve_buffers() {
     // First: then what is found is still there.
     found_.held[2 * i] = transport_->hold(job_rank, buffers.input());
     found_.held[2 * i + 1] = transport_->hold(job_rank, buffers.output());
-    inputs_[i] =
-        input_bytes == 0 ? nullptr : transport_->resolve(job_rank, buffers.input(), input_bytes);
-    outputs_[i] =
-        output_bytes == 0 ? nullptr : transport_->resolve(job_rank, buffers.output(), output_bytes);
+    inputs_[i] = resolve(job_rank, buffers.input(), input_bytes);
+    outputs_[i] = resolve(job_rank, buffers.output(), output_bytes);
     const bool complete = (input_bytes == 0 || inputs_[i] != nullptr) &&
                           (output_bytes == 0 || outputs_[i] != nullptr);
     if (!complete) return false;
@@ -251,6 +298,52 @@ bool MappedExecution::resolve_buffers() {
   found_.generation = generation;
   found_.are_others_known = true;
   return true;
+}
+
+bool MappedExecution::is_private(const schedule::Place& place) const {
+  if (place.rank == membership_->rank) return false;
+  const Post::Buffers& buffers = found_.of[static_cast<std::size_t>(place.rank)];
+  const bool is_input = place.slot.buffer == schedule::Buffer::input;
+  return (is_input ? buffers.input() : buffers.output()).is_private();
+}
+
+// Of the staging of this rank nobody reads anything in such a run, nor, since all have entered it,
+// anything of a run before.
+template <class Base>
+Status MappedExecution::run_single_copy(const schedule::Step& step, const Base& base_of) {
+  const auto locate = [&](const schedule::Place& place) -> SingleCopySteps::Location {
+    return {.data = base_of(place), .owner = place.rank, .is_private = is_private(place)};
+  };
+  if (abandoned_) return {};
+  const Status status = runner_->single_copy->run(
+      step, locate, {own().half(windows_->staging_turn), Window::kHalfBytes});
+  // This rank waits in the sync that ends the run for the news.
+  abandoned_ = status.code() == StatusCode::aborted;
+  return abandoned_ ? Status() : status;
+}
+
+// Until nobody writes to this rank's private memory any more, and nobody will: its owner is about
+// to get it back. See window.h, Note [private memory of those who give up].
+void MappedExecution::give_up() {
+  if (single_copy_ == SingleCopy::off) return;
+  own().given_up.store(windows_->entered, std::memory_order_seq_cst);
+  const auto self = static_cast<std::uint32_t>(membership_->rank.value()) + 1;
+  const Deadline deadline = Deadline::after(kLastWriteTime);
+  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
+    // A writer that dies leaves its word behind, but writes no more.
+    const Rank job_rank = membership_->members[i];
+    while (windows_->of[i]->writes_to.load(std::memory_order_seq_cst) == self) {
+      if (!alone_ && !transport_->peer_status(job_rank).status.ok()) break;
+      if (deadline.passed()) {
+        log(LogLevel::warning,
+            "rank {} stands still while it writes to a buffer of {}, which has failed: it may go "
+            "on later. Keep the buffer until that rank has ended",
+            job_rank.value(), describe(call_.operation));
+        break;
+      }
+      ::sched_yield();
+    }
+  }
 }
 
 // Runs steps up to the next sync, of which next_step_ is then the number, or to the end of the
@@ -272,7 +365,9 @@ bool MappedExecution::run_steps() {
   for (; next_step_ < steps.size(); ++next_step_) {
     const schedule::Step& step = steps[next_step_];
     if (step.kind == schedule::StepKind::sync) return true;
-    status_ = runner_->local.run(step, segment_, base_of);
+    status_ = any_private_ && runner_ == direct_.get()
+                  ? run_single_copy(step, base_of)
+                  : runner_->local.run(step, segment_, base_of);
     if (!status_.ok()) return false;
   }
   return false;
@@ -302,6 +397,7 @@ void MappedExecution::reach_sync() {
 }
 
 bool MappedExecution::sync_complete() {
+  if (abandoned_) return false;  // Whoever has given up may have been here before.
   for (; arrived_ < windows_->of.size(); ++arrived_) {
     // Acquire: pairs with the release above; this rank may now read what that one wrote.
     if (windows_->of[arrived_]->syncs.load(std::memory_order_acquire) < windows_->syncs) {
@@ -324,7 +420,9 @@ void MappedExecution::notify_all() {
 
 void MappedExecution::fail(const Status& status) {
   if (status_.ok()) status_ = status;
+  if (phase_ == Phase::ended) return;
   phase_ = Phase::ended;
+  give_up();
 }
 
 std::vector<Rank> MappedExecution::waiting_for() const {

@@ -9,6 +9,7 @@
 
 #include "stretto/communicator/execution.h"
 #include "stretto/communicator/inline_steps.h"
+#include "stretto/communicator/single_copy_steps.h"
 #include "stretto/communicator/step.h"
 #include "stretto/communicator/window.h"
 
@@ -18,16 +19,18 @@ namespace stretto::communicator {
 //
 // A rank enters by posting what it is about to do and where its buffers lie, and reads everybody's
 // posts. So all ranks know, without a further exchange, whether they agree (else: mismatch, with
-// both calls) and whether all buffers are registered: then they run the direct plan, on the buffers
-// themselves, else the staged plan, through the windows.
+// both calls) and whether all buffers are registered, or private memory that the kernel had better
+// copy: then they run the direct plan, on the buffers themselves, else the staged plan, through the
+// windows.
 //
 // Posting is also the first sync of either plan: a rank that can tell by its own buffers, or by the
 // plans, that the staged one will run, lays out its part before it posts.
 class MappedExecution : public Execution {
  public:
   struct Plans {
-    std::shared_ptr<const Plan> direct;  // Null: never.
-    std::shared_ptr<const Plan> staged;  // Null: buffers must be registered.
+    std::shared_ptr<const Plan> direct;        // Null: never.
+    std::shared_ptr<const Plan> staged;        // Null: buffers must be registered.
+    SingleCopy single_copy = SingleCopy::off;  // Of private buffers, by the direct plan.
   };
   MappedExecution(Plans plans, const Membership& membership, Windows& windows,
                   transport::Transport& transport);
@@ -62,7 +65,8 @@ class MappedExecution : public Execution {
     explicit Runner(std::shared_ptr<const Plan> p) : plan(std::move(p)), local(*plan) {}
     std::shared_ptr<const Plan> plan;
     LocalSteps local;
-    std::optional<InlineSteps> in_posts;  // Instead, if its scratch is in the posts.
+    std::optional<InlineSteps> in_posts;         // Instead, if its scratch is in the posts.
+    std::optional<SingleCopySteps> single_copy;  // Instead, if some buffers are private.
   };
 
   // Where the buffers of the last run were found, which are often those of the next.
@@ -77,22 +81,34 @@ class MappedExecution : public Execution {
     std::vector<std::shared_ptr<void>> held;
     bool is_own_known = false;
     bool are_others_known = false;
+    // Private memory that has just been allocated lies in no page before it has been written: it is
+    // looked at again, at the 2nd, 4th, 8th ... use.
+    bool may_change = false;
+    std::uint64_t uses = 0;
+    std::uint64_t uses_to_next_look = 1;
   };
 
   // One of the two; both say the same about callers' buffers.
   const Plan& plan() const { return direct_ != nullptr ? *direct_->plan : *staged_->plan; }
-  bool is_found(const std::byte* input, const std::byte* output) const;
+  bool is_found(const std::byte* input, const std::byte* output);
   void find_own();
-  bool is_registered(Rank member, const Post::Buffers& buffers) const;
+  transport::RemoteAddress find(const std::byte* data, std::size_t bytes) const;
+  bool is_reachable(transport::RemoteAddress address) const;
+  bool are_reachable(Rank member, const Post::Buffers& buffers) const;
+  bool is_private(const schedule::Place& place) const;
   void enter();
   void post();
   bool go_on();
   bool read_posts();
   bool choose();
   bool are_resolved() const;
+  std::byte* resolve(Rank job_rank, transport::RemoteAddress address, std::size_t bytes);
   bool resolve_buffers();
   void begin_staged();
+  template <class Base>
+  Status run_single_copy(const schedule::Step& step, const Base& base_of);
   bool run_steps();
+  void give_up();
   void run_to_sync();
   void reach_sync();
   bool sync_complete();
@@ -106,6 +122,7 @@ class MappedExecution : public Execution {
   const Membership* membership_;
   Windows* windows_;
   transport::Transport* transport_;
+  SingleCopy single_copy_;
   std::vector<Rank> others_;  // In the job.
   std::unique_ptr<Runner> direct_;
   std::unique_ptr<Runner> staged_;
@@ -114,12 +131,15 @@ class MappedExecution : public Execution {
   Phase phase_ = Phase::ended;
   Status status_;
   Found found_;
-  std::vector<std::byte*> inputs_;  // Per rank: its input in this process; direct runs only.
+  // Per rank: its input in this process, or where it is private, in its own; direct runs only.
+  std::vector<std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
-  std::size_t arrived_ = 0;  // Members known to have entered, or to have reached the sync.
-  bool all_registered_ = false;
+  std::size_t arrived_ = 0;     // Members known to have entered, or to have reached the sync.
+  bool all_reachable_ = false;  // All buffers, or no rank's:
   bool all_laid_out_ = false;
-  bool alone_ = false;  // Without the engine.
+  bool any_private_ = false;  // Some are reached by single copy.
+  bool abandoned_ = false;    // Somebody has given up: nothing is copied any more.
+  bool alone_ = false;        // Without the engine.
   bool wake_others_ = false;
   bool advancing_ = false;
   std::uint32_t segment_ = 0;

@@ -19,7 +19,8 @@ constexpr std::uint64_t kWorldGroup = 1;
 struct WindowNotice {
   std::uint64_t offset_bytes = 0;
   std::uint32_t region = 0;
-  std::uint16_t reaches_all = 0;
+  std::uint8_t reaches_all = 0;
+  SingleCopy single_copy = SingleCopy::off;
   std::uint16_t lacks_cores = 0;  // Fewer than there are ranks on this host, as far as it knows.
 };
 static_assert(sizeof(WindowNotice) == 16, "travels as it lies in memory");
@@ -84,13 +85,17 @@ Status ScheduledCommunicator::share_windows() {
     const bool reaches_all = std::all_of(members.begin(), members.end(), [&](Rank member) {
       return transport.shares_memory(member);
     });
+    const bool reaches_all_private = std::all_of(members.begin(), members.end(), [&](Rank member) {
+      return member == transport.rank() || transport.reaches_private(member);
+    });
     Result<transport::Transport::Region> region =
         reaches_all ? transport.allocate(Window::bytes()) : transport::Transport::Region{};
     if (!region.ok()) return region.status();
     windows.own = std::move(*region);
     notice = {.offset_bytes = windows.own.address.offset_bytes,
               .region = windows.own.address.region,
-              .reaches_all = static_cast<std::uint16_t>(reaches_all),
+              .reaches_all = static_cast<std::uint8_t>(reaches_all),
+              .single_copy = reaches_all_private ? options_.single_copy : SingleCopy::off,
               .lacks_cores = static_cast<std::uint16_t>(!engine_->has_core_for_each_rank())};
   }
   std::vector<WindowNotice> notices(members.size());
@@ -101,6 +106,7 @@ Status ScheduledCommunicator::share_windows() {
   if (!all) return {};
   windows.crowded = std::any_of(notices.begin(), notices.end(),
                                 [](const WindowNotice& n) { return n.lacks_cores != 0; });
+  windows.single_copy = std::ranges::min(notices, {}, &WindowNotice::single_copy).single_copy;
   // The regions themselves arrive on another way than the notices.
   const auto map_all = [&] {
     for (std::size_t i = windows.of.size(); i < members.size(); ++i) {

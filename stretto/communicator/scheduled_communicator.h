@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/single_copy.h"
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/group.h"
@@ -23,6 +24,7 @@ class ScheduledCommunicator : public Communicator {
     // False: never on mapped memory, and making a world waits for nobody (for the simulation, whose
     // ranks share a thread).
     bool share_windows = true;
+    SingleCopy single_copy = SingleCopy::automatic;  // The least of all ranks' holds.
     Group::Options group = {};
     // Where set, links are measured, or remembered, before the first operation.
     std::optional<LinkCacheOptions> measure_links = std::nullopt;

@@ -27,6 +27,11 @@ constexpr std::size_t kOneSyncPrivateBytes = 64 * 1024;
 // Of two ranks, each reads as much of the other with one sync as with two, and what it writes for
 // the other leaves its hands once. Beyond, it is the own buffer, read whole, that leaves the cache.
 constexpr std::size_t kOneSyncPairBytes = 1024 * 1024;
+// From here on, by each rank, copying once takes less time than staging...
+constexpr std::size_t kSingleCopyBytes = 256 * 1024;
+// ...but where only one rank, or each a part, takes the results: then staging is done by those who
+// would otherwise wait, in the cache, as fast as others can read it.
+constexpr std::size_t kSingleCopyReduceScatterBytes = 16 * 1024 * 1024;
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 
 bool usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) {
@@ -96,6 +101,19 @@ std::size_t Selector::one_sync_private_bytes(Collective collective) const {
   if (setting_.rank_count > 2) return kOneSyncPrivateBytes;
   // One of two has nothing to do but to lay out, and runs ahead.
   return has_root(collective) ? kAnyBytes : kOneSyncPairBytes;
+}
+
+bool Selector::prefers_single_copy(const OperationDescriptor& operation) const {
+  const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+  const std::size_t bytes_of_rank = bytes / static_cast<std::size_t>(setting_.rank_count);
+  switch (operation.collective) {
+    case Collective::reduce:
+      return false;
+    case Collective::reduce_scatter:
+      return bytes_of_rank >= kSingleCopyReduceScatterBytes;
+    default:
+      return bytes_of_rank >= kSingleCopyBytes;
+  }
 }
 
 std::string Selector::mapped_thresholds(Collective collective) const {

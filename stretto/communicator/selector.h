@@ -45,6 +45,9 @@ class Selector {
   Result<Choice> choose(const OperationDescriptor& operation, std::string_view wanted, bool mapped,
                         bool equal_chunks);
 
+  // Whether private buffers in huge pages had better be copied once than through a window.
+  bool prefers_single_copy(const OperationDescriptor& operation) const;
+
   struct Candidate {
     const schedule::Algorithm* algorithm = nullptr;
     double seconds = 0;  // As the model predicts.

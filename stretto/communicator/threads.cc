@@ -26,6 +26,7 @@ Result<std::unique_ptr<Communicator>> make_rank(std::unique_ptr<transport::Endpo
       std::move(engine),
       {.timeout = options.timeout,
        .algorithm = options.algorithm,
+       .single_copy = options.single_copy,
        .group = {.segment_bytes = options.segment_bytes, .hosts = options.hosts}});
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "stretto/base/single_copy.h"
 #include "stretto/communicator/communicator.h"
 
 namespace stretto {
@@ -15,6 +16,9 @@ struct ThreadRanksOptions {
   int size = 1;
   // Without it, ranks reach each other by messages only, as they would on different hosts.
   bool shared_memory = true;
+  // Whether private buffers go from rank to rank by one copy instead of two; see
+  // STRETTO_SINGLE_COPY in docs/starting_a_job.md.
+  SingleCopy single_copy = SingleCopy::automatic;
   Duration timeout = std::chrono::minutes(30);
   // Instead of the chosen algorithm, wherever it exists.
   std::string algorithm = {};

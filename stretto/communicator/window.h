@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stretto/base/operation.h"
+#include "stretto/base/single_copy.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::communicator {
@@ -22,7 +23,7 @@ struct Post {
   struct Buffers {
     std::uint64_t input_offset_bytes = 0;
     std::uint64_t output_offset_bytes = 0;
-    std::uint32_t input_region = 0;  // 0: private memory.
+    std::uint32_t input_region = 0;  // 0: private memory that is not for others to copy.
     std::uint32_t output_region = 0;
 
     transport::RemoteAddress input() const { return {input_region, input_offset_bytes}; }
@@ -48,6 +49,17 @@ struct Window {
   Post posts[2];
   // Syncs reached by this rank since the group began. By its owner only.
   alignas(128) std::atomic<std::uint64_t> syncs{0};
+  // Note [private memory of those who give up]: a rank whose operation fails hands its buffers back
+  // to their owner, who may free them; a slow rank must not write there any more. So who writes to
+  // another's private memory says to whom, looks whether that one has given up, and only then
+  // writes; who gives up says so, and waits until nobody says that he writes to it. Both store
+  // before they load, sequentially consistent, so that one of the two sees the other.
+  //
+  // The operation that this rank has given up, counted as in posts. By its owner only.
+  alignas(128) std::atomic<std::uint64_t> given_up{0};
+  // To whose private memory this rank writes just now, counted from 1; 0: nobody's. By its owner
+  // only.
+  alignas(128) std::atomic<std::uint32_t> writes_to{0};
   alignas(128) std::byte staging[1];  // 2 * kHalfBytes in all.
 
   // Two slots of half a MiB, and room for what rounds them up.
@@ -66,7 +78,9 @@ struct Windows {
   std::vector<Window*> of;           // Per rank of the group.
   // Keeps the others' windows mapped: a rank may leave while another still reads what it staged.
   std::vector<std::shared_ptr<void>> held;
-  bool crowded = false;            // Some rank has to wait for a core. All ranks say the same.
+  // What all ranks say alike:
+  bool crowded = false;                      // Some rank has to wait for a core.
+  SingleCopy single_copy = SingleCopy::off;  // Off unless everybody reaches everybody's memory.
   std::uint64_t entered = 0;       // Operations on these windows that this rank has entered.
   std::uint64_t syncs = 0;         // Syncs that this rank has reached.
   std::uint64_t staging_turn = 0;  // Segments staged so far; decides which half is used.

@@ -79,6 +79,13 @@ class Endpoint : public Transport {
     return memory_->hold(peer, address);
   }
   bool shares_memory(Rank peer) const override { return memory_->reaches(peer); }
+  bool reaches_private(Rank peer) const override { return memory_->reaches_private(peer); }
+  Status get(Rank peer, RemoteAddress from, ByteSpan to) const override {
+    return memory_->get(peer, from, to);
+  }
+  Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const override {
+    return memory_->put(peer, from, to);
+  }
   std::uint64_t memory_generation() const override { return memory_->generation(); }
   void notify(Rank peer) override;
   bool sleeps(Rank peer) const override;

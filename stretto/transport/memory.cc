@@ -9,6 +9,20 @@
 
 namespace stretto::transport {
 
+namespace {
+
+Status unreachable(Rank peer) {
+  return {StatusCode::internal,
+          fmt::format("the private memory of rank {} cannot be reached", peer.value()), peer};
+}
+
+}  // namespace
+
+Status SharedMemory::get(Rank peer, RemoteAddress, ByteSpan) const { return unreachable(peer); }
+Status SharedMemory::put(Rank peer, ConstByteSpan, RemoteAddress) const {
+  return unreachable(peer);
+}
+
 Result<Transport::Region> PrivateMemory::allocate(std::size_t bytes) {
   // Length 0 is an error to mmap, not to callers.
   const std::size_t mapped_bytes = std::max<std::size_t>(bytes, 1);

@@ -21,6 +21,10 @@ class SharedMemory {
   virtual std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) = 0;
   virtual std::shared_ptr<void> hold(Rank peer, RemoteAddress address) = 0;
   virtual bool reaches(Rank peer) const = 0;
+  // See Transport::reaches_private(), get() and put(). Fails with internal where it is not reached.
+  virtual bool reaches_private(Rank) const { return false; }
+  virtual Status get(Rank peer, RemoteAddress from, ByteSpan to) const;
+  virtual Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const;
   // See Transport::memory_generation().
   virtual std::uint64_t generation() const = 0;
   // Of all regions that are mapped here, those of peers included. None of memory that is not shared

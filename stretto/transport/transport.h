@@ -56,12 +56,20 @@ struct Request {
   bool done = true;  // Whether the transport no longer knows this request.
 };
 
-// Bytes of a rank that other ranks may have mapped. Region 0 means none.
+// Bytes of a rank that other ranks may reach. Region 0 means none.
 struct RemoteAddress {
+  // In place of a region: private memory, which nobody else has mapped, and others copy by get()
+  // and put(). The offset is its address in that rank's process.
+  static constexpr std::uint32_t kPrivate = 0xffffffff;
+
   std::uint32_t region = 0;
   std::uint64_t offset_bytes = 0;
 
   bool valid() const { return region != 0; }
+  bool is_private() const { return region == kPrivate; }
+  static RemoteAddress of_private(const void* data) {
+    return {kPrivate, reinterpret_cast<std::uintptr_t>(data)};
+  }
 };
 
 // What a transport tells its user unasked. Called inside progress() and send()/recv().
@@ -174,6 +182,16 @@ class Transport {
   // Keeps a region mapped here even after its owner has freed it; null if it is not known (yet).
   virtual std::shared_ptr<void> hold(Rank peer, RemoteAddress address) = 0;
   virtual bool shares_memory(Rank peer) const = 0;
+  // One-sided, without a region. Whether get() and put() reach the private memory of `peer`, as far
+  // as the system allows one process to reach another's. Any thread.
+  virtual bool reaches_private(Rank peer) const = 0;
+  // Copies private memory of `peer`, where reaches_private() holds. Whoever asks makes sure that
+  // the owner neither frees nor, against the copy, uses it meanwhile: by messages, or by what both
+  // have mapped, with release and acquire. Returns when all is copied. Fails with peer_lost if the
+  // process is gone and with system if it has no such memory (any more); some bytes may have been
+  // copied then. Any thread.
+  virtual Status get(Rank peer, RemoteAddress from, ByteSpan to) const = 0;
+  virtual Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const = 0;
   // Grows whenever locate() or resolve() may answer otherwise than before. Any thread.
   virtual std::uint64_t memory_generation() const = 0;
   // Wakes `peer` if it sleeps. To be called after storing something in shared memory that it waits

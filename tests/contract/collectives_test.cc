@@ -103,19 +103,28 @@ std::vector<Problem> sizes_of(const Problem& problem) {
 
 struct Case {
   int ranks;
-  bool shared_memory;
-  bool registered;
+  bool shared_memory = false;
+  bool registered = false;
+  bool single_copy = false;
 };
 
 class Collectives : public ::testing::TestWithParam<Case> {
  protected:
   std::vector<std::unique_ptr<Communicator>> make_ranks(std::size_t segment_bytes = 0) const {
-    return make_thread_ranks({.size = GetParam().ranks,
-                              .shared_memory = GetParam().shared_memory,
-                              .segment_bytes = segment_bytes});
+    return make_thread_ranks(
+        {.size = GetParam().ranks,
+         .shared_memory = GetParam().shared_memory,
+         .single_copy = GetParam().single_copy ? SingleCopy::always : SingleCopy::off,
+         .segment_bytes = segment_bytes});
   }
-  schedule::Access access() const {
-    return GetParam().shared_memory ? schedule::Access::mapped : schedule::Access::messages;
+  // Those that make a difference: the others do not reach callers' buffers, or cannot.
+  std::vector<std::string> algorithms(Collective collective) const {
+    if (GetParam().single_copy) return {"", "direct_mapped"};
+    const bool mapped = GetParam().shared_memory;
+    auto names =
+        algorithms_of(collective, mapped ? schedule::Access::mapped : schedule::Access::messages);
+    if (!GetParam().registered) std::erase(names, "direct_mapped");
+    return names;
   }
   std::vector<Rank> roots(Collective collective) const {
     if (!has_root(collective)) return {0};
@@ -130,9 +139,7 @@ class Collectives : public ::testing::TestWithParam<Case> {
 TEST_P(Collectives, EqualTheSerialOracle) {
   const auto ranks = make_ranks();
   for (const Collective collective : kCollectives) {
-    for (const std::string& algorithm : algorithms_of(collective, access())) {
-      // On mapped memory the direct ones need registered buffers.
-      if (algorithm == "direct_mapped" && !GetParam().registered) continue;
+    for (const std::string& algorithm : algorithms(collective)) {
       for (const auto& [dtype, op] : types_of(collective, GetParam().ranks)) {
         for (const Problem& problem : sizes_of({.collective = collective,
                                       .dtype = dtype,
@@ -150,8 +157,7 @@ TEST_P(Collectives, EqualTheSerialOracle) {
 TEST_P(Collectives, InPlaceAndFromEveryRoot) {
   const auto ranks = make_ranks();
   for (const Collective collective : kCollectives) {
-    for (const std::string& algorithm : algorithms_of(collective, access())) {
-      if (algorithm == "direct_mapped" && !GetParam().registered) continue;
+    for (const std::string& algorithm : algorithms(collective)) {
       for (const Rank root : roots(collective)) {
         for (const bool in_place : {false, true}) {
           for (const Problem& problem : sizes_of({.collective = collective,
@@ -174,8 +180,7 @@ TEST_P(Collectives, AnySegmentsGiveTheSameBits) {
   for (const std::size_t segment_bytes : {64, 200, 4096}) {
     const auto ranks = make_ranks(segment_bytes);
     for (const Collective collective : kCollectives) {
-      for (const std::string& algorithm : algorithms_of(collective, access())) {
-        if (algorithm == "direct_mapped" && !GetParam().registered) continue;
+      for (const std::string& algorithm : algorithms(collective)) {
         Problem problem{.collective = collective,
                         .dtype = DType::bf16,
                         .ranks = GetParam().ranks,
@@ -207,8 +212,7 @@ TEST_P(Collectives, LargerThanASegment) {
   if (GetParam().ranks > 5) GTEST_SKIP() << "segments are the same for more ranks";
   const auto ranks = make_ranks();
   for (const Collective collective : kCollectives) {
-    for (const std::string& algorithm : algorithms_of(collective, access())) {
-      if (algorithm == "direct_mapped" && !GetParam().registered) continue;
+    for (const std::string& algorithm : algorithms(collective)) {
       for (const auto& [dtype, op] : long_types_of(collective, GetParam().ranks)) {
         const std::size_t elements = 1400002 / size_bytes(dtype);
         Problem problem{.collective = collective,
@@ -227,7 +231,7 @@ TEST_P(Collectives, LargerThanASegment) {
 
 TEST_P(Collectives, BarriersByEveryAlgorithm) {
   const auto ranks = make_ranks();
-  for (const std::string& algorithm : algorithms_of(Collective::barrier, access())) {
+  for (const std::string& algorithm : algorithms(Collective::barrier)) {
     Problem problem{
         .collective = Collective::barrier, .ranks = GetParam().ranks, .algorithm = algorithm};
     ASSERT_EQ(try_on_all(ranks, problem), "");
@@ -238,9 +242,10 @@ std::vector<Case> cases() {
   std::vector<Case> list;
   for (int ranks = 1; ranks <= 17; ++ranks) {
     if (!is_tried(ranks)) continue;
-    list.push_back({ranks, false, false});
-    list.push_back({ranks, true, false});
-    list.push_back({ranks, true, true});
+    list.push_back({.ranks = ranks});
+    list.push_back({.ranks = ranks, .shared_memory = true});
+    list.push_back({.ranks = ranks, .shared_memory = true, .registered = true});
+    list.push_back({.ranks = ranks, .shared_memory = true, .single_copy = true});
   }
   return list;
 }
@@ -248,7 +253,7 @@ std::vector<Case> cases() {
 INSTANTIATE_TEST_SUITE_P(, Collectives, ::testing::ValuesIn(cases()), [](const auto& tested) {
   const Case& c = tested.param;
   return "ranks" + std::to_string(c.ranks) + (c.shared_memory ? "_mapped" : "_messages") +
-         (c.registered ? "_registered" : "");
+         (c.registered ? "_registered" : "") + (c.single_copy ? "_single_copy" : "");
 });
 
 // Ranks on several hosts, which is what two_level and the choice go by.

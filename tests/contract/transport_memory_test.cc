@@ -115,6 +115,29 @@ TEST_P(TransportMemoryTest, WritesAreSeenByTheOthers) {
   EXPECT_TRUE(std::equal(second.begin(), second.end(), region.bytes.begin()));
 }
 
+TEST_P(TransportMemoryTest, PrivateMemoryIsCopiedWhereItCanBeReached) {
+  World world = make();
+  Bytes theirs = pattern(1, 100000);
+  Bytes own(100000);
+  const RemoteAddress address = RemoteAddress::of_private(theirs.data() + 5);
+  EXPECT_EQ(world[0].resolve(1, address, 1), nullptr);
+  if (!world[0].reaches_private(1)) {
+    EXPECT_EQ(world[0].get(1, address, ByteSpan(own).first(10)).code(), StatusCode::internal);
+    EXPECT_EQ(world[0].put(1, ByteSpan(own).first(10), address).code(), StatusCode::internal);
+    EXPECT_EQ(theirs, pattern(1, 100000));
+    return;
+  }
+  EXPECT_TRUE(GetParam().shares_memory(0, 1));
+  ASSERT_TRUE(world[0].get(1, address, ByteSpan(own).first(50000)).ok());
+  EXPECT_TRUE(std::equal(own.begin(), own.begin() + 50000, theirs.begin() + 5));
+  const Bytes sent = pattern(2, 49999);
+  ASSERT_TRUE(world[0].put(1, sent, address).ok());
+  EXPECT_TRUE(std::equal(sent.begin(), sent.end(), theirs.begin() + 5));
+  const Bytes before = pattern(1, 100000);
+  EXPECT_TRUE(std::equal(before.begin(), before.begin() + 5, theirs.begin()));
+  EXPECT_TRUE(std::equal(before.begin() + 50004, before.end(), theirs.begin() + 50004));
+}
+
 // A counter in shared memory, each side asleep until notified.
 TEST_P(TransportMemoryTest, NotifyWakesWhoWaitsForAWord) {
   constexpr std::uint64_t kRounds = 5000;

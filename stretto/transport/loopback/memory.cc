@@ -3,6 +3,8 @@
 
 #include "stretto/transport/loopback/memory.h"
 
+#include <cstring>
+
 namespace stretto::transport::loopback {
 
 Result<Transport::Region> Memory::allocate(std::size_t bytes) {
@@ -40,6 +42,16 @@ std::shared_ptr<void> Memory::hold(Rank peer, RemoteAddress address) {
   const std::lock_guard lock(regions_->mutex);
   if (regions_->tables[static_cast<std::size_t>(peer)].find(address, 0) == nullptr) return nullptr;
   return regions_->owners[address.region];
+}
+
+Status Memory::get(Rank, RemoteAddress from, ByteSpan to) const {
+  std::memcpy(to.data(), reinterpret_cast<const void*>(from.offset_bytes), to.size());
+  return {};
+}
+
+Status Memory::put(Rank, ConstByteSpan from, RemoteAddress to) const {
+  std::memcpy(reinterpret_cast<void*>(to.offset_bytes), from.data(), from.size());
+  return {};
 }
 
 }  // namespace stretto::transport::loopback

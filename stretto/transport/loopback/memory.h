@@ -34,6 +34,10 @@ class Memory : public SharedMemory {
   std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override;
   std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override;
   bool reaches(Rank) const override { return true; }
+  // What is private to a rank is so by agreement: the process is the same.
+  bool reaches_private(Rank) const override { return true; }
+  Status get(Rank peer, RemoteAddress from, ByteSpan to) const override;
+  Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const override;
   std::uint64_t generation() const override {
     return regions_->generation.load(std::memory_order_acquire);
   }

@@ -39,7 +39,7 @@ bool passing(int error_number) {
 }
 
 bool known(Notice::Kind kind) {
-  return kind >= Notice::Kind::doorbell && kind <= Notice::Kind::release;
+  return kind >= Notice::Kind::doorbell && kind <= Notice::Kind::proof;
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ struct Notice {
     inbox = 2,     // Here is my inbox: `bytes` bytes behind the descriptor.
     region = 3,    // Here is region `region`: `bytes` bytes behind the descriptor.
     release = 4,   // Region `region` is gone.
+    proof = 5,     // At address `bytes` of my process lies the number `region`.
   };
   Kind kind = Kind::doorbell;
   std::uint32_t region = 0;

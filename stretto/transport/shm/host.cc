@@ -24,6 +24,13 @@ Result<Mapping> receive_inbox(Channel& channel, int ranks, Deadline deadline) {
   return Mapping::open(std::move(received->descriptor), received->notice.bytes);
 }
 
+Status receive_proof(Channel& channel, Rank peer, Memory& memory, Deadline deadline) {
+  Result<Channel::Received> received = channel.wait_for(Notice::Kind::proof, deadline);
+  if (!received.ok()) return received.status();
+  memory.prove(peer, received->notice);
+  return {};
+}
+
 }  // namespace
 
 Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets, Deadline deadline) {
@@ -45,14 +52,16 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets, D
   }
   Endpoint::Parts parts{.rank = self, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
   const auto memory = std::make_shared<Memory>(self, channels);
+  for (const auto& channel : channels) {
+    if (channel != nullptr) channel->send(memory->proof());
+  }
   for (int r = 0; r < ranks; ++r) {
     const auto& channel = channels[static_cast<std::size_t>(r)];
     parts.links.push_back(nullptr);
     if (channel == nullptr) continue;
     Result<Mapping> peer = receive_inbox(*channel, ranks, deadline);
-    if (!peer.ok()) {
-      return peer.status().with_context(fmt::format("sharing memory with rank {}", r));
-    }
+    const Status proved = peer.ok() ? receive_proof(*channel, r, *memory, deadline) : peer.status();
+    if (!proved.ok()) return proved.with_context(fmt::format("sharing memory with rank {}", r));
     parts.links.back() = std::make_unique<RingLink>(
         RingLink::Parts{.name = "shm",
                         .own = Inbox(own->data.get()),

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <random>
 
 #include "stretto/base/log.h"
 
@@ -58,7 +59,10 @@ Result<Mapping> Mapping::open(FileDescriptor descriptor, std::size_t bytes) {
 }
 
 Memory::Memory(Rank self, std::vector<std::shared_ptr<Channel>> channels)
-    : self_(self), channels_(std::move(channels)), peers_(channels_.size()) {}
+    : self_(self),
+      channels_(std::move(channels)),
+      peers_(channels_.size()),
+      proof_(std::random_device()()) {}
 
 Result<Transport::Region> Memory::allocate(std::size_t bytes) {
   service();
@@ -116,6 +120,36 @@ std::shared_ptr<void> Memory::hold(Rank peer, RemoteAddress address) {
 
 bool Memory::reaches(Rank peer) const {
   return peer == self_ || channels_[static_cast<std::size_t>(peer)] != nullptr;
+}
+
+Notice Memory::proof() const {
+  return {.kind = Notice::Kind::proof,
+          .region = proof_,
+          .bytes = reinterpret_cast<std::uintptr_t>(&proof_)};
+}
+
+void Memory::prove(Rank peer, const Notice& proof) {
+  const auto index = static_cast<std::size_t>(peer);
+  const auto process = PeerProcess::of_socket(channels_[index]->descriptor(), peer);
+  const Status status = process.prove(proof.bytes, proof.region);
+  if (status.ok()) {
+    peers_[index].process = process;
+    return;
+  }
+  log(LogLevel::info,
+      "the private memory of rank {} cannot be reached: {}. Private buffers pass through shared "
+      "memory",
+      peer.value(), status.message());
+}
+
+Status Memory::get(Rank peer, RemoteAddress from, ByteSpan to) const {
+  if (!reaches_private(peer)) return SharedMemory::get(peer, from, to);
+  return process(peer).read(from.offset_bytes, to);
+}
+
+Status Memory::put(Rank peer, ConstByteSpan from, RemoteAddress to) const {
+  if (!reaches_private(peer)) return SharedMemory::put(peer, from, to);
+  return process(peer).write(from, to.offset_bytes);
 }
 
 std::size_t Memory::mapped_bytes() const {

@@ -11,6 +11,7 @@
 
 #include "stretto/transport/memory.h"
 #include "stretto/transport/shm/channel.h"
+#include "stretto/transport/shm/peer_process.h"
 
 namespace stretto::transport::shm {
 
@@ -44,6 +45,16 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
 
   std::size_t mapped_bytes() const override;
 
+  // What peers have to find in the private memory of this rank's process, to know it: a notice of
+  // kind `proof`.
+  Notice proof() const;
+  // Takes the proof of `peer`, at the other end of its channel. A peer that does not pass it is not
+  // reached; that is no failure.
+  void prove(Rank peer, const Notice& proof);
+  bool reaches_private(Rank peer) const override { return process(peer).valid(); }
+  Status get(Rank peer, RemoteAddress from, ByteSpan to) const override;
+  Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const override;
+
   // Takes a notice about a region of `peer`.
   void receive(Rank peer, Channel::Received received);
   void service() override;
@@ -52,7 +63,11 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
   struct PeerRegions {
     RegionTable table;
     std::map<std::uint32_t, Mapping> mappings;
+    PeerProcess process;
   };
+  const PeerProcess& process(Rank peer) const {
+    return peers_[static_cast<std::size_t>(peer)].process;
+  }
 
   Rank self_;
   std::vector<std::shared_ptr<Channel>> channels_;
@@ -65,6 +80,7 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
   // Release by those who have changed a table, acquire by those who remember what was in it.
   std::atomic<std::uint64_t> generation_{0};
   std::uint32_t next_ = 1;
+  std::uint32_t proof_;  // A number that nobody can guess.
 };
 
 }  // namespace stretto::transport::shm

@@ -1,0 +1,87 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/base/huge_pages.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "stretto/base/file_descriptor.h"
+
+namespace stretto {
+namespace {
+
+// What the kernel expects; the headers of many systems are older than the call. See
+// Documentation/admin-guide/mm/pagemap.rst in its source.
+struct PageRegion {
+  std::uint64_t begin;
+  std::uint64_t end;
+  std::uint64_t categories;
+};
+struct PagemapScan {
+  std::uint64_t size_bytes = sizeof(PagemapScan);
+  std::uint64_t flags = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint64_t walk_end = 0;  // Filled in: how far it has looked.
+  std::uint64_t regions = 0;   // Filled in, where it points to.
+  std::uint64_t regions_max = 0;
+  std::uint64_t pages_max = 0;
+  std::uint64_t inverted_categories = 0;
+  std::uint64_t categories = 0;
+  std::uint64_t any_of_categories = 0;
+  std::uint64_t returned_categories = 0;
+};
+static_assert(sizeof(PagemapScan) == 96, "as the kernel has it");
+constexpr std::uint64_t kHuge = 1 << 6;
+constexpr std::uint64_t kHugePageBytes = 2 * 1024 * 1024;
+
+struct Range {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint64_t bytes() const { return end - begin; }
+};
+
+// How much of a range of whole pages lies in huge ones; 0 if the kernel does not tell, or they are
+// so scattered that it is not worth knowing.
+std::uint64_t huge_bytes(int pagemap, const Range& range) {
+  std::array<PageRegion, 16> regions{};
+  PagemapScan scan;
+  scan.begin = range.begin;
+  scan.end = range.end;
+  scan.regions = reinterpret_cast<std::uintptr_t>(regions.data());
+  scan.regions_max = regions.size();
+  scan.categories = scan.returned_categories = kHuge;
+  const int found = ::ioctl(pagemap, _IOWR('f', 16, PagemapScan), &scan);
+  if (found < 0 || scan.walk_end < scan.end) return 0;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(found); ++i) {
+    bytes += regions[i].end - regions[i].begin;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+bool lies_in_huge_pages(const void* data, std::size_t bytes) {
+  // Opened anew: a descriptor from before a fork would tell of the parent.
+  const FileDescriptor pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  if (!pagemap.valid()) return false;
+  const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  const Range all{address / page_bytes * page_bytes,
+                  (address + bytes + page_bytes - 1) / page_bytes * page_bytes};
+  const auto is_huge = [&](const Range& range) {
+    return huge_bytes(pagemap.get(), range) >= range.bytes() - range.bytes() / 8;
+  };
+  // Most buffers are all one or all the other: the middle tells, and is soon looked at.
+  const std::uint64_t middle = all.begin + all.bytes() / 2 / page_bytes * page_bytes;
+  return is_huge({middle, std::min(middle + kHugePageBytes, all.end)}) && is_huge(all);
+}
+
+}  // namespace stretto

@@ -1,0 +1,89 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/shm/peer_process.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+
+#include <fmt/format.h>
+
+namespace stretto::transport::shm {
+namespace {
+
+// Nothing has been copied, and nothing is wrong: never, for a range that is not empty.
+constexpr int kNothingCopied = 0;
+
+// Calls `copy(own, theirs)` until all is copied; it copies less where its end of a range cannot be
+// reached, or the range is too long for one call. Returns an error number, 0 for none.
+template <class Copy>
+int copy_all(iovec own, iovec theirs, const Copy& copy) {
+  while (own.iov_len > 0) {
+    const ssize_t copied = copy(own, theirs);
+    if (copied < 0 && errno == EINTR) continue;
+    if (copied < 0) return errno;
+    if (copied == kNothingCopied) return EFAULT;
+    const auto bytes = static_cast<std::size_t>(copied);
+    own = {static_cast<std::byte*>(own.iov_base) + bytes, own.iov_len - bytes};
+    theirs = {static_cast<std::byte*>(theirs.iov_base) + bytes, theirs.iov_len - bytes};
+  }
+  return 0;
+}
+
+}  // namespace
+
+PeerProcess PeerProcess::of_socket(int socket, Rank rank) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  // A process that cannot be seen from here, in another namespace of processes, has the number 0.
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return {};
+  return {peer.pid, rank};
+}
+
+Status PeerProcess::prove(std::uint64_t address, std::uint32_t expected) const {
+  if (!valid()) return {StatusCode::system, "its process cannot be seen from here"};
+  std::uint32_t found = 0;
+  STRETTO_RETURN_IF_ERROR(read(address, std::as_writable_bytes(std::span(&found, 1))));
+  if (found == expected) return {};
+  return {StatusCode::protocol, "it is not where it says that it is", rank_};
+}
+
+Status PeerProcess::read(std::uint64_t address, ByteSpan to) const {
+  const int error_number =
+      copy_all({to.data(), to.size()}, {reinterpret_cast<void*>(address), to.size()},
+               [&](const iovec& own, const iovec& theirs) {
+                 return ::process_vm_readv(process_, &own, 1, &theirs, 1, 0);
+               });
+  return error_number == 0 ? Status() : failure("reading", to.size(), error_number);
+}
+
+Status PeerProcess::write(ConstByteSpan from, std::uint64_t address) const {
+  const int error_number = copy_all({const_cast<std::byte*>(from.data()), from.size()},
+                                    {reinterpret_cast<void*>(address), from.size()},
+                                    [&](const iovec& own, const iovec& theirs) {
+                                      return ::process_vm_writev(process_, &own, 1, &theirs, 1, 0);
+                                    });
+  return error_number == 0 ? Status() : failure("writing", from.size(), error_number);
+}
+
+Status PeerProcess::failure(const char* what, std::size_t bytes, int error_number) const {
+  if (error_number == ESRCH) {
+    return {
+        StatusCode::peer_lost,
+        fmt::format("rank {} is gone: there is no process {} any more", rank_.value(), process_),
+        rank_};
+  }
+  const Status cause = system_status(
+      fmt::format("{} {} bytes of private memory of rank {}", what, bytes, rank_.value()),
+      error_number);
+  if (error_number != EFAULT) return {cause.code(), std::string(cause.message()), rank_};
+  return {cause.code(),
+          fmt::format("{}. A buffer must stay where it is until its operation has ended: rank {} "
+                      "may have freed it, or passed one that is shorter than it said",
+                      cause.message(), rank_.value()),
+          rank_};
+}
+
+}  // namespace stretto::transport::shm

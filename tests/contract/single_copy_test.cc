@@ -1,0 +1,330 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// When private buffers are copied once, by the kernel, and when they pass through shared memory:
+// results are the same, so what is counted is who has reached into whose memory.
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <numeric>
+#include <thread>
+
+#include "stretto/base/huge_pages.h"
+#include "stretto/communicator/engine.h"
+#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/transport/shm/host.h"
+#include "tests/contract/rank_communicators.h"
+#include "tests/contract/transport_worlds.h"
+
+namespace stretto::testing {
+namespace {
+
+using transport::Endpoint;
+using transport::RemoteAddress;
+using transport::SharedMemory;
+
+constexpr std::size_t kHugeBytes = 2 * 1024 * 1024;
+constexpr std::size_t kCount = 2 * kHugeBytes / sizeof(float);
+
+// Some memory, counted and, where wanted, out of reach or broken.
+class CountedMemory : public SharedMemory {
+ public:
+  explicit CountedMemory(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
+
+  Result<transport::Transport::Region> allocate(std::size_t bytes) override {
+    return memory_->allocate(bytes);
+  }
+  RemoteAddress locate(const void* data, std::size_t bytes) const override {
+    return memory_->locate(data, bytes);
+  }
+  std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override {
+    return memory_->resolve(peer, address, bytes);
+  }
+  std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override {
+    return memory_->hold(peer, address);
+  }
+  bool reaches(Rank peer) const override { return memory_->reaches(peer); }
+  std::uint64_t generation() const override { return memory_->generation(); }
+  std::size_t mapped_bytes() const override { return memory_->mapped_bytes(); }
+  void service() override { memory_->service(); }
+  bool reaches_private(Rank peer) const override {
+    return can_reach && memory_->reaches_private(peer);
+  }
+  Status get(Rank peer, RemoteAddress from, ByteSpan to) const override {
+    ++copies;
+    const Status status = is_broken ? broken(peer) : memory_->get(peer, from, to);
+    if (after_get) after_get();
+    return status;
+  }
+  Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const override {
+    ++copies;
+    if (before_put) before_put();
+    const Status status = is_broken ? broken(peer) : memory_->put(peer, from, to);
+    ++puts;
+    return status;
+  }
+
+  mutable std::atomic<int> copies{0};
+  mutable std::atomic<int> puts{0};  // Those that have ended.
+  std::atomic<bool> can_reach{true};
+  std::atomic<bool> is_broken{false};
+  // Called on the way. May be empty.
+  std::function<void()> after_get;
+  std::function<void()> before_put;
+
+ private:
+  static Status broken(Rank peer) { return {StatusCode::system, "the memory is broken", peer}; }
+  std::shared_ptr<SharedMemory> memory_;
+};
+
+// Private memory of floats, in pages of one kind or the other.
+class Floats {
+ public:
+  Floats(std::size_t count, bool huge) : count_(count) {
+    const auto address = reinterpret_cast<std::uintptr_t>(mapping_);
+    data_ = mapping_ + (kHugeBytes - address % kHugeBytes) % kHugeBytes;
+    EXPECT_EQ(::madvise(data_, bytes(), huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE), 0);
+  }
+  ~Floats() { ::munmap(mapping_, bytes() + kHugeBytes); }
+  Floats(const Floats&) = delete;
+  Floats& operator=(const Floats&) = delete;
+  std::span<float> span() const { return {reinterpret_cast<float*>(data_), count_}; }
+  void fill(float value) { std::ranges::fill(span(), value); }
+
+ private:
+  std::size_t bytes() const { return count_ * sizeof(float); }
+  std::size_t count_;
+  std::byte* mapping_ =
+      static_cast<std::byte*>(::mmap(nullptr, count_ * sizeof(float) + kHugeBytes,
+                                     PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  std::byte* data_ = nullptr;
+};
+
+class SingleCopyTest : public ::testing::Test {
+ protected:
+  // `wanted` per rank. The ranks are threads that share memory as processes do.
+  void make(const std::vector<SingleCopy>& wanted, std::size_t unreached = kNobody) {
+    const std::size_t size = wanted.size();
+    std::vector<std::vector<FileDescriptor>> sockets(size);
+    for (auto& row : sockets) row.resize(size);
+    for (std::size_t a = 0; a < size; ++a) {
+      for (std::size_t b = a + 1; b < size; ++b) {
+        std::tie(sockets[a][b], sockets[b][a]) = transport::make_unix_pair();
+      }
+    }
+    memories_.resize(size);
+    ranks_.resize(size);
+    std::vector<std::thread> threads;
+    for (std::size_t r = 0; r < size; ++r) {
+      threads.emplace_back([&, r] {
+        auto parts = transport::shm::attach(static_cast<int>(r), std::move(sockets[r]),
+                                            Deadline::after(std::chrono::seconds(10)))
+                         .or_throw();
+        memories_[r] = std::make_shared<CountedMemory>(parts.memory);
+        memories_[r]->can_reach = r != unreached;
+        parts.memory = memories_[r];
+        auto engine = communicator::Engine::create(Endpoint::create(std::move(parts)).or_throw(),
+                                                   {.local_ranks = static_cast<int>(size)});
+        ranks_[r] =
+            communicator::ScheduledCommunicator::make_world(
+                std::move(engine), {.timeout = std::chrono::seconds(30), .single_copy = wanted[r]})
+                .or_throw();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (unreached == kNobody && !memories_[0]->reaches_private(1)) {
+      GTEST_SKIP() << "the system does not let processes reach each other's memory";
+    }
+  }
+  // What an all-reduce in place of this many floats copies between processes, all together.
+  int copies_of_all_reduce(std::size_t count, bool huge, int times = 1) {
+    const auto ranks = static_cast<float>(ranks_.size());
+    const int before = copies();
+    on_all(ranks_, [&](Communicator& comm) {
+      Floats data(count, huge);
+      for (int i = 0; i < times; ++i) {
+        data.fill(static_cast<float>(comm.rank().value() + i));
+        comm.all_reduce(data.span()).wait();
+        const float expected = ranks * (ranks - 1) / 2 + ranks * static_cast<float>(i);
+        EXPECT_EQ(std::ranges::count(data.span(), expected), static_cast<long>(count));
+      }
+    });
+    return copies() - before;
+  }
+  int copies() const {
+    int all = 0;
+    for (const auto& memory : memories_) all += memory->copies;
+    return all;
+  }
+  static bool has_huge_pages() {
+    Floats data(kCount, true);
+    data.fill(1);
+    return lies_in_huge_pages(data.span().data(), kCount * sizeof(float));
+  }
+
+  static constexpr std::size_t kNobody = 99;
+  std::vector<std::shared_ptr<CountedMemory>> memories_;
+  RankList ranks_;
+};
+
+constexpr SingleCopy kOff = SingleCopy::off;
+constexpr SingleCopy kAutomatic = SingleCopy::automatic;
+constexpr SingleCopy kAlways = SingleCopy::always;
+
+TEST_F(SingleCopyTest, AutomaticallyOfMuchMemoryInHugePages) {
+  make({kAutomatic, kAutomatic});
+  EXPECT_EQ(copies_of_all_reduce(kCount, false), 0) << "small pages";
+  EXPECT_EQ(copies_of_all_reduce(1000, true), 0) << "little memory";
+  if (!has_huge_pages()) GTEST_SKIP() << "there are no huge pages here, or the kernel is silent";
+  EXPECT_GT(copies_of_all_reduce(kCount, true), 0);
+}
+
+TEST_F(SingleCopyTest, AlwaysWherePossible) {
+  make({kAlways, kAlways, kAlways});
+  EXPECT_GT(copies_of_all_reduce(kCount, false), 0);
+  EXPECT_GT(copies_of_all_reduce(kCount + 1, true), 0);
+  EXPECT_GT(copies_of_all_reduce(30000, false), 0);
+}
+
+TEST_F(SingleCopyTest, NotIfOneRankWantsNone) {
+  make({kAlways, kOff, kAlways});
+  EXPECT_EQ(copies_of_all_reduce(kCount, true), 0);
+}
+
+TEST_F(SingleCopyTest, NotIfOneRankMayNot) {
+  make({kAlways, kAlways}, 1);
+  EXPECT_EQ(copies_of_all_reduce(kCount, true), 0);
+}
+
+// The least wish is that of all: with huge pages only.
+TEST_F(SingleCopyTest, AlwaysAndAutomaticIsAutomatic) {
+  make({kAlways, kAutomatic});
+  EXPECT_EQ(copies_of_all_reduce(kCount, false), 0);
+}
+
+// Where one rank's buffer is in huge pages and the other's is not, both must find that out.
+TEST_F(SingleCopyTest, PagesOfBothKindsAreStaged) {
+  make({kAutomatic, kAutomatic});
+  on_all(ranks_, [&](Communicator& comm) {
+    Floats huge(kCount, true);
+    Floats small(kCount, false);
+    for (int i = 0; i < 8; ++i) {
+      Floats& data = (comm.rank().value() + i) % 2 == 0 ? huge : small;
+      data.fill(1);
+      comm.all_reduce(data.span()).wait();
+      EXPECT_EQ(std::ranges::count(data.span(), 2.0f), static_cast<long>(kCount));
+    }
+  });
+  EXPECT_EQ(copies(), 0);
+}
+
+// Registered buffers are mapped: they are never copied by the kernel, but those beside them are.
+TEST_F(SingleCopyTest, RegisteredAndPrivateBuffersMix) {
+  make({kAlways, kAlways, kAlways});
+  on_all(ranks_, [&](Communicator& comm) {
+    const auto registered = comm.allocate<float>(kCount);
+    Floats data(kCount, false);
+    for (int i = 0; i < 8; ++i) {
+      const bool is_registered = (i >> comm.rank().value() & 1) != 0;
+      const std::span<float> mine = is_registered ? registered.span() : data.span();
+      std::ranges::fill(mine, static_cast<float>(i));
+      comm.all_reduce(mine).wait();
+      EXPECT_EQ(std::ranges::count(mine, 3.0f * static_cast<float>(i)), static_cast<long>(kCount));
+    }
+  });
+  EXPECT_GT(copies(), 0);
+  const int before = copies();
+  on_all(ranks_, [&](Communicator& comm) {
+    const auto registered = comm.allocate<float>(kCount);
+    comm.all_reduce(registered.span()).wait();
+  });
+  EXPECT_EQ(copies(), before);
+}
+
+// An output that nobody has written yet lies in no page, but will in the next calls.
+TEST_F(SingleCopyTest, FreshMemoryIsLookedAtAgain) {
+  make({kAutomatic, kAutomatic});
+  if (!has_huge_pages()) GTEST_SKIP() << "there are no huge pages here, or the kernel is silent";
+  on_all(ranks_, [&](Communicator& comm) {
+    Floats input(kCount, true);
+    Floats output(kCount, true);
+    input.fill(1);
+    comm.all_reduce(input.span(), output.span()).wait();
+    EXPECT_EQ(copies(), 0);
+    comm.barrier().wait();
+    for (int i = 0; i < 3; ++i) comm.all_reduce(input.span(), output.span()).wait();
+    EXPECT_EQ(std::ranges::count(output.span(), 2.0f), static_cast<long>(kCount));
+  });
+  EXPECT_GT(copies(), 0);
+}
+
+// The failure of an all-reduce of private buffers, in place.
+Status failure_of(Communicator& comm, std::span<float> data) {
+  try {
+    comm.all_reduce(data).wait();
+    return {};
+  } catch (const Error& error) {
+    return error.status();
+  }
+}
+
+TEST_F(SingleCopyTest, AFailedCopyFailsTheGroup) {
+  make({kAlways, kAlways});
+  memories_[1]->is_broken = true;
+  on_all(ranks_, [&](Communicator& comm) {
+    Floats data(kCount, false);
+    data.fill(1);
+    const Status status = failure_of(comm, data.span());
+    const std::string text(status.message());
+    if (comm.rank() == 1) {
+      EXPECT_EQ(status.code(), StatusCode::system);
+      EXPECT_EQ(text, "all_reduce(sum f32 [1048576]) #1 on rank 1: the memory is broken");
+    } else {  // It hears of that, not of what its own copies ran into.
+      EXPECT_NE(text.find("rank 1 gave up"), std::string::npos) << text;
+    }
+    EXPECT_THROW(comm.barrier().wait(), Error);
+  });
+}
+
+// Rank 1 gives up while rank 0 has its data, and its owner takes the buffer back.
+TEST_F(SingleCopyTest, WhoHasGivenUpIsNotWrittenTo) {
+  make({kAlways, kAlways});
+  std::atomic<bool> is_given_up{false};
+  memories_[0]->after_get = [&] {
+    ranks_[1]->abort("a test");
+    while (!is_given_up) std::this_thread::yield();
+  };
+  on_all(ranks_, [&](Communicator& comm) {
+    Floats data(kCount, false);
+    data.fill(1);
+    EXPECT_EQ(failure_of(comm, data.span()).code(), StatusCode::aborted);
+    if (comm.rank() == 1) is_given_up = true;
+  });
+  EXPECT_EQ(memories_[0]->puts, 0);
+}
+
+// Rank 1 gives up while rank 0 writes to its buffer: it does not get it back before that is over.
+TEST_F(SingleCopyTest, WhoGivesUpWaitsForTheLastWrite) {
+  make({kAlways, kAlways});
+  std::atomic<bool> is_aborted{false};
+  std::thread aborts;
+  memories_[0]->before_put = [&] {
+    if (is_aborted.exchange(true)) return;
+    aborts = std::thread([&] { ranks_[1]->abort("a test"); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  };
+  on_all(ranks_, [&](Communicator& comm) {
+    Floats data(kCount, false);
+    data.fill(1);
+    EXPECT_EQ(failure_of(comm, data.span()).code(), StatusCode::aborted);
+    if (comm.rank() == 1) {
+      EXPECT_EQ(memories_[0]->puts, 1);
+    }
+  });
+  aborts.join();
+}
+
+}  // namespace
+}  // namespace stretto::testing
