@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "bench/drivers/pattern.h"
+#include "tools/bench/huge_memory.h"
 #include "tools/bench/measure.h"
 #include "tools/bench/serve.h"
 
 namespace stretto::bench {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // A call takes a tenth of a second and varies little; there are repeats besides.
 constexpr std::size_t kFewSamplesFromBytes = std::size_t{64} << 20;
 
@@ -62,20 +62,13 @@ void say_ready(const Library& library, const std::string& folder) {
               std::to_string(::getpid()) + ' ' + library.version() + '\n');
 }
 
-// `count` zeroed elements in huge pages, as far as the kernel has them.
-std::shared_ptr<float> allocate_huge(std::size_t count) {
-  const std::size_t bytes = (count * sizeof(float) + kHugePage - 1) / kHugePage * kHugePage;
-  void* memory = std::aligned_alloc(kHugePage, bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  (void)::madvise(memory, bytes, MADV_HUGEPAGE);
-  std::memset(memory, 0, bytes);
-  return {static_cast<float*>(memory), std::free};
-}
-
 // Null if this library has no such buffers.
 std::shared_ptr<float> allocate(Library& library, const std::string& buffers, std::size_t count) {
   if (buffers == "registered") return library.allocate_registered(count);
-  if (buffers == "huge") return allocate_huge(count);
+  if (buffers == "huge") {
+    const std::shared_ptr<std::byte> memory = allocate_huge(count * sizeof(float));
+    return {memory, reinterpret_cast<float*>(memory.get())};
+  }
   if (buffers != "private") return nullptr;
   const auto elements = std::make_shared<std::vector<float>>(count);
   return {elements, elements->data()};

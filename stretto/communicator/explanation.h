@@ -12,7 +12,8 @@ namespace stretto {
 struct Explanation {
   std::string algorithm = {};  // With private buffers.
   std::string algorithm_registered = {};
-  std::string reason = {};  // A sentence.
+  std::string algorithm_huge_pages = {};  // With private buffers in huge pages.
+  std::string reason = {};                // A sentence.
   std::size_t segment_bytes = 0;
   std::size_t segments = 0;
   // The algorithms by messages among which it chose and the seconds that the model predicts for

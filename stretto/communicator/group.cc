@@ -115,6 +115,12 @@ std::shared_ptr<const Plan> Group::make_plan(const schedule::Algorithm& algorith
 
 std::size_t Group::segment_bytes_of_messages() const { return message_segment_bytes(size()); }
 
+SingleCopy Group::single_copy_of(const OperationDescriptor& operation) const {
+  const bool wanted =
+      windows_->single_copy == SingleCopy::always || selector_.prefers_single_copy(operation);
+  return wanted ? windows_->single_copy : SingleCopy::off;
+}
+
 Status Group::fill(CacheEntry& entry, const Submission& submission) {
   const bool equal = !submission.shares.has_value();
   Result<Choice> choice =
@@ -130,10 +136,9 @@ Status Group::fill(CacheEntry& entry, const Submission& submission) {
   if (choice->staged != nullptr) {
     plans.staged = make_plan(*choice->staged, submission, Window::kHalfBytes);
   }
-  const bool asked = plans.staged == nullptr || windows_->single_copy == SingleCopy::always;
-  if (asked || selector_.prefers_single_copy(submission.operation)) {
-    plans.single_copy = windows_->single_copy;
-  }
+  // A direct algorithm that has been asked for is for registered buffers only, or for this.
+  plans.single_copy =
+      plans.staged == nullptr ? windows_->single_copy : single_copy_of(submission.operation);
   entry.mapped = std::make_unique<MappedExecution>(std::move(plans), membership_, *windows_,
                                                    engine_->transport());
   return {};

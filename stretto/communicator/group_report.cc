@@ -63,7 +63,7 @@ Explanation Group::explain(const OperationDescriptor& operation, std::string_vie
     return std::string(chosen.name);
   };
   if (choice->messages != nullptr) {
-    explanation.algorithm = explanation.algorithm_registered =
+    explanation.algorithm = explanation.algorithm_registered = explanation.algorithm_huge_pages =
         describe_plan(*choice->messages, segment_bytes_of_messages());
     for (const auto& candidate : selector_.candidates(operation, true)) {
       explanation.candidates.push_back({std::string(candidate.algorithm->name), candidate.seconds});
@@ -79,9 +79,17 @@ Explanation Group::explain(const OperationDescriptor& operation, std::string_vie
   const schedule::Algorithm& elsewhere =
       choice->staged != nullptr ? *choice->staged : *choice->direct;
   explanation.algorithm = describe_plan(elsewhere, Window::kHalfBytes);
+  const bool copies_once =
+      choice->direct != nullptr && single_copy_of(operation) != SingleCopy::off;
+  explanation.algorithm_huge_pages =
+      copies_once ? explanation.algorithm_registered : explanation.algorithm;
   explanation.reason = fmt::format(
       "all ranks share memory: registered buffers are used where they lie, others pass through a "
-      "window of staging memory{}",
+      "window of staging memory{}{}",
+      !copies_once ? ""
+      : windows_->single_copy == SingleCopy::always
+          ? " or are copied once by the kernel"
+          : " or, in huge pages, are copied once by the kernel",
       algorithm.empty() && operation.collective != Collective::barrier
           ? "; " + selector_.mapped_thresholds(operation.collective)
           : "");

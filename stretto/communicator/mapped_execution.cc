@@ -317,8 +317,9 @@ Status MappedExecution::run_single_copy(const schedule::Step& step, const Base& 
   if (abandoned_) return {};
   const Status status = runner_->single_copy->run(
       step, locate, {own().half(windows_->staging_turn), Window::kHalfBytes});
-  // This rank waits in the sync that ends the run for the news.
-  abandoned_ = status.code() == StatusCode::aborted;
+  // This rank waits in the sync that ends the run for the news, which say more: who has given up,
+  // and why; who is lost, and where it was.
+  abandoned_ = status.code() == StatusCode::aborted || status.code() == StatusCode::peer_lost;
   return abandoned_ ? Status() : status;
 }
 

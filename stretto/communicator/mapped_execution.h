@@ -138,7 +138,7 @@ class MappedExecution : public Execution {
   bool all_reachable_ = false;  // All buffers, or no rank's:
   bool all_laid_out_ = false;
   bool any_private_ = false;  // Some are reached by single copy.
-  bool abandoned_ = false;    // Somebody has given up: nothing is copied any more.
+  bool abandoned_ = false;    // Somebody has given up, or is gone: nothing is copied any more.
   bool alone_ = false;        // Without the engine.
   bool wake_others_ = false;
   bool advancing_ = false;

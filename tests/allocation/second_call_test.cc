@@ -126,6 +126,7 @@ std::vector<Tested> lists() {
 struct Place {
   bool shared_memory;
   bool registered;
+  SingleCopy single_copy = SingleCopy::off;
 };
 
 class SecondCall : public ::testing::TestWithParam<Place> {
@@ -177,7 +178,9 @@ class SecondCall : public ::testing::TestWithParam<Place> {
   }
 
   std::vector<std::unique_ptr<Communicator>> ranks_ =
-      make_thread_ranks({.size = kRanks, .shared_memory = GetParam().shared_memory});
+      make_thread_ranks({.size = kRanks,
+                         .shared_memory = GetParam().shared_memory,
+                         .single_copy = GetParam().single_copy});
   std::vector<Memory> memory_;
   std::vector<std::unique_ptr<std::vector<float>>> private_;
   std::array<Buffers, kRanks> buffers_;
@@ -203,11 +206,13 @@ TEST_P(SecondCall, IsWhereTheTestWouldNoticeOne) {
 
 INSTANTIATE_TEST_SUITE_P(, SecondCall,
                          ::testing::Values(Place{false, false}, Place{false, true},
-                                           Place{true, false}, Place{true, true}),
+                                           Place{true, false}, Place{true, true},
+                                           Place{true, false, SingleCopy::always}),
                          [](const auto& tested) {
                            const Place& place = tested.param;
                            return std::string(place.shared_memory ? "mapped" : "messages") +
-                                  (place.registered ? "_registered" : "_private");
+                                  (place.registered ? "_registered" : "_private") +
+                                  (place.single_copy == SingleCopy::off ? "" : "_single_copy");
                          });
 
 }  // namespace

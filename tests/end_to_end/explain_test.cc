@@ -44,8 +44,28 @@ TEST(Explain, TellsProgramsAnObjectALine) {
     const auto object = nlohmann::json::parse(line);
     EXPECT_EQ(object.at("ranks"), 2);
     EXPECT_FALSE(object.at("algorithm").get<std::string>().empty());
+    EXPECT_FALSE(object.at("algorithm_huge_pages").get<std::string>().empty());
   }
   EXPECT_GE(lines, 9);
+}
+
+// Which way private buffers go, as it is asked for.
+TEST(Explain, TellsWhatIsCopiedOnce) {
+  const Arguments explain = {"bench",        "--explain", "-n",      "2",
+                             "--collective", "broadcast", "--bytes", "4M"};
+  const auto output_with = [&](const std::string& wanted) {
+    return run(explain, {{"STRETTO_SINGLE_COPY", wanted}}).output;
+  };
+  const std::string off = output_with("off");
+  EXPECT_NE(off.find("staged_mapped; direct_mapped if registered\n"), std::string::npos) << off;
+  EXPECT_EQ(off.find("copied once"), std::string::npos) << off;
+  const std::string always = output_with("always");
+  if (always.find("copied once") == std::string::npos) {
+    GTEST_SKIP() << "the system does not let processes reach each other's memory";
+  }
+  const std::string automatic = output_with("automatic");
+  EXPECT_NE(automatic.find("in huge pages, are copied once by the kernel"), std::string::npos);
+  EXPECT_NE(automatic.find("direct_mapped if registered or in huge pages\n"), std::string::npos);
 }
 
 }  // namespace

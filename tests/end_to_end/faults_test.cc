@@ -117,6 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Setting{"registered", "registered", "2000000", {}},
         Setting{"private_large", "private", "2000000", {}},
+        Setting{"single_copy", "private", "2000000", {{"STRETTO_SINGLE_COPY", "always"}}},
         Setting{"private_small", "private", "100", {}}, Setting{"barrier", "barrier", "0", {}},
         Setting{"tcp_large", "private", "2000000", {{"STRETTO_TRANSPORT", "tcp"}}},
         Setting{"tcp_small", "private", "100", {{"STRETTO_TRANSPORT", "tcp"}}},

@@ -96,10 +96,12 @@ TEST_P(Pause, MayComeAgainAndAgain) {
   EXPECT_LT(longest_round(), milliseconds(3000));
 }
 
-INSTANTIATE_TEST_SUITE_P(, Pause,
-                         ::testing::Values(Setting{"shm_2", 2, {}}, Setting{"shm_3", 3, {}},
-                                           Setting{"tcp_3", 3, {{"STRETTO_TRANSPORT", "tcp"}}}),
-                         [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    , Pause,
+    ::testing::Values(Setting{"shm_2", 2, {}}, Setting{"shm_3", 3, {}},
+                      Setting{"single_copy_2", 2, {{"STRETTO_SINGLE_COPY", "always"}}},
+                      Setting{"tcp_3", 3, {{"STRETTO_TRANSPORT", "tcp"}}}),
+    [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
 }  // namespace stretto

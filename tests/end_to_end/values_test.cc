@@ -31,28 +31,38 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
 }
 
 struct Case {
+  const char* name;
   int ranks;
-  std::string transport;
+  Variables variables;
 };
+std::ostream& operator<<(std::ostream& out, const Case& tested) { return out << tested.name; }
 
 class Values : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Values, OfAllCollectivesAndBlobsAreThoseOfTheOracle) {
-  const auto& [ranks, transport] = GetParam();
-  const Ended ended = values_of(
-      ranks, transport.empty() ? Variables() : Variables{{"STRETTO_TRANSPORT", transport}});
+  const auto& [name, ranks, variables] = GetParam();
+  const Ended ended = values_of(ranks, variables);
   EXPECT_EQ(ended.status, 0) << ended.output << ended.errors;
   EXPECT_EQ(occurrences(ended.output, "right\n"), static_cast<std::size_t>(ranks)) << ended.output;
 }
 
-std::string case_name(const ::testing::TestParamInfo<Case>& tested) {
-  return (tested.param.transport.empty() ? "shm_" : "tcp_") + std::to_string(tested.param.ranks);
-}
+const Variables kTcp = {{"STRETTO_TRANSPORT", "tcp"}};
+const Variables kSingleCopy = {{"STRETTO_SINGLE_COPY", "always"}};
 
 INSTANTIATE_TEST_SUITE_P(, Values,
-                         ::testing::Values(Case{2, ""}, Case{3, ""}, Case{2, "tcp"},
-                                           Case{3, "tcp"}),
-                         case_name);
+                         ::testing::Values(Case{"shm_2", 2, {}}, Case{"shm_3", 3, {}},
+                                           Case{"tcp_2", 2, kTcp}, Case{"tcp_3", 3, kTcp},
+                                           Case{"single_copy_2", 2, kSingleCopy},
+                                           Case{"single_copy_3", 3, kSingleCopy}),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST(SingleCopy, IsOneOfThreeWishes) {
+  const Ended ended = values_of(2, {{"STRETTO_SINGLE_COPY", "yes"}}, {"choice"});
+  EXPECT_NE(ended.status, 0);
+  EXPECT_NE(ended.output.find("STRETTO_SINGLE_COPY=yes is not one of automatic, always, off"),
+            std::string::npos)
+      << ended.errors << ended.output;
+}
 
 TEST(Algorithm, IsThatOfTheEnvironmentWhereItExists) {
   const Variables tcp = {{"STRETTO_TRANSPORT", "tcp"}, {"STRETTO_LINK_CACHE", "off"}};

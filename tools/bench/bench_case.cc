@@ -8,7 +8,15 @@
 namespace stretto::bench {
 
 std::string buffers_name(Buffers buffers) {
-  return buffers == Buffers::registered ? "registered" : "private";
+  switch (buffers) {
+    case Buffers::registered:
+      return "registered";
+    case Buffers::private_memory:
+      return "private";
+    case Buffers::huge:
+      break;
+  }
+  return "huge";
 }
 
 BenchCase::BenchCase(Communicator& comm, const BenchOptions& options, Collective operation,
@@ -28,6 +36,10 @@ BenchCase::BenchCase(Communicator& comm, const BenchOptions& options, Collective
       registered_.push_back(comm.allocate_bytes(size));
       return View(registered_.back().bytes().data(), count, options.dtype);
     }
+    if (buffers == Buffers::huge) {
+      huge_.push_back(allocate_huge(size));
+      return View(huge_.back().get(), count, options.dtype);
+    }
     private_.emplace_back(size);
     return View(private_.back().data(), count, options.dtype);
   };
@@ -41,9 +53,8 @@ std::string BenchCase::algorithm() const {
   if (!options_.algorithm.empty()) return options_.algorithm;
   const std::size_t count = std::max(shape_.input, shape_.output);
   const Explanation explanation = comm_.explain(operation_, options_.dtype, count);
-  const bool registered = buffers_ == Buffers::registered;
-  return registered && !explanation.algorithm_registered.empty() ? explanation.algorithm_registered
-                                                                 : explanation.algorithm;
+  if (buffers_ == Buffers::registered) return explanation.algorithm_registered;
+  return buffers_ == Buffers::huge ? explanation.algorithm_huge_pages : explanation.algorithm;
 }
 
 void BenchCase::prepare() {

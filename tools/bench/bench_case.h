@@ -5,17 +5,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "stretto/stretto.h"
+#include "tools/bench/huge_memory.h"
 #include "tools/bench/options.h"
 #include "tools/bench/pattern.h"
 #include "tools/bench/shape.h"
 
 namespace stretto::bench {
 
-enum class Buffers { registered, private_memory };
+enum class Buffers { registered, private_memory, huge };  // Huge: private, in huge pages.
 std::string buffers_name(Buffers buffers);
 
 // What one line measures, on one rank: its buffers, and the operation on them as a user of the
@@ -63,6 +65,7 @@ class BenchCase {
   std::uint64_t iteration_ = 0;
   std::vector<Memory> registered_ = {};
   std::vector<std::vector<std::byte>> private_ = {};
+  std::vector<std::shared_ptr<std::byte>> huge_ = {};
   View input_ = {};
   View output_ = {};
 };

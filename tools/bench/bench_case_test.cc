@@ -90,7 +90,8 @@ TEST(BenchCase, EveryCollectiveComesOutRightAndDamageIsSeen) {
       BenchOptions options = quick();
       for (int number = 0; number < kCollectiveCount; ++number) {
         const auto operation = static_cast<Collective>(number);
-        for (const Buffers buffers : {Buffers::registered, Buffers::private_memory}) {
+        for (const Buffers buffers :
+             {Buffers::registered, Buffers::private_memory, Buffers::huge}) {
           BenchCase bench_case(comm, options, operation, buffers, 1200);
           for (int iteration = 0; iteration < 3; ++iteration) {
             bench_case.prepare();

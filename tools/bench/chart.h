@@ -18,8 +18,8 @@ struct ChartPoint {
   std::string hint = {};  // Shown under the pointer.
 };
 
-// A line of a chart. Its colour is that of its place, the first or the second, in every chart of a
-// page.
+// A line of a chart. Its colour is that of its place, the first, second or third, in every chart of
+// a page.
 struct ChartSeries {
   std::string name = {};
   int place = 0;

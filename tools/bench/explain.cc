@@ -32,7 +32,8 @@ std::vector<SizeRange> lines_of(const Communicator& comm, Collective collective,
         comm.explain(collective, options.dtype, sized ? bytes / size_bytes(options.dtype) : 0);
     const auto runs_alike = [&](const Explanation& last) {
       return last.algorithm == explanation.algorithm &&
-             last.algorithm_registered == explanation.algorithm_registered;
+             last.algorithm_registered == explanation.algorithm_registered &&
+             last.algorithm_huge_pages == explanation.algorithm_huge_pages;
     };
     const bool same = !lines.empty() && runs_alike(lines.back().explanation);
     if (!same) lines.push_back({.bytes_min = bytes, .bytes_max = bytes, .explanation = {}});
@@ -59,7 +60,9 @@ void print_line(Collective collective, const SizeRange& line) {
   std::string algorithm = explanation.algorithm;
   if (!explanation.algorithm_registered.empty() &&
       explanation.algorithm_registered != explanation.algorithm) {
-    algorithm += fmt::format("; {} if registered", explanation.algorithm_registered);
+    const bool huge_too = explanation.algorithm_huge_pages == explanation.algorithm_registered;
+    algorithm += fmt::format("; {} if registered{}", explanation.algorithm_registered,
+                             huge_too ? " or in huge pages" : "");
   }
   fmt::print("  {:<15} {:<20} {}\n", name(collective), size, algorithm);
   if (collective != Collective::barrier) {
@@ -84,6 +87,7 @@ nlohmann::json json_of(Collective collective, const SizeRange& line, int ranks) 
           {"bytes_max", line.bytes_max},
           {"algorithm", line.explanation.algorithm},
           {"algorithm_registered", line.explanation.algorithm_registered},
+          {"algorithm_huge_pages", line.explanation.algorithm_huge_pages},
           {"reason", line.explanation.reason},
           {"segments", line.explanation.segments},
           {"segment_bytes", line.explanation.segment_bytes},

@@ -82,8 +82,11 @@ void describe_operation(CLI::App& app, BenchOptions& options, Texts& texts) {
       ->check(CLI::Range(1, 1024));
   app.add_option("--dtype", texts.dtype, "Type of the elements")->capture_default_str();
   app.add_option("--op", texts.op, "How elements are reduced")->capture_default_str();
-  app.add_option("--buffers", texts.buffers, "registered (comm.allocate), private or both")
-      ->check(CLI::IsMember({"registered", "private", "both"}))
+  app.add_option(
+         "--buffers", texts.buffers,
+         "registered (comm.allocate), private, huge (private, in huge pages), both (the first "
+         "two) or all")
+      ->check(CLI::IsMember({"registered", "private", "huge", "both", "all"}))
       ->capture_default_str();
   app.add_option("--algorithm", options.algorithm, "Instead of what the library chooses");
   app.add_option("--transport", options.transport, "shm or tcp, instead of what the host allows")
@@ -176,8 +179,11 @@ std::string set_from(const Texts& texts, BenchOptions& options) {
                          supported_ops(*dtype));
     }
   }
-  options.registered = texts.buffers != "private";
-  options.private_buffers = texts.buffers != "registered";
+  const bool all = texts.buffers == "all";
+  const bool both = texts.buffers == "both" || all;
+  options.registered = both || texts.buffers == "registered";
+  options.private_buffers = both || texts.buffers == "private";
+  options.huge_pages = all || texts.buffers == "huge";
   if (texts.in_place || texts.out_of_place) options.in_place = texts.in_place;
   options.pin = !texts.no_pin;
   options.check = !texts.no_check;

@@ -26,6 +26,7 @@ struct BenchOptions {
   ReduceOp op = ReduceOp::sum;
   bool registered = true;
   bool private_buffers = true;
+  bool huge_pages = false;                      // Private buffers in them, too.
   std::string algorithm = {};                   // Empty: what the library chooses.
   std::string transport = {};                   // "shm", "tcp"; empty: what the library chooses.
   std::optional<bool> in_place = std::nullopt;  // Empty: as usual for the operation.

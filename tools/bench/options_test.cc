@@ -78,7 +78,7 @@ TEST(BenchOptions, EverythingThatIsSaidArrives) {
   EXPECT_EQ(options.ranks, 3);
   EXPECT_EQ(options.dtype, DType::f16);
   EXPECT_EQ(options.op, ReduceOp::max);
-  EXPECT_TRUE(options.private_buffers && !options.registered);
+  EXPECT_TRUE(options.private_buffers && !options.registered && !options.huge_pages);
   EXPECT_EQ(options.in_place, false);
   EXPECT_FALSE(options.pin || options.check);
   EXPECT_EQ(options.seconds_per_line, 0.5);

@@ -76,7 +76,8 @@ std::optional<double> value_of(const Group& group, Figure figure) {
 ChartSeries series_of(const std::string& buffers, const std::map<std::size_t, Group>& groups,
                       Figure figure, const std::string& usual) {
   // A kind of buffers has the same colour in all charts.
-  ChartSeries series{.name = buffers, .place = buffers == "registered" ? 0 : 1, .points = {}};
+  const int place = buffers == "registered" ? 0 : buffers == "private" ? 1 : 2;
+  ChartSeries series{.name = buffers, .place = place, .points = {}};
   for (const auto& [bytes, group] : groups) {
     const auto value = value_of(group, figure);
     if (!value) continue;

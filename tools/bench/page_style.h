@@ -11,12 +11,12 @@ inline constexpr const char* kPageStyle = R"(
 :root {
   color-scheme: light dark;
   --paper: #fbfaf8; --card: #ffffff; --ink: #1d2329; --muted: #66707a; --rule: #e4e2dd;
-  --first: #0f6fae; --second: #c2571a; --reference: #2f8a4c; --wrong: #b3261e;
+  --first: #0f6fae; --second: #c2571a; --third: #7a4fb0; --reference: #2f8a4c; --wrong: #b3261e;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --paper: #14171a; --card: #1b1f24; --ink: #e6e8ea; --muted: #98a2ac; --rule: #2d343b;
-    --first: #5bb0ea; --second: #f0935a; --reference: #67c587; --wrong: #ff8a80;
+    --first: #5bb0ea; --second: #f0935a; --third: #b79af0; --reference: #67c587; --wrong: #ff8a80;
   }
 }
 * { box-sizing: border-box; }
@@ -52,6 +52,7 @@ svg .line { fill: none; stroke-width: 2.2; stroke-linejoin: round; }
 svg .band { opacity: .13; }
 svg .s0 { --series: var(--first); }
 svg .s1 { --series: var(--second); }
+svg .s2 { --series: var(--third); }
 svg .line { stroke: var(--series); }
 svg .dot, svg .band { fill: var(--series); }
 svg .dot { stroke: var(--series); stroke-width: 1.6; }

@@ -66,6 +66,7 @@ std::vector<Buffers> buffers_of(const BenchOptions& options, Collective operatio
   std::vector<Buffers> buffers;
   if (options.registered) buffers.push_back(Buffers::registered);
   if (options.private_buffers) buffers.push_back(Buffers::private_memory);
+  if (options.huge_pages) buffers.push_back(Buffers::huge);
   return buffers;
 }
 
