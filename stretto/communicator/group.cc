@@ -115,10 +115,16 @@ std::shared_ptr<const Plan> Group::make_plan(const schedule::Algorithm& algorith
 
 std::size_t Group::segment_bytes_of_messages() const { return message_segment_bytes(size()); }
 
-SingleCopy Group::single_copy_of(const OperationDescriptor& operation) const {
-  const bool wanted =
-      windows_->single_copy == SingleCopy::always || selector_.prefers_single_copy(operation);
-  return wanted ? windows_->single_copy : SingleCopy::off;
+SingleCopy Group::single_copy_of(const OperationDescriptor& operation, const Choice& choice) const {
+  const SingleCopy agreed = windows_->single_copy;
+  if (choice.direct == nullptr || operation.collective == Collective::barrier) {
+    return SingleCopy::off;
+  }
+  if (agreed == SingleCopy::off) return SingleCopy::off;
+  // What has been asked for by name must not depend on pages, which each rank sees by itself.
+  if (choice.staged == nullptr) return SingleCopy::always;
+  const bool wanted = agreed == SingleCopy::always || selector_.prefers_single_copy(operation);
+  return wanted ? agreed : SingleCopy::off;
 }
 
 Status Group::fill(CacheEntry& entry, const Submission& submission) {
@@ -136,9 +142,7 @@ Status Group::fill(CacheEntry& entry, const Submission& submission) {
   if (choice->staged != nullptr) {
     plans.staged = make_plan(*choice->staged, submission, Window::kHalfBytes);
   }
-  // A direct algorithm that has been asked for is for registered buffers only, or for this.
-  plans.single_copy =
-      plans.staged == nullptr ? windows_->single_copy : single_copy_of(submission.operation);
+  plans.single_copy = single_copy_of(submission.operation, *choice);
   entry.mapped = std::make_unique<MappedExecution>(std::move(plans), membership_, *windows_,
                                                    engine_->transport());
   return {};

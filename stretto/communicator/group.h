@@ -162,7 +162,7 @@ class Group {
   Result<CacheEntry*> entry_for(Submission& submission);
   Status fill(CacheEntry& entry, const Submission& submission);
   // Of an operation on mapped memory, with private buffers.
-  SingleCopy single_copy_of(const OperationDescriptor& operation) const;
+  SingleCopy single_copy_of(const OperationDescriptor& operation, const Choice& choice) const;
   std::shared_ptr<const Plan> make_plan(const schedule::Algorithm& algorithm,
                                         const Submission& submission, std::size_t segment_bytes);
   std::size_t segment_bytes_of_messages() const;

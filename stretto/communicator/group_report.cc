@@ -79,17 +79,15 @@ Explanation Group::explain(const OperationDescriptor& operation, std::string_vie
   const schedule::Algorithm& elsewhere =
       choice->staged != nullptr ? *choice->staged : *choice->direct;
   explanation.algorithm = describe_plan(elsewhere, Window::kHalfBytes);
-  const bool copies_once =
-      choice->direct != nullptr && single_copy_of(operation) != SingleCopy::off;
+  const SingleCopy copies = single_copy_of(operation, *choice);
   explanation.algorithm_huge_pages =
-      copies_once ? explanation.algorithm_registered : explanation.algorithm;
+      copies == SingleCopy::off ? explanation.algorithm : explanation.algorithm_registered;
   explanation.reason = fmt::format(
       "all ranks share memory: registered buffers are used where they lie, others pass through a "
       "window of staging memory{}{}",
-      !copies_once ? ""
-      : windows_->single_copy == SingleCopy::always
-          ? " or are copied once by the kernel"
-          : " or, in huge pages, are copied once by the kernel",
+      copies == SingleCopy::off      ? ""
+      : copies == SingleCopy::always ? " or are copied once by the kernel"
+                                     : " or, in huge pages, are copied once by the kernel",
       algorithm.empty() && operation.collective != Collective::barrier
           ? "; " + selector_.mapped_thresholds(operation.collective)
           : "");

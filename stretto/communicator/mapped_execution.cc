@@ -14,9 +14,11 @@
 namespace stretto::communicator {
 namespace {
 
-// A rank that writes to another's memory is done in a fraction of a millisecond, unless it is
-// stopped.
-constexpr std::chrono::seconds kLastWriteTime(1);
+// A rank that copies of another's memory is done in a fraction of a millisecond, or two if pages
+// have to be found, unless it is stopped.
+constexpr std::chrono::seconds kLastCopyTime(1);
+// Within this, whoever gives up or dies is heard of: by the heartbeat, at the latest.
+constexpr std::chrono::seconds kNewsTime(3);
 
 Status needs_registered_buffers() {
   return {StatusCode::invalid_argument,
@@ -43,6 +45,7 @@ MappedExecution::MappedExecution(Plans plans, const Membership& membership, Wind
                        [&](Rank member) { return member != self; });
   inputs_.resize(membership.members.size());
   outputs_.resize(membership.members.size());
+  posted_.resize(membership.members.size());
   found_.of.resize(membership.members.size());
   found_.held.resize(2 * membership.members.size());
 }
@@ -96,7 +99,10 @@ void MappedExecution::find_own() {
   found_.output = call_.output;
   const Rank self = membership_->rank;
   const transport::RemoteAddress input = find(call_.input, plan().input_bytes(self));
-  const transport::RemoteAddress output = find(call_.output, plan().output_bytes(self));
+  const bool in_place =
+      call_.input == call_.output && plan().input_bytes(self) == plan().output_bytes(self);
+  const transport::RemoteAddress output =
+      in_place ? input : find(call_.output, plan().output_bytes(self));
   found_.own = {.input_offset_bytes = input.offset_bytes,
                 .output_offset_bytes = output.offset_bytes,
                 .input_region = input.region,
@@ -131,7 +137,7 @@ void MappedExecution::enter() {
   all_reachable_ = direct_ != nullptr;
   all_laid_out_ = true;
   any_private_ = false;
-  abandoned_ = false;
+  if (!abandoned_.ok()) abandoned_ = Status();
   phase_ = Phase::entering;
   ++windows_->entered;
   if (direct_ == nullptr || (staged_ != nullptr && !are_reachable(membership_->rank, found_.own))) {
@@ -186,7 +192,9 @@ bool MappedExecution::go_on() {
     } else if (phase_ == Phase::running) {
       run_to_sync();
     } else if (phase_ == Phase::syncing) {
-      if (!sync_complete()) return moved;
+      if (!abandoned_.ok()) wait_for_news();
+      if (!status_.ok()) break;
+      if (!abandoned_.ok() || !sync_complete()) return moved;
       phase_ = Phase::running;
     } else {
       break;
@@ -195,7 +203,7 @@ bool MappedExecution::go_on() {
   }
   if (!status_.ok() && phase_ != Phase::ended) {
     phase_ = Phase::ended;
-    give_up();
+    give_up(status_);
   }
   return moved;
 }
@@ -215,7 +223,9 @@ bool MappedExecution::read_posts() {
       return true;
     }
     if (direct_ == nullptr) continue;
-    const bool reachable = are_reachable(static_cast<std::int32_t>(arrived_), post.buffers);
+    // Once: what is looked at here is what is used, whatever a peer does to its post.
+    const Post::Buffers& buffers = posted_[arrived_] = post.buffers;
+    const bool reachable = are_reachable(static_cast<std::int32_t>(arrived_), buffers);
     all_reachable_ = all_reachable_ && reachable;
     all_laid_out_ = all_laid_out_ && !reachable;
     any_private_ =
@@ -261,7 +271,7 @@ bool MappedExecution::are_resolved() const {
     return false;
   }
   for (std::size_t i = 0; i < windows_->of.size(); ++i) {
-    if (!(posted_by(i)->buffers == found_.of[i])) return false;
+    if (!(posted_[i] == found_.of[i])) return false;
   }
   return true;
 }
@@ -280,7 +290,7 @@ bool MappedExecution::resolve_buffers() {
   // What is found now is good until the memory changes after this.
   const std::uint64_t generation = transport_->memory_generation();
   for (std::size_t i = 0; i < windows_->of.size(); ++i) {
-    const Post::Buffers& buffers = posted_by(i)->buffers;
+    const Post::Buffers& buffers = posted_[i];
     const Rank job_rank = membership_->members[i];
     const Rank member = static_cast<std::int32_t>(i);
     const std::size_t input_bytes = plan().input_bytes(member);
@@ -302,7 +312,7 @@ bool MappedExecution::resolve_buffers() {
 
 bool MappedExecution::is_private(const schedule::Place& place) const {
   if (place.rank == membership_->rank) return false;
-  const Post::Buffers& buffers = found_.of[static_cast<std::size_t>(place.rank)];
+  const Post::Buffers& buffers = posted_[static_cast<std::size_t>(place.rank)];
   const bool is_input = place.slot.buffer == schedule::Buffer::input;
   return (is_input ? buffers.input() : buffers.output()).is_private();
 }
@@ -314,37 +324,47 @@ Status MappedExecution::run_single_copy(const schedule::Step& step, const Base& 
   const auto locate = [&](const schedule::Place& place) -> SingleCopySteps::Location {
     return {.data = base_of(place), .owner = place.rank, .is_private = is_private(place)};
   };
-  if (abandoned_) return {};
+  if (!abandoned_.ok()) return {};
   const Status status = runner_->single_copy->run(
       step, locate, {own().half(windows_->staging_turn), Window::kHalfBytes});
-  // This rank waits in the sync that ends the run for the news, which say more: who has given up,
-  // and why; who is lost, and where it was.
-  abandoned_ = status.code() == StatusCode::aborted || status.code() == StatusCode::peer_lost;
-  return abandoned_ ? Status() : status;
+  const bool is_over =
+      status.code() == StatusCode::aborted || status.code() == StatusCode::peer_lost;
+  if (!is_over) return status;
+  abandoned_ = status;
+  abandoned_at_ = Clock::now();
+  return {};
 }
 
-// Until nobody writes to this rank's private memory any more, and nobody will: its owner is about
-// to get it back. See window.h, Note [private memory of those who give up].
-void MappedExecution::give_up() {
+// Until nobody copies from or to this rank's private memory any more, and nobody will: its owner is
+// about to get it back. See window.h, Note [private memory of those who give up].
+void MappedExecution::give_up(const Status& reason) {
   if (single_copy_ == SingleCopy::off) return;
   own().given_up.store(windows_->entered, std::memory_order_seq_cst);
   const auto self = static_cast<std::uint32_t>(membership_->rank.value()) + 1;
-  const Deadline deadline = Deadline::after(kLastWriteTime);
+  const Deadline deadline = Deadline::after(kLastCopyTime);
   for (std::size_t i = 0; i < windows_->of.size(); ++i) {
-    // A writer that dies leaves its word behind, but writes no more.
+    // Whoever dies leaves its word behind, but copies no more.
     const Rank job_rank = membership_->members[i];
-    while (windows_->of[i]->writes_to.load(std::memory_order_seq_cst) == self) {
+    const bool is_dead = reason.code() == StatusCode::peer_lost && reason.rank() == job_rank;
+    while (!is_dead && windows_->of[i]->reaches_into.load(std::memory_order_seq_cst) == self) {
       if (!alone_ && !transport_->peer_status(job_rank).status.ok()) break;
       if (deadline.passed()) {
         log(LogLevel::warning,
-            "rank {} stands still while it writes to a buffer of {}, which has failed: it may go "
-            "on later. Keep the buffer until that rank has ended",
+            "rank {} stands still while it copies from or to a buffer of {}, which has failed: it "
+            "may go on later. Keep the buffer until that rank has ended",
             job_rank.value(), describe(call_.operation));
         break;
       }
       ::sched_yield();
     }
   }
+}
+
+// A run that another rank has given up, or is lost to, cannot end, and this rank must not tell the
+// others that it has done its part: it waits for the news, which say more: who, where and why. If
+// none come, it says what it knows.
+void MappedExecution::wait_for_news() {
+  if (Clock::now() - abandoned_at_ > kNewsTime) status_ = abandoned_;
 }
 
 // Runs steps up to the next sync, of which next_step_ is then the number, or to the end of the
@@ -389,16 +409,16 @@ void MappedExecution::run_to_sync() {
 }
 
 void MappedExecution::reach_sync() {
+  phase_ = Phase::syncing;
+  arrived_ = 0;
+  if (!abandoned_.ok()) return;
   ++windows_->syncs;
   // Release: what this rank has written and read before is over for whoever sees the count.
   own().syncs.store(windows_->syncs, std::memory_order_release);
   tell();
-  arrived_ = 0;
-  phase_ = Phase::syncing;
 }
 
 bool MappedExecution::sync_complete() {
-  if (abandoned_) return false;  // Whoever has given up may have been here before.
   for (; arrived_ < windows_->of.size(); ++arrived_) {
     // Acquire: pairs with the release above; this rank may now read what that one wrote.
     if (windows_->of[arrived_]->syncs.load(std::memory_order_acquire) < windows_->syncs) {
@@ -423,7 +443,8 @@ void MappedExecution::fail(const Status& status) {
   if (status_.ok()) status_ = status;
   if (phase_ == Phase::ended) return;
   phase_ = Phase::ended;
-  give_up();
+  alone_ = false;
+  give_up(status);
 }
 
 std::vector<Rank> MappedExecution::waiting_for() const {
@@ -431,7 +452,8 @@ std::vector<Rank> MappedExecution::waiting_for() const {
   for (std::size_t i = 0; i < windows_->of.size(); ++i) {
     const std::uint64_t entered = posted_by(i)->entered.load(std::memory_order_relaxed);
     const std::uint64_t syncs = windows_->of[i]->syncs.load(std::memory_order_relaxed);
-    const bool late = (phase_ == Phase::syncing && syncs < windows_->syncs) ||
+    const bool gone = abandoned_.rank() == membership_->members[i];
+    const bool late = gone || (phase_ == Phase::syncing && syncs < windows_->syncs) ||
                       (phase_ == Phase::entering && entered < windows_->entered);
     if (late) ranks.push_back(static_cast<int>(i));
   }

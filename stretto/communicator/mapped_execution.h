@@ -108,7 +108,8 @@ class MappedExecution : public Execution {
   template <class Base>
   Status run_single_copy(const schedule::Step& step, const Base& base_of);
   bool run_steps();
-  void give_up();
+  void give_up(const Status& reason);
+  void wait_for_news();
   void run_to_sync();
   void reach_sync();
   bool sync_complete();
@@ -134,12 +135,14 @@ class MappedExecution : public Execution {
   // Per rank: its input in this process, or where it is private, in its own; direct runs only.
   std::vector<std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
+  std::vector<Post::Buffers> posted_;  // Per rank, of this run.
   std::size_t arrived_ = 0;     // Members known to have entered, or to have reached the sync.
   bool all_reachable_ = false;  // All buffers, or no rank's:
   bool all_laid_out_ = false;
   bool any_private_ = false;  // Some are reached by single copy.
-  bool abandoned_ = false;    // Somebody has given up, or is gone: nothing is copied any more.
-  bool alone_ = false;        // Without the engine.
+  Status abandoned_;          // Why nothing is copied any more: a rank has given up, or is gone.
+  TimePoint abandoned_at_;
+  bool alone_ = false;  // Without the engine.
   bool wake_others_ = false;
   bool advancing_ = false;
   std::uint32_t segment_ = 0;

@@ -32,6 +32,8 @@ constexpr std::size_t kSingleCopyBytes = 256 * 1024;
 // ...but where only one rank, or each a part, takes the results: then staging is done by those who
 // would otherwise wait, in the cache, as fast as others can read it.
 constexpr std::size_t kSingleCopyReduceScatterBytes = 16 * 1024 * 1024;
+// Of a reduction by more ranks, the pieces that fit into the scratch are too small to pay.
+constexpr int kSingleCopyReducers = 16;
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 
 bool usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) {
@@ -106,6 +108,7 @@ std::size_t Selector::one_sync_private_bytes(Collective collective) const {
 bool Selector::prefers_single_copy(const OperationDescriptor& operation) const {
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   const std::size_t bytes_of_rank = bytes / static_cast<std::size_t>(setting_.rank_count);
+  if (reduces(operation.collective) && setting_.rank_count > kSingleCopyReducers) return false;
   switch (operation.collective) {
     case Collective::reduce:
       return false;

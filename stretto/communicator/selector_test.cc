@@ -46,6 +46,27 @@ TEST(Selector, AReferenceRunsWhereItIsNamed) {
   EXPECT_TRUE(choice.messages->reference);
 }
 
+TEST(Selector, SingleCopyIsForWhatEverybodyTakesMuchOf) {
+  const auto prefers = [](int ranks, Collective collective, std::size_t bytes) {
+    return selector_of(ranks, ranks).prefers_single_copy(operation_of(collective, bytes));
+  };
+  constexpr std::size_t kKiB = 1024;
+  for (const Collective collective :
+       {Collective::all_reduce, Collective::all_gather, Collective::broadcast,
+        Collective::all_to_all, Collective::gather, Collective::scatter}) {
+    EXPECT_FALSE(prefers(2, collective, 512 * kKiB - 4));
+    EXPECT_TRUE(prefers(2, collective, 512 * kKiB));
+    EXPECT_FALSE(prefers(8, collective, 512 * kKiB));
+    EXPECT_TRUE(prefers(8, collective, 2048 * kKiB));
+  }
+  EXPECT_FALSE(prefers(2, Collective::reduce_scatter, 32768 * kKiB - 4));
+  EXPECT_TRUE(prefers(2, Collective::reduce_scatter, 32768 * kKiB));
+  EXPECT_FALSE(prefers(2, Collective::reduce, std::size_t{1} << 30));
+  // Their scratch would be in crumbs.
+  EXPECT_FALSE(prefers(17, Collective::all_reduce, std::size_t{1} << 30));
+  EXPECT_TRUE(prefers(17, Collective::all_gather, std::size_t{1} << 30));
+}
+
 // "direct_mapped, eager_mapped": for registered buffers, and for others.
 std::string mapped_choice(Selector& selector, Collective collective, std::size_t bytes) {
   const Choice choice = selector.choose(operation_of(collective, bytes), "", true, true).or_throw();

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "stretto/communicator/step.h"
 #include "stretto/kernel/copy.h"
 
@@ -17,9 +19,14 @@ using Location = SingleCopySteps::Location;
 // little that two of them stay in a core's own cache.
 constexpr std::size_t kPieceBytes = 256 * 1024;
 constexpr std::size_t kAlignmentBytes = 64;
+// What is only copied goes so much at a time: whoever gives up waits for it.
+constexpr std::size_t kCopiedBytes = 1024 * 1024;
 
 // Who has given up tells everybody why, in its own time.
-Status gave_up() { return {StatusCode::aborted, "another rank has given up the operation"}; }
+Status gave_up(Rank rank) {
+  return {StatusCode::aborted, fmt::format("rank {} has given up the operation", rank.value()),
+          rank};
+}
 
 Location advanced(const Location& location, std::size_t bytes) {
   return {location.data + bytes, location.owner, location.is_private};
@@ -63,43 +70,45 @@ void SingleCopySteps::prepare(Prepared& prepared, const schedule::Step& step) co
   if (reduction.ok()) prepared.reduction = *reduction;
 }
 
-bool SingleCopySteps::has_given_up(Rank member) const {
-  const Window& window = *windows_->of[static_cast<std::size_t>(member)];
-  return window.given_up.load(std::memory_order_seq_cst) >= windows_->entered;
-}
-
-// Whoever has given up may have freed what is read here: harmless, and no failure of this rank.
-Status SingleCopySteps::get(const Location& from, ByteSpan to) const {
-  const Status status = transport_->get(membership_->job_rank(from.owner),
-                                        transport::RemoteAddress::of_private(from.data), to);
-  return has_given_up(from.owner) ? gave_up() : status;
-}
-
 // See window.h, Note [private memory of those who give up].
-Status SingleCopySteps::put(ConstByteSpan from, const Location& to) const {
-  Window& own = *windows_->of[static_cast<std::size_t>(membership_->rank)];
-  own.writes_to.store(static_cast<std::uint32_t>(to.owner.value()) + 1, std::memory_order_seq_cst);
-  const Status status = has_given_up(to.owner)
-                            ? gave_up()
-                            : transport_->put(membership_->job_rank(to.owner), from,
-                                              transport::RemoteAddress::of_private(to.data));
-  // Release: what has been written is there for whoever sees that nothing is written any more.
-  own.writes_to.store(0, std::memory_order_release);
-  return status.ok() || !has_given_up(to.owner) ? status : gave_up();
+template <class Copy>
+Status SingleCopySteps::reach_into(Rank owner, const Copy& copy) const {
+  std::atomic<std::uint32_t>& claim =
+      windows_->of[static_cast<std::size_t>(membership_->rank)]->reaches_into;
+  const Window& theirs = *windows_->of[static_cast<std::size_t>(owner)];
+  claim.store(static_cast<std::uint32_t>(owner.value()) + 1, std::memory_order_seq_cst);
+  const bool has_given_up = theirs.given_up.load(std::memory_order_seq_cst) >= windows_->entered;
+  const Rank job_rank = membership_->job_rank(owner);
+  const Status status = has_given_up ? gave_up(job_rank) : copy(job_rank);
+  // Release: the copy is over for whoever sees that there is none any more.
+  claim.store(0, std::memory_order_release);
+  return status;
 }
 
 // One of the two is of this rank, or mapped.
 Status SingleCopySteps::move(const Location& from, const Location& to, std::size_t bytes) const {
-  if (from.is_private) return get(from, {to.data, bytes});
-  if (to.is_private) return put({from.data, bytes}, to);
+  using transport::RemoteAddress;
+  if (from.is_private) {
+    return reach_into(from.owner, [&](Rank owner) {
+      return transport_->get(owner, RemoteAddress::of_private(from.data), {to.data, bytes});
+    });
+  }
+  if (to.is_private) {
+    return reach_into(to.owner, [&](Rank owner) {
+      return transport_->put(owner, {from.data, bytes}, RemoteAddress::of_private(to.data));
+    });
+  }
   if (from.data != to.data) kernel::copy(to.data, from.data, bytes);  // Else in place.
   return {};
 }
 
 Status SingleCopySteps::copy(const Prepared& prepared) const {
+  const std::size_t bytes = prepared.count * prepared.element_bytes;
   for (const Location& target : prepared.targets) {
-    STRETTO_RETURN_IF_ERROR(
-        move(prepared.sources.front(), target, prepared.count * prepared.element_bytes));
+    for (std::size_t begin = 0; begin < bytes; begin += kCopiedBytes) {
+      STRETTO_RETURN_IF_ERROR(move(advanced(prepared.sources.front(), begin),
+                                   advanced(target, begin), std::min(kCopiedBytes, bytes - begin)));
+    }
   }
   return {};
 }

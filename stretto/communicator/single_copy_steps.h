@@ -22,6 +22,9 @@ namespace stretto::communicator {
 //
 // A reduction goes a piece at a time: what others have is copied to scratch, reduced, and the
 // result copied to the others while it is still in this core's cache. See docs/decisions/0007.
+//
+// Plan, membership, windows and transport must outlive it. One thread at a time, the one that runs
+// the operation; the engine need not be held. Allocates nothing once made.
 class SingleCopySteps {
  public:
   // Where the bytes of a place begin.
@@ -34,8 +37,8 @@ class SingleCopySteps {
                   const transport::Transport& transport);
 
   // A step of the plan's schedule. Where the buffer of a place begins is a function of the place.
-  // `scratch` is nobody else's. Fails as Transport::get() and put() do; with aborted, and without
-  // having written anything there, if a rank has given up the operation.
+  // `scratch` is nobody else's. Fails as Transport::get() and put() do; and with aborted, having
+  // left that rank's memory alone, if a rank has given up the operation.
   template <class Locate>
   Status run(const schedule::Step& step, const Locate& locate, ByteSpan scratch) {
     Prepared& prepared = prepared_[static_cast<std::size_t>(&step - first_step_)];
@@ -71,9 +74,8 @@ class SingleCopySteps {
   Status copy(const Prepared& prepared) const;
   Status reduce(Prepared& prepared, ByteSpan scratch) const;
   Status move(const Location& from, const Location& to, std::size_t bytes) const;
-  Status get(const Location& from, ByteSpan to) const;
-  Status put(ConstByteSpan from, const Location& to) const;
-  bool has_given_up(Rank member) const;
+  template <class Copy>
+  Status reach_into(Rank owner, const Copy& copy) const;
 
   const Plan* plan_;
   const Membership* membership_;

@@ -23,7 +23,7 @@ struct Post {
   struct Buffers {
     std::uint64_t input_offset_bytes = 0;
     std::uint64_t output_offset_bytes = 0;
-    std::uint32_t input_region = 0;  // 0: private memory that is not for others to copy.
+    std::uint32_t input_region = 0;  // As in RemoteAddress. 0: nobody else's business.
     std::uint32_t output_region = 0;
 
     transport::RemoteAddress input() const { return {input_region, input_offset_bytes}; }
@@ -50,16 +50,16 @@ struct Window {
   // Syncs reached by this rank since the group began. By its owner only.
   alignas(128) std::atomic<std::uint64_t> syncs{0};
   // Note [private memory of those who give up]: a rank whose operation fails hands its buffers back
-  // to their owner, who may free them; a slow rank must not write there any more. So who writes to
-  // another's private memory says to whom, looks whether that one has given up, and only then
-  // writes; who gives up says so, and waits until nobody says that he writes to it. Both store
+  // to their owner, who may free them; a slow rank must not reach into them any more. So who copies
+  // from or to another's private memory says whose, looks whether that one has given up, and only
+  // then copies; who gives up says so, and waits until nobody says that he copies of it. Both store
   // before they load, sequentially consistent, so that one of the two sees the other.
   //
   // The operation that this rank has given up, counted as in posts. By its owner only.
   alignas(128) std::atomic<std::uint64_t> given_up{0};
-  // To whose private memory this rank writes just now, counted from 1; 0: nobody's. By its owner
-  // only.
-  alignas(128) std::atomic<std::uint32_t> writes_to{0};
+  // Whose private memory this rank copies from or to just now, counted from 1; 0: nobody's. By its
+  // owner only.
+  alignas(128) std::atomic<std::uint32_t> reaches_into{0};
   alignas(128) std::byte staging[1];  // 2 * kHalfBytes in all.
 
   // Two slots of half a MiB, and room for what rounds them up.

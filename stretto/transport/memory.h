@@ -12,7 +12,8 @@ namespace stretto::transport {
 // The one-sided half of a transport: memory that several ranks have mapped. One implementation per
 // kind of transport that can do it (loopback/memory.h, shm/memory.h); PrivateMemory where none can.
 //
-// Not thread safe, except that a Region's owner may be dropped on any thread.
+// Not thread safe, except that a Region's owner may be dropped, and reaches_private(), get() and
+// put() be called, on any thread.
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;

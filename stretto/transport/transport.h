@@ -108,7 +108,8 @@ class TransportListener {
 // Moves bytes between the ranks of a job: messages (two-sided) and, between ranks that share
 // memory, registered regions (one-sided).
 //
-// Not thread safe: one thread at a time, except for wake() and sleep(). Nothing blocks but sleep().
+// Not thread safe: one thread at a time, except where a function says otherwise, and for wake() and
+// sleep(). Nothing waits but sleep(); get() and put() take as long as their bytes do.
 // After a peer is lost, its requests end with that status; the others go on.
 class Transport {
  public:
@@ -188,8 +189,8 @@ class Transport {
   // Copies private memory of `peer`, where reaches_private() holds. Whoever asks makes sure that
   // the owner neither frees nor, against the copy, uses it meanwhile: by messages, or by what both
   // have mapped, with release and acquire. Returns when all is copied. Fails with peer_lost if the
-  // process is gone and with system if it has no such memory (any more); some bytes may have been
-  // copied then. Any thread.
+  // process is gone and, between processes, with system if one of the two has no such memory (any
+  // more); some bytes may have been copied then. Any thread.
   virtual Status get(Rank peer, RemoteAddress from, ByteSpan to) const = 0;
   virtual Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const = 0;
   // Grows whenever locate() or resolve() may answer otherwise than before. Any thread.

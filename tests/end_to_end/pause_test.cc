@@ -99,6 +99,7 @@ TEST_P(Pause, MayComeAgainAndAgain) {
 INSTANTIATE_TEST_SUITE_P(
     , Pause,
     ::testing::Values(Setting{"shm_2", 2, {}}, Setting{"shm_3", 3, {}},
+                      Setting{"single_copy_3", 3, {{"STRETTO_SINGLE_COPY", "always"}}},
                       Setting{"single_copy_2", 2, {{"STRETTO_SINGLE_COPY", "always"}}},
                       Setting{"tcp_3", 3, {{"STRETTO_TRANSPORT", "tcp"}}}),
     [](const auto& tested) { return std::string(tested.param.name); });

@@ -86,6 +86,19 @@ TEST(BenchOptions, EverythingThatIsSaidArrives) {
   EXPECT_NE(options.command.find("stretto bench broadcast send_recv -n 3"), std::string::npos);
 }
 
+TEST(BenchOptions, BuffersAreOfThreeKinds) {
+  const auto kinds_of = [](const std::string& buffers) {
+    const BenchOptions options = parsed({"--buffers", buffers});
+    return std::string(options.registered ? "r" : "") + (options.private_buffers ? "p" : "") +
+           (options.huge_pages ? "h" : "");
+  };
+  EXPECT_EQ(kinds_of("registered"), "r");
+  EXPECT_EQ(kinds_of("private"), "p");
+  EXPECT_EQ(kinds_of("huge"), "h");
+  EXPECT_EQ(kinds_of("both"), "rp");
+  EXPECT_EQ(kinds_of("all"), "rph");
+}
+
 TEST(BenchOptions, AllIsEveryCollectiveOnce) {
   EXPECT_EQ(parsed({"barrier", "all"}).operations.size(), 10U);
   EXPECT_EQ(parsed({"reduce", "reduce"}).operations.size(), 1U);

@@ -80,7 +80,6 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
   // Release by those who have changed a table, acquire by those who remember what was in it.
   std::atomic<std::uint64_t> generation_{0};
   std::uint32_t next_ = 1;
-  std::uint32_t proof_;  // A number that nobody can guess.
 };
 
 }  // namespace stretto::transport::shm

@@ -3,8 +3,11 @@
 
 #include "stretto/transport/shm/peer_process.h"
 
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -37,20 +40,41 @@ int copy_all(iovec own, iovec theirs, const Copy& copy) {
 PeerProcess PeerProcess::of_socket(int socket, Rank rank) {
   ucred peer{};
   socklen_t size = sizeof(peer);
-  // A process that cannot be seen from here, in another namespace of processes, has the number 0.
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return {};
-  return {peer.pid, rank};
+  PeerProcess process;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return process;
+  // One that cannot be seen from here, in another namespace of processes, has the number 0.
+  process.process_ = peer.pid;
+  process.rank_ = rank;
+  FileDescriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
+  if (handle.valid()) {
+    process.handle_ = std::make_shared<const FileDescriptor>(std::move(handle));
+  }
+  return process;
+}
+
+bool PeerProcess::has_ended() const {
+  pollfd handle{.fd = handle_->get(), .events = POLLIN, .revents = 0};
+  return ::poll(&handle, 1, 0) != 0;
+}
+
+Status PeerProcess::gone() const {
+  return {StatusCode::peer_lost,
+          fmt::format("rank {} is gone: its process {} has ended", rank_.value(), process_), rank_};
 }
 
 Status PeerProcess::prove(std::uint64_t address, std::uint32_t expected) const {
   if (!valid()) return {StatusCode::system, "its process cannot be seen from here"};
   std::uint32_t found = 0;
   STRETTO_RETURN_IF_ERROR(read(address, std::as_writable_bytes(std::span(&found, 1))));
-  if (found == expected) return {};
-  return {StatusCode::protocol, "it is not where it says that it is", rank_};
+  if (found != expected) {
+    return {StatusCode::protocol, "it is not where it says that it is", rank_};
+  }
+  // A system may forbid one and allow the other.
+  return write(std::as_bytes(std::span(&found, 1)), address);
 }
 
 Status PeerProcess::read(std::uint64_t address, ByteSpan to) const {
+  if (has_ended()) return gone();
   const int error_number =
       copy_all({to.data(), to.size()}, {reinterpret_cast<void*>(address), to.size()},
                [&](const iovec& own, const iovec& theirs) {
@@ -69,19 +93,14 @@ Status PeerProcess::write(ConstByteSpan from, std::uint64_t address) const {
 }
 
 Status PeerProcess::failure(const char* what, std::size_t bytes, int error_number) const {
-  if (error_number == ESRCH) {
-    return {
-        StatusCode::peer_lost,
-        fmt::format("rank {} is gone: there is no process {} any more", rank_.value(), process_),
-        rank_};
-  }
+  if (error_number == ESRCH) return gone();
   const Status cause = system_status(
       fmt::format("{} {} bytes of private memory of rank {}", what, bytes, rank_.value()),
       error_number);
   if (error_number != EFAULT) return {cause.code(), std::string(cause.message()), rank_};
   return {cause.code(),
-          fmt::format("{}. A buffer must stay where it is until its operation has ended: rank {} "
-                      "may have freed it, or passed one that is shorter than it said",
+          fmt::format("{}. A buffer must stay where it is until its operation has ended, and have "
+                      "the length that was said: one of rank {}, or the one here, has not",
                       cause.message(), rank_.value()),
           rank_};
 }

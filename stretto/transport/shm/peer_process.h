@@ -6,7 +6,9 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 
+#include "stretto/base/file_descriptor.h"
 #include "stretto/base/id.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
@@ -16,8 +18,8 @@ namespace stretto::transport::shm {
 // The private memory of another process of this host, which the kernel copies for those whom it
 // lets debug that process: "cross memory attach" (process_vm_readv(2)).
 //
-// Immutable; any thread. A process that has ended and whose number has been given to another one of
-// the same user would not be told apart from it: ask only while the peer owes something.
+// Copies share a descriptor of the process (pidfd), which tells that it has ended, whoever has its
+// number by then. Immutable; any thread.
 class PeerProcess {
  public:
   // None: cannot be reached.
@@ -25,9 +27,9 @@ class PeerProcess {
   // The process at the other end of a Unix socket, as the kernel knows it. `rank` is for messages.
   static PeerProcess of_socket(int socket, Rank rank);
 
-  bool valid() const { return process_ > 0; }
-  // Whether the peer's memory can be reached, and is that of the process meant: what lies at
-  // `address` there must be `expected`. Reads the peer's memory.
+  bool valid() const { return process_ > 0 && handle_ != nullptr; }
+  // Whether the peer's memory can be read and written, and is that of the process meant: what lies
+  // at `address` there must be `expected`, and is written back as it is.
   Status prove(std::uint64_t address, std::uint32_t expected) const;
 
   // All bytes, or a failure: peer_lost if the process is gone, else system.
@@ -35,10 +37,12 @@ class PeerProcess {
   Status write(ConstByteSpan from, std::uint64_t address) const;
 
  private:
-  PeerProcess(pid_t process, Rank rank) : process_(process), rank_(rank) {}
+  bool has_ended() const;
+  Status gone() const;
   Status failure(const char* what, std::size_t bytes, int error_number) const;
 
   pid_t process_ = 0;
+  std::shared_ptr<const FileDescriptor> handle_;
   Rank rank_ = 0;
 };
 

@@ -111,8 +111,8 @@ TEST_F(PeerProcessTest, WhatIsNotThereIsNamed) {
   EXPECT_EQ(status.rank(), Rank(3));
   EXPECT_EQ(status.message(),
             "reading 100 bytes of private memory of rank 3: Bad address. A buffer must stay where "
-            "it is until its operation has ended: rank 3 may have freed it, or passed one that is "
-            "shorter than it said");
+            "it is until its operation has ended, and have the length that was said: one of rank "
+            "3, or the one here, has not");
   EXPECT_EQ(child_.process().write(bytes, 8).code(), StatusCode::system);
 }
 
