@@ -13,8 +13,8 @@ namespace stretto::kernel {
 namespace {
 
 // memcpy of more than about a MiB stores past the cache on some processors (by `rep movsb`), even
-// where both buffers could stay in it: a piece at a time, 16 MiB took 10 % less near and 25 % less
-// far. Pieces of 64 KiB to 512 KiB are alike.
+// where both buffers could stay in it: a piece at a time, a registered all_gather of 16 MiB took 10
+// % less near and 25 % less far. Pieces of 64 KiB to 512 KiB were alike.
 constexpr std::size_t kPieceBytes = 256 * 1024;
 
 void copy_in_pieces(std::byte* to, const std::byte* from, std::size_t bytes) {

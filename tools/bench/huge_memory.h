@@ -17,7 +17,7 @@ namespace stretto::bench {
 // gives again would keep the small pages that it had.
 inline std::shared_ptr<std::byte> allocate_huge(std::size_t bytes) {
   constexpr std::size_t kPageBytes = 2 * 1024 * 1024;
-  const std::size_t used_bytes = (bytes + kPageBytes) / kPageBytes * kPageBytes;
+  const std::size_t used_bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   const std::size_t mapped_bytes = used_bytes + kPageBytes;  // Room to begin where a page does.
   void* const mapping =
       ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

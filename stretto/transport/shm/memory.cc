@@ -143,12 +143,12 @@ void Memory::prove(Rank peer, const Notice& proof) {
 
 Status Memory::get(Rank peer, RemoteAddress from, ByteSpan to) const {
   if (!reaches_private(peer)) return SharedMemory::get(peer, from, to);
-  return process(peer).read(from.offset_bytes, to);
+  return process(peer).get(from.offset_bytes, to);
 }
 
 Status Memory::put(Rank peer, ConstByteSpan from, RemoteAddress to) const {
   if (!reaches_private(peer)) return SharedMemory::put(peer, from, to);
-  return process(peer).write(from, to.offset_bytes);
+  return process(peer).put(from, to.offset_bytes);
 }
 
 std::size_t Memory::mapped_bytes() const {

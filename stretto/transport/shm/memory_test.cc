@@ -96,6 +96,28 @@ class MemoryTest : public testing::Test {
   std::shared_ptr<Memory> memory_;
 };
 
+// The other end is this process itself, which has the memory of both.
+TEST_F(MemoryTest, PrivateMemoryIsReachedOnceItIsProved) {
+  EXPECT_FALSE(memory_->reaches_private(1));
+  const Notice proof = memory_->proof();
+  Notice wrong = proof;
+  ++wrong.region;
+  memory_->prove(1, wrong);
+  EXPECT_FALSE(memory_->reaches_private(1)) << "another number is there";
+  wrong = proof;
+  wrong.bytes = 8;
+  memory_->prove(1, wrong);
+  EXPECT_FALSE(memory_->reaches_private(1)) << "nothing is there";
+  std::byte theirs{7};
+  std::byte ours{};
+  const auto address = RemoteAddress::of_private(&theirs);
+  EXPECT_EQ(memory_->get(1, address, {&ours, 1}).code(), StatusCode::internal);
+  memory_->prove(1, proof);
+  if (!memory_->reaches_private(1)) GTEST_SKIP() << "the system does not allow it";
+  ASSERT_TRUE(memory_->get(1, address, {&ours, 1}).ok());
+  EXPECT_EQ(ours, std::byte{7});
+}
+
 TEST_F(MemoryTest, TakesARegionAndItsEnd) {
   const FileDescriptor file = make_file(4096, F_SEAL_SHRINK);
   send({.kind = Notice::Kind::region, .region = 5, .bytes = 4096}, {file.get()});

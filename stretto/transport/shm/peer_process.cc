@@ -65,15 +65,15 @@ Status PeerProcess::gone() const {
 Status PeerProcess::prove(std::uint64_t address, std::uint32_t expected) const {
   if (!valid()) return {StatusCode::system, "its process cannot be seen from here"};
   std::uint32_t found = 0;
-  STRETTO_RETURN_IF_ERROR(read(address, std::as_writable_bytes(std::span(&found, 1))));
+  STRETTO_RETURN_IF_ERROR(get(address, std::as_writable_bytes(std::span(&found, 1))));
   if (found != expected) {
     return {StatusCode::protocol, "it is not where it says that it is", rank_};
   }
   // A system may forbid one and allow the other.
-  return write(std::as_bytes(std::span(&found, 1)), address);
+  return put(std::as_bytes(std::span(&found, 1)), address);
 }
 
-Status PeerProcess::read(std::uint64_t address, ByteSpan to) const {
+Status PeerProcess::get(std::uint64_t address, ByteSpan to) const {
   if (has_ended()) return gone();
   const int error_number =
       copy_all({to.data(), to.size()}, {reinterpret_cast<void*>(address), to.size()},
@@ -83,7 +83,7 @@ Status PeerProcess::read(std::uint64_t address, ByteSpan to) const {
   return error_number == 0 ? Status() : failure("reading", to.size(), error_number);
 }
 
-Status PeerProcess::write(ConstByteSpan from, std::uint64_t address) const {
+Status PeerProcess::put(ConstByteSpan from, std::uint64_t address) const {
   const int error_number = copy_all({const_cast<std::byte*>(from.data()), from.size()},
                                     {reinterpret_cast<void*>(address), from.size()},
                                     [&](const iovec& own, const iovec& theirs) {

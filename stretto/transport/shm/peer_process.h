@@ -33,8 +33,8 @@ class PeerProcess {
   Status prove(std::uint64_t address, std::uint32_t expected) const;
 
   // All bytes, or a failure: peer_lost if the process is gone, else system.
-  Status read(std::uint64_t address, ByteSpan to) const;
-  Status write(ConstByteSpan from, std::uint64_t address) const;
+  Status get(std::uint64_t address, ByteSpan to) const;
+  Status put(ConstByteSpan from, std::uint64_t address) const;
 
  private:
   bool has_ended() const;

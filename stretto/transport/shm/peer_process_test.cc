@@ -83,37 +83,37 @@ class PeerProcessTest : public testing::Test {
 TEST_F(PeerProcessTest, ReadsWhatIsThereAndNotHere) {
   std::fill(shared_.begin(), shared_.end(), std::byte{2});
   std::vector<std::byte> theirs(kBytes);
-  ASSERT_TRUE(child_.process().read(address_of(shared_.data()), theirs).ok());
+  ASSERT_TRUE(child_.process().get(address_of(shared_.data()), theirs).ok());
   EXPECT_EQ(theirs, std::vector<std::byte>(kBytes, std::byte{1}));
 }
 
 TEST_F(PeerProcessTest, WritesThereAndNotHere) {
   const std::vector<std::byte> sent(kBytes - 1, std::byte{7});
   child_.stop();  // As if debugged: it need not run for this.
-  ASSERT_TRUE(child_.process().write(sent, address_of(shared_.data())).ok());
+  ASSERT_TRUE(child_.process().put(sent, address_of(shared_.data())).ok());
   EXPECT_EQ(shared_, std::vector<std::byte>(kBytes, std::byte{1}));
   std::vector<std::byte> theirs(kBytes);
-  ASSERT_TRUE(child_.process().read(address_of(shared_.data()), theirs).ok());
+  ASSERT_TRUE(child_.process().get(address_of(shared_.data()), theirs).ok());
   EXPECT_EQ(theirs[0], std::byte{7});
   EXPECT_EQ(theirs[kBytes - 2], std::byte{7});
   EXPECT_EQ(theirs[kBytes - 1], std::byte{1});
 }
 
 TEST_F(PeerProcessTest, NothingIsCopiedWithoutAnAddress) {
-  EXPECT_TRUE(child_.process().read(0, {}).ok());
-  EXPECT_TRUE(child_.process().write({}, 0).ok());
+  EXPECT_TRUE(child_.process().get(0, {}).ok());
+  EXPECT_TRUE(child_.process().put({}, 0).ok());
 }
 
 TEST_F(PeerProcessTest, WhatIsNotThereIsNamed) {
   std::vector<std::byte> bytes(100);
-  const Status status = child_.process().read(8, bytes);
+  const Status status = child_.process().get(8, bytes);
   EXPECT_EQ(status.code(), StatusCode::system);
   EXPECT_EQ(status.rank(), Rank(3));
   EXPECT_EQ(status.message(),
             "reading 100 bytes of private memory of rank 3: Bad address. A buffer must stay where "
             "it is until its operation has ended, and have the length that was said: one of rank "
             "3, or the one here, has not");
-  EXPECT_EQ(child_.process().write(bytes, 8).code(), StatusCode::system);
+  EXPECT_EQ(child_.process().put(bytes, 8).code(), StatusCode::system);
 }
 
 // The kernel copies what it can, and says how much that was.
@@ -125,8 +125,8 @@ TEST_F(PeerProcessTest, ARangeThatEndsTooEarlyIsAFailure) {
   ::munmap(static_cast<std::byte*>(pages) + 3 * page, page);
   const Child child;
   std::vector<std::byte> bytes(4 * page);
-  EXPECT_TRUE(child.process().read(address_of(pages), ByteSpan(bytes).first(3 * page)).ok());
-  EXPECT_EQ(child.process().read(address_of(pages), bytes).code(), StatusCode::system);
+  EXPECT_TRUE(child.process().get(address_of(pages), ByteSpan(bytes).first(3 * page)).ok());
+  EXPECT_EQ(child.process().get(address_of(pages), bytes).code(), StatusCode::system);
   ::munmap(pages, 3 * page);
 }
 
@@ -134,7 +134,7 @@ TEST_F(PeerProcessTest, OneThatHasEndedIsLost) {
   const PeerProcess process = child_.process();
   child_.kill();
   std::vector<std::byte> bytes(100);
-  const Status status = process.read(address_of(shared_.data()), bytes);
+  const Status status = process.get(address_of(shared_.data()), bytes);
   EXPECT_EQ(status.code(), StatusCode::peer_lost);
   EXPECT_EQ(status.rank(), Rank(3));
 }
