@@ -19,7 +19,7 @@ using Location = SingleCopySteps::Location;
 // little that two of them stay in a core's own cache.
 constexpr std::size_t kPieceBytes = 256 * 1024;
 constexpr std::size_t kAlignmentBytes = 64;
-// What is only copied goes so much at a time: whoever gives up waits for it.
+// Of what the kernel only copies, so much goes at a time: whoever gives up waits for it.
 constexpr std::size_t kCopiedBytes = 1024 * 1024;
 
 // Who has given up tells everybody why, in its own time.
@@ -103,11 +103,14 @@ Status SingleCopySteps::move(const Location& from, const Location& to, std::size
 }
 
 Status SingleCopySteps::copy(const Prepared& prepared) const {
+  const Location& source = prepared.sources.front();
   const std::size_t bytes = prepared.count * prepared.element_bytes;
   for (const Location& target : prepared.targets) {
-    for (std::size_t begin = 0; begin < bytes; begin += kCopiedBytes) {
-      STRETTO_RETURN_IF_ERROR(move(advanced(prepared.sources.front(), begin),
-                                   advanced(target, begin), std::min(kCopiedBytes, bytes - begin)));
+    const bool is_private = source.is_private || target.is_private;
+    const std::size_t at_once = is_private ? kCopiedBytes : bytes;
+    for (std::size_t begin = 0; begin < bytes; begin += at_once) {
+      STRETTO_RETURN_IF_ERROR(
+          move(advanced(source, begin), advanced(target, begin), std::min(at_once, bytes - begin)));
     }
   }
   return {};
