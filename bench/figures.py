@@ -233,6 +233,8 @@ def record(rows, run):
                 best[(cell.system, cell.buffers)] = cell
         entry["p50_us"] = {f"{system} {buffers}": round(cell.p50_us, 3)
                            for (system, buffers), cell in best.items()}
+        entry["p99_us"] = {f"stretto {buffers}": round(cell.p99_us, 3)
+                           for (system, buffers), cell in best.items() if system == "stretto"}
         for kind in row.kinds():
             for family in ("mpi", "gloo"):
                 if ratio := row.ratio(kind, family):

@@ -116,6 +116,9 @@ class FiguresTest(unittest.TestCase):
         result = figures.record(figures.rows_of(some_lines()), RUN)
         self.assertEqual(result["rows"][0]["registered_to_mpi"], [3, 3, 3])
         self.assertAlmostEqual(result["rows"][0]["private_to_mpi"][0], 1.5)
+        row = result["rows"][0]
+        self.assertAlmostEqual(row["p99_us"]["stretto registered"],
+                               2 * row["p50_us"]["stretto registered"])
         json.dumps(result)
 
     def test_regimes(self):

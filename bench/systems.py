@@ -196,7 +196,7 @@ class Bare(Bound):
         super().__init__("bare", "loops without a library")
 
     def settings(self, place):
-        return "no checks, no names, no failures; private memory by process_vm_readv"
+        return "no checks, no names, no failures; private memory by process_vm_readv and _writev"
 
     def variants(self, operation, size, wanted):
         if size <= LARGEST_MEETING_BYTES:

@@ -29,8 +29,8 @@
 //   all_reduce
 //     on its own memory  which all have mapped: each rank sums its share of everybody's buffer and
 //                        writes it into everybody's
-//     on private memory  each rank sums its share of everybody's buffer, and then fetches the other
-//                        shares, by process_vm_readv: one copy each
+//     on private memory  the same, a piece at a time, which it fetches by process_vm_readv and
+//                        writes by process_vm_writev: one copy each
 //
 // In place only, of buffers that the ranks can divide.
 #if defined(__clang__)
@@ -97,7 +97,9 @@ class Bare final : public Library {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::string version() const override { return "loads, stores and process_vm_readv"; }
+  std::string version() const override {
+    return "loads, stores, process_vm_readv and process_vm_writev";
+  }
 
   std::shared_ptr<float> allocate_registered(std::size_t count) override {
     if (count * sizeof(float) > kMaxBytes) return nullptr;
@@ -192,12 +194,10 @@ class Bare final : public Library {
         fetch((rank_ + i) % size_, begin + first, piece_.data(), count);
         add(job.output + begin + first, piece_.data(), count);
       }
-    }
-    meet();
-    for (int i = 1; i < size_; ++i) {
-      const int from = (rank_ + i) % size_;
-      const std::size_t theirs = job.share * static_cast<std::size_t>(from);
-      fetch(from, theirs, job.output + theirs, job.share);
+      // While all of it is still in this core's cache.
+      for (int i = 1; i < size_; ++i) {
+        store((rank_ + i) % size_, begin + first, job.output + begin + first, count);
+      }
     }
     meet();
   }
@@ -221,6 +221,17 @@ class Bare final : public Library {
 
   void fetch(int rank, std::size_t begin, float* to, std::size_t count) {
     if (!try_fetch(rank, begin, to, count)) throw std::runtime_error("process_vm_readv has failed");
+  }
+
+  void store(int rank, std::size_t begin, float* from, std::size_t count) {
+    const auto i = static_cast<std::size_t>(rank);
+    float* const to = shared_->buffers[i].load(std::memory_order_relaxed) + begin;
+    const iovec local{from, count * sizeof(float)};
+    const iovec remote{to, count * sizeof(float)};
+    const auto put = ::process_vm_writev(shared_->processes[i], &local, 1, &remote, 1, 0);
+    if (put != static_cast<ssize_t>(count * sizeof(float))) {
+      throw std::runtime_error("process_vm_writev has failed");
+    }
   }
 
   bool try_fetch(int rank, std::size_t begin, float* to, std::size_t count) {
