@@ -11,16 +11,34 @@
 #include <string>
 #include <thread>
 
+#include "stretto/base/cgroup.h"
+
 namespace stretto {
 namespace {
 
-// cgroup version 2: "max 100000" or "150000 100000" (microseconds of every period).
-int quota_cores(int unlimited) {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return unlimited;
-  return static_cast<int>(std::ceil(std::strtod(quota.c_str(), nullptr) / period));
+// The number that a file begins with; nothing for "max", and where there is no such file.
+std::optional<double> number_in(std::ifstream& file) {
+  double number = 0;
+  return file >> number ? std::optional(number) : std::nullopt;
+}
+
+// Of the processor time of a period, what a cgroup may use: "150000 100000", or "max 100000".
+std::optional<double> quota_in_second(const std::string& folder) {
+  std::ifstream file(folder + "/cpu.max");
+  const std::optional<double> quota = number_in(file);
+  const std::optional<double> period = number_in(file);
+  if (!quota || !period || *period <= 0) return std::nullopt;
+  return *quota / *period;
+}
+
+// The same in two files, of which the first says -1 for "no limit".
+std::optional<double> quota_in_first(const std::string& folder) {
+  std::ifstream quota_file(folder + "/cpu.cfs_quota_us");
+  std::ifstream period_file(folder + "/cpu.cfs_period_us");
+  const std::optional<double> quota = number_in(quota_file);
+  const std::optional<double> period = number_in(period_file);
+  if (!quota || !period || *quota < 0 || *period <= 0) return std::nullopt;
+  return *quota / *period;
 }
 
 }  // namespace
@@ -34,12 +52,27 @@ ProcessorSet affinity() {
   return processors;
 }
 
+std::optional<double> cgroup_quota_cores(const std::string& root) {
+  std::optional<double> least;
+  const auto take = [&](std::optional<double> quota) {
+    if (quota && (!least || *quota < *least)) least = quota;
+  };
+  for (const std::string& folder : cgroup_folders(CgroupVersion::second, "cpu", root)) {
+    take(quota_in_second(root + folder));
+  }
+  for (const std::string& folder : cgroup_folders(CgroupVersion::first, "cpu", root)) {
+    take(quota_in_first(root + folder));
+  }
+  return least;
+}
+
 int usable_cores() { return usable_cores(affinity()); }
 
 int usable_cores(const ProcessorSet& processors) {
   const int cores = processors.none() ? static_cast<int>(std::thread::hardware_concurrency())
                                       : static_cast<int>(processors.count());
-  return std::max(1, std::min(cores, quota_cores(cores)));
+  const std::optional<double> quota = cgroup_quota_cores();
+  return std::max(1, quota ? static_cast<int>(std::min<double>(cores, std::ceil(*quota))) : cores);
 }
 
 }  // namespace stretto

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "stretto/base/cgroup.h"
+
 namespace stretto {
 namespace {
 
@@ -47,19 +49,9 @@ Numbers numbers_in(const std::string& path) {
   return numbers;
 }
 
-// Whether `word` is one of a list with commas between.
-bool lists(std::string_view list, std::string_view word) {
-  while (!list.empty()) {
-    const std::size_t comma = std::min(list.find(','), list.size());
-    if (list.substr(0, comma) == word) return true;
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-  return false;
-}
-
 // What the files of one version of cgroups are called.
 struct Version {
-  bool first = false;  // Version 1, with a hierarchy per controller.
+  CgroupVersion number = CgroupVersion::first;
   std::string_view limit;
   std::string_view used;
   // Of memory.stat. Version 1 counts children in the names with "total_".
@@ -67,76 +59,16 @@ struct Version {
   std::string_view shared;
 };
 
-constexpr Version kFirst = {.first = true,
+constexpr Version kFirst = {.number = CgroupVersion::first,
                             .limit = "/memory.limit_in_bytes",
                             .used = "/memory.usage_in_bytes",
                             .reclaimable = {"total_inactive_file", "total_active_file", ""},
                             .shared = "total_shmem"};
-constexpr Version kSecond = {.first = false,
+constexpr Version kSecond = {.number = CgroupVersion::second,
                              .limit = "/memory.max",
                              .used = "/memory.current",
                              .reclaimable = {"inactive_file", "active_file", "slab_reclaimable"},
                              .shared = "shmem"};
-
-// Where a hierarchy is mounted, and which of its folders is visible there as the topmost.
-struct Mount {
-  std::string point;
-  std::string top;
-};
-
-std::optional<Mount> find_mount(const Version& version, const std::string& root) {
-  std::ifstream file(root + "/proc/self/mountinfo");
-  for (std::string line; std::getline(file, line);) {
-    // "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory"
-    std::istringstream words(line);
-    std::string word;
-    Mount mount;
-    words >> word >> word >> word >> mount.top >> mount.point;
-    while (words >> word && word != "-") continue;
-    std::string type;
-    std::string options;
-    if (!(words >> type >> word >> options)) continue;
-    if (version.first ? type == "cgroup" && lists(options, "memory") : type == "cgroup2") {
-      return mount;
-    }
-  }
-  return std::nullopt;
-}
-
-// "/user.slice/job": the folder of this process in the hierarchy.
-std::optional<std::string> find_own_folder(const Version& version, const std::string& root) {
-  std::ifstream file(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    // "4:memory:/job" or "0::/job".
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (version.first ? lists(controllers, "memory") : line.starts_with("0::")) {
-      return line.substr(second + 1);
-    }
-  }
-  return std::nullopt;
-}
-
-// The folders whose limits hold for this process, the innermost first.
-std::vector<std::string> find_folders(const Version& version, const std::string& root) {
-  const std::optional<Mount> mount = find_mount(version, root);
-  std::optional<std::string> own = find_own_folder(version, root);
-  if (!mount || !own) return {};
-  // A container may see its folder under a name that it has not mounted: "/..", or that of the
-  // host. Then the limit that it can see is that of what is mounted.
-  const std::string top = mount->top == "/" ? "" : mount->top;
-  const bool visible = (*own + '/').starts_with(top + '/') && own->find("/..") == std::string::npos;
-  own->erase(0, visible ? top.size() : own->size());
-  std::vector<std::string> folders;
-  while (own->size() > 1) {
-    folders.push_back(mount->point + *own);
-    own->erase(own->rfind('/'));
-  }
-  folders.push_back(mount->point);
-  return folders;
-}
 
 std::size_t value_of(const Numbers& numbers, std::string_view name) {
   const auto found = numbers.find(std::string(name));
@@ -146,7 +78,7 @@ std::size_t value_of(const Numbers& numbers, std::string_view name) {
 // How much a cgroup may still swap out; where nothing forbids it, all that the machine can.
 std::size_t swap_left(const Version& version, const std::string& folder, std::size_t limit,
                       std::size_t used, std::size_t free) {
-  if (version.first) {
+  if (version.number == CgroupVersion::first) {
     const auto both = number_in(folder + "/memory.memsw.limit_in_bytes");
     const auto both_used = number_in(folder + "/memory.memsw.usage_in_bytes");
     if (!both || !both_used) return free;
@@ -199,7 +131,7 @@ std::optional<MemoryLeft> find_memory_left(std::size_t promised_bytes, const std
   const std::size_t free_swap = value_of(meminfo, "SwapFree:") * 1024;
   std::optional<MemoryLeft> least = left_on_machine(meminfo, promised_bytes);
   for (const Version& version : {kFirst, kSecond}) {
-    for (const std::string& folder : find_folders(version, root)) {
+    for (const std::string& folder : cgroup_folders(version.number, "memory", root)) {
       const auto left = left_in(version, root, folder, promised_bytes, free_swap);
       if (left && (!least || left->left_bytes < least->left_bytes)) least = left;
     }

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "stretto/base/cores.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/status_board.h"
 #include "stretto/bootstrap/store_server.h"

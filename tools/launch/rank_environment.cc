@@ -3,7 +3,6 @@
 
 #include "tools/launch/rank_environment.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,13 +45,6 @@ std::vector<std::string> inherited_environment() {
   std::vector<std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
   return variables;
-}
-
-int usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return std::max(1, CPU_COUNT(&cores));
 }
 
 }  // namespace stretto::launch

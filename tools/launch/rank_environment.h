@@ -29,7 +29,4 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const Ra
 // The environment of this process, in the same form.
 std::vector<std::string> inherited_environment();
 
-// How many cores this process may run on.
-int usable_cores();
-
 }  // namespace stretto::launch

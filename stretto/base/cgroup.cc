@@ -1,0 +1,95 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/base/cgroup.h"
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+namespace stretto {
+namespace {
+
+// Whether `word` is one of a list with commas between.
+bool lists(std::string_view list, std::string_view word) {
+  while (!list.empty()) {
+    const std::size_t comma = std::min(list.find(','), list.size());
+    if (list.substr(0, comma) == word) return true;
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return false;
+}
+
+// A hierarchy: that of version 2, or that of one controller of version 1.
+struct Hierarchy {
+  CgroupVersion version;
+  std::string_view controller;
+};
+
+// Where a hierarchy is mounted, and which of its folders is visible there as the topmost.
+struct Mount {
+  std::string point;
+  std::string top;
+};
+
+std::optional<Mount> find_mount(const Hierarchy& hierarchy, const std::string& root) {
+  std::ifstream file(root + "/proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    // "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory"
+    std::istringstream words(line);
+    std::string word;
+    Mount mount;
+    words >> word >> word >> word >> mount.top >> mount.point;
+    while (words >> word && word != "-") continue;
+    std::string type;
+    std::string options;
+    if (!(words >> type >> word >> options)) continue;
+    const bool found = hierarchy.version == CgroupVersion::first
+                           ? type == "cgroup" && lists(options, hierarchy.controller)
+                           : type == "cgroup2";
+    if (found) return mount;
+  }
+  return std::nullopt;
+}
+
+// "/user.slice/job": the folder of this process in the hierarchy.
+std::optional<std::string> find_own_folder(const Hierarchy& hierarchy, const std::string& root) {
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    // "4:memory:/job" or "0::/job".
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool found = hierarchy.version == CgroupVersion::first
+                           ? lists(controllers, hierarchy.controller)
+                           : line.starts_with("0::");
+    if (found) return line.substr(second + 1);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<std::string> cgroup_folders(CgroupVersion version, std::string_view controller,
+                                        const std::string& root) {
+  const Hierarchy hierarchy{version, controller};
+  const std::optional<Mount> mount = find_mount(hierarchy, root);
+  std::optional<std::string> own = find_own_folder(hierarchy, root);
+  if (!mount || !own) return {};
+  // A container may see its folder under a name that it has not mounted: "/..", or that of the
+  // host. Then the limit that it can see is that of what is mounted.
+  const std::string top = mount->top == "/" ? "" : mount->top;
+  const bool visible = (*own + '/').starts_with(top + '/') && own->find("/..") == std::string::npos;
+  own->erase(0, visible ? top.size() : own->size());
+  std::vector<std::string> folders;
+  while (own->size() > 1) {
+    folders.push_back(mount->point + *own);
+    own->erase(own->rfind('/'));
+  }
+  folders.push_back(mount->point);
+  return folders;
+}
+
+}  // namespace stretto
