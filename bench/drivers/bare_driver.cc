@@ -224,23 +224,24 @@ class Bare final : public Library {
   }
 
   void store(int rank, std::size_t begin, float* from, std::size_t count) {
-    const auto i = static_cast<std::size_t>(rank);
-    float* const to = shared_->buffers[i].load(std::memory_order_relaxed) + begin;
-    const iovec local{from, count * sizeof(float)};
-    const iovec remote{to, count * sizeof(float)};
-    const auto put = ::process_vm_writev(shared_->processes[i], &local, 1, &remote, 1, 0);
-    if (put != static_cast<ssize_t>(count * sizeof(float))) {
+    if (!copies(::process_vm_writev, rank, begin, from, count)) {
       throw std::runtime_error("process_vm_writev has failed");
     }
   }
 
   bool try_fetch(int rank, std::size_t begin, float* to, std::size_t count) {
+    return copies(::process_vm_readv, rank, begin, to, count);
+  }
+
+  // Between elements of the buffer of `rank` and memory of this one.
+  template <class Copy>
+  bool copies(const Copy& copy, int rank, std::size_t begin, float* own, std::size_t count) {
     const auto i = static_cast<std::size_t>(rank);
-    float* const from = shared_->buffers[i].load(std::memory_order_relaxed) + begin;
-    const iovec local{to, count * sizeof(float)};
-    const iovec remote{from, count * sizeof(float)};
-    const auto got = ::process_vm_readv(shared_->processes[i], &local, 1, &remote, 1, 0);
-    return got == static_cast<ssize_t>(count * sizeof(float));
+    float* const theirs = shared_->buffers[i].load(std::memory_order_relaxed) + begin;
+    const iovec local{own, count * sizeof(float)};
+    const iovec remote{theirs, count * sizeof(float)};
+    const auto copied = copy(shared_->processes[i], &local, 1, &remote, 1, 0);
+    return copied == static_cast<ssize_t>(count * sizeof(float));
   }
 
   int rank_;

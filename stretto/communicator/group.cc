@@ -117,10 +117,9 @@ std::size_t Group::segment_bytes_of_messages() const { return message_segment_by
 
 SingleCopy Group::single_copy_of(const OperationDescriptor& operation, const Choice& choice) const {
   const SingleCopy agreed = windows_->single_copy;
-  if (choice.direct == nullptr || operation.collective == Collective::barrier) {
-    return SingleCopy::off;
-  }
-  if (agreed == SingleCopy::off) return SingleCopy::off;
+  const bool reaches_buffers =
+      choice.direct != nullptr && operation.collective != Collective::barrier;
+  if (!reaches_buffers || agreed == SingleCopy::off) return SingleCopy::off;
   // What has been asked for by name must not depend on pages, which each rank sees by itself.
   if (choice.staged == nullptr) return SingleCopy::always;
   const bool wanted = agreed == SingleCopy::always || selector_.prefers_single_copy(operation);

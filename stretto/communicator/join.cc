@@ -3,6 +3,11 @@
 
 #include "stretto/communicator/join.h"
 
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
@@ -27,29 +32,43 @@ std::uint64_t configuration_hash(const std::string& settings) {
   return hash;
 }
 
+template <class Value>
+struct Setting {
+  std::string_view text;
+  Value value;
+};
+
+// What the variable says, which must be one of these; without it, the first.
+template <class Value>
+Result<Value> one_of(const Environment& environment, const char* variable,
+                     std::initializer_list<Setting<Value>> settings) {
+  const std::optional<std::string> wanted = environment.get(variable);
+  std::string texts;
+  for (const Setting<Value>& setting : settings) {
+    if (wanted.value_or(std::string(setting.text)) == setting.text) return setting.value;
+    texts += (texts.empty() ? "" : ", ") + std::string(setting.text);
+  }
+  return status_of(StatusCode::invalid_argument, "{}={} is not one of {}", variable, *wanted,
+                   texts);
+}
+
 Result<communicator::ProgressThread> progress_thread(const Environment& environment) {
-  const std::string wanted = environment.get("STRETTO_PROGRESS_THREAD").value_or("automatic");
-  if (wanted == "automatic") return communicator::ProgressThread::automatic;
-  if (wanted == "always") return communicator::ProgressThread::always;
-  if (wanted == "never") return communicator::ProgressThread::never;
-  return status_of(StatusCode::invalid_argument,
-                   "STRETTO_PROGRESS_THREAD={} is not one of automatic, always, never", wanted);
+  using communicator::ProgressThread;
+  return one_of<ProgressThread>(environment, "STRETTO_PROGRESS_THREAD",
+                                {{"automatic", ProgressThread::automatic},
+                                 {"always", ProgressThread::always},
+                                 {"never", ProgressThread::never}});
 }
 
 Result<bool> memory_check(const Environment& environment) {
-  const std::string wanted = environment.get("STRETTO_MEMORY_CHECK").value_or("on");
-  if (wanted == "on" || wanted == "off") return wanted == "on";
-  return status_of(StatusCode::invalid_argument, "STRETTO_MEMORY_CHECK={} is not one of on, off",
-                   wanted);
+  return one_of<bool>(environment, "STRETTO_MEMORY_CHECK", {{"on", true}, {"off", false}});
 }
 
 Result<SingleCopy> single_copy(const Environment& environment) {
-  const std::string wanted = environment.get("STRETTO_SINGLE_COPY").value_or("automatic");
-  if (wanted == "automatic") return SingleCopy::automatic;
-  if (wanted == "always") return SingleCopy::always;
-  if (wanted == "off") return SingleCopy::off;
-  return status_of(StatusCode::invalid_argument,
-                   "STRETTO_SINGLE_COPY={} is not one of automatic, always, off", wanted);
+  return one_of<SingleCopy>(environment, "STRETTO_SINGLE_COPY",
+                            {{"automatic", SingleCopy::automatic},
+                             {"always", SingleCopy::always},
+                             {"off", SingleCopy::off}});
 }
 
 // A name that no collective knows is a slip; one that only some know runs those.

@@ -192,9 +192,7 @@ bool MappedExecution::go_on() {
     } else if (phase_ == Phase::running) {
       run_to_sync();
     } else if (phase_ == Phase::syncing) {
-      if (!abandoned_.ok()) wait_for_news();
-      if (!status_.ok()) break;
-      if (!abandoned_.ok() || !sync_complete()) return moved;
+      if (!sync_complete()) return moved;
       phase_ = Phase::running;
     } else {
       break;
@@ -361,10 +359,12 @@ void MappedExecution::give_up(const Status& reason) {
 }
 
 // A run that another rank has given up, or is lost to, cannot end, and this rank must not tell the
-// others that it has done its part: it waits for the news, which say more: who, where and why. If
-// none come, it says what it knows.
-void MappedExecution::wait_for_news() {
-  if (Clock::now() - abandoned_at_ > kNewsTime) status_ = abandoned_;
+// others that it has done its part: it waits for the news, which say more: who, where and why.
+// True: none have come, and it fails by what it knows.
+bool MappedExecution::is_news_overdue() {
+  if (Clock::now() - abandoned_at_ <= kNewsTime) return false;
+  status_ = abandoned_;
+  return true;
 }
 
 // Runs steps up to the next sync, of which next_step_ is then the number, or to the end of the
@@ -419,6 +419,7 @@ void MappedExecution::reach_sync() {
 }
 
 bool MappedExecution::sync_complete() {
+  if (!abandoned_.ok()) return is_news_overdue();
   for (; arrived_ < windows_->of.size(); ++arrived_) {
     // Acquire: pairs with the release above; this rank may now read what that one wrote.
     if (windows_->of[arrived_]->syncs.load(std::memory_order_acquire) < windows_->syncs) {

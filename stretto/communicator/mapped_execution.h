@@ -109,7 +109,7 @@ class MappedExecution : public Execution {
   Status run_single_copy(const schedule::Step& step, const Base& base_of);
   bool run_steps();
   void give_up(const Status& reason);
-  void wait_for_news();
+  bool is_news_overdue();
   void run_to_sync();
   void reach_sync();
   bool sync_complete();

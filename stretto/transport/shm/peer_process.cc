@@ -16,18 +16,15 @@
 namespace stretto::transport::shm {
 namespace {
 
-// Nothing has been copied, and nothing is wrong: never, for a range that is not empty.
-constexpr int kNothingCopied = 0;
-
-// Calls `copy(own, theirs)` until all is copied; it copies less where its end of a range cannot be
-// reached, or the range is too long for one call. Returns an error number, 0 for none.
+// Calls `copy` until all is copied; it copies less where its end of a range cannot be reached, or
+// the range is too long for one call. Returns an error number, 0 for none.
 template <class Copy>
-int copy_all(iovec own, iovec theirs, const Copy& copy) {
+int copy_all(Copy* copy, pid_t process, iovec own, iovec theirs) {
   while (own.iov_len > 0) {
-    const ssize_t copied = copy(own, theirs);
+    const ssize_t copied = copy(process, &own, 1, &theirs, 1, 0);
     if (copied < 0 && errno == EINTR) continue;
     if (copied < 0) return errno;
-    if (copied == kNothingCopied) return EFAULT;
+    if (copied == 0) return EFAULT;  // Never, for a range that is not empty.
     const auto bytes = static_cast<std::size_t>(copied);
     own = {static_cast<std::byte*>(own.iov_base) + bytes, own.iov_len - bytes};
     theirs = {static_cast<std::byte*>(theirs.iov_base) + bytes, theirs.iov_len - bytes};
@@ -74,22 +71,20 @@ Status PeerProcess::prove(std::uint64_t address, std::uint32_t expected) const {
 }
 
 Status PeerProcess::get(std::uint64_t address, ByteSpan to) const {
-  if (has_ended()) return gone();
-  const int error_number =
-      copy_all({to.data(), to.size()}, {reinterpret_cast<void*>(address), to.size()},
-               [&](const iovec& own, const iovec& theirs) {
-                 return ::process_vm_readv(process_, &own, 1, &theirs, 1, 0);
-               });
-  return error_number == 0 ? Status() : failure("reading", to.size(), error_number);
+  return copy(::process_vm_readv, "reading", to, address);
 }
 
 Status PeerProcess::put(ConstByteSpan from, std::uint64_t address) const {
-  const int error_number = copy_all({const_cast<std::byte*>(from.data()), from.size()},
-                                    {reinterpret_cast<void*>(address), from.size()},
-                                    [&](const iovec& own, const iovec& theirs) {
-                                      return ::process_vm_writev(process_, &own, 1, &theirs, 1, 0);
-                                    });
-  return error_number == 0 ? Status() : failure("writing", from.size(), error_number);
+  // Only read: the kernel's type is one for both directions.
+  return copy(::process_vm_writev, "writing", {const_cast<std::byte*>(from.data()), from.size()},
+              address);
+}
+
+Status PeerProcess::copy(Call* call, const char* what, ByteSpan own, std::uint64_t address) const {
+  if (has_ended()) return gone();
+  const int error_number = copy_all(call, process_, {own.data(), own.size()},
+                                    {reinterpret_cast<void*>(address), own.size()});
+  return error_number == 0 ? Status() : failure(what, own.size(), error_number);
 }
 
 Status PeerProcess::failure(const char* what, std::size_t bytes, int error_number) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <cstdint>
 #include <memory>
@@ -37,6 +38,10 @@ class PeerProcess {
   Status put(ConstByteSpan from, std::uint64_t address) const;
 
  private:
+  // process_vm_readv or process_vm_writev.
+  using Call = ssize_t(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
+                       unsigned long);
+  Status copy(Call* call, const char* what, ByteSpan own, std::uint64_t address) const;
   bool has_ended() const;
   Status gone() const;
   Status failure(const char* what, std::size_t bytes, int error_number) const;

@@ -134,9 +134,11 @@ TEST_F(PeerProcessTest, OneThatHasEndedIsLost) {
   const PeerProcess process = child_.process();
   child_.kill();
   std::vector<std::byte> bytes(100);
-  const Status status = process.get(address_of(shared_.data()), bytes);
-  EXPECT_EQ(status.code(), StatusCode::peer_lost);
-  EXPECT_EQ(status.rank(), Rank(3));
+  for (const Status& status : {process.get(address_of(shared_.data()), bytes),
+                               process.put(bytes, address_of(shared_.data()))}) {
+    EXPECT_EQ(status.code(), StatusCode::peer_lost);
+    EXPECT_EQ(status.rank(), Rank(3));
+  }
 }
 
 TEST_F(PeerProcessTest, AnotherProcessIsNotTakenForIt) {
