@@ -37,6 +37,14 @@ struct Sum {
   }
 };
 
+// What Sum is where no result is NaN.
+struct SumOfNumbers {
+  template <class V>
+  static HWY_INLINE V combine(V left, V right) {
+    return hn::Add(left, right);
+  }
+};
+
 // No instruction set multiplies bytes: even and odd bytes go through 16-bit lanes, whose low byte
 // depends on the low bytes of the factors only.
 template <class V>

@@ -45,7 +45,10 @@ struct Complex {
                          result.imaginary);
     return result;
   }
-  static HWY_INLINE Register pack(Register value) { return value; }
+  template <bool /*are_numbers*/>
+  static HWY_INLINE Register pack(Register value) {
+    return value;
+  }
   // Always through the cache: no target interleaves on the way past it, and who multiplies complex
   // numbers by the gigabyte is yet to be met.
   static HWY_INLINE void store(Register value, Out* to, bool /*stream*/) {

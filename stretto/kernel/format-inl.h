@@ -28,7 +28,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 //   Register       what is written at once, and kElements, how many elements that is
 //   kParts         the vectors of values that make it: two where f32 becomes 16 bits
 //   load<part>     the values of one part of the elements from index i on
-//   pack           the register, from its parts
+//   pack           the register, from its parts, of which `are_numbers` says that none is NaN
 //   store          writes a register, past the cache if `stream`, which needs whole lines
 
 // Registers that are one vector of elements.
@@ -89,7 +89,10 @@ struct Plain : OneVector<T> {
   static HWY_INLINE hn::Vec<Lanes> load(Source source, std::size_t i) {
     return hn::LoadU(Lanes(), source.data + i);
   }
-  static HWY_INLINE hn::Vec<Lanes> pack(hn::Vec<Lanes> value) { return value; }
+  template <bool /*are_numbers*/>
+  static HWY_INLINE hn::Vec<Lanes> pack(hn::Vec<Lanes> value) {
+    return value;
+  }
 };
 
 // A byte each. Whatever is not zero is true and is written as one, so that "and" is not bitwise
@@ -120,6 +123,7 @@ struct InOrder : OneVector<OutType> {
     if (source.is_partial()) return hn::LoadU(F32(), static_cast<const float*>(from));
     return load_wide<Codec>(static_cast<const std::uint16_t*>(from));
   }
+  template <bool /*are_numbers*/>
   static HWY_INLINE hn::Vec<Lanes> pack(FloatVector value) {
     if constexpr (sizeof(Out) == 2) {
       return narrow_lanes<Codec>(value);
@@ -128,6 +132,7 @@ struct InOrder : OneVector<OutType> {
     }
   }
 #if HWY_TARGET != HWY_SCALAR
+  template <bool /*are_numbers*/>
   static HWY_INLINE hn::Vec<Lanes> pack(FloatVector low, FloatVector high) {
     return hn::Combine(Lanes(), narrow_lanes<Codec>(high), narrow_lanes<Codec>(low));
   }
@@ -147,8 +152,10 @@ struct Interleaved : OneVector<std::uint16_t> {
     const auto bits = hn::BitCast(U32(), hn::LoadU(U16(), source.data + i));
     return kPart == 0 ? Codec::widen_low(bits) : Codec::widen_high(bits);
   }
+  template <bool are_numbers>
   static HWY_INLINE hn::Vec<Lanes> pack(FloatVector even, FloatVector odd) {
-    return hn::BitCast(U16(), Codec::narrow_pair(even, odd));
+    return hn::BitCast(
+        U16(), are_numbers ? Codec::narrow_numbers(even, odd) : Codec::narrow_pair(even, odd));
   }
 };
 

@@ -64,6 +64,22 @@ struct BFloat16Codec {
   static HWY_INLINE BitsVector narrow_pair(FloatVector low, FloatVector high) {
     return hn::Or(narrow(low), hn::And(round_high(high), hn::Set(U32(), 0xFFFF0000u)));
   }
+#if HWY_TARGET != HWY_SCALAR
+  // The same where none is NaN.
+  static HWY_INLINE BitsVector narrow_numbers(FloatVector low, FloatVector high) {
+    const auto low_half = hn::BitCast(U16(), hn::ShiftRight<16>(round_number(low)));
+    return hn::BitCast(U32(), hn::OddEven(hn::BitCast(U16(), round_number(high)), low_half));
+  }
+#endif
+
+ private:
+  // In the high half. To nearest, and to even between two: half of the last place is added, less a
+  // bit where the last place is even.
+  static HWY_INLINE BitsVector round_number(FloatVector value) {
+    const auto bits = bits_of(value);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(U32(), 1));
+    return hn::Add(hn::Add(bits, hn::Set(U32(), 0x7FFF)), odd);
+  }
 };
 
 struct HalfCodec {
@@ -111,6 +127,9 @@ struct HalfCodec {
   }
   static HWY_INLINE BitsVector narrow_pair(FloatVector low, FloatVector high) {
     return hn::Or(narrow(low), hn::ShiftLeft<16>(narrow(high)));
+  }
+  static HWY_INLINE BitsVector narrow_numbers(FloatVector low, FloatVector high) {
+    return narrow_pair(low, high);
   }
 
  private:

@@ -18,90 +18,14 @@
 
 #include "hwy/highway.h"
 #include "stretto/kernel/combine-inl.h"
-#include "stretto/kernel/complex-inl.h"
+#include "stretto/kernel/divisor-inl.h"
+#include "stretto/kernel/few-inl.h"
 #include "stretto/kernel/format-inl.h"
 #include "stretto/kernel/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// Division of floating-point values by a number of ranks. For powers of two, which are common, the
-// product with the inverse is the same number and several times as fast.
-template <class T>
-struct Divisor {
-  explicit Divisor(int number)
-      : none(number == 1),
-        has_exact_inverse((number & (number - 1)) == 0),
-        value(static_cast<T>(number)),
-        inverse(T{1} / static_cast<T>(number)) {}
-
-  template <class V>
-  HWY_INLINE V divide(V dividend) const {
-    const hn::DFromV<V> d;
-    if (none) return dividend;
-    if (has_exact_inverse) return hn::Mul(dividend, hn::Set(d, inverse));
-    return hn::Div(dividend, hn::Set(d, value));
-  }
-  template <class V>
-  HWY_INLINE ComplexVector<V> divide(ComplexVector<V> dividend) const {
-    return {divide(dividend.real), divide(dividend.imaginary)};
-  }
-
-  bool none;
-  bool has_exact_inverse;
-  T value;
-  T inverse;
-};
-
-// A cache line or less, of elements that are combined as they are. Whole vectors would need copies
-// of that little, which take several times as long; here 8 bytes are loaded and stored at a time,
-// as they often have just been written. The same operations on narrower vectors: the same bits.
-template <class Format>
-inline constexpr bool kHasFewElements = false;
-template <class T>
-inline constexpr bool kHasFewElements<Plain<T>> = sizeof(T) >= 4;
-
-template <class T, class Op, class Division>
-class FewElements {
- public:
-  static HWY_INLINE bool fits(const Pass& pass) { return pass.count <= kLineBytes / sizeof(T); }
-
-  static void run(const Pass& pass) {
-    const Division division(pass.divisor);
-    std::size_t i = 0;
-    for (; i + hn::MaxLanes(Pair()) <= pass.count; i += hn::MaxLanes(Pair())) {
-      combine<Pair>(pass, division, i);
-    }
-    for (; i < pass.count; ++i) combine<One>(pass, division, i);
-  }
-
- private:
-  using Pair = hn::CappedTag<T, 8 / sizeof(T)>;
-  using One = hn::CappedTag<T, 1>;
-
-  template <class Lanes>
-  static HWY_INLINE void combine(const Pass& pass, const Division& division, std::size_t i) {
-    auto value = subtree<Lanes, 0, kPassInputs>(pass, i);
-    if constexpr (hwy::IsFloat<T>()) value = division.divide(value);
-    for (std::size_t k = 0; k < pass.output_count; ++k) {
-      hn::StoreU(value, Lanes(), static_cast<T*>(pass.outputs[k]) + pass.output_offset + i);
-    }
-  }
-
-  // See PassLoop::subtree().
-  template <class Lanes, std::size_t kFirst, std::size_t kWidth>
-  static HWY_INLINE hn::Vec<Lanes> subtree(const Pass& pass, std::size_t i) {
-    if constexpr (kWidth == 1) {
-      return hn::LoadU(Lanes(), static_cast<const T*>(pass.inputs[kFirst]) + i);
-    } else {
-      constexpr std::size_t kHalf = kWidth / 2;
-      const auto left = subtree<Lanes, kFirst, kHalf>(pass, i);
-      if (pass.input_count <= kFirst + kHalf) return left;
-      return Op::combine(left, subtree<Lanes, kFirst + kHalf, kHalf>(pass, i));
-    }
-  }
-};
 
 template <class Format, class Op>
 class PassLoop {
@@ -125,6 +49,11 @@ class PassLoop {
   static constexpr std::size_t kStep = kRegisters * kElements;
   // The number of inputs that has a loop of its own; 0: none.
   static constexpr std::size_t kOftenInputs = kIsFrequent ? 2 : 0;
+  // Steps of 16-bit floats are tried without what there is for NaN, which is a third of the work,
+  // and done again where one turns up. Others have so little to do that trying costs as much.
+  using QuickOp =
+      std::conditional_t<kIsFrequent && hwy::IsFloat<Value>() && sizeof(Out) < sizeof(Value),
+                         SumOfNumbers, Op>;
 
  public:
   static void run(const Pass& pass) {
@@ -184,21 +113,22 @@ class PassLoop {
   // is that of kPassInputs inputs without the missing ones: an absent right operand leaves the left
   // one. So one loop serves every number of inputs, and its branches are predicted; two have a loop
   // of their own, see body().
-  template <int kPart, std::size_t kFirst, std::size_t kWidth>
+  template <class Operation, int kPart, std::size_t kFirst, std::size_t kWidth>
   static HWY_INLINE auto subtree(const Buffers& buffers, std::size_t i) {
     if constexpr (kWidth == 1) {
       return Format::template load<kPart>(buffers.inputs[kFirst], i);
     } else {
       constexpr std::size_t kHalf = kWidth / 2;
-      const auto left = subtree<kPart, kFirst, kHalf>(buffers, i);
+      const auto left = subtree<Operation, kPart, kFirst, kHalf>(buffers, i);
       if (buffers.input_count <= kFirst + kHalf) return left;
-      return Op::combine(left, subtree<kPart, kFirst + kHalf, kHalf>(buffers, i));
+      const auto right = subtree<Operation, kPart, kFirst + kHalf, kHalf>(buffers, i);
+      return Operation::combine(left, right);
     }
   }
 
-  template <int kPart>
+  template <class Operation, int kPart>
   static HWY_INLINE auto value(const Buffers& buffers, const Division& division, std::size_t i) {
-    const auto combined = subtree<kPart, 0, kPassInputs>(buffers, i);
+    const auto combined = subtree<Operation, kPart, 0, kPassInputs>(buffers, i);
     if constexpr (hwy::IsFloat<Value>()) {
       return division.divide(combined);
     } else {
@@ -206,13 +136,19 @@ class PassLoop {
     }
   }
 
-  static HWY_INLINE Register result(const Buffers& buffers, const Division& division,
-                                    std::size_t i) {
-    const auto first = value<0>(buffers, division, i);
+  // Adds all values to `seen`, if that is to tell whether one is NaN.
+  template <class Operation, class Seen>
+  static HWY_INLINE Register result(const Buffers& buffers, const Division& division, std::size_t i,
+                                    Seen& seen) {
+    constexpr bool kAreNumbers = hwy::IsSame<Operation, SumOfNumbers>();
+    const auto first = value<Operation, 0>(buffers, division, i);
+    if constexpr (kAreNumbers) seen = hn::Add(seen, first);
     if constexpr (Format::kParts == 1) {
-      return Format::pack(first);
+      return Format::template pack<kAreNumbers>(first);
     } else {
-      return Format::pack(first, value<1>(buffers, division, i));
+      const auto second = value<Operation, 1>(buffers, division, i);
+      if constexpr (kAreNumbers) seen = hn::Add(seen, second);
+      return Format::template pack<kAreNumbers>(first, second);
     }
   }
 
@@ -233,6 +169,42 @@ class PassLoop {
     }
   }
 
+  // kStep elements. False, and nothing is written: they have to be combined by Op itself.
+  template <class Operation>
+  static HWY_INLINE bool step(const Buffers& buffers, const Division& division, std::size_t i,
+                              std::size_t last, bool stream) {
+    Register registers[kRegisters];
+    const hn::ScalableTag<Value> lanes;
+    auto seen = hn::Zero(lanes);
+    HWY_UNROLL(4)
+    for (std::size_t r = 0; r < kRegisters; ++r) {
+      registers[r] = result<Operation>(buffers, division, i + r * kElements, seen);
+    }
+    if constexpr (hwy::IsSame<Operation, SumOfNumbers>()) {
+      // Infinities of both signs look like one, too, and only cost the time.
+      if (!hn::AllFalse(lanes, hn::IsNaN(seen))) return false;
+    }
+    Out* const own = buffers.output(0) + i;
+    HWY_UNROLL(4)
+    for (std::size_t r = 0; r < kRegisters; ++r) {
+      Format::store(registers[r], own + r * kElements, stream);
+    }
+    for (std::size_t k = 1; k < buffers.output_count; ++k) {
+      Out* const to = buffers.output(k) + i;
+      if (!stream && i + kAhead < last) fetch_to_write(to + kAhead);
+      HWY_UNROLL(4)
+      for (std::size_t r = 0; r < kRegisters; ++r) {
+        Format::store(registers[r], to + r * kElements, stream);
+      }
+    }
+    return true;
+  }
+
+  static HWY_NOINLINE void careful_step(Buffers buffers, const Division division, std::size_t i,
+                                        std::size_t last, bool stream) {
+    step<Op>(buffers, division, i, last, stream);
+  }
+
   // Elements [first, last), a multiple of kStep. What it works on comes by value: the compiler
   // cannot know that the stores do not change it, and would fetch it again after each of them.
   // `kInputs`, unless it is 0, says how many inputs there are, which then costs no instruction: in
@@ -241,24 +213,9 @@ class PassLoop {
   static HWY_NOINLINE void body(Buffers buffers, const Division division, std::size_t first,
                                 std::size_t last, bool stream) {
     if constexpr (kInputs != 0) buffers.input_count = kInputs;
-    Out* const own = buffers.output(0);
     for (std::size_t i = first; i < last; i += kStep) {
-      Register registers[kRegisters];
-      HWY_UNROLL(4)
-      for (std::size_t r = 0; r < kRegisters; ++r) {
-        registers[r] = result(buffers, division, i + r * kElements);
-      }
-      HWY_UNROLL(4)
-      for (std::size_t r = 0; r < kRegisters; ++r) {
-        Format::store(registers[r], own + i + r * kElements, stream);
-      }
-      for (std::size_t k = 1; k < buffers.output_count; ++k) {
-        Out* const to = buffers.output(k) + i;
-        if (!stream && i + kAhead < last) fetch_to_write(to + kAhead);
-        HWY_UNROLL(4)
-        for (std::size_t r = 0; r < kRegisters; ++r) {
-          Format::store(registers[r], to + r * kElements, stream);
-        }
+      if (!step<QuickOp>(buffers, division, i, last, stream)) {
+        careful_step(buffers, division, i, last, stream);
       }
     }
   }
