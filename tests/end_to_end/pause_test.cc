@@ -84,7 +84,7 @@ TEST_P(Pause, OfASecondCostsASecond) {
   std::this_thread::sleep_for(milliseconds(100));
   const milliseconds longest = longest_round();
   EXPECT_GT(longest, milliseconds(900));
-  EXPECT_LT(longest, milliseconds(4000));
+  EXPECT_LT(longest, milliseconds(2500));
 }
 
 // At as many places as possible of what a rank can be doing.
