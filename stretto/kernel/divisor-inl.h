@@ -20,6 +20,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Division of floating-point values by a number of ranks. For powers of two, which are common, the
 // product with the inverse is the same number and several times as fast.
 template <class T>
+struct ExactDivisor {
+  template <class V>
+  HWY_INLINE V divide(V dividend) const {
+    return hn::Mul(dividend, hn::Set(hn::DFromV<V>(), inverse));
+  }
+
+  T inverse;
+};
+
+template <class T>
 struct Divisor {
   explicit Divisor(int number)
       : none(number == 1),
@@ -29,15 +39,16 @@ struct Divisor {
 
   template <class V>
   HWY_INLINE V divide(V dividend) const {
-    const hn::DFromV<V> d;
     if (none) return dividend;
-    if (has_exact_inverse) return hn::Mul(dividend, hn::Set(d, inverse));
-    return hn::Div(dividend, hn::Set(d, value));
+    if (has_exact_inverse) return exact().divide(dividend);
+    return hn::Div(dividend, hn::Set(hn::DFromV<V>(), value));
   }
   template <class V>
   HWY_INLINE ComplexVector<V> divide(ComplexVector<V> dividend) const {
     return {divide(dividend.real), divide(dividend.imaginary)};
   }
+  // For sums of two and more only: a product, if only with one, makes a signaling NaN a quiet one.
+  ExactDivisor<T> exact() const { return {inverse}; }
 
   bool none;
   bool has_exact_inverse;

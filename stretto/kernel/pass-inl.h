@@ -47,8 +47,6 @@ class PassLoop {
   static constexpr std::size_t kRegisters =
       kIsFrequent ? std::min<std::size_t>(4, 2 * kLineBytes / (kElements * sizeof(Out))) : 1;
   static constexpr std::size_t kStep = kRegisters * kElements;
-  // The number of inputs that has a loop of its own; 0: none.
-  static constexpr std::size_t kOftenInputs = kIsFrequent ? 2 : 0;
   // Steps of 16-bit floats are tried without what there is for NaN, which is a third of the work,
   // and done again where one turns up. Others have so little to do that trying costs as much.
   using QuickOp =
@@ -112,7 +110,7 @@ class PassLoop {
   // The part of the canonical tree over the inputs [kFirst, kFirst + kWidth) that exist. The tree
   // is that of kPassInputs inputs without the missing ones: an absent right operand leaves the left
   // one. So one loop serves every number of inputs, and its branches are predicted; two have a loop
-  // of their own, see body().
+  // of their own, see body_of_two().
   template <class Operation, int kPart, std::size_t kFirst, std::size_t kWidth>
   static HWY_INLINE auto subtree(const Buffers& buffers, std::size_t i) {
     if constexpr (kWidth == 1) {
@@ -126,8 +124,8 @@ class PassLoop {
     }
   }
 
-  template <class Operation, int kPart>
-  static HWY_INLINE auto value(const Buffers& buffers, const Division& division, std::size_t i) {
+  template <class Operation, int kPart, class AnyDivision>
+  static HWY_INLINE auto value(const Buffers& buffers, const AnyDivision& division, std::size_t i) {
     const auto combined = subtree<Operation, kPart, 0, kPassInputs>(buffers, i);
     if constexpr (hwy::IsFloat<Value>()) {
       return division.divide(combined);
@@ -137,9 +135,9 @@ class PassLoop {
   }
 
   // Adds all values to `seen`, if that is to tell whether one is NaN.
-  template <class Operation, class Seen>
-  static HWY_INLINE Register result(const Buffers& buffers, const Division& division, std::size_t i,
-                                    Seen& seen) {
+  template <class Operation, class AnyDivision, class Seen>
+  static HWY_INLINE Register result(const Buffers& buffers, const AnyDivision& division,
+                                    std::size_t i, Seen& seen) {
     constexpr bool kAreNumbers = hwy::IsSame<Operation, SumOfNumbers>();
     const auto first = value<Operation, 0>(buffers, division, i);
     if constexpr (kAreNumbers) seen = hn::Add(seen, first);
@@ -170,8 +168,8 @@ class PassLoop {
   }
 
   // kStep elements. False, and nothing is written: they have to be combined by Op itself.
-  template <class Operation>
-  static HWY_INLINE bool step(const Buffers& buffers, const Division& division, std::size_t i,
+  template <class Operation, class AnyDivision>
+  static HWY_INLINE bool step(const Buffers& buffers, const AnyDivision& division, std::size_t i,
                               std::size_t last, bool stream) {
     Register registers[kRegisters];
     const hn::ScalableTag<Value> lanes;
@@ -207,12 +205,8 @@ class PassLoop {
 
   // Elements [first, last), a multiple of kStep. What it works on comes by value: the compiler
   // cannot know that the stores do not change it, and would fetch it again after each of them.
-  // `kInputs`, unless it is 0, says how many inputs there are, which then costs no instruction: in
-  // the cache, a tenth of the time of two.
-  template <std::size_t kInputs>
   static HWY_NOINLINE void body(Buffers buffers, const Division division, std::size_t first,
                                 std::size_t last, bool stream) {
-    if constexpr (kInputs != 0) buffers.input_count = kInputs;
     for (std::size_t i = first; i < last; i += kStep) {
       if (!step<QuickOp>(buffers, division, i, last, stream)) {
         careful_step(buffers, division, i, last, stream);
@@ -220,9 +214,37 @@ class PassLoop {
     }
   }
 
+  // The same of two inputs, and as many outputs as said. It decides nothing that is known before:
+  // the fewer instructions, the more lines the processor fetches at the same time. A fifth of the
+  // time where lines come from another core.
+  template <std::size_t kOutputs>
+  static HWY_NOINLINE void body_of_two(Buffers buffers, const Division division, std::size_t first,
+                                       std::size_t last, bool /*stream*/) {
+    void* const outputs[] = {buffers.outputs[0], buffers.outputs[kOutputs - 1]};
+    Buffers two = buffers;
+    two.input_count = 2;
+    two.outputs = outputs;
+    two.output_count = kOutputs;
+    for (std::size_t i = first; i < last; i += kStep) {
+      if (!step<QuickOp>(two, division.exact(), i, last, false)) {
+        careful_step(buffers, division, i, last, false);
+      }
+    }
+  }
+
+  static auto body_for(const Buffers& buffers, const Division& division, bool stream) {
+    auto* found = &body;
+    if constexpr (kIsFrequent) {
+      const bool is_of_two = buffers.input_count == 2 && division.has_exact_inverse && !stream;
+      if (is_of_two && buffers.output_count == 1) found = &body_of_two<1>;
+      if (is_of_two && buffers.output_count == 2) found = &body_of_two<2>;
+    }
+    return found;
+  }
+
   // Elements [first, last). Less than whole steps, which is what remains on either side of the
   // lines, goes by way of copies: vectors that reach past the end of a buffer could touch a page
-  // that is not there. One call of body() serves both, as it is large.
+  // that is not there.
   static void part(const Buffers& buffers, const Division& division, std::size_t first,
                    std::size_t last, bool stream) {
     constexpr std::size_t kRoom = std::max(kStep, kLineBytes / sizeof(Out));
@@ -240,9 +262,11 @@ class PassLoop {
       std::memset(rooms[j] + bytes, 0, (rounded - count) * source.element_bytes());
       copies.inputs[j] = Source::of(rooms[j], source.is_partial());
     }
-    const auto run = buffers.input_count == 2 ? body<kOftenInputs> : body<0>;
-    run(by_copy ? copies : buffers, division, by_copy ? 0 : first, by_copy ? rounded : last,
-        stream && !by_copy);
+    if (by_copy) {
+      body_for(copies, division, false)(copies, division, 0, rounded, false);
+    } else {
+      body_for(buffers, division, stream)(buffers, division, first, last, stream);
+    }
     for (std::size_t k = 0; by_copy && k < buffers.output_count; ++k) {
       std::memcpy(buffers.output(k) + first, room, count * sizeof(Out));
     }
