@@ -159,7 +159,12 @@ class PlanTest(unittest.TestCase):
         self.assertEqual([variant.algorithm
                           for variant in every["copy"].variants("broadcast", 4096, wanted)],
                          ["plain", "past_cache"])
-        self.assertEqual(every["bare"].variants("broadcast", 1 << 20, wanted), [])
+        self.assertEqual(every["bare"].variants("reduce_scatter", 1 << 20, wanted), [])
+        self.assertEqual([(variant.buffers, variant.in_place) for variant in
+                          every["bare"].variants("all_gather", 1 << 20, wanted)],
+                         [("registered", False), ("private", False), ("huge", False)])
+        self.assertEqual(len(every["bare"].variants("broadcast", 4096, wanted)), 2)
+        self.assertEqual(every["bare"].variants("all_gather", 4096, wanted), [])
         self.assertEqual(every["bare"].variants("broadcast", 8, wanted),
                          [systems.Variant("barrier", 8)])
         self.assertEqual([variant.buffers for variant in
@@ -313,8 +318,8 @@ class DriverTest(unittest.TestCase):
         folder = pathlib.Path(tempfile.mkdtemp())
         run = subprocess.run(
             [sys.executable, HERE / "peers.py", "--build", build, "--peers", folder, "--systems",
-             "stretto,copy,bare", "--operations", "all_reduce,barrier", "--bytes",
-             "8,4096,65536",
+             "stretto,copy,bare", "--operations", "all_reduce,barrier,broadcast,all_to_all",
+             "--bytes", "8,4096,65536",
              "--repeats", "1", "--seconds", "0.01", "--json", folder / "lines",
              "--html", folder / "page.html"], capture_output=True, text=True)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
@@ -323,10 +328,11 @@ class DriverTest(unittest.TestCase):
         refused = [entry for entry in lines if "error" in entry]
         self.assertEqual([entry for entry in refused
                           if entry["system"] != "bare" or entry["bytes"] < 65536], [])
-        self.assertLessEqual(len(refused), 1)
-        # 2 kinds of buffers in and out of place for 3 sizes, 2 ways to copy 2 of them, a barrier;
-        # and what is there at least for 8 bytes, for 64 KiB of each kind, and for the barrier.
-        self.assertEqual(len(lines), 2 * 2 * 3 + 2 * 2 + 1 + 1 + 2 + 1)
+        self.assertLessEqual(len(refused), 3)
+        # Of 3 operations on 2 kinds of buffers, one of them in and out of place, 3 sizes, and 2 ways
+        # to copy 2 of them; and a barrier. Without a library: a meeting for each 8 bytes and the
+        # barrier, 64 KiB of each kind and operation, and few bytes to broadcast.
+        self.assertEqual(len(lines), (3 + 1) * 2 * 3 + 3 * 2 * 2 + 1 + (3 + 1) + 3 * 2 + 2)
         for entry in lines:
             if entry in refused:
                 continue

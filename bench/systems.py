@@ -22,6 +22,8 @@ COPIED_OPERATIONS = ("all_reduce", "all_gather", "all_to_all", "broadcast")
 SMALLEST_COPY_BYTES = 1024
 # So few bytes are in the line that says that a rank has come.
 LARGEST_MEETING_BYTES = 16
+# So few bytes a root writes for all others to copy.
+LARGEST_FEW_BYTES = 16 * 1024
 SMALLEST_BARE_BYTES = 32 * 1024
 LARGEST_BARE_BYTES = 64 * 1024 * 1024
 # A system is started without variables that would change what its launcher or library does.
@@ -188,7 +190,7 @@ class Copies(Bound):
 
 
 class Bare(Bound):
-    """Plain loops of ranks that meet, or sum on mapped or on private memory."""
+    """Plain loops of ranks that meet, or sum or copy mapped or private memory."""
 
     family = "bare"
 
@@ -201,9 +203,12 @@ class Bare(Bound):
     def variants(self, operation, size, wanted):
         if size <= LARGEST_MEETING_BYTES:
             return [Variant("barrier", size)]
-        if operation != "all_reduce" or not SMALLEST_BARE_BYTES <= size <= LARGEST_BARE_BYTES:
+        is_few = operation == "broadcast" and size <= LARGEST_FEW_BYTES
+        fits = is_few or SMALLEST_BARE_BYTES <= size <= LARGEST_BARE_BYTES
+        if operation not in COPIED_OPERATIONS or not fits:
             return []
-        return [Variant(operation, size, kind, True) for kind in own_kinds(wanted, size)]
+        in_place = operation in ("all_reduce", "broadcast")
+        return [Variant(operation, size, kind, in_place) for kind in own_kinds(wanted, size)]
 
 
 class Mpi(System):

@@ -31,8 +31,12 @@
 //                        writes it into everybody's
 //     on private memory  the same, a piece at a time, which it fetches by process_vm_readv and
 //                        writes by process_vm_writev: one copy each
+//   broadcast, all_gather, all_to_all
+//                        each rank copies what it is to have from where it lies, by memcpy where
+//                        that is mapped, else by process_vm_readv
+//     of few bytes       a broadcast's root writes them behind its line, for the others to copy
 //
-// In place only, of buffers that the ranks can divide.
+// An all_reduce in place only, and all of buffers that the ranks can divide.
 #if defined(__clang__)
 #define STRETTO_LOOP_OF_VECTORS _Pragma("clang loop vectorize(assume_safety)")
 #define STRETTO_WIDE
@@ -52,10 +56,13 @@ namespace {
 
 constexpr int kMaxRanks = 64;
 constexpr std::size_t kMaxBytes = 64 << 20;
+constexpr std::size_t kBuffersOfRank = 2;  // An input and an output.
+// Behind a line.
+constexpr std::size_t kFewBytes = 16 * 1024;
 // Read at a time, so that what is read is still in the cache when it is summed.
 constexpr std::size_t kPieceBytes = 256 * 1024;
 
-// In memory that all ranks have mapped: this, and behind it kMaxBytes of each rank.
+// In memory that all ranks have mapped: this, and behind it the buffers of each rank.
 struct Shared {
   struct alignas(128) Line {
     std::atomic<std::uint64_t> met{0};
@@ -64,6 +71,8 @@ struct Shared {
   std::array<std::atomic<std::int32_t>, kMaxRanks> processes;
   std::array<std::atomic<float*>, kMaxRanks> buffers;
   std::array<std::atomic<bool>, kMaxRanks> refused;  // To read some other's memory.
+  // In turns: whoever writes one has met all who have read the other.
+  alignas(128) std::array<std::array<std::byte, kFewBytes>, 2> few;
 
   static constexpr std::size_t kBytes = 1 << 16;
 };
@@ -103,24 +112,33 @@ class Bare final : public Library {
 
   std::shared_ptr<float> allocate_registered(std::size_t count) override {
     if (count * sizeof(float) > kMaxBytes) return nullptr;
-    std::fill_n(memory_of(rank_), count, 0.F);
-    return {memory_of(rank_), [](float*) {}};
+    std::shared_ptr<float> buffer = lend(0);
+    if (buffer == nullptr) buffer = lend(1);
+    if (buffer != nullptr) std::fill_n(buffer.get(), count, 0.F);
+    return buffer;
   }
 
   std::function<void()> make_call(const Job& job) override {
     if (job.operation == "barrier") return [this] { meet(); };
-    const bool fits = job.count % static_cast<std::size_t>(size_) == 0 && job.input == job.output;
-    if (job.operation != "all_reduce" || !fits) return {};
-    if (job.input == memory_of(rank_)) return [this, job] { reduce_mapped(job.share); };
-    if (!can_read_private(job)) return {};
-    piece_.resize(std::min(job.share, kPieceBytes / sizeof(float)));
-    return [this, job] { reduce_private(job); };
+    if (job.operation == "broadcast" && job.count * sizeof(float) <= kFewBytes) {
+      return [this, job] { broadcast_few(job); };
+    }
+    const bool mapped = is_mapped(job.input) && is_mapped(job.output);
+    if (job.count % static_cast<std::size_t>(size_) != 0) return {};
+    if (!mapped && !can_read_private(job)) return {};
+    if (job.operation == "all_reduce" && job.input == job.output) {
+      if (mapped) return [this, job] { reduce_mapped(job.share); };
+      piece_.resize(std::min(job.share, kPieceBytes / sizeof(float)));
+      return [this, job] { reduce_private(job); };
+    }
+    return copying_call(job, mapped);
   }
 
  private:
   // Rank 0 makes it and says where, in `note`; it has no name of its own that could stay behind.
   void share_memory(const std::string& note) {
-    const std::size_t bytes = Shared::kBytes + static_cast<std::size_t>(size_) * kMaxBytes;
+    const std::size_t bytes =
+        Shared::kBytes + static_cast<std::size_t>(size_) * kBuffersOfRank * kMaxBytes;
     int descriptor = -1;
     if (rank_ == 0) {
       descriptor = ::memfd_create("stretto_bench_bare", 0);
@@ -142,7 +160,20 @@ class Bare final : public Library {
 
   float* memory_of(int rank) const {
     auto* const begin = reinterpret_cast<std::byte*>(shared_) + Shared::kBytes;
-    return reinterpret_cast<float*>(begin + static_cast<std::size_t>(rank) * kMaxBytes);
+    return reinterpret_cast<float*>(begin +
+                                    static_cast<std::size_t>(rank) * kBuffersOfRank * kMaxBytes);
+  }
+
+  bool is_mapped(const float* buffer) const {
+    return buffer >= memory_of(rank_) && buffer < memory_of(rank_ + 1);
+  }
+
+  // All ranks ask for theirs in the same order, so buffers of one operation lie at the same place.
+  std::shared_ptr<float> lend(std::size_t index) {
+    if (lent_[index]) return nullptr;
+    lent_[index] = true;
+    return {memory_of(rank_) + index * kMaxBytes / sizeof(float),
+            [this, index](float*) { lent_[index] = false; }};
   }
 
   void meet() {
@@ -202,6 +233,44 @@ class Bare final : public Library {
     meet();
   }
 
+  std::function<void()> copying_call(const Job& job, bool mapped) {
+    const auto share_of = [job](int rank) { return static_cast<std::size_t>(rank) * job.share; };
+    const auto copy = [this, job, mapped](int rank, std::size_t begin, float* to,
+                                          std::size_t count) {
+      if (rank == rank_) {
+        std::copy_n(job.input + begin, count, to);
+      } else if (mapped) {
+        std::copy_n(memory_of(rank) + (job.input - memory_of(rank_)) + begin, count, to);
+      } else {
+        fetch(rank, begin, to, count);
+      }
+    };
+    if (job.operation == "broadcast") {
+      return [this, job, copy] {
+        meet();
+        if (rank_ != 0) copy(0, 0, job.output, job.count);
+        meet();
+      };
+    }
+    const bool gathers = job.operation == "all_gather";
+    if (!gathers && job.operation != "all_to_all") return {};
+    return [this, job, copy, share_of, gathers] {
+      meet();
+      for (int i = 0; i < size_; ++i) {
+        const int other = (rank_ + i) % size_;
+        copy(other, gathers ? 0 : share_of(rank_), job.output + share_of(other), job.share);
+      }
+      meet();
+    };
+  }
+
+  void broadcast_few(const Job& job) {
+    auto* const few = reinterpret_cast<float*>(shared_->few[met_ % 2].data());
+    if (rank_ == 0) std::copy_n(job.input, job.count, few);
+    meet();
+    if (rank_ != 0) std::copy_n(few, job.count, job.output);
+  }
+
   // All ranks come to the same answer.
   bool can_read_private(const Job& job) {
     shared_->buffers[static_cast<std::size_t>(rank_)] = job.input;
@@ -249,6 +318,7 @@ class Bare final : public Library {
   bool yields_;
   Shared* shared_ = nullptr;
   std::uint64_t met_ = 0;
+  std::array<bool, kBuffersOfRank> lent_{};
   std::vector<float> piece_;
 };
 
