@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Bytes that reduce() and copy() move per second, all inputs read and all outputs written, over the
-// bytes of all buffers together. So every row of a size has one bound: what memcpy moves.
+// bytes of all buffers together. So every row of a size has one bound: what memcpy moves. Rows
+// "left_to_right" are a plain loop that adds in the order of the inputs: what the canonical order,
+// a tree, would cost more than.
 
 #include <benchmark/benchmark.h>
 
@@ -94,6 +96,45 @@ void bench_copy(benchmark::State& state, std::size_t bytes, Store store) {
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(bytes));
 }
 
+#if defined(__x86_64__) && !defined(__clang__)
+// For what the processor has.
+#define STRETTO_WIDE \
+  __attribute__((optimize("O3"), target_clones("arch=skylake-avx512", "avx2", "default")))
+#else
+#define STRETTO_WIDE
+#endif
+
+// No buffer overlaps another.
+STRETTO_WIDE void add_2(const float* const* from, float* const* to, std::size_t count) {
+  const float *a = from[0], *b = from[1];
+  float *x = to[0], *y = to[1];
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) x[i] = y[i] = a[i] + b[i];
+}
+STRETTO_WIDE void add_4(const float* const* from, float* const* to, std::size_t count) {
+  const float *a = from[0], *b = from[1], *c = from[2], *d = from[3];
+  float *x = to[0], *y = to[1], *z = to[2], *w = to[3];
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) x[i] = y[i] = z[i] = w[i] = a[i] + b[i] + c[i] + d[i];
+}
+
+void bench_left_to_right(benchmark::State& state, std::size_t bytes, std::size_t buffer_count) {
+  const std::size_t count = bytes / (2 * buffer_count * sizeof(float)) / 64 * 64;
+  Buffers buffers(2 * buffer_count, count * sizeof(float));
+  std::vector<const float*> inputs;
+  std::vector<float*> outputs;
+  for (std::size_t i = 0; i < buffer_count; ++i) {
+    inputs.push_back(reinterpret_cast<const float*>(buffers[i]));
+    outputs.push_back(reinterpret_cast<float*>(buffers[buffer_count + i]));
+  }
+  for (auto _ : state) {
+    (buffer_count == 2 ? add_2 : add_4)(inputs.data(), outputs.data(), count);
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(state.iterations() *
+                          static_cast<std::int64_t>(2 * buffer_count * count * sizeof(float)));
+}
+
 std::vector<Shape> shapes() {
   return {
       {.name = "f32_sum_2_to_1", .outputs = 1},
@@ -128,6 +169,13 @@ void register_size(const std::string& size, std::size_t bytes, Store store) {
                                [=](benchmark::State& state) { bench_memcpy(state, bytes); });
   benchmark::RegisterBenchmark(("copy" + suffix).c_str(),
                                [=](benchmark::State& state) { bench_copy(state, bytes, store); });
+  for (const std::size_t buffers : {2, 4}) {
+    const std::string name =
+        "left_to_right_" + std::to_string(buffers) + "_to_" + std::to_string(buffers) + suffix;
+    if (store != Store::cached) continue;
+    benchmark::RegisterBenchmark(
+        name.c_str(), [=](benchmark::State& state) { bench_left_to_right(state, bytes, buffers); });
+  }
   for (const Shape& shape : shapes()) {
     benchmark::RegisterBenchmark((shape.name + suffix).c_str(), [=](benchmark::State& state) {
       bench_reduce(state, shape, bytes, store);
