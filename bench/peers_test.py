@@ -330,8 +330,8 @@ class DriverTest(unittest.TestCase):
                           if entry["system"] != "bare" or entry["bytes"] < 65536], [])
         self.assertLessEqual(len(refused), 3)
         # Of 3 operations on 2 kinds of buffers, one of them in and out of place, 3 sizes, and 2
-        # ways to copy 2 of them; and a barrier. Without a library: a meeting for each 8 bytes and the
-        # barrier, 64 KiB of each kind and operation, and few bytes to broadcast.
+        # ways to copy 2 of them; and a barrier. Without a library: a meeting for each 8 bytes and
+        # the barrier, 64 KiB of each kind and operation, and few bytes to broadcast.
         self.assertEqual(len(lines), (3 + 1) * 2 * 3 + 3 * 2 * 2 + 1 + (3 + 1) + 3 * 2 + 2)
         for entry in lines:
             if entry in refused:
