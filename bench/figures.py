@@ -55,7 +55,8 @@ class Cell:
 
     def way(self):
         """How it was run, as words; empty where there is but one way."""
-        words = {"past_cache": ["past the cache"], "plain": ["memcpy"]}.get(self.algorithm, [])
+        words = {"past_cache": ["past the cache"], "plain": ["memcpy"],
+                 "staged": ["staged"]}.get(self.algorithm, [])
         if self.buffers == "huge":
             words.append("huge pages")
         return ", ".join(words + (["in place"] if self.in_place else []))

@@ -162,14 +162,15 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(every["bare"].variants("reduce_scatter", 1 << 20, wanted), [])
         self.assertEqual([(variant.buffers, variant.in_place) for variant in
                           every["bare"].variants("all_gather", 1 << 20, wanted)],
-                         [("registered", False), ("private", False), ("huge", False)])
+                         [("registered", False), ("private", False), ("huge", False),
+                          ("private", False)])
         self.assertEqual(len(every["bare"].variants("broadcast", 4096, wanted)), 2)
         self.assertEqual(every["bare"].variants("all_gather", 4096, wanted), [])
         self.assertEqual(every["bare"].variants("broadcast", 8, wanted),
                          [systems.Variant("barrier", 8)])
         self.assertEqual([variant.buffers for variant in
                           every["bare"].variants("all_reduce", 1 << 20, wanted)],
-                         ["registered", "private", "huge"])
+                         ["registered", "private", "huge", "private"])
 
     def test_what_cannot_become_the_best_is_not_repeated(self):
         place = systems.Place(2, 2, HERE, pathlib.Path(tempfile.mkdtemp()))
@@ -331,8 +332,9 @@ class DriverTest(unittest.TestCase):
         self.assertLessEqual(len(refused), 3)
         # Of 3 operations on 2 kinds of buffers, one of them in and out of place, 3 sizes, and 2
         # ways to copy 2 of them; and a barrier. Without a library: a meeting for each 8 bytes and
-        # the barrier, 64 KiB of each kind and operation, and few bytes to broadcast.
-        self.assertEqual(len(lines), (3 + 1) * 2 * 3 + 3 * 2 * 2 + 1 + (3 + 1) + 3 * 2 + 2)
+        # the barrier; of each operation 64 KiB of each kind, if private also staged; and few bytes
+        # to broadcast.
+        self.assertEqual(len(lines), (3 + 1) * 2 * 3 + 3 * 2 * 2 + 1 + (3 + 1) + 3 * 3 + 2)
         for entry in lines:
             if entry in refused:
                 continue

@@ -198,7 +198,8 @@ class Bare(Bound):
         super().__init__("bare", "loops without a library")
 
     def settings(self, place):
-        return "no checks, no names, no failures; private memory by process_vm_readv and _writev"
+        return ("no checks, no names, no failures; private memory by process_vm_readv and _writev, "
+                "in small pages also staged in mapped memory")
 
     def variants(self, operation, size, wanted):
         if size <= LARGEST_MEETING_BYTES:
@@ -208,7 +209,11 @@ class Bare(Bound):
         if operation not in COPIED_OPERATIONS or not fits:
             return []
         in_place = operation in ("all_reduce", "broadcast")
-        return [Variant(operation, size, kind, in_place) for kind in own_kinds(wanted, size)]
+        kinds = own_kinds(wanted, size)
+        variants = [Variant(operation, size, kind, in_place) for kind in kinds]
+        if "private" in kinds and not is_few:
+            variants.append(Variant(operation, size, "private", in_place, "staged"))
+        return variants
 
 
 class Mpi(System):

@@ -36,6 +36,9 @@
 //                        that is mapped, else by process_vm_readv
 //     of few bytes       a broadcast's root writes them behind its line, for the others to copy
 //
+// With the algorithm "staged", private memory is copied twice instead: into mapped memory and out
+// of it, a piece at a time, in two turns.
+//
 // An all_reduce in place only, and all of buffers that the ranks can divide.
 #if defined(__clang__)
 #define STRETTO_LOOP_OF_VECTORS _Pragma("clang loop vectorize(assume_safety)")
@@ -61,6 +64,7 @@ constexpr std::size_t kBuffersOfRank = 2;  // An input and an output.
 constexpr std::size_t kFewBytes = 16 * 1024;
 // Read at a time, so that what is read is still in the cache when it is summed.
 constexpr std::size_t kPieceBytes = 256 * 1024;
+constexpr std::size_t kStagedCount = 128 * 1024 / sizeof(float);
 
 // In memory that all ranks have mapped: this, and behind it the buffers of each rank.
 struct Shared {
@@ -123,8 +127,9 @@ class Bare final : public Library {
     if (job.operation == "broadcast" && job.count * sizeof(float) <= kFewBytes) {
       return [this, job] { broadcast_few(job); };
     }
-    const bool mapped = is_mapped(job.input) && is_mapped(job.output);
     if (job.count % static_cast<std::size_t>(size_) != 0) return {};
+    if (job.algorithm == "staged") return staged_call(job);
+    const bool mapped = is_mapped(job.input) && is_mapped(job.output);
     if (!mapped && !can_read_private(job)) return {};
     if (job.operation == "all_reduce" && job.input == job.output) {
       if (mapped) return [this, job] { reduce_mapped(job.share); };
@@ -234,7 +239,6 @@ class Bare final : public Library {
   }
 
   std::function<void()> copying_call(const Job& job, bool mapped) {
-    const auto share_of = [job](int rank) { return static_cast<std::size_t>(rank) * job.share; };
     const auto copy = [this, job, mapped](int rank, std::size_t begin, float* to,
                                           std::size_t count) {
       if (rank == rank_) {
@@ -254,14 +258,99 @@ class Bare final : public Library {
     }
     const bool gathers = job.operation == "all_gather";
     if (!gathers && job.operation != "all_to_all") return {};
-    return [this, job, copy, share_of, gathers] {
+    const std::size_t begin = gathers ? 0 : job.share * static_cast<std::size_t>(rank_);
+    return [this, job, copy, begin] {
       meet();
-      for (int i = 0; i < size_; ++i) {
-        const int other = (rank_ + i) % size_;
-        copy(other, gathers ? 0 : share_of(rank_), job.output + share_of(other), job.share);
-      }
+      for_each_rank(
+          [&](int other, std::size_t share) { copy(other, begin, job.output + share, job.share); },
+          job.share);
       meet();
     };
+  }
+
+  // A slot of what `rank` stages at this turn.
+  float* staged(int rank, int slot) const {
+    const std::size_t slots = turn_ % 2 * static_cast<std::size_t>(size_);
+    return memory_of(rank) + (slots + static_cast<std::size_t>(slot)) * kStagedCount;
+  }
+
+  std::function<void()> staged_call(const Job& job) {
+    using Move = void (Bare::*)(const Job&, std::size_t, std::size_t);
+    const Move move = job.operation == "all_reduce"   ? &Bare::reduce_staged
+                      : job.operation == "all_gather" ? &Bare::gather_staged
+                      : job.operation == "all_to_all" ? &Bare::exchange_staged
+                      : job.operation == "broadcast"  ? &Bare::broadcast_staged
+                                                      : nullptr;
+    if (move == nullptr) return {};
+    const std::size_t total = job.operation == "broadcast" ? job.count : job.share;
+    return [this, job, move, total] {
+      for (std::size_t first = 0; first < total; first += kStagedCount, ++turn_) {
+        (this->*move)(job, first, std::min(kStagedCount, total - first));
+      }
+    };
+  }
+
+  void broadcast_staged(const Job& job, std::size_t first, std::size_t count) {
+    if (rank_ == 0) std::copy_n(job.input + first, count, staged(0, 0));
+    meet();
+    if (rank_ != 0) std::copy_n(staged(0, 0), count, job.output + first);
+  }
+
+  void gather_staged(const Job& job, std::size_t first, std::size_t count) {
+    std::copy_n(job.input + first, count, staged(rank_, 0));
+    meet();
+    for_each_rank(
+        [&](int other, std::size_t share) {
+          const float* const from = other == rank_ ? job.input + first : staged(other, 0);
+          std::copy_n(from, count, job.output + share + first);
+        },
+        job.share);
+  }
+
+  void exchange_staged(const Job& job, std::size_t first, std::size_t count) {
+    for_each_rank(
+        [&](int other, std::size_t share) {
+          float* const to = other == rank_ ? job.output + share + first : staged(rank_, other);
+          std::copy_n(job.input + share + first, count, to);
+        },
+        job.share);
+    meet();
+    for_each_rank(
+        [&](int other, std::size_t share) {
+          if (other != rank_) std::copy_n(staged(other, rank_), count, job.output + share + first);
+        },
+        job.share);
+  }
+
+  void reduce_staged(const Job& job, std::size_t first, std::size_t count) {
+    for_each_rank(
+        [&](int other, std::size_t share) {
+          if (other != rank_) std::copy_n(job.input + share + first, count, staged(rank_, other));
+        },
+        job.share);
+    meet();
+    float* const sum = job.output + job.share * static_cast<std::size_t>(rank_) + first;
+    for_each_rank(
+        [&](int other, std::size_t) {
+          if (other != rank_) add(sum, staged(other, rank_), count);
+        },
+        job.share);
+    std::copy_n(sum, count, staged(rank_, rank_));
+    meet();
+    for_each_rank(
+        [&](int other, std::size_t share) {
+          if (other != rank_) std::copy_n(staged(other, other), count, job.output + share + first);
+        },
+        job.share);
+  }
+
+  // From this one on, with where its share begins.
+  template <class Use>
+  void for_each_rank(const Use& use, std::size_t share) const {
+    for (int i = 0; i < size_; ++i) {
+      const int other = (rank_ + i) % size_;
+      use(other, static_cast<std::size_t>(other) * share);
+    }
   }
 
   void broadcast_few(const Job& job) {
@@ -318,6 +407,7 @@ class Bare final : public Library {
   bool yields_;
   Shared* shared_ = nullptr;
   std::uint64_t met_ = 0;
+  std::uint64_t turn_ = 0;  // Of staging.
   std::array<bool, kBuffersOfRank> lent_{};
   std::vector<float> piece_;
 };
