@@ -36,7 +36,7 @@ BUFFERS = ["registered", "private", "huge"]
 MAX_STARTS = 3
 # Above this something else uses the cores, and nobody should trust the figures.
 BUSY_LOAD = 0.5
-NOT_BY_DEFAULT = {"stretto-tcp"}
+NOT_BY_DEFAULT = {"stretto-tcp", "stretto-staged"}
 # What is slow and so many times slower than the best of its family is not repeated: it cannot
 # become the best, and it would take most of the time of the run.
 HOPELESS_FACTOR = 3

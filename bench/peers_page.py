@@ -55,7 +55,8 @@ details{margin-top:10px}summary{cursor:pointer;color:var(--soft);font-size:13px}
 OURS_STYLES = {"registered": "ours", "private": "ours2", "huge": "ours3"}
 PEER_STYLES = {"openmpi-cma": "a", "openmpi-nocma": "b", "openmpi4-cma": "c",
                "openmpi4-nocma": "d", "mpich": "e", "intelmpi": "f", "gloo": "g",
-               "stretto-tcp": "ours3", "copy": "bound", "bare": "bare"}
+               "gloo-library": "g", "stretto-tcp": "ours3", "stretto-staged": "ours3",
+               "copy": "bound", "bare": "bare"}
 
 
 def escape(text):

@@ -132,9 +132,9 @@ def missing_file(path, name):
 class Stretto(System):
     family = "stretto"
 
-    def __init__(self, name="stretto", transport=""):
+    def __init__(self, name="stretto", environment=None):
         super().__init__(name, name)
-        self.transport = transport
+        self.environment = environment or {}
 
     def driver(self, place):
         return place.build / "bin" / "stretto_driver"
@@ -143,13 +143,12 @@ class Stretto(System):
         return missing_file(self.driver(place), "the driver of stretto")
 
     def settings(self, place):
-        return f"STRETTO_TRANSPORT={self.transport}" if self.transport else "as it is"
+        words = [f"{name}={value}" for name, value in self.environment.items()]
+        return " ".join(words) or "as it is"
 
     def start(self, place):
         common = {"STRETTO_SIZE": str(place.ranks),
-                  "STRETTO_RENDEZVOUS": f"file://{place.meet}/rendezvous"}
-        if self.transport:
-            common["STRETTO_TRANSPORT"] = self.transport
+                  "STRETTO_RENDEZVOUS": f"file://{place.meet}/rendezvous"} | self.environment
         return [Started([str(self.driver(place)), *place.driver_arguments()],
                         common | {"STRETTO_RANK": str(rank)}) for rank in range(place.ranks)]
 
@@ -317,6 +316,35 @@ class Gloo(System):
                 if operation != "all_reduce" or variant.in_place]
 
 
+class GlooLibrary(System):
+    family = "gloo"
+    is_restless = True
+
+    def __init__(self):
+        super().__init__("gloo-library", "Gloo's C++ library")
+
+    def driver(self, place):
+        return place.peers / "gloo-library" / "gloo_driver"
+
+    def missing(self, place):
+        return missing_file(self.driver(place), "the driver of Gloo's C++ library")
+
+    def settings(self, place):
+        return "the better of ring, bcube and halving_doubling"
+
+    def start(self, place):
+        return [Started([str(self.driver(place)), *place.driver_arguments(), "--rank", str(rank),
+                         "--ranks", str(place.ranks)]) for rank in range(place.ranks)]
+
+    def variants(self, operation, size, wanted):
+        variants = super().variants(operation, size, wanted)
+        if operation != "all_reduce":
+            return variants
+        return [dataclasses.replace(variant, algorithm=algorithm) for variant in variants
+                for algorithm in ("ring", "bcube", "halving_doubling")
+                if variant.in_place or algorithm != "halving_doubling"]
+
+
 def _open_mpi(name, title, folder, launcher, transport, options):
     return Mpi(name, title, folder, launcher,
                ["--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", f"{transport},self",
@@ -340,7 +368,9 @@ def all_systems():
             oversubscribed_environment={"I_MPI_THREAD_YIELD": "2"}),
         OneCcl(),
         Gloo(),
-        Stretto("stretto-tcp", "tcp"),
+        GlooLibrary(),
+        Stretto("stretto-tcp", {"STRETTO_TRANSPORT": "tcp"}),
+        Stretto("stretto-staged", {"STRETTO_SINGLE_COPY": "off"}),
         Copies(),
         Bare(),
     ]

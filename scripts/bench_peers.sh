@@ -1,8 +1,9 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# For ./dev bench peers: installs each peer in a virtual environment of its own in build/peers, and
-# compiles the drivers. What cannot be had leaves its reason in build/peers/NAME/missing.
+# For ./dev bench peers: installs each peer in a virtual environment of its own in build/peers, or
+# unpacks Debian's packages there, and compiles the drivers. What cannot be had leaves its reason in
+# build/peers/NAME/missing.
 
 readonly peers=build/peers
 readonly driver_sources=(bench/drivers/driver.cc bench/drivers/pattern.cc)
@@ -44,6 +45,30 @@ compile_oneccl_driver() {
 compile_debian_driver() {
   mpicxx.openmpi "${driver_flags[@]}" bench/drivers/mpi_driver.cc "${driver_sources[@]}" \
     -o "$peers/openmpi4/mpi_driver"
+}
+
+# Gloo's C++ library, and what it is linked with.
+readonly gloo_packages=(libgloo-dev libgloo0 libhiredis0.14 libibverbs1 libnl-3-200
+  libnl-route-3-200)
+
+unpack_gloo_library() {
+  local package
+  rm -rf "$peers/gloo-library/packages"
+  mkdir -p "$peers/gloo-library/packages"
+  (
+    cd "$peers/gloo-library/packages" || return
+    apt-get download "${gloo_packages[@]}" || return
+    for package in *.deb; do dpkg-deb -x "$package" . || return; done
+  )
+}
+
+compile_gloo_driver() {
+  local lib
+  lib=$PWD/$peers/$1/packages/usr/lib
+  lib=$lib:$lib/$(g++ -print-multiarch)
+  g++ "${driver_flags[@]}" -isystem "$peers/$1/packages/usr/include" bench/drivers/gloo_driver.cc \
+    "${driver_sources[@]}" -L"${lib%%:*}" -Wl,--disable-new-dtags,-rpath,"$lib" \
+    -Wl,-rpath-link,"$lib" -lgloo -pthread -o "$peers/$1/gloo_driver"
 }
 
 compile_bridge() {
@@ -97,6 +122,13 @@ ensure_debian_mpi() {
     return 0
 }
 
+ensure_gloo_library() {
+  attempt gloo-library "unpacking Debian's libgloo" "${gloo_packages[*]}" unpack_gloo_library ||
+    return 0
+  attempt gloo-library "compiling the driver of gloo-library" "$(driver_stamp)" \
+    compile_gloo_driver gloo-library || return 0
+}
+
 # Gloo is what the torch in build/venv, or that of the active python3, has inside.
 ensure_gloo() {
   mkdir -p "$peers/gloo"
@@ -137,6 +169,7 @@ ensure_peers() {
   ensure_oneccl "$@"
   ensure_debian_mpi
   ensure_gloo
+  ensure_gloo_library
 }
 
 bench_peers() {
