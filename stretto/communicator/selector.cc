@@ -92,17 +92,24 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
   return candidates;
 }
 
-// Of all ranks together, with registered buffers.
+// Of an operation on registered buffers.
 std::size_t Selector::one_sync_bytes(Collective collective) const {
-  if (!setting_.has_core_for_each_rank) return kOneSyncPrivateBytes;
-  return reduces(collective) ? kOneSyncReducedBytes : kOneSyncBytes;
+  const auto ranks = static_cast<std::size_t>(setting_.rank_count);
+  if (setting_.has_core_for_each_rank) {
+    return (reduces(collective) ? kOneSyncReducedBytes : kOneSyncBytes) / ranks;
+  }
+  const bool reads_all = collective == Collective::all_reduce || collective == Collective::reduce;
+  if (reads_all) return kOneSyncPrivateBytes / ranks;
+  // Each rank lays out its share, or one all of it.
+  return has_root(collective) ? kOneSyncPrivateBytes : kOneSyncPrivateBytes * ranks;
 }
 
 // The same with private ones.
 std::size_t Selector::one_sync_private_bytes(Collective collective) const {
-  if (setting_.rank_count > 2) return kOneSyncPrivateBytes;
+  const auto ranks = static_cast<std::size_t>(setting_.rank_count);
+  if (ranks > 2) return kOneSyncPrivateBytes / ranks;
   // One of two has nothing to do but to lay out, and runs ahead.
-  return has_root(collective) ? kAnyBytes : kOneSyncPairBytes;
+  return has_root(collective) ? kAnyBytes : kOneSyncPairBytes / ranks;
 }
 
 bool Selector::prefers_single_copy(const OperationDescriptor& operation) const {
@@ -120,14 +127,12 @@ bool Selector::prefers_single_copy(const OperationDescriptor& operation) const {
 }
 
 std::string Selector::mapped_thresholds(Collective collective) const {
-  const auto ranks = static_cast<std::size_t>(setting_.rank_count);
   const bool has_eager =
       schedule::find_algorithm(collective, Access::mapped, "eager_mapped") != nullptr;
   const std::size_t of_private = one_sync_private_bytes(collective);
-  const std::string limit =
-      of_private == kAnyBytes ? "any number" : fmt::format("{}", of_private / ranks);
+  const std::string limit = of_private == kAnyBytes ? "any number" : fmt::format("{}", of_private);
   return fmt::format(
-      "one sync up to {} bytes a rank{}, as {}", one_sync_bytes(collective) / ranks,
+      "one sync up to {} bytes a rank{}, as {}", one_sync_bytes(collective),
       has_eager ? fmt::format(" (private buffers: {})", limit) : "",
       setting_.has_core_for_each_rank ? "each rank has a core" : "ranks share cores");
 }
@@ -138,13 +143,11 @@ Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_
     return find_usable(operation.collective, Access::mapped, called, true, equal_chunks);
   };
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
-  const auto ranks = static_cast<std::size_t>(setting_.rank_count);
   Choice choice;
-  const std::size_t of_private = one_sync_private_bytes(operation.collective);
-  if (bytes <= of_private / ranks) choice.staged = find("eager_mapped");
+  if (bytes <= one_sync_private_bytes(operation.collective)) choice.staged = find("eager_mapped");
   if (choice.staged == nullptr) choice.staged = find("staged_mapped");
   const bool skips_direct =
-      choice.staged != nullptr && bytes <= one_sync_bytes(operation.collective) / ranks;
+      choice.staged != nullptr && bytes <= one_sync_bytes(operation.collective);
   if (!skips_direct) choice.direct = find("direct_mapped");
   return choice;
 }

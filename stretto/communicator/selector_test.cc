@@ -91,6 +91,24 @@ TEST(Selector, OnMappedMemoryFewBytesNeedOneSync) {
   EXPECT_EQ(mapped_choice(selector, all_reduce, 32772), "direct_mapped, eager_mapped");
 }
 
+TEST(Selector, WhereRanksShareCoresStagingIsCheaperThanASync) {
+  Selector selector = selector_of(4, 4);
+  const Collective all_gather = Collective::all_gather;
+  EXPECT_EQ(mapped_choice(selector, all_gather, 2048), "staged_mapped, staged_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_gather, 2052), "direct_mapped, staged_mapped");
+  selector.use_cores(false);
+  for (const Collective shared : {all_gather, Collective::reduce_scatter, Collective::all_to_all}) {
+    EXPECT_EQ(mapped_choice(selector, shared, 262144), "staged_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(selector, shared, 262160), "direct_mapped, staged_mapped");
+  }
+  for (const Collective rooted : {Collective::broadcast, Collective::gather, Collective::scatter}) {
+    EXPECT_EQ(mapped_choice(selector, rooted, 65536), "staged_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(selector, rooted, 65552), "direct_mapped, staged_mapped");
+  }
+  EXPECT_EQ(mapped_choice(selector, Collective::all_reduce, 16384), "eager_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(selector, Collective::all_reduce, 16388), "direct_mapped, staged_mapped");
+}
+
 TEST(Selector, OfMoreThanTwoRanksPrivateBuffersAreSharedOutSooner) {
   Selector selector = selector_of(4, 4);
   for (const Collective collective : {Collective::all_reduce, Collective::reduce}) {
