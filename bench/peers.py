@@ -294,7 +294,9 @@ def commit_of():
     head = git("rev-parse", "--short=12", "HEAD")
     if head.returncode != 0:
         return "unknown"
-    changed = git("status", "--porcelain", "--untracked-files=no").stdout.strip()
+    # Neither what runs record nor what is written about them changes what is measured.
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".",
+                  ":!bench/baselines.jsonl", ":!docs", ":!README.md").stdout.strip()
     return head.stdout.strip() + ("+" if changed else "")
 
 
@@ -309,10 +311,21 @@ def without_files(words):
     return kept
 
 
+def cores_in_use(seconds=1.0):
+    """How many cores others keep busy, while this waits; 0 where the system does not say."""
+    def busy_ticks():
+        words = first_line("/proc/stat", r"cpu\s+(.*)").split()
+        # User, nice, system, idle, wait, interrupts: what is not idle.
+        return sum(int(word) for word in words[:3] + words[5:7])
+    before = busy_ticks()
+    time.sleep(seconds)
+    return (busy_ticks() - before) / os.sysconf("SC_CLK_TCK") / seconds
+
+
 def warn_if_busy(load):
     if load > BUSY_LOAD:
-        print(f"  The load before the run was {load:.1f}: something else uses the cores, so do not "
-              "trust these figures.", file=sys.stderr)
+        print(f"  Before the run something else used {load:.1f} cores, so do not trust these "
+              "figures.", file=sys.stderr)
 
 
 def run_of(arguments, words, place, chosen, contest, missing):
@@ -367,7 +380,7 @@ def main(words):
     conversation.adopt_orphans()
     conversation.remove_remains()
     contest = Contest(arguments, chosen, place)
-    load = os.getloadavg()[0]
+    load = cores_in_use()
     warn_if_busy(load)
     try:
         contest.run()

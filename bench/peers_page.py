@@ -36,7 +36,8 @@ padding:14px 14px 10px;min-width:0}figure.large{grid-column:1/-1}
 .ours .line,.ours2 .line{stroke-width:2.6}.ours .name,.ours2 .name{font-weight:600}
 .ours{color:var(--ours)}.ours2{color:var(--ours2)}.ours3{color:var(--ours3)}
 .a{color:var(--a)}.b{color:var(--b)}.c{color:var(--c)}.d{color:var(--d)}.e{color:var(--e)}
-.f{color:var(--f)}.g{color:var(--g)}
+.f{color:var(--f)}.g,.h{color:var(--g)}.ours4{color:var(--ours2)}.h .line{stroke-dasharray:3 3}
+.ours4 .line{stroke-dasharray:2 3}
 .bound,.bare{color:var(--bound)}.bound .line{stroke-dasharray:2 4}
 .bare .line{stroke-dasharray:8 3 2 3}
 .ours3 .line,.b .line,.d .line{stroke-dasharray:6 3}
@@ -55,7 +56,7 @@ details{margin-top:10px}summary{cursor:pointer;color:var(--soft);font-size:13px}
 OURS_STYLES = {"registered": "ours", "private": "ours2", "huge": "ours3"}
 PEER_STYLES = {"openmpi-cma": "a", "openmpi-nocma": "b", "openmpi4-cma": "c",
                "openmpi4-nocma": "d", "mpich": "e", "intelmpi": "f", "gloo": "g",
-               "gloo-library": "g", "stretto-tcp": "ours3", "stretto-staged": "ours3",
+               "gloo-library": "h", "stretto-tcp": "ours3", "stretto-staged": "ours4",
                "copy": "bound", "bare": "bare"}
 
 

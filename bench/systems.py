@@ -25,7 +25,7 @@ LARGEST_MEETING_BYTES = 16
 # So few bytes a root writes for all others to copy.
 LARGEST_FEW_BYTES = 16 * 1024
 SMALLEST_BARE_BYTES = 32 * 1024
-LARGEST_BARE_BYTES = 64 * 1024 * 1024
+LARGEST_BARE_BYTES = 256 * 1024 * 1024
 # A system is started without variables that would change what its launcher or library does.
 FOREIGN_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "I_MPI_", "MPIR_", "MPICH_", "FI_", "UCX_",
                     "STRETTO_", "GLOO_", "TORCH_", "OMP_", "RANK", "WORLD_SIZE", "LOCAL_RANK",
@@ -198,7 +198,7 @@ class Bare(Bound):
 
     def settings(self, place):
         return ("no checks, no names, no failures; private memory by process_vm_readv and _writev, "
-                "in small pages also staged in mapped memory")
+                "or staged in mapped memory")
 
     def variants(self, operation, size, wanted):
         if size <= LARGEST_MEETING_BYTES:
@@ -210,9 +210,8 @@ class Bare(Bound):
         in_place = operation in ("all_reduce", "broadcast")
         kinds = own_kinds(wanted, size)
         variants = [Variant(operation, size, kind, in_place) for kind in kinds]
-        if "private" in kinds and not is_few:
-            variants.append(Variant(operation, size, "private", in_place, "staged"))
-        return variants
+        staged = [] if is_few else [kind for kind in kinds if kind != "registered"]
+        return variants + [Variant(operation, size, kind, in_place, "staged") for kind in staged]
 
 
 class Mpi(System):

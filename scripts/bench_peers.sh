@@ -63,12 +63,14 @@ unpack_gloo_library() {
 }
 
 compile_gloo_driver() {
-  local lib
-  lib=$PWD/$peers/$1/packages/usr/lib
-  lib=$lib:$lib/$(g++ -print-multiarch)
-  g++ "${driver_flags[@]}" -isystem "$peers/$1/packages/usr/include" bench/drivers/gloo_driver.cc \
-    "${driver_sources[@]}" -L"${lib%%:*}" -Wl,--disable-new-dtags,-rpath,"$lib" \
-    -Wl,-rpath-link,"$lib" -lgloo -pthread -o "$peers/$1/gloo_driver"
+  local root=$PWD/$peers/$1/packages arch version lib
+  arch=$(g++ -print-multiarch)
+  lib=$root/usr/lib:$root/usr/lib/$arch:$root/lib/$arch
+  version=$(dpkg-deb -f "$root"/libgloo-dev_*.deb Version)
+  g++ "${driver_flags[@]}" "-DSTRETTO_GLOO_PACKAGE=\"$version\"" -isystem "$root/usr/include" \
+    bench/drivers/gloo_driver.cc "${driver_sources[@]}" -L"$root/usr/lib" \
+    -Wl,--disable-new-dtags,-rpath,"$lib",-rpath-link,"$lib" -lgloo -pthread \
+    -o "$peers/$1/gloo_driver"
 }
 
 compile_bridge() {
@@ -93,9 +95,9 @@ attempt() {
     rm -f "$folder/missing"
     say "  $title: done"
   else
-    rm -f "$folder"/*_driver "$folder/libstretto_bench_bridge.so"
+    rm -f "$folder"/*_driver "$folder/libstretto_bench_bridge.so" "$file"
     printf '%s failed: %s (%s)\n' "$title" \
-      "$(grep -iE 'error|not found|no matching' "$log_dir/peer-$1.log" | tail -n 1)" \
+      "$(grep -iE 'error|not found|no matching|unable to|^E:' "$log_dir/peer-$1.log" | tail -n 1)" \
       "$log_dir/peer-$1.log" > "$folder/missing"
     return 1
   fi
@@ -113,7 +115,7 @@ ensure_installed() {
 ensure_debian_mpi() {
   mkdir -p "$peers/openmpi4"
   if ! command -v mpicxx.openmpi > /dev/null; then
-    rm -f "$peers/openmpi4/mpi_driver"
+    rm -f "$peers/openmpi4/mpi_driver" "$peers"/openmpi4/stamp.*
     say "Debian's Open MPI is not installed (libopenmpi-dev, openmpi-bin)" \
       > "$peers/openmpi4/missing"
     return

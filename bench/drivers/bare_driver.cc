@@ -58,7 +58,7 @@ namespace stretto::bench {
 namespace {
 
 constexpr int kMaxRanks = 64;
-constexpr std::size_t kMaxBytes = 64 << 20;
+constexpr std::size_t kMaxBytes = 256 << 20;
 constexpr std::size_t kBuffersOfRank = 2;  // An input and an output.
 // Behind a line.
 constexpr std::size_t kFewBytes = 16 * 1024;
@@ -127,9 +127,14 @@ class Bare final : public Library {
     if (job.operation == "broadcast" && job.count * sizeof(float) <= kFewBytes) {
       return [this, job] { broadcast_few(job); };
     }
-    if (job.count % static_cast<std::size_t>(size_) != 0) return {};
-    if (job.algorithm == "staged") return staged_call(job);
+    const bool divides = job.count % static_cast<std::size_t>(size_) == 0;
+    if (!divides && job.operation != "broadcast") return {};
     const bool mapped = is_mapped(job.input) && is_mapped(job.output);
+    if (job.algorithm == "staged") {
+      // The mapped buffers are where it stages.
+      if (mapped || (job.operation == "all_reduce" && job.input != job.output)) return {};
+      return staged_call(job);
+    }
     if (!mapped && !can_read_private(job)) return {};
     if (job.operation == "all_reduce" && job.input == job.output) {
       if (mapped) return [this, job] { reduce_mapped(job.share); };

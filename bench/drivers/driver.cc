@@ -106,7 +106,8 @@ Reply handle(Library& library, BoardMeeting& meeting, const Request& request) {
   if (request.dtype != "f32" || request.op != "sum") return unsupported("only sums of f32");
   const Buffers buffers = buffers_for(library, request);
   const Job& job = buffers.job;
-  if (job.count > 0 && job.input == nullptr) return unsupported("no such buffers");
+  const bool is_missing = job.input == nullptr || job.output == nullptr;
+  if (job.count > 0 && is_missing) return unsupported("no such buffers");
   const std::function<void()> call = library.make_call(job);
   if (!call) return unsupported("no such operation");
   if (request.pin) pin_to_core(library.rank());

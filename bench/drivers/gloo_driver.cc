@@ -40,7 +40,7 @@ class GlooLibrary final : public Library {
   int size() const override { return context_->size; }
   std::string version() const override {
     return "Gloo " + std::to_string(GLOO_VERSION_MAJOR) + '.' + std::to_string(GLOO_VERSION_MINOR) +
-           '.' + std::to_string(GLOO_VERSION_PATCH) + ", Debian's of 2022";
+           '.' + std::to_string(GLOO_VERSION_PATCH) + ", Debian's " STRETTO_GLOO_PACKAGE;
   }
   std::shared_ptr<float> allocate_registered(std::size_t) override { return nullptr; }
 

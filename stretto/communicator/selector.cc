@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "stretto/communicator/window.h"
+
 namespace stretto::communicator {
 namespace {
 
@@ -34,6 +36,7 @@ constexpr std::size_t kSingleCopyBytes = 256 * 1024;
 constexpr std::size_t kSingleCopyReduceScatterBytes = 16 * 1024 * 1024;
 // Of a reduction by more ranks, the pieces that fit into the scratch are too small to pay.
 constexpr int kSingleCopyReducers = 16;
+constexpr std::size_t kLineBytes = 64;  // By which slots are kept apart.
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 
 bool usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) {
@@ -100,8 +103,10 @@ std::size_t Selector::one_sync_bytes(Collective collective) const {
   }
   const bool reads_all = collective == Collective::all_reduce || collective == Collective::reduce;
   if (reads_all) return kOneSyncPrivateBytes / ranks;
-  // Each rank lays out its share, or one all of it.
-  return has_root(collective) ? kOneSyncPrivateBytes : kOneSyncPrivateBytes * ranks;
+  if (has_root(collective)) return kOneSyncPrivateBytes;
+  // Each rank lays out its share, or one for each other rank: in one segment.
+  const std::size_t slots = collective == Collective::all_gather ? 1 : ranks;
+  return std::min(kOneSyncPrivateBytes, Window::kHalfBytes / slots - kLineBytes) * ranks;
 }
 
 // The same with private ones.

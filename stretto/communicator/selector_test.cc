@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "stretto/communicator/window.h"
+
 namespace stretto::communicator {
 namespace {
 
@@ -107,6 +109,20 @@ TEST(Selector, WhereRanksShareCoresStagingIsCheaperThanASync) {
   }
   EXPECT_EQ(mapped_choice(selector, Collective::all_reduce, 16384), "eager_mapped, eager_mapped");
   EXPECT_EQ(mapped_choice(selector, Collective::all_reduce, 16388), "direct_mapped, staged_mapped");
+}
+
+TEST(Selector, WhatIsStagedInsteadOfASyncFitsIntoOneSegment) {
+  constexpr int kRanks = 64;
+  Selector selector = selector_of(kRanks, kRanks);
+  selector.use_cores(false);
+  constexpr std::size_t kShare = 64 * 1024;
+  const std::size_t slot = Window::kHalfBytes / kRanks - 64;
+  EXPECT_EQ(mapped_choice(selector, Collective::all_gather, kRanks * kShare),
+            "staged_mapped, staged_mapped");
+  for (const Collective sliced : {Collective::all_to_all, Collective::reduce_scatter}) {
+    EXPECT_EQ(mapped_choice(selector, sliced, kRanks * slot), "staged_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(selector, sliced, kRanks * (slot + 4)), "direct_mapped, staged_mapped");
+  }
 }
 
 TEST(Selector, OfMoreThanTwoRanksPrivateBuffersAreSharedOutSooner) {

@@ -96,25 +96,31 @@ void bench_copy(benchmark::State& state, std::size_t bytes, Store store) {
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(bytes));
 }
 
-#if defined(__x86_64__) && !defined(__clang__)
+#if defined(__clang__)
+#define STRETTO_LOOP_OF_VECTORS _Pragma("clang loop vectorize(assume_safety)")
+#define STRETTO_WIDE
+#else
+#define STRETTO_LOOP_OF_VECTORS _Pragma("GCC ivdep")
+#if defined(__x86_64__)
 // For what the processor has.
 #define STRETTO_WIDE \
   __attribute__((optimize("O3"), target_clones("arch=skylake-avx512", "avx2", "default")))
 #else
-#define STRETTO_WIDE
+#define STRETTO_WIDE __attribute__((optimize("O3")))
+#endif
 #endif
 
 // No buffer overlaps another.
 STRETTO_WIDE void add_2(const float* const* from, float* const* to, std::size_t count) {
   const float *a = from[0], *b = from[1];
   float *x = to[0], *y = to[1];
-#pragma GCC ivdep
+  STRETTO_LOOP_OF_VECTORS
   for (std::size_t i = 0; i < count; ++i) x[i] = y[i] = a[i] + b[i];
 }
 STRETTO_WIDE void add_4(const float* const* from, float* const* to, std::size_t count) {
   const float *a = from[0], *b = from[1], *c = from[2], *d = from[3];
   float *x = to[0], *y = to[1], *z = to[2], *w = to[3];
-#pragma GCC ivdep
+  STRETTO_LOOP_OF_VECTORS
   for (std::size_t i = 0; i < count; ++i) x[i] = y[i] = z[i] = w[i] = a[i] + b[i] + c[i] + d[i];
 }
 

@@ -1,13 +1,17 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A rank that counts which of its collectives make a system call: "CALLS of COUNT: NAME" for each,
-// after some that are not counted. Linux hands what a thread asks of it back to the thread (syscall
-// user dispatch, 5.11; kept in step by a byte in its memory), so that nothing is slowed down that
-// asks for nothing. Where it does not: "cannot count: WHY".
+// A rank that counts which of its collectives make a system call, and which take a lock: "CALLS and
+// LOCKED of COUNT: NAME" for each, after some that are not counted; and in the end "interrupted N",
+// how often its core was taken from it meanwhile. Linux hands what a thread asks of it back to the
+// thread (syscall user dispatch, 5.11; kept in step by a byte in its memory), so that nothing is
+// slowed down that asks for nothing. Where it does not: "cannot count: WHY".
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -56,6 +60,20 @@ bool can_count() {
 }
 #endif
 
+thread_local long locks = 0;
+
+}  // namespace
+
+// Instead of the C library's, for the whole program.
+extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) {
+  using Lock = int (*)(pthread_mutex_t*);
+  static const auto lock = reinterpret_cast<Lock>(::dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+  ++locks;
+  return lock(mutex);
+}
+
+namespace {
+
 bool makes_system_call(const std::function<void()>& call) {
   handed_back = 0;
   selector = kHandBack;
@@ -69,8 +87,13 @@ void count(const char* name, const std::function<void()>& call) {
   constexpr int kCounted = 1000;
   for (int i = 0; i < kUncounted; ++i) call();
   int calls = 0;
-  for (int i = 0; i < kCounted; ++i) calls += makes_system_call(call) ? 1 : 0;
-  std::printf("%d of %d: %s\n", calls, kCounted, name);
+  int locked = 0;
+  for (int i = 0; i < kCounted; ++i) {
+    locks = 0;
+    calls += makes_system_call(call) ? 1 : 0;
+    locked += locks > 0 ? 1 : 0;
+  }
+  std::printf("%d and %d of %d: %s\n", calls, locked, kCounted, name);
 }
 
 void work() {
@@ -85,7 +108,12 @@ void work() {
   auto buffer = comm->allocate<float>(kCount);
   const std::span registered = buffer.span();
   const std::size_t share = kCount / static_cast<std::size_t>(comm->size());
-  count("a question for the parent", [] { (void)::getppid(); });
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  count("a question for the parent, locked", [&] {
+    ::pthread_mutex_lock(&mutex);
+    (void)::getppid();
+    ::pthread_mutex_unlock(&mutex);
+  });
   count("barrier", [&] { comm->barrier().wait(); });
   count("all_reduce of 8 B", [&] { comm->all_reduce(std::span(own).first(2)).wait(); });
   count("all_reduce of 64 KiB", [&] { comm->all_reduce(std::span(own)).wait(); });
@@ -97,6 +125,9 @@ void work() {
   count("all_gather of 64 KiB",
         [&] { comm->all_gather(std::span(own).first(share), std::span(more)).wait(); });
   count("all_to_all of 64 KiB", [&] { comm->all_to_all(std::span(own), std::span(more)).wait(); });
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  std::printf("interrupted %ld\n", usage.ru_nivcsw);
 }
 
 }  // namespace
