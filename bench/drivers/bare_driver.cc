@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "bench/drivers/driver.h"
+#include "stretto/kernel/wide_loop.h"
 #include "tools/bench/board.h"
 
 // No library but plain loops that do what ranks of one host have to do, without checks, names or
@@ -40,20 +41,6 @@
 // of it, a piece at a time, in two turns.
 //
 // An all_reduce in place only, and all of buffers that the ranks can divide.
-#if defined(__clang__)
-#define STRETTO_LOOP_OF_VECTORS _Pragma("clang loop vectorize(assume_safety)")
-#define STRETTO_WIDE
-#else
-#define STRETTO_LOOP_OF_VECTORS _Pragma("GCC ivdep")
-#if defined(__x86_64__)
-// For what the processor has.
-#define STRETTO_WIDE \
-  __attribute__((optimize("O3"), target_clones("arch=skylake-avx512", "avx2", "default")))
-#else
-#define STRETTO_WIDE __attribute__((optimize("O3")))
-#endif
-#endif
-
 namespace stretto::bench {
 namespace {
 

@@ -16,6 +16,7 @@
 
 #include "stretto/kernel/copy.h"
 #include "stretto/kernel/reduce.h"
+#include "stretto/kernel/wide_loop.h"
 
 namespace stretto::kernel {
 namespace {
@@ -95,20 +96,6 @@ void bench_copy(benchmark::State& state, std::size_t bytes, Store store) {
   }
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(bytes));
 }
-
-#if defined(__clang__)
-#define STRETTO_LOOP_OF_VECTORS _Pragma("clang loop vectorize(assume_safety)")
-#define STRETTO_WIDE
-#else
-#define STRETTO_LOOP_OF_VECTORS _Pragma("GCC ivdep")
-#if defined(__x86_64__)
-// For what the processor has.
-#define STRETTO_WIDE \
-  __attribute__((optimize("O3"), target_clones("arch=skylake-avx512", "avx2", "default")))
-#else
-#define STRETTO_WIDE __attribute__((optimize("O3")))
-#endif
-#endif
 
 // No buffer overlaps another.
 STRETTO_WIDE void add_2(const float* const* from, float* const* to, std::size_t count) {
