@@ -13,8 +13,8 @@ LEGEND = """\
 Times: medians of the repeats of p50; of each system the fastest of its ways to run; * the best MPI.
 Ratios: the best MPI (Gloo) over ours, above 1 is faster, with the lowest and highest repeat; + is
 at or above the aim, . between it and what is wanted at least, - below that. MPI/bare:
-the best MPI over plain loops without a library, which copy private memory once. bound: the
-time of p copies at once over ours. Regime "shared": more ranks than cores."""
+the best MPI over plain loops without a library, which copy private memory once or stage it.
+bound: the time of p copies at once over ours. Regime "shared": more ranks than cores."""
 
 
 def time_text(us):

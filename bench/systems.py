@@ -129,6 +129,12 @@ def missing_file(path, name):
     return note.read_text().strip() if note.exists() else f"{name} is not there: {path}"
 
 
+def started_each(place, command, environment=None):
+    """A process for each rank, without a launcher, that is told its rank."""
+    return [Started([*command, *place.driver_arguments(), "--rank", str(rank), "--ranks",
+                     str(place.ranks)], environment or {}) for rank in range(place.ranks)]
+
+
 class Stretto(System):
     family = "stretto"
 
@@ -166,8 +172,7 @@ class Bound(System):
         return missing_file(self.driver(place), f"the driver of {self.title}")
 
     def start(self, place):
-        return [Started([str(self.driver(place)), *place.driver_arguments(), "--rank", str(rank),
-                         "--ranks", str(place.ranks)]) for rank in range(place.ranks)]
+        return started_each(place, [str(self.driver(place))])
 
 
 class Copies(Bound):
@@ -304,10 +309,8 @@ class Gloo(System):
 
     def start(self, place):
         script = pathlib.Path(__file__).resolve().parent / "drivers" / "gloo_driver.py"
-        return [Started([self.python(place), str(script), "--bridge", str(self.bridge(place)),
-                         *place.driver_arguments(), "--rank", str(rank), "--ranks",
-                         str(place.ranks)], {"OMP_NUM_THREADS": "1"})
-                for rank in range(place.ranks)]
+        return started_each(place, [self.python(place), str(script), "--bridge",
+                                    str(self.bridge(place))], {"OMP_NUM_THREADS": "1"})
 
     def variants(self, operation, size, wanted):
         """Gloo's all-reduce in PyTorch is in place only."""
@@ -332,8 +335,7 @@ class GlooLibrary(System):
         return "the better of ring, bcube and halving_doubling"
 
     def start(self, place):
-        return [Started([str(self.driver(place)), *place.driver_arguments(), "--rank", str(rank),
-                         "--ranks", str(place.ranks)]) for rank in range(place.ranks)]
+        return started_each(place, [str(self.driver(place))])
 
     def variants(self, operation, size, wanted):
         variants = super().variants(operation, size, wanted)

@@ -253,9 +253,9 @@ class Bare final : public Library {
     const std::size_t begin = gathers ? 0 : job.share * static_cast<std::size_t>(rank_);
     return [this, job, copy, begin] {
       meet();
-      for_each_rank(
-          [&](int other, std::size_t share) { copy(other, begin, job.output + share, job.share); },
-          job.share);
+      for_each_rank(job, [&](int other, std::size_t share) {
+        copy(other, begin, job.output + share, job.share);
+      });
       meet();
     };
   }
@@ -291,57 +291,45 @@ class Bare final : public Library {
   void gather_staged(const Job& job, std::size_t first, std::size_t count) {
     std::copy_n(job.input + first, count, staged(rank_, 0));
     meet();
-    for_each_rank(
-        [&](int other, std::size_t share) {
-          const float* const from = other == rank_ ? job.input + first : staged(other, 0);
-          std::copy_n(from, count, job.output + share + first);
-        },
-        job.share);
+    for_each_rank(job, [&](int other, std::size_t share) {
+      const float* const from = other == rank_ ? job.input + first : staged(other, 0);
+      std::copy_n(from, count, job.output + share + first);
+    });
   }
 
   void exchange_staged(const Job& job, std::size_t first, std::size_t count) {
-    for_each_rank(
-        [&](int other, std::size_t share) {
-          float* const to = other == rank_ ? job.output + share + first : staged(rank_, other);
-          std::copy_n(job.input + share + first, count, to);
-        },
-        job.share);
+    for_each_rank(job, [&](int other, std::size_t share) {
+      float* const to = other == rank_ ? job.output + share + first : staged(rank_, other);
+      std::copy_n(job.input + share + first, count, to);
+    });
     meet();
-    for_each_rank(
-        [&](int other, std::size_t share) {
-          if (other != rank_) std::copy_n(staged(other, rank_), count, job.output + share + first);
-        },
-        job.share);
+    for_each_rank(job, [&](int other, std::size_t share) {
+      if (other != rank_) std::copy_n(staged(other, rank_), count, job.output + share + first);
+    });
   }
 
   void reduce_staged(const Job& job, std::size_t first, std::size_t count) {
-    for_each_rank(
-        [&](int other, std::size_t share) {
-          if (other != rank_) std::copy_n(job.input + share + first, count, staged(rank_, other));
-        },
-        job.share);
+    for_each_rank(job, [&](int other, std::size_t share) {
+      if (other != rank_) std::copy_n(job.input + share + first, count, staged(rank_, other));
+    });
     meet();
     float* const sum = job.output + job.share * static_cast<std::size_t>(rank_) + first;
-    for_each_rank(
-        [&](int other, std::size_t) {
-          if (other != rank_) add(sum, staged(other, rank_), count);
-        },
-        job.share);
+    for_each_rank(job, [&](int other, std::size_t) {
+      if (other != rank_) add(sum, staged(other, rank_), count);
+    });
     std::copy_n(sum, count, staged(rank_, rank_));
     meet();
-    for_each_rank(
-        [&](int other, std::size_t share) {
-          if (other != rank_) std::copy_n(staged(other, other), count, job.output + share + first);
-        },
-        job.share);
+    for_each_rank(job, [&](int other, std::size_t share) {
+      if (other != rank_) std::copy_n(staged(other, other), count, job.output + share + first);
+    });
   }
 
   // From this one on, with where its share begins.
   template <class Use>
-  void for_each_rank(const Use& use, std::size_t share) const {
+  void for_each_rank(const Job& job, const Use& use) const {
     for (int i = 0; i < size_; ++i) {
       const int other = (rank_ + i) % size_;
-      use(other, static_cast<std::size_t>(other) * share);
+      use(other, static_cast<std::size_t>(other) * job.share);
     }
   }
 

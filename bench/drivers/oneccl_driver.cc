@@ -96,13 +96,6 @@ int number_of(const char* text) {
   return std::atoi(text);
 }
 
-int ranks_of(int argc, char** argv) {
-  for (int i = 1; i + 1 < argc; ++i) {
-    if (std::string(argv[i]) == "--ranks") return std::atoi(argv[i + 1]);
-  }
-  throw std::runtime_error("--ranks is missing");
-}
-
 }  // namespace
 }  // namespace stretto::bench
 
@@ -113,7 +106,7 @@ int main(int argc, char** argv) {
         ccl::init();
         return std::make_unique<OneCclLibrary>(meeting_place_of(argc, argv).folder,
                                                number_of(std::getenv("PMI_RANK")),
-                                               ranks_of(argc, argv));
+                                               number_behind(argc, argv, "--ranks"));
       },
       argc, argv);
 }

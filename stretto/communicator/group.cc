@@ -100,10 +100,9 @@ std::shared_ptr<const Plan> Group::make_plan(const schedule::Algorithm& algorith
                        .root = operation.root < 0 ? Rank(0) : Rank(operation.root),
                        .hosts = selector_.hosts()});
   if (algorithm.access == schedule::Access::mapped && segment_bytes < kWhole) {
-    // Half a window holds all raw slots; lines are kept apart by the rounding of slots.
-    segment_bytes = segment_bytes / static_cast<std::size_t>(std::max(1, steps.raw_slots)) - 64;
+    const auto slots = static_cast<std::size_t>(std::max(1, steps.raw_slots));
     const bool streams = has_root(operation.collective) && steps.sync_count() == 1;
-    segment_bytes = std::min(segment_bytes, streams ? kStreamedBytes : kStagedBytes);
+    segment_bytes = std::min(Window::slot_bytes(slots), streams ? kStreamedBytes : kStagedBytes);
   }
   if (options_.segment_bytes > 0 && segment_bytes < kWhole)
     segment_bytes = std::min(segment_bytes, options_.segment_bytes);

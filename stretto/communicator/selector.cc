@@ -36,7 +36,6 @@ constexpr std::size_t kSingleCopyBytes = 256 * 1024;
 constexpr std::size_t kSingleCopyReduceScatterBytes = 16 * 1024 * 1024;
 // Of a reduction by more ranks, the pieces that fit into the scratch are too small to pay.
 constexpr int kSingleCopyReducers = 16;
-constexpr std::size_t kLineBytes = 64;  // By which slots are kept apart.
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 
 bool usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) {
@@ -106,7 +105,7 @@ std::size_t Selector::one_sync_bytes(Collective collective) const {
   if (has_root(collective)) return kOneSyncPrivateBytes;
   // Each rank lays out its share, or one for each other rank: in one segment.
   const std::size_t slots = collective == Collective::all_gather ? 1 : ranks;
-  return std::min(kOneSyncPrivateBytes, Window::kHalfBytes / slots - kLineBytes) * ranks;
+  return std::min(kOneSyncPrivateBytes, Window::slot_bytes(slots)) * ranks;
 }
 
 // The same with private ones.

@@ -64,6 +64,9 @@ struct Window {
 
   // Two slots of half a MiB, and room for what rounds them up.
   static constexpr std::size_t kHalfBytes = 1024 * 1024 + 4096;
+  // What each of so many slots may hold, so that a half holds all: they begin on lines of their
+  // own.
+  static constexpr std::size_t slot_bytes(std::size_t slots) { return kHalfBytes / slots - 64; }
   static std::size_t bytes() { return offsetof(Window, staging) + 2 * kHalfBytes; }
 
   std::byte* half(std::uint64_t turn) { return staging + (turn % 2) * kHalfBytes; }

@@ -51,11 +51,9 @@ struct BFloat16Codec {
   // DemoteTo truncates, and the instruction of AVX-512 flushes denormals, so this is integer
   // arithmetic.
   static HWY_INLINE BitsVector round_high(FloatVector value) {
-    const auto bits = bits_of(value);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(U32(), 1));
-    const auto rounded = hn::Add(hn::Add(bits, hn::Set(U32(), 0x7FFF)), odd);
-    const auto quiet = hn::Or(bits, hn::Set(U32(), 0x00400000));
-    return bits_of(hn::IfThenElse(hn::IsNaN(value), float_of(quiet), float_of(rounded)));
+    const auto quiet = hn::Or(bits_of(value), hn::Set(U32(), 0x00400000));
+    const auto rounded = float_of(round_number(value));
+    return bits_of(hn::IfThenElse(hn::IsNaN(value), float_of(quiet), rounded));
   }
   static HWY_INLINE BitsVector narrow(FloatVector value) {
     return hn::ShiftRight<16>(round_high(value));

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "stretto/stretto.h"
+#include "tests/end_to_end/rank_program.h"
 
 namespace {
 
@@ -97,12 +98,4 @@ void work() {
 
 }  // namespace
 
-int main() {
-  try {
-    work();
-  } catch (const std::exception& error) {
-    std::printf("wrong %s\n", error.what());
-    return 1;
-  }
-  return 0;
-}
+int main() { return stretto::testing::run_or_explain(work); }
