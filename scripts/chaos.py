@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Starts real jobs, harms them, and checks what becomes of every rank; ./dev chaos calls it.
+
+Each case is drawn from a kind and a seed: who is killed, stopped, cut off, flooded, short of
+something or of another opinion, when, and in which world (shared memory, tcp, two network
+namespaces). Of every survivor the outcome, the error's type, text and time are compared with what
+is promised, and of every job what it leaves behind. Exits 1 if a promise was broken.
+
+examples:
+  ./dev chaos --minutes 10
+  ./dev chaos --only kill --only shrink --cases 50
+  ./dev chaos --only kill --seed 4711 --cases 1       # the same case again
+  ./dev chaos --list
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import itertools
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import chaos_job
+import chaos_judge
+import chaos_kinds
+import chaos_misuse
+import chaos_network
+import chaos_plan
+
+KINDS = {kind.name: kind for kind in chaos_kinds.KINDS + chaos_misuse.KINDS}
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@dataclasses.dataclass
+class Result:
+    """A case that has been run."""
+
+    plan: chaos_plan.Plan
+    verdict: chaos_judge.Verdict
+    seconds: float
+
+
+class Runner:
+    """Runs cases, a few at a time; keeps what failing ones have said."""
+
+    def __init__(self, bin_dir, failures, patience):
+        self._bin = bin_dir
+        self._failures = failures
+        self._patience = patience
+        self._local = threading.local()
+        self._networks = []
+        self._folder = tempfile.TemporaryDirectory(prefix="stretto-chaos-")
+
+    def close(self):
+        for network in self._networks:
+            network.remove()
+        self._folder.cleanup()
+
+    def run(self, kind, plan):
+        began = time.monotonic()
+        folder = pathlib.Path(self._folder.name, f"{plan.kind}-{plan.seed}")
+        folder.mkdir()
+        network = self._network() if plan.world == "two_hosts" else None
+        job = chaos_job.Job(plan, self._bin, folder, network)
+        try:
+            job.start(kind.prepare(plan, job))
+            kind.inject(plan, job)
+        except chaos_kinds.CannotRun as reason:
+            job.record.trouble.append(f"could not be run: {reason}")
+        finally:
+            record = job.finish(kind.limit_s * self._patience)
+            if network is not None:
+                network.heal()
+        expectation = patient(kind.expect(plan), self._patience)
+        verdict = chaos_judge.judge(expectation, record)
+        if verdict.problems:
+            self._keep(plan, record, verdict, folder)
+        shutil.rmtree(folder)
+        return Result(plan, verdict, time.monotonic() - began)
+
+    def _network(self):
+        """One for each thread: its cases come one after the other."""
+        if not hasattr(self._local, "network"):
+            name = f"chaos{threading.get_native_id()}"
+            self._local.network = chaos_network.Network(name)
+            self._networks.append(self._local.network)
+            self._local.network.make()
+        return self._local.network
+
+    def _keep(self, plan, record, verdict, folder):
+        kept = self._failures / folder.name
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir(parents=True)
+        for output in folder.glob("launcher-*.txt"):
+            shutil.copy(output, kept)
+        (kept / "case.json").write_text(json.dumps(
+            {"plan": dataclasses.asdict(plan), "problems": verdict.problems,
+             "record": dataclasses.asdict(record)}, indent=1))
+
+
+def patient(expectation, factor):
+    """The same with longer bounds, for machines that are busy."""
+    return {rank: tuple(dataclasses.replace(expected, within_s=expected.within_s * factor)
+                        if getattr(expected, "within_s", None) else expected for expected in row)
+            for rank, row in expectation.items()}
+
+
+def cases(names, seed):
+    """All kinds in turn, for ever; one case of each seed."""
+    for number, name in enumerate(itertools.cycle(names)):
+        yield KINDS[name], chaos_plan.draw(KINDS[name], seed + number)
+
+
+def usable_worlds():
+    """Every world that this machine has, and a sentence about the one it has not."""
+    network = chaos_network.Network("chaosprobe")
+    try:
+        network.make()
+        return chaos_plan.WORLDS, ""
+    except chaos_network.NetworkError as error:
+        return chaos_plan.WORLDS[:2], f"cases of two hosts are left out: {error}"
+    finally:
+        network.remove()
+
+
+def run_all(runner, options, report):
+    """Runs cases until the time is up or their number is reached."""
+    worlds, sentence = usable_worlds()
+    if sentence:
+        print(sentence)
+    deadline = time.monotonic() + options.minutes * 60
+    source = (case for case in cases(options.only or list(KINDS), options.seed))
+    lock = threading.Lock()
+    started = itertools.count()
+
+    def work():
+        while True:
+            with lock:
+                if time.monotonic() > deadline or (
+                        options.cases and next(started) >= options.cases):
+                    return
+                kind, plan = next(source)
+            if plan.world in worlds:
+                report.add(runner.run(kind, plan))
+
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for future in [pool.submit(work) for _ in range(options.jobs)]:
+            future.result()
+
+
+class Report:
+    """Counts results, and says at once what has failed."""
+
+    def __init__(self, quiet):
+        self.results = []
+        self._quiet = quiet
+
+    def add(self, result):
+        self.results.append(result)
+        if result.verdict.problems and not self._quiet:
+            print(f"FAILED {result.plan.kind}: {result.plan.describe()}\n"
+                  f"  {result.plan.replay_command()}")
+            for problem in result.verdict.problems:
+                print(f"  - {problem}")
+            sys.stdout.flush()
+
+    def failed(self):
+        return [result for result in self.results if result.verdict.problems]
+
+    def rows(self):
+        for name in KINDS:
+            of_kind = [result for result in self.results if result.plan.kind == name]
+            if of_kind:
+                yield {"kind": name, "cases": len(of_kind),
+                       "bound_s": max(result.verdict.bound_s for result in of_kind),
+                       "failed": sum(bool(result.verdict.problems) for result in of_kind),
+                       "worst_s": round(max(result.verdict.worst_s for result in of_kind), 3),
+                       "failed_seeds": [result.plan.seed for result in of_kind
+                                        if result.verdict.problems]}
+
+    def table(self):
+        lines = [f"{'kind':<14} {'cases':>6} {'failed':>6} {'worst s':>8} {'bound s':>8}"
+                 "  seeds that failed"]
+        for row in self.rows():
+            seeds = " ".join(map(str, row["failed_seeds"][:8]))
+            more = len(row["failed_seeds"]) - 8
+            bound = f"{row['bound_s']:.1f}" if row["bound_s"] else ""
+            lines.append(f"{row['kind']:<14} {row['cases']:>6} {row['failed']:>6} "
+                         f"{row['worst_s']:>8.3f} {bound:>8}  {seeds}"
+                         f"{f' and {more} more' * (more > 0)}".rstrip())
+        lines.append(f"{'all':<14} {len(self.results):>6} {len(self.failed()):>6}")
+        return "\n".join(lines)
+
+    def as_json(self):
+        return json.dumps({"rows": list(self.rows()), "failures": [
+            {"kind": result.plan.kind, "seed": result.plan.seed, "plan": result.plan.describe(),
+             "replay": result.plan.replay_command(), "problems": result.verdict.problems}
+            for result in self.failed()]}, indent=1)
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(prog="./dev chaos", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long [1]")
+    parser.add_argument("--cases", type=int, default=0, help="at most so many [no limit]")
+    parser.add_argument("--seed", type=int, default=1, help="of the first case [1]")
+    parser.add_argument("--only", action="append", choices=sorted(KINDS), metavar="KIND",
+                        help="this kind; may be given several times [all]")
+    parser.add_argument("--list", action="store_true", help="the kinds, and nothing else")
+    parser.add_argument("--jobs", type=int, default=2, help="cases at a time [2]")
+    parser.add_argument("--patience", type=float, default=1.0,
+                        help="factor on all bounds, for a machine that is busy [1]")
+    parser.add_argument("--json", action="store_true", help="the results as JSON")
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin",
+                        help="the folder of stretto and chaos_rank_program")
+    parser.add_argument("--failures", type=pathlib.Path, default=ROOT / "build/chaos",
+                        help="a folder for what failing jobs have said")
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    if options.list:
+        for kind in KINDS.values():
+            print(f"{kind.name:<14} {kind.__doc__.splitlines()[0]}")
+        return 0
+    report = Report(quiet=options.json)
+    runner = Runner(options.bin.resolve(), options.failures.resolve(), options.patience)
+    try:
+        run_all(runner, options, report)
+    finally:
+        runner.close()
+    print(report.as_json() if options.json else report.table())
+    return 1 if report.failed() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""A real job of chaos_rank_program: starts it, follows what its ranks say, finds what it left."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+import time
+
+import chaos_judge
+
+KEY = "7" * 64
+HOSTS = "10.79.0.1,10.79.0.2"
+# The others have this long, after a first failure, to end by themselves; no bound is longer.
+SETTLE_SECONDS = 20
+SHARED_MEMORY = pathlib.Path("/dev/shm")
+
+
+def processes_of(mark):
+    """The processes that were started with this word in their environment, or by such ones."""
+    found = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            environment = pathlib.Path(entry.path, "environ").read_bytes()
+        except OSError:
+            continue
+        if mark.encode() in environment.split(b"\0"):
+            found.append(int(entry.name))
+    return found
+
+
+def command_line(pid):
+    try:
+        words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "?"
+    return b" ".join(words[:3]).decode(errors="replace")
+
+
+def kill_quietly(pid, number=signal.SIGKILL):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+class Job:
+    """A running job. `network`: the namespaces of plans of two hosts (chaos_network.py)."""
+
+    def __init__(self, plan, bin_dir, folder, network=None):
+        self.plan = plan
+        self.network = network
+        self.record = chaos_judge.Record()
+        self.folder = pathlib.Path(folder)
+        self.launchers = []
+        self.outputs = []
+        self.undo = []  # To be called when the job has ended.
+        self._mark = f"CHAOS_CASE={os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}"
+        self._bin = pathlib.Path(bin_dir)
+        self._changed = threading.Condition()
+        self._temporary = self.folder / "tmp"
+        self._temporary.mkdir(parents=True)
+        self._shared_before = self._shared_memory()
+        self._pipe_path = self.folder / "events"
+        os.mkfifo(self._pipe_path)
+        # Open for writing too: the pipe then never ends while the job lives.
+        self._pipe = os.open(self._pipe_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._reading = True
+        self._reader = threading.Thread(target=self._read_events)
+        self._reader.start()
+
+    # Starting.
+
+    def start(self, arguments):
+        """One launcher, or one on each of two hosts."""
+        plan = self.plan
+        program = [str(self._bin / "chaos_rank_program"), "--events", str(self._pipe_path),
+                   "--seed", str(plan.seed), "--seconds", str(plan.seconds),
+                   "--timeout-ms", str(round(plan.timeout_s * 1000)),
+                   "--join-timeout-ms", str(round(plan.join_timeout_s * 1000)),
+                   *map(str, arguments)]
+        hosts = 2 if plan.world == "two_hosts" else 1
+        variables = self._environment()
+        for host in reversed(range(hosts)):
+            command = [str(self._bin / "stretto"), "run", "-n", str(plan.ranks // hosts),
+                       "--settle", str(SETTLE_SECONDS), "--grace", "1", "--json"]
+            if hosts > 1:
+                command = [*self.network.enter(host), *command,
+                           "--hosts", HOSTS, "--host-index", str(host)]
+            output = open(self.folder / f"launcher-{host}.txt", "wb")
+            self.outputs.insert(0, output)
+            self.launchers.insert(0, subprocess.Popen(
+                command + ["--", *program], stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, env=variables, cwd=self.folder))
+
+    def _environment(self):
+        kept = {name: value for name, value in os.environ.items()
+                if not name.startswith(("STRETTO_", "XDG_"))}
+        name, value = self._mark.split("=")
+        kept |= {name: value, "TMPDIR": str(self._temporary), "HOME": str(self.folder.parent)}
+        if self.plan.world == "tcp":
+            kept["STRETTO_TRANSPORT"] = "tcp"
+        if self.plan.world == "two_hosts":
+            kept["STRETTO_JOB_KEY"] = KEY
+        return kept | self.plan.environment
+
+    # Following.
+
+    def _read_events(self):
+        rest = b""
+        while self._reading:
+            try:
+                rest += os.read(self._pipe, 65536)
+            except BlockingIOError:
+                time.sleep(0.001)
+                continue
+            *lines, rest = rest.split(b"\n")
+            with self._changed:
+                self.record.events += map(json.loads, lines)
+                self._changed.notify_all()
+
+    def wait_for(self, condition, timeout_s=20.0):
+        """Until `condition()` holds of the events so far."""
+        with self._changed:
+            return self._changed.wait_for(condition, timeout_s)
+
+    def ranks_that(self, event):
+        return {entry["rank"] for entry in self.record.events if entry["event"] == event}
+
+    def wait_until(self, event, ranks=None):
+        """Until all ranks (or those) have said so. The driver's trouble if they do not."""
+        wanted = set(range(self.plan.ranks) if ranks is None else ranks)
+        if self.wait_for(lambda: wanted <= self.ranks_that(event)):
+            return True
+        self.record.trouble.append(
+            f"ranks {sorted(wanted - self.ranks_that(event))} never said \"{event}\"")
+        return False
+
+    def pid(self, rank):
+        return self.record.of_rank(rank, "started")[0]["pid"]
+
+    def struck(self, moment=None):
+        """Notes that harm has been done, now or then; the last one counts."""
+        self.record.fault_s = time.monotonic() if moment is None else moment
+
+    def signal(self, rank, number):
+        self.struck()
+        kill_quietly(self.pid(rank), number)
+
+    def wait_for_actor(self):
+        """For kinds in which a rank does the harm itself."""
+        if self.wait_until("acts", self.plan.victims):
+            self.struck(self.record.of_rank(self.plan.victims[0], "acts")[0]["t"])
+
+    # Ending.
+
+    def finish(self, limit_s):
+        """Waits for the launchers, kills what is left over, and returns the record."""
+        deadline = time.monotonic() + limit_s
+        for launcher in self.launchers:
+            try:
+                launcher.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.record.hung = True
+        self.record.ended_s = time.monotonic()
+        left = self._processes_that_stay()
+        if not self.record.hung:
+            self.record.leavings += [f"process {pid} ({command_line(pid)})" for pid in left]
+        for pid in left:
+            kill_quietly(pid)
+        for launcher in self.launchers:
+            launcher.wait()
+        self._reading = False
+        self._reader.join()
+        os.close(self._pipe)
+        for output in self.outputs:
+            output.close()
+        for undo in self.undo:
+            undo()
+        self._note_ends()
+        self._note_files()
+        return self.record
+
+    def _processes_that_stay(self):
+        """What is still there two seconds after the launchers have ended."""
+        deadline = time.monotonic() + (0.0 if self.record.hung else 2.0)
+        while (left := processes_of(self._mark)) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return left
+
+    @staticmethod
+    def _shared_memory():
+        return set(SHARED_MEMORY.glob("*stretto*")) if SHARED_MEMORY.is_dir() else set()
+
+    def _note_files(self):
+        self.record.leavings += [f"file {path}" for path in self._temporary.rglob("*")]
+        self.record.leavings += [f"shared memory {path}"
+                                 for path in self._shared_memory() - self._shared_before]
+
+    def _note_ends(self):
+        for host in range(len(self.launchers)):
+            text = (self.folder / f"launcher-{host}.txt").read_text(errors="replace")
+            for line in text.splitlines():
+                if line.startswith('{"') and '"ranks"' in line:
+                    self.record.ends |= {end["rank"]: end for end in json.loads(line)["ranks"]}

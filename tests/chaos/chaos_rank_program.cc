@@ -1,0 +1,312 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// A rank of a job that scripts/chaos.py harms: runs collectives that follow from a seed, compares
+// every value with a serial computation, and writes what happens to it as lines of JSON, each with
+// the time of the monotonic clock, to a pipe that all ranks share. One rank, the actor, may do harm
+// itself.
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "stretto/stretto.h"
+#include "tests/chaos/call.h"
+
+namespace stretto::chaos {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Options {
+  std::string events;
+  std::uint64_t seed = 1;
+  double seconds = 30;  // After which the ranks agree to end.
+  int timeout_ms = 30000;
+  int join_timeout_ms = 30000;
+  bool shrinks = false;
+  int actor = -1;
+  std::string act;
+  int act_step = 20;
+  int act_ms = 0;
+  std::uint64_t act_value = 0;
+  std::string act_group;
+  std::string collective = "all_reduce";
+};
+
+// Writes each event in one piece. What is not read is lost rather than waited for.
+class Events {
+ public:
+  Events(const std::string& path, int rank)
+      : pipe_(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)), rank_(rank) {}
+
+  void write(const char* event, nlohmann::json fields = nlohmann::json::object()) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    fields["event"] = event;
+    fields["rank"] = rank_;
+    fields["pid"] = ::getpid();
+    fields["t"] = std::chrono::duration<double>(now).count();
+    const std::string line =
+        fields.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) + "\n";
+    (void)!::write(pipe_, line.data(), line.size());
+  }
+
+ private:
+  int pipe_;
+  int rank_;
+};
+
+const char* type_of(const std::exception& error) {
+  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) return "InvalidArgument";
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return "PeerLost";
+  if (dynamic_cast<const Timeout*>(&error) != nullptr) return "Timeout";
+  if (dynamic_cast<const Mismatch*>(&error) != nullptr) return "Mismatch";
+  if (dynamic_cast<const Refused*>(&error) != nullptr) return "Refused";
+  if (dynamic_cast<const Aborted*>(&error) != nullptr) return "Aborted";
+  if (dynamic_cast<const ProtocolError*>(&error) != nullptr) return "ProtocolError";
+  if (dynamic_cast<const SystemError*>(&error) != nullptr) return "SystemError";
+  if (dynamic_cast<const OutOfMemory*>(&error) != nullptr) return "OutOfMemory";
+  if (dynamic_cast<const InternalError*>(&error) != nullptr) return "InternalError";
+  return "std::exception";
+}
+
+// Does `work` after a while, on a thread that is started now; never, after 0 ms.
+template <class Work>
+void later(int after_ms, Work work) {
+  if (after_ms == 0) return;
+  std::thread([=] {
+    std::this_thread::sleep_for(milliseconds(after_ms));
+    work();
+  }).detach();
+}
+
+// Allows this process `more` than it has of a resource, until the limit is lifted again.
+void limit(const std::string& name, std::uint64_t more, int lift_after_ms) {
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  // The lowest free number: descriptors are handed out from there.
+  const int next = ::dup(STDIN_FILENO);
+  ::close(next);
+  auto resource = RLIMIT_FSIZE;
+  std::uint64_t soft = more;
+  if (name == "nofile") {
+    resource = RLIMIT_NOFILE;
+    soft += static_cast<std::uint64_t>(next);
+  } else if (name == "as") {
+    resource = RLIMIT_AS;
+    soft += pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  }
+  rlimit before = {};
+  ::getrlimit(resource, &before);
+  later(lift_after_ms, [=] { ::setrlimit(resource, &before); });
+  const rlimit lowered{std::min<rlim_t>(soft, before.rlim_max), before.rlim_max};
+  ::setrlimit(resource, &lowered);
+}
+
+// Moves this process to a control group whose number of threads is limited, until it is not.
+void limit_threads(const std::string& group, int lift_after_ms) {
+  later(lift_after_ms, [=] { std::ofstream(group + "/pids.max") << "max"; });
+  std::ofstream(group + "/cgroup.procs") << ::getpid();
+}
+
+class Worker {
+ public:
+  Worker(Options options, int rank)
+      : options_(std::move(options)),
+        acts_(rank == options_.actor),
+        rank_(rank),
+        events_(options_.events, rank) {}
+
+  int run() {
+    events_.write("started");
+    try {
+      work();
+      events_.write("left");
+      return 0;
+    } catch (const Error& error) {
+      report(error);
+      return 3;
+    } catch (const std::exception& error) {
+      events_.write("error", {{"type", type_of(error)},
+                              {"named", nullptr},
+                              {"text", error.what()},
+                              {"during", during_},
+                              {"step", step_}});
+      return 3;
+    }
+  }
+
+ private:
+  void work() {
+    if (acts_) act_before_join();
+    auto comm = join({.join_timeout = milliseconds(options_.join_timeout_ms),
+                      .timeout = milliseconds(options_.timeout_ms)});
+    events_.write("joined", {{"links", comm->describe_links()}});
+    end_ = Clock::now() +
+           std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options_.seconds));
+    while (!loop(*comm)) comm = shrunk(*comm);
+    events_.write("done", {{"steps", step_}});
+  }
+
+  // Collectives until all agree to end. False if a rank was lost and the others may go on.
+  bool loop(Communicator& comm) {
+    during_ = "step";
+    try {
+      Buffers buffers(comm);
+      for (bool ended = false; !ended; ++step_) {
+        if (acts_ && step_ == options_.act_step) act(comm);
+        if (step_ % 64 == 0) {
+          buffers = Buffers(comm);  // New registered memory, which the others have to take in.
+          events_.write("step", {{"step", step_}});
+        }
+        const Call call = call_of(comm);
+        const std::string trouble = buffers.run(comm, call, step_);
+        if (!trouble.empty()) {
+          events_.write("wrong", {{"text", trouble}, {"step", step_}});
+          std::_Exit(4);
+        }
+        ended = step_ % 8 == 7 && all_want_to_end(comm);
+      }
+      return true;
+    } catch (const Error& error) {
+      if (!options_.shrinks) throw;
+      report(error);
+      lost_ = error.status().rank();
+      return false;
+    }
+  }
+
+  Call call_of(const Communicator& comm) {
+    if (options_.act.rfind("disagree-", 0) != 0 || step_ != options_.act_step) {
+      return Call::draw(options_.seed + static_cast<std::uint64_t>(step_), comm.size());
+    }
+    Call call = Call::named(options_.collective, options_.seed, comm.size());
+    if (!acts_) return call;
+    events_.write("acts");
+    const std::string field = options_.act.substr(9);
+    if (field != "order") return call.differing(field, comm.size());
+    // What comes later, as by a rank that has left out a few calls. Messages are in no order with
+    // collectives.
+    Call other = call;
+    for (std::uint64_t seed = options_.seed;
+         other.collective == call.collective || other.collective == Collective::point_to_point;
+         ++seed) {
+      other = Call::draw(seed, comm.size());
+    }
+    return other;
+  }
+
+  bool all_want_to_end(Communicator& comm) {
+    // Not before the actor has had its turn.
+    std::uint8_t wants[1] = {Clock::now() >= end_ && step_ > options_.act_step + 64};
+    comm.all_reduce(std::span<std::uint8_t>(wants), {.op = ReduceOp::max}).wait();
+    return wants[0] != 0;
+  }
+
+  std::unique_ptr<Communicator> shrunk(Communicator& comm) {
+    during_ = "shrink";
+    events_.write("shrinking");
+    std::vector<Rank> lost;
+    if (lost_) lost.push_back(*lost_);
+    auto rest = comm.shrink(lost);
+    // The ranks were at different steps when they heard of the loss.
+    step_ = (step_ / 100000 + 1) * 100000;
+    events_.write("shrunk", {{"size", rest->size()}, {"now", rest->rank().value()}});
+    return rest;
+  }
+
+  void act_before_join() {
+    const std::string& what = options_.act;
+    if (what == "join-late") {
+      std::this_thread::sleep_for(milliseconds(options_.act_ms));
+    } else if (what == "join-wrong-key") {
+      ::setenv("STRETTO_JOB_KEY", std::string(64, 'a').c_str(), 1);
+    } else if (what == "join-wrong-size") {
+      ::setenv("STRETTO_SIZE", std::to_string(options_.act_value).c_str(), 1);
+    } else if (what == "join-wrong-algorithm") {
+      ::setenv("STRETTO_ALGORITHM", "ring", 1);
+    } else if (what.rfind("join-limit-", 0) == 0) {
+      lower(what.substr(11));
+    } else {
+      return;
+    }
+    events_.write("acts");
+  }
+
+  void act(Communicator& comm) {
+    const std::string& what = options_.act;
+    if (what.rfind("join-", 0) == 0 || what.rfind("disagree-", 0) == 0) return;
+    events_.write("acts");
+    if (what == "exit") std::_Exit(3);
+    if (what == "abort") comm.abort("chaos ends this job");
+    if (what == "throw") {
+      // Nobody sends this message: destroying the work waits for ever, unless it is told not to.
+      std::vector<float> data(1000);
+      const Work work = comm.recv(data, {.from = (rank_ + 1) % comm.size(), .tag = 77});
+      throw std::runtime_error("chaos between submission and wait");
+    }
+    if (what == "fork" && ::fork() == 0) {
+      for (;;) ::pause();
+    }
+    if (what.rfind("limit-", 0) == 0) lower(what.substr(6));
+  }
+
+  void lower(const std::string& resource) {
+    if (resource == "threads") {
+      limit_threads(options_.act_group, options_.act_ms);
+    } else {
+      limit(resource, options_.act_value, options_.act_ms);
+    }
+  }
+
+  void report(const Error& error) {
+    const auto named = error.status().rank();
+    events_.write("error", {{"type", type_of(error)},
+                            {"named", named ? nlohmann::json(named->value()) : nullptr},
+                            {"text", error.what()},
+                            {"during", during_},
+                            {"step", step_}});
+  }
+
+  Options options_;
+  bool acts_;
+  int rank_;
+  Events events_;
+  const char* during_ = "join";
+  TimePoint end_;
+  int step_ = 0;
+  std::optional<Rank> lost_;
+};
+
+}  // namespace
+}  // namespace stretto::chaos
+
+int main(int argument_count, char** arguments) {
+  stretto::chaos::Options options;
+  CLI::App app("A rank of a job that scripts/chaos.py harms.");
+  app.add_option("--events", options.events, "The pipe for lines of JSON")->required();
+  app.add_option("--seed", options.seed);
+  app.add_option("--seconds", options.seconds);
+  app.add_option("--timeout-ms", options.timeout_ms);
+  app.add_option("--join-timeout-ms", options.join_timeout_ms);
+  app.add_flag("--shrinks", options.shrinks, "Go on with those who are left");
+  app.add_option("--actor", options.actor, "The rank that does harm");
+  app.add_option("--act", options.act);
+  app.add_option("--act-step", options.act_step);
+  app.add_option("--act-ms", options.act_ms);
+  app.add_option("--act-value", options.act_value);
+  app.add_option("--act-group", options.act_group, "A control group that limits threads");
+  app.add_option("--collective", options.collective, "The one about which ranks disagree");
+  CLI11_PARSE(app, argument_count, arguments);
+  const char* rank = std::getenv("STRETTO_RANK");
+  return stretto::chaos::Worker(options, rank != nullptr ? std::atoi(rank) : 0).run();
+}
