@@ -7,7 +7,7 @@ operation."""
 import html
 
 import figures
-import peers_chart
+import chart
 import peers_table
 
 STYLE = """
@@ -77,7 +77,7 @@ def cell_point(row, cell, usual):
              f"{peers_table.time_text(cell.p50_us)} us "
              f"({peers_table.time_text(low)} to {peers_table.time_text(high)}), "
              f"p99 {peers_table.time_text(cell.p99_us)} us, {row.regime}")
-    return peers_chart.Point(row.bytes, max(cell.p50_us, 0.01), hollow=row.regime != usual,
+    return chart.Point(row.bytes, max(cell.p50_us, 0.01), hollow=row.regime != usual,
                              title=title)
 
 
@@ -87,20 +87,20 @@ def time_lines(rows, run):
     lines = []
     for kind in figures.KINDS:
         points = [cell_point(row, row.ours(kind), usual) for row in main if row.ours(kind)]
-        lines.append(peers_chart.Line(f"stretto, {kind}", OURS_STYLES[kind], points))
+        lines.append(chart.Line(f"stretto, {kind}", OURS_STYLES[kind], points))
     for entry in run["systems"]:
         if entry["name"] == "stretto":
             continue
         best = [(row, row.best(system=entry["name"])) for row in main]
         points = [cell_point(row, cell, usual) for row, cell in best if cell]
-        lines.append(peers_chart.Line(entry["title"], PEER_STYLES.get(entry["name"], "g"), points))
+        lines.append(chart.Line(entry["title"], PEER_STYLES.get(entry["name"], "g"), points))
     return lines
 
 
 def ratio_point(row, ratio, usual):
     title = (f"{figures.size_text(row.bytes)}: {ratio.text()} times {ratio.against.system} "
              f"({ratio.spread_text()}), {row.regime}")
-    return peers_chart.Point(row.bytes, ratio.value, ratio.low, ratio.high, row.regime != usual,
+    return chart.Point(row.bytes, ratio.value, ratio.low, ratio.high, row.regime != usual,
                              title)
 
 
@@ -110,19 +110,19 @@ def ratio_lines(rows, family):
     for kind in figures.KINDS:
         ratios = [(row, row.ratio(kind, family)) for row in figures.main_rows(rows)]
         points = [ratio_point(row, ratio, usual) for row, ratio in ratios if ratio]
-        lines.append(peers_chart.Line(kind, OURS_STYLES[kind], points))
+        lines.append(chart.Line(kind, OURS_STYLES[kind], points))
     return lines
 
 
 def goal_levels(rows, family):
     sizes = [row.bytes for row in rows]
-    levels = [peers_chart.Level(min(sizes), max(sizes), 1, "one", "as fast")]
+    levels = [chart.Level(min(sizes), max(sizes), 1, "one", "as fast")]
     for kind, mark in (("registered", ""), ("private", "2")):
         for goal in figures.goals(rows[0].operation, usual_regime(rows), kind, family):
             if not any(goal.first <= size <= goal.last for size in sizes):
                 continue
-            levels.append(peers_chart.Level(goal.first, goal.last, goal.least, f"least{mark}"))
-            levels.append(peers_chart.Level(goal.first, goal.last, goal.aim, f"aim{mark}"))
+            levels.append(chart.Level(goal.first, goal.last, goal.least, f"least{mark}"))
+            levels.append(chart.Level(goal.first, goal.last, goal.aim, f"aim{mark}"))
     return levels
 
 
@@ -135,11 +135,11 @@ def plots(operation, rows, run):
     ticks = [(size, figures.size_text(size)) for size in sorted({row.bytes for row in rows})]
     if len(ticks) < 2:
         return ""
-    parts = [figure("Time, microseconds", peers_chart.chart(
+    parts = [figure("Time, microseconds", chart.chart(
         time_lines(rows, run), [], ticks, "us", f"Time of {operation} over size"),
         "Lower is better. Of each system the fastest of its ways to run.", "large")]
     for family, name in (("mpi", "the best MPI"), ("gloo", "Gloo")):
-        svg = peers_chart.chart(ratio_lines(rows, family), goal_levels(rows, family), ticks,
+        svg = chart.chart(ratio_lines(rows, family), goal_levels(rows, family), ticks,
                                 f"times faster than {name}", f"{operation} against {name}", "x")
         parts.append(figure(f"How many times faster than {name}", svg,
                             "Higher is better; bars: lowest and highest repeat. Dashed: wanted at "
@@ -200,26 +200,32 @@ def regimes_sentence(rows):
             "compared, and hollow points are not of the regime of most sizes.")
 
 
+def whole(title, facts, body):
+    """A page as one text that needs nothing else; `facts` and `body` are HTML."""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>
+<h1>{escape(title)}</h1>
+<p class="soft">{facts}</p>
+{body}
+</main></body></html>
+"""
+
+
 def page(run, rows, lines):
-    """The page as one text that needs nothing else."""
     machine = run["machine"]
     sections = "".join(
         section(operation, [row for row in rows if row.operation == operation], run)
         for operation in dict.fromkeys(row.operation for row in rows))
     failed = sum("error" in line and not line["error"].startswith("unsupported") for line in lines)
     failures = f" {failed} of {len(lines)} lines have failed." if failed else ""
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width,initial-scale=1">
-<title>stretto and its peers</title><style>{STYLE}</style></head><body><main>
-<h1>stretto and its peers</h1>
-<p class="soft">{run['ranks']} ranks on {machine['cores']} cores of {escape(machine['cpu'])},
+    facts = f"""{run['ranks']} ranks on {machine['cores']} cores of {escape(machine['cpu'])},
 L3 {escape(machine['l3'])}, {machine['memory_gib']} GiB; float32 sums; medians of
 {run['repeats']} repeats, all systems in turns; {escape(run['date'])}, commit
-{escape(run['commit'])}</p>
+{escape(run['commit'])}"""
+    return whole("stretto and its peers", facts, f"""
 <p>{escape(regimes_sentence(rows))}{failures}</p>
 {sections}
 <h2>Systems and settings</h2>{systems_table(run)}
-<p class="soft">{escape(run['command'])}</p>
-</main></body></html>
-"""
+<p class="soft">{escape(run['command'])}</p>""")

@@ -19,6 +19,7 @@ import xml.etree.ElementTree
 import conversation
 import figures
 import peers
+import page
 import peers_page
 import peers_table
 import systems
@@ -215,24 +216,44 @@ class ReportTest(unittest.TestCase):
 
     def test_page_is_whole_and_needs_nothing_else(self):
         lines = some_lines() + [line("mpich", 1, size=8) | {"error": "wrong: <no>"}]
-        page = peers_page.page(RUN, figures.rows_of(lines), lines)
+        whole = peers_page.page(RUN, figures.rows_of(lines), lines)
         checker = Checker()
-        checker.feed(page)
+        checker.feed(whole)
         self.assertEqual(checker.problems, [])
         self.assertEqual(checker.open, [])
-        self.assertIn("a &lt;b&gt; cpu", page)
-        self.assertIn("could not be installed", page)
-        self.assertIn("1 of 55 lines have failed", page)
-        plots = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+        self.assertIn("a &lt;b&gt; cpu", whole)
+        self.assertIn("could not be installed", whole)
+        self.assertIn("1 of 55 lines have failed", whole)
+        plots = re.findall(r"<svg.*?</svg>", whole, re.DOTALL)
         self.assertEqual(len(plots), 3)
         for plot in plots:
             xml.etree.ElementTree.fromstring(plot)
             self.assertNotIn("nan", plot)
 
+    def test_page_of_stretto_bench(self):
+        facts = {"operation": "all_reduce", "ranks": 2, "transport": "a<b", "version": "1",
+                 "algbw_gbps": 1.0, "check": "ok", "algorithm": "direct"}
+        lines = [facts | {"bytes": size, "buffers": kind, "p50_us": size / 7, "p99_us": size / 3,
+                          "max_us": size / 2, "busbw_gbps": 2.5, "regime": regime,
+                          "efficiency": None if size < 1024 else 0.9}
+                 for size in (8, 4096, 65536) for kind in ("registered", "private")
+                 for regime in ("near", "near", "far")]
+        whole = page.page(lines + [lines[0] | {"operation": "barrier", "bytes": 0}])
+        checker = Checker()
+        checker.feed(whole)
+        self.assertEqual((checker.problems, checker.open), ([], []))
+        self.assertIn("a&lt;b", whole)
+        plots = re.findall(r"<svg.*?</svg>", whole, re.DOTALL)
+        self.assertEqual(len(plots), 3)
+        self.assertEqual(plots[0].count("<circle"), 6)
+        self.assertEqual(plots[2].count("<circle"), 4)  # Small sizes are compared with no copies.
+        for plot in plots:
+            xml.etree.ElementTree.fromstring(plot)
+
     def test_page_of_nothing_but_barriers(self):
         lines = [line("stretto", 1, size=0) | {"operation": "barrier"}]
-        page = peers_page.page(RUN, figures.rows_of(lines), lines)
-        self.assertIn("<h2>barrier</h2>", page)
+        whole = peers_page.page(RUN, figures.rows_of(lines), lines)
+        self.assertIn("<h2>barrier</h2>", whole)
 
 
 READY = ("import os, sys, time\nmeet = sys.argv[sys.argv.index('--meet') + 1]\n"

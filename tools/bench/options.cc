@@ -30,8 +30,8 @@ rank, bandwidths those of nccl-tests. Inputs are rewritten before each call, out
 results are checked; a wrong one makes the exit status 1. docs/benchmarks.md explains the columns.
 
 Examples:
-  How fast an all-reduce is here, with a page of plots:
-    stretto bench --html bench.html
+  How fast an all-reduce is here:
+    stretto bench
   Every collective with 4 ranks on a few sizes, as a table:
     stretto bench all -n 4 --bytes 8,64K,16M
   An object a line, of registered buffers only, three times:
@@ -112,7 +112,6 @@ void describe(CLI::App& app, BenchOptions& options, Texts& texts) {
   auto* check = app.add_flag("--check", texts.check, "Check the results (the default)");
   app.add_flag("--no-check", texts.no_check, "Do not check the results")->excludes(check);
   app.add_flag("--json", options.json, "An object a line instead of a table");
-  app.add_option("--html", options.html, "Write a page with plots to this file");
   app.add_flag("--explain", options.explain, "Measure nothing; say how collectives run, and why");
   app.add_option("--table-terminal", options.table_terminal)->group("");
   app.add_option("--progress-terminal", options.progress_terminal)->group("");
@@ -190,19 +189,6 @@ std::string set_from(const Texts& texts, BenchOptions& options) {
   return {};
 }
 
-// What somebody typed, less what the starting process has added for rank 0.
-std::string typed(const std::vector<std::string>& arguments) {
-  std::string text = "stretto bench";
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "--table-terminal" || arguments[i] == "--progress-terminal") {
-      ++i;
-    } else {
-      text += " " + arguments[i];
-    }
-  }
-  return text;
-}
-
 ParsedOptions usage_error(const std::string& sentence) {
   fmt::print(stderr, "stretto bench: {}\n(stretto bench --help shows all options and examples)\n",
              sentence);
@@ -228,7 +214,6 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
   if (const std::string mistake = set_from(texts, options); !mistake.empty()) {
     return usage_error(mistake);
   }
-  options.command = typed(arguments);
   return {.options = std::move(options), .status = 0};
 }
 

@@ -36,8 +36,6 @@ struct BenchOptions {
   bool check = true;
   bool json = false;
   bool explain = false;
-  std::string html = {};
-  std::string command = {};  // As it was typed, for the page.
   // Set by the process that starts the ranks, for rank 0: terminals that it writes to by itself,
   // because what goes through the launcher arrives by whole lines.
   std::string table_terminal = {};

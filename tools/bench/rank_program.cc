@@ -123,7 +123,6 @@ RunFacts RankProgram::facts() const {
                  .ranks = comm_.size(),
                  .links = comm_.size() > 1 ? comm_.describe_links() : "alone",
                  .version = std::string(bootstrap::kBuild),
-                 .command = options_.command,
                  .oversubscribed = oversubscribed()};
   return facts;
 }

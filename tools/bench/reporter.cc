@@ -3,12 +3,7 @@
 
 #include "tools/bench/reporter.h"
 
-#include <fstream>
-#include <stdexcept>
-
 #include <fmt/format.h>
-
-#include "tools/bench/page.h"
 
 namespace stretto::bench {
 
@@ -19,10 +14,6 @@ Reporter::Reporter(const BenchOptions& options, RunFacts facts, std::size_t line
   };
   table_terminal_.reset(open(options.table_terminal));
   progress_terminal_.reset(open(options.progress_terminal));
-  // Better now than after everything has been measured.
-  if (!options.html.empty() && !std::ofstream(options.html, std::ios::app)) {
-    throw std::runtime_error(fmt::format("cannot write {}", options.html));
-  }
   if (!options.json) print(table_head(facts_, options));
 }
 
@@ -62,19 +53,12 @@ void Reporter::note(const std::string& sentence) {
 
 void Reporter::finish() {
   clear_progress();
-  if (!options_.json) {
-    std::string text = "\n";
-    for (const Collective operation : options_.operations) {
-      text += summary_sentence(lines_, operation_name(operation));
-    }
-    print(text);
+  if (options_.json) return;
+  std::string text = "\n";
+  for (const Collective operation : options_.operations) {
+    text += summary_sentence(lines_, operation_name(operation));
   }
-  if (options_.html.empty()) return;
-  std::ofstream file(options_.html, std::ios::binary);
-  file << page(facts_, options_, lines_);
-  file.close();
-  if (!file) throw std::runtime_error(fmt::format("cannot write {}", options_.html));
-  if (!options_.json) print(fmt::format("The page is {}.\n", options_.html));
+  print(text);
 }
 
 }  // namespace stretto::bench

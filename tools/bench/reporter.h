@@ -12,8 +12,8 @@
 
 namespace stretto::bench {
 
-// What rank 0 tells while it measures: the table or lines of JSON on standard output, the progress
-// on a terminal, the page at the end. Failures to write throw std::runtime_error.
+// What rank 0 tells while it measures: the table or lines of JSON on standard output, and the
+// progress on a terminal.
 class Reporter {
  public:
   Reporter(const BenchOptions& options, RunFacts facts, std::size_t line_count);
@@ -23,7 +23,7 @@ class Reporter {
   void add(const Line& line);
   // Something that a reader has to know, on standard error.
   void note(const std::string& sentence);
-  // The sentences and the page.
+  // The sentences below the table.
   void finish();
 
  private:

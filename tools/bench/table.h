@@ -12,13 +12,12 @@
 
 namespace stretto::bench {
 
-// What a run was, for the heads of the table and of the page.
+// What a run was, for the head of the table.
 struct RunFacts {
   Machine machine = {};
   int ranks = 0;
   std::string links = {};  // Communicator::describe_links()
   std::string version = {};
-  std::string command = {};  // As somebody would type it.
   bool oversubscribed = false;
 };
 
