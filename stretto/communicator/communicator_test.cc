@@ -44,16 +44,25 @@ void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "\"" << text << "\" lacks \"" << part << "\"";
 }
 
-// With and without shared memory between the ranks.
-class OnBoth : public ::testing::TestWithParam<bool> {
+// With and without shared memory between the ranks, and with and without a progress thread.
+class OnBoth : public ::testing::TestWithParam<std::tuple<bool, ProgressThread>> {
  protected:
   Ranks make(int size, Duration timeout = std::chrono::seconds(60)) {
-    return make_thread_ranks({.size = size, .shared_memory = GetParam(), .timeout = timeout});
+    const auto [mapped, thread] = GetParam();
+    return make_thread_ranks(
+        {.size = size, .shared_memory = mapped, .progress_thread = thread, .timeout = timeout});
   }
 };
-INSTANTIATE_TEST_SUITE_P(, OnBoth, ::testing::Bool(), [](const auto& tested) {
-  return std::string(tested.param ? "mapped" : "messages");
-});
+std::string name_of(const ::testing::TestParamInfo<OnBoth::ParamType>& tested) {
+  const auto [mapped, thread] = tested.param;
+  return std::string(mapped ? "mapped" : "messages") +
+         (thread == ProgressThread::always ? "_progress_thread" : "");
+}
+INSTANTIATE_TEST_SUITE_P(, OnBoth,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(ProgressThread::never,
+                                                              ProgressThread::always)),
+                         name_of);
 
 TEST_P(OnBoth, SeveralOperationsInFlightEndInOrderOfSubmission) {
   auto ranks = make(3);

@@ -16,19 +16,13 @@
 #include <vector>
 
 #include "stretto/base/clock.h"
+#include "stretto/communicator/progress_thread.h"
 #include "stretto/communicator/work.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::communicator {
 
 class Group;
-
-// Who moves operations along while their caller computes.
-enum class ProgressThread {
-  automatic,  // A thread of its own if this host has more usable cores than ranks.
-  always,
-  never,  // Only callers that wait or poll.
-};
 
 // Runs all groups of one rank on one transport. One lock guards everything below it; it is held for
 // one turn of progress at a time and never while sleeping.

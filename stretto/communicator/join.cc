@@ -52,8 +52,7 @@ Result<Value> one_of(const Environment& environment, const char* variable,
                    texts);
 }
 
-Result<communicator::ProgressThread> progress_thread(const Environment& environment) {
-  using communicator::ProgressThread;
+Result<ProgressThread> progress_thread(const Environment& environment) {
   return one_of<ProgressThread>(environment, "STRETTO_PROGRESS_THREAD",
                                 {{"automatic", ProgressThread::automatic},
                                  {"always", ProgressThread::always},
@@ -123,7 +122,7 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
   if (!job.ok()) return job.status();
   configure_log(environment, fmt::format("stretto [rank {}]", job->rank));
   log_lines(job->sources);
-  Result<communicator::ProgressThread> thread = progress_thread(environment);
+  Result<ProgressThread> thread = progress_thread(environment);
   if (!thread.ok()) return thread.status();
   const Result<bool> checks_memory = memory_check(environment);
   if (!checks_memory.ok()) return checks_memory.status();

@@ -19,6 +19,7 @@ Result<std::unique_ptr<Communicator>> make_rank(std::unique_ptr<transport::Endpo
                                                 const ThreadRanksOptions& options) {
   auto engine = communicator::Engine::create(
       std::move(endpoint), communicator::Engine::Options{
+                               .progress_thread = options.progress_thread,
                                .local_ranks = options.size,
                                .names = std::vector(static_cast<std::size_t>(options.size),
                                                     fmt::format("thread of pid {}", ::getpid()))});

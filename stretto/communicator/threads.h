@@ -9,6 +9,7 @@
 
 #include "stretto/base/single_copy.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/communicator/progress_thread.h"
 
 namespace stretto {
 
@@ -19,6 +20,7 @@ struct ThreadRanksOptions {
   // Whether private buffers go from rank to rank by one copy instead of two; see
   // STRETTO_SINGLE_COPY in docs/starting_a_job.md.
   SingleCopy single_copy = SingleCopy::automatic;
+  ProgressThread progress_thread = ProgressThread::automatic;
   Duration timeout = std::chrono::minutes(30);
   // Instead of the chosen algorithm, wherever it exists.
   std::string algorithm = {};

@@ -173,7 +173,7 @@ class WrongArguments : public OnBoth {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(, WrongArguments, ::testing::Bool(), OnBoth::name);
+INSTANTIATE_TEST_SUITE_P(, WrongArguments, OnBoth::both(), OnBoth::name);
 
 TEST_P(WrongArguments, OfReductions) { expect_told(wrong_reductions()); }
 TEST_P(WrongArguments, OfMoves) { expect_told(wrong_moves()); }
@@ -228,7 +228,7 @@ TEST(ErrorTexts, DisagreementsAreToldInWords) {
 }
 
 class WhoIsLate : public OnBoth {};
-INSTANTIATE_TEST_SUITE_P(, WhoIsLate, ::testing::Bool(), OnBoth::name);
+INSTANTIATE_TEST_SUITE_P(, WhoIsLate, OnBoth::both(), OnBoth::name);
 
 // One that was asked a moment ago may just not have looked yet.
 TEST_P(WhoIsLate, AShortSilenceIsNotTakenForDeath) {

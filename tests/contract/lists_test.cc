@@ -26,7 +26,7 @@ class Lists : public OnBoth {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(, Lists, ::testing::Bool(), OnBoth::name);
+INSTANTIATE_TEST_SUITE_P(, Lists, OnBoth::both(), OnBoth::name);
 
 TEST_P(Lists, OfAnySizesAreReducedAsOne) {
   on_group([](Communicator& group, int weight) {

@@ -38,24 +38,30 @@ rc::Gen<ProgramStep> step_generator() {
                                      rc::gen::set(&ProgramStep::flag));
 }
 
-class RandomPrograms : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+class RandomPrograms : public ::testing::TestWithParam<std::tuple<int, bool, ProgressThread>> {};
 
 TEST_P(RandomPrograms, EqualTheSerialOracle) {
-  const auto& [size, shared_memory] = GetParam();
+  const auto& [size, shared_memory, progress_thread] = GetParam();
   EXPECT_TRUE(rc::check([&] {
     const auto program = *rc::gen::container<std::vector<ProgramStep>>(step_generator());
-    ProgramRun run(size, shared_memory);
+    ProgramRun run(size, shared_memory, progress_thread);
     RC_ASSERT(run.run(program) == "");
   })) << size
       << (shared_memory ? " ranks with" : " ranks without") << " shared memory";
 }
 
+std::string name_of(const ::testing::TestParamInfo<RandomPrograms::ParamType>& tested) {
+  return "ranks" + std::to_string(std::get<0>(tested.param)) +
+         (std::get<1>(tested.param) ? "_mapped" : "_messages");
+}
 INSTANTIATE_TEST_SUITE_P(, RandomPrograms,
-                         ::testing::Combine(::testing::Range(1, 6), ::testing::Bool()),
-                         [](const auto& tested) {
-                           return "ranks" + std::to_string(std::get<0>(tested.param)) +
-                                  (std::get<1>(tested.param) ? "_mapped" : "_messages");
-                         });
+                         ::testing::Combine(::testing::Range(1, 6), ::testing::Bool(),
+                                            ::testing::Values(ProgressThread::never)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(WithProgressThread, RandomPrograms,
+                         ::testing::Combine(::testing::Values(2, 3), ::testing::Bool(),
+                                            ::testing::Values(ProgressThread::always)),
+                         name_of);
 
 }  // namespace
 }  // namespace stretto::testing

@@ -73,10 +73,12 @@ std::ostream& operator<<(std::ostream& out, const ProgramStep& step) {
              << step.sleeper << (step.flag ? ", flag)" : ")");
 }
 
-ProgramRun::ProgramRun(int size, bool shared_memory) : to_do_(static_cast<std::size_t>(size)) {
+ProgramRun::ProgramRun(int size, bool shared_memory, ProgressThread progress_thread)
+    : to_do_(static_cast<std::size_t>(size)) {
   auto& world = *teams_.emplace_back(std::make_unique<Team>());
   for (int rank = 0; rank < size; ++rank) world.members.push_back(rank);
-  world.comms = make_thread_ranks({.size = size, .shared_memory = shared_memory});
+  world.comms = make_thread_ranks(
+      {.size = size, .shared_memory = shared_memory, .progress_thread = progress_thread});
 }
 
 // Operations that are stuck end with their communicators; only then may their buffers go.

@@ -43,7 +43,7 @@ std::ostream& operator<<(std::ostream& out, const ProgramStep& step);
 // Runs a program on thread ranks, all of them from this one thread, with many operations in flight.
 class ProgramRun {
  public:
-  ProgramRun(int size, bool shared_memory);
+  ProgramRun(int size, bool shared_memory, ProgressThread progress_thread);
   ~ProgramRun();
   ProgramRun(const ProgramRun&) = delete;
   ProgramRun& operator=(const ProgramRun&) = delete;

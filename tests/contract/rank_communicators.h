@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "stretto/communicator/threads.h"
@@ -38,16 +39,25 @@ inline void on_all(RankList& ranks, const std::function<void(Communicator&)>& bo
   on_each(ranks, [&](std::unique_ptr<Communicator>& rank) { body(*rank); });
 }
 
-// Ranks with mapped memory between them, and ranks that have messages only.
-class OnBoth : public ::testing::TestWithParam<bool> {
+// Ranks with mapped memory between them, and ranks that have messages only; each without and with a
+// progress thread.
+class OnBoth : public ::testing::TestWithParam<std::tuple<bool, ProgressThread>> {
  public:
-  static std::string name(const ::testing::TestParamInfo<bool>& tested) {
-    return tested.param ? "mapped" : "messages";
+  static auto both() {
+    return ::testing::Combine(::testing::Bool(),
+                              ::testing::Values(ProgressThread::never, ProgressThread::always));
+  }
+  static std::string name(const ::testing::TestParamInfo<ParamType>& tested) {
+    const auto [mapped, thread] = tested.param;
+    return std::string(mapped ? "mapped" : "messages") +
+           (thread == ProgressThread::always ? "_progress_thread" : "");
   }
 
  protected:
   static RankList make(int size, Duration timeout = std::chrono::seconds(30)) {
-    return make_thread_ranks({.size = size, .shared_memory = GetParam(), .timeout = timeout});
+    const auto [mapped, thread] = GetParam();
+    return make_thread_ranks(
+        {.size = size, .shared_memory = mapped, .progress_thread = thread, .timeout = timeout});
   }
 };
 

@@ -47,7 +47,7 @@ class ShareLists : public OnBoth {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(, ShareLists, ::testing::Bool(), OnBoth::name);
+INSTANTIATE_TEST_SUITE_P(, ShareLists, OnBoth::both(), OnBoth::name);
 
 TEST_P(ShareLists, AreGathered) {
   try_all([](Communicator& comm, bool equal) {
@@ -138,7 +138,7 @@ TEST_P(ShareLists, ThatAreWrongAreRefused) {
 }
 
 class Shrunk : public OnBoth {};
-INSTANTIATE_TEST_SUITE_P(, Shrunk, ::testing::Bool(), OnBoth::name);
+INSTANTIATE_TEST_SUITE_P(, Shrunk, OnBoth::both(), OnBoth::name);
 
 void expect_sum(Communicator& comm, std::int32_t own, std::int32_t sum) {
   Values data(300, own);

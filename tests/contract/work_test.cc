@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 
 class Works : public OnBoth {};
-INSTANTIATE_TEST_SUITE_P(, Works, ::testing::Bool(), OnBoth::name);
+INSTANTIATE_TEST_SUITE_P(, Works, OnBoth::both(), OnBoth::name);
 
 // Counts how often it was called, and with what.
 struct Told {

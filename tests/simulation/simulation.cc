@@ -8,7 +8,6 @@
 namespace stretto::simulation {
 
 using communicator::Engine;
-using communicator::ProgressThread;
 using communicator::ScheduledCommunicator;
 
 Simulation::Simulation(const Options& options) : random_(options.seed) {

@@ -1,0 +1,174 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What a progress thread does while its rank computes. There is no heartbeat here, and nobody waits
+// or polls: only the progress thread can end an operation.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+
+#include "tests/contract/world_ranks.h"
+
+namespace stretto::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class WithProgressThread : public ::testing::TestWithParam<transport::WorldKind> {
+ protected:
+  static RankList make(int size) {
+    return make_world_ranks(GetParam(), size, Duration::zero(), ProgressThread::always);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, WithProgressThread, ::testing::ValuesIn(transport::world_kinds()),
+                         [](const auto& tested) { return tested.param.name; });
+
+// An operation of which nothing is asked but to tell when it has ended.
+struct Watched {
+  Work work;
+  std::atomic<int> code{-1};
+
+  void begin(Work begun) {
+    work = std::move(begun);
+    work.then([this](const Status& status) { code = static_cast<int>(status.code()); });
+  }
+  // How it has ended, or -1 if it has not within a time that only a missing thread takes.
+  int end() const {
+    const Deadline deadline = Deadline::after(seconds(20));
+    while (code < 0 && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+    return code;
+  }
+};
+constexpr int kOk = static_cast<int>(StatusCode::ok);
+
+TEST_P(WithProgressThread, OperationsEndWhileTheirCallersCompute) {
+  auto ranks = make(2);
+  on_all(ranks, [](Communicator& comm) {
+    ASSERT_TRUE(comm.has_progress_thread());
+    for (const std::size_t count : {std::size_t{10}, std::size_t{1000000}}) {
+      const std::vector<std::int32_t> own(count, 3);
+      std::vector<std::int32_t> sums(count, 1), gathered(2 * count), message(count);
+      Watched reduce, gather, exchange;
+      reduce.begin(comm.all_reduce(sums));
+      gather.begin(comm.all_gather(own, gathered));
+      const Rank other = 1 - comm.rank().value();
+      exchange.begin(comm.rank() == 0 ? comm.send(message, {.to = other})
+                                      : comm.recv(message, {.from = other}));
+      EXPECT_EQ(reduce.end(), kOk);
+      EXPECT_EQ(gather.end(), kOk);
+      EXPECT_EQ(exchange.end(), kOk);
+      EXPECT_EQ(sums.back(), 2);
+      EXPECT_EQ(gathered.back(), 3);
+    }
+  });
+}
+
+// The thread sleeps as soon as its rank's operation waits for another; a lost wake-up costs what a
+// sleep may take at most.
+TEST_P(WithProgressThread, ItWakesUpForWhatComesLate) {
+  constexpr int kRounds = 60;
+  constexpr milliseconds kUndisturbed(90);
+  auto ranks = make(2);
+  std::atomic<int> overslept{0};
+  on_all(ranks, [&](Communicator& comm) {
+    std::minstd_rand random(7);  // The same on both.
+    std::vector<std::int32_t> data(100, 1);
+    for (int round = 0; round < kRounds; ++round) {
+      const bool late = static_cast<int>(random() % 2) == comm.rank().value();
+      const milliseconds pause(random() % 8);
+      if (late) std::this_thread::sleep_for(pause);
+      Watched reduce;
+      const TimePoint begin = Clock::now();
+      reduce.begin(comm.all_reduce(data));
+      ASSERT_EQ(reduce.end(), kOk);
+      if (late && Clock::now() - begin >= kUndisturbed) ++overslept;
+    }
+  });
+  EXPECT_LT(overslept, kRounds / 4);
+}
+
+TEST_P(WithProgressThread, ManyGroupsAreServedAtOnce) {
+  constexpr std::size_t kGroups = 8;
+  auto ranks = make(3);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<std::unique_ptr<Communicator>> groups;
+    for (std::size_t i = 0; i < kGroups; ++i) groups.push_back(comm.new_group({2, 1, 0}));
+    std::vector<std::vector<std::int32_t>> data(kGroups, std::vector<std::int32_t>(20000, 1));
+    for (int round = 0; round < 3; ++round) {
+      std::vector<Watched> watched(kGroups);
+      // Each rank in another order, from two threads.
+      const auto submit = [&](std::size_t first) {
+        for (std::size_t i = first; i < kGroups; i += 2) {
+          const std::size_t group = (i + 2 * static_cast<std::size_t>(comm.rank())) % kGroups;
+          watched[group].begin(groups[group]->all_reduce(data[group]));
+        }
+      };
+      std::thread second([&] { submit(1); });
+      submit(0);
+      second.join();
+      for (const Watched& one : watched) EXPECT_EQ(one.end(), kOk);
+    }
+    for (const auto& values : data) EXPECT_EQ(values.back(), 27);
+  });
+}
+
+TEST_P(WithProgressThread, DeadlinesHoldWhileTheCallerComputes) {
+  auto ranks = make(2);
+  std::atomic<bool> failed{false};
+  on_all(ranks, [&](Communicator& comm) {
+    std::vector<float> data(10);
+    if (comm.rank() == 0) {
+      Watched reduce;
+      reduce.begin(comm.all_reduce(data, {.timeout = milliseconds(100)}));
+      EXPECT_EQ(reduce.end(), static_cast<int>(StatusCode::timeout));
+      failed = true;
+    }
+    while (!failed) std::this_thread::sleep_for(milliseconds(1));
+  });
+}
+
+TEST_P(WithProgressThread, ARankThatGoesIsNoticedWhileTheCallerComputes) {
+  auto ranks = make(3);
+  std::atomic<int> begun{0};
+  on_each(ranks, [&](std::unique_ptr<Communicator>& rank) {
+    if (rank->rank() == 2) {
+      while (begun < 2) std::this_thread::yield();
+      return rank.reset();
+    }
+    std::vector<float> data(10);
+    Watched reduce;
+    reduce.begin(rank->all_reduce(data));
+    ++begun;
+    EXPECT_EQ(reduce.end(), static_cast<int>(StatusCode::peer_lost));
+  });
+}
+
+// At every moment: while the thread drives, yields, sleeps, or runs a continuation.
+TEST_P(WithProgressThread, CommunicatorsAreDestroyedUnderIt) {
+  for (int round = 0; round < 20; ++round) {
+    auto ranks = make(2);
+    on_each(ranks, [round](std::unique_ptr<Communicator>& rank) {
+      std::vector<float> data(round % 2 == 0 ? 10 : 200000);
+      const bool enters = round % 4 < 2 || rank->rank() == 0;
+      Watched reduce;
+      if (enters) {
+        try {
+          reduce.begin(rank->all_reduce(data));
+        } catch (const PeerLost&) {
+          return;  // The other was quicker.
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
+      rank.reset();
+      if (enters) {
+        EXPECT_GE(reduce.end(), 0);
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace stretto::testing
