@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # `cmake --install` puts headers, libraries and the `stretto` program where find_package(stretto)
-# finds them: targets stretto::stretto, and stretto::torch where it was built with libtorch.
+# finds them: targets stretto::stretto, and stretto::torch where it was built with libtorch. For
+# programs without CMake and without libtorch there is stretto.pc.
 
 include(CMakePackageConfigHelpers)
 
@@ -20,6 +21,17 @@ if(TARGET stretto_tool)
   install(TARGETS stretto_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(DIRECTORY stretto DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+
+# A static library comes after those that use it.
+set(STRETTO_PC_LIBS)
+foreach(layer IN LISTS STRETTO_LAYERS)
+  if(TARGET stretto_${layer} AND NOT layer STREQUAL "torch")
+    string(PREPEND STRETTO_PC_LIBS "-lstretto_${layer} ")
+  endif()
+endforeach()
+file(RELATIVE_PATH STRETTO_PC_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(cmake/stretto.pc.in stretto.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/stretto.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 configure_package_config_file(cmake/strettoConfig.cmake.in strettoConfig.cmake
   INSTALL_DESTINATION ${STRETTO_CMAKE_DIR})

@@ -103,7 +103,7 @@ function(stretto_add_cross_layer_tests)
   target_include_directories(stretto_test_support PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(stretto_test_support PRIVATE stretto_build PUBLIC stretto GTest::gtest)
   file(GLOB folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${PROJECT_SOURCE_DIR}/tests/*)
-  list(FILTER folders EXCLUDE REGEX "/(support|compile_fail)$")
+  list(FILTER folders EXCLUDE REGEX "/(support|compile_fail|install)$")
   if(STRETTO_SANITIZE)
     # MPI leaves memory behind, and says so to nobody but a sanitizer. Whole jobs are slow, and run
     # what the contracts run in one process.
@@ -256,7 +256,8 @@ function(stretto_add_bench_drivers)
   stretto_add_tests(bench_drivers stretto_bench_driver ${tests})
 endfunction()
 
-# scripts/*_test.py and bench/*_test.py find the programs of this build by STRETTO_BUILD_DIR.
+# scripts/*_test.py and bench/*_test.py find the programs of this build by STRETTO_BUILD_DIR, and
+# learn from STRETTO_HAVE_TORCH (ON or OFF) which there are.
 function(stretto_add_script_tests)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   foreach(folder IN ITEMS scripts bench)
@@ -264,8 +265,10 @@ function(stretto_add_script_tests)
     foreach(script IN LISTS scripts)
       get_filename_component(name ${script} NAME_WE)
       add_test(NAME ${folder}.${name} COMMAND ${Python3_EXECUTABLE} ${script})
-      set_tests_properties(${folder}.${name} PROPERTIES
-        TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS} ENVIRONMENT STRETTO_BUILD_DIR=${PROJECT_BINARY_DIR})
+      # One of them compiles a program that includes libtorch.
+      set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 300)
+      set_property(TEST ${folder}.${name} PROPERTY ENVIRONMENT
+        STRETTO_BUILD_DIR=${PROJECT_BINARY_DIR} STRETTO_HAVE_TORCH=${STRETTO_HAVE_TORCH})
     endforeach()
   endforeach()
 endfunction()

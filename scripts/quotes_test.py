@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Every C++ example in a document is quoted from a file of examples/, which is run here."""
+
+import os
+import pathlib
+import re
+import subprocess
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+BUILD = pathlib.Path(os.environ["STRETTO_BUILD_DIR"])
+QUOTED = re.compile(r"<!-- quoted from (examples/\S+\.cc)")
+
+
+def blocks(document):
+    """Pairs of the line before a block of C++ and the block."""
+    parts = re.split(r"^```(?:cpp|c\+\+|cc)\n", document, flags=re.MULTILINE)
+    for before, after in zip(parts, parts[1:]):
+        yield before.rstrip().rsplit("\n", 1)[-1], after.split("```", 1)[0]
+
+
+class QuotesTest(unittest.TestCase):
+    def test_documents_quote_the_examples_as_they_are(self):
+        documents = [*SOURCE.glob("*.md"), *SOURCE.glob("docs/**/*.md")]
+        found = 0
+        for path in documents:
+            for before, block in blocks(path.read_text()):
+                with self.subTest(document=path.name, block=block.split("\n", 1)[0]):
+                    quoted = QUOTED.match(before)
+                    self.assertTrue(quoted, "the line before it must say where it is from, in a "
+                                            "comment: <!-- quoted from examples/... -->")
+                    self.assertIn(block, (SOURCE / quoted[1]).read_text())
+                    found += 1
+        self.assertGreater(found, 0)
+
+
+def two_ranks_of(*command):
+    """What the ranks of an example print, without the launcher's prefixes, in order."""
+    done = subprocess.run([BUILD / "bin/stretto", "run", "-n", "2", "--no-prefix", "--", *command],
+                          text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(done.stdout.splitlines())
+
+
+class ExamplesTest(unittest.TestCase):
+    def test_all_reduce(self):
+        self.assertEqual(two_ranks_of(BUILD / "bin/01_all_reduce"),
+                         [f"rank {rank} of 2: the mean rank is 0.5" for rank in (0, 1)])
+
+    @unittest.skipIf(os.environ["STRETTO_HAVE_TORCH"] != "ON", "built without libtorch")
+    def test_train_digits(self):
+        lines = two_ranks_of(BUILD / "bin/02_train_digits", SOURCE / "data/digits.csv")
+        losses = {}
+        for line in lines:
+            step, loss = re.fullmatch(r"step (\d+): loss ([0-9.]+)", line).groups()
+            losses.setdefault(int(step), []).append(float(loss))
+        self.assertEqual({step: len(of_ranks) for step, of_ranks in losses.items()},
+                         {step: 2 for step in range(0, 100, 20)})
+        self.assertGreater(min(losses[0]), 2.0)
+        self.assertLess(max(losses[80]), 0.5)
+
+
+if __name__ == "__main__":
+    unittest.main()
