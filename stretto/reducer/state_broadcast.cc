@@ -43,7 +43,7 @@ void StateBroadcast::run(std::span<const ByteSpan> parts, Rank root) {
     const std::size_t bytes = std::min(left, staging_.size());
     const std::span<std::uint8_t> message = staging_.span().first(bytes);
     if (is_root) copy(parts, at, message, true);
-    communicator_.broadcast(message, {.root = root}).wait();
+    communicator_.broadcast(message, {.root = root, .timeout = timeout_}).wait();
     at = copy(parts, at, message, false);
     left -= bytes;
   }

@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/view.h"
 #include "stretto/communicator/communicator.h"
 
@@ -17,10 +19,12 @@ namespace stretto::reducer {
 // travel as few large messages, through registered memory that is kept for the next time.
 class StateBroadcast {
  public:
-  // `staging_bytes` bounds the memory, and one message. `communicator` must outlive this.
+  // `timeout` is that of each message; default: the communicator's. `staging_bytes` bounds the
+  // memory, and one message. `communicator` must outlive this.
   explicit StateBroadcast(Communicator& communicator,
+                          std::optional<Duration> timeout = std::nullopt,
                           std::size_t staging_bytes = std::size_t{32} << 20)
-      : communicator_(communicator), staging_bytes_(staging_bytes) {}
+      : communicator_(communicator), timeout_(timeout), staging_bytes_(staging_bytes) {}
 
   // Overwrites `parts` with those of `root`. Collective, blocks; lengths must be equal on all
   // ranks. Throws what Communicator::broadcast throws; then some parts may have been overwritten.
@@ -28,6 +32,7 @@ class StateBroadcast {
 
  private:
   Communicator& communicator_;
+  std::optional<Duration> timeout_;
   std::size_t staging_bytes_;
   Buffer<std::uint8_t> staging_;
 };

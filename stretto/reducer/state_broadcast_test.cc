@@ -16,7 +16,7 @@ namespace {
 // Parts of these sizes travel in messages of `staging_bytes`.
 void expect_roots_bytes(const std::vector<std::size_t>& sizes, std::size_t staging_bytes) {
   run_ranks(3, [&](Communicator& communicator) {
-    StateBroadcast broadcast(communicator, staging_bytes);
+    StateBroadcast broadcast(communicator, std::nullopt, staging_bytes);
     const Rank root = 1;
     for (int round = 0; round < 2; ++round) {
       std::vector<std::vector<std::byte>> parts;

@@ -26,7 +26,8 @@ struct DistributedDataParallelOptions {
   bool broadcast_buffers = true;
   // At construction, make rank 0's parameters and buffers everyone's.
   bool broadcast_parameters = true;
-  // For each reduction; default: the communicator's.
+  // For each operation of a step: reductions, and broadcasts of buffers. Default: the
+  // communicator's, which always holds for the constructor.
   std::optional<Duration> timeout = std::nullopt;
 };
 

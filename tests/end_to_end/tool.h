@@ -155,13 +155,20 @@ inline Ended run(const Arguments& arguments, const Variables& variables = {}) {
   return end_of(tool);
 }
 
-// A zombie that nobody reaps counts as ended.
-inline bool runs(pid_t pid) {
+// "R", "S", "T", ...: as in proc(5); empty if there is no such process.
+inline std::string state_of(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string number;
   std::string name;
   std::string state;
-  return (stat >> number >> name >> state) && state != "Z" && state != "X";
+  stat >> number >> name >> state;
+  return state;
+}
+
+// A zombie that nobody reaps counts as ended.
+inline bool runs(pid_t pid) {
+  const std::string state = state_of(pid);
+  return !state.empty() && state != "Z" && state != "X";
 }
 
 inline bool ends_soon(pid_t pid) {
