@@ -43,7 +43,9 @@ namespace stretto {
 // may still write into registered outputs when it goes on: free them, do not use them again.
 //
 // Destroying a communicator ends it for this rank only, without waiting for the others; operations
-// in flight fail with Aborted. Communicators of one job may be destroyed in any order.
+// in flight fail with Aborted. Communicators of one job may be destroyed in any order. If an
+// exception that unwinds the stack destroys it, the others are told so: at once, by Aborted, where
+// operations are in flight (see Work), else when they wait for this rank.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -272,12 +272,15 @@ void Engine::group_aborted(std::uint64_t group, Rank /*from*/, const Status& rea
   early_aborts_.emplace(group, reason);
 }
 
-void Engine::group_left(std::uint64_t group, Rank from) {
+void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell farewell) {
+  const std::string_view why = farewell == transport::Farewell::unwinding
+                                   ? " because an exception unwound its stack; see its output"
+                                   : "";
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     if (groups_[i]->id() != group) continue;
     groups_[i]->member_left(
         from, {StatusCode::peer_lost,
-               fmt::format("rank {} has destroyed its communicator", from.value()), from});
+               fmt::format("rank {} has destroyed its communicator{}", from.value(), why), from});
   }
 }
 

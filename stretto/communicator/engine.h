@@ -93,7 +93,7 @@ class Engine final : private transport::TransportListener {
   void message_early(Rank from, const transport::MessageKey& key,
                      const OperationDescriptor& operation) override;
   void group_aborted(std::uint64_t group, Rank from, const Status& reason) override;
-  void group_left(std::uint64_t group, Rank from) override;
+  void group_left(std::uint64_t group, Rank from, transport::Farewell farewell) override;
   std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence) override;
   void state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
                       const std::string& text) override;

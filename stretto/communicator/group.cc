@@ -183,7 +183,7 @@ std::shared_ptr<PendingCollective> Group::pooled() {
   for (const auto& collective : pool_) {
     if (collective.use_count() == 1) return collective;
   }
-  return pool_.emplace_back(std::make_shared<PendingCollective>(engine_));
+  return pool_.emplace_back(std::make_shared<PendingCollective>(engine_, id()));
 }
 
 Status Group::borrow_scratch(Submission& submission) {

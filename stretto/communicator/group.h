@@ -110,6 +110,10 @@ class Group {
   // The first failure wins: ends everything in flight with it, and every later submission. Tells
   // the others if `announce`.
   void fail(const Status& reason, bool announce);
+  // An exception that unwinds this rank's stack destroys the Work of `operation`, or (null) the
+  // communicator. If something that others need of this rank is cut off by it, the group fails and
+  // tells them; else they are told when it is destroyed.
+  void unwind(const PendingOperation* operation);
 
  private:
   struct CacheKey {
@@ -216,6 +220,7 @@ class Group {
   std::array<Past, kPastOperations> past_;                // By sequence, modulo their number.
   std::vector<Status> departed_;  // Per member: why it is gone; ok while it is not.
   bool any_departed_ = false;
+  transport::Farewell farewell_ = transport::Farewell::in_order;
   std::atomic<Gate> gate_{Gate::closed};
   Queued parked_;
   std::array<Recent, kRecent> recent_;

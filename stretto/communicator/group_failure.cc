@@ -29,7 +29,7 @@ void Group::fail_telling(const Status& reason, const Status* told, bool by_other
   // Before the group is forgotten, or a member that has forgotten it, too, would hear of it anew.
   if (told != nullptr) transport.announce_abort(membership_.group, membership_.members, *told);
   // First the transport lets go of all buffers, then their owners hear of it.
-  transport.forget(membership_.group, membership_.members, reason);
+  transport.forget(membership_.group, membership_.members, reason, farewell_);
   for (Running& running : running_) {
     const bool ended_well = by_others && end_on_own(running);
     if (!ended_well) running.execution->fail(reason);
@@ -40,6 +40,20 @@ void Group::fail_telling(const Status& reason, const Status* told, bool by_other
     queue_.pop();
   }
   mailbox_.fail(reason);
+}
+
+void Group::unwind(const PendingOperation* operation) {
+  if (operation == nullptr) operation = oldest();
+  if (operation == nullptr) {
+    farewell_ = transport::Farewell::unwinding;
+  } else if (!operation->done()) {
+    const Rank self = membership_.job_rank(membership_.rank);
+    const std::string text = fmt::format(
+        "abandoned: an exception unwound the stack of rank {} before the operation had ended; what "
+        "was thrown, only rank {} itself can say: see its output",
+        self.value(), self.value());
+    fail(in_context(operation, Status(StatusCode::aborted, text, self)), true);
+  }
 }
 
 // Those who gave up a later operation have done all that this rank's earlier one needs of them: on
@@ -71,7 +85,9 @@ void Group::member_lost(Rank job_rank, const Status& status) {
 void Group::member_left(Rank job_rank, const Status& status) {
   const std::optional<Rank> member = rank_in_group(job_rank);
   if (!member || !failure_.ok()) return;
-  departed_[static_cast<std::size_t>(*member)] = status;
+  // What was told first says most: whose communicator is gone leaves the job soon after.
+  Status& departed = departed_[static_cast<std::size_t>(*member)];
+  if (departed.ok()) departed = status;
   any_departed_ = true;
 }
 
@@ -185,10 +201,16 @@ const PendingOperation* Group::oldest() const {
 }
 
 Status Group::in_context(const PendingOperation* operation, const Status& cause) const {
+  // What a rank has said when it left the group says more than the end of its link, which came
+  // later.
+  const std::optional<Rank> gone = cause.rank() ? rank_in_group(*cause.rank()) : std::nullopt;
+  const bool has_said = gone && cause.code() == StatusCode::peer_lost &&
+                        !departed_[static_cast<std::size_t>(*gone)].ok();
+  const Status& said = has_said ? departed_[static_cast<std::size_t>(*gone)] : cause;
   const int self = membership_.job_rank(membership_.rank).value();
-  if (operation == nullptr) return cause.with_context(fmt::format("rank {}", self));
+  if (operation == nullptr) return said.with_context(fmt::format("rank {}", self));
   const bool numbered = operation->sequence() != transport::kPointToPoint;
-  return cause.with_context(
+  return said.with_context(
       fmt::format("{}{} on rank {}", describe(operation->operation()),
                   numbered ? fmt::format(" #{}", operation->sequence()) : std::string(), self));
 }

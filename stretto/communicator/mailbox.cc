@@ -18,7 +18,7 @@ std::shared_ptr<PendingMessage> Mailbox::pooled() {
   for (const auto& message : pool_) {
     if (message.use_count() == 1) return message;
   }
-  auto message = std::make_shared<PendingMessage>(engine_);
+  auto message = std::make_shared<PendingMessage>(engine_, membership_->group);
   if (pool_.size() < kPoolMax) pool_.push_back(message);
   return message;
 }

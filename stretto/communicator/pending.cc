@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "stretto/communicator/group.h"
+
 namespace stretto::communicator {
 namespace {
 
@@ -63,6 +65,15 @@ void PendingOperation::then(Continuation continuation) {
   continuation(status_);
 }
 
+void PendingOperation::abandon() {
+  if (poll()) return;
+  auto held = engine_->lock();
+  for (Group* group : engine_->groups()) {
+    if (group->id() == group_) group->unwind(this);
+  }
+  engine_->run_continuations(held);
+}
+
 bool JoinedOperation::poll() {
   return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->poll(); });
 }
@@ -74,6 +85,10 @@ Status JoinedOperation::wait(Deadline deadline) {
     if (first.ok()) first = status;
   }
   return first;
+}
+
+void JoinedOperation::abandon() {
+  for (const auto& part : parts_) part->abandon();
 }
 
 void JoinedOperation::then(Continuation continuation) {

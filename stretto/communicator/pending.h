@@ -18,11 +18,13 @@ namespace stretto::communicator {
 // ends; Works may outlive the group.
 class PendingOperation : public Operation {
  public:
-  explicit PendingOperation(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
+  PendingOperation(std::shared_ptr<Engine> engine, std::uint64_t group)
+      : engine_(std::move(engine)), group_(group) {}
 
   bool poll() override;
   Status wait(Deadline deadline) override;
   void then(Continuation continuation) override;
+  void abandon() override;
 
   // With the engine's lock held.
   void begin(const OperationDescriptor& operation, std::uint32_t sequence, Deadline deadline);
@@ -38,6 +40,7 @@ class PendingOperation : public Operation {
 
  private:
   std::shared_ptr<Engine> engine_;
+  std::uint64_t group_;
   OperationDescriptor operation_;
   std::uint32_t sequence_ = 0;
   Deadline deadline_;
@@ -81,6 +84,7 @@ class JoinedOperation : public Operation {
   // The first failure, in the order of the parts.
   Status wait(Deadline deadline) override;
   void then(Continuation continuation) override;
+  void abandon() override;
 
  private:
   std::vector<std::shared_ptr<Operation>> parts_;

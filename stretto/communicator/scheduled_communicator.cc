@@ -4,6 +4,7 @@
 #include "stretto/communicator/scheduled_communicator.h"
 
 #include <algorithm>
+#include <exception>
 
 #include <fmt/format.h>
 
@@ -29,7 +30,9 @@ static_assert(sizeof(WindowNotice) == 16, "travels as it lies in memory");
 
 ScheduledCommunicator::ScheduledCommunicator(std::shared_ptr<Engine> engine, Membership membership,
                                              Options options)
-    : engine_(std::move(engine)), options_(std::move(options)) {
+    : engine_(std::move(engine)),
+      options_(std::move(options)),
+      exceptions_when_made_(std::uncaught_exceptions()) {
   // As a default it says what is chosen anyway, wherever all buffers are registered.
   if (options_.algorithm == "direct_mapped") options_.algorithm.clear();
   auto held = engine_->lock();
@@ -38,6 +41,7 @@ ScheduledCommunicator::ScheduledCommunicator(std::shared_ptr<Engine> engine, Mem
 
 ScheduledCommunicator::~ScheduledCommunicator() {
   auto held = engine_->lock();
+  if (std::uncaught_exceptions() > exceptions_when_made_) group_->unwind(nullptr);
   group_.reset();
   engine_->run_continuations(held);
 }

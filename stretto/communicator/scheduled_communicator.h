@@ -125,6 +125,9 @@ class ScheduledCommunicator : public Communicator {
   template <class AnyOptions>
   Work submit_pairs(std::string_view operation, std::span<const ConstView> inputs,
                     std::span<const View> outputs, const AnyOptions& options);
+  // As one. If one of them cannot be begun after another has been, the communicator fails.
+  Work submit_all(std::span<Group::Submission> submissions, const std::string& algorithm,
+                  const std::optional<Duration>& timeout);
   // With the engine's lock held.
   Result<std::shared_ptr<Operation>> submit_locked(Group::Submission& submission,
                                                    const std::string& algorithm);
@@ -134,6 +137,7 @@ class ScheduledCommunicator : public Communicator {
   std::shared_ptr<Engine> engine_;
   Options options_;
   std::unique_ptr<Group> group_;
+  const int exceptions_when_made_;  // That unwound the stack then.
   std::uint64_t groups_made_ = 0;
   std::uint64_t groups_shrunk_ = 0;
 };

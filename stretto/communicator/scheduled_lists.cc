@@ -83,13 +83,26 @@ Work ScheduledCommunicator::submit_list(const OperationDescriptor& head, std::sp
                                         const std::optional<Duration>& timeout) {
   OperationDescriptor operation = head;
   operation.layout = layout_of(list);
+  std::vector<Group::Submission> submissions;
+  for (const std::vector<View>& pack : packs_of(list)) {
+    submissions.push_back(submission_of(operation, pack, factor));
+  }
+  return submit_all(submissions, algorithm, timeout);
+}
+
+Work ScheduledCommunicator::submit_all(std::span<Group::Submission> submissions,
+                                       const std::string& algorithm,
+                                       const std::optional<Duration>& timeout) {
   const Deadline ends = deadline(timeout);
   std::vector<std::shared_ptr<Operation>> parts;
   auto held = engine_->lock();
-  for (const std::vector<View>& pack : packs_of(list)) {
-    Group::Submission submission = submission_of(operation, pack, factor);
+  for (Group::Submission& submission : submissions) {
     submission.deadline = ends;
-    parts.push_back(submit_locked(submission, algorithm).or_throw());
+    Result<std::shared_ptr<Operation>> part = submit_locked(submission, algorithm);
+    // Those before it are on the caller's buffers already, and the others wait for all of them.
+    if (!part.ok() && !parts.empty()) group_->fail(part.status(), true);
+    if (!part.ok()) engine_->run_continuations(held);
+    parts.push_back(std::move(part).or_throw());
   }
   engine_->run_continuations(held);
   return join(std::move(parts));
@@ -105,15 +118,8 @@ Work ScheduledCommunicator::submit_pairs(std::string_view operation,
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     caller.entry = i;
     submissions.push_back(prepare(caller, inputs[i], outputs[i], options));
-    submissions.back().deadline = deadline(options.timeout);
   }
-  std::vector<std::shared_ptr<Operation>> parts;
-  auto held = engine_->lock();
-  for (Group::Submission& submission : submissions) {
-    parts.push_back(submit_locked(submission, options.algorithm).or_throw());
-  }
-  engine_->run_continuations(held);
-  return join(std::move(parts));
+  return submit_all(submissions, options.algorithm, options.timeout);
 }
 
 Work ScheduledCommunicator::all_reduce_coalesced(std::span<const View> list,

@@ -9,11 +9,18 @@ namespace stretto {
 
 Work& Work::operator=(Work&& other) noexcept {
   if (this == &other) return *this;
-  Work ended(std::move(*this));  // Waits, as a destroyed Work does.
+  Work ended(std::move(*this));  // Waits or abandons, as a destroyed Work does.
   operation_ = std::move(other.operation_);
+  exceptions_when_made_ = other.exceptions_when_made_;
   result_ = std::move(other.result_);
   source_ = other.source_;
   return *this;
+}
+
+void Work::let_go() {
+  if (std::uncaught_exceptions() > exceptions_when_made_) operation_->abandon();
+  // The communicator keeps the failure; there is nobody here to tell.
+  (void)wait_status();
 }
 
 bool Work::done() {

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -28,6 +29,9 @@ class Operation {
   virtual Status wait(Deadline deadline) = 0;
   // See Work::then().
   virtual void then(Continuation continuation) = 0;
+  // Gives the operation up, and its communicator with it, on all ranks, unless it has ended by now.
+  // Afterwards it has ended, and its buffers belong to the caller again. Waits for nobody.
+  virtual void abandon() = 0;
   // Of a receive that has ended well: whose message it was.
   virtual std::optional<Rank> source() const { return std::nullopt; }
 };
@@ -39,17 +43,22 @@ class Operation {
 // Move-only. One thread at a time may use a Work; different Works of one communicator may be waited
 // for on different threads. Destroying a Work that is not done waits for it, within the operation's
 // deadline; an error found then is kept by the communicator, which repeats it on the next call.
+//
+// While an exception unwinds the stack, a Work that was made before it was thrown does not wait
+// when it is destroyed: nobody knows whether this rank will still do what the others need of it.
+// Unless the operation has ended, its communicator is aborted on all ranks, which are told which
+// operation of which rank was abandoned. What was thrown cannot be told: the language does not say
+// before it is caught. To throw and keep the communicator, wait first.
 class [[nodiscard]] Work {
  public:
   Work() = default;  // Done, successful.
   explicit Work(std::shared_ptr<communicator::Operation> operation)
-      : operation_(std::move(operation)) {}
+      : operation_(std::move(operation)), exceptions_when_made_(std::uncaught_exceptions()) {}
   explicit Work(Status failure) : result_(std::move(failure)) {}
   Work(Work&&) noexcept = default;
   Work& operator=(Work&& other) noexcept;
   ~Work() {
-    // The communicator keeps the failure; there is nobody here to tell.
-    if (operation_ != nullptr) (void)wait_status();
+    if (operation_ != nullptr) let_go();
   }
 
   // Whether the operation has ended, well or badly. Does not block.
@@ -77,8 +86,10 @@ class [[nodiscard]] Work {
 
  private:
   void finish(Status status);
+  void let_go();
 
   std::shared_ptr<communicator::Operation> operation_;  // Null once done.
+  int exceptions_when_made_ = 0;                        // That unwound this thread then.
   Status result_;
   std::optional<Rank> source_;
 };

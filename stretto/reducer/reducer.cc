@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -64,7 +65,8 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
     : communicator_(communicator),
       gradients_(std::move(gradients)),
       options_(std::move(options)),
-      poll_on_ready_(!communicator.has_progress_thread()) {
+      poll_on_ready_(!communicator.has_progress_thread()),
+      exceptions_when_made_(std::uncaught_exceptions()) {
   check_arguments(gradients_, options_);
   slots_ = std::vector<Slot>(gradients_.size());
   ready_order_.resize(gradients_.size());
@@ -75,7 +77,9 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
                                         options_.last_bucket_small));
 }
 
-Reducer::~Reducer() = default;
+Reducer::~Reducer() {
+  if (std::uncaught_exceptions() > exceptions_when_made_) abandon_step();
+}
 
 GradientStorage Reducer::gradient(std::size_t index) const {
   return {slots_[index].view, buckets_[slots_[index].bucket].memory};
@@ -227,9 +231,23 @@ void Reducer::fail_unfinished_step() {
       "backward passes of a step inside no_sync()",
       names.size(), names.size() == 1 ? "parameter got" : "parameters got",
       communicator_.rank().value(), join_names(names));
-  communicator_.abort(std::string(status.message()));
-  fail(status);
+  fail_on_all_ranks(std::move(status));
   throw_if_failed();
+}
+
+void Reducer::abandon_step() {
+  if (!step_open() || failed_.load(std::memory_order_acquire)) return;
+  fail_on_all_ranks(status_of(
+      StatusCode::aborted,
+      "an exception ended the backward pass of rank {} when {} of {} gradients were ready; what "
+      "was thrown, only rank {} itself can say: see its output",
+      communicator_.rank().value(), ready_count_.load(), gradients_.size(),
+      communicator_.rank().value()));
+}
+
+void Reducer::fail_on_all_ranks(Status status) {
+  communicator_.abort(std::string(status.message()));
+  fail(std::move(status));
 }
 
 bool Reducer::rebuild() {
@@ -239,7 +257,7 @@ bool Reducer::rebuild() {
   rebuild_done_ = true;
   std::vector<std::int32_t> wire(ready_order_.begin(), ready_order_.end());
   try {
-    communicator_.broadcast(std::span<std::int32_t>(wire)).wait();
+    communicator_.broadcast(wire, {.timeout = options_.timeout}).wait();
   } catch (const Error& error) {
     fail(error.status());
     throw;

@@ -38,7 +38,7 @@ struct ReducerOptions {
   bool last_bucket_small = false;
   // Let rebuild() form new buckets in the order in which gradients really became ready.
   bool rebuild_buckets = true;
-  // For each bucket's reduction; default: the communicator's.
+  // For each operation of a step; default: the communicator's.
   std::optional<Duration> timeout = std::nullopt;
 };
 
@@ -84,7 +84,8 @@ class Reducer {
   // reduce, `op` does not support a dtype, or no limit is given. `communicator` must outlive this.
   Reducer(Communicator& communicator, std::vector<GradientDescription> gradients,
           ReducerOptions options = {});
-  // Waits for buckets in flight, within their deadlines.
+  // Waits for buckets in flight, within their deadlines; if an exception unwinds the stack, it
+  // calls abandon_step() instead.
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -110,6 +111,10 @@ class Reducer {
   // InvalidArgument with their names, and aborts the communicator with the same sentence, because
   // the other ranks wait for buckets that this rank will never send.
   void finalize();
+
+  // For who makes gradients and cannot go on: if a gradient has been marked since the last
+  // finalize(), aborts the communicator, because the other ranks wait for the rest of the step.
+  void abandon_step();
 
   // After the first step: forms buckets in the order in which rank 0's gradients became ready and
   // moves their values there. Returns whether storage has moved. Collective; must be called by all
@@ -142,6 +147,7 @@ class Reducer {
   void note_finished_buckets();
   std::vector<std::string> missing_names() const;
   void fail_unfinished_step();
+  void fail_on_all_ranks(Status status);
   void record_step(TimePoint finalize_time, TimePoint end);
   void reset_step();
   void fail(Status status);
@@ -151,6 +157,7 @@ class Reducer {
   const std::vector<GradientDescription> gradients_;
   const ReducerOptions options_;
   const bool poll_on_ready_;
+  const int exceptions_when_made_;  // That unwound the stack then.
 
   reducer::BucketPlan plan_;
   std::vector<Bucket> buckets_;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -169,6 +170,27 @@ TEST(Reducer, MissingGradientsAreNamedHereAndOnTheRanksThatWait) {
     // The first failure is repeated for ever.
     EXPECT_EQ(message_of<Error>([&] { reducer.mark_ready(0); }), text);
     EXPECT_EQ(message_of<Error>([&] { reducer.rebuild(); }), text);
+  });
+}
+
+TEST(Reducer, AnExceptionThatDestroysItIsToldToTheOtherRanks) {
+  run_ranks(2, [](Communicator& communicator) {
+    const bool throws = communicator.rank() == Rank(1);
+    const auto step = [&] {
+      Reducer reducer(communicator, three_gradients(), small_buckets());
+      reducer.mark_ready(0);  // The last to be reduced: no bucket has left yet.
+      if (throws) throw std::runtime_error("no more data");
+      reducer.mark_ready(1);
+      reducer.mark_ready(2);
+      reducer.finalize();
+    };
+    if (throws) {
+      EXPECT_EQ(message_of<std::runtime_error>(step), "no more data");
+      return;
+    }
+    const auto text = message_of<Aborted>(step);
+    EXPECT_NE(text.find("backward pass of rank 1 when 1 of 3 gradients"), std::string::npos)
+        << text;
   });
 }
 

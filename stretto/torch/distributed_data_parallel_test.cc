@@ -3,11 +3,13 @@
 
 #include "stretto/torch/distributed_data_parallel.h"
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -328,6 +330,47 @@ TEST(DistributedDataParallel, AnUnusedParameterIsNamedByBackwardOnAllRanks) {
   });
 }
 
+TEST(DistributedDataParallel, ItsTimeoutHoldsForBuffers) {
+  std::atomic<bool> failed{false};
+  run_ranks(2, [&](Communicator& communicator) {
+    torch::nn::BatchNorm1d model(kInputs);
+    DistributedDataParallel ddp(model, communicator, {.timeout = std::chrono::milliseconds(300)});
+    if (communicator.rank() == Rank(1)) {
+      while (!failed) std::this_thread::yield();
+      return;
+    }
+    const auto forward = [&] { ddp.forward(torch::ones({4, kInputs})); };
+    expect_contains(message_of<Timeout>(forward), "timed out waiting for rank 1");
+    failed = true;
+  });
+}
+
+// At once, although the rank that has thrown keeps everything and does nothing more.
+TEST(DistributedDataParallel, APassThatThrowsIsToldToTheOtherRanks) {
+  std::atomic<int> told{0};
+  run_ranks(3, [&](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    const Batch batch = global_batch(0);
+    const TimePoint begin = Clock::now();
+    if (communicator.rank() != Rank(1)) {
+      const auto step = [&] { loss_of(ddp, part(batch, 0)).backward(); };
+      const std::string text = message_of<Aborted>(step);
+      expect_contains(text, "an exception ended the backward pass of rank 1 when ");
+      EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15)) << "not by a timeout";
+      ++told;
+      return;
+    }
+    model->shared->weight.register_hook(
+        [](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("user's error"); });
+    const auto step = [&] { loss_of(ddp, part(batch, 1)).backward(); };
+    EXPECT_EQ(message_of<std::runtime_error>(step), "user's error");
+    while (told < 2) std::this_thread::yield();
+    expect_contains(message_of<Aborted>([&] { ddp.forward(batch.data); }),
+                    "backward pass of rank 1");
+  });
+}
+
 TEST(DistributedDataParallel, APassThatThrowsIsExplainedByTheNextForward) {
   run_ranks(1, [](Communicator& communicator) {
     Branches model;
@@ -337,7 +380,7 @@ TEST(DistributedDataParallel, APassThatThrowsIsExplainedByTheNextForward) {
     model->a->weight.register_hook(
         [](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("user's error"); });
     EXPECT_EQ(message_of<std::runtime_error>([&] { hidden.sum().backward(); }), "user's error");
-    expect_contains(message_of<InvalidArgument>([&] { ddp.forward(x, true); }), "got no gradient");
+    expect_contains(message_of<Aborted>([&] { ddp.forward(x, true); }), "an exception ended");
   });
 }
 

@@ -4,6 +4,7 @@
 #include "stretto/torch/hook.h"
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include <torch/csrc/autograd/engine.h>
@@ -25,6 +26,28 @@ class CallingPostHook : public autograd::FunctionPostHook {
 
  private:
   std::function<void()> function_;
+};
+
+// What the end of a backward pass calls. The pass owns it, and goes without a call if it has
+// failed.
+class EndOfPass {
+ public:
+  EndOfPass(std::function<void()> function, std::function<void()> abandoned)
+      : function_(std::move(function)), abandoned_(std::move(abandoned)) {}
+  EndOfPass(const EndOfPass&) = delete;
+  EndOfPass& operator=(const EndOfPass&) = delete;
+  ~EndOfPass() {
+    if (!called_) abandoned_();
+  }
+  void call() {
+    called_ = true;
+    function_();
+  }
+
+ private:
+  std::function<void()> function_;
+  std::function<void()> abandoned_;
+  bool called_ = false;
 };
 
 }  // namespace
@@ -51,8 +74,9 @@ GradientHook::~GradientHook() {
 
 int current_backward() { return autograd::get_current_graph_task_id(); }
 
-void call_at_end_of_backward(std::function<void()> function) {
-  autograd::Engine::get_default_engine().queue_callback(std::move(function));
+void call_at_end_of_backward(std::function<void()> function, std::function<void()> abandoned) {
+  auto end = std::make_shared<EndOfPass>(std::move(function), std::move(abandoned));
+  autograd::Engine::get_default_engine().queue_callback([end = std::move(end)] { end->call(); });
 }
 
 bool inside_backward_node() {

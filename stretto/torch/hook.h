@@ -32,8 +32,10 @@ class GradientHook {
 int current_backward();
 
 // Calls `function` on this thread when the backward pass that runs now has computed everything.
-// What it throws comes out of backward(). May only be called from a GradientHook's function.
-void call_at_end_of_backward(std::function<void()> function);
+// What it throws comes out of backward(). If the pass ends in an exception, `abandoned` is called
+// instead, as soon as the exception leaves backward(); it must not throw. May only be called from a
+// GradientHook's function.
+void call_at_end_of_backward(std::function<void()> function, std::function<void()> abandoned);
 
 // Whether the code that calls this was called by a node of a backward pass: true at the end of an
 // inner pass, false at the end of the outermost one.

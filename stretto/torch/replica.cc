@@ -98,7 +98,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
       options_(std::move(options)),
       parameters_(without_repetition(module_->named_parameters())),
       buffers_(without_repetition(module_->named_buffers())),
-      buffer_broadcast_(communicator) {
+      buffer_broadcast_(communicator, options_.timeout) {
   for (const NamedTensor& parameter : parameters_) {
     if (parameter.tensor.requires_grad()) trained_.push_back(parameter);
   }
@@ -183,7 +183,7 @@ void Replica::adopt_initial_gradients() {
 
 void Replica::before_forward() {
   if (!inside_backward_node() && reducer_->step_open()) {
-    // The last backward pass ended in an exception; finalize() says what is missing.
+    // The last backward pass ended in an exception; finalize() repeats what was said of it.
     end_of_backward();
   }
   if (!options_.broadcast_buffers || buffers_.empty() || no_sync_depth_ > 0) return;
@@ -198,7 +198,7 @@ void Replica::on_gradient(std::size_t index) {
   if (no_sync_depth_ > 0) return;
   if (const int backward = current_backward(); backward != last_backward_) {
     last_backward_ = backward;
-    call_at_end_of_backward([this] { end_of_backward(); });
+    call_at_end_of_backward([this] { end_of_backward(); }, [this] { reducer_->abandon_step(); });
   }
   reducer_->mark_ready(index);
 }

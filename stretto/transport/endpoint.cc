@@ -147,11 +147,12 @@ Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
   return {};
 }
 
-void Endpoint::forget(std::uint64_t group, std::span<const Rank> members, const Status& reason) {
+void Endpoint::forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
+                      Farewell farewell) {
   for (const Rank member : members) {
     Peer* to = peer(member);
     if (to == nullptr) continue;
-    to->forget(group, reason);
+    to->forget(group, reason, farewell);
     to->flush();
   }
 }

@@ -53,7 +53,8 @@ class Endpoint : public Transport {
   bool has_arrived(Rank peer, const MessageKey& key) const override;
   Status find_conflict(std::uint64_t group, std::uint32_t sequence,
                        const OperationDescriptor& operation) const override;
-  void forget(std::uint64_t group, std::span<const Rank> members, const Status& reason) override;
+  void forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
+              Farewell farewell = Farewell::in_order) override;
   void announce_abort(std::uint64_t group, std::span<const Rank> members,
                       const Status& reason) override;
   void inquire(Rank peer, std::uint64_t group, std::uint32_t sequence) override;

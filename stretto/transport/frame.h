@@ -23,7 +23,8 @@ enum class FrameKind : std::uint8_t {
   abort = 5,     // The sender has given up on key.group. Payload: the reason (kAbortTextBytes at
                  // most); key.sequence: the status code; key.segment: the rank at fault or kNoRank.
   goodbye = 6,   // The sender leaves in good order; the end of the stream follows.
-  farewell = 7,  // The sender has forgotten key.group: no message of it follows. No payload.
+  farewell = 7,  // The sender has forgotten key.group: no message of it follows. No payload;
+                 // key.segment: how it came to it, a Farewell.
   inquiry = 8,  // Where is the receiver, seen from operation key.sequence of key.group? No payload.
   report = 9,   // The answer to an inquiry, with its key. Payload: text (kReportTextBytes at most).
   credit = 10,  // The sender has let go of early messages. No payload; `message_bytes` is what all

@@ -78,7 +78,7 @@ void Peer::push_clear(const MessageKey& key, std::uint64_t bytes,
       Frame{.kind = FrameKind::clear, .key = key, .message_bytes = bytes, .operation = operation});
 }
 
-void Peer::forget(std::uint64_t group, const Status& reason) {
+void Peer::forget(std::uint64_t group, const Status& reason, Farewell farewell) {
   if (status_.ok() && !forgotten_.emplace(group, reason).second) return;
   if (target_request_ != nullptr && target_request_->key.group == group) {
     Request* request = std::exchange(target_request_, nullptr);
@@ -89,7 +89,9 @@ void Peer::forget(std::uint64_t group, const Status& reason) {
   matcher_.forget(group, reason);
   std::erase_if(inquiries_, [&](const auto& inquiry) { return inquiry.first == group; });
   if (!status_.ok()) return;
-  output_.push(Frame{.kind = FrameKind::farewell, .key = {.group = group}, .operation = {}});
+  output_.push(Frame{.kind = FrameKind::farewell,
+                     .key = {.group = group, .segment = static_cast<std::uint32_t>(farewell)},
+                     .operation = {}});
   // Nothing of the group can come any more: nothing has to be kept about it.
   if (farewells_.erase(group) > 0) forgotten_.erase(group);
 }
@@ -329,7 +331,11 @@ void Peer::end_frame() {
     case FrameKind::farewell:
       // Nothing that has been forgotten here has a listener any more.
       if (farewells_.contains(frame_.key.group) && *listener_ != nullptr) {
-        (*listener_)->group_left(frame_.key.group, ranks_.peer);
+        const bool unwinding =
+            frame_.key.segment == static_cast<std::uint32_t>(Farewell::unwinding);
+        (*listener_)
+            ->group_left(frame_.key.group, ranks_.peer,
+                         unwinding ? Farewell::unwinding : Farewell::in_order);
       }
       return;
     default:

@@ -38,7 +38,7 @@ class Peer {
 
   void send(Request& request);
   void recv(Request& request);
-  void forget(std::uint64_t group, const Status& reason);
+  void forget(std::uint64_t group, const Status& reason, Farewell farewell = Farewell::in_order);
   void send_abort(std::uint64_t group, const Status& reason);
   void inquire(std::uint64_t group, std::uint32_t sequence);
   // Says goodbye: from now on only what is in the queue goes out, and what comes is dropped.

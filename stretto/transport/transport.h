@@ -72,6 +72,12 @@ struct RemoteAddress {
   }
 };
 
+// How a rank has come to forget a group.
+enum class Farewell : std::uint32_t {
+  in_order,
+  unwinding,  // An exception that unwound its stack has destroyed what was there of the group.
+};
+
 // What a transport tells its user unasked. Called inside progress() and send()/recv().
 class TransportListener {
  public:
@@ -87,7 +93,9 @@ class TransportListener {
   // group that nobody here knows is one that has not been made yet.
   virtual void group_aborted(std::uint64_t group, Rank from, const Status& reason) = 0;
   // `from` has ended its part of a group that this rank has not forgotten: nothing of it follows.
-  virtual void group_left(std::uint64_t group, Rank from) { (void)group, (void)from; }
+  virtual void group_left(std::uint64_t group, Rank from, Farewell farewell) {
+    (void)group, (void)from, (void)farewell;
+  }
   // `from` wants to know where this rank is, seen from an operation of a group: a sentence without
   // an end, "is in broadcast(f32 [4]) #6 since 3.2 s". At most kReportTextBytes of printable ASCII
   // arrive.
@@ -141,7 +149,8 @@ class Transport {
   // Ends all requests of a group with `reason`, and drops what its members (of the job, this rank
   // may be among them) still send for it, until they have forgotten it, too. Once per group, whose
   // number never comes again.
-  virtual void forget(std::uint64_t group, std::span<const Rank> members, const Status& reason) = 0;
+  virtual void forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
+                      Farewell farewell = Farewell::in_order) = 0;
   // Tells the other members in reach that this rank has given up on a group. Before forget(), or a
   // member that has long forgotten the group would take it for a new one.
   virtual void announce_abort(std::uint64_t group, std::span<const Rank> members,
