@@ -3,12 +3,39 @@
 
 #include "stretto/base/status.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <cstring>
 
 #include "stretto/base/error.h"
 
 namespace stretto {
+namespace {
+
+rlim_t limit_of(__rlimit_resource_t resource) {
+  rlimit limit{};
+  return ::getrlimit(resource, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
+// What to do about it, if a limit of the system has been reached.
+std::string remedy(int error_number) {
+  switch (error_number) {
+    case EMFILE:
+      return fmt::format("; raise `ulimit -n`, which is {}", limit_of(RLIMIT_NOFILE));
+    case ENFILE:
+      return "; raise the machine's fs.file-max (sysctl)";
+    case ENOMEM:
+      if (const rlim_t bytes = limit_of(RLIMIT_AS); bytes != RLIM_INFINITY) {
+        return fmt::format("; raise `ulimit -v`, which is {}", bytes / 1024);
+      }
+      return "; memory is short, or the machine's vm.max_map_count (sysctl) too low";
+    default:
+      return {};
+  }
+}
+
+}  // namespace
 
 std::string_view name(StatusCode code) {
   switch (code) {
@@ -73,7 +100,8 @@ void Status::or_throw() const {
 Status system_status(std::string_view what) { return system_status(what, errno); }
 
 Status system_status(std::string_view what, int error_number) {
-  return status_of(StatusCode::system, "{}: {}", what, std::strerror(error_number));
+  return status_of(StatusCode::system, "{}: {}{}", what, std::strerror(error_number),
+                   remedy(error_number));
 }
 
 }  // namespace stretto

@@ -68,7 +68,8 @@ Status status_of(StatusCode code, fmt::format_string<Args...> format, Args&&... 
   return {code, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-// "bind: Address already in use": a failure of the system call `what`, from errno.
+// "bind: Address already in use": a failure of the system call `what`, from errno. Where a limit
+// has been reached, it says which one.
 Status system_status(std::string_view what);
 Status system_status(std::string_view what, int error_number);
 

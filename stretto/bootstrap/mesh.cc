@@ -46,6 +46,7 @@ class Joiner {
   Result<Mesh> make_endpoint();
   void log_link(int rank);
   bool same_network(int rank) const;
+  Result<transport::ProcessHandle> find_process(int rank) const;
   std::string why_not_shared(int rank) const;
   Result<std::string> get(const std::string& key, int rank) {
     return notes_.get(options_.prefix + key, rank);
@@ -133,6 +134,15 @@ bool Joiner::same_network(int rank) const {
   const RankCard& other = cards_[static_cast<std::size_t>(rank)];
   return own.machine == other.machine && own.network == other.network && own.unix_name != "none" &&
          other.unix_name != "none";
+}
+
+// The process of a rank, if its number means the same to this one.
+Result<transport::ProcessHandle> Joiner::find_process(int rank) const {
+  const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
+  const RankCard& other = cards_[static_cast<std::size_t>(rank)];
+  const bool is_visible = own.machine == other.machine && !own.pid_namespace.empty() &&
+                          own.pid_namespace == other.pid_namespace;
+  return transport::ProcessHandle::of_number(is_visible ? other.pid : 0);
 }
 
 std::string Joiner::why_not_shared(int rank) const {
@@ -282,6 +292,9 @@ Result<Mesh> Joiner::make_endpoint() {
         transport::tcp::TcpLink::create(std::move(tcp_socket(r)));
     if (!link.ok()) return link.status();
     parts->links[static_cast<std::size_t>(r)] = std::move(*link);
+    Result<transport::ProcessHandle> process = find_process(r);
+    if (!process.ok()) return process.status();
+    parts->processes[static_cast<std::size_t>(r)] = std::move(*process);
   }
   Result<std::unique_ptr<transport::Endpoint>> endpoint =
       transport::Endpoint::create(std::move(*parts));

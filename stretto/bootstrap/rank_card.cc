@@ -14,7 +14,7 @@
 namespace stretto::bootstrap {
 namespace {
 
-constexpr std::string_view kTitle = "stretto card 2";
+constexpr std::string_view kTitle = "stretto card 3";
 constexpr std::size_t kFieldBytesMax = 128;
 
 // A field that could not be read is a value like any other: ranks that both lack it try a Unix
@@ -72,6 +72,7 @@ RankCard local_card() {
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   return {.machine = first_line("/proc/sys/kernel/random/boot_id"),
           .network = link_target("/proc/self/ns/net"),
+          .pid_namespace = link_target("/proc/self/ns/pid"),
           .node = host.data(),
           .pid = static_cast<int>(::getpid()),
           .processors = affinity(),
@@ -79,9 +80,10 @@ RankCard local_card() {
 }
 
 std::string print(const RankCard& card) {
-  return fmt::format("{}\nmachine {}\nnetwork {}\nnode {}\npid {}\nprocessors {}\nunix {}\n",
-                     kTitle, card.machine, card.network, card.node, card.pid,
-                     print(card.processors), card.unix_name);
+  return fmt::format(
+      "{}\nmachine {}\nnetwork {}\npid_namespace {}\nnode {}\npid {}\nprocessors {}\nunix {}\n",
+      kTitle, card.machine, card.network, card.pid_namespace, card.node, card.pid,
+      print(card.processors), card.unix_name);
 }
 
 Result<RankCard> parse_card(std::string_view whole) {
@@ -95,7 +97,8 @@ Result<RankCard> parse_card(std::string_view whole) {
   std::string processors;
   for (const auto& [field, value] :
        {std::pair("machine", &card.machine), std::pair("network", &card.network),
-        std::pair("node", &card.node), std::pair("pid", &pid), std::pair("processors", &processors),
+        std::pair("pid_namespace", &card.pid_namespace), std::pair("node", &card.node),
+        std::pair("pid", &pid), std::pair("processors", &processors),
         std::pair("unix", &card.unix_name)}) {
     Result<std::string> taken = take_field(text, field);
     if (!taken.ok()) return taken.status();

@@ -17,8 +17,10 @@ struct RankCard {
   // is whether the connection and the mapping work.
   std::string machine;
   std::string network;
-  std::string node;         // Host name, for messages.
-  int pid = 0;              // For messages.
+  // Namespace of processes: among ranks with equal ones, a pid says which process a rank is.
+  std::string pid_namespace;
+  std::string node;  // Host name, for messages.
+  int pid = 0;
   ProcessorSet processors;  // On which it may run.
   std::string unix_name;    // Of its Unix socket; empty: shared memory is switched off.
 };

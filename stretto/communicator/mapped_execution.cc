@@ -242,7 +242,7 @@ bool MappedExecution::choose() {
     return true;
   }
   if (all_reachable_) {
-    if (!are_resolved() && (alone_ || !resolve_buffers())) return false;
+    if (!are_resolved() && (alone_ || !resolve_buffers())) return !status_.ok();
     runner_ = direct_.get();
     next_step_ = 1;  // Posting was the first sync.
   } else if (staged_ == nullptr) {
@@ -276,14 +276,33 @@ bool MappedExecution::are_resolved() const {
 
 // Null: not there (yet), or nothing is needed.
 std::byte* MappedExecution::resolve(Rank job_rank, transport::RemoteAddress address,
-                                    std::size_t bytes) {
+                                    std::size_t bytes) const {
   if (bytes == 0) return nullptr;
   // Never to be followed here.
   if (address.is_private()) return reinterpret_cast<std::byte*>(address.offset_bytes);
   return transport_->resolve(job_rank, address, bytes);
 }
 
-// False while some rank's region has been announced in its post but has not arrived here yet.
+// What this process lacks to take in the buffers of a member; ok: nothing.
+Status MappedExecution::find_shortage(std::size_t member) const {
+  const Rank job_rank = membership_->members[member];
+  const Status input = transport_->find_shortage(job_rank, posted_[member].input());
+  return input.ok() ? transport_->find_shortage(job_rank, posted_[member].output()) : input;
+}
+
+// Whether the buffers that a member has posted are mapped here.
+bool MappedExecution::is_resolved(std::size_t member) const {
+  const Rank rank = static_cast<std::int32_t>(member);
+  const Rank job_rank = membership_->members[member];
+  const Post::Buffers& buffers = posted_[member];
+  const auto is_mapped = [&](transport::RemoteAddress address, std::size_t bytes) {
+    return bytes == 0 || resolve(job_rank, address, bytes) != nullptr;
+  };
+  return is_mapped(buffers.input(), plan().input_bytes(rank)) &&
+         is_mapped(buffers.output(), plan().output_bytes(rank));
+}
+
+// False while some rank's region has been announced in its post but is not mapped here yet.
 bool MappedExecution::resolve_buffers() {
   // What is found now is good until the memory changes after this.
   const std::uint64_t generation = transport_->memory_generation();
@@ -300,9 +319,13 @@ bool MappedExecution::resolve_buffers() {
     outputs_[i] = resolve(job_rank, buffers.output(), output_bytes);
     const bool complete = (input_bytes == 0 || inputs_[i] != nullptr) &&
                           (output_bytes == 0 || outputs_[i] != nullptr);
-    if (!complete) return false;
+    if (!complete) {
+      status_ = shortage_.judge(find_shortage(i));
+      return false;
+    }
     found_.of[i] = buffers;
   }
+  shortage_ = {};
   found_.generation = generation;
   found_.are_others_known = true;
   return true;
@@ -450,12 +473,15 @@ void MappedExecution::fail(const Status& status) {
 
 std::vector<Rank> MappedExecution::waiting_for() const {
   std::vector<Rank> ranks;
+  const bool is_resolving =
+      phase_ == Phase::entering && all_reachable_ && arrived_ == windows_->of.size();
   for (std::size_t i = 0; i < windows_->of.size(); ++i) {
     const std::uint64_t entered = posted_by(i)->entered.load(std::memory_order_relaxed);
     const std::uint64_t syncs = windows_->of[i]->syncs.load(std::memory_order_relaxed);
     const bool gone = abandoned_.rank() == membership_->members[i];
     const bool late = gone || (phase_ == Phase::syncing && syncs < windows_->syncs) ||
-                      (phase_ == Phase::entering && entered < windows_->entered);
+                      (phase_ == Phase::entering && entered < windows_->entered) ||
+                      (is_resolving && !is_resolved(i));
     if (late) ranks.push_back(static_cast<int>(i));
   }
   return ranks;

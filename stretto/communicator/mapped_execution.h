@@ -12,6 +12,7 @@
 #include "stretto/communicator/single_copy_steps.h"
 #include "stretto/communicator/step.h"
 #include "stretto/communicator/window.h"
+#include "stretto/transport/shortage.h"
 
 namespace stretto::communicator {
 
@@ -102,7 +103,9 @@ class MappedExecution : public Execution {
   bool read_posts();
   bool choose();
   bool are_resolved() const;
-  std::byte* resolve(Rank job_rank, transport::RemoteAddress address, std::size_t bytes);
+  std::byte* resolve(Rank job_rank, transport::RemoteAddress address, std::size_t bytes) const;
+  bool is_resolved(std::size_t member) const;
+  Status find_shortage(std::size_t member) const;
   bool resolve_buffers();
   void begin_staged();
   template <class Base>
@@ -140,7 +143,8 @@ class MappedExecution : public Execution {
   bool all_reachable_ = false;  // All buffers, or no rank's:
   bool all_laid_out_ = false;
   bool any_private_ = false;  // Some are reached by single copy.
-  Status abandoned_;          // Why nothing is copied any more: a rank has given up, or is gone.
+  transport::ShortageTimer shortage_;
+  Status abandoned_;  // Why nothing is copied any more: a rank has given up, or is gone.
   TimePoint abandoned_at_;
   bool alone_ = false;  // Without the engine.
   bool wake_others_ = false;

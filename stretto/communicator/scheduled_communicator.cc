@@ -10,6 +10,7 @@
 
 #include "stretto/base/memory_limit.h"
 #include "stretto/communicator/arguments.h"
+#include "stretto/transport/shortage.h"
 
 namespace stretto::communicator {
 namespace {
@@ -77,14 +78,53 @@ Status ScheduledCommunicator::set_up_all_gather(std::span<const std::byte> own,
   return operation.ok() ? Work(std::move(*operation)).wait_status() : operation.status();
 }
 
-// Lets the ranks of the group map each other's windows, if they can. Collective.
+// A rank that cannot take part ends the group for all, with its reason.
 Status ScheduledCommunicator::share_windows() {
+  const Status status = exchange_windows();
+  if (status.ok()) return {};
+  auto held = engine_->lock();
+  const Rank self = engine_->transport().rank();
+  group_->fail(
+      {status.code(),
+       fmt::format("rank {} could not set up the group: {}", self.value(), status.message()),
+       status.rank().value_or(self)},
+      true);
+  engine_->run_continuations(held);
+  return group_->failure();
+}
+
+// The regions arrive on another way than the notices about them.
+template <class Notices>
+Status ScheduledCommunicator::map_windows(Windows& windows, const Notices& notices) {
+  const auto& members = group_->membership().members;
+  transport::ShortageTimer timer;
+  Status shortage;
+  const auto map_all = [&] {
+    for (std::size_t i = windows.of.size(); i < members.size(); ++i) {
+      const transport::RemoteAddress address{notices[i].region, notices[i].offset_bytes};
+      std::byte* window = engine_->transport().resolve(members[i], address, Window::bytes());
+      if (window == nullptr) {
+        shortage = timer.judge(engine_->transport().find_shortage(members[i], address));
+        return !shortage.ok() || !group_->failure().ok();
+      }
+      windows.of.push_back(reinterpret_cast<Window*>(window));
+      windows.held.push_back(engine_->transport().hold(members[i], address));
+    }
+    return true;
+  };
+  if (engine_->drive(map_all, deadline(std::nullopt))) return shortage;
+  return status_of(StatusCode::timeout, "the shared memory of rank {} never arrived",
+                   members[windows.of.size()].value());
+}
+
+// Lets the ranks of the group map each other's windows, if they can. Collective.
+Status ScheduledCommunicator::exchange_windows() {
   if (size() == 1 || !options_.share_windows) return {};
   const auto& members = group_->membership().members;
   Windows windows;
   WindowNotice notice;
   {
-    const auto held = engine_->lock();
+    auto held = engine_->lock();
     transport::Transport& transport = engine_->transport();
     const bool reaches_all = std::all_of(members.begin(), members.end(), [&](Rank member) {
       return transport.shares_memory(member);
@@ -92,10 +132,12 @@ Status ScheduledCommunicator::share_windows() {
     const bool reaches_all_private = std::all_of(members.begin(), members.end(), [&](Rank member) {
       return member == transport.rank() || transport.reaches_private(member);
     });
-    Result<transport::Transport::Region> region =
-        reaches_all ? transport.allocate(Window::bytes()) : transport::Transport::Region{};
-    if (!region.ok()) return region.status();
-    windows.own = std::move(*region);
+    if (reaches_all) {
+      held.unlock();
+      Result<transport::Transport::Region> region = allocate_region(Window::bytes());
+      if (!region.ok()) return region.status();
+      windows.own = std::move(*region);
+    }
     notice = {.offset_bytes = windows.own.address.offset_bytes,
               .region = windows.own.address.region,
               .reaches_all = static_cast<std::uint8_t>(reaches_all),
@@ -111,20 +153,7 @@ Status ScheduledCommunicator::share_windows() {
   windows.crowded = std::any_of(notices.begin(), notices.end(),
                                 [](const WindowNotice& n) { return n.lacks_cores != 0; });
   windows.single_copy = std::ranges::min(notices, {}, &WindowNotice::single_copy).single_copy;
-  // The regions themselves arrive on another way than the notices.
-  const auto map_all = [&] {
-    for (std::size_t i = windows.of.size(); i < members.size(); ++i) {
-      const transport::RemoteAddress address{notices[i].region, notices[i].offset_bytes};
-      std::byte* window = engine_->transport().resolve(members[i], address, Window::bytes());
-      if (window == nullptr) return !group_->failure().ok();
-      windows.of.push_back(reinterpret_cast<Window*>(window));
-      windows.held.push_back(engine_->transport().hold(members[i], address));
-    }
-    return true;
-  };
-  if (!engine_->drive(map_all, deadline(std::nullopt))) {
-    return status_of(StatusCode::timeout, "the shared memory of a rank of the group never arrived");
-  }
+  STRETTO_RETURN_IF_ERROR(map_windows(windows, notices));
   // A rank may leave the group at once; its window must not go before everybody has mapped it.
   const std::byte mapped{};
   std::vector<std::byte> all_mapped(members.size());
@@ -228,13 +257,16 @@ Work ScheduledCommunicator::join(std::vector<std::shared_ptr<Operation>> parts) 
   return Work(std::make_shared<JoinedOperation>(std::move(parts)));
 }
 
-Memory ScheduledCommunicator::allocate_bytes(std::size_t bytes) {
+// What others have freed is there again when they have heard of it; what this process lacks for a
+// moment comes back, too.
+Result<transport::Transport::Region> ScheduledCommunicator::allocate_region(std::size_t bytes) {
   const auto allocate_now = [&] {
     const auto held = engine_->lock();
     return engine_->transport().allocate(bytes);
   };
   Result<transport::Transport::Region> region = allocate_now();
   const auto may_fit_soon = [&] {
+    if (region.status().code() == StatusCode::system) return true;
     if (region.status().code() != StatusCode::out_of_memory) return false;
     const auto left = find_memory_left();
     return !left || bytes <= left->limit_bytes;
@@ -247,8 +279,12 @@ Memory ScheduledCommunicator::allocate_bytes(std::size_t bytes) {
     (void)engine_->drive([] { return false; }, Deadline::after(pause));
     region = allocate_now();
   }
-  region.status().or_throw();
-  return Memory(std::move(region->owner), region->bytes);
+  return region;
+}
+
+Memory ScheduledCommunicator::allocate_bytes(std::size_t bytes) {
+  transport::Transport::Region region = allocate_region(bytes).or_throw();
+  return Memory(std::move(region.owner), region.bytes);
 }
 
 void ScheduledCommunicator::abort(const std::string& reason) {

@@ -92,6 +92,10 @@ class ScheduledCommunicator : public Communicator {
   // What making groups needs; no default algorithm applies, and no caller's collective fits.
   Status set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all);
   Status share_windows();
+  Status exchange_windows();
+  template <class Notices>
+  Status map_windows(Windows& windows, const Notices& notices);
+  Result<transport::Transport::Region> allocate_region(std::size_t bytes);
   Status measure_links();
   [[noreturn]] void refuse_lists(const std::vector<Rank>& own);
   void begin_numbering();

@@ -27,6 +27,8 @@ constexpr std::chrono::milliseconds kDrainNap(10);
 constexpr std::size_t kBytesPerLook = 1 << 20;
 constexpr std::size_t kLeastBytes = 4096;
 constexpr std::uint64_t kWakeEvent = std::numeric_limits<std::uint64_t>::max();
+// Added to the number of a rank: its process has ended.
+constexpr std::uint64_t kEndEvent = std::uint64_t{1} << 32;
 
 }  // namespace
 
@@ -40,6 +42,7 @@ Endpoint::Endpoint(Parts parts)
     : rank_(parts.rank),
       memory_(std::move(parts.memory)),
       sleep_flag_(std::move(parts.sleep_flag)),
+      processes_(std::move(parts.processes)),
       farewell_time_(parts.farewell_time) {
   if (memory_ == nullptr) memory_ = std::make_shared<PrivateMemory>();
   const std::size_t ranks = parts.links.size();
@@ -73,6 +76,17 @@ Status Endpoint::open_poll() {
     const std::uint32_t room = link.needs_poll() ? std::uint32_t{EPOLLOUT} : 0;
     event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET | room, .data = {.u64 = r}};
     if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
+      return system_status("epoll_ctl");
+    }
+  }
+  return watch_processes();
+}
+
+Status Endpoint::watch_processes() {
+  for (std::size_t r = 0; r < processes_.size(); ++r) {
+    if (!processes_[r].valid() || peers_[r] == nullptr) continue;
+    epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.u64 = kEndEvent + r}};
+    if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, processes_[r].descriptor(), &event) != 0) {
       return system_status("epoll_ctl");
     }
   }
@@ -200,8 +214,12 @@ bool Endpoint::poll_descriptors() {
   for (int i = 0; i < count; ++i) {
     const std::uint64_t index = events[static_cast<std::size_t>(i)].data.u64;
     if (index == kWakeEvent) continue;
-    peers_[index]->link().service();
     served = true;
+    if (index >= kEndEvent) {
+      peers_[index - kEndEvent]->process_ended(processes_[index - kEndEvent].number());
+    } else {
+      peers_[index]->link().service();
+    }
   }
   return served;
 }

@@ -10,6 +10,7 @@
 #include "stretto/base/file_descriptor.h"
 #include "stretto/transport/memory.h"
 #include "stretto/transport/peer.h"
+#include "stretto/transport/process_handle.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::transport {
@@ -34,6 +35,9 @@ class Endpoint : public Transport {
     std::vector<std::unique_ptr<Link>> links;
     std::shared_ptr<SharedMemory> memory;   // Null: PrivateMemory.
     std::unique_ptr<SleepFlag> sleep_flag;  // May be null.
+    // Per rank, where it is known: who dies is gone even if a child that it has forked keeps its
+    // link open. May be empty.
+    std::vector<ProcessHandle> processes = {};
     // How long the end of the endpoint waits for a peer that takes nothing of its last words.
     Duration farewell_time = std::chrono::seconds(1);
   };
@@ -80,6 +84,9 @@ class Endpoint : public Transport {
     return memory_->hold(peer, address);
   }
   bool shares_memory(Rank peer) const override { return memory_->reaches(peer); }
+  Status find_shortage(Rank peer, RemoteAddress address) const override {
+    return memory_->find_shortage(peer, address);
+  }
   bool reaches_private(Rank peer) const override { return memory_->reaches_private(peer); }
   Status get(Rank peer, RemoteAddress from, ByteSpan to) const override {
     return memory_->get(peer, from, to);
@@ -99,6 +106,7 @@ class Endpoint : public Transport {
  private:
   explicit Endpoint(Parts parts);
   Status open_poll();
+  Status watch_processes();
   bool poll_descriptors();
   void drain();
   Peer* peer(Rank rank) const { return peers_[static_cast<std::size_t>(rank)].get(); }
@@ -108,6 +116,7 @@ class Endpoint : public Transport {
   std::shared_ptr<SharedMemory> memory_;
   std::unique_ptr<SleepFlag> sleep_flag_;
   std::vector<std::unique_ptr<Peer>> peers_;  // Null at rank_.
+  std::vector<ProcessHandle> processes_;
   FileDescriptor poll_;
   FileDescriptor wake_event_;
   bool polls_always_ = false;  // Whether some link has its data behind a descriptor (tcp).

@@ -22,6 +22,8 @@ class SharedMemory {
   virtual std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) = 0;
   virtual std::shared_ptr<void> hold(Rank peer, RemoteAddress address) = 0;
   virtual bool reaches(Rank peer) const = 0;
+  // See Transport::find_shortage().
+  virtual Status find_shortage(Rank, RemoteAddress) const { return {}; }
   // See Transport::reaches_private(), get() and put(). Fails with internal where it is not reached.
   virtual bool reaches_private(Rank) const { return false; }
   virtual Status get(Rank peer, RemoteAddress from, ByteSpan to) const;

@@ -25,6 +25,9 @@ constexpr std::size_t kFarewellsMax = 1 << 16;
 // Of this rank, unanswered, and of the peer, answered but not sent. Older ones are given up.
 constexpr std::size_t kInquiriesMax = 64;
 
+// How long a link whose other end has been given up by a process may take to deliver what is in it.
+constexpr std::chrono::milliseconds kLastWordsTime(100);
+
 std::uint32_t rank_number(const std::optional<Rank>& rank) {
   return rank ? static_cast<std::uint32_t>(rank->value()) : kNoRank;
 }
@@ -143,7 +146,19 @@ bool Peer::progress() {
     if (!read_some()) break;
     moved = true;
   }
+  if (ended_process_ != 0) check_process(moved);
   return moved;
+}
+
+void Peer::process_ended(int number) {
+  ended_process_ = number;
+  last_words_ = Deadline::after(kLastWordsTime);
+}
+
+void Peer::check_process(bool moved) {
+  if (moved) last_words_ = Deadline::after(kLastWordsTime);
+  if (!status_.ok() || !last_words_.passed()) return;
+  lose(status_of(StatusCode::peer_lost, "its process (pid {}) has ended", ended_process_));
 }
 
 void Peer::flush() {

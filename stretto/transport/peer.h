@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/clock.h"
 #include "stretto/transport/frame.h"
 #include "stretto/transport/link.h"
 #include "stretto/transport/matcher.h"
@@ -47,6 +48,9 @@ class Peer {
   // Reads and writes what can be moved now. Returns whether anything was. Not to be called by those
   // who are told of something: the parser is then in the middle of its bytes.
   bool progress();
+  // The process of the peer is gone. It is lost when all that it has left in the link is read, also
+  // if the link does not end, because the peer has forked.
+  void process_ended(int number);
   // Only writes; anyone may call it at any time. A failure shows in the next progress().
   void flush();
   bool has_output() const { return !output_.empty(); }
@@ -73,6 +77,7 @@ class Peer {
   void report_arrived();
   std::string text() const;
   bool unwanted(const Frame& frame) const;
+  void check_process(bool moved);
   void push_clear(const MessageKey& key, std::uint64_t bytes, const OperationDescriptor& operation);
   void return_credit();
   // Ends everything that concerns this peer; told to the listener once.
@@ -111,6 +116,8 @@ class Peer {
   bool dropping_ = false;                   // Whether the frame is about nothing of interest.
   std::vector<std::byte> text_;             // Of an abort or a report.
   bool said_goodbye_ = false;
+  int ended_process_ = 0;  // Its number, if it has ended.
+  Deadline last_words_;    // When nothing of it can be on its way any more.
   bool leaving_ = false;
 };
 

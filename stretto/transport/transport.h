@@ -192,6 +192,10 @@ class Transport {
   // Keeps a region mapped here even after its owner has freed it; null if it is not known (yet).
   virtual std::shared_ptr<void> hold(Rank peer, RemoteAddress address) = 0;
   virtual bool shares_memory(Rank peer) const = 0;
+  // Why a region of `peer` that is not known here has come, but cannot be taken in: what this
+  // process lacks, in a sentence. Ok: it has not come. The region is taken in as soon as the
+  // shortage is over.
+  virtual Status find_shortage(Rank peer, RemoteAddress address) const = 0;
   // One-sided, without a region. Whether get() and put() reach the private memory of `peer`, as far
   // as the system allows one process to reach another's. Any thread.
   virtual bool reaches_private(Rank peer) const = 0;

@@ -4,15 +4,19 @@
 #include "stretto/transport/shm/channel.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "stretto/base/log.h"
+
 namespace stretto::transport::shm {
 namespace {
+
+// Between two times of asking: an answer has time to come.
+constexpr std::chrono::milliseconds kAskPause(100);
 
 // Room for one descriptor beside a notice.
 union ControlBuffer {
@@ -39,7 +43,7 @@ bool passing(int error_number) {
 }
 
 bool known(Notice::Kind kind) {
-  return kind >= Notice::Kind::doorbell && kind <= Notice::Kind::proof;
+  return kind >= Notice::Kind::doorbell && kind <= Notice::Kind::again;
 }
 
 }  // namespace
@@ -51,6 +55,8 @@ Result<std::shared_ptr<Channel>> Channel::create(FileDescriptor socket) {
   }
   return std::shared_ptr<Channel>(new Channel(std::move(socket)));
 }
+
+Channel::~Channel() { (void)::shutdown(socket_.get(), SHUT_RDWR); }
 
 bool Channel::try_send(const Notice& notice, const FileDescriptor* file) {
   iovec vector{.iov_base = const_cast<Notice*>(&notice), .iov_len = sizeof(notice)};
@@ -67,17 +73,29 @@ bool Channel::try_send(const Notice& notice, const FileDescriptor* file) {
     std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
   }
   const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+  if (sent >= 0) return true;
+  if (passing(errno)) return false;
   // A gone peer is noticed by receive(); there is nothing left to be sent to it.
-  return sent >= 0 || !passing(errno);
+  if (errno != EPIPE && errno != ECONNRESET) {
+    log(LogLevel::warning, "{}", system_status("telling a rank of shared memory").message());
+  }
+  return true;
 }
 
 void Channel::send(const Notice& notice, std::shared_ptr<const FileDescriptor> file) {
+  if (closed_) return;
   flush();
+  if (file != nullptr) unconfirmed_.insert_or_assign(notice.region, Pending{notice, file});
   if (pending_.empty() && try_send(notice, file.get())) return;
   pending_.push_back({notice, std::move(file)});
 }
 
 bool Channel::take_back(std::uint32_t region) {
+  unconfirmed_.erase(region);
+  return drop_pending(region);
+}
+
+bool Channel::drop_pending(std::uint32_t region) {
   const auto found = std::ranges::find_if(pending_, [region](const Pending& pending) {
     return pending.notice.kind == Notice::Kind::region && pending.notice.region == region;
   });
@@ -92,11 +110,75 @@ void Channel::flush() {
     ++done;
   }
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(done));
+  if (!lost_.empty()) ask_again();
+}
+
+// Only when there is room for a descriptor, or the answer would be lost as well.
+void Channel::ask_again() {
+  const TimePoint now = Clock::now();
+  if (now < ask_at_ || !pending_.empty()) return;
+  ask_at_ = now + kAskPause;
+  const FileDescriptor room(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
+  const int error_number = errno;
+  for (auto& [region, lost] : lost_) {
+    if (room.valid()) {
+      send({.kind = Notice::Kind::again, .region = region});
+    } else {
+      lost.error_number = error_number;
+    }
+  }
+}
+
+std::optional<Channel::Lost> Channel::find_lost(std::uint32_t region) const {
+  const auto found = lost_.find(region);
+  return found == lost_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void Channel::ring() { (void)try_send(Notice{}, nullptr); }
 
 std::optional<Channel::Received> Channel::receive() {
+  while (true) {
+    bool file_lost = false;
+    std::optional<Received> received = receive_next(file_lost);
+    if (!received || !serve(*received, file_lost)) return received;
+  }
+}
+
+// Sees to it that files arrive. Returns whether the notice was about nothing else.
+bool Channel::serve(const Received& received, bool file_lost) {
+  const Notice& notice = received.notice;
+  switch (notice.kind) {
+    case Notice::Kind::taken:
+      unconfirmed_.erase(notice.region);
+      return true;
+    case Notice::Kind::again:
+      send_again(notice.region);
+      return true;
+    case Notice::Kind::release:
+      lost_.erase(notice.region);
+      return false;
+    case Notice::Kind::region:
+      if (file_lost) {
+        lost_.try_emplace(notice.region, Lost{.bytes = notice.bytes, .error_number = EMFILE});
+        return true;
+      }
+      lost_.erase(notice.region);
+      send({.kind = Notice::Kind::taken, .region = notice.region});
+      return false;
+    default:
+      return false;
+  }
+}
+
+void Channel::send_again(std::uint32_t region) {
+  const auto found = unconfirmed_.find(region);
+  if (found == unconfirmed_.end()) return send({.kind = Notice::Kind::release, .region = region});
+  drop_pending(region);
+  const Pending again = found->second;
+  send(again.notice, again.file);
+}
+
+std::optional<Channel::Received> Channel::receive_next(bool& file_lost) {
   Received received;
   iovec vector{.iov_base = &received.notice, .iov_len = sizeof(received.notice)};
   msghdr message = make_message(vector);
@@ -113,26 +195,16 @@ std::optional<Channel::Received> Channel::receive() {
     std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
     received.descriptor = FileDescriptor(descriptor);
   }
+  file_lost = (message.msg_flags & MSG_CTRUNC) != 0 && !received.descriptor.valid();
   // A notice is sent whole, and the kernel keeps it so; anything else is no peer of ours.
   if (given != sizeof(Notice) || !known(received.notice.kind)) {
     closed_ = true;
+    pending_.clear();
+    unconfirmed_.clear();
+    lost_.clear();
     return std::nullopt;
   }
   return received;
-}
-
-Result<Channel::Received> Channel::wait_for(Notice::Kind kind, Deadline deadline) {
-  while (true) {
-    std::optional<Received> received = receive();
-    if (received && received->notice.kind == kind) return std::move(*received);
-    if (closed_) return status_of(StatusCode::peer_lost, "the process is gone");
-    if (deadline.passed()) return status_of(StatusCode::timeout, "no answer on the Unix socket");
-    if (received) continue;
-    flush();
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-    pollfd waiting{.fd = socket_.get(), .events = POLLIN, .revents = 0};
-    ::poll(&waiting, 1, static_cast<int>(std::min<std::int64_t>(left.count(), 1000)));
-  }
 }
 
 }  // namespace stretto::transport::shm

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -19,10 +20,11 @@ namespace stretto::transport::shm {
 struct Notice {
   enum class Kind : std::uint32_t {
     doorbell = 1,  // Wake up.
-    inbox = 2,     // Here is my inbox: `bytes` bytes behind the descriptor.
-    region = 3,    // Here is region `region`: `bytes` bytes behind the descriptor.
-    release = 4,   // Region `region` is gone.
-    proof = 5,     // At address `bytes` of my process lies the number `region`.
+    region = 2,    // Here is region `region`: `bytes` bytes behind the descriptor.
+    release = 3,   // Region `region` is gone.
+    proof = 4,     // At address `bytes` of my process lies the number `region`.
+    taken = 5,     // The file of your region `region` is here.
+    again = 6,     // It was lost on its way: send it again.
   };
   Kind kind = Kind::doorbell;
   std::uint32_t region = 0;
@@ -32,6 +34,10 @@ static_assert(sizeof(Notice) == 16, "travels as it lies in memory");
 
 // The Unix socket between two ranks of a host. The kernel closes it when a process ends, however it
 // ends, so its end is the end of the peer. Not thread safe.
+//
+// A message whose descriptor finds no place in the receiving process arrives without it. So a file
+// is kept open here until the peer has said that it is there; a peer that has lost one asks again
+// as soon as it has room for a descriptor.
 class Channel {
  public:
   struct Received {
@@ -42,19 +48,27 @@ class Channel {
   // Makes the socket non-blocking.
   static Result<std::shared_ptr<Channel>> create(FileDescriptor socket);
 
-  // Sends now, or keeps the notice, and with it the file, until flush() if the socket is full.
+  // Ends the stream, also if a child that has been forked has a copy of the socket.
+  ~Channel();
+
+  // Sends now, or keeps the notice until flush() if the socket is full.
   void send(const Notice& notice, std::shared_ptr<const FileDescriptor> file = nullptr);
+  // Sends what is left to send, and asks again for what has been lost. To be called now and then.
   void flush();
-  // Takes back the notice of a region that has not been sent yet, and with it the file. False:
-  // there is none.
+  // Lets go of the file of a region; takes back its notice if it has not been sent yet, and then
+  // returns true.
   bool take_back(std::uint32_t region);
   // A doorbell that finds the socket full is dropped: the peer has something to read already.
   void ring();
 
   // The next notice, if one is here. Sets closed() at the end of the stream or at nonsense.
   std::optional<Received> receive();
-  // The next notice of `kind`; waits for it. For setting up.
-  Result<Received> wait_for(Notice::Kind kind, Deadline deadline);
+  // A region of the peer whose file has been lost, and has not come again yet.
+  struct Lost {
+    std::uint64_t bytes = 0;
+    int error_number = 0;  // Why there was no room for its descriptor.
+  };
+  std::optional<Lost> find_lost(std::uint32_t region) const;
 
   bool closed() const { return closed_; }
   int descriptor() const { return socket_.get(); }
@@ -66,9 +80,17 @@ class Channel {
   };
   explicit Channel(FileDescriptor socket) : socket_(std::move(socket)) {}
   bool try_send(const Notice& notice, const FileDescriptor* file);
+  bool drop_pending(std::uint32_t region);
+  std::optional<Received> receive_next(bool& file_lost);
+  bool serve(const Received& received, bool file_lost);
+  void send_again(std::uint32_t region);
+  void ask_again();
 
   FileDescriptor socket_;
   std::vector<Pending> pending_;
+  std::map<std::uint32_t, Pending> unconfirmed_;  // Sent or pending, with files.
+  std::map<std::uint32_t, Lost> lost_;
+  TimePoint ask_at_;
   bool closed_ = false;
 };
 

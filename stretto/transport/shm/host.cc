@@ -3,76 +3,142 @@
 
 #include "stretto/transport/shm/host.h"
 
+#include <poll.h>
+
+#include <algorithm>
+#include <thread>
+
 #include "stretto/transport/shm/link.h"
+#include "stretto/transport/shortage.h"
 
 namespace stretto::transport::shm {
 namespace {
 
+constexpr std::chrono::milliseconds kPause(20);
+
+// The inbox of every rank is its first region.
+constexpr RemoteAddress kInbox{.region = 1, .offset_bytes = 0};
+
 // Keeps two inboxes mapped.
 struct Inboxes {
-  std::shared_ptr<std::byte> own;
-  std::shared_ptr<std::byte> peer;
+  std::shared_ptr<void> own;
+  std::shared_ptr<void> peer;
 };
 
-Result<Mapping> receive_inbox(Channel& channel, int ranks, Deadline deadline) {
-  Result<Channel::Received> received = channel.wait_for(Notice::Kind::inbox, deadline);
-  if (!received.ok()) return received.status();
-  if (received->notice.bytes != Inbox::bytes(ranks)) {
-    return status_of(StatusCode::protocol, "an inbox of {} bytes where {} were expected",
-                     received->notice.bytes, Inbox::bytes(ranks));
+using Channels = std::vector<std::shared_ptr<Channel>>;
+
+Result<Channels> make_channels(std::vector<FileDescriptor> sockets) {
+  Channels channels;
+  for (FileDescriptor& socket : sockets) {
+    channels.push_back(nullptr);
+    if (!socket.valid()) continue;
+    Result<std::shared_ptr<Channel>> channel = Channel::create(std::move(socket));
+    if (!channel.ok()) return channel.status();
+    channels.back() = std::move(*channel);
   }
-  return Mapping::open(std::move(received->descriptor), received->notice.bytes);
+  return channels;
 }
 
-Status receive_proof(Channel& channel, Rank peer, Memory& memory, Deadline deadline) {
-  Result<Channel::Received> received = channel.wait_for(Notice::Kind::proof, deadline);
-  if (!received.ok()) return received.status();
-  memory.prove(peer, received->notice);
-  return {};
+// Does it again as long as it fails, but no longer than a shortage may last.
+template <class Attempt>
+Status do_patiently(const Attempt& attempt) {
+  ShortageTimer timer;
+  while (true) {
+    const Status shortage = attempt();
+    if (shortage.ok()) return {};
+    STRETTO_RETURN_IF_ERROR(timer.judge(shortage));
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+// Until something has come from a peer; not for long, for what has been lost is asked for again.
+void wait_for_any(const Channels& channels) {
+  std::vector<pollfd> waiting;
+  for (const auto& channel : channels) {
+    const int descriptor = channel == nullptr ? -1 : channel->descriptor();
+    waiting.push_back({.fd = descriptor, .events = POLLIN, .revents = 0});
+  }
+  ::poll(waiting.data(), waiting.size(), static_cast<int>(kPause.count()));
+}
+
+// Takes in the inboxes and the proofs of all peers. Serves everybody until all is here, since a
+// peer that has lost the inbox of this rank asks for it again.
+Status meet_peers(const Channels& channels, Memory& memory, std::size_t inbox_bytes,
+                  Deadline deadline) {
+  std::vector<bool> proved(channels.size());
+  ShortageTimer timer;
+  while (true) {
+    Status shortage;
+    bool complete = true;
+    memory.service();
+    for (std::size_t i = 0; i < channels.size(); ++i) {
+      if (channels[i] == nullptr) continue;
+      const Rank peer = static_cast<int>(i);
+      while (std::optional<Channel::Received> received = channels[i]->receive()) {
+        if (received->notice.kind == Notice::Kind::proof && !proved[i]) {
+          memory.prove(peer, received->notice);
+          proved[i] = true;
+        } else {
+          memory.receive(peer, std::move(*received));
+        }
+      }
+      const bool is_here = memory.resolve(peer, kInbox, inbox_bytes) != nullptr;
+      if (is_here && proved[i]) continue;
+      complete = false;
+      if (shortage.ok()) shortage = memory.find_shortage(peer, kInbox);
+      const auto failure = [&](StatusCode code, const char* text) {
+        return Status(code, fmt::format("sharing memory with rank {}: {}", i, text), peer);
+      };
+      if (channels[i]->closed()) return failure(StatusCode::peer_lost, "the process is gone");
+      if (!is_here && memory.resolve(peer, kInbox, 1) != nullptr) {
+        return failure(StatusCode::protocol, "its inbox is too small");
+      }
+      if (deadline.passed()) return failure(StatusCode::timeout, "no answer on the Unix socket");
+    }
+    if (complete) return {};
+    STRETTO_RETURN_IF_ERROR(timer.judge(shortage));
+    wait_for_any(channels);
+  }
 }
 
 }  // namespace
 
 Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets, Deadline deadline) {
   const int ranks = static_cast<int>(sockets.size());
-  Result<Mapping> own = Mapping::create(Inbox::bytes(ranks));
-  if (!own.ok()) return own.status();
-  std::vector<std::shared_ptr<Channel>> channels;
-  const auto file = std::make_shared<const FileDescriptor>(std::move(own->descriptor));
-  const Notice offer{.kind = Notice::Kind::inbox, .region = 0, .bytes = own->bytes};
-  for (FileDescriptor& socket : sockets) {
-    if (!socket.valid()) {
-      channels.push_back(nullptr);
-      continue;
-    }
-    Result<std::shared_ptr<Channel>> channel = Channel::create(std::move(socket));
-    if (!channel.ok()) return channel.status();
-    (*channel)->send(offer, file);
-    channels.push_back(std::move(*channel));
-  }
-  Endpoint::Parts parts{.rank = self, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+  const Result<Channels> made = make_channels(std::move(sockets));
+  if (!made.ok()) return made.status();
+  const Channels& channels = made.value();
   const auto memory = std::make_shared<Memory>(self, channels);
-  for (const auto& channel : channels) {
-    if (channel != nullptr) channel->send(memory->proof());
+  Transport::Region own;
+  STRETTO_RETURN_IF_ERROR(do_patiently([&] {
+    Result<Transport::Region> inbox = memory->allocate(Inbox::bytes(ranks));
+    if (inbox.ok()) own = std::move(*inbox);
+    return inbox.status();
+  }));
+  for (int r = 0; r < ranks; ++r) {
+    const auto& channel = channels[static_cast<std::size_t>(r)];
+    if (channel == nullptr) continue;
+    STRETTO_RETURN_IF_ERROR(do_patiently([&] { return memory->find_process(r); }));
+    channel->send(memory->proof());
   }
+  STRETTO_RETURN_IF_ERROR(meet_peers(channels, *memory, Inbox::bytes(ranks), deadline));
+  Endpoint::Parts parts{.rank = self, .links = {}, .memory = memory, .sleep_flag = nullptr};
   for (int r = 0; r < ranks; ++r) {
     const auto& channel = channels[static_cast<std::size_t>(r)];
     parts.links.push_back(nullptr);
+    parts.processes.emplace_back();
     if (channel == nullptr) continue;
-    Result<Mapping> peer = receive_inbox(*channel, ranks, deadline);
-    const Status proved = peer.ok() ? receive_proof(*channel, r, *memory, deadline) : peer.status();
-    if (!proved.ok()) return proved.with_context(fmt::format("sharing memory with rank {}", r));
-    parts.links.back() = std::make_unique<RingLink>(
-        RingLink::Parts{.name = "shm",
-                        .own = Inbox(own->data.get()),
-                        .peer = Inbox(peer->data.get()),
-                        .own_rank = self.value(),
-                        .peer_rank = r,
-                        .doorbell = std::make_unique<ChannelDoorbell>(r, channel, memory),
-                        .memory = std::make_shared<Inboxes>(Inboxes{own->data, peer->data})});
+    parts.processes.back() = memory->process_of(r);
+    parts.links.back() = std::make_unique<RingLink>(RingLink::Parts{
+        .name = "shm",
+        .own = Inbox(own.bytes.data()),
+        .peer = Inbox(memory->resolve(r, kInbox, Inbox::bytes(ranks))),
+        .own_rank = self.value(),
+        .peer_rank = r,
+        .doorbell = std::make_unique<ChannelDoorbell>(r, channel, memory),
+        .memory = std::make_shared<Inboxes>(Inboxes{own.owner, memory->hold(r, kInbox)})});
   }
-  parts.sleep_flag = std::make_unique<InboxSleepFlag>(Inbox(own->data.get()), own->data);
-  parts.memory = memory;
+  parts.sleep_flag = std::make_unique<InboxSleepFlag>(Inbox(own.bytes.data()), own.owner);
   return parts;
 }
 

@@ -16,6 +16,9 @@
 namespace stretto::transport::shm {
 namespace {
 
+constexpr std::chrono::milliseconds kMapPause(20);
+constexpr double kMib = 1024.0 * 1024.0;
+
 Result<std::shared_ptr<std::byte>> map(int descriptor, std::size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (data == MAP_FAILED) return system_status("mmap of shared memory");
@@ -40,7 +43,7 @@ Result<Mapping> Mapping::create(std::size_t bytes) {
   return Mapping{std::move(descriptor), std::move(*data), bytes};
 }
 
-Result<Mapping> Mapping::open(FileDescriptor descriptor, std::size_t bytes) {
+Result<Mapping> Mapping::open(const FileDescriptor& descriptor, std::size_t bytes) {
   struct stat info {};
   if (!descriptor.valid() || ::fstat(descriptor.get(), &info) != 0) {
     return status_of(StatusCode::protocol, "a region came without its file");
@@ -55,7 +58,7 @@ Result<Mapping> Mapping::open(FileDescriptor descriptor, std::size_t bytes) {
   }
   Result<std::shared_ptr<std::byte>> data = map(descriptor.get(), bytes);
   if (!data.ok()) return data.status();
-  return Mapping{std::move(descriptor), std::move(*data), bytes};
+  return Mapping{FileDescriptor(), std::move(*data), bytes};
 }
 
 Memory::Memory(Rank self, std::vector<std::shared_ptr<Channel>> channels)
@@ -74,8 +77,8 @@ Result<Transport::Region> Memory::allocate(std::size_t bytes) {
     generation_.fetch_add(1, std::memory_order_release);
   }
   const Notice notice{.kind = Notice::Kind::region, .region = number, .bytes = mapping.bytes};
-  // The file is not needed any more once it is sent: mappings keep it alive, and descriptors are
-  // scarce.
+  // The file is not needed any more once all peers have it: mappings keep it alive, and descriptors
+  // are scarce.
   const auto file = std::make_shared<const FileDescriptor>(std::move(mapping.descriptor));
   for (auto& channel : channels_) {
     if (channel != nullptr) channel->send(notice, file);
@@ -127,14 +130,17 @@ Notice Memory::proof() const {
           .bytes = reinterpret_cast<std::uintptr_t>(&number)};
 }
 
-void Memory::prove(Rank peer, const Notice& proof) {
+Status Memory::find_process(Rank peer) {
   const auto index = static_cast<std::size_t>(peer);
-  const auto process = PeerProcess::of_socket(channels_[index]->descriptor(), peer);
-  const Status status = process.prove(proof.bytes, proof.region);
-  if (status.ok()) {
-    peers_[index].process = process;
-    return;
-  }
+  Result<ProcessHandle> process = ProcessHandle::of_socket(channels_[index]->descriptor());
+  if (process.ok()) peers_[index].process = PeerProcess(std::move(*process), peer);
+  return process.status();
+}
+
+void Memory::prove(Rank peer, const Notice& proof) {
+  const Status status = process(peer).prove(proof.bytes, proof.region);
+  peers_[static_cast<std::size_t>(peer)].is_proved = status.ok();
+  if (status.ok()) return;
   log(LogLevel::info,
       "the private memory of rank {} cannot be reached: {}. Private buffers pass through shared "
       "memory",
@@ -164,26 +170,70 @@ void Memory::receive(Rank peer, Channel::Received received) {
   if (notice.kind == Notice::Kind::release) {
     regions.table.erase(notice.region);
     regions.mappings.erase(notice.region);
+    regions.unmapped.erase(notice.region);
     generation_.fetch_add(1, std::memory_order_release);
     return;
   }
   if (notice.kind != Notice::Kind::region) return;
-  Result<Mapping> mapping = Mapping::open(std::move(received.descriptor), notice.bytes);
+  map_region(peer, notice.region, std::move(received.descriptor), notice.bytes);
+}
+
+void Memory::map_region(Rank peer, std::uint32_t number, FileDescriptor file, std::size_t bytes) {
+  PeerRegions& regions = peers_[static_cast<std::size_t>(peer)];
+  Result<Mapping> mapping = Mapping::open(file, bytes);
+  if (mapping.status().code() == StatusCode::system) {
+    regions.unmapped.insert_or_assign(number, Unmapped{std::move(file), bytes, mapping.status()});
+    any_unmapped_ = true;
+    return;
+  }
   if (!mapping.ok()) {
     log(LogLevel::warning, "rank {} offered memory that is not used: {}", peer.value(),
         mapping.status().message());
     return;
   }
-  mapping->descriptor.reset();
-  regions.table.insert(notice.region, {mapping->data.get(), mapping->bytes});
-  regions.mappings.insert_or_assign(notice.region, std::move(*mapping));
+  regions.table.insert(number, {mapping->data.get(), mapping->bytes});
+  regions.mappings.insert_or_assign(number, std::move(*mapping));
   generation_.fetch_add(1, std::memory_order_release);
+}
+
+void Memory::map_unmapped() {
+  const TimePoint now = Clock::now();
+  if (!any_unmapped_ || now < map_at_) return;
+  map_at_ = now + kMapPause;
+  any_unmapped_ = false;
+  for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
+    for (auto& [number, region] : std::exchange(peers_[peer].unmapped, {})) {
+      map_region(static_cast<int>(peer), number, std::move(region.file), region.bytes);
+    }
+  }
+}
+
+Status Memory::find_shortage(Rank peer, RemoteAddress address) const {
+  const auto index = static_cast<std::size_t>(peer);
+  if (channels_[index] == nullptr) return {};
+  std::size_t bytes = 0;
+  Status cause;
+  const auto unmapped = peers_[index].unmapped.find(address.region);
+  if (unmapped != peers_[index].unmapped.end()) {
+    bytes = unmapped->second.bytes;
+    cause = unmapped->second.cause;
+  } else if (const auto lost = channels_[index]->find_lost(address.region)) {
+    bytes = lost->bytes;
+    cause = system_status("taking its file", lost->error_number);
+  }
+  if (cause.ok()) return {};
+  return {
+      StatusCode::system,
+      fmt::format("rank {} cannot map {:.1f} MiB of shared memory of rank {}: {}", self_.value(),
+                  static_cast<double>(bytes) / kMib, peer.value(), cause.message()),
+      self_};
 }
 
 void Memory::service() {
   for (auto& channel : channels_) {
     if (channel != nullptr) channel->flush();
   }
+  map_unmapped();
   if (!any_released_.exchange(false, std::memory_order_relaxed)) return;
   std::vector<std::uint32_t> released;
   {

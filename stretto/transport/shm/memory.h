@@ -24,13 +24,15 @@ struct Mapping {
 
   // Zeroed. Sealed against shrinking, so that peers can trust its size.
   static Result<Mapping> create(std::size_t bytes);
-  // Maps what a peer has sent. Refuses a file that could shrink (its pages would turn into SIGBUS)
-  // or that is smaller than the peer says.
-  static Result<Mapping> open(FileDescriptor descriptor, std::size_t bytes);
+  // Maps what a peer has sent; the descriptor is not needed any more, nor kept. Refuses, with
+  // protocol, a file that could shrink (its pages would turn into SIGBUS) or that is smaller than
+  // the peer says. Fails with system if this process has no room for it.
+  static Result<Mapping> open(const FileDescriptor& descriptor, std::size_t bytes);
 };
 
 // Memory between processes of a host. Allocating sends the file to every peer on its channel;
-// freeing tells them to unmap.
+// freeing tells them to unmap. What a peer cannot map for lack of something is tried again as long
+// as the region is there.
 class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> {
  public:
   // channels[r] leads to rank r; null where there is none (the rank itself, other hosts).
@@ -41,6 +43,7 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
   std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override;
   std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override;
   bool reaches(Rank peer) const override;
+  Status find_shortage(Rank peer, RemoteAddress address) const override;
   std::uint64_t generation() const override { return generation_.load(std::memory_order_acquire); }
 
   std::size_t mapped_bytes() const override;
@@ -48,10 +51,16 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
   // What peers have to find in the private memory of this rank's process, to know it: a notice of
   // kind `proof`.
   Notice proof() const;
+  // Finds the process of `peer`, before its proof is taken. Fails for lack of descriptors only.
+  Status find_process(Rank peer);
+  // None: it cannot be seen from here.
+  const ProcessHandle& process_of(Rank peer) const { return process(peer).handle(); }
   // Takes the proof of `peer`, at the other end of its channel. A peer that does not pass it is not
   // reached; that is no failure.
   void prove(Rank peer, const Notice& proof);
-  bool reaches_private(Rank peer) const override { return process(peer).valid(); }
+  bool reaches_private(Rank peer) const override {
+    return peers_[static_cast<std::size_t>(peer)].is_proved;
+  }
   Status get(Rank peer, RemoteAddress from, ByteSpan to) const override;
   Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const override;
 
@@ -60,14 +69,24 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
   void service() override;
 
  private:
+  // A region whose file is here, but for which there is no room in this process' address space.
+  struct Unmapped {
+    FileDescriptor file;
+    std::size_t bytes = 0;
+    Status cause;
+  };
   struct PeerRegions {
     RegionTable table;
     std::map<std::uint32_t, Mapping> mappings;
+    std::map<std::uint32_t, Unmapped> unmapped;
     PeerProcess process;
+    bool is_proved = false;
   };
   const PeerProcess& process(Rank peer) const {
     return peers_[static_cast<std::size_t>(peer)].process;
   }
+  void map_region(Rank peer, std::uint32_t number, FileDescriptor file, std::size_t bytes);
+  void map_unmapped();
 
   Rank self_;
   std::vector<std::shared_ptr<Channel>> channels_;
@@ -77,6 +96,8 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
   RegionTable own_;
   std::vector<std::uint32_t> released_;
   std::atomic<bool> any_released_{false};
+  bool any_unmapped_ = false;
+  TimePoint map_at_;
   // Release by those who have changed a table, acquire by those who remember what was in it.
   std::atomic<std::uint64_t> generation_{0};
   std::uint32_t next_ = 1;

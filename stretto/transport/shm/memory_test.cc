@@ -11,6 +11,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <thread>
+
+#include "tests/support/shortage.h"
 
 namespace stretto::transport::shm {
 namespace {
@@ -57,7 +60,7 @@ TEST(MappingTest, RefusesAFileThatIsTooSmall) {
 }
 
 // Rank 0's memory, and the bare end of the socket on which rank 1 would be.
-class MemoryTest : public testing::Test {
+class MemoryTest : public ::testing::Test {
  protected:
   MemoryTest() {
     int ends[2] = {-1, -1};
@@ -98,6 +101,7 @@ class MemoryTest : public testing::Test {
 
 // The other end is this process itself, which has the memory of both.
 TEST_F(MemoryTest, PrivateMemoryIsReachedOnceItIsProved) {
+  ASSERT_TRUE(memory_->find_process(1).ok());
   EXPECT_FALSE(memory_->reaches_private(1));
   const Notice proof = memory_->proof();
   Notice wrong = proof;
@@ -176,6 +180,101 @@ TEST_F(MemoryTest, NoDescriptorLeaks) {
   send({.kind = Notice::Kind::region, .region = 6, .bytes = 1 << 30}, {file.get()});
   take_in();
   EXPECT_EQ(open_descriptors(), before);
+}
+
+// The memories of two ranks.
+class MemoryShortage : public ::testing::Test {
+ protected:
+  MemoryShortage() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    for (std::size_t i : {0u, 1u})
+      channels_[i] = Channel::create(FileDescriptor(ends[i])).or_throw();
+    owner_ =
+        std::make_shared<Memory>(0, std::vector<std::shared_ptr<Channel>>{nullptr, channels_[0]});
+    other_ =
+        std::make_shared<Memory>(1, std::vector<std::shared_ptr<Channel>>{channels_[1], nullptr});
+  }
+  void turn() {
+    while (auto received = channels_[0]->receive()) owner_->receive(1, std::move(*received));
+    while (auto received = channels_[1]->receive()) other_->receive(0, std::move(*received));
+    owner_->service();
+    other_->service();
+  }
+  // Whether the region comes within a time that is ample.
+  bool arrives(RemoteAddress address) {
+    const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+    while (other_->resolve(0, address, 1) == nullptr && !deadline.passed()) {
+      turn();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return other_->resolve(0, address, 1) != nullptr;
+  }
+  void turn_for_a_while() {
+    const Deadline deadline = Deadline::after(std::chrono::milliseconds(100));
+    while (!deadline.passed()) turn();
+  }
+
+  std::shared_ptr<Channel> channels_[2];
+  std::shared_ptr<Memory> owner_;
+  std::shared_ptr<Memory> other_;
+};
+
+TEST_F(MemoryShortage, AFileThatFindsNoDescriptorIsAskedForAgain) {
+  const int before = open_descriptors();
+  const Transport::Region region = owner_->allocate(1024 * 1024).or_throw();
+  EXPECT_TRUE(other_->find_shortage(0, region.address).ok()) << "it has not come yet";
+  {
+    const stretto::testing::FewDescriptors none(0);
+    turn_for_a_while();
+    EXPECT_EQ(other_->resolve(0, region.address, 1), nullptr);
+    const Status shortage = other_->find_shortage(0, region.address);
+    EXPECT_EQ(shortage.code(), StatusCode::system);
+    EXPECT_EQ(shortage.rank(), Rank(1));
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                        "rank 1 cannot map 1.0 MiB of shared memory of rank 0: taking its file: "
+                        "Too many open files; raise `ulimit -n`",
+                        std::string(shortage.message()));
+  }
+  region.bytes[7] = std::byte{7};
+  ASSERT_TRUE(arrives(region.address));
+  EXPECT_EQ(*other_->resolve(0, {region.address.region, 7}, 1), std::byte{7});
+  EXPECT_TRUE(other_->find_shortage(0, region.address).ok());
+  turn();
+  EXPECT_EQ(open_descriptors(), before) << "nobody needs the file any more";
+}
+
+TEST_F(MemoryShortage, ALostRegionThatIsFreedMeanwhileIsForgotten) {
+  Transport::Region region = owner_->allocate(4096).or_throw();
+  const RemoteAddress address = region.address;
+  const stretto::testing::FewDescriptors none(0);
+  turn_for_a_while();
+  EXPECT_FALSE(other_->find_shortage(0, address).ok());
+  region = {};
+  turn_for_a_while();
+  EXPECT_TRUE(other_->find_shortage(0, address).ok());
+}
+
+TEST_F(MemoryShortage, ARegionThatFindsNoAddressesIsMappedLater) {
+  const Transport::Region region = owner_->allocate(256 * 1024 * 1024).or_throw();
+  {
+    const stretto::testing::LittleAddressSpace little(64 * 1024 * 1024);
+    turn_for_a_while();
+    EXPECT_EQ(other_->resolve(0, region.address, 1), nullptr);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "Cannot allocate memory; raise `ulimit -v`",
+                        std::string(other_->find_shortage(0, region.address).message()));
+  }
+  EXPECT_TRUE(arrives(region.address));
+}
+
+TEST_F(MemoryShortage, EndsWithTheRankThatHasNotTakenTheFile) {
+  const int before = open_descriptors();
+  const Transport::Region region = owner_->allocate(4096).or_throw();
+  EXPECT_GT(open_descriptors(), before);
+  other_.reset();
+  channels_[1].reset();
+  while (!channels_[0]->closed()) (void)channels_[0]->receive();
+  EXPECT_LT(open_descriptors(), before) << "neither the file nor the other end of the socket";
 }
 
 TEST_F(MemoryTest, NonsenseClosesTheChannel) {

@@ -3,11 +3,7 @@
 
 #include "stretto/transport/shm/peer_process.h"
 
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <cerrno>
 
@@ -34,29 +30,11 @@ int copy_all(Copy* copy, pid_t process, iovec own, iovec theirs) {
 
 }  // namespace
 
-PeerProcess PeerProcess::of_socket(int socket, Rank rank) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  PeerProcess process;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return process;
-  // One that cannot be seen from here, in another namespace of processes, has the number 0.
-  process.process_ = peer.pid;
-  process.rank_ = rank;
-  FileDescriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
-  if (handle.valid()) {
-    process.handle_ = std::make_shared<const FileDescriptor>(std::move(handle));
-  }
-  return process;
-}
-
-bool PeerProcess::has_ended() const {
-  pollfd handle{.fd = handle_->get(), .events = POLLIN, .revents = 0};
-  return ::poll(&handle, 1, 0) != 0;
-}
-
 Status PeerProcess::gone() const {
-  return {StatusCode::peer_lost,
-          fmt::format("rank {} is gone: its process {} has ended", rank_.value(), process_), rank_};
+  return {
+      StatusCode::peer_lost,
+      fmt::format("rank {} is gone: its process {} has ended", rank_.value(), process_.number()),
+      rank_};
 }
 
 Status PeerProcess::prove(std::uint64_t address, std::uint32_t expected) const {
@@ -81,8 +59,8 @@ Status PeerProcess::put(ConstByteSpan from, std::uint64_t address) const {
 }
 
 Status PeerProcess::copy(Call* call, const char* what, ByteSpan own, std::uint64_t address) const {
-  if (has_ended()) return gone();
-  const int error_number = copy_all(call, process_, {own.data(), own.size()},
+  if (process_.has_ended()) return gone();
+  const int error_number = copy_all(call, process_.number(), {own.data(), own.size()},
                                     {reinterpret_cast<void*>(address), own.size()});
   return error_number == 0 ? Status() : failure(what, own.size(), error_number);
 }

@@ -48,7 +48,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  PeerProcess process() const { return PeerProcess::of_socket(socket_.get(), 3); }
+  PeerProcess process() const { return {ProcessHandle::of_socket(socket_.get()).or_throw(), 3}; }
   void stop() { ::kill(process_, SIGSTOP); }
   void kill() {
     if (process_ <= 0) return;

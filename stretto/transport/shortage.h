@@ -1,0 +1,34 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include "stretto/base/clock.h"
+#include "stretto/base/status.h"
+
+namespace stretto::transport {
+
+// What a process lacks for a moment, such as a descriptor while it reads many files, goes unseen;
+// what it lacks for so long is a failure.
+inline constexpr std::chrono::seconds kShortageTime(2);
+
+// Tells the one from the other. For one who waits: asked again and again, what is lacking now.
+class ShortageTimer {
+ public:
+  // Ok if nothing is lacking, or not for long; else `shortage`.
+  Status judge(const Status& shortage) {
+    if (shortage.ok()) {
+      is_running_ = false;
+      return {};
+    }
+    if (!is_running_) deadline_ = Deadline::after(kShortageTime);
+    is_running_ = true;
+    return deadline_.passed() ? shortage : Status();
+  }
+
+ private:
+  bool is_running_ = false;
+  Deadline deadline_;
+};
+
+}  // namespace stretto::transport
