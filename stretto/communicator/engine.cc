@@ -36,6 +36,7 @@ std::shared_ptr<Engine> Engine::create(std::unique_ptr<transport::Transport> tra
   // The last owner may be a continuation on the background thread, which cannot wait for its own
   // end.
   const auto destroy = [](Engine* engine) {
+    if (!engine->is_home()) return;
     if (engine->thread_.get_id() != std::this_thread::get_id()) {
       delete engine;
     } else {
@@ -71,6 +72,14 @@ Engine::~Engine() {
   // Nobody else is left to do it.
   std::unique_lock held = lock();
   run_continuations(held);
+}
+
+Status Engine::check_home() const {
+  if (is_home()) return {};
+  return status_of(StatusCode::invalid_argument,
+                   "this process was forked from rank {}, whose communicator it cannot use: fork "
+                   "before join(), or start a program (exec)",
+                   transport_->rank().value());
 }
 
 std::string Engine::name_of(Rank job_rank) const {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "stretto/base/clock.h"
+#include "stretto/base/home_process.h"
 #include "stretto/communicator/progress_thread.h"
 #include "stretto/communicator/work.h"
 #include "stretto/transport/transport.h"
@@ -49,8 +50,16 @@ class Engine final : private transport::TransportListener {
                                         Options options);
   ~Engine();
 
-  // The lock under which groups, their operations and the transport may be touched.
-  std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
+  // The lock under which groups, their operations and the transport may be touched. Throws what
+  // check_home() says: in a forked child, it may be held by a thread that is not there.
+  std::unique_lock<std::mutex> lock() {
+    check_home().or_throw();
+    return std::unique_lock(mutex_);
+  }
+  // invalid_argument in a child that was forked after join(). What it has is its parent's, whom it
+  // must not disturb.
+  Status check_home() const;
+  bool is_home() const { return home_.is_here(); }
   transport::Transport& transport() { return *transport_; }
   const Options& options() const { return options_; }
   bool has_progress_thread() const { return drives_; }
@@ -101,6 +110,7 @@ class Engine final : private transport::TransportListener {
   std::unique_ptr<transport::Transport> transport_;
   Options options_;
   bool core_for_each_rank_;
+  HomeProcess home_;
   std::mutex mutex_;
   std::condition_variable work_arrived_;  // For the background thread.
   std::vector<Group*> groups_;

@@ -45,6 +45,7 @@ constexpr int kYields = 12;
 
 Group::FastOutcome Group::try_fast(const FastCall& call,
                                    std::shared_ptr<PendingOperation>& parked) {
+  if (!engine_->is_home()) return FastOutcome::refused;
   // Acquire, and release below: what the gate guards is handed on with it.
   Gate expected = Gate::open;
   if (!gate_.compare_exchange_strong(expected, Gate::fast, std::memory_order_acquire,

@@ -41,6 +41,10 @@ ScheduledCommunicator::ScheduledCommunicator(std::shared_ptr<Engine> engine, Mem
 }
 
 ScheduledCommunicator::~ScheduledCommunicator() {
+  if (!engine_->is_home()) {
+    (void)group_.release();  // The parent of this process goes on with it.
+    return;
+  }
   auto held = engine_->lock();
   if (std::uncaught_exceptions() > exceptions_when_made_) group_->unwind(nullptr);
   group_.reset();

@@ -1,0 +1,97 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// A job whose ranks fork:
+//   fork_rank_program works    Each has a child that sleeps; goes on until an operation fails.
+//   fork_rank_program leaves   The last has such a child, and leaves while the others wait for it.
+//   fork_rank_program misuses  Each has a child that uses the communicator, and destroys it.
+// Prints "ready PID" when the children are there, then "right", or "failed" and why.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "stretto/stretto.h"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+std::unique_ptr<stretto::Communicator> join() {
+  return stretto::join({.join_timeout = 20s, .timeout = 50s});
+}
+
+void print(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+// A copy of the rank with all that it has, but for what it prints to, which tests wait to end.
+pid_t fork_sleeper() {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  ::close(STDOUT_FILENO);
+  ::close(STDERR_FILENO);
+  std::this_thread::sleep_for(30s);
+  ::_exit(0);
+}
+
+void work() {
+  const auto comm = join();
+  (void)fork_sleeper();
+  comm->barrier().wait();
+  print("ready " + std::to_string(::getpid()));
+  while (true) comm->barrier().wait();
+}
+
+void leave() {
+  auto comm = join();
+  comm->barrier().wait();
+  if (comm->rank() < comm->size() - 1) return comm->barrier().wait();
+  const pid_t child = fork_sleeper();
+  comm.reset();
+  print("right");
+  // The others have to be told though neither this process nor its child ends.
+  std::this_thread::sleep_for(5s);
+  ::kill(child, SIGKILL);
+}
+
+void misuse() {
+  const auto comm = join();
+  const stretto::Rank other = comm->rank() == 0 ? 1 : 0;
+  float sum[1] = {1.0f};
+  float message[1] = {};
+  comm->all_reduce(std::span<float>(sum)).wait();
+  const stretto::Work received = comm->recv(std::span<float>(message), {.from = other});
+  const pid_t child = ::fork();
+  try {
+    comm->all_reduce(std::span<float>(sum)).wait();
+    if (child == 0) ::_exit(1);
+  } catch (const stretto::Error& error) {
+    if (child != 0) throw;
+    print(std::string("child: ") + error.what());
+    return;  // Destroys what it has.
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  for (int i = 0; i < 100; ++i) comm->all_reduce(std::span<float>(sum)).wait();
+  comm->send(std::span<float>(sum), {.to = other}).wait();
+  print(status == 0 ? "right" : "wrong");
+}
+
+}  // namespace
+
+int main(int argument_count, char** arguments) {
+  const std::string mode = argument_count > 1 ? arguments[1] : "";
+  try {
+    mode == "works" ? work() : mode == "leaves" ? leave() : misuse();
+  } catch (const stretto::Error& error) {
+    print(std::string("failed ") + error.what());
+  }
+  return 0;
+}
