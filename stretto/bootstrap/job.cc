@@ -186,6 +186,31 @@ Status resolve_transport(const JoinOptions& options, const Environment& environm
   return {};
 }
 
+Status resolve_network_timeout(const JoinOptions& options, const Environment& environment,
+                               Job& job) {
+  MaybeSourced<double> from_options;
+  if (options.network_timeout) {
+    from_options = {seconds(*options.network_timeout), "JoinOptions::network_timeout"};
+  }
+  const auto variable = read_number(environment, "STRETTO_NETWORK_TIMEOUT");
+  if (!variable.ok()) return variable.status();
+  MaybeSourced<double> from_variable;
+  if (variable.value()) {
+    from_variable = {static_cast<double>(variable.value()->value), variable.value()->source};
+  }
+  const auto wanted = agree(from_options, from_variable);
+  if (!wanted.ok()) return wanted.status();
+  if (!wanted.value()) return {};
+  const double value = wanted.value()->value;
+  if (value != 0 && value < 1) {
+    return status_of(StatusCode::invalid_argument, "{} says {}: want 0 or at least 1, in seconds",
+                     wanted.value()->source, value);
+  }
+  job.network_timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+  note(job, "network timeout in seconds", *wanted.value());
+  return {};
+}
+
 }  // namespace
 
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment) {
@@ -201,6 +226,7 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));
   return job;
 }
 

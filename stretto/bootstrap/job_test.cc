@@ -314,5 +314,19 @@ TEST(ResolveJob, ChoosesTheTransport) {
   EXPECT_FALSE(resolve({.disable_shared_memory = true}, {}).shared_memory);
 }
 
+TEST(ResolveJob, SaysHowLongTheNetworkMayBeSilent) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(resolve({}, {}).network_timeout, kNetworkTimeout);
+  EXPECT_EQ(resolve({}, {{"STRETTO_NETWORK_TIMEOUT", "25"}}).network_timeout, milliseconds(25'000));
+  EXPECT_EQ(resolve({}, {{"STRETTO_NETWORK_TIMEOUT", "0"}}).network_timeout, Duration::zero());
+  EXPECT_EQ(resolve({.network_timeout = milliseconds(1500)}, {}).network_timeout,
+            milliseconds(1500));
+  expect_invalid({.network_timeout = milliseconds(1500)}, {{"STRETTO_NETWORK_TIMEOUT", "2"}},
+                 "network_timeout says 1.5, but STRETTO_NETWORK_TIMEOUT says 2");
+  expect_invalid({.network_timeout = milliseconds(500)}, {}, "want 0 or at least 1, in seconds");
+  expect_invalid({}, {{"STRETTO_NETWORK_TIMEOUT", "-1"}}, "STRETTO_NETWORK_TIMEOUT says -1");
+  expect_invalid({}, {{"STRETTO_NETWORK_TIMEOUT", "10s"}}, "is not a number");
+}
+
 }  // namespace
 }  // namespace stretto::bootstrap

@@ -12,6 +12,8 @@
 
 namespace stretto {
 
+inline constexpr Duration kNetworkTimeout = std::chrono::seconds(10);
+
 // How to join a job. What is left empty comes from the launcher's environment.
 struct JoinOptions {
   std::optional<int> rank = std::nullopt;
@@ -26,6 +28,11 @@ struct JoinOptions {
   Duration join_timeout = std::chrono::seconds(300);
   // Bounds every operation that does not say otherwise.
   Duration timeout = std::chrono::minutes(30);
+  // How long nothing may come back from the host of another rank before that rank counts as lost:
+  // the network to it, or its host, is down. (A process that is stopped is not: its host answers.)
+  // At least 1 s; zero: as long as the kernel waits, about a quarter of an hour. Empty: what
+  // STRETTO_NETWORK_TIMEOUT says, in seconds, or kNetworkTimeout.
+  std::optional<Duration> network_timeout = std::nullopt;
   // Never use shared memory between the ranks of a host: tcp instead. For tests and measurements;
   // also STRETTO_TRANSPORT=tcp.
   bool disable_shared_memory = false;

@@ -289,13 +289,14 @@ Result<Mesh> Joiner::make_endpoint() {
   for (int r = 0; r < options_.size; ++r) {
     if (!tcp_socket(r).valid()) continue;
     Result<std::unique_ptr<transport::Link>> link =
-        transport::tcp::TcpLink::create(std::move(tcp_socket(r)));
+        transport::tcp::TcpLink::create(std::move(tcp_socket(r)), options_.network_timeout);
     if (!link.ok()) return link.status();
     parts->links[static_cast<std::size_t>(r)] = std::move(*link);
     Result<transport::ProcessHandle> process = find_process(r);
     if (!process.ok()) return process.status();
     parts->processes[static_cast<std::size_t>(r)] = std::move(*process);
   }
+  parts->names = mesh.names;
   Result<std::unique_ptr<transport::Endpoint>> endpoint =
       transport::Endpoint::create(std::move(*parts));
   if (!endpoint.ok()) return endpoint.status();

@@ -21,6 +21,8 @@ struct MeshOptions {
   // Goes before every key in the store.
   std::string prefix;
   bool shared_memory = true;
+  // How long the network to another rank may be silent; zero: as long as the kernel thinks fit.
+  Duration network_timeout = Duration::zero();
   // The host and port of the store: the address from which this rank reaches them is the one it
   // listens on, if it must. Empty: the store is no server.
   std::string rendezvous_host;

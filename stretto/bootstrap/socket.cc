@@ -92,10 +92,27 @@ Result<SocketAddress> local_address(int fd) {
   return address;
 }
 
-void send_at_once(int fd) {
-  // Fails on Unix sockets, which know no delay.
-  const int on = 1;
-  (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+// Small messages leave at once, and a host that has vanished is noticed in about ten seconds,
+// whether the connection is idle or not. All of it fails on Unix sockets, which need none of it.
+void set_up_tcp(int fd) {
+  const auto set = [&](int level, int option, int value) {
+    (void)::setsockopt(fd, level, option, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 4);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
+}
+
+// Why a connection has ended. The text of the system leaves open what to look at.
+Status connection_status(std::string_view call) {
+  const int error = errno;
+  const Status status = system_status(call, error);
+  if (error != ETIMEDOUT && error != EHOSTUNREACH && error != ENETUNREACH) return status;
+  return status_of(StatusCode::system, "{}: the network to it, or its host, is down",
+                   status.message());
 }
 
 // On loopback a client whose own port happens to be the one it connects to reaches itself.
@@ -131,7 +148,7 @@ Result<FileDescriptor> connect_once(int family, const sockaddr* address, socklen
     if (error != 0) return system_status("connect", error);
   }
   if (connected_to_itself(fd->get())) return system_status("connect", ECONNREFUSED);
-  send_at_once(fd->get());
+  set_up_tcp(fd->get());
   return fd;
 }
 
@@ -250,7 +267,7 @@ Result<FileDescriptor> accept(int listener, Deadline deadline) {
   while (true) {
     FileDescriptor fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd.valid()) {
-      send_at_once(fd.get());
+      set_up_tcp(fd.get());
       return fd;
     }
     // A connection that was given up while it waited is no concern of the listener.
@@ -306,7 +323,7 @@ Status read_exactly(int fd, ByteSpan bytes, Deadline deadline) {
       const Status waited = wait_for(fd, POLLIN, deadline);
       if (!waited.ok() && waited.code() != StatusCode::timeout) return waited;
     } else if (errno != EINTR) {
-      return system_status("recv");
+      return connection_status("recv");
     }
   }
   return {};
@@ -330,7 +347,7 @@ Status write_all(int fd, ConstByteSpan bytes, Deadline deadline) {
       const Status waited = wait_for(fd, POLLOUT, deadline);
       if (!waited.ok() && waited.code() != StatusCode::timeout) return waited;
     } else if (errno != EINTR) {
-      return system_status("send");
+      return connection_status("send");
     }
   }
   return {};

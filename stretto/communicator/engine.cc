@@ -148,6 +148,7 @@ bool Engine::turn_locked() {
 
 void Engine::check_deadlines() {
   const TimePoint now = Clock::now();
+  transport_->check_contacts(now);
   for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->check_deadlines(now);
 }
 

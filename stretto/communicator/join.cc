@@ -99,6 +99,7 @@ Result<Mesh> connect(const Job& job, const std::string& algorithm, Deadline dead
                                                .key = (*rendezvous)->key(),
                                                .prefix = "mesh/",
                                                .shared_memory = job.shared_memory,
+                                               .network_timeout = job.network_timeout,
                                                .rendezvous_host = job.rendezvous_host,
                                                .rendezvous_port = job.rendezvous_port,
                                                .configuration = configuration_hash(algorithm)},

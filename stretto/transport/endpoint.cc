@@ -22,6 +22,8 @@ namespace {
 // of doorbells, new regions and death, for which looking now and then is enough.
 constexpr unsigned kTurnsPerPoll = 256;
 constexpr std::chrono::milliseconds kDrainNap(10);
+// No link is asked more often whether its peer is within reach; most want to be asked less often.
+constexpr std::chrono::milliseconds kContactCheck(50);
 // How much may be allocated without looking at the memory that is left; no region is smaller than
 // a page.
 constexpr std::size_t kBytesPerLook = 1 << 20;
@@ -48,12 +50,15 @@ Endpoint::Endpoint(Parts parts)
   const std::size_t ranks = parts.links.size();
   for (std::size_t r = 0; r < ranks; ++r) {
     std::unique_ptr<Link> link = std::move(parts.links[r]);
-    peers_.push_back(link == nullptr
-                         ? nullptr
-                         : std::make_unique<Peer>(Peer::Ranks{.self = rank_,
-                                                              .peer = static_cast<int>(r),
-                                                              .count = static_cast<int>(ranks)},
-                                                  std::move(link), &listener_));
+    peers_.push_back(
+        link == nullptr
+            ? nullptr
+            : std::make_unique<Peer>(
+                  Peer::Ranks{.self = rank_,
+                              .peer = static_cast<int>(r),
+                              .count = static_cast<int>(ranks),
+                              .peer_name = r < parts.names.size() ? parts.names[r] : std::string()},
+                  std::move(link), &listener_));
   }
 }
 
@@ -222,6 +227,32 @@ bool Endpoint::poll_descriptors() {
     }
   }
   return served;
+}
+
+void Endpoint::check_contacts(TimePoint now) {
+  if (now < next_contact_check_) return;
+  next_contact_check_ = now + kContactCheck;
+  for (auto& peer : peers_) {
+    if (peer != nullptr) peer->check_contact(now);
+  }
+  for (auto& peer : peers_) {
+    if (peer != nullptr && peer->contact().lost) peer->lose(silence_of(*peer));
+  }
+}
+
+// One cable or one host takes several ranks away, though not all are noticed in the same turn.
+Status Endpoint::silence_of(const Peer& silent) const {
+  const Duration silence = silent.contact().silence;
+  std::string others;
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    const Peer* other = peers_[r].get();
+    if (other == nullptr || other == &silent || other->contact().silence < silence / 2) continue;
+    others += fmt::format("{}{}", others.empty() ? ", nor from rank " : ", ", r);
+  }
+  return status_of(StatusCode::peer_lost,
+                   "nothing has come back from it for {:.1f} s{}: the network to it, or its host, "
+                   "is down; STRETTO_NETWORK_TIMEOUT says how long an outage may last",
+                   seconds(silence), others);
 }
 
 void Endpoint::begin_sleep() {

@@ -38,6 +38,8 @@ class Endpoint : public Transport {
     // Per rank, where it is known: who dies is gone even if a child that it has forked keeps its
     // link open. May be empty.
     std::vector<ProcessHandle> processes = {};
+    // Per rank: "node04 pid 8812", for messages. May be empty.
+    std::vector<std::string> names = {};
     // How long the end of the endpoint waits for a peer that takes nothing of its last words.
     Duration farewell_time = std::chrono::seconds(1);
   };
@@ -65,6 +67,7 @@ class Endpoint : public Transport {
 
   bool progress() override;
   void look_at_all() override;
+  void check_contacts(TimePoint now) override;
   void begin_sleep() override;
   void sleep(Deadline until) override;
   void end_sleep() override;
@@ -109,6 +112,7 @@ class Endpoint : public Transport {
   Status watch_processes();
   bool poll_descriptors();
   void drain();
+  Status silence_of(const Peer& silent) const;
   Peer* peer(Rank rank) const { return peers_[static_cast<std::size_t>(rank)].get(); }
 
   Rank rank_;
@@ -124,6 +128,7 @@ class Endpoint : public Transport {
   bool checks_memory_ = true;
   std::size_t unseen_bytes_ = 0;  // Allocated since the last look at the memory that is left.
   unsigned turns_ = 0;
+  TimePoint next_contact_check_{};
   int sleepers_ = 0;
 };
 

@@ -38,6 +38,8 @@ class FakeLink : public Link {
   int descriptor() const override { return -1; }
   void service() override {}
   void notify() override {}
+  Contact check_contact(TimePoint) override { return contact; }
+  void disconnect() override { disconnected = true; }
 
   void feed(ConstByteSpan bytes) { incoming.insert(incoming.end(), bytes.begin(), bytes.end()); }
 
@@ -47,6 +49,8 @@ class FakeLink : public Link {
   std::size_t read_bytes = 0;  // Of `incoming`.
   std::size_t read_max_bytes = static_cast<std::size_t>(-1);
   bool ended = false;
+  Contact contact;
+  bool disconnected = false;
   Status write_failure;
 };
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
 
@@ -41,6 +42,21 @@ class Link {
   virtual void notify() = 0;
   // Whether notify() would have somebody to wake. Any thread.
   virtual bool peer_sleeps() const { return false; }
+
+  // How well a peer on another host is within reach.
+  struct Contact {
+    Duration silence{};       // For how long nothing has come back of what was sent.
+    bool wants_sign = false;  // Nothing is under way that would tell: a small frame, please.
+    bool lost = false;        // The network may not be silent for so long.
+  };
+  // To be called a few times a second.
+  virtual Contact check_contact(TimePoint now) {
+    (void)now;
+    return {};
+  }
+  // Lets the peer know that nothing more will be sent or read, as far as it can be reached. The
+  // link fails from now on.
+  virtual void disconnect() {}
 };
 
 }  // namespace stretto::transport

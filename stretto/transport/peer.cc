@@ -127,17 +127,26 @@ void Peer::leave() {
 }
 
 // Says how much of what came early has been taken since it was last said.
-void Peer::return_credit() {
+void Peer::return_credit(std::uint64_t least_step_bytes) {
   const std::uint64_t taken = received_cost_ - matcher_.early_bytes();
-  if (taken - received_credit_ < kCreditStepBytes) return;
+  if (taken - received_credit_ < least_step_bytes) return;
   received_credit_ = taken;
   output_.push(
       Frame{.kind = FrameKind::credit, .key = {}, .message_bytes = taken, .operation = {}});
 }
 
+void Peer::check_contact(TimePoint now) {
+  if (!status_.ok()) return;
+  contact_ = link_->check_contact(now);
+  if (!contact_.wants_sign || !output_.empty()) return;
+  // Credit may be repeated: it is news that is never wrong.
+  return_credit(0);
+  flush();
+}
+
 bool Peer::progress() {
   if (!status_.ok()) return false;
-  return_credit();
+  return_credit(kCreditStepBytes);
   const Result<bool> flushed = output_.flush(*link_);
   if (flushed.status().code() == StatusCode::protocol) lose(flushed.status());
   // A link that refuses bytes may still hold the peer's last words: reading decides what to say.
@@ -417,12 +426,15 @@ void Peer::abort_arrived() {
 
 void Peer::lose(const Status& reason) {
   if (!status_.ok()) return;
-  const std::string text = said_goodbye_
-                               ? fmt::format("rank {} has left the job", ranks_.peer.value())
-                               : fmt::format("lost rank {} ({}): {}", ranks_.peer.value(),
-                                             link_->name(), reason.message());
+  const std::string text =
+      said_goodbye_
+          ? fmt::format("rank {} has left the job", ranks_.peer.value())
+          : fmt::format("lost rank {} ({}{}{}): {}", ranks_.peer.value(), link_->name(),
+                        ranks_.peer_name.empty() ? "" : ", ", ranks_.peer_name, reason.message());
   const bool protocol = reason.code() == StatusCode::protocol;
   status_ = Status(protocol ? StatusCode::protocol : StatusCode::peer_lost, text, ranks_.peer);
+  // A peer that is given up should not go on waiting.
+  if (!said_goodbye_) link_->disconnect();
   if (Request* request = std::exchange(target_request_, nullptr)) end_request(*request, status_);
   target_ = {};
   forgotten_.clear();

@@ -25,7 +25,8 @@ class Peer {
   struct Ranks {
     Rank self = 0;
     Rank peer = 0;
-    int count = 0;  // Of the job: what a peer says about ranks is checked against it.
+    int count = 0;               // Of the job: what a peer says about ranks is checked against it.
+    std::string peer_name = {};  // "node05 pid 8812", for messages; may be empty.
   };
   // `listener` is read at each event, so that it may be set later than this.
   Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* const* listener);
@@ -44,6 +45,14 @@ class Peer {
   void inquire(std::uint64_t group, std::uint32_t sequence);
   // Says goodbye: from now on only what is in the queue goes out, and what comes is dropped.
   void leave();
+
+  // Whether the peer is within reach (Link::check_contact); gives it something to acknowledge where
+  // it should.
+  void check_contact(TimePoint now);
+  const Link::Contact& contact() const { return contact_; }
+  // Ends everything that concerns this peer; told to the listener once. Not to be called by those
+  // who are told of something.
+  void lose(const Status& reason);
 
   // Reads and writes what can be moved now. Returns whether anything was. Not to be called by those
   // who are told of something: the parser is then in the middle of its bytes.
@@ -79,14 +88,13 @@ class Peer {
   bool unwanted(const Frame& frame) const;
   void check_process(bool moved);
   void push_clear(const MessageKey& key, std::uint64_t bytes, const OperationDescriptor& operation);
-  void return_credit();
-  // Ends everything that concerns this peer; told to the listener once.
-  void lose(const Status& reason);
+  void return_credit(std::uint64_t least_step_bytes);
 
   Ranks ranks_;
   std::unique_ptr<Link> link_;
   TransportListener* const* listener_;
   Status status_;
+  Link::Contact contact_;
   OutputQueue output_;
   Matcher matcher_;
   // Groups given up here, and why, until the peer has forgotten them, too; and groups that the peer

@@ -435,6 +435,7 @@ TEST_F(PeerTest, NonsenseIsAProtocolErrorToldOnce) {
   EXPECT_EQ(lost_[0].code(), StatusCode::protocol);
   EXPECT_EQ(lost_[0].rank(), Rank(1));
   EXPECT_NE(lost_[0].message().find("lost rank 1 (fake)"), std::string::npos);
+  EXPECT_TRUE(link_->disconnected) << "the peer would wait";
   EXPECT_EQ(request_.status.code(), StatusCode::protocol);
   link_->ended = true;
   progress();

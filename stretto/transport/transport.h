@@ -78,7 +78,8 @@ enum class Farewell : std::uint32_t {
   unwinding,  // An exception that unwound its stack has destroyed what was there of the group.
 };
 
-// What a transport tells its user unasked. Called inside progress() and send()/recv().
+// What a transport tells its user unasked. Called inside progress(), check_contacts() and
+// send()/recv().
 class TransportListener {
  public:
   // `peer` will never be heard of again. `status` says why and names the rank. Told once per peer.
@@ -164,6 +165,9 @@ class Transport {
   // Lets the next progress() look at what it otherwise looks at now and then, too: doorbells, new
   // memory, the end of a peer. For those who seldom call it.
   virtual void look_at_all() = 0;
+  // Gives up peers on other hosts from which nothing comes back: their host is gone, or the network
+  // to it. To be called a few times a second, whatever else is called; looks no more often.
+  virtual void check_contacts(TimePoint now) = 0;
 
   // Sleeping in three steps, so that no event is lost: begin_sleep(); look once more with
   // progress(); sleep() if there was nothing; end_sleep(). Only sleep() may run beside other calls.

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A rank of a job to which something will be done:
-//   fault_rank_program private|registered|barrier [elements [seconds that an operation may take]]
+//   fault_rank_program MODE [elements [seconds that an operation may take]]
+// MODE: private or registered buffers, barrier, or idle, where five seconds go by between barriers.
 // Prints "ready PID" when it has done a few operations, goes on until one fails, and then prints
 // "failed TYPE: text" and ends with status 3.
 
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "stretto/stretto.h"
@@ -40,6 +42,7 @@ void work(const std::string& mode, std::size_t count, stretto::Duration timeout)
     }
     if (step == 10) std::printf("ready %d\n", ::getpid());
     std::fflush(stdout);
+    if (mode == "idle" && step >= 10) std::this_thread::sleep_for(std::chrono::seconds(5));
   }
 }
 

@@ -4,7 +4,8 @@
 // A rank of a job in which a rank will be stopped for a while: runs checked collectives, prints
 // "ready PID" after the first few, and goes on until rank 0 gets SIGUSR1. Then all print
 // "right MS ROUNDS", the longest time that a round has taken and how many there were; or "wrong"
-// and why, with status 1.
+// and why, with status 1. As `pause_rank_program flood` it sends, from rank 0 to rank 1, more small
+// messages than sockets hold before any is received.
 
 #include <signal.h>
 #include <unistd.h>
@@ -23,6 +24,8 @@
 namespace {
 
 constexpr std::size_t kLargeCount = (1 << 20) / sizeof(float);
+constexpr std::size_t kFloodBytes = 32 << 20;
+constexpr std::size_t kFloodMessages = 1024;
 
 class Worker {
  public:
@@ -42,6 +45,26 @@ class Worker {
     if (news != round_) throw std::runtime_error("broadcast " + std::to_string(news));
     expect_sums(registered_.span());
     expect_sums(std::span(own_));
+  }
+
+  void flood() {
+    ++round_;
+    const std::size_t count = kFloodBytes / sizeof(float) / kFloodMessages;
+    if (rank() == 0) {
+      std::vector<stretto::Work> sends;
+      std::fill(own_.begin(), own_.end(), value(0, 0));
+      for (std::size_t i = 0; i < kFloodMessages; ++i) {
+        sends.push_back(comm_.send(std::span<const float>(own_).first(count), {.to = 1}));
+      }
+      for (stretto::Work& send : sends) send.wait();
+      return;
+    }
+    for (std::size_t i = 0; i < kFloodMessages; ++i) {
+      const std::span<float> into = std::span(own_).first(count);
+      comm_.recv(into, {.from = 0}).wait();
+      if (std::ranges::count(into, value(0, 0)) == static_cast<std::ptrdiff_t>(count)) continue;
+      throw std::runtime_error("message " + std::to_string(i));
+    }
   }
 
   // Whether it is time to end, as rank 0 sees it.
@@ -77,18 +100,19 @@ class Worker {
 
 volatile sig_atomic_t told_to_end = 0;
 
-void work() {
+void work(bool floods) {
   ::signal(SIGUSR1, [](int) { told_to_end = 1; });
   auto comm = stretto::join();
   Worker worker(*comm);
-  for (int i = 0; i < 5; ++i) worker.run_round();
+  const auto run_round = [&] { return floods ? worker.flood() : worker.run_round(); };
+  for (int i = 0; i < 5; ++i) run_round();
   std::printf("ready %d\n", ::getpid());
   std::fflush(stdout);
   stretto::Duration longest{};
   int rounds = 0;
   for (bool end = false; !end; ++rounds) {
     const stretto::TimePoint begin = stretto::Clock::now();
-    worker.run_round();
+    run_round();
     end = worker.agree(told_to_end != 0);
     longest = std::max(longest, stretto::Clock::now() - begin);
   }
@@ -98,4 +122,6 @@ void work() {
 
 }  // namespace
 
-int main() { return stretto::testing::run_or_explain(work); }
+int main(int argument_count, char** /*arguments*/) {
+  return stretto::testing::run_or_explain([&] { work(argument_count > 1); });
+}

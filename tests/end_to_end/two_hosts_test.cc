@@ -7,54 +7,37 @@
 #include <fmt/format.h>
 
 #include "tests/end_to_end/bits.h"
-#include "tests/end_to_end/tool.h"
+#include "tests/end_to_end/hosts.h"
 
 namespace stretto {
 namespace {
 
 using testing::Arguments;
 using testing::Ended;
+using testing::operator+;
 using testing::Tool;
 using testing::Variables;
 
-bool shell(const std::string& command) { return std::system(command.c_str()) == 0; }
-
-// A pair of namespaces joined by a virtual cable.
+// Joined by a virtual cable.
 class TwoHosts : public ::testing::Test {
  protected:
   void SetUp() override {
-    names_ = {fmt::format("stretto{}a", ::getpid()), fmt::format("stretto{}b", ::getpid())};
-    const std::string& a = names_[0];
-    const std::string& b = names_[1];
-    made_ = shell(fmt::format("ip netns add {} 2>/dev/null && ip netns add {} 2>/dev/null", a, b));
-    if (!made_) GTEST_SKIP() << "cannot make network namespaces here (needs root and iproute2)";
-    ASSERT_TRUE(shell(fmt::format(
-        "ip link add sva netns {0} type veth peer name svb netns {1} && "
-        "ip -n {0} addr add 10.77.0.1/24 dev sva && ip -n {1} addr add 10.77.0.2/24 dev svb && "
-        "ip -n {0} link set sva up && ip -n {1} link set svb up && "
-        "ip -n {0} link set lo up && ip -n {1} link set lo up",
-        a, b)));
-  }
-  void TearDown() override {
-    for (const std::string& name : names_) shell("ip netns del " + name + " 2>/dev/null");
+    if (!hosts_.made()) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
   }
 
   // The launcher of one of the hosts.
   Tool launch(int host, const std::string& program, const std::string& key) {
     return Tool(Arguments{"run", "-n", "2", "--hosts", "10.77.0.1,10.77.0.2", "--host-index",
                           std::to_string(host), "--", STRETTO_BIN_DIR "/" + program},
-                {{"STRETTO_JOB_KEY", key}},
-                {"ip", "netns", "exec", names_[static_cast<std::size_t>(host)]});
+                {{"STRETTO_JOB_KEY", key}}, hosts_.on(host));
   }
 
-  std::vector<std::string> names_;
-  bool made_ = false;
+  testing::Hosts hosts_{2};
 };
 
 TEST_F(TwoHosts, MeetAtAStoreThatRankZeroHosts) {
   const auto rank = [&](int number) {
-    return testing::Process({"ip", "netns", "exec", names_[static_cast<std::size_t>(number)],
-                             STRETTO_BIN_DIR "/join_rank_program"},
+    return testing::Process(hosts_.on(number) + Arguments{STRETTO_BIN_DIR "/join_rank_program"},
                             {{"RANK", std::to_string(number)},
                              {"WORLD_SIZE", "2"},
                              {"MASTER_ADDR", "10.77.0.1"},

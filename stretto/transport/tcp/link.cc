@@ -4,6 +4,8 @@
 #include "stretto/transport/tcp/link.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -18,14 +20,27 @@ bool would_block(int error_number) {
   return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == EINTR;
 }
 
+// Joining guards its connections by the kernel's means, which would end this one while the peer
+// has no room (see failure_detector.cc).
+void leave_to_detector(int socket) {
+  const int off = 0;
+  (void)::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof(off));
+  (void)::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &off, sizeof(off));
+}
+
 }  // namespace
 
-Result<std::unique_ptr<Link>> TcpLink::create(FileDescriptor socket) {
+Result<std::unique_ptr<Link>> TcpLink::create(FileDescriptor socket, Duration network_timeout) {
   const int flags = ::fcntl(socket.get(), F_GETFL);
   if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
     return system_status("fcntl");
   }
-  return std::unique_ptr<Link>(new TcpLink(std::move(socket)));
+  leave_to_detector(socket.get());
+  // When the network is back, the kernel should notice before the time is up.
+  if (network_timeout > Duration::zero()) {
+    limit_retransmission_pause(socket.get(), network_timeout / 8);
+  }
+  return std::unique_ptr<Link>(new TcpLink(std::move(socket), network_timeout));
 }
 
 // A socket that is closed with bytes unread resets the connection, and what is still on its way to
@@ -56,23 +71,68 @@ Result<std::size_t> TcpLink::write(std::span<const ConstByteSpan> pieces) {
                        .msg_controllen = 0,
                        .msg_flags = 0};
   const ssize_t written = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-  if (written < 0 && !would_block(errno)) return system_status("send");
+  const int error_number = written < 0 ? errno : 0;
+  if (written < 0 && !would_block(error_number)) {
+    const Status status = failure("send", error_number);
+    // What comes behind a broken pipe says more.
+    if (error_number != EPIPE && write_failure_.ok()) write_failure_ = status;
+    return status;
+  }
   // Not taken entirely: the buffer is full, and an event will say when it no longer is.
   const std::size_t taken = written < 0 ? 0 : static_cast<std::size_t>(written);
-  if (taken < wanted && !(written < 0 && errno == EINTR)) writable_ = false;
+  if (taken < wanted && error_number != EINTR) writable_ = false;
   return taken;
 }
 
 Result<std::size_t> TcpLink::read(ByteSpan into) {
   const ssize_t given = ::recv(socket_.get(), into.data(), into.size(), 0);
   if (given > 0) return static_cast<std::size_t>(given);
-  if (given == 0) return status_of(StatusCode::peer_lost, "the connection was closed");
-  if (errno == EINTR) return std::size_t{0};
-  if (!would_block(errno)) {
-    return system_status("recv");
+  const int error_number = given < 0 ? errno : 0;
+  if (error_number == EINTR) return std::size_t{0};
+  if (!would_block(error_number)) {
+    return write_failure_.ok() ? failure("recv", error_number) : write_failure_;
   }
   readable_ = false;
   return std::size_t{0};
+}
+
+// Why the connection has ended; error number 0: the peer has closed it.
+Status TcpLink::failure(std::string_view call, int error_number) const {
+  if (error_number == 0) return status_of(StatusCode::peer_lost, "the connection was closed");
+  const Status cause = system_status(call, error_number);
+  const bool silent = detector_.silence() > 2 * detector_.sign_interval();
+  switch (error_number) {
+    case ECONNRESET:
+      if (!silent) break;
+      [[fallthrough]];
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case ENETDOWN:
+      return status_of(StatusCode::peer_lost,
+                       "{}; nothing had come back for {:.1f} s: the network to it, or its host, "
+                       "was down",
+                       cause.message(), seconds(detector_.silence()));
+    default:
+      break;
+  }
+  return cause;
+}
+
+Link::Contact TcpLink::check_contact(TimePoint now) {
+  if (detector_.due(now)) {
+    if (const auto state = read_connection_state(socket_.get())) {
+      return detector_.look(now, *state);
+    }
+  }
+  return {.silence = detector_.silence()};
+}
+
+void TcpLink::disconnect() {
+  // Resets the connection at once, also where another process has a copy of the socket.
+  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
+  (void)::connect(socket_.get(), &nowhere, sizeof(nowhere));
 }
 
 void TcpLink::service() {

@@ -7,6 +7,7 @@
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/transport/link.h"
+#include "stretto/transport/tcp/failure_detector.h"
 
 namespace stretto::transport::tcp {
 
@@ -14,7 +15,10 @@ namespace stretto::transport::tcp {
 class TcpLink : public Link {
  public:
   // Makes the socket non-blocking. Nothing of the stream may have been read beyond the handshake.
-  static Result<std::unique_ptr<Link>> create(FileDescriptor socket);
+  // How long the network may be silent before the peer counts as lost; zero: as long as the kernel
+  // thinks fit.
+  static Result<std::unique_ptr<Link>> create(FileDescriptor socket,
+                                              Duration network_timeout = Duration::zero());
   // What has been written still arrives, if the peer is there to take it.
   ~TcpLink() override;
 
@@ -26,11 +30,17 @@ class TcpLink : public Link {
   int descriptor() const override { return socket_.get(); }
   void service() override;
   void notify() override {}
+  Contact check_contact(TimePoint now) override;
+  void disconnect() override;
 
  private:
-  explicit TcpLink(FileDescriptor socket) : socket_(std::move(socket)) {}
+  TcpLink(FileDescriptor socket, Duration network_timeout)
+      : socket_(std::move(socket)), detector_(network_timeout) {}
+  Status failure(std::string_view call, int error_number) const;
 
   FileDescriptor socket_;
+  FailureDetector detector_;
+  Status write_failure_;  // The kernel tells it once; it is for read() to tell.
   // Until the kernel says that it has no more, there may be more (edge triggered).
   bool readable_ = true;
   bool writable_ = true;

@@ -1,0 +1,32 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "stretto/base/clock.h"
+
+namespace stretto::transport::tcp {
+
+// What the kernel of this host knows of one direction of a connection: from here to the peer. The
+// peer's kernel acknowledges, whatever its process does or does not do.
+struct ConnectionState {
+  std::uint64_t acknowledged_bytes = 0;  // Of all that has ever been sent.
+  bool in_flight = false;                // Whether something is sent and not acknowledged.
+  bool unsent = false;                   // Whether something has not been sent even once.
+  bool window_open = true;               // Whether the peer has room to receive.
+  bool probe_unanswered = false;         // Whether it has not yet said again that it has none.
+  Duration since_acknowledgement{};      // Of any kind, also of what was acknowledged before.
+  Duration retransmission_pause{};       // Until what is in flight is sent again.
+};
+
+// None if the socket is no TCP socket or the connection has ended.
+std::optional<ConnectionState> read_connection_state(int socket);
+
+// Makes the kernel send again, or ask for room, at least once in `pause` (from 1 s to 120 s), where
+// it otherwise doubles the pause up to two minutes. Needs Linux 6.15; without it, nothing changes.
+void limit_retransmission_pause(int socket, Duration pause);
+
+}  // namespace stretto::transport::tcp

@@ -1,0 +1,128 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/tcp/failure_detector.h"
+
+#include <gtest/gtest.h>
+
+namespace stretto::transport::tcp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr Duration kLimit = seconds(10);
+constexpr Duration kHeartbeat = milliseconds(500);
+
+// Looks twice a second, at a connection that behaves as a test says.
+class FailureDetectorTest : public ::testing::Test {
+ protected:
+  // Lets time pass in which the connection is in `state`; returns how much until it was given up.
+  std::optional<Duration> watch(const ConnectionState& state, Duration time) {
+    const TimePoint begin = now_;
+    while (now_ - begin < time) {
+      now_ += kHeartbeat;
+      if (!detector_.due(now_)) continue;
+      contact_ = detector_.look(now_, state);
+      signs_ += contact_.wants_sign ? 1 : 0;
+      if (contact_.lost) return now_ - begin;
+    }
+    return std::nullopt;
+  }
+  // Nobody looks meanwhile.
+  void pause(Duration time) { now_ += time; }
+
+  FailureDetector detector_{kLimit};
+  TimePoint now_ = TimePoint(std::chrono::hours(1));
+  Link::Contact contact_;
+  int signs_ = 0;
+};
+
+TEST_F(FailureDetectorTest, WhatIsInFlightMustBeAcknowledgedWithinTheLimit) {
+  EXPECT_FALSE(watch({.acknowledged_bytes = 7}, seconds(5)));
+  const auto lost = watch({.acknowledged_bytes = 7, .in_flight = true}, seconds(60));
+  ASSERT_TRUE(lost);
+  EXPECT_LE(*lost, kLimit);
+  // An idle second may go before an outage of 6 s, and the next retransmission come after 1.25 s.
+  EXPECT_GE(*lost, seconds(7));
+  EXPECT_GE(contact_.silence, seconds(8));
+}
+
+TEST_F(FailureDetectorTest, AnyProgressIsASignOfLife) {
+  for (std::uint64_t bytes = 0; bytes < 100; ++bytes) {
+    EXPECT_FALSE(watch({.acknowledged_bytes = bytes, .in_flight = true}, seconds(7))) << bytes;
+  }
+}
+
+// Where packets are lost one way only, what the peer repeats looks like an acknowledgement.
+TEST_F(FailureDetectorTest, HearingTheRepetitionsOfThePeerIsNone) {
+  EXPECT_TRUE(watch({.in_flight = true, .since_acknowledgement = milliseconds(100)}, kLimit));
+}
+
+// A cable out of this host's own socket: the kernel cannot even send.
+TEST_F(FailureDetectorTest, WhatCannotLeaveThisHostCountsAsInFlight) {
+  EXPECT_TRUE(watch({.unsent = true, .probe_unanswered = true}, kLimit));
+  EXPECT_TRUE(watch({.unsent = true}, kLimit));
+}
+
+TEST_F(FailureDetectorTest, AProcessThatIsStoppedIsNotGivenUp) {
+  // Its socket is full, and its kernel says so whenever it is asked, which is ever more seldom.
+  const ConnectionState full{.acknowledged_bytes = 9,
+                             .unsent = true,
+                             .window_open = false,
+                             .since_acknowledgement = seconds(100)};
+  EXPECT_FALSE(watch(full, std::chrono::minutes(30)));
+  EXPECT_EQ(signs_, 0);
+  // The same where its kernel has dropped what was in flight: that is sent again and answered.
+  const ConnectionState dropped{.acknowledged_bytes = 9,
+                                .in_flight = true,
+                                .unsent = true,
+                                .window_open = false,
+                                .since_acknowledgement = milliseconds(900),
+                                .retransmission_pause = milliseconds(800)};
+  EXPECT_FALSE(watch(dropped, std::chrono::minutes(30)));
+}
+
+TEST_F(FailureDetectorTest, AHostThatVanishesWhileItsProcessIsStoppedIsGivenUp) {
+  ConnectionState state{.unsent = true, .window_open = false};
+  EXPECT_FALSE(watch(state, std::chrono::minutes(1)));
+  state.probe_unanswered = true;
+  const auto lost = watch(state, seconds(60));
+  ASSERT_TRUE(lost);
+  EXPECT_LE(*lost, kLimit);
+  FailureDetector other(kLimit);
+  detector_ = other;
+  state = {.in_flight = true,
+           .window_open = false,
+           .since_acknowledgement = seconds(3),
+           .retransmission_pause = seconds(1)};
+  EXPECT_TRUE(watch(state, kLimit + kHeartbeat));
+}
+
+TEST_F(FailureDetectorTest, AnIdleConnectionAsksForASignAndIsNeverGivenUp) {
+  EXPECT_FALSE(watch({}, std::chrono::minutes(10)));
+  EXPECT_GT(signs_, 500);
+  // Each sign is acknowledged: then one is needed in a second or so.
+  signs_ = 0;
+  for (std::uint64_t bytes = 64; bytes < 64 * 100; bytes += 64) {
+    EXPECT_FALSE(watch({.acknowledged_bytes = bytes}, milliseconds(1500)));
+  }
+  EXPECT_GT(signs_, 90);
+  EXPECT_LT(signs_, 210);
+}
+
+TEST_F(FailureDetectorTest, TimeInWhichThisProcessWasStoppedDoesNotCount) {
+  EXPECT_FALSE(watch({.in_flight = true}, seconds(4)));
+  pause(std::chrono::minutes(10));
+  EXPECT_FALSE(watch({.in_flight = true}, seconds(1)));
+  EXPECT_TRUE(watch({.in_flight = true}, kLimit));
+}
+
+TEST_F(FailureDetectorTest, ALimitOfZeroGivesNothingUp) {
+  detector_ = FailureDetector(Duration::zero());
+  EXPECT_FALSE(watch({.in_flight = true}, std::chrono::hours(1)));
+  EXPECT_FALSE(detector_.due(now_ + std::chrono::hours(1)));
+}
+
+}  // namespace
+}  // namespace stretto::transport::tcp

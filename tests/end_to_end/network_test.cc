@@ -1,0 +1,232 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What becomes of a job when the network between its hosts, or one of the hosts, is no more; and
+// when it only looks like that.
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "tests/end_to_end/hosts.h"
+
+namespace stretto {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::Arguments;
+using testing::Hosts;
+using testing::operator+;
+using testing::Process;
+using testing::Variables;
+
+// Long enough for a machine that is busy with other tests, and far below every other timeout.
+constexpr Duration kNoticed = seconds(15);
+const Variables kTwoSeconds = {{"STRETTO_NETWORK_TIMEOUT", "2"}};
+
+// What a rank has said last, beyond that it is ready.
+std::string result_of(const std::string& output) {
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("ready")) return line;
+  }
+  return {};
+}
+
+// A rank of a job on each host of `placement`.
+class Network : public ::testing::Test {
+ protected:
+  bool make(int hosts) {
+    hosts_.emplace(hosts);
+    return hosts_->made();
+  }
+  void start(int hosts, const std::vector<int>& placement, const Arguments& program,
+             Variables variables) {
+    if (!make(hosts)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
+    start_ranks(placement, program, std::move(variables));
+  }
+  void start_ranks(const std::vector<int>& placement, const Arguments& program,
+                   Variables variables) {
+    variables.insert({{"WORLD_SIZE", std::to_string(placement.size())},
+                      {"MASTER_ADDR", address_ ? *address_ : Hosts::address(placement[0])},
+                      {"MASTER_PORT", "29500"},
+                      {"STRETTO_LINK_CACHE", "off"}});
+    for (const int host : placement) {
+      variables["RANK"] = std::to_string(ranks_.size());
+      ranks_.push_back(std::make_unique<Process>(hosts_->on(host) +
+                                                     Arguments{STRETTO_BIN_DIR "/" + program[0]} +
+                                                     Arguments(program.begin() + 1, program.end()),
+                                                 variables));
+    }
+    for (auto& each : ranks_) {
+      ASSERT_TRUE(each->output().wait_for("ready ")) << each->errors().so_far();
+    }
+  }
+  Process& rank(int number) { return *ranks_[static_cast<std::size_t>(number)]; }
+
+  // The rank says, soon, that it has lost one of `lost`, and why. Where it has not noticed by
+  // itself, another rank's words are in it.
+  void expect_lost(int number, const std::vector<int>& lost) {
+    const Deadline deadline = Deadline::after(kNoticed);
+    while (result_of(rank(number).output().so_far()).empty() && !deadline.passed()) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    const std::string result = result_of(rank(number).output().so_far());
+    EXPECT_TRUE(result.starts_with("failed PeerLost: ")) << "rank " << number << ": " << result;
+    EXPECT_NE(result.find("the network to it, or its host"), std::string::npos) << result;
+    EXPECT_TRUE(std::ranges::any_of(lost,
+                                    [&](int other) {
+                                      return result.find(fmt::format("lost rank {} (tcp, ",
+                                                                     other)) != std::string::npos;
+                                    }))
+        << "rank " << number << ": " << result;
+  }
+  void expect_no_end() {
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      EXPECT_EQ(result_of(ranks_[r]->output().so_far()), "") << "rank " << r;
+      EXPECT_TRUE(testing::runs(ranks_[r]->pid())) << "rank " << r;
+    }
+  }
+  // Lets ranks of pause_rank_program end; returns the longest round of any.
+  milliseconds longest_round() {
+    ::kill(rank(0).pid(), SIGUSR1);
+    long longest = 0;
+    for (auto& each : ranks_) {
+      EXPECT_EQ(each->status(), 0) << each->errors().finish();
+      const std::string result = result_of(each->output().finish());
+      EXPECT_TRUE(result.starts_with("right ")) << result;
+      if (result.starts_with("right ")) longest = std::max(longest, std::stol(result.substr(6)));
+    }
+    return milliseconds(longest);
+  }
+
+  std::optional<Hosts> hosts_;
+  std::optional<std::string> address_;  // Of rank 0, where the switch is not used.
+  std::vector<std::unique_ptr<Process>> ranks_;
+};
+
+// Whether the kernel holds something that a rank has written and its peer has not taken.
+bool has_unsent(pid_t pid) {
+  std::ifstream table(fmt::format("/proc/{}/net/tcp", pid));
+  std::string line;
+  std::getline(table, line);
+  while (std::getline(table, line)) {
+    std::istringstream words(line);
+    std::string number, local, remote, state, queues;
+    words >> number >> local >> remote >> state >> queues;
+    if (std::stoul(queues.substr(0, queues.find(':')), nullptr, 16) > 0) return true;
+  }
+  return false;
+}
+
+TEST_F(Network, AHostThatVanishesIsNoticedByAllOthers) {
+  start(3, {0, 1, 2}, {"fault_rank_program", "private", "1000"}, kTwoSeconds);
+  ASSERT_TRUE(hosts_->silence(2));
+  expect_lost(0, {2});
+  expect_lost(1, {2});
+  expect_lost(2, {0, 1});
+}
+
+TEST_F(Network, ACableThatIsPulledIsNoticedWithLargeMessagesUnderWay) {
+  start(3, {0, 1, 2}, {"fault_rank_program", "private", "2000000"}, kTwoSeconds);
+  ASSERT_TRUE(hosts_->unplug(2));
+  expect_lost(0, {2});
+  expect_lost(1, {2});
+  expect_lost(2, {0, 1});
+}
+
+TEST_F(Network, ItIsNoticedWhileTheProgramComputes) {
+  start(2, {0, 1}, {"fault_rank_program", "idle"}, kTwoSeconds);
+  ASSERT_TRUE(hosts_->silence(1));
+  // Longer than it may take, so that it is the operation after it which fails, and at once.
+  expect_lost(0, {1});
+  expect_lost(1, {0});
+}
+
+TEST_F(Network, PacketsThatAreLostOneWayAreNoticedByBothEnds) {
+  for (const char* mode : {"private", "idle"}) {
+    for (const int from : {0, 1}) {
+      SCOPED_TRACE(fmt::format("{}, from {}", mode, from));
+      ranks_.clear();
+      start(2, {0, 1}, {"fault_rank_program", mode}, kTwoSeconds);
+      if (HasFatalFailure() || IsSkipped()) return;
+      ASSERT_TRUE(hosts_->drop(from, 1 - from));
+      expect_lost(0, {1});
+      expect_lost(1, {0});
+    }
+  }
+}
+
+TEST_F(Network, TheHalvesOfAPartitionNameEachOther) {
+  start(2, {0, 0, 1, 1}, {"fault_rank_program", "private"}, kTwoSeconds);
+  ASSERT_TRUE(hosts_->silence(1));
+  expect_lost(0, {2, 3});
+  expect_lost(1, {2, 3});
+  expect_lost(2, {0, 1});
+  expect_lost(3, {0, 1});
+}
+
+TEST_F(Network, AnOutageOfSixSecondsHealsUnseen) {
+  start(2, {0, 1}, {"pause_rank_program"}, {});
+  ASSERT_TRUE(hosts_->silence(1));
+  std::this_thread::sleep_for(seconds(6));
+  ASSERT_TRUE(hosts_->heal(1));
+  std::this_thread::sleep_for(seconds(4));
+  expect_no_end();
+  EXPECT_GT(longest_round(), milliseconds(5500));
+}
+
+TEST_F(Network, TenSecondsAreTheLimitUnlessSomebodySaysOtherwise) {
+  start(2, {0, 1}, {"fault_rank_program", "private"}, {});
+  const TimePoint begin = Clock::now();
+  ASSERT_TRUE(hosts_->silence(1));
+  expect_lost(0, {1});
+  expect_lost(1, {0});
+  EXPECT_GT(Clock::now() - begin, seconds(8));
+  EXPECT_LT(Clock::now() - begin, seconds(12));
+}
+
+TEST_F(Network, ATimeoutOfZeroWaitsOn) {
+  start(2, {0, 1}, {"fault_rank_program", "private"}, {{"STRETTO_NETWORK_TIMEOUT", "0"}});
+  ASSERT_TRUE(hosts_->silence(1));
+  std::this_thread::sleep_for(seconds(12));
+  expect_no_end();
+}
+
+TEST_F(Network, ALongCableThatLosesPacketsIsNotTakenForDead) {
+  if (!make(2)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
+  Process cable({STRETTO_BIN_DIR "/lossy_cable_program", hosts_->on(0).back(), hosts_->on(1).back(),
+                 "20", "10"},
+                {});
+  ASSERT_TRUE(cable.output().wait_for("up")) << cable.output().so_far();
+  address_ = "10.78.0.1";
+  start_ranks({0, 1}, {"pause_rank_program"}, kTwoSeconds);
+  std::this_thread::sleep_for(seconds(8));
+  expect_no_end();
+  longest_round();
+}
+
+// Its kernel acknowledges what comes, and then says that there is no more room.
+TEST_F(Network, ARankThatIsStoppedForLongerThanTheLimitIsNotLost) {
+  start(2, {0, 1}, {"pause_rank_program", "flood"}, kTwoSeconds);
+  ::kill(rank(1).pid(), SIGSTOP);
+  std::this_thread::sleep_for(seconds(7));
+  expect_no_end();
+  EXPECT_TRUE(has_unsent(rank(0).pid()));
+  ::kill(rank(1).pid(), SIGCONT);
+  EXPECT_GT(longest_round(), milliseconds(6000));
+}
+
+TEST_F(Network, TheHostOfAStoppedRankMayStillBeLost) {
+  start(2, {0, 1}, {"pause_rank_program", "flood"}, kTwoSeconds);
+  ::kill(rank(1).pid(), SIGSTOP);
+  std::this_thread::sleep_for(seconds(3));
+  expect_no_end();
+  ASSERT_TRUE(hosts_->silence(1));
+  EXPECT_TRUE(rank(0).output().wait_for("lost rank 1 (tcp, ")) << rank(0).output().so_far();
+}
+
+}  // namespace
+}  // namespace stretto
