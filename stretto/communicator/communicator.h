@@ -166,11 +166,20 @@ class Communicator {
   // of this communicator call it. Blocks until all have agreed.
   virtual std::unique_ptr<Communicator> split(const SplitOptions& options) = 0;
 
-  // A communicator of the ranks that are not listed, in their order. All of those call it, in the
-  // same order, with the same list, and nobody else does; a rank whose list differs waits for its
-  // timeout. It is the one thing that a communicator still does after it has failed: so those who
-  // are left go on without a rank that is lost.
-  virtual std::unique_ptr<Communicator> shrink(std::vector<Rank> excluded) = 0;
+  // A communicator of the ranks that are left, in their order: so those who survive go on without
+  // those who do not. It is the one thing that a communicator still does after it has failed. All
+  // that are left call it; they agree on who is lost, whatever each of them knows and whoever dies
+  // meanwhile, and all get the same group. Out are the dead, those that have destroyed this
+  // communicator, and those that any rank names in `excluded`. Where nobody is, it makes a
+  // communicator of the same ranks.
+  //
+  // Ends this communicator on all ranks: operations in flight here fail with Aborted, elsewhere
+  // those that still need this rank; another shrink is possible, without those who are out. Blocks
+  // until all have called it that are not out, the group stands everywhere, and all know so. Throws
+  // Timeout, naming who has not come (called again, it goes on where it stopped); Aborted at once
+  // on a rank that is out, naming who has named it; and on all ranks why the group could not be set
+  // up, if it was not because of another death. One thread at a time.
+  virtual std::unique_ptr<Communicator> shrink(std::vector<Rank> excluded = {}) = 0;
 
   // Memory that the other ranks of this host can reach: collectives on it copy nothing. Zeroed. Not
   // collective, does not wait for others. Lives as long as the returned object, which may outlive

@@ -294,6 +294,15 @@ void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell fare
   }
 }
 
+Status Engine::agreement_arrived(Rank from, const transport::MessageKey& key,
+                                 ConstByteSpan payload) {
+  for (Group* group : groups_) {
+    if (group->id() == key.group) return group->agreement_arrived(from, key, payload);
+  }
+  // Nobody shrinks a group before all have made it: this one has been destroyed here.
+  return {};
+}
+
 std::string Engine::describe_state(Rank /*from*/, std::uint64_t group, std::uint32_t sequence) {
   for (const Group* candidate : groups_) {
     if (candidate->id() == group) return candidate->describe_state(sequence, activity_);

@@ -103,6 +103,8 @@ class Engine final : private transport::TransportListener {
                      const OperationDescriptor& operation) override;
   void group_aborted(std::uint64_t group, Rank from, const Status& reason) override;
   void group_left(std::uint64_t group, Rank from, transport::Farewell farewell) override;
+  Status agreement_arrived(Rank from, const transport::MessageKey& key,
+                           ConstByteSpan payload) override;
   std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence) override;
   void state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
                       const std::string& text) override;

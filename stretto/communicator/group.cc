@@ -52,6 +52,7 @@ Group::Group(std::shared_ptr<Engine> engine, Membership membership, Options opti
                  .links = options_.links}),
       mailbox_(engine_, membership_),
       departed_(membership_.members.size()),
+      agreement_(size(), membership_.rank),
       ended_at_(Clock::now()) {
   engine_->add(*this);
   // What happened before is told to nobody again.
@@ -66,6 +67,7 @@ Group::~Group() {
   engine_->remove(*this);
   fail(Status(StatusCode::aborted, "the communicator was destroyed with operations in flight"),
        false);
+  engine_->transport().forget(membership_.group, membership_.members, failure_, farewell_);
 }
 
 void Group::begin_numbering() {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "stretto/base/ring_queue.h"
+#include "stretto/communicator/agreement.h"
 #include "stretto/communicator/explanation.h"
 #include "stretto/communicator/mailbox.h"
 #include "stretto/communicator/mapped_execution.h"
@@ -91,7 +92,20 @@ class Group {
   void use_windows(Windows windows);
   bool has_windows() const { return windows_.has_value(); }
 
+  // Tells the others who is lost, as far as is known here, and takes part in an agreement on it, or
+  // goes on with the one that is under way: see Agreement, and group_agreement.cc. Works, and is of
+  // use, after the group has failed; without begin_agreement() others wait for this rank.
+  void begin_agreement(const std::vector<Rank>& left_out, bool ready);
+  // Whether agreed() has something to say.
+  bool agreement_ended() const;
+  // The decision, once; or why there is none: this rank was left out, or others are late.
+  Result<Proposal> agreed(const Deadline& deadline);
+  std::uint32_t agreement_number() const { return agreement_.number(); }
+  // Asks those who are late where they are, for the text of agreed().
+  void ask_late_in_agreement();
+
   // Called by the engine.
+  Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload);
   bool advance();
   void check_deadlines(TimePoint now);
   void member_lost(Rank job_rank, const Status& status);
@@ -162,6 +176,8 @@ class Group {
     parked,  // Whoever holds the engine next, who has to adopt parked_ first.
   };
   static constexpr std::uint32_t kSetUpSequence = 0xf0000000;
+  // In inquiries: about agreements.
+  static constexpr std::uint32_t kAgreementSequence = 0xfffffffe;
 
   Result<CacheEntry*> entry_for(Submission& submission);
   Status fill(CacheEntry& entry, const Submission& submission);
@@ -196,12 +212,16 @@ class Group {
   void compare_posts();
   void fail_telling(const Status& reason, const Status* told, bool by_others = false);
   static bool end_on_own(Running& running);
+  void note_departed(Rank member, const Status& status);
+  void send_agreement();
 
   Status in_context(const PendingOperation* operation, const Status& cause) const;
   std::vector<Rank> waiting_for(const PendingOperation& operation) const;
   void ask_others(const PendingOperation& operation);
   Status timed_out(const PendingOperation& operation) const;
   std::string late_ranks(const PendingOperation& operation) const;
+  std::string describe_late(const std::vector<Rank>& late, bool answered,
+                            const Deadline& deadline) const;
   std::string whereabouts(std::string_view activity) const;
   std::optional<Rank> rank_in_group(Rank job_rank) const;
 
@@ -218,9 +238,11 @@ class Group {
   ScratchPool scratch_;
   std::vector<std::shared_ptr<PendingCollective>> pool_;  // Reused when nobody else holds them.
   std::array<Past, kPastOperations> past_;                // By sequence, modulo their number.
-  std::vector<Status> departed_;  // Per member: why it is gone; ok while it is not.
+  // Per member: why it takes part in no operation any more; ok while it does.
+  std::vector<Status> departed_;
   bool any_departed_ = false;
   transport::Farewell farewell_ = transport::Farewell::in_order;
+  Agreement agreement_;
   std::atomic<Gate> gate_{Gate::closed};
   Queued parked_;
   std::array<Recent, kRecent> recent_;

@@ -26,10 +26,10 @@ void Group::fail_telling(const Status& reason, const Status* told, bool by_other
   close_gate();  // For good.
   failure_ = reason;
   transport::Transport& transport = engine_->transport();
-  // Before the group is forgotten, or a member that has forgotten it, too, would hear of it anew.
+  // Before the group is given up, or a member that has forgotten it would hear of it anew.
   if (told != nullptr) transport.announce_abort(membership_.group, membership_.members, *told);
   // First the transport lets go of all buffers, then their owners hear of it.
-  transport.forget(membership_.group, membership_.members, reason, farewell_);
+  transport.give_up(membership_.group, membership_.members, reason);
   for (Running& running : running_) {
     const bool ended_well = by_others && end_on_own(running);
     if (!ended_well) running.execution->fail(reason);
@@ -75,8 +75,8 @@ std::optional<Rank> Group::rank_in_group(Rank job_rank) const {
 
 void Group::member_lost(Rank job_rank, const Status& status) {
   const std::optional<Rank> member = rank_in_group(job_rank);
-  if (!member || !failure_.ok()) return;
-  departed_[static_cast<std::size_t>(*member)] = status;
+  if (!member) return;
+  note_departed(*member, status);
   fail(in_context(oldest(), status), true);
 }
 
@@ -84,10 +84,8 @@ void Group::member_lost(Rank job_rank, const Status& status) {
 // end.
 void Group::member_left(Rank job_rank, const Status& status) {
   const std::optional<Rank> member = rank_in_group(job_rank);
-  if (!member || !failure_.ok()) return;
-  // What was told first says most: whose communicator is gone leaves the job soon after.
-  Status& departed = departed_[static_cast<std::size_t>(*member)];
-  if (departed.ok()) departed = status;
+  if (!member) return;
+  note_departed(*member, status);
   any_departed_ = true;
 }
 

@@ -14,8 +14,6 @@ namespace {
 
 // In larger groups only those are asked for whom this rank itself waits.
 constexpr std::size_t kAskEverybodyMax = 64;
-// How long before a deadline others are asked, as in pending.cc.
-constexpr std::chrono::seconds kAskAhead(2);
 
 std::string in_seconds(Duration duration) { return fmt::format("{:.1f} s", seconds(duration)); }
 
@@ -23,12 +21,6 @@ std::string in_seconds(Duration duration) { return fmt::format("{:.1f} s", secon
 std::string waited(Duration duration) {
   const double milliseconds = 1e3 * seconds(duration);
   return milliseconds < 1e3 ? fmt::format("{:.0f} ms", milliseconds) : in_seconds(duration);
-}
-
-// How long ago the others have been asked about an operation whose time is up; see asks_at().
-Duration asked_since(const Deadline& deadline) {
-  const Duration ahead = std::min<Duration>(kAskAhead, (deadline.time() - deadline.set_at()) / 2);
-  return Clock::now() - deadline.time() + ahead;
 }
 
 // Where nothing has been heard of a rank that has been asked. Progress threads look about once a
@@ -174,16 +166,23 @@ std::string Group::late_ranks(const PendingOperation& operation) const {
     if (answers_[static_cast<std::size_t>(member)].starts_with('-')) late.push_back(member);
   }
   if (late.empty()) late = waits;
+  const std::string list = describe_late(late, answered, operation.deadline());
+  return list.empty() ? "an earlier operation of the group" : list;
+}
+
+// `answered`: whether it was this operation that others were asked about last.
+std::string Group::describe_late(const std::vector<Rank>& late, bool answered,
+                                 const Deadline& deadline) const {
   std::string list;
   for (const Rank member : late) {
     list +=
         fmt::format("{}rank {}", list.empty() ? "" : "; ", membership_.job_rank(member).value());
-    if (!answered) continue;  // Another operation was asked about last.
+    if (!answered) continue;
     const std::string_view answer = answers_[static_cast<std::size_t>(member)];
-    list += answer.empty() ? silence(asked_since(operation.deadline()))
+    list += answer.empty() ? silence(Clock::now() - time_to_ask(deadline))
                            : fmt::format(" {}", answer.substr(1));
   }
-  return list.empty() ? "an earlier operation of the group" : list;
+  return list;
 }
 
 std::string Group::whereabouts(std::string_view activity) const {
@@ -209,6 +208,10 @@ std::string Group::whereabouts(std::string_view activity) const {
 
 std::string Group::describe_state(std::uint32_t sequence, std::string_view activity) const {
   const std::string who = engine_->name_of(membership_.job_rank(membership_.rank));
+  if (sequence == kAgreementSequence && !agreement_.begun()) {
+    return fmt::format("-{} has not called shrink; {}", who, doing(activity));
+  }
+  if (sequence == kAgreementSequence) return fmt::format("+{} is in shrink, too", who);
   if (!failure_.ok()) return fmt::format("+{} has failed: {}", who, failure_.message());
   const bool entered = sequence < next_sequence_ && sequence != transport::kPointToPoint;
   if (entered && has_ended(sequence)) return fmt::format("+{} has ended it", who);

@@ -13,17 +13,21 @@
 namespace stretto::communicator {
 namespace {
 
-// Others are asked so long before the deadline, or half-way to it, that their answers are here.
+// Or half-way to the deadline.
 constexpr std::chrono::seconds kAskAhead(2);
 
 }  // namespace
+
+TimePoint time_to_ask(const Deadline& deadline) {
+  return deadline.time() - std::min<Duration>(kAskAhead, (deadline.time() - deadline.set_at()) / 2);
+}
 
 void PendingOperation::begin(const OperationDescriptor& operation, std::uint32_t sequence,
                              Deadline deadline) {
   operation_ = operation;
   sequence_ = sequence;
   deadline_ = deadline;
-  ask_at_ = deadline.time() - std::min<Duration>(kAskAhead, deadline.remaining() / 2);
+  ask_at_ = time_to_ask(deadline);
   continuations_.clear();
   status_ = Status();
   done_.store(false, std::memory_order_relaxed);

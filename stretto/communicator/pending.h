@@ -14,6 +14,9 @@
 
 namespace stretto::communicator {
 
+// When others are asked where they are, so that their answers are here when time is up.
+TimePoint time_to_ask(const Deadline& deadline);
+
 // An operation between its submission and its end: what Work holds. Belongs to a group until it
 // ends; Works may outlive the group.
 class PendingOperation : public Operation {

@@ -58,7 +58,7 @@ Result<std::unique_ptr<Communicator>> ScheduledCommunicator::make_world(
   std::unique_ptr<ScheduledCommunicator> world(
       new ScheduledCommunicator(std::move(engine), std::move(everyone), std::move(options)));
   try {
-    STRETTO_RETURN_IF_ERROR(world->share_windows());
+    STRETTO_RETURN_IF_ERROR(world->share_windows(world->deadline(std::nullopt)));
     STRETTO_RETURN_IF_ERROR(world->measure_links());
     world->begin_numbering();
   } catch (const Error& error) {  // The operations in it speak as the public face does.
@@ -68,13 +68,13 @@ Result<std::unique_ptr<Communicator>> ScheduledCommunicator::make_world(
 }
 
 Status ScheduledCommunicator::set_up_all_gather(std::span<const std::byte> own,
-                                                std::span<std::byte> all) {
+                                                std::span<std::byte> all, Deadline until) {
   Group::Submission submission{.operation = {.collective = Collective::all_gather,
                                              .count = all.size(),
                                              .layout = kSetUpLayout},
                                .input = own,
                                .output = all,
-                               .deadline = deadline(std::nullopt)};
+                               .deadline = until};
   auto held = engine_->lock();
   Result<std::shared_ptr<PendingOperation>> operation = group_->submit(submission);
   engine_->run_continuations(held);
@@ -83,8 +83,8 @@ Status ScheduledCommunicator::set_up_all_gather(std::span<const std::byte> own,
 }
 
 // A rank that cannot take part ends the group for all, with its reason.
-Status ScheduledCommunicator::share_windows() {
-  const Status status = exchange_windows();
+Status ScheduledCommunicator::share_windows(const Deadline& until) {
+  const Status status = exchange_windows(until);
   if (status.ok()) return {};
   auto held = engine_->lock();
   const Rank self = engine_->transport().rank();
@@ -99,7 +99,8 @@ Status ScheduledCommunicator::share_windows() {
 
 // The regions arrive on another way than the notices about them.
 template <class Notices>
-Status ScheduledCommunicator::map_windows(Windows& windows, const Notices& notices) {
+Status ScheduledCommunicator::map_windows(Windows& windows, const Notices& notices,
+                                          const Deadline& until) {
   const auto& members = group_->membership().members;
   transport::ShortageTimer timer;
   Status shortage;
@@ -116,13 +117,13 @@ Status ScheduledCommunicator::map_windows(Windows& windows, const Notices& notic
     }
     return true;
   };
-  if (engine_->drive(map_all, deadline(std::nullopt))) return shortage;
+  if (engine_->drive(map_all, until)) return shortage;
   return status_of(StatusCode::timeout, "the shared memory of rank {} never arrived",
                    members[windows.of.size()].value());
 }
 
 // Lets the ranks of the group map each other's windows, if they can. Collective.
-Status ScheduledCommunicator::exchange_windows() {
+Status ScheduledCommunicator::exchange_windows(const Deadline& until) {
   if (size() == 1 || !options_.share_windows) return {};
   const auto& members = group_->membership().members;
   Windows windows;
@@ -150,18 +151,18 @@ Status ScheduledCommunicator::exchange_windows() {
   }
   std::vector<WindowNotice> notices(members.size());
   STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::as_bytes(std::span(&notice, 1)),
-                                            std::as_writable_bytes(std::span(notices))));
+                                            std::as_writable_bytes(std::span(notices)), until));
   const bool all = std::all_of(notices.begin(), notices.end(),
                                [](const WindowNotice& n) { return n.reaches_all != 0; });
   if (!all) return {};
   windows.crowded = std::any_of(notices.begin(), notices.end(),
                                 [](const WindowNotice& n) { return n.lacks_cores != 0; });
   windows.single_copy = std::ranges::min(notices, {}, &WindowNotice::single_copy).single_copy;
-  STRETTO_RETURN_IF_ERROR(map_windows(windows, notices));
+  STRETTO_RETURN_IF_ERROR(map_windows(windows, notices, until));
   // A rank may leave the group at once; its window must not go before everybody has mapped it.
   const std::byte mapped{};
   std::vector<std::byte> all_mapped(members.size());
-  STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::span(&mapped, 1), all_mapped));
+  STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::span(&mapped, 1), all_mapped, until));
   const auto held = engine_->lock();
   group_->use_windows(std::move(windows));
   return {};
@@ -291,11 +292,12 @@ Memory ScheduledCommunicator::allocate_bytes(std::size_t bytes) {
   return Memory(std::move(region.owner), region.bytes);
 }
 
-void ScheduledCommunicator::abort(const std::string& reason) {
+void ScheduledCommunicator::abort(const std::string& reason) { end("aborted: " + reason, true); }
+
+void ScheduledCommunicator::end(const std::string& why, bool announce) {
   auto held = engine_->lock();
-  group_->fail(Status(StatusCode::aborted,
-                      fmt::format("rank {} aborted: {}", rank().value(), reason), rank()),
-               true);
+  const std::string text = fmt::format("rank {} {}", rank().value(), why);
+  group_->fail(Status(StatusCode::aborted, text, rank()), announce);
   engine_->run_continuations(held);
 }
 

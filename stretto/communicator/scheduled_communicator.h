@@ -90,16 +90,29 @@ class ScheduledCommunicator : public Communicator {
  private:
   ScheduledCommunicator(std::shared_ptr<Engine> engine, Membership membership, Options options);
   // What making groups needs; no default algorithm applies, and no caller's collective fits.
-  Status set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all);
-  Status share_windows();
-  Status exchange_windows();
+  Status set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all,
+                           Deadline until);
+  Status share_windows(const Deadline& until);
+  Status exchange_windows(const Deadline& until);
+  void end(const std::string& why, bool announce);
   template <class Notices>
-  Status map_windows(Windows& windows, const Notices& notices);
+  Status map_windows(Windows& windows, const Notices& notices, const Deadline& until);
   Result<transport::Transport::Region> allocate_region(std::size_t bytes);
   Status measure_links();
   [[noreturn]] void refuse_lists(const std::vector<Rank>& own);
   void begin_numbering();
   std::unique_ptr<Communicator> make_group(std::uint64_t number, const std::vector<Rank>& ranks);
+  std::unique_ptr<ScheduledCommunicator> enter_group(std::uint64_t number,
+                                                     const std::vector<Rank>& ranks);
+  Status set_up(Deadline until);
+  Result<Proposal> agree(const std::vector<Rank>& left_out, bool ready, const Deadline& until);
+  // What shrink() has made and the others may not have.
+  struct Candidate {
+    std::vector<Rank> ranks;
+    std::unique_ptr<ScheduledCommunicator> group;
+    Status status;
+  };
+  Status why_not_made(const Candidate& candidate) const;
 
   Group::Submission prepare(const Caller& caller, const ConstView& input, const View& output,
                             const ReduceScatterOptions& options) const;
@@ -143,7 +156,7 @@ class ScheduledCommunicator : public Communicator {
   std::unique_ptr<Group> group_;
   const int exceptions_when_made_;  // That unwound the stack then.
   std::uint64_t groups_made_ = 0;
-  std::uint64_t groups_shrunk_ = 0;
+  std::optional<Candidate> candidate_;
 };
 
 }  // namespace stretto::communicator

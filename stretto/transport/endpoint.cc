@@ -166,6 +166,22 @@ Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
   return {};
 }
 
+void Endpoint::give_up(std::uint64_t group, std::span<const Rank> members, const Status& reason) {
+  for (const Rank member : members) {
+    Peer* to = peer(member);
+    if (to == nullptr) continue;
+    to->give_up(group, reason);
+    to->flush();
+  }
+}
+
+void Endpoint::send_agreement(Rank rank, const MessageKey& key, ConstByteSpan payload) {
+  Peer* to = peer(rank);
+  if (to == nullptr) return;
+  to->send_agreement(key, payload);
+  to->flush();
+}
+
 void Endpoint::forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
                       Farewell farewell) {
   for (const Rank member : members) {

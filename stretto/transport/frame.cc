@@ -41,6 +41,8 @@ Status check_size(FrameKind kind, std::uint64_t bytes) {
         return bytes <= kAbortTextBytes;
       case FrameKind::report:
         return bytes <= kReportTextBytes;
+      case FrameKind::agreement:
+        return bytes <= kAgreementBytes;
       case FrameKind::goodbye:
       case FrameKind::farewell:
       case FrameKind::inquiry:

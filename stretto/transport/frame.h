@@ -29,11 +29,15 @@ enum class FrameKind : std::uint8_t {
   report = 9,   // The answer to an inquiry, with its key. Payload: text (kReportTextBytes at most).
   credit = 10,  // The sender has let go of early messages. No payload; `message_bytes` is what all
                 // messages so far, less those that it still keeps, count for (early_cost_bytes()).
+  agreement = 11,  // What the sender says in round key.segment of agreement key.sequence of
+                   // key.group. Payload: as the listener likes it (kAgreementBytes at most).
 };
-inline constexpr int kFrameKindCount = 10;
+inline constexpr int kFrameKindCount = 11;
 
 inline constexpr std::size_t kAbortTextBytes = 2048;
 inline constexpr std::size_t kReportTextBytes = 512;
+// Four for each of more ranks than a job has.
+inline constexpr std::size_t kAgreementBytes = 1024 * 1024;
 inline constexpr std::uint32_t kNoRank = 0xffffffff;
 
 // What messages that nobody has asked for yet may cost a receiver, per peer. The sender keeps to

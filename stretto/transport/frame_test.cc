@@ -58,7 +58,9 @@ TEST(FrameTest, ComesBackAsItWasForEveryKind) {
       {FrameKind::report, 0},
       {FrameKind::report, kReportTextBytes},
       {FrameKind::credit, 1},
-      {FrameKind::credit, ~0ull}};
+      {FrameKind::credit, ~0ull},
+      {FrameKind::agreement, 0},
+      {FrameKind::agreement, kAgreementBytes}};
   for (const auto& [kind, bytes] : cases) {
     const Frame frame = some_frame(kind, bytes);
     Result<Frame> decoded = decode(encode(frame));
@@ -84,7 +86,8 @@ TEST(FrameTest, RefusesSizesThatTheKindCannotHave) {
       {FrameKind::goodbye, 1},
       {FrameKind::farewell, 1},
       {FrameKind::inquiry, 1},
-      {FrameKind::report, kReportTextBytes + 1}};
+      {FrameKind::report, kReportTextBytes + 1},
+      {FrameKind::agreement, kAgreementBytes + 1}};
   for (const auto& [kind, bytes] : cases) {
     expect_refused(encode(some_frame(kind, bytes)), "claims");
   }

@@ -43,8 +43,8 @@ Peer::Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* co
 
 void Peer::send(Request& request) {
   request.done = false;
-  const auto given_up = forgotten_.find(request.key.group);
-  if (given_up != forgotten_.end()) return end_request(request, given_up->second);
+  const auto given_up = given_up_.find(request.key.group);
+  if (given_up != given_up_.end()) return end_request(request, given_up->second.reason);
   if (!status_.ok()) return end_request(request, status_);
   Frame frame{.kind = FrameKind::message,
               .key = request.key,
@@ -66,8 +66,8 @@ void Peer::send(Request& request) {
 
 void Peer::recv(Request& request) {
   request.done = false;
-  const auto given_up = forgotten_.find(request.key.group);
-  if (given_up != forgotten_.end()) return end_request(request, given_up->second);
+  const auto given_up = given_up_.find(request.key.group);
+  if (given_up != given_up_.end()) return end_request(request, given_up->second.reason);
   // What a peer sent before it left counts as sent.
   if (!status_.ok() && !matcher_.has_early(request.key)) return end_request(request, status_);
   if (matcher_.post_receive(request)) {
@@ -81,8 +81,8 @@ void Peer::push_clear(const MessageKey& key, std::uint64_t bytes,
       Frame{.kind = FrameKind::clear, .key = key, .message_bytes = bytes, .operation = operation});
 }
 
-void Peer::forget(std::uint64_t group, const Status& reason, Farewell farewell) {
-  if (status_.ok() && !forgotten_.emplace(group, reason).second) return;
+void Peer::give_up(std::uint64_t group, const Status& reason) {
+  if (status_.ok() && !given_up_.emplace(group, GivenUp{reason}).second) return;
   if (target_request_ != nullptr && target_request_->key.group == group) {
     Request* request = std::exchange(target_request_, nullptr);
     target_ = {};
@@ -91,12 +91,27 @@ void Peer::forget(std::uint64_t group, const Status& reason, Farewell farewell) 
   sent_cost_ -= output_.forget(group, reason);
   matcher_.forget(group, reason);
   std::erase_if(inquiries_, [&](const auto& inquiry) { return inquiry.first == group; });
-  if (!status_.ok()) return;
+}
+
+void Peer::forget(std::uint64_t group, const Status& reason, Farewell farewell) {
+  give_up(group, reason);
+  const auto given_up = given_up_.find(group);
+  if (given_up == given_up_.end() || given_up->second.forgotten) return;
+  given_up->second.forgotten = true;
   output_.push(Frame{.kind = FrameKind::farewell,
                      .key = {.group = group, .segment = static_cast<std::uint32_t>(farewell)},
                      .operation = {}});
   // Nothing of the group can come any more: nothing has to be kept about it.
-  if (farewells_.erase(group) > 0) forgotten_.erase(group);
+  if (farewells_.erase(group) > 0) given_up_.erase(given_up);
+}
+
+void Peer::send_agreement(const MessageKey& key, ConstByteSpan payload) {
+  if (!status_.ok()) return;
+  output_.push(Frame{.kind = FrameKind::agreement,
+                     .key = key,
+                     .message_bytes = payload.size(),
+                     .operation = {}},
+               payload);
 }
 
 void Peer::send_abort(std::uint64_t group, const Status& reason) {
@@ -253,6 +268,7 @@ Status Peer::begin_frame(const Frame& frame) {
       break;
     case FrameKind::abort:
     case FrameKind::report:
+    case FrameKind::agreement:
       text_.resize(frame.message_bytes);
       target_ = text_;
       break;
@@ -278,7 +294,11 @@ bool Peer::unwanted(const Frame& frame) const {
     case FrameKind::clear:
     case FrameKind::data:
     case FrameKind::abort:
-      return leaving_ || forgotten_.contains(frame.key.group);
+      return leaving_ || given_up_.contains(frame.key.group);
+    case FrameKind::agreement: {
+      const auto given_up = given_up_.find(frame.key.group);
+      return leaving_ || (given_up != given_up_.end() && given_up->second.forgotten);
+    }
     case FrameKind::inquiry:
     case FrameKind::report:
       return leaving_;
@@ -315,7 +335,11 @@ Status Peer::clear_arrived(const Frame& frame) {
 }
 
 Status Peer::farewell_arrived(std::uint64_t group) {
-  if (forgotten_.erase(group) > 0) return {};
+  const auto given_up = given_up_.find(group);
+  if (given_up != given_up_.end() && given_up->second.forgotten) {
+    given_up_.erase(given_up);
+    return {};
+  }
   if (farewells_.size() >= kFarewellsMax) {
     return status_of(StatusCode::protocol, "more than {} groups forgotten that are in use here",
                      kFarewellsMax);
@@ -349,6 +373,8 @@ void Peer::end_frame() {
       return answer_inquiry();
     case FrameKind::report:
       return report_arrived();
+    case FrameKind::agreement:
+      return agreement_arrived();
     case FrameKind::goodbye:
       said_goodbye_ = true;
       return;
@@ -411,9 +437,15 @@ void Peer::report_arrived() {
   (*listener_)->state_reported(ranks_.peer, inquiry.first, inquiry.second, state);
 }
 
+void Peer::agreement_arrived() {
+  if (*listener_ == nullptr) return;
+  const Status status = (*listener_)->agreement_arrived(ranks_.peer, frame_.key, text_);
+  if (!status.ok()) lose(status);
+}
+
 void Peer::abort_arrived() {
-  // The group may have been forgotten while the text came.
-  if (*listener_ == nullptr || forgotten_.contains(frame_.key.group)) return;
+  // The group may have been given up while the text came.
+  if (*listener_ == nullptr || given_up_.contains(frame_.key.group)) return;
   const std::uint32_t code = frame_.key.sequence;
   const bool known = code > 0 && code <= static_cast<std::uint32_t>(StatusCode::internal);
   std::optional<Rank> culprit;
@@ -437,7 +469,7 @@ void Peer::lose(const Status& reason) {
   if (!said_goodbye_) link_->disconnect();
   if (Request* request = std::exchange(target_request_, nullptr)) end_request(*request, status_);
   target_ = {};
-  forgotten_.clear();
+  given_up_.clear();
   farewells_.clear();
   inquiries_.clear();
   output_.clear(status_);

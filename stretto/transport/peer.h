@@ -40,7 +40,9 @@ class Peer {
 
   void send(Request& request);
   void recv(Request& request);
+  void give_up(std::uint64_t group, const Status& reason);
   void forget(std::uint64_t group, const Status& reason, Farewell farewell = Farewell::in_order);
+  void send_agreement(const MessageKey& key, ConstByteSpan payload);
   void send_abort(std::uint64_t group, const Status& reason);
   void inquire(std::uint64_t group, std::uint32_t sequence);
   // Says goodbye: from now on only what is in the queue goes out, and what comes is dropped.
@@ -66,8 +68,9 @@ class Peer {
   std::uint64_t written_bytes() const { return output_.written_bytes(); }
 
   const Matcher& matcher() const { return matcher_; }
-  // Groups that one of the two sides has forgotten and the other, as far as is known here, has not.
-  std::size_t half_forgotten() const { return forgotten_.size() + farewells_.size(); }
+  // Groups that one of the two sides has given up or forgotten and that the other, as far as is
+  // known here, has not forgotten.
+  std::size_t half_forgotten() const { return given_up_.size() + farewells_.size(); }
 
  private:
   bool read_some();
@@ -84,6 +87,7 @@ class Peer {
   void abort_arrived();
   void answer_inquiry();
   void report_arrived();
+  void agreement_arrived();
   std::string text() const;
   bool unwanted(const Frame& frame) const;
   void check_process(bool moved);
@@ -97,9 +101,13 @@ class Peer {
   Link::Contact contact_;
   OutputQueue output_;
   Matcher matcher_;
-  // Groups given up here, and why, until the peer has forgotten them, too; and groups that the peer
-  // has forgotten before this rank.
-  std::map<std::uint64_t, Status> forgotten_;
+  // Groups given up here, until both have forgotten them; and groups that the peer has forgotten
+  // before this rank.
+  struct GivenUp {
+    Status reason;
+    bool forgotten = false;
+  };
+  std::map<std::uint64_t, GivenUp> given_up_;
   std::set<std::uint64_t> farewells_;
   std::vector<std::pair<std::uint64_t, std::uint32_t>> inquiries_;  // Not answered yet.
 
@@ -122,7 +130,7 @@ class Peer {
   Request* target_request_ = nullptr;       // Done when the payload is complete.
   Matcher::Early* target_early_ = nullptr;  // Or this.
   bool dropping_ = false;                   // Whether the frame is about nothing of interest.
-  std::vector<std::byte> text_;             // Of an abort or a report.
+  std::vector<std::byte> text_;             // Of an abort, a report or an agreement.
   bool said_goodbye_ = false;
   int ended_process_ = 0;  // Its number, if it has ended.
   Deadline last_words_;    // When nothing of it can be on its way any more.

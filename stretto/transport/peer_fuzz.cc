@@ -71,7 +71,7 @@ class Harness : private RequestOwner, private TransportListener {
   };
 
   void act() {
-    switch (input_.below(9)) {
+    switch (input_.below(10)) {
       case 0:
         return feed_noise();
       case 1:
@@ -86,6 +86,8 @@ class Harness : private RequestOwner, private TransportListener {
         return peer_->forget(input_.below(4), {stretto::StatusCode::aborted, "enough"});
       case 7:
         return peer_->inquire(input_.below(4), 0);
+      case 8:
+        return peer_->give_up(input_.below(4), {stretto::StatusCode::aborted, "not now"});
       default:
         link_->read_max_bytes = 1 + input_.byte() * 257u;
         link_->room_bytes = input_.byte() * 1000u;
@@ -143,6 +145,13 @@ class Harness : private RequestOwner, private TransportListener {
   }
   void group_aborted(std::uint64_t group, stretto::Rank, const stretto::Status& reason) override {
     if (input_.below(2) == 0) peer_->forget(group, reason);
+  }
+  stretto::Status agreement_arrived(stretto::Rank, const MessageKey& said,
+                                    stretto::ConstByteSpan payload) override {
+    if (payload.size() > kAgreementBytes) std::abort();
+    if (input_.below(2) == 0) peer_->send_agreement(said, payload);
+    if (input_.below(16) != 0) return {};
+    return {stretto::StatusCode::protocol, "nonsense"};
   }
   std::string describe_state(stretto::Rank, std::uint64_t, std::uint32_t) override {
     return std::string(input_.byte() * 7u, 'x');

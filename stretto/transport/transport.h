@@ -93,9 +93,15 @@ class TransportListener {
   // `from` has given up on a group for `reason`. Not told of groups that this rank has forgotten: a
   // group that nobody here knows is one that has not been made yet.
   virtual void group_aborted(std::uint64_t group, Rank from, const Status& reason) = 0;
-  // `from` has ended its part of a group that this rank has not forgotten: nothing of it follows.
+  // `from` has forgotten a group that this rank has not forgotten: nothing of it follows.
   virtual void group_left(std::uint64_t group, Rank from, Farewell farewell) {
     (void)group, (void)from, (void)farewell;
+  }
+  // What `from` has passed to send_agreement(). Fails if no correct peer says so: then the peer is
+  // lost.
+  virtual Status agreement_arrived(Rank from, const MessageKey& key, ConstByteSpan payload) {
+    (void)from, (void)key, (void)payload;
+    return {};
   }
   // `from` wants to know where this rank is, seen from an operation of a group: a sentence without
   // an end, "is in broadcast(f32 [4]) #6 since 3.2 s". At most kReportTextBytes of printable ASCII
@@ -148,12 +154,18 @@ class Transport {
   virtual Status find_conflict(std::uint64_t group, std::uint32_t sequence,
                                const OperationDescriptor& operation) const = 0;
   // Ends all requests of a group with `reason`, and drops what its members (of the job, this rank
-  // may be among them) still send for it, until they have forgotten it, too. Once per group, whose
-  // number never comes again.
+  // may be among them) still send for it, but what they say to agree on who is left.
+  virtual void give_up(std::uint64_t group, std::span<const Rank> members,
+                       const Status& reason) = 0;
+  // The same, for good: drops all that the members still send until they have forgotten the group,
+  // too, and lets them know. Once per group, whose number never comes again.
   virtual void forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
                       Farewell farewell = Farewell::in_order) = 0;
-  // Tells the other members in reach that this rank has given up on a group. Before forget(), or a
-  // member that has long forgotten the group would take it for a new one.
+  // Says something to a member of a group that may have been given up; nothing if the member is
+  // lost. `payload`, of at most kAgreementBytes, is copied.
+  virtual void send_agreement(Rank peer, const MessageKey& key, ConstByteSpan payload) = 0;
+  // Tells the other members in reach that this rank has given up on a group. Before give_up() and
+  // forget(), or a member that has long forgotten the group would take it for a new one.
   virtual void announce_abort(std::uint64_t group, std::span<const Rank> members,
                               const Status& reason) = 0;
   // Asks `peer` where it is (see TransportListener), as often as answers come: asked again before

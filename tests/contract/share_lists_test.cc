@@ -137,46 +137,5 @@ TEST_P(ShareLists, ThatAreWrongAreRefused) {
   });
 }
 
-class Shrunk : public OnBoth {};
-INSTANTIATE_TEST_SUITE_P(, Shrunk, OnBoth::both(), OnBoth::name);
-
-void expect_sum(Communicator& comm, std::int32_t own, std::int32_t sum) {
-  Values data(300, own);
-  comm.all_reduce(data).wait();
-  EXPECT_EQ(data, Values(300, sum));
-}
-
-TEST_P(Shrunk, GroupsGoOnWithoutTheLost) {
-  auto ranks = make(4);
-  on_each(ranks, [](std::unique_ptr<Communicator>& rank) {
-    if (rank->rank() == 1) return rank.reset();
-    Values data(10);
-    EXPECT_THROW(rank->all_reduce(data).wait(), PeerLost);
-    EXPECT_THROW(rank->barrier().wait(), PeerLost);
-    auto left = rank->shrink({1});
-    ASSERT_NE(left, nullptr);
-    EXPECT_EQ(left->size(), 3);
-    EXPECT_EQ(left->rank(), rank->rank() == 0 ? 0 : rank->rank().value() - 1);
-    expect_sum(*left, 1 << rank->rank().value(), 1 + 4 + 8);
-    // And once more, without anybody lost.
-    if (rank->rank() == 3) return;
-    auto two = left->shrink({2});
-    expect_sum(*two, 1 << rank->rank().value(), 1 + 4);
-  });
-}
-
-TEST_P(Shrunk, AGroupThatWasAbortedIsMadeAnew) {
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
-    comm.abort("for the test");
-    for (int round = 0; round < 3; ++round) {
-      auto again = comm.shrink({});
-      expect_sum(*again, 1, 3);
-    }
-    EXPECT_THROW((void)comm.shrink({comm.rank()}), InvalidArgument);
-    EXPECT_THROW((void)comm.shrink({7}), InvalidArgument);
-  });
-}
-
 }  // namespace
 }  // namespace stretto::testing

@@ -68,6 +68,41 @@ TEST_P(TransportLeavingTest, AnAbortIsHeardByTheMembersThatHaveNotForgottenTheGr
   EXPECT_EQ(ranks[3].aborted.size(), 1u);
 }
 
+TEST_P(TransportLeavingTest, MembersOfAGroupThatHasBeenGivenUpCanStillAgree) {
+  World world = make(2);
+  Participant a(world, 0);
+  Participant b(world, 1);
+  const std::vector<Rank> members{0, 1};
+  const MessageKey key{.group = 5, .sequence = 3, .segment = 2, .message = 1};
+  const auto drive_both = [&](const std::function<bool()>& done) {
+    return drive({&world[0], &world[1]}, done);
+  };
+  world[0].give_up(5, members, kEnough);
+  world[1].give_up(5, members, kEnough);
+  EXPECT_EQ(a.send(1, {.group = 5}, pattern(1, 20)).request.status.message(), "enough");
+  for (const std::size_t size : {std::size_t{0}, std::size_t{40000}}) {
+    b.agreements.clear();
+    world[0].send_agreement(1, key, pattern(2, size));
+    ASSERT_TRUE(drive_both([&] { return !b.agreements.empty(); }));
+    EXPECT_EQ(b.agreements[0], std::pair(key, pattern(2, size)));
+  }
+  EXPECT_TRUE(b.groups_left.empty());
+  world[1].forget(5, members, kEnough);
+  ASSERT_TRUE(drive_both([&] { return a.groups_left.size() == 1; }));
+  b.agreements.clear();
+  world[0].send_agreement(1, key, pattern(2, 40));
+  world[0].forget(5, members, kEnough);
+  ASSERT_TRUE(drive_both([&] {
+    return world[0].half_forgotten_groups() == 0 && world[1].half_forgotten_groups() == 0;
+  }));
+  EXPECT_TRUE(b.agreements.empty()) << "it has forgotten the group";
+  // A rank that says what no correct one says is lost.
+  b.agreement_status = Status(StatusCode::protocol, "nonsense");
+  world[0].send_agreement(1, {.group = 6}, pattern(2, 40));
+  ASSERT_TRUE(drive_both([&] { return !b.lost.empty(); }));
+  EXPECT_EQ(b.lost[0].second.code(), StatusCode::protocol);
+}
+
 TEST_P(TransportLeavingTest, RanksTellWhereTheyAre) {
   World world = make(3);
   std::deque<Participant> ranks;

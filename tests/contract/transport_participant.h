@@ -90,6 +90,9 @@ class Participant final : public RequestOwner, public TransportListener {
   std::vector<std::pair<Rank, Status>> left;
   std::vector<std::pair<Rank, MessageKey>> early;
   std::vector<Aborted> aborted;
+  std::vector<std::pair<MessageKey, Bytes>> agreements;
+  Status agreement_status;  // What it says of each.
+  std::vector<std::uint64_t> groups_left;
   std::string state;  // What it says it is doing.
   std::vector<std::pair<Rank, std::string>> reports;
   std::vector<Request*> ended;  // In this order.
@@ -120,6 +123,11 @@ class Participant final : public RequestOwner, public TransportListener {
     aborted.push_back({group, from, reason});
   }
 
+  void group_left(std::uint64_t group, Rank) override { groups_left.push_back(group); }
+  Status agreement_arrived(Rank, const MessageKey& key, ConstByteSpan payload) override {
+    agreements.emplace_back(key, Bytes(payload.begin(), payload.end()));
+    return agreement_status;
+  }
   std::string describe_state(Rank, std::uint64_t, std::uint32_t) override { return state; }
   void state_reported(Rank peer, std::uint64_t, std::uint32_t, const std::string& text) override {
     reports.emplace_back(peer, text);

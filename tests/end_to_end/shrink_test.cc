@@ -1,0 +1,162 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Jobs of processes that go on without the ranks that are killed, at work and while they shrink.
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "stretto/base/random.h"
+#include "tests/end_to_end/tool.h"
+
+namespace stretto {
+namespace {
+
+using testing::Process;
+using testing::Variables;
+
+struct Fate {
+  std::string what = "lives";
+  std::uint64_t microseconds = 0;
+};
+
+// The ranks of a job of shrink_rank_program, without a launcher, which would end them all.
+class Job {
+ public:
+  Job(const std::vector<Fate>& fates, int timeout_seconds, const Variables& variables) {
+    char folder[] = "/tmp/stretto_shrink_XXXXXX";
+    EXPECT_NE(::mkdtemp(folder), nullptr);
+    folder_ = folder;
+    const auto left = std::ranges::count_if(
+        fates, [](const Fate& fate) { return !fate.what.starts_with("dies"); });
+    for (std::size_t r = 0; r < fates.size(); ++r) {
+      Variables own = variables;
+      own.insert({{"STRETTO_RANK", std::to_string(r)},
+                  {"STRETTO_SIZE", std::to_string(fates.size())},
+                  {"STRETTO_RENDEZVOUS", "file://" + folder_ + "/store"}});
+      ranks_.push_back(std::make_unique<Process>(
+          testing::Arguments{STRETTO_BIN_DIR "/shrink_rank_program", std::to_string(left),
+                             fates[r].what, std::to_string(fates[r].microseconds),
+                             std::to_string(timeout_seconds)},
+          own));
+    }
+  }
+  ~Job() {
+    ranks_.clear();
+    std::ignore = std::system(("rm -rf " + folder_).c_str());
+  }
+
+  Process& rank(int number) { return *ranks_[static_cast<std::size_t>(number)]; }
+  void wait_until_ready() {
+    for (auto& rank : ranks_) EXPECT_TRUE(rank->output().wait_for("ready "));
+  }
+
+  struct Outcome {
+    std::string trouble;
+    double worst_milliseconds = 0;
+  };
+  // Waits for all; those that live must say that they are left, all and with nobody else.
+  Outcome end(const std::vector<Fate>& fates) {
+    Outcome outcome;
+    int expected = 0;
+    for (std::size_t r = 0; r < fates.size(); ++r) {
+      if (!fates[r].what.starts_with("dies")) expected += 1 << r;
+    }
+    for (std::size_t r = 0; r < fates.size(); ++r) {
+      const int status = ranks_[r]->status();
+      if (fates[r].what.starts_with("dies")) continue;
+      std::istringstream output(ranks_[r]->output().finish());
+      int mask = 0;
+      double milliseconds = 0;
+      std::string said;
+      for (std::string line; std::getline(output, line);) {
+        if (line.starts_with("ready")) continue;
+        said += line + "; ";
+        std::istringstream words(line);
+        words >> line >> mask >> milliseconds;
+      }
+      outcome.worst_milliseconds = std::max(outcome.worst_milliseconds, milliseconds);
+      if (status == 0 && mask == expected && !said.starts_with("late")) continue;
+      outcome.trouble +=
+          fmt::format("rank {}: status {}: {}{}\n", r, status, said, ranks_[r]->errors().finish());
+    }
+    return outcome;
+  }
+
+ private:
+  std::string folder_;
+  std::vector<std::unique_ptr<Process>> ranks_;
+};
+
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::stoull(text) : otherwise;
+}
+
+// STRETTO_SHRINK_RUNS=1000 runs so many, STRETTO_SHRINK_SEED=n begins with that seed.
+TEST(ShrinkProcesses, AgreeWhoeverDiesMeanwhile) {
+  const std::uint64_t runs = from_environment("STRETTO_SHRINK_RUNS", 40);
+  const std::uint64_t first = from_environment("STRETTO_SHRINK_SEED", 1);
+  double worst_milliseconds = 0;
+  for (std::uint64_t seed = first; seed < first + runs; ++seed) {
+    Random random(seed);
+    std::vector<Fate> fates(4 + random.below(3));
+    // Of a rank that dies at work, and up to two that die while all shrink because of it, a shrink
+    // takes some milliseconds.
+    const std::uint64_t deaths = 1 + random.below(3);
+    for (std::uint64_t death = 0; death < deaths; ++death) {
+      Fate& fate = fates[random.below(fates.size())];
+      if (fate.what != "lives") continue;
+      fate = death == 0 ? Fate{"dies_at_work", random.below(3000)}
+                        : Fate{"dies_in_shrink", random.below(1ull << random.below(15))};
+    }
+    constexpr const char* kTransports[] = {"", "tcp"};
+    const char* transport = kTransports[random.below(2)];
+    Job job(fates, 60, {{"STRETTO_TRANSPORT", transport}});
+    const Job::Outcome outcome = job.end(fates);
+    worst_milliseconds = std::max(worst_milliseconds, outcome.worst_milliseconds);
+    EXPECT_TRUE(outcome.trouble.empty())
+        << "STRETTO_SHRINK_RUNS=1 STRETTO_SHRINK_SEED=" << seed << "\n"
+        << outcome.trouble;
+  }
+  std::printf("%llu jobs; the longest shrink took %.1f ms\n", static_cast<unsigned long long>(runs),
+              worst_milliseconds);
+}
+
+TEST(ShrinkProcesses, AStoppedRankIsWaitedForAndNamed) {
+  const std::vector<Fate> fates = {{}, {"dies_at_work", 300000}, {}};
+  Job job(fates, 3, {});
+  job.wait_until_ready();
+  ::kill(job.rank(2).pid(), SIGSTOP);
+  EXPECT_TRUE(job.rank(0).output().wait_for("late "));
+  const std::string text = job.rank(0).output().so_far();
+  EXPECT_NE(text.find("shrink on rank 0: timed out waiting for rank 2, which does not answer: it "
+                      "is stopped"),
+            std::string::npos)
+      << text;
+  ::kill(job.rank(2).pid(), SIGCONT);
+  EXPECT_EQ(job.rank(0).status(), 0) << job.rank(0).output().finish();
+  EXPECT_EQ(job.rank(2).status(), 0) << job.rank(2).output().finish();
+  EXPECT_TRUE(job.rank(0).output().finish().find("left 5 ") != std::string::npos);
+}
+
+// A group that cannot be set up although nobody dies is no reason to try for ever.
+TEST(ShrinkProcesses, AllHearWhyTheGroupCannotBeSetUp) {
+  const std::vector<Fate> fates = {{}, {"dies_at_work", 1000}, {"poor"}, {}};
+  Job job(fates, 60, {});
+  const Job::Outcome outcome = job.end(fates);
+  EXPECT_TRUE(outcome.trouble.empty()) << outcome.trouble;
+  for (const int r : {0, 2, 3}) {
+    const std::string output = job.rank(r).output().finish();
+    EXPECT_NE(output.find("failed "), std::string::npos) << output;
+    EXPECT_NE(output.find("Too many open files"), std::string::npos) << output;
+    EXPECT_EQ(output.find("rank 2 gave up: ") == std::string::npos, r == 2) << output;
+  }
+}
+
+}  // namespace
+}  // namespace stretto
