@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "stretto/base/check.h"
+#include "stretto/base/printable.h"
 #include "stretto/bootstrap/little_endian.h"
 
 namespace stretto::bootstrap {
@@ -69,7 +70,7 @@ std::string_view name(Purpose purpose) {
 }
 
 // Bytes of a stranger, fit for a log: "47 45 54 20 (\"GET \")".
-std::string printable(ConstByteSpan bytes) {
+std::string in_a_line(ConstByteSpan bytes) {
   constexpr std::size_t kShown = 16;
   std::string hexadecimal;
   std::string text;
@@ -157,7 +158,7 @@ Status HandshakeMachine::check_beginning() {
   const std::size_t length = std::min(received_.size(), kMagic.size());
   if (std::memcmp(received_.data(), kMagic.data(), length) == 0) return {};
   return status_of(StatusCode::refused, "not a stretto peer: the first bytes were {}",
-                   printable(received_));
+                   in_a_line(received_));
 }
 
 Status HandshakeMachine::check_introduction() {
@@ -179,13 +180,9 @@ void HandshakeMachine::read_introduction() {
   peer_.protocol_version = load_little_endian<std::uint32_t>(received_.data() + kVersionAt);
   peer_.rank = load_little_endian<std::int32_t>(received_.data() + kRankAt);
   peer_.configuration = load_little_endian<std::uint64_t>(received_.data() + kConfigurationAt);
-  peer_.build.clear();
   const auto length = load_little_endian<std::uint16_t>(received_.data() + kBuildLengthAt);
-  for (std::size_t i = 0; i < length; ++i) {
-    // Goes into messages: nothing that could steer a terminal.
-    const auto value = std::to_integer<unsigned char>(received_[kBuildAt + i]);
-    peer_.build += value > 0x20 && value < 0x7f ? static_cast<char>(value) : '?';
-  }
+  const auto* const build = reinterpret_cast<const char*>(received_.data()) + kBuildAt;
+  peer_.build = stretto::printable({build, length});
 }
 
 Status HandshakeMachine::version_mismatch() {

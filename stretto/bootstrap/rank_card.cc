@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/printable.h"
+
 namespace stretto::bootstrap {
 namespace {
 
@@ -111,6 +113,7 @@ Result<RankCard> parse_card(std::string_view whole) {
   if (!is_number || print(card) != whole) {
     return status_of(StatusCode::protocol, "a rank's card is not well formed");
   }
+  card.node = printable(std::move(card.node));
   return card;
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "stretto/base/check.h"
+#include "stretto/base/printable.h"
 #include "stretto/bootstrap/little_endian.h"
 #include "stretto/bootstrap/store.h"
 
@@ -134,7 +135,7 @@ Result<StoreReplyHead> decode_store_reply_head(ConstByteSpan bytes) {
 }
 
 Result<StoreReply> finish_store_reply(const StoreReplyHead& head, std::string text) {
-  if (head.outcome != StatusCode::ok) return Status(head.outcome, std::move(text));
+  if (head.outcome != StatusCode::ok) return Status(head.outcome, printable(std::move(text)));
   return StoreReply{std::move(text), head.number};
 }
 
