@@ -61,7 +61,11 @@ std::string describe(const OperationDescriptor& operation) {
   }
   std::string text = fmt::format("{}(", name(operation.collective));
   if (reduces(operation.collective)) text += fmt::format("{} ", name(operation.op));
-  text += fmt::format("{} [{}]", name(operation.dtype), operation.count);
+  text += fmt::format("{} ", name(operation.dtype));
+  // Where each rank has counts of its own, none stands for all.
+  const bool counted = operation.collective != Collective::all_to_all || operation.layout == 0 ||
+                       operation.count > 0;
+  text += counted ? fmt::format("[{}]", operation.count) : "[counts of its own]";
   if (operation.root >= 0) text += fmt::format(" root {}", operation.root);
   if (operation.layout == kSetUpLayout) text += " for a new group";
   return text + ")";

@@ -303,9 +303,12 @@ Status Engine::agreement_arrived(Rank from, const transport::MessageKey& key,
   return {};
 }
 
-std::string Engine::describe_state(Rank /*from*/, std::uint64_t group, std::uint32_t sequence) {
-  for (const Group* candidate : groups_) {
-    if (candidate->id() == group) return candidate->describe_state(sequence, activity_);
+std::string Engine::describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
+                                   const OperationDescriptor& operation) {
+  for (Group* candidate : groups_) {
+    if (candidate->id() != group) continue;
+    candidate->asked_about(from, sequence, operation);
+    return candidate->describe_state(sequence, activity_);
   }
   return Group::describe_absence(name_of(transport_->rank()), groups_, activity_);
 }

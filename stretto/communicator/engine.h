@@ -43,6 +43,9 @@ class Engine final : private transport::TransportListener {
     std::vector<std::string> names = {};
     // Between two turns of a rank that has nobody else to take them. Zero: none are taken.
     Duration heartbeat = std::chrono::milliseconds(500);
+    // An operation that has waited so long for others says so in the log, and again after twice as
+    // long, and so on. Zero: never.
+    Duration warn_after = std::chrono::seconds(60);
     // Told what this rank is doing, for the launcher's report. May be empty.
     std::function<void(std::string_view)> report_activity = {};
   };
@@ -105,7 +108,8 @@ class Engine final : private transport::TransportListener {
   void group_left(std::uint64_t group, Rank from, transport::Farewell farewell) override;
   Status agreement_arrived(Rank from, const transport::MessageKey& key,
                            ConstByteSpan payload) override;
-  std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence) override;
+  std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
+                             const OperationDescriptor& operation) override;
   void state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
                       const std::string& text) override;
 

@@ -12,8 +12,6 @@
 namespace stretto::communicator {
 namespace {
 
-// Collectives by messages that run at the same time in one group.
-constexpr std::size_t kRunningMax = 4;
 // Kinds of operations remembered; a program that never repeats itself must not grow for ever.
 constexpr std::size_t kCacheMax = 512;
 constexpr std::size_t kSegmentBytesMax = 256 * 1024;
@@ -65,6 +63,7 @@ Group::Group(std::shared_ptr<Engine> engine, Membership membership, Options opti
 
 Group::~Group() {
   engine_->remove(*this);
+  tell_what_has_failed();
   fail(Status(StatusCode::aborted, "the communicator was destroyed with operations in flight"),
        false);
   engine_->transport().forget(membership_.group, membership_.members, failure_, farewell_);
@@ -73,6 +72,8 @@ Group::~Group() {
 void Group::begin_numbering() {
   close_gate();
   next_sequence_ = 1;
+  past_.clear();
+  std::erase_if(beliefs_, [](const Belief& b) { return b.sequence >= transport::kSetUpSequence; });
   ended_ = 0;
   reported_ = 0;
   is_set_up_ = true;
@@ -312,7 +313,7 @@ bool Group::advance() {
 bool Group::retire_messages() {
   const auto failed = mailbox_.retire();
   if (failed == nullptr) return true;
-  fail(in_context(failed.get(), failed->status()), true);
+  fail(in_context(failed.get(), failed->request.status), true);
   return false;
 }
 
@@ -349,7 +350,8 @@ void Group::retire(std::size_t index) {
     scratch_.give_back(std::move(collective.packing->scratch));
     collective.packing.reset();
   }
-  past_[collective.sequence() % kPastOperations] = {collective.sequence(), collective.operation()};
+  past_.add(collective.sequence(), collective.operation(),
+            [&](std::uint32_t sequence) { return is_running(sequence); });
   ended_ = std::max(ended_.load(), collective.sequence());
   collective.finish(Status());
   open_gate();

@@ -18,6 +18,7 @@
 #include "stretto/communicator/explanation.h"
 #include "stretto/communicator/mailbox.h"
 #include "stretto/communicator/mapped_execution.h"
+#include "stretto/communicator/past_operations.h"
 #include "stretto/communicator/pending.h"
 #include "stretto/communicator/selector.h"
 #include "stretto/communicator/window.h"
@@ -111,6 +112,9 @@ class Group {
   void member_lost(Rank job_rank, const Status& status);
   void member_left(Rank job_rank, const Status& status);
   void message_early(Rank from, std::uint32_t sequence, const OperationDescriptor& operation);
+  // `from` waits in what it believes to be operation `sequence`. Fails if this rank believes
+  // otherwise, now or as soon as it knows.
+  void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation);
   // Another has given up the group; `told` says who and why.
   void aborted(const Status& told);
   // "+(node04 pid 8812) waits in #7 for rank 3": where this rank is, seen from operation `sequence`
@@ -156,18 +160,20 @@ class Group {
     std::shared_ptr<PendingCollective> collective;
     CacheEntry* entry = nullptr;
   };
-  // An operation that has ended, for those who still send something for it.
-  struct Past {
+  // What another rank, which waits, believes an operation to be that this rank has not begun.
+  struct Belief {
+    Rank from = 0;  // In the job.
     std::uint32_t sequence = 0;
     OperationDescriptor operation;
   };
-  static constexpr std::size_t kPastOperations = 32;
   // A kind of operation that the fast path knows.
   struct Recent {
     OperationDescriptor operation;
     CacheEntry* entry = nullptr;
   };
   static constexpr std::size_t kRecent = 8;
+  // Collectives by messages that run at the same time in one group.
+  static constexpr std::size_t kRunningMax = 4;
   // To whom the collectives of the group, their sequence and their windows belong.
   enum class Gate {
     closed,  // Whoever holds the engine: something is in flight, being set up, or has failed.
@@ -175,7 +181,6 @@ class Group {
     fast,    // A thread on the fast path.
     parked,  // Whoever holds the engine next, who has to adopt parked_ first.
   };
-  static constexpr std::uint32_t kSetUpSequence = 0xf0000000;
   // In inquiries: about agreements.
   static constexpr std::uint32_t kAgreementSequence = 0xfffffffe;
 
@@ -206,22 +211,35 @@ class Group {
   void keep_idle(CacheEntry& entry, std::unique_ptr<Execution> execution);
   void count_idle();
   bool retire_messages();
+  void tell_what_has_failed();
   void check_departed();
   const PendingOperation* oldest() const;
   bool has_ended(std::uint32_t sequence) const;
-  void compare_posts();
+  bool is_of_this_numbering(std::uint32_t sequence) const;
+  bool is_running(std::uint32_t sequence) const { return running_operation(sequence) != nullptr; }
+  const OperationDescriptor* running_operation(std::uint32_t sequence) const;
+  bool compare(const Belief& belief);
+  void compare_beliefs();
+  void disagree(const Belief& belief, const OperationDescriptor& ours);
   void fail_telling(const Status& reason, const Status* told, bool by_others = false);
   static bool end_on_own(Running& running);
   void note_departed(Rank member, const Status& status);
   void send_agreement();
 
   Status in_context(const PendingOperation* operation, const Status& cause) const;
+  std::string name_of(const PendingOperation& operation) const;
+  std::string name_of_ended() const;
+  std::string between_operations() const;
   std::vector<Rank> waiting_for(const PendingOperation& operation) const;
-  void ask_others(const PendingOperation& operation);
+  void ask_others(const PendingOperation& operation, TimePoint now);
+  void warn(const PendingOperation& operation, TimePoint now) const;
   Status timed_out(const PendingOperation& operation) const;
-  std::string late_ranks(const PendingOperation& operation) const;
-  std::string describe_late(const std::vector<Rank>& late, bool answered,
-                            const Deadline& deadline) const;
+  bool has_answers(const PendingOperation& operation) const {
+    return asked_ == operation.sequence() && !answers_.empty();
+  }
+  std::vector<Rank> late_ranks(const PendingOperation& operation) const;
+  std::string describe_late(const std::vector<Rank>& late, bool answered) const;
+  std::string describe_arrived(const PendingOperation& operation) const;
   std::string whereabouts(std::string_view activity) const;
   std::optional<Rank> rank_in_group(Rank job_rank) const;
 
@@ -237,7 +255,8 @@ class Group {
   Mailbox mailbox_;
   ScratchPool scratch_;
   std::vector<std::shared_ptr<PendingCollective>> pool_;  // Reused when nobody else holds them.
-  std::array<Past, kPastOperations> past_;                // By sequence, modulo their number.
+  PastOperations past_;
+  std::vector<Belief> beliefs_;
   // Per member: why it takes part in no operation any more; ok while it does.
   std::vector<Status> departed_;
   bool any_departed_ = false;
@@ -251,13 +270,14 @@ class Group {
   std::uint64_t memory_generation_ = 0;   // When let_go_of_memory() was called last.
   bool is_set_up_ = false;
   // Atomic, because others look at them who do not own the gate; relaxed, because they only look.
-  std::atomic<std::uint32_t> next_sequence_{kSetUpSequence};
+  std::atomic<std::uint32_t> next_sequence_{transport::kSetUpSequence};
   std::atomic<std::uint32_t> ended_{0};  // Collectives that have ended; when, as far as noticed:
   std::uint32_t ended_noticed_ = 0;
   std::uint32_t reported_ = 0;  // The last collective that the launcher has heard of.
   TimePoint ended_at_;
-  // What others have answered about operation `asked_`, per member.
+  // What others have answered about operation `asked_`, per member, since they were asked.
   std::uint32_t asked_ = 0;
+  TimePoint asked_at_ = TimePoint::min();
   std::vector<std::string> answers_;
   Status failure_;
 };

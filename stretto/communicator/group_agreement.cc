@@ -77,9 +77,10 @@ Status Group::agreement_arrived(Rank from, const transport::MessageKey& key,
 
 void Group::ask_late_in_agreement() {
   asked_ = kAgreementSequence;
+  asked_at_ = Clock::now();
   answers_.assign(membership_.members.size(), {});
   for (const Rank member : agreement_.waiting_for()) {
-    engine_->transport().inquire(membership_.job_rank(member), membership_.group, asked_);
+    engine_->transport().inquire(membership_.job_rank(member), membership_.group, asked_, {});
   }
 }
 
@@ -99,7 +100,7 @@ Result<Proposal> Group::agreed(const Deadline& deadline) {
   return Status(
       StatusCode::timeout,
       fmt::format("{}: timed out waiting for {}; waited {:.1f} s", self,
-                  describe_late(late, asked_ == kAgreementSequence, deadline),
+                  describe_late(late, asked_ == kAgreementSequence),
                   seconds(Clock::now() - deadline.set_at())),
       late.size() == 1 ? std::optional(membership_.job_rank(late.front())) : std::nullopt);
 }

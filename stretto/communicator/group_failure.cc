@@ -73,11 +73,27 @@ std::optional<Rank> Group::rank_in_group(Rank job_rank) const {
   return static_cast<std::int32_t>(found - members.begin());
 }
 
+// The first cause wins: what has gone wrong in an operation comes before the news that arrive with
+// it, of one who has left because of it, say.
+void Group::tell_what_has_failed() {
+  for (const Running& running : running_) {
+    const Status& status = running.execution->status();
+    if (!status.ok()) return fail(in_context(running.collective.get(), status), true);
+  }
+  if (failure_.ok()) retire_messages();
+}
+
 void Group::member_lost(Rank job_rank, const Status& status) {
+  tell_what_has_failed();
   const std::optional<Rank> member = rank_in_group(job_rank);
   if (!member) return;
   note_departed(*member, status);
-  fail(in_context(oldest(), status), true);
+  if (!failure_.ok()) return;
+  close_gate();  // What runs on the fast path becomes an operation with a name.
+  const PendingOperation* operation = oldest();
+  fail(operation != nullptr ? in_context(operation, status)
+                            : in_context(nullptr, status.with_context(between_operations())),
+       true);
 }
 
 // A rank that leaves in good order has ended its part of everything; what is in flight may well
@@ -112,53 +128,92 @@ void Group::check_departed() {
   }
 }
 
+// Numbers begin anew when a group has been set up.
+bool Group::is_of_this_numbering(std::uint32_t sequence) const {
+  return (sequence >= transport::kSetUpSequence) != is_set_up_;
+}
+
 bool Group::has_ended(std::uint32_t sequence) const {
-  if (sequence >= next_sequence_) return false;
+  if (!is_of_this_numbering(sequence) || sequence >= next_sequence_) return false;
+  return !is_running(sequence) &&
+         (queue_.empty() || sequence < queue_.front().collective->sequence());
+}
+
+const OperationDescriptor* Group::running_operation(std::uint32_t sequence) const {
   for (const Running& running : running_) {
-    if (running.collective->sequence() == sequence) return false;
+    if (running.collective->sequence() == sequence) return &running.collective->operation();
   }
-  return queue_.empty() || sequence < queue_.front().collective->sequence();
+  return nullptr;
+}
+
+void Group::disagree(const Belief& belief, const OperationDescriptor& ours) {
+  const Rank self = membership_.job_rank(membership_.rank);
+  const Status status =
+      transport::mismatch_status(belief.from, belief.operation, self, ours, belief.sequence);
+  fail(in_context(nullptr, status), true);
+}
+
+// Whether this rank knows what the operation is; fails if another believes otherwise.
+bool Group::compare(const Belief& belief) {
+  const OperationDescriptor* known = running_operation(belief.sequence);
+  if (known == nullptr) known = past_.find(belief.sequence);
+  if (known == nullptr || !is_of_this_numbering(belief.sequence)) return false;
+  OperationDescriptor ours = *known;
+  // Each of its messages has a count of its own, which its receive compares.
+  if (counts_by_message(ours)) ours.count = belief.operation.count;
+  if (!(ours == belief.operation)) disagree(belief, ours);
+  return true;
 }
 
 void Group::message_early(Rank from, std::uint32_t sequence, const OperationDescriptor& operation) {
   if (sequence == transport::kPointToPoint || !failure_.ok()) return;
-  const Rank self = membership_.job_rank(membership_.rank);
-  const auto disagree = [&](const OperationDescriptor& ours) {
-    const Status status = transport::mismatch_status(from, operation, self, ours, sequence);
-    fail(in_context(nullptr, status), true);
-  };
-  for (const Running& running : running_) {
-    if (running.collective->sequence() != sequence) continue;
-    OperationDescriptor ours = running.collective->operation();
-    // Each of its messages has a count of its own, which its receive compares.
-    if (counts_by_message(ours)) ours.count = operation.count;
-    if (!(ours == operation)) disagree(ours);
-    return;
+  const Belief belief{.from = from, .sequence = sequence, .operation = operation};
+  close_gate();  // What runs on the fast path is to be seen.
+  if (is_running(sequence)) {
+    compare(belief);
+  } else if (has_ended(sequence)) {
+    // An operation takes all its messages before it ends: this one belongs to another idea of it.
+    const OperationDescriptor* ours = past_.find(sequence);
+    if (ours != nullptr) {
+      disagree(belief, *ours);
+    } else {
+      const Status status(StatusCode::mismatch,
+                          fmt::format("rank {} called {} as operation #{}, which has been another "
+                                      "one here, long ago",
+                                      from.value(), describe(operation), sequence),
+                          from);
+      fail(in_context(nullptr, status), true);
+    }
   }
-  // An operation takes all its messages before it ends: this one belongs to another idea of it.
-  const Past& past = past_[sequence % kPastOperations];
-  if (has_ended(sequence) && past.sequence == sequence) disagree(past.operation);
+  open_gate();
 }
 
-// Others may be on mapped memory where this rank runs by messages: they wait for its post, and send
-// nothing that would tell.
-void Group::compare_posts() {
-  if (!windows_ || running_.empty() || running_.front().entry->messages == nullptr) return;
-  const PendingCollective& ours = *running_.front().collective;
-  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
-    // The post behind the last one that all have entered. Its owner cannot go on from it, hence not
-    // write it again, before this rank has entered, too.
-    const Post& post = windows_->of[i]->posts[windows_->entered % 2];
-    if (post.entered.load(std::memory_order_acquire) != windows_->entered + 1) continue;
-    if (post.sequence != ours.sequence()) continue;
-    const Status status = transport::mismatch_status(membership_.members[i], post.operation,
-                                                     membership_.job_rank(membership_.rank),
-                                                     ours.operation(), ours.sequence());
-    return fail(in_context(&ours, status), true);
+// Only data carries what its sender believes, so ranks that only wait for each other would never
+// find out: each asks the others, and says in what it waits.
+void Group::asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation) {
+  const bool of_set_up = sequence >= transport::kSetUpSequence && is_set_up_;
+  if (of_set_up || !rank_in_group(from) || !failure_.ok()) return;
+  beliefs_.push_back({.from = from, .sequence = sequence, .operation = operation});
+  // A peer has no more in flight.
+  if (beliefs_.size() > kRunningMax * membership_.members.size()) beliefs_.erase(beliefs_.begin());
+  compare_beliefs();
+}
+
+// Those about operations that this rank has not begun stay.
+void Group::compare_beliefs() {
+  if (beliefs_.empty()) return;
+  close_gate();
+  std::vector<Belief> beliefs;
+  beliefs.swap(beliefs_);
+  for (const Belief& belief : beliefs) {
+    if (!failure_.ok()) return;
+    if (!compare(belief) && !has_ended(belief.sequence)) beliefs_.push_back(belief);
   }
+  open_gate();
 }
 
 void Group::aborted(const Status& told) {
+  tell_what_has_failed();
   if (failure_.ok()) fail_telling(told, &told, true);
 }
 
@@ -169,23 +224,27 @@ void Group::check_deadlines(TimePoint now) {
     ended_at_ = now;
     report_ended(ended);
   }
-  compare_posts();
+  compare_beliefs();
   if (!failure_.ok()) return;
+  const Engine::Options& options = engine_->options();
   // Returns whether the group goes on.
-  const auto check = [&](PendingOperation& operation) {
-    if (operation.asks_at(now)) ask_others(operation);
+  const auto check = [&](PendingOperation& operation, Duration ask_after) {
+    if (operation.asks_at(now, ask_after)) ask_others(operation, now);
+    if (operation.warns_at(now) && &operation == oldest()) warn(operation, now);
     if (operation.done() || operation.deadline().time() > now) return true;
     fail(timed_out(operation), true);
     return false;
   };
   for (const Running& running : running_) {
-    if (!check(*running.collective)) return;
+    running.collective->runs_since(now, options.warn_after);
+    if (!check(*running.collective, options.heartbeat)) return;
   }
   for (std::size_t i = 0; i < queue_.size(); ++i) {
-    if (!check(*queue_[i].collective)) return;
+    if (!check(*queue_[i].collective, Duration::zero())) return;
   }
   for (const auto& message : mailbox_.in_flight()) {
-    if (!check(*message)) return;
+    message->runs_since(now, options.warn_after);
+    if (!check(*message, Duration::zero())) return;
   }
 }
 
@@ -207,10 +266,7 @@ Status Group::in_context(const PendingOperation* operation, const Status& cause)
   const Status& said = has_said ? departed_[static_cast<std::size_t>(*gone)] : cause;
   const int self = membership_.job_rank(membership_.rank).value();
   if (operation == nullptr) return said.with_context(fmt::format("rank {}", self));
-  const bool numbered = operation->sequence() != transport::kPointToPoint;
-  return said.with_context(
-      fmt::format("{}{} on rank {}", describe(operation->operation()),
-                  numbered ? fmt::format(" #{}", operation->sequence()) : std::string(), self));
+  return said.with_context(fmt::format("{} on rank {}", name_of(*operation), self));
 }
 
 }  // namespace stretto::communicator

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/log.h"
 #include "stretto/communicator/group.h"
 
 namespace stretto::communicator {
@@ -14,6 +15,9 @@ namespace {
 
 // In larger groups only those are asked for whom this rank itself waits.
 constexpr std::size_t kAskEverybodyMax = 64;
+// An older operation that has asked within this keeps the answers: it is what the younger ones wait
+// for.
+constexpr std::chrono::seconds kAnswersAreNew(2);
 
 std::string in_seconds(Duration duration) { return fmt::format("{:.1f} s", seconds(duration)); }
 
@@ -92,7 +96,7 @@ void Group::report(const PendingCollective& collective) {
   const auto& report_activity = engine_->options().report_activity;
   if (!report_activity) return;
   reported_ = collective.sequence();
-  report_activity(fmt::format("{} #{}", describe(collective.operation()), collective.sequence()));
+  report_activity(name_of(collective));
 }
 
 // What takes the fast path is reported now and then only.
@@ -120,14 +124,20 @@ std::vector<Rank> Group::waiting_for(const PendingOperation& operation) const {
   return others;
 }
 
-// Asks before time is up, so that the answers are here when it is.
-void Group::ask_others(const PendingOperation& operation) {
-  asked_ = operation.sequence();
-  answers_.assign(membership_.members.size(), {});
-  const bool everybody = asked_ != transport::kPointToPoint && answers_.size() <= kAskEverybodyMax;
+// Tells the others what this rank waits in, which may be news to them, and asks where they are.
+void Group::ask_others(const PendingOperation& operation, TimePoint now) {
+  const std::uint32_t sequence = operation.sequence();
+  if (&operation == oldest() || asked_at_ + kAnswersAreNew < now) {
+    asked_ = sequence;
+    asked_at_ = now;
+    answers_.assign(membership_.members.size(), {});
+  }
+  const bool everybody =
+      sequence != transport::kPointToPoint && membership_.members.size() <= kAskEverybodyMax;
   const auto ask = [&](Rank member) {
     if (member == membership_.rank) return;
-    engine_->transport().inquire(membership_.job_rank(member), membership_.group, asked_);
+    engine_->transport().inquire(membership_.job_rank(member), membership_.group, sequence,
+                                 operation.operation());
   };
   if (!everybody) {
     for (const Rank member : waiting_for(operation)) ask(member);
@@ -142,47 +152,84 @@ void Group::state_reported(Rank job_rank, std::uint32_t sequence, const std::str
   answers_[static_cast<std::size_t>(*member)] = text;
 }
 
-Status Group::timed_out(const PendingOperation& operation) const {
-  std::string text = fmt::format("timed out waiting for {}; waited {}", late_ranks(operation),
-                                 waited(Clock::now() - operation.deadline().set_at()));
+// "; 30 of 31 others have arrived", where that is known.
+std::string Group::describe_arrived(const PendingOperation& operation) const {
   const bool collective = operation.sequence() != transport::kPointToPoint;
-  const bool answered = asked_ == operation.sequence() && answers_.size() <= kAskEverybodyMax;
-  if (collective && answered) {
-    const auto here = std::ranges::count_if(
-        answers_, [](const std::string& answer) { return answer.starts_with('+'); });
-    text +=
-        fmt::format("; {} of {} others {} arrived", here, size() - 1, here == 1 ? "has" : "have");
-  }
-  return in_context(&operation, Status(StatusCode::timeout, std::move(text)));
+  if (!collective || !has_answers(operation) || answers_.size() > kAskEverybodyMax) return {};
+  const auto here = std::ranges::count_if(
+      answers_, [](const std::string& answer) { return answer.starts_with('+'); });
+  return fmt::format("; {} of {} others {} arrived", here, size() - 1, here == 1 ? "has" : "have");
 }
 
-// Those who have not entered the operation, in their own words, are at the root of it, even if this
-// rank waits for others who wait for them. Where all have, those for whom this rank waits.
-std::string Group::late_ranks(const PendingOperation& operation) const {
-  const std::vector<Rank> waits = waiting_for(operation);
-  const bool answered = asked_ == operation.sequence() && !answers_.empty();
+Status Group::timed_out(const PendingOperation& operation) const {
+  const std::vector<Rank> late = late_ranks(operation);
+  // Of several, none is the one at fault.
+  const auto culprit =
+      late.size() == 1 ? std::optional(membership_.job_rank(late.front())) : std::nullopt;
+  return in_context(&operation, {StatusCode::timeout,
+                                 fmt::format("timed out waiting for {}; waited {}{}",
+                                             describe_late(late, has_answers(operation)),
+                                             waited(Clock::now() - operation.deadline().set_at()),
+                                             describe_arrived(operation)),
+                                 culprit});
+}
+
+// Long before time is up: whoever looks at the log can still do something about it.
+void Group::warn(const PendingOperation& operation, TimePoint now) const {
+  log(LogLevel::warning, "{} on rank {} has waited {} for {}{}. It goes on waiting{}",
+      name_of(operation), membership_.job_rank(membership_.rank).value(),
+      waited(now - operation.running_since()),
+      describe_late(late_ranks(operation), has_answers(operation)), describe_arrived(operation),
+      operation.deadline().time() == TimePoint::max()
+          ? std::string()
+          : fmt::format(", {:.0f} s more at most", seconds(operation.deadline().time() - now)));
+}
+
+// Those who have not entered the operation are at the root of it, even if this rank waits for
+// others who wait for them. Where all have, those for whom this rank waits.
+std::vector<Rank> Group::late_ranks(const PendingOperation& operation) const {
   std::vector<Rank> late;
-  for (std::int32_t member = 0; answered && member < size(); ++member) {
+  for (std::int32_t member = 0; has_answers(operation) && member < size(); ++member) {
     if (answers_[static_cast<std::size_t>(member)].starts_with('-')) late.push_back(member);
   }
-  if (late.empty()) late = waits;
-  const std::string list = describe_late(late, answered, operation.deadline());
-  return list.empty() ? "an earlier operation of the group" : list;
+  return late.empty() ? waiting_for(operation) : late;
 }
 
-// `answered`: whether it was this operation that others were asked about last.
-std::string Group::describe_late(const std::vector<Rank>& late, bool answered,
-                                 const Deadline& deadline) const {
+// In their own words, if `answered`: if it is they who have been asked last.
+std::string Group::describe_late(const std::vector<Rank>& late, bool answered) const {
   std::string list;
   for (const Rank member : late) {
     list +=
         fmt::format("{}rank {}", list.empty() ? "" : "; ", membership_.job_rank(member).value());
     if (!answered) continue;
     const std::string_view answer = answers_[static_cast<std::size_t>(member)];
-    list += answer.empty() ? silence(Clock::now() - time_to_ask(deadline))
-                           : fmt::format(" {}", answer.substr(1));
+    list +=
+        answer.empty() ? silence(Clock::now() - asked_at_) : fmt::format(" {}", answer.substr(1));
   }
-  return list;
+  return list.empty() ? "an earlier operation of the group" : list;
+}
+
+// "all_reduce(sum f32 [4]) #7"; nothing that only this library knows.
+std::string Group::name_of(const PendingOperation& operation) const {
+  if (!is_set_up_) return "the set-up of the communicator";
+  if (operation.sequence() == transport::kPointToPoint) return describe(operation.operation());
+  return fmt::format("{} #{}", describe(operation.operation()), operation.sequence());
+}
+
+// The last collective that has ended.
+std::string Group::name_of_ended() const {
+  // What took the fast path has left its number only.
+  const std::uint32_t ended = ended_;
+  const OperationDescriptor* past = past_.find(ended);
+  return past != nullptr ? fmt::format("{} #{}", describe(*past), ended)
+                         : fmt::format("#{}", ended);
+}
+
+// Where a rank is that is in no operation.
+std::string Group::between_operations() const {
+  if (!is_set_up_) return "while setting up the communicator";
+  if (ended_ == 0) return "before the first collective";
+  return fmt::format("between operations, after {}", name_of_ended());
 }
 
 std::string Group::whereabouts(std::string_view activity) const {
@@ -191,19 +238,12 @@ std::string Group::whereabouts(std::string_view activity) const {
     for (const Rank member : waiting_for(*operation)) {
       list += fmt::format("{}{}", list.empty() ? "" : ", ", membership_.job_rank(member).value());
     }
-    const bool numbered = operation->sequence() != transport::kPointToPoint;
-    return fmt::format("is in {}{} of group {:x}, waiting for rank {}",
-                       describe(operation->operation()),
-                       numbered ? fmt::format(" #{}", operation->sequence()) : std::string(),
+    return fmt::format("is in {} of group {:x}, waiting for rank {}", name_of(*operation),
                        membership_.group, list.empty() ? "none" : list);
   }
-  const std::uint32_t ended = ended_;
-  if (ended == 0) return fmt::format("has called no collective of the group; {}", doing(activity));
-  // What took the fast path has left its number only.
-  const Past& past = past_[ended % kPastOperations];
-  return fmt::format("ended {}#{} {} ago; {}",
-                     past.sequence == ended ? describe(past.operation) + " " : "", ended,
-                     in_seconds(Clock::now() - ended_at_), doing(activity));
+  if (ended_ == 0) return fmt::format("has called no collective of the group; {}", doing(activity));
+  return fmt::format("ended {} {} ago; {}", name_of_ended(), in_seconds(Clock::now() - ended_at_),
+                     doing(activity));
 }
 
 std::string Group::describe_state(std::uint32_t sequence, std::string_view activity) const {

@@ -25,7 +25,7 @@ std::shared_ptr<PendingMessage> Mailbox::pooled() {
 
 std::shared_ptr<PendingMessage> Mailbox::submit(const Message& message) {
   // What has ended since the last turn can be used again at once.
-  std::erase_if(in_flight_, [](const auto& m) { return m->done() && m->status().ok(); });
+  std::erase_if(in_flight_, [](const auto& m) { return m->done(); });
   std::shared_ptr<PendingMessage> pending = pooled();
   pending->begin(message.operation, transport::kPointToPoint, message.deadline);
   pending->sends = message.sends;
@@ -108,7 +108,8 @@ bool Mailbox::advance() {
 
 std::shared_ptr<PendingMessage> Mailbox::retire() {
   for (const auto& message : in_flight_) {
-    if (message->done() && !message->status().ok()) return message;
+    const transport::Request& request = message->request;
+    if (message->posted && request.done && !request.status.ok()) return message;
   }
   std::erase_if(in_flight_, [](const auto& message) { return message->done(); });
   return nullptr;

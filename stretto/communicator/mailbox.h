@@ -37,7 +37,7 @@ class Mailbox {
   std::shared_ptr<PendingMessage> submit(const Message& message);
   // Gives receives that wait for any rank the messages that have arrived. Returns whether it did.
   bool advance();
-  // Takes out what has ended; returns one that ended badly, or null.
+  // Takes out what has ended; returns one whose request has failed, or null.
   std::shared_ptr<PendingMessage> retire();
   // Ends everything. The transport must have forgotten the group's requests.
   void fail(const Status& reason);

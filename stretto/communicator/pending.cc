@@ -13,13 +13,17 @@
 namespace stretto::communicator {
 namespace {
 
-// Or half-way to the deadline.
+// Or half-way.
 constexpr std::chrono::seconds kAskAhead(2);
+
+TimePoint ask_before(TimePoint time, TimePoint since) {
+  return time - std::min<Duration>(kAskAhead, (time - since) / 2);
+}
 
 }  // namespace
 
 TimePoint time_to_ask(const Deadline& deadline) {
-  return deadline.time() - std::min<Duration>(kAskAhead, (deadline.time() - deadline.set_at()) / 2);
+  return ask_before(deadline.time(), deadline.set_at());
 }
 
 void PendingOperation::begin(const OperationDescriptor& operation, std::uint32_t sequence,
@@ -27,15 +31,33 @@ void PendingOperation::begin(const OperationDescriptor& operation, std::uint32_t
   operation_ = operation;
   sequence_ = sequence;
   deadline_ = deadline;
-  ask_at_ = time_to_ask(deadline);
+  running_since_ = warn_at_ = TimePoint::max();
+  asked_at_ = TimePoint::min();
   continuations_.clear();
   status_ = Status();
   done_.store(false, std::memory_order_relaxed);
 }
 
-bool PendingOperation::asks_at(TimePoint now) {
-  if (done() || now < ask_at_) return false;
-  ask_at_ = TimePoint::max();
+bool PendingOperation::asks_at(TimePoint now, Duration ask_after) {
+  if (done()) return false;
+  const bool runs = running_since_ != TimePoint::max();
+  const auto is_due = [&](TimePoint time) { return time <= now && time > asked_at_; };
+  const bool asks = (runs && ask_after > Duration::zero() && is_due(running_since_ + ask_after)) ||
+                    (runs && is_due(ask_before(warn_at_, running_since_))) ||
+                    is_due(time_to_ask(deadline_));
+  if (asks) asked_at_ = now;
+  return asks;
+}
+
+void PendingOperation::runs_since(TimePoint now, Duration warn_after) {
+  if (running_since_ != TimePoint::max()) return;
+  running_since_ = now;
+  if (warn_after > Duration::zero()) warn_at_ = now + warn_after;
+}
+
+bool PendingOperation::warns_at(TimePoint now) {
+  if (done() || now < warn_at_) return false;
+  warn_at_ = now + (now - running_since_);
   return true;
 }
 

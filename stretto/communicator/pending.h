@@ -14,7 +14,7 @@
 
 namespace stretto::communicator {
 
-// When others are asked where they are, so that their answers are here when time is up.
+// When others are to be asked what keeps them, so that their answers are here by the deadline.
 TimePoint time_to_ask(const Deadline& deadline);
 
 // An operation between its submission and its end: what Work holds. Belongs to a group until it
@@ -38,8 +38,16 @@ class PendingOperation : public Operation {
   bool done() const { return done_.load(std::memory_order_acquire); }
   // Valid once done.
   const Status& status() const { return status_; }
-  // When the ranks that this operation waits for are to be asked what keeps them. Once.
-  bool asks_at(TimePoint now);
+  // For operations that others keep waiting; `now` never goes back. Whether those others are to be
+  // asked now where they are, each time once: when the operation has been running for `ask_after`
+  // (zero: never), and before a warning or the deadline.
+  bool asks_at(TimePoint now, Duration ask_after);
+  // It has been running since `now`, unless that has been said before; the program's user is to be
+  // warned `warn_after` later (zero: never).
+  void runs_since(TimePoint now, Duration warn_after);
+  // Whether that is so; then again when it has been running twice as long, and so on.
+  bool warns_at(TimePoint now);
+  TimePoint running_since() const { return running_since_; }
 
  private:
   std::shared_ptr<Engine> engine_;
@@ -47,7 +55,9 @@ class PendingOperation : public Operation {
   OperationDescriptor operation_;
   std::uint32_t sequence_ = 0;
   Deadline deadline_;
-  TimePoint ask_at_;
+  TimePoint running_since_;
+  TimePoint asked_at_;
+  TimePoint warn_at_;
   std::vector<Continuation> continuations_;
   Status status_;  // Written before done_, read after it.
   std::atomic<bool> done_{false};
@@ -74,7 +84,11 @@ class PendingMessage : public PendingOperation, public transport::RequestOwner {
   bool posted = false;       // Whether the transport has it.
 
  private:
-  void request_done(transport::Request& ended) override { finish(ended.status); }
+  // A failure is the group's before it is the caller's, who may be gone with the group as soon as
+  // he knows: first everybody is told.
+  void request_done(transport::Request& ended) override {
+    if (ended.status.ok()) finish(Status());
+  }
 };
 
 // Several operations that one Work stands for.

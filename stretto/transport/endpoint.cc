@@ -202,10 +202,11 @@ void Endpoint::announce_abort(std::uint64_t group, std::span<const Rank> members
   }
 }
 
-void Endpoint::inquire(Rank rank, std::uint64_t group, std::uint32_t sequence) {
+void Endpoint::inquire(Rank rank, std::uint64_t group, std::uint32_t sequence,
+                       const OperationDescriptor& operation) {
   Peer* to = peer(rank);
   if (to == nullptr) return;
-  to->inquire(group, sequence);
+  to->inquire(group, sequence, operation);
   to->flush();
 }
 

@@ -65,7 +65,8 @@ class Endpoint : public Transport {
   void send_agreement(Rank peer, const MessageKey& key, ConstByteSpan payload) override;
   void announce_abort(std::uint64_t group, std::span<const Rank> members,
                       const Status& reason) override;
-  void inquire(Rank peer, std::uint64_t group, std::uint32_t sequence) override;
+  void inquire(Rank peer, std::uint64_t group, std::uint32_t sequence,
+               const OperationDescriptor& operation) override;
 
   bool progress() override;
   void look_at_all() override;

@@ -25,7 +25,8 @@ enum class FrameKind : std::uint8_t {
   goodbye = 6,   // The sender leaves in good order; the end of the stream follows.
   farewell = 7,  // The sender has forgotten key.group: no message of it follows. No payload;
                  // key.segment: how it came to it, a Farewell.
-  inquiry = 8,  // Where is the receiver, seen from operation key.sequence of key.group? No payload.
+  inquiry = 8,  // Where is the receiver, seen from operation key.sequence of key.group? No payload;
+                // `operation` is what the sender, who waits in it, believes it to be.
   report = 9,   // The answer to an inquiry, with its key. Payload: text (kReportTextBytes at most).
   credit = 10,  // The sender has let go of early messages. No payload; `message_bytes` is what all
                 // messages so far, less those that it still keeps, count for (early_cost_bytes()).

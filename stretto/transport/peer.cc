@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/printable.h"
+
 namespace stretto::transport {
 namespace {
 
@@ -126,14 +128,16 @@ void Peer::send_abort(std::uint64_t group, const Status& reason) {
   output_.push(frame, std::as_bytes(std::span(text)));
 }
 
-void Peer::inquire(std::uint64_t group, std::uint32_t sequence) {
+void Peer::inquire(std::uint64_t group, std::uint32_t sequence,
+                   const OperationDescriptor& operation) {
   if (!status_.ok()) return;
   const std::pair inquiry(group, sequence);
   if (std::find(inquiries_.begin(), inquiries_.end(), inquiry) != inquiries_.end()) return;
   if (inquiries_.size() >= kInquiriesMax) inquiries_.erase(inquiries_.begin());
   inquiries_.push_back(inquiry);
-  output_.push(Frame{
-      .kind = FrameKind::inquiry, .key = {.group = group, .sequence = sequence}, .operation = {}});
+  output_.push(Frame{.kind = FrameKind::inquiry,
+                     .key = {.group = group, .sequence = sequence},
+                     .operation = operation});
 }
 
 void Peer::leave() {
@@ -413,14 +417,15 @@ bool Peer::announcement_arrived() {
 }
 
 std::string Peer::text() const {
-  return {reinterpret_cast<const char*>(text_.data()), text_.size()};
+  return printable({reinterpret_cast<const char*>(text_.data()), text_.size()});
 }
 
 void Peer::answer_inquiry() {
   // More inquiries than a correct peer leaves open find no answer, for it might never be read.
   if (*listener_ == nullptr || output_.reports() >= static_cast<int>(kInquiriesMax)) return;
   const MessageKey key{.group = frame_.key.group, .sequence = frame_.key.sequence};
-  std::string state = (*listener_)->describe_state(ranks_.peer, key.group, key.sequence);
+  std::string state =
+      (*listener_)->describe_state(ranks_.peer, key.group, key.sequence, frame_.operation);
   state.resize(std::min(state.size(), kReportTextBytes));
   output_.push(
       Frame{.kind = FrameKind::report, .key = key, .message_bytes = state.size(), .operation = {}},
@@ -431,10 +436,7 @@ void Peer::report_arrived() {
   const std::pair inquiry(frame_.key.group, frame_.key.sequence);
   // Only what has been asked for, and once.
   if (std::erase(inquiries_, inquiry) == 0 || *listener_ == nullptr) return;
-  std::string state = text();
-  const auto unprintable = [](char c) { return c < ' ' || c > '~'; };
-  std::replace_if(state.begin(), state.end(), unprintable, '?');
-  (*listener_)->state_reported(ranks_.peer, inquiry.first, inquiry.second, state);
+  (*listener_)->state_reported(ranks_.peer, inquiry.first, inquiry.second, text());
 }
 
 void Peer::agreement_arrived() {

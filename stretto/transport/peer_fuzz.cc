@@ -85,7 +85,7 @@ class Harness : private RequestOwner, private TransportListener {
       case 6:
         return peer_->forget(input_.below(4), {stretto::StatusCode::aborted, "enough"});
       case 7:
-        return peer_->inquire(input_.below(4), 0);
+        return peer_->inquire(input_.below(4), 0, {});
       case 8:
         return peer_->give_up(input_.below(4), {stretto::StatusCode::aborted, "not now"});
       default:
@@ -153,7 +153,8 @@ class Harness : private RequestOwner, private TransportListener {
     if (input_.below(16) != 0) return {};
     return {stretto::StatusCode::protocol, "nonsense"};
   }
-  std::string describe_state(stretto::Rank, std::uint64_t, std::uint32_t) override {
+  std::string describe_state(stretto::Rank, std::uint64_t, std::uint32_t,
+                             const stretto::OperationDescriptor&) override {
     return std::string(input_.byte() * 7u, 'x');
   }
   void state_reported(stretto::Rank, std::uint64_t, std::uint32_t,

@@ -95,7 +95,9 @@ class PeerTest : public testing::Test, public RequestOwner, public TransportList
   void group_aborted(std::uint64_t, Rank, const Status& reason) override {
     aborted_.push_back(reason);
   }
-  std::string describe_state(Rank, std::uint64_t group, std::uint32_t sequence) override {
+  std::string describe_state(Rank, std::uint64_t group, std::uint32_t sequence,
+                             const OperationDescriptor& operation) override {
+    asked_about_ = operation;
     asked_.emplace_back(group, sequence);
     return state_;
   }
@@ -115,6 +117,7 @@ class PeerTest : public testing::Test, public RequestOwner, public TransportList
   std::vector<Status> aborted_;
   using Inquiry = std::pair<std::uint64_t, std::uint32_t>;
   std::vector<Inquiry> asked_;
+  OperationDescriptor asked_about_;
   std::string state_;
   std::vector<std::string> reports_;
 };
@@ -368,17 +371,17 @@ TEST_F(PeerTest, DoesNotPileUpAnswersThatNobodyReads) {
 TEST_F(PeerTest, HearsTheReportsItHasAskedForOnce) {
   feed_report(1, 2, "unasked");
   progress();
-  peer_->inquire(1, 2);
-  peer_->inquire(1, 2);
-  peer_->inquire(1, 3);
+  peer_->inquire(1, 2, {});
+  peer_->inquire(1, 2, {});
+  peer_->inquire(1, 3, {});
   progress();
   EXPECT_EQ(sent_frames().size(), 2u);
   EXPECT_TRUE(reports_.empty());
   feed_report(1, 2, "\x1b[31mred\n\xff");
   feed_report(1, 2, "again");
   progress();
-  EXPECT_EQ(reports_, (std::vector<std::string>{"?[31mred??"}));
-  peer_->inquire(1, 2);
+  EXPECT_EQ(reports_, (std::vector<std::string>{"?[31mred ?"}));
+  peer_->inquire(1, 2, {});
   feed_report(1, 2, "");
   progress();
   EXPECT_EQ(reports_.size(), 2u);

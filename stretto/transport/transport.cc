@@ -9,8 +9,9 @@ namespace stretto::transport {
 namespace {
 
 std::string numbered(std::uint32_t sequence, std::uint32_t tag) {
-  return sequence == kPointToPoint ? fmt::format(" with tag {}", tag)
-                                   : fmt::format(" as operation #{}", sequence);
+  if (sequence == kPointToPoint) return fmt::format(" with tag {}", tag);
+  if (sequence >= kSetUpSequence) return " while setting up the communicator";
+  return fmt::format(" as operation #{}", sequence);
 }
 
 }  // namespace

@@ -29,6 +29,8 @@ struct MessageKey {
 };
 
 inline constexpr std::uint32_t kPointToPoint = 0xffffffff;
+// The operations by which a group is set up have numbers of their own, from here on.
+inline constexpr std::uint32_t kSetUpSequence = 0xf0000000;
 
 struct Request;
 
@@ -103,11 +105,12 @@ class TransportListener {
     (void)from, (void)key, (void)payload;
     return {};
   }
-  // `from` wants to know where this rank is, seen from an operation of a group: a sentence without
-  // an end, "is in broadcast(f32 [4]) #6 since 3.2 s". At most kReportTextBytes of printable ASCII
-  // arrive.
-  virtual std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence) {
-    (void)from, (void)group, (void)sequence;
+  // `from` waits in an operation of a group, which it believes to be `operation`, and wants to know
+  // where this rank is, seen from there: a sentence without an end, "is in broadcast(f32 [4]) #6
+  // since 3.2 s". At most kReportTextBytes of printable ASCII arrive.
+  virtual std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
+                                     const OperationDescriptor& operation) {
+    (void)from, (void)group, (void)sequence, (void)operation;
     return {};
   }
   // The answer of `peer` to inquire(). What is not printable has become '?'.
@@ -170,7 +173,9 @@ class Transport {
                               const Status& reason) = 0;
   // Asks `peer` where it is (see TransportListener), as often as answers come: asked again before
   // the answer is here, it does nothing. The answer comes when the peer makes progress, if ever.
-  virtual void inquire(Rank peer, std::uint64_t group, std::uint32_t sequence) = 0;
+  // `operation` is what this rank believes that operation to be.
+  virtual void inquire(Rank peer, std::uint64_t group, std::uint32_t sequence,
+                       const OperationDescriptor& operation) = 0;
 
   // Moves what can be moved now. Returns whether anything did.
   virtual bool progress() = 0;

@@ -109,14 +109,14 @@ TEST_P(TransportLeavingTest, RanksTellWhereTheyAre) {
   for (int r = 0; r < 3; ++r) ranks.emplace_back(world, r);
   ranks[1].state = "is in barrier() #3 since 2.5 s";
   ranks[2].state = "has ended #2";
-  world[0].inquire(1, 7, 3);
-  world[0].inquire(2, 7, 3);
+  world[0].inquire(1, 7, 3, {});
+  world[0].inquire(2, 7, 3, {});
   ASSERT_TRUE(
       drive({&world[0], &world[1], &world[2]}, [&] { return ranks[0].reports.size() == 2; }));
   std::sort(ranks[0].reports.begin(), ranks[0].reports.end());
   EXPECT_EQ(ranks[0].reports[0], std::pair(Rank(1), ranks[1].state));
   EXPECT_EQ(ranks[0].reports[1], std::pair(Rank(2), ranks[2].state));
-  world[0].inquire(1, 7, 4);
+  world[0].inquire(1, 7, 4, {});
   ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return ranks[0].reports.size() == 3; }));
 }
 

@@ -128,7 +128,10 @@ class Participant final : public RequestOwner, public TransportListener {
     agreements.emplace_back(key, Bytes(payload.begin(), payload.end()));
     return agreement_status;
   }
-  std::string describe_state(Rank, std::uint64_t, std::uint32_t) override { return state; }
+  std::string describe_state(Rank, std::uint64_t, std::uint32_t,
+                             const OperationDescriptor&) override {
+    return state;
+  }
   void state_reported(Rank peer, std::uint64_t, std::uint32_t, const std::string& text) override {
     reports.emplace_back(peer, text);
   }

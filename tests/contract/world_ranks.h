@@ -17,7 +17,8 @@ namespace stretto::testing {
 
 // Ranks on the endpoints of a world of that kind, as if they were all on one host.
 inline RankList make_world_ranks(const transport::WorldKind& kind, int size, Duration heartbeat,
-                                 ProgressThread progress_thread = ProgressThread::automatic) {
+                                 ProgressThread progress_thread = ProgressThread::automatic,
+                                 Duration timeout = std::chrono::seconds(30)) {
   transport::World world = kind.make({.ranks = size});
   RankList ranks(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
@@ -27,9 +28,9 @@ inline RankList make_world_ranks(const transport::WorldKind& kind, int size, Dur
           std::move(world.endpoints[r]),
           communicator::Engine::Options{
               .progress_thread = progress_thread, .local_ranks = size, .heartbeat = heartbeat});
-      ranks[r] = communicator::ScheduledCommunicator::make_world(
-                     std::move(engine), {.timeout = std::chrono::seconds(30)})
-                     .or_throw();
+      ranks[r] =
+          communicator::ScheduledCommunicator::make_world(std::move(engine), {.timeout = timeout})
+              .or_throw();
     });
   }
   for (std::thread& thread : threads) thread.join();

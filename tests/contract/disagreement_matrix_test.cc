@@ -1,0 +1,281 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Ranks that disagree about an operation, in every way, over every transport: each rank is told,
+// soon, with both calls. All combinations are too many for every run: some are drawn from a seed,
+// which is printed. STRETTO_DISAGREEMENT_SEED repeats them, STRETTO_DISAGREEMENT_CASES=all (or a
+// number) tries more.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <iostream>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "stretto/base/error.h"
+#include "stretto/base/operation.h"
+#include "tests/contract/world_ranks.h"
+
+namespace stretto::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds kHeartbeat(40);
+// Nothing is decided by time here, but for what nobody would ever tell.
+constexpr seconds kPatience(30);
+constexpr seconds kTimeout(120);
+// Cases that are tried at the same time, each in a group of its own.
+constexpr std::size_t kBatch = 16;
+
+// A call that some of the ranks make.
+struct Spec {
+  Collective collective = Collective::barrier;
+  ReduceOp op = ReduceOp::sum;
+  bool integers = false;
+  int root = 0;
+  std::size_t count = 0;  // Of a share, where there are shares.
+  std::string algorithm = {};
+  bool uneven = false;  // Shares of their own; of an all_reduce, a list of two buffers.
+};
+
+// What belongs to one rank of one case.
+struct Belongings {
+  std::unique_ptr<Communicator> comm;
+  std::vector<std::uint32_t> input;
+  std::vector<std::uint32_t> output;
+  Work work;
+  std::string text;
+  std::string failure;  // "Mismatch", or what else has happened.
+};
+
+template <class T>
+Work call(Communicator& comm, const Spec& spec, Belongings& own) {
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto self = static_cast<std::size_t>(comm.rank());
+  std::vector<std::size_t> counts;
+  for (std::size_t r = 0; spec.uneven && r < ranks; ++r) counts.push_back(spec.count + r);
+  const std::size_t share = spec.uneven ? counts[self] : spec.count;
+  std::size_t whole = spec.count * ranks;
+  if (spec.uneven) whole += ranks * (ranks - 1) / 2;
+  own.input.assign(whole + 1, 0);
+  own.output.assign(whole + 1, 0);
+  const auto in = [&](std::size_t n) {
+    return std::span<const T>(reinterpret_cast<const T*>(own.input.data()), n);
+  };
+  const auto out = [&](std::size_t n) {
+    return std::span<T>(reinterpret_cast<T*>(own.output.data()), n);
+  };
+  switch (spec.collective) {
+    case Collective::all_reduce:
+      if (spec.uneven) {
+        const std::array list = {as_output(out(whole).first(1)), as_output(out(whole).subspan(1))};
+        return comm.all_reduce_coalesced(list, {.op = spec.op});
+      }
+      return comm.all_reduce(in(whole), out(whole), {.op = spec.op, .algorithm = spec.algorithm});
+    case Collective::reduce_scatter:
+      return comm.reduce_scatter(in(whole), out(share),
+                                 {.op = spec.op, .counts = counts, .algorithm = spec.algorithm});
+    case Collective::all_gather:
+      return comm.all_gather(in(share), out(whole),
+                             {.counts = counts, .algorithm = spec.algorithm});
+    case Collective::broadcast:
+      return comm.broadcast(out(whole), {.root = spec.root, .algorithm = spec.algorithm});
+    case Collective::reduce:
+      return comm.reduce(in(whole), out(whole),
+                         {.op = spec.op, .root = spec.root, .algorithm = spec.algorithm});
+    case Collective::gather:
+      return comm.gather(in(share), out(whole),
+                         {.root = spec.root, .counts = counts, .algorithm = spec.algorithm});
+    case Collective::scatter:
+      return comm.scatter(in(whole), out(share),
+                          {.root = spec.root, .counts = counts, .algorithm = spec.algorithm});
+    case Collective::all_to_all:
+      if (spec.uneven) {
+        const std::vector<std::size_t> equal(ranks, spec.count);
+        return comm.all_to_all(in(spec.count * ranks), out(spec.count * ranks),
+                               {.send_counts = equal, .recv_counts = equal});
+      }
+      return comm.all_to_all(in(whole), out(whole), {.algorithm = spec.algorithm});
+    default:
+      return comm.barrier({.algorithm = spec.algorithm});
+  }
+}
+
+struct Case {
+  std::string name;
+  Spec others;
+  Spec odd;
+  int odd_rank = 0;
+};
+
+bool has_list(Collective collective) {
+  return collective != Collective::barrier && collective != Collective::broadcast &&
+         collective != Collective::reduce;
+}
+
+// Every call that differs from this one in one way.
+std::vector<std::pair<std::string, Spec>> alternatives(const Spec& spec, int ranks) {
+  std::vector<std::pair<std::string, Spec>> list;
+  const auto add = [&](std::string what, const auto& change) {
+    list.emplace_back(std::move(what), spec);
+    change(list.back().second);
+  };
+  for (int other = 0; other < kCollectiveCount; ++other) {
+    const auto collective = static_cast<Collective>(other);
+    if (collective == spec.collective || collective == Collective::point_to_point) continue;
+    add(std::string(name(collective)), [&](Spec& s) { s.collective = collective; });
+  }
+  add("algorithm", [](Spec& s) {
+    s.algorithm = s.collective == Collective::all_to_all ? "pairwise" : "direct";
+  });
+  if (spec.collective == Collective::barrier) return list;
+  add("dtype", [](Spec& s) { s.integers = true; });
+  add("count", [](Spec& s) { ++s.count; });
+  if (reduces(spec.collective)) add("op", [](Spec& s) { s.op = ReduceOp::max; });
+  for (int root = 1; has_root(spec.collective) && root < ranks; ++root) {
+    add("root" + std::to_string(root), [&](Spec& s) { s.root = root; });
+  }
+  if (has_list(spec.collective)) add("layout", [](Spec& s) { s.uneven = true; });
+  return list;
+}
+
+// Nothing, a few bytes, about what leaves at once, and what waits for its receive.
+constexpr std::array<std::size_t, 4> kCounts = {0, 4, 2000, 40'000};
+
+std::vector<Case> all_cases(int ranks) {
+  std::vector<Case> cases;
+  for (int a = 0; a < kCollectiveCount; ++a) {
+    const auto collective = static_cast<Collective>(a);
+    if (collective == Collective::point_to_point) continue;
+    for (const std::size_t count : kCounts) {
+      const Spec spec{.collective = collective, .count = count};
+      for (const auto& [what, odd] : alternatives(spec, ranks)) {
+        for (int rank = 0; rank < ranks; ++rank) {
+          cases.push_back({.name = std::string(name(collective)) + " of " + std::to_string(count) +
+                                   " against " + what + " on rank " + std::to_string(rank) +
+                                   " of " + std::to_string(ranks),
+                           .others = spec,
+                           .odd = odd,
+                           .odd_rank = rank});
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+// Waits until the operation or, if this rank's part of it ended well, the group has failed: what
+// nobody can do tells so, and asks nobody.
+void find_failure(Belongings& own) {
+  const TimePoint begin = Clock::now();
+  try {
+    own.work.wait();
+    while (Clock::now() - begin < kPatience) {
+      try {
+        own.comm->barrier({.algorithm = "no such algorithm"}).wait();
+      } catch (const InvalidArgument&) {
+        std::this_thread::sleep_for(milliseconds(5));
+      }
+    }
+    own.failure = "nothing";
+  } catch (const Mismatch& error) {
+    own.failure = "Mismatch";
+    own.text = error.what();
+  } catch (const Error& error) {
+    own.failure = name(error.status().code());
+    own.text = error.what();
+  }
+}
+
+void begin(Communicator& comm, const Spec& spec, Belongings& own) {
+  own.work = spec.integers ? call<std::int32_t>(comm, spec, own) : call<float>(comm, spec, own);
+}
+
+// A batch on one rank: begins all operations, then waits for how they end.
+void run_batch(Communicator& world, std::span<const Case> batch, std::vector<Belongings>& all) {
+  std::vector<Rank> everybody;
+  for (int r = 0; r < world.size(); ++r) everybody.push_back(r);
+  for (Belongings& own : all) own.comm = world.new_group(everybody);
+  world.barrier().wait();  // Or some are still making a group when others have failed in it.
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const bool odd = world.rank() == batch[i].odd_rank;
+    try {
+      begin(*all[i].comm, odd ? batch[i].odd : batch[i].others, all[i]);
+    } catch (const Error& error) {
+      all[i].work = Work(error.status());
+    }
+  }
+  for (Belongings& own : all) {
+    find_failure(own);
+    own.comm.reset();  // As a program does that throws.
+  }
+}
+
+std::string spoken(const Spec& spec) { return std::string(name(spec.collective)) + "("; }
+
+void check(const Case& tested, const Belongings& own, int rank) {
+  const auto contains = [&](const std::string& part) {
+    return own.text.find(part) != std::string::npos;
+  };
+  const bool good = own.failure == "Mismatch" &&
+                    contains("rank " + std::to_string(tested.odd_rank) + " called ") &&
+                    contains(spoken(tested.others)) && contains(spoken(tested.odd)) &&
+                    contains("First difference: ");
+  EXPECT_TRUE(good) << tested.name << ", rank " << rank << ": " << own.failure << ": " << own.text;
+}
+
+std::uint64_t seed() {
+  const char* const wanted = std::getenv("STRETTO_DISAGREEMENT_SEED");
+  return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : std::random_device()();
+}
+
+std::size_t wanted_cases(std::size_t all) {
+  const char* const wanted = std::getenv("STRETTO_DISAGREEMENT_CASES");
+  if (wanted == nullptr) return std::min<std::size_t>(all, 48);
+  if (std::string(wanted) == "all") return all;
+  return std::min<std::size_t>(all, std::strtoull(wanted, nullptr, 10));
+}
+
+class DisagreementMatrix : public ::testing::TestWithParam<std::tuple<transport::WorldKind, int>> {
+};
+
+TEST_P(DisagreementMatrix, EveryRankIsToldWithBothCalls) {
+  const auto& [kind, size] = GetParam();
+  std::vector<Case> cases = all_cases(size);
+  const std::uint64_t drawn_by = seed();
+  std::mt19937_64 random(drawn_by);
+  std::ranges::shuffle(cases, random);
+  cases.resize(wanted_cases(cases.size()));
+  std::cout << cases.size() << " cases, STRETTO_DISAGREEMENT_SEED=" << drawn_by << std::endl;
+  auto worlds = make_world_ranks(kind, size, kHeartbeat, ProgressThread::automatic, kTimeout);
+  for (std::size_t done = 0; done < cases.size(); done += kBatch) {
+    const auto batch = std::span(cases).subspan(done, std::min(kBatch, cases.size() - done));
+    std::vector<std::vector<Belongings>> belongings(static_cast<std::size_t>(size));
+    for (auto& all : belongings) all.resize(batch.size());
+    on_all(worlds, [&](Communicator& world) {
+      run_batch(world, batch, belongings[static_cast<std::size_t>(world.rank())]);
+    });
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      for (int r = 0; r < size; ++r) check(batch[i], belongings[static_cast<std::size_t>(r)][i], r);
+    }
+    if (HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, DisagreementMatrix,
+                         ::testing::Combine(::testing::ValuesIn(transport::world_kinds()),
+                                            ::testing::Values(2, 3, 5)),
+                         [](const auto& tested) {
+                           return std::get<0>(tested.param).name + "_" +
+                                  std::to_string(std::get<1>(tested.param)) + "_ranks";
+                         });
+
+}  // namespace
+}  // namespace stretto::testing
