@@ -43,26 +43,28 @@ class Network : public ::testing::Test {
     return hosts_->made();
   }
   void start(int hosts, const std::vector<int>& placement, const Arguments& program,
-             Variables variables) {
+             const Variables& variables) {
     if (!make(hosts)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
-    start_ranks(placement, program, std::move(variables));
+    start_ranks(placement, program, variables);
   }
   void start_ranks(const std::vector<int>& placement, const Arguments& program,
-                   Variables variables) {
-    variables.insert({{"WORLD_SIZE", std::to_string(placement.size())},
-                      {"MASTER_ADDR", address_ ? *address_ : Hosts::address(placement[0])},
-                      {"MASTER_PORT", "29500"},
-                      {"STRETTO_LINK_CACHE", "off"}});
-    for (const int host : placement) {
-      variables["RANK"] = std::to_string(ranks_.size());
-      ranks_.push_back(std::make_unique<Process>(hosts_->on(host) +
-                                                     Arguments{STRETTO_BIN_DIR "/" + program[0]} +
-                                                     Arguments(program.begin() + 1, program.end()),
-                                                 variables));
-    }
+                   const Variables& variables) {
+    for (const int host : placement) launch(host, placement.size(), program, variables);
     for (auto& each : ranks_) {
       ASSERT_TRUE(each->output().wait_for("ready ")) << each->errors().so_far();
     }
+  }
+  // The next rank; the first one is on host 0.
+  void launch(int host, std::size_t size, const Arguments& program, Variables variables) {
+    variables.insert({{"RANK", std::to_string(ranks_.size())},
+                      {"WORLD_SIZE", std::to_string(size)},
+                      {"MASTER_ADDR", address_.value_or(Hosts::address(0))},
+                      {"MASTER_PORT", "29500"},
+                      {"STRETTO_LINK_CACHE", "off"}});
+    ranks_.push_back(std::make_unique<Process>(hosts_->on(host) +
+                                                   Arguments{STRETTO_BIN_DIR "/" + program[0]} +
+                                                   Arguments(program.begin() + 1, program.end()),
+                                               variables));
   }
   Process& rank(int number) { return *ranks_[static_cast<std::size_t>(number)]; }
 
@@ -193,6 +195,35 @@ TEST_F(Network, ATimeoutOfZeroWaitsOn) {
   ASSERT_TRUE(hosts_->silence(1));
   std::this_thread::sleep_for(seconds(12));
   expect_no_end();
+}
+
+// A rank that gives another one up resets their connection: else that one would wait for it.
+TEST_F(Network, WhoIsGivenUpHearsOfItWhenTheNetworkIsBack) {
+  if (!make(2)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
+  launch(0, 2, {"fault_rank_program", "idle"}, kTwoSeconds);
+  launch(1, 2, {"fault_rank_program", "idle"}, {{"STRETTO_NETWORK_TIMEOUT", "0"}});
+  for (auto& each : ranks_) ASSERT_TRUE(each->output().wait_for("ready "));
+  ASSERT_TRUE(hosts_->silence(1));
+  std::this_thread::sleep_for(seconds(3));
+  ASSERT_TRUE(hosts_->heal(1));
+  expect_lost(0, {1});
+  EXPECT_TRUE(rank(1).output().wait_for("lost rank 0 (tcp, ")) << rank(1).output().so_far();
+}
+
+TEST_F(Network, AStoreWhoseHostVanishesIsNoticedWhileJoining) {
+  if (!make(2)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
+  // Rank 2 never comes.
+  launch(0, 3, {"join_rank_program"}, {});
+  launch(1, 3, {"join_rank_program"}, {});
+  std::this_thread::sleep_for(seconds(2));
+  ASSERT_TRUE(hosts_->silence(1));
+  const Deadline deadline = Deadline::after(kNoticed);
+  while (testing::runs(rank(1).pid()) && !deadline.passed()) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  ASSERT_FALSE(testing::runs(rank(1).pid()));
+  const std::string text = rank(1).output().finish() + rank(1).errors().finish();
+  EXPECT_NE(text.find("the network to it, or its host"), std::string::npos) << text;
 }
 
 TEST_F(Network, ALongCableThatLosesPacketsIsNotTakenForDead) {

@@ -103,7 +103,12 @@ Status TcpLink::failure(std::string_view call, int error_number) const {
   const bool silent = detector_.silence() > 2 * detector_.sign_interval();
   switch (error_number) {
     case ECONNRESET:
-      if (!silent) break;
+      if (!silent) {
+        return status_of(StatusCode::peer_lost,
+                         "{}: its process has ended, or its host has started anew, or it has given "
+                         "up this rank",
+                         cause.message());
+      }
       [[fallthrough]];
     case ETIMEDOUT:
     case EHOSTUNREACH:
