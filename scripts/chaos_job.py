@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -50,6 +51,12 @@ def kill_quietly(pid, number=signal.SIGKILL):
         pass
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 class Job:
     """A running job. `network`: the namespaces of plans of two hosts (chaos_network.py)."""
 
@@ -58,8 +65,7 @@ class Job:
         self.network = network
         self.record = chaos_judge.Record()
         self.folder = pathlib.Path(folder)
-        self.launchers = []
-        self.outputs = []
+        self.started = []  # The launchers, or the ranks of a job that has none.
         self.undo = []  # To be called when the job has ended.
         self._mark = f"CHAOS_CASE={os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}"
         self._bin = pathlib.Path(bin_dir)
@@ -78,28 +84,29 @@ class Job:
     # Starting.
 
     def start(self, arguments):
-        """One launcher, or one on each of two hosts."""
+        """One launcher, or one on each of two hosts, or each rank by itself."""
         plan = self.plan
         program = [str(self._bin / "chaos_rank_program"), "--events", str(self._pipe_path),
                    "--seed", str(plan.seed), "--seconds", str(plan.seconds),
                    "--timeout-ms", str(round(plan.timeout_s * 1000)),
                    "--join-timeout-ms", str(round(plan.join_timeout_s * 1000)),
                    *map(str, arguments)]
+        if plan.world == "bare":
+            meeting = {"STRETTO_SIZE": str(plan.ranks),
+                       "STRETTO_RENDEZVOUS": f"tcp://127.0.0.1:{free_port()}"}
+            for rank in range(plan.ranks):
+                self._spawn(program, meeting | {"STRETTO_RANK": str(rank)})
+            return
         hosts = 2 if plan.world == "two_hosts" else 1
-        variables = self._environment()
-        for host in reversed(range(hosts)):
+        for host in range(hosts):
             command = [str(self._bin / "stretto"), "run", "-n", str(plan.ranks // hosts),
                        "--settle", str(SETTLE_SECONDS), "--grace", "1", "--json"]
             if hosts > 1:
                 command = [*self.network.enter(host), *command,
                            "--hosts", HOSTS, "--host-index", str(host)]
-            output = open(self.folder / f"launcher-{host}.txt", "wb")
-            self.outputs.insert(0, output)
-            self.launchers.insert(0, subprocess.Popen(
-                command + ["--", *program], stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, env=variables, cwd=self.folder))
+            self._spawn(command + ["--", *program], {})
 
-    def _environment(self):
+    def _spawn(self, command, variables):
         kept = {name: value for name, value in os.environ.items()
                 if not name.startswith(("STRETTO_", "XDG_"))}
         name, value = self._mark.split("=")
@@ -108,7 +115,11 @@ class Job:
             kept["STRETTO_TRANSPORT"] = "tcp"
         if self.plan.world == "two_hosts":
             kept["STRETTO_JOB_KEY"] = KEY
-        return kept | self.plan.environment
+        output = self.folder / f"output-{len(self.started)}.txt"
+        with output.open("wb") as file:
+            self.started.append(subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                env=kept | self.plan.environment | variables, cwd=self.folder))
 
     # Following.
 
@@ -163,9 +174,9 @@ class Job:
     def finish(self, limit_s):
         """Waits for the launchers, kills what is left over, and returns the record."""
         deadline = time.monotonic() + limit_s
-        for launcher in self.launchers:
+        for process in self.started:
             try:
-                launcher.wait(max(0.0, deadline - time.monotonic()))
+                process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self.record.hung = True
         self.record.ended_s = time.monotonic()
@@ -174,13 +185,11 @@ class Job:
             self.record.leavings += [f"process {pid} ({command_line(pid)})" for pid in left]
         for pid in left:
             kill_quietly(pid)
-        for launcher in self.launchers:
-            launcher.wait()
+        for process in self.started:
+            process.wait()
         self._reading = False
         self._reader.join()
         os.close(self._pipe)
-        for output in self.outputs:
-            output.close()
         for undo in self.undo:
             undo()
         self._note_ends()
@@ -204,8 +213,16 @@ class Job:
                                  for path in self._shared_memory() - self._shared_before]
 
     def _note_ends(self):
-        for host in range(len(self.launchers)):
-            text = (self.folder / f"launcher-{host}.txt").read_text(errors="replace")
-            for line in text.splitlines():
-                if line.startswith('{"') and '"ranks"' in line:
-                    self.record.ends |= {end["rank"]: end for end in json.loads(line)["ranks"]}
+        if self.plan.world == "bare":
+            for rank, process in enumerate(self.started):
+                died = process.returncode < 0
+                self.record.ends[rank] = {
+                    "signal": signal.Signals(-process.returncode).name if died else None,
+                    "told_to_end": False}
+            return
+        for output in self.folder.glob("output-*.txt"):
+            for line in output.read_text(errors="replace").splitlines():
+                if line.startswith('{"') and '"first_failure"' in line:
+                    report = json.loads(line)
+                    self.record.ends |= {end["rank"]: end for end in report["ranks"]}
+                    self.record.blamed.append(report["first_failure"])

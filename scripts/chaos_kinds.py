@@ -113,6 +113,7 @@ class KillJoining(Kind):
     """SIGKILL of a rank while it joins, or while it waits for one that comes late."""
 
     name = "kill-joining"
+    worlds = chaos_plan.LAUNCHED  # Without one, nobody knows of a rank that never came.
 
     def draw(self, plan, rng):
         victim = rng.randrange(plan.ranks)
@@ -159,33 +160,63 @@ class KillLauncher(Kind):
     """SIGKILL of the launcher, also just after its start: nothing may survive it."""
 
     name = "kill-launcher"
+    worlds = chaos_plan.LAUNCHED
 
     def draw(self, plan, rng):
-        early = plan.world != "two_hosts" and rng.random() < 0.7
-        plan.details = {"early": early, "delay_s": rng.uniform(0.0, 0.05)}
         plan.victims = [rank for rank in range(plan.ranks) if plan.host_of(rank) == 0]
+        early = plan.world != "two_hosts" and rng.random() < 0.6
+        plan.details = {"early": early, "delay_s": rng.uniform(0.0, 0.03),
+                        "act": rng.choice(("fork", "fork-session"))}
+
+    def prepare(self, plan, _job):
+        return actor_arguments(plan, plan.details["act"], step=1)
 
     def inject(self, plan, job):
-        if plan.details["early"] or job.wait_until("joined"):
+        if plan.details["early"] or job.wait_until("acts", plan.victims[:1]):
             time.sleep(plan.details["delay_s"])
             job.struck()
-            job.launchers[0].kill()
+            job.started[0].kill()
 
     def expect(self, plan):
         return others_are(plan, Told(("PeerLost",), DEATH_SECONDS, tuple(plan.victims)))
+
+
+class Terminate(Kind):
+    """SIGTERM to a launcher one of whose ranks ignores it: --grace (1 s) holds."""
+
+    name = "terminate"
+    worlds = ("shm", "tcp")
+
+    def draw(self, plan, rng):
+        plan.victims = [rng.randrange(plan.ranks)]
+        plan.details = {"step": rng.randrange(1, 30), "delay_s": rng.uniform(0.0, 0.2)}
+
+    def prepare(self, plan, _job):
+        return actor_arguments(plan, "ignore-term", step=plan.details["step"])
+
+    def inject(self, plan, job):
+        if job.wait_until("acts", plan.victims):
+            time.sleep(plan.details["delay_s"])
+            job.struck()
+            job.started[0].terminate()
+
+    def expect(self, plan):
+        return all_ranks(plan, Anything())
 
 
 class KillForked(Kind):
     """SIGKILL of a rank with a forked child, which holds all its sockets."""
 
     name = "kill-forked"
+    worlds = chaos_plan.LAUNCHED  # Which end the child.
 
     def draw(self, plan, rng):
         plan.victims = [rng.randrange(plan.ranks)]
-        plan.details = {"step": rng.randrange(1, 30), "delay_s": rng.uniform(0.01, 0.2)}
+        plan.details = {"step": rng.randrange(1, 30), "delay_s": rng.uniform(0.01, 0.2),
+                        "act": rng.choice(("fork", "fork-session"))}
 
     def prepare(self, plan, _job):
-        return actor_arguments(plan, "fork", step=plan.details["step"])
+        return actor_arguments(plan, plan.details["act"], step=plan.details["step"])
 
     def inject(self, plan, job):
         if job.wait_until("acts", plan.victims):
@@ -319,5 +350,5 @@ class Shrink(Kind):
         return others_are(plan, Right(size=plan.ranks - len(plan.victims), within_s=3.0))
 
 
-KINDS = [Nothing(), Kill(), KillTwo(), KillJoining(), KillLeaving(), KillLauncher(), KillForked(),
-         Exit(), Abort(), Throw(), StopShort(), StopLong(), Shrink()]
+KINDS = [Nothing(), Kill(), KillTwo(), KillJoining(), KillLeaving(), KillLauncher(), Terminate(),
+         KillForked(), Exit(), Abort(), Throw(), StopShort(), StopLong(), Shrink()]

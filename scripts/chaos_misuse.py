@@ -13,7 +13,7 @@ import time
 
 from chaos_kinds import ByItself, CannotRun, Kind, actor_arguments, all_ranks
 from chaos_job import kill_quietly
-from chaos_plan import Right, Told
+from chaos_plan import LAUNCHED, Right, Told
 
 DISAGREEMENT_SECONDS = 2.0
 LIMIT_SECONDS = 5.0
@@ -57,6 +57,7 @@ class Wrong(Kind):
     """One rank comes with another key, size or algorithm: all are refused at once."""
 
     name = "wrong"
+    worlds = LAUNCHED
 
     def draw(self, plan, rng):
         plan.victims = [rng.randrange(plan.ranks)]
@@ -98,7 +99,9 @@ class Limit(Kind):
         resource = rng.choice(("nofile", "as", "fsize", "threads"))
         more = {"nofile": rng.randrange(0, 12), "as": rng.randrange(0, 128) << 20,
                 "fsize": rng.choice((0, 4096, 1 << 20)), "threads": rng.randrange(1, 6)}
-        plan.details = {"phase": rng.choice(("join", "allocate")), "resource": resource,
+        # Without a launcher, nobody knows of a rank that never came.
+        phases = ("allocate",) if plan.world == "bare" else ("join", "allocate")
+        plan.details = {"phase": rng.choice(phases), "resource": resource,
                         "more": more[resource], "lift_ms": rng.choice((0, 200, 500))}
 
     def prepare(self, plan, job):
@@ -186,7 +189,7 @@ class Flood(Kind):
             return
         job.struck()
         if plan.details["target"] == "launcher":
-            self._attack(plan, job, listeners_of([job.launchers[0].pid]))
+            self._attack(plan, job, listeners_of([job.started[0].pid]))
             return
         # Ranks listen for tcp only when all have come: the late one is then held up once more.
         late = plan.victims[0]

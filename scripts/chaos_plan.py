@@ -6,7 +6,9 @@
 import dataclasses
 import random
 
-WORLDS = ("shm", "tcp", "two_hosts")
+# "bare": without a launcher; rank 0 hosts the store in which the ranks meet.
+WORLDS = ("shm", "tcp", "two_hosts", "bare")
+LAUNCHED = ("shm", "tcp", "two_hosts")
 # What may be set for all ranks of a job; mostly nothing.
 SETTINGS = {"STRETTO_PROGRESS_THREAD": (None, None, "always", "never"),
             "STRETTO_SINGLE_COPY": (None, None, None, "always")}

@@ -176,6 +176,11 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual("", self.broken(
             lambda record: record.ends.update({2: end("SIGTERM", told_to_end=True)})))
 
+    def test_a_launcher_that_blames_another(self):
+        self.assertIn("says that rank 2 failed first", self.broken(
+            lambda record: record.blamed.append(2)))
+        self.assertEqual("", self.broken(lambda record: record.blamed.append(1)))
+
     def test_a_launcher_that_lingers(self):
         self.assertIn("the launcher lingered for 9.80 s", self.broken(
             lambda record: setattr(record, "ended_s", 20.0)))

@@ -7,6 +7,7 @@
 // itself.
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -254,7 +255,12 @@ class Worker {
       const Work work = comm.recv(data, {.from = (rank_ + 1) % comm.size(), .tag = 77});
       throw std::runtime_error("chaos between submission and wait");
     }
-    if (what == "fork" && ::fork() == 0) {
+    if (what == "ignore-term") {
+      ::signal(SIGTERM, SIG_IGN);
+      for (;;) ::pause();
+    }
+    if (what.rfind("fork", 0) == 0 && ::fork() == 0) {
+      if (what == "fork-session") ::setsid();
       for (;;) ::pause();
     }
     if (what.rfind("limit-", 0) == 0) lower(what.substr(6));
