@@ -125,10 +125,12 @@ class Job:
 
     def _read_events(self):
         rest = b""
-        while self._reading:
+        while True:
             try:
                 rest += os.read(self._pipe, 65536)
             except BlockingIOError:
+                if not self._reading:
+                    return
                 time.sleep(0.001)
                 continue
             *lines, rest = rest.split(b"\n")
