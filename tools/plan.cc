@@ -13,7 +13,7 @@
 
 #include "stretto/schedule/cost.h"
 #include "stretto/schedule/print.h"
-#include "stretto/schedule/verify.h"
+#include "stretto/schedule/verify/verify.h"
 
 namespace stretto::tools {
 namespace {
@@ -95,7 +95,9 @@ void describe(CLI::App& app, CommandLine& line) {
 }
 
 std::string_view name(Access access) {
-  return access == Access::messages ? "messages" : "mapped memory";
+  return access == Access::messages ? "messages"
+         : access == Access::mapped ? "mapped memory"
+                                    : "mapped memory inside hosts, messages between";
 }
 
 std::string_view name(Order order) {

@@ -72,7 +72,7 @@ std::string describe(const OperationDescriptor& operation) {
 }
 
 std::string algorithm_name(std::uint8_t algorithm) {
-  constexpr std::array<std::string_view, 15> kNames = {"the chosen algorithm",
+  constexpr std::array<std::string_view, 16> kNames = {"the chosen algorithm",
                                                        "ring",
                                                        "direct",
                                                        "recursive_doubling",
@@ -86,7 +86,8 @@ std::string algorithm_name(std::uint8_t algorithm) {
                                                        "double_binary_tree",
                                                        "two_level",
                                                        "textbook_ring",
-                                                       "eager_mapped"};
+                                                       "eager_mapped",
+                                                       "two_level_mapped"};
   if (algorithm < kNames.size()) return std::string(kNames[algorithm]);
   return fmt::format("algorithm {}", algorithm);
 }

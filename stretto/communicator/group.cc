@@ -91,6 +91,9 @@ void Group::use_links(const LinkModel& links) {
 void Group::use_windows(Windows windows) {
   selector_.use_cores(!windows.crowded);
   windows_ = std::move(windows);
+  if (is_one_team()) return;
+  selector_.use_teams();
+  team_lanes_.emplace(*windows_, membership_, engine_->transport());
 }
 
 std::shared_ptr<const Plan> Group::make_plan(const schedule::Algorithm& algorithm,
@@ -106,6 +109,11 @@ std::shared_ptr<const Plan> Group::make_plan(const schedule::Algorithm& algorith
     const auto slots = static_cast<std::size_t>(std::max(1, steps.raw_slots));
     const bool streams = has_root(operation.collective) && steps.sync_count() == 1;
     segment_bytes = std::min(Window::slot_bytes(slots), streams ? kStreamedBytes : kStagedBytes);
+  }
+  if (algorithm.access == schedule::Access::both) {
+    // By what all ranks know, since both sides of a message must cut alike.
+    const auto slots = static_cast<std::size_t>(steps.chunk_count);
+    segment_bytes = std::min(segment_bytes, Window::lane_slot_bytes(slots));
   }
   if (options_.segment_bytes > 0 && segment_bytes < kWhole)
     segment_bytes = std::min(segment_bytes, options_.segment_bytes);
@@ -131,7 +139,7 @@ SingleCopy Group::single_copy_of(const OperationDescriptor& operation, const Cho
 Status Group::fill(CacheEntry& entry, const Submission& submission) {
   const bool equal = !submission.shares.has_value();
   Result<Choice> choice =
-      selector_.choose(submission.operation, submission.algorithm, windows_.has_value(), equal);
+      selector_.choose(submission.operation, submission.algorithm, is_one_team(), equal);
   if (!choice.ok()) return choice.status();
   if (!equal) entry.shares = submission.shares->copy();
   if (choice->messages != nullptr) {
@@ -153,14 +161,14 @@ Result<Group::CacheEntry*> Group::entry_for(Submission& submission) {
   const bool equal = !submission.shares.has_value();
   if (!submission.algorithm.empty()) {
     Result<Choice> choice =
-        selector_.choose(submission.operation, submission.algorithm, windows_.has_value(), equal);
+        selector_.choose(submission.operation, submission.algorithm, is_one_team(), equal);
     if (!choice.ok()) return choice.status();
     const schedule::Algorithm* named = choice->messages != nullptr ? choice->messages
                                        : choice->direct != nullptr ? choice->direct
                                                                    : choice->staged;
     submission.operation.algorithm = named->id;
   }
-  CacheKey key{submission.operation, 0, windows_.has_value()};
+  CacheKey key{submission.operation, 0, is_one_team()};
   if (!equal) {
     key.shares =
         layout_hash(submission.shares->counts) ^ (layout_hash(submission.shares->received) << 1);
@@ -263,7 +271,8 @@ void Group::start_ready() {
 
 std::unique_ptr<Execution> Group::execution_by_messages(CacheEntry& entry) {
   if (entry.idle.empty()) {
-    return std::make_unique<MessageExecution>(entry.messages, membership_, engine_->transport());
+    return std::make_unique<MessageExecution>(entry.messages, membership_, engine_->transport(),
+                                              team_lanes_ ? &*team_lanes_ : nullptr);
   }
   std::unique_ptr<Execution> execution = std::move(entry.idle.back());
   entry.idle.pop_back();
@@ -281,7 +290,7 @@ void Group::start(Running& running) {
 }
 
 bool Group::advance() {
-  if (windows_) let_go_of_memory();
+  if (is_one_team()) let_go_of_memory();
   if (!failure_.ok()) return false;
   adopt_parked();
   start_ready();

@@ -21,6 +21,7 @@
 #include "stretto/communicator/past_operations.h"
 #include "stretto/communicator/pending.h"
 #include "stretto/communicator/selector.h"
+#include "stretto/communicator/team_lanes.h"
 #include "stretto/communicator/window.h"
 
 namespace stretto::communicator {
@@ -89,9 +90,11 @@ class Group {
   // Makes a parked operation an ordinary one. Nothing if somebody has done so already.
   void adopt_parked();
 
-  // Whether collectives may run on mapped memory from now on: `windows` are everybody's.
+  // Lets collectives run on mapped memory from now on: wholly, where `windows` are everybody's,
+  // else inside teams. On all ranks before the same operation.
   void use_windows(Windows windows);
-  bool has_windows() const { return windows_.has_value(); }
+  // Whether all ranks are one team.
+  bool is_one_team() const { return windows_ && windows_->are_everybodys(); }
 
   // Tells the others who is lost, as far as is known here, and takes part in an agreement on it, or
   // goes on with the one that is under way: see Agreement, and group_agreement.cc. Works, and is of
@@ -248,6 +251,7 @@ class Group {
   Options options_;
   Selector selector_;
   std::optional<Windows> windows_;
+  std::optional<TeamLanes> team_lanes_;  // In windows_, where those are not everybody's.
   std::map<CacheKey, CacheEntry> cache_;
   std::size_t idle_bytes_ = 0;
   std::vector<Running> running_;

@@ -136,7 +136,8 @@ void Group::let_go_of_memory() {
 
 // With the engine. Stays closed if something is in flight, or for ever.
 void Group::open_gate() {
-  if (!is_set_up_ || !windows_ || !failure_.ok() || !running_.empty() || !queue_.empty()) return;
+  if (!is_set_up_ || !is_one_team() || !failure_.ok() || !running_.empty() || !queue_.empty())
+    return;
   gate_.store(Gate::open, std::memory_order_release);
 }
 

@@ -46,8 +46,8 @@ std::string doing(std::string_view activity) {
 
 Explanation Group::explain(const OperationDescriptor& operation, std::string_view algorithm) {
   Explanation explanation{.links = selector_.links().source};
-  Result<Choice> choice = selector_.choose(operation, algorithm, windows_.has_value(), true);
-  if (!choice.ok()) choice = selector_.choose(operation, {}, windows_.has_value(), true);
+  Result<Choice> choice = selector_.choose(operation, algorithm, is_one_team(), true);
+  if (!choice.ok()) choice = selector_.choose(operation, {}, is_one_team(), true);
   if (!choice.ok()) {
     explanation.reason = choice.status().message();
     return explanation;

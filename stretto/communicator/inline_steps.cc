@@ -29,7 +29,7 @@ void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
 bool fits_into_posts(const Plan& plan) {
   const schedule::Schedule& schedule = plan.schedule();
   return schedule.sync_count() == 1 && schedule.partial_slots == 0 && plan.segment_count() == 1 &&
-         plan.scratch_bytes() <= Post::kInlineBytes && schedule.collective != Collective::scatter;
+         plan.shared_bytes() <= Post::kInlineBytes && schedule.collective != Collective::scatter;
 }
 
 }  // namespace

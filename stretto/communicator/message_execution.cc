@@ -5,26 +5,33 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace stretto::communicator {
 namespace {
 
 // Enough to keep the link, the reduction and the peer's reduction busy at the same time.
-constexpr std::size_t kLanesMax = 4;
+constexpr std::size_t kLanesMax = TeamLanes::kLanes;
 
 }  // namespace
 
 MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
-                                   transport::Transport& transport)
-    : plan_(std::move(plan)), membership_(&membership), transport_(&transport), local_(*plan_) {
+                                   transport::Transport& transport, TeamLanes* team)
+    : plan_(std::move(plan)),
+      membership_(&membership),
+      transport_(&transport),
+      team_(plan_->schedule().shared_slots > 0 ? team : nullptr),
+      local_(*plan_) {
   const std::size_t steps = plan_->schedule().steps.size();
-  lanes_.resize(std::min<std::size_t>(kLanesMax, plan_->segment_count()));
-  scratch_.resize(lanes_.size() * plan_->scratch_bytes());
+  // The team's lanes are numbered; others are as good as each other.
+  lanes_.resize(team_ != nullptr ? kLanesMax
+                                 : std::min<std::size_t>(kLanesMax, plan_->segment_count()));
+  scratch_.resize(lanes_.size() * plan_->private_bytes());
   ready_.reserve(lanes_.size() * steps);
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     lanes_[i].waits.resize(steps);
     lanes_[i].requests.resize(steps);
-    lanes_[i].scratch = scratch_.data() + i * plan_->scratch_bytes();
+    lanes_[i].scratch = scratch_.data() + i * plan_->private_bytes();
   }
 }
 
@@ -37,18 +44,39 @@ void MessageExecution::start(const Call& call) {
   ready_.clear();
   next_segment_ = 0;
   // Alone in its group, a rank may have nothing to do.
-  lanes_left_ = plan_->schedule().steps.empty() ? 0 : lanes_.size();
-  if (ended()) return;
-  for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) start_segment(lane);
+  segments_left_ = plan_->schedule().steps.empty() ? 0 : plan_->segment_count();
+  for (Lane& lane : lanes_) {
+    lane.steps_left = 0;
+    lane.sync = kNone;
+  }
+  if (team_ != nullptr) first_turn_ = team_->take_turns(segments_left_);
+  if (!ended()) start_segments();
+}
+
+// A lane for the next segment.
+std::optional<std::uint32_t> MessageExecution::free_lane() const {
+  if (team_ != nullptr) {
+    const std::uint64_t turn = turn_of(next_segment_);
+    if (!team_->may_begin(turn)) return std::nullopt;
+    return static_cast<std::uint32_t>(TeamLanes::lane_of(turn));
+  }
+  const auto found = std::ranges::find(lanes_, std::size_t{0}, &Lane::steps_left);
+  if (found == lanes_.end()) return std::nullopt;
+  return static_cast<std::uint32_t>(found - lanes_.begin());
+}
+
+void MessageExecution::start_segments() {
+  while (next_segment_ < plan_->segment_count()) {
+    const std::optional<std::uint32_t> lane = free_lane();
+    if (!lane) return;
+    start_segment(*lane);
+  }
 }
 
 void MessageExecution::start_segment(std::uint32_t index) {
   Lane& lane = lanes_[index];
-  if (next_segment_ == plan_->segment_count()) {
-    --lanes_left_;
-    return;
-  }
   lane.segment = next_segment_++;
+  if (team_ != nullptr) team_->begin(turn_of(lane.segment), call_);
   const auto& waits = plan_->dependencies().predecessor_count;
   std::copy(waits.begin(), waits.end(), lane.waits.begin());
   lane.steps_left = waits.size();
@@ -59,6 +87,15 @@ void MessageExecution::start_segment(std::uint32_t index) {
 }
 
 bool MessageExecution::advance() {
+  bool moved = run_ready();
+  if (team_ == nullptr) return moved;
+  // A lane may have become free in another execution.
+  start_segments();
+  while (run_ready() || end_syncs()) moved = true;
+  return moved;
+}
+
+bool MessageExecution::run_ready() {
   bool moved = false;
   while (!ready_.empty() && status_.ok()) {
     const Ready ready = ready_.back();
@@ -69,25 +106,48 @@ bool MessageExecution::advance() {
   return moved;
 }
 
+// Goes on in the lanes whose team has come. Returns whether there is one.
+bool MessageExecution::end_syncs() {
+  bool moved = false;
+  for (std::uint32_t index = 0; index < lanes_.size() && status_.ok(); ++index) {
+    Lane& lane = lanes_[index];
+    if (lane.sync == kNone || !team_->sync_is_complete(turn_of(lane.segment))) continue;
+    if (const Status agreed = team_->agree(turn_of(lane.segment), call_); !agreed.ok()) {
+      fail(agreed);
+      return true;
+    }
+    step_done(index, std::exchange(lane.sync, kNone));
+    moved = true;
+  }
+  return moved;
+}
+
+// Where the buffer of a place begins. Only send() and reductions read through an address made from
+// `input`, so nothing of the caller's is written.
+std::byte* MessageExecution::base_of(const Lane& lane, const schedule::Place& place) const {
+  switch (place.slot.buffer) {
+    case schedule::Buffer::input:
+      return const_cast<std::byte*>(call_.input);
+    case schedule::Buffer::output:
+      return call_.output;
+    default:
+      return plan_->is_shared(place.slot) ? team_->slots(place.rank, turn_of(lane.segment))
+                                          : lane.scratch;
+  }
+}
+
 void MessageExecution::run_step(Ready ready) {
   Lane& lane = lanes_[ready.lane];
   const schedule::Step& step = plan_->schedule().steps[static_cast<std::size_t>(ready.step)];
   if (step.kind == schedule::StepKind::send || step.kind == schedule::StepKind::recv) {
-    post(ready.lane, ready.step);
-    return;
+    return post(ready.lane, ready.step);
   }
-  // Only send() reads through an address made from `input`, so nothing of the caller's is written.
-  const auto base_of = [&](const schedule::Place& place) -> std::byte* {
-    switch (place.slot.buffer) {
-      case schedule::Buffer::input:
-        return const_cast<std::byte*>(call_.input);
-      case schedule::Buffer::output:
-        return call_.output;
-      default:
-        return lane.scratch;
-    }
-  };
-  Status status = local_.run(step, lane.segment, base_of);
+  if (step.kind == schedule::StepKind::sync) {
+    lane.sync = ready.step;
+    return team_->reach_sync(turn_of(lane.segment));
+  }
+  const Status status = local_.run(
+      step, lane.segment, [&](const schedule::Place& place) { return base_of(lane, place); });
   if (!status.ok()) return fail(status);
   step_done(ready.lane, ready.step);
 }
@@ -117,18 +177,11 @@ void MessageExecution::post(std::uint32_t lane_index, std::int32_t index) {
     if (counts_by_message(call_.operation)) {
       request.operation.count = plan_->chunk_elements(place.slot.chunk);
     }
-    const schedule::Buffer buffer = place.slot.buffer;
-    std::byte* scratch = lane.scratch + range.offset_bytes;
+    std::byte* bytes = base_of(lane, place) + range.offset_bytes;
     if (sends) {
-      const std::byte* from = buffer == schedule::Buffer::input ? call_.input + range.offset_bytes
-                              : buffer == schedule::Buffer::output
-                                  ? call_.output + range.offset_bytes
-                                  : scratch;
-      request.outgoing = {from, range.bytes()};
+      request.outgoing = {bytes, range.bytes()};
     } else {
-      std::byte* to =
-          buffer == schedule::Buffer::output ? call_.output + range.offset_bytes : scratch;
-      request.incoming = {to, range.bytes()};
+      request.incoming = {bytes, range.bytes()};
     }
   }
   if (sends) {
@@ -148,7 +201,10 @@ void MessageExecution::step_done(std::uint32_t index, std::int32_t step) {
     const std::int32_t next = dependencies.successors[i];
     if (--lane.waits[static_cast<std::size_t>(next)] == 0) ready_.push_back({index, next});
   }
-  if (--lane.steps_left == 0) start_segment(index);
+  if (--lane.steps_left > 0) return;
+  if (team_ != nullptr) team_->end(turn_of(lane.segment));
+  --segments_left_;
+  start_segments();
 }
 
 void MessageExecution::request_done(transport::Request& request) {
@@ -176,12 +232,13 @@ std::vector<Rank> MessageExecution::waiting_for() const {
     for (std::size_t i = 0; i < lane.requests.size(); ++i) {
       const schedule::Step& step = plan_->schedule().steps[i];
       if (lane.requests[i].done || step.kind != schedule::StepKind::recv) continue;
-      if (std::find(ranks.begin(), ranks.end(), step.peer) == ranks.end()) {
-        ranks.push_back(step.peer);
-      }
+      ranks.push_back(step.peer);
     }
+    if (lane.sync != kNone) team_->append_late(turn_of(lane.segment), ranks);
   }
-  std::sort(ranks.begin(), ranks.end());
+  std::ranges::sort(ranks);
+  const auto repeated = std::ranges::unique(ranks);
+  ranks.erase(repeated.begin(), repeated.end());
   return ranks;
 }
 

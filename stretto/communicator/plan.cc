@@ -28,6 +28,7 @@ Plan::Plan(schedule::Schedule steps, const Options& options)
     segment_elements_ = std::min(segment_elements_, std::max<std::size_t>(1, longest));
   }
   const auto slots = static_cast<std::size_t>(schedule_.raw_slots);
+  const auto shared_slots = static_cast<std::size_t>(schedule_.shared_slots);
   const bool is_small = schedule_.partial_slots == 0 &&
                         slots * segment_elements_ * element_bytes <= kSmallScratchBytes;
   scratch_alignment_bytes_ = is_small ? element_bytes : kCacheLineBytes;
@@ -35,8 +36,9 @@ Plan::Plan(schedule::Schedule steps, const Options& options)
       round_up(segment_elements_ * element_bytes, scratch_alignment_bytes_);
   const std::size_t sum_bytes =
       round_up(segment_elements_ * partial_bytes, scratch_alignment_bytes_);
-  partial_begin_bytes_ = slots * raw_bytes;
-  scratch_bytes_ =
+  shared_bytes_ = shared_slots * raw_bytes;
+  partial_begin_bytes_ = (slots - shared_slots) * raw_bytes;
+  private_bytes_ =
       partial_begin_bytes_ + static_cast<std::size_t>(schedule_.partial_slots) * sum_bytes;
 }
 
@@ -56,8 +58,10 @@ Plan::Range Plan::range(const schedule::Place& place, std::uint32_t segment) con
     case schedule::Buffer::input:
     case schedule::Buffer::output:
       return {(layout_.offset(place) + begin) * element_bytes, count, dtype};
-    case schedule::Buffer::raw:
-      return {index * slot_bytes, count, dtype};
+    case schedule::Buffer::raw: {
+      const auto shared = static_cast<std::size_t>(schedule_.shared_slots);
+      return {(index < shared ? index : index - shared) * slot_bytes, count, dtype};
+    }
     case schedule::Buffer::partial:
       return {partial_begin_bytes_ + index * slot_bytes, count, dtype};
   }

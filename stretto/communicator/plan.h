@@ -36,8 +36,8 @@ class Plan {
   // 1, or the number of ranks where the operation is a mean.
   int divisor() const { return divisor_; }
 
-  // Where a place's bytes of one segment begin (in that rank's buffer; scratch: in the scratch
-  // memory of one lane) and how many elements of which type they are.
+  // Where a place's bytes of one segment begin (in that rank's buffer; scratch: in the shared or
+  // the private scratch of one lane) and how many elements of which type they are.
   struct Range {
     std::size_t offset_bytes = 0;
     std::size_t count = 0;
@@ -47,10 +47,15 @@ class Plan {
   };
   Range range(const schedule::Place& place, std::uint32_t segment) const;
 
-  // Scratch of one lane: raw slots, then partial slots. Slots begin at cache lines, unless all of
-  // it is so little that it may lie in a line with something else.
+  // Scratch of one lane: shared slots where the team reaches them; elsewhere the other raw slots,
+  // then partial slots. Slots begin at cache lines, unless all of it is so little that it may lie
+  // in a line with something else.
   static constexpr std::size_t kSmallScratchBytes = 24;
-  std::size_t scratch_bytes() const { return scratch_bytes_; }
+  std::size_t shared_bytes() const { return shared_bytes_; }
+  std::size_t private_bytes() const { return private_bytes_; }
+  bool is_shared(const schedule::Slot& slot) const {
+    return slot.buffer == schedule::Buffer::raw && slot.index < schedule_.shared_slots;
+  }
   // How many bytes of a rank's caller the operation reads and writes (see ChunkLayout).
   std::size_t input_bytes(Rank rank) const {
     return layout_.input_elements(rank) * size_bytes(operation_.dtype);
@@ -70,7 +75,8 @@ class Plan {
   std::uint32_t segment_count_ = 1;
   std::size_t scratch_alignment_bytes_ = 1;
   std::size_t partial_begin_bytes_ = 0;
-  std::size_t scratch_bytes_ = 0;
+  std::size_t shared_bytes_ = 0;
+  std::size_t private_bytes_ = 0;
 };
 
 }  // namespace stretto::communicator

@@ -13,19 +13,21 @@
 #include "stretto/transport/shortage.h"
 
 namespace stretto::communicator {
-namespace {
 
-constexpr std::uint64_t kWorldGroup = 1;
-
-// What a rank tells the others about its window.
+// What a rank tells the others of a group about its window.
 struct WindowNotice {
   std::uint64_t offset_bytes = 0;
   std::uint32_t region = 0;
-  std::uint8_t reaches_all = 0;
+  std::uint8_t reaches_all = 0;   // Whether it shares memory with all ranks of the group...
+  std::uint8_t reaches_host = 0;  // ...or with those of its host.
   SingleCopy single_copy = SingleCopy::off;
-  std::uint16_t lacks_cores = 0;  // Fewer than there are ranks on this host, as far as it knows.
+  std::uint8_t lacks_cores = 0;  // Fewer than there are ranks on this host, as far as it knows.
 };
 static_assert(sizeof(WindowNotice) == 16, "travels as it lies in memory");
+
+namespace {
+
+constexpr std::uint64_t kWorldGroup = 1;
 
 }  // namespace
 
@@ -97,71 +99,97 @@ Status ScheduledCommunicator::share_windows(const Deadline& until) {
   return group_->failure();
 }
 
-// The regions arrive on another way than the notices about them.
-template <class Notices>
-Status ScheduledCommunicator::map_windows(Windows& windows, const Notices& notices,
+std::vector<Rank> ScheduledCommunicator::ranks_of_host() const {
+  const HostList hosts = hosts_of(options_.group.hosts, group_->membership().members);
+  const auto host_of = [&](Rank r) {
+    return hosts.empty() ? 0 : hosts[static_cast<std::size_t>(r)];
+  };
+  std::vector<Rank> ranks;
+  for (std::int32_t r = 0; r < size(); ++r) {
+    if (host_of(r) == host_of(rank())) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+// Makes this rank's window, if there is somebody to map it, and says what it is to tell the others.
+Result<WindowNotice> ScheduledCommunicator::make_window(Windows& windows) {
+  const Membership& membership = group_->membership();
+  const std::vector<Rank> of_host = ranks_of_host();
+  auto held = engine_->lock();
+  transport::Transport& transport = engine_->transport();
+  const bool reaches_all = std::ranges::all_of(
+      membership.members, [&](Rank member) { return transport.shares_memory(member); });
+  const bool reaches_host = std::ranges::all_of(
+      of_host, [&](Rank r) { return transport.shares_memory(membership.job_rank(r)); });
+  const bool reaches_all_private = std::ranges::all_of(membership.members, [&](Rank member) {
+    return member == transport.rank() || transport.reaches_private(member);
+  });
+  held.unlock();
+  if (reaches_all || (reaches_host && of_host.size() > 1)) {
+    Result<transport::Transport::Region> region = allocate_region(Window::bytes());
+    if (!region.ok()) return region.status();
+    windows.own = std::move(*region);
+  }
+  return WindowNotice{.offset_bytes = windows.own.address.offset_bytes,
+                      .region = windows.own.address.region,
+                      .reaches_all = reaches_all,
+                      .reaches_host = reaches_host,
+                      .single_copy = reaches_all_private ? options_.single_copy : SingleCopy::off,
+                      .lacks_cores = !engine_->has_core_for_each_rank()};
+}
+
+// Maps the windows of the team. The regions arrive on another way than the notices.
+Status ScheduledCommunicator::map_windows(Windows& windows, std::span<const WindowNotice> notices,
                                           const Deadline& until) {
-  const auto& members = group_->membership().members;
+  windows.of.resize(notices.size());
+  transport::Transport& transport = engine_->transport();
   transport::ShortageTimer timer;
   Status shortage;
+  std::size_t mapped = 0;
   const auto map_all = [&] {
-    for (std::size_t i = windows.of.size(); i < members.size(); ++i) {
-      const transport::RemoteAddress address{notices[i].region, notices[i].offset_bytes};
-      std::byte* window = engine_->transport().resolve(members[i], address, Window::bytes());
+    for (; mapped < windows.team.size(); ++mapped) {
+      const Rank member = windows.team[mapped];
+      const auto index = static_cast<std::size_t>(member);
+      const transport::RemoteAddress address{notices[index].region, notices[index].offset_bytes};
+      const Rank job_rank = group_->membership().job_rank(member);
+      std::byte* window = transport.resolve(job_rank, address, Window::bytes());
       if (window == nullptr) {
-        shortage = timer.judge(engine_->transport().find_shortage(members[i], address));
+        shortage = timer.judge(transport.find_shortage(job_rank, address));
         return !shortage.ok() || !group_->failure().ok();
       }
-      windows.of.push_back(reinterpret_cast<Window*>(window));
-      windows.held.push_back(engine_->transport().hold(members[i], address));
+      windows.of[index] = reinterpret_cast<Window*>(window);
+      windows.held.push_back(transport.hold(job_rank, address));
     }
     return true;
   };
   if (engine_->drive(map_all, until)) return shortage;
   return status_of(StatusCode::timeout, "the shared memory of rank {} never arrived",
-                   members[windows.of.size()].value());
+                   group_->membership().job_rank(windows.team[mapped]).value());
 }
 
-// Lets the ranks of the group map each other's windows, if they can. Collective.
+// Lets the ranks of the group map each other's windows: all of them, if they can; else those of
+// each host, if they can on every host. Collective.
 Status ScheduledCommunicator::exchange_windows(const Deadline& until) {
   if (size() == 1 || !options_.share_windows) return {};
-  const auto& members = group_->membership().members;
   Windows windows;
-  WindowNotice notice;
-  {
-    auto held = engine_->lock();
-    transport::Transport& transport = engine_->transport();
-    const bool reaches_all = std::all_of(members.begin(), members.end(), [&](Rank member) {
-      return transport.shares_memory(member);
-    });
-    const bool reaches_all_private = std::all_of(members.begin(), members.end(), [&](Rank member) {
-      return member == transport.rank() || transport.reaches_private(member);
-    });
-    if (reaches_all) {
-      held.unlock();
-      Result<transport::Transport::Region> region = allocate_region(Window::bytes());
-      if (!region.ok()) return region.status();
-      windows.own = std::move(*region);
-    }
-    notice = {.offset_bytes = windows.own.address.offset_bytes,
-              .region = windows.own.address.region,
-              .reaches_all = static_cast<std::uint8_t>(reaches_all),
-              .single_copy = reaches_all_private ? options_.single_copy : SingleCopy::off,
-              .lacks_cores = static_cast<std::uint16_t>(!engine_->has_core_for_each_rank())};
-  }
-  std::vector<WindowNotice> notices(members.size());
-  STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::as_bytes(std::span(&notice, 1)),
+  Result<WindowNotice> notice = make_window(windows);
+  if (!notice.ok()) return notice.status();
+  std::vector<WindowNotice> notices(static_cast<std::size_t>(size()));
+  STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::as_bytes(std::span(&*notice, 1)),
                                             std::as_writable_bytes(std::span(notices)), until));
-  const bool all = std::all_of(notices.begin(), notices.end(),
-                               [](const WindowNotice& n) { return n.reaches_all != 0; });
-  if (!all) return {};
-  windows.crowded = std::any_of(notices.begin(), notices.end(),
-                                [](const WindowNotice& n) { return n.lacks_cores != 0; });
+  if (std::ranges::all_of(notices, &WindowNotice::reaches_all)) {
+    for (std::int32_t r = 0; r < size(); ++r) windows.team.push_back(r);
+  } else if (std::ranges::all_of(notices, &WindowNotice::reaches_host)) {
+    windows.team = ranks_of_host();
+  } else {
+    return {};
+  }
+  windows.crowded = std::ranges::any_of(notices, &WindowNotice::lacks_cores);
   windows.single_copy = std::ranges::min(notices, {}, &WindowNotice::single_copy).single_copy;
-  STRETTO_RETURN_IF_ERROR(map_windows(windows, notices, until));
+  if (windows.team.size() > 1) STRETTO_RETURN_IF_ERROR(map_windows(windows, notices, until));
   // A rank may leave the group at once; its window must not go before everybody has mapped it.
   const std::byte mapped{};
-  std::vector<std::byte> all_mapped(members.size());
+  std::vector<std::byte> all_mapped(notices.size());
   STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::span(&mapped, 1), all_mapped, until));
   const auto held = engine_->lock();
   group_->use_windows(std::move(windows));
@@ -176,7 +204,7 @@ void ScheduledCommunicator::begin_numbering() {
 // Where all ranks share memory nothing is chosen by what messages cost.
 Status ScheduledCommunicator::measure_links() {
   const bool wanted = options_.measure_links && size() > 1 &&
-                      (!group_->has_windows() || options_.measure_links->refresh);
+                      (!group_->is_one_team() || options_.measure_links->refresh);
   if (!wanted) return {};
   HostList hosts = options_.group.hosts;
   hosts.resize(static_cast<std::size_t>(size()));

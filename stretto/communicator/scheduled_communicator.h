@@ -15,6 +15,8 @@
 
 namespace stretto::communicator {
 
+struct WindowNotice;
+
 // The Communicator that runs stretto's own schedules on a transport.
 class ScheduledCommunicator : public Communicator {
  public:
@@ -95,8 +97,10 @@ class ScheduledCommunicator : public Communicator {
   Status share_windows(const Deadline& until);
   Status exchange_windows(const Deadline& until);
   void end(const std::string& why, bool announce);
-  template <class Notices>
-  Status map_windows(Windows& windows, const Notices& notices, const Deadline& until);
+  std::vector<Rank> ranks_of_host() const;
+  Result<WindowNotice> make_window(Windows& windows);
+  Status map_windows(Windows& windows, std::span<const WindowNotice> notices,
+                     const Deadline& until);
   Result<transport::Transport::Region> allocate_region(std::size_t bytes);
   Status measure_links();
   [[noreturn]] void refuse_lists(const std::vector<Rank>& own);

@@ -38,27 +38,40 @@ constexpr std::size_t kSingleCopyReduceScatterBytes = 16 * 1024 * 1024;
 constexpr int kSingleCopyReducers = 16;
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 
-bool usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) {
-  return (mapped || algorithm.access != Access::mapped) &&
-         (equal_chunks || !algorithm.equal_chunks);
+}  // namespace
+
+bool Selector::is_usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) const {
+  const bool has_memory = algorithm.access == Access::messages ||
+                          (algorithm.access == Access::mapped ? mapped : setting_.has_teams);
+  return has_memory && (equal_chunks || !algorithm.equal_chunks);
 }
 
-const Algorithm* find_usable(Collective collective, Access access, std::string_view called,
-                             bool mapped, bool equal_chunks) {
-  const Algorithm* found = schedule::find_algorithm(collective, access, called);
-  return found != nullptr && usable(*found, mapped, equal_chunks) ? found : nullptr;
+// Inside hosts bytes that pass through a link are copied twice by processors, which the model takes
+// to be free for something else; through a window it is once.
+bool Selector::is_superseded(const Algorithm& algorithm) const {
+  return setting_.has_teams && algorithm.access == Access::messages &&
+         schedule::find_algorithm(algorithm.collective, Access::both,
+                                  fmt::format("{}_mapped", algorithm.name)) != nullptr;
 }
 
-std::string names(Collective collective, bool mapped, bool equal_chunks) {
+// Names are unique per collective, whatever the access. Null: there is none that can be used.
+const Algorithm* Selector::find(Collective collective, std::string_view called, bool mapped,
+                                bool equal_chunks) const {
+  for (const Algorithm& algorithm : schedule::algorithms()) {
+    const bool is_meant = algorithm.collective == collective && algorithm.name == called;
+    if (is_meant && is_usable(algorithm, mapped, equal_chunks)) return &algorithm;
+  }
+  return nullptr;
+}
+
+std::string Selector::names(Collective collective, bool mapped, bool equal_chunks) const {
   std::string list;
   for (const Algorithm& algorithm : schedule::algorithms()) {
-    if (algorithm.collective != collective || !usable(algorithm, mapped, equal_chunks)) continue;
+    if (algorithm.collective != collective || !is_usable(algorithm, mapped, equal_chunks)) continue;
     list += (list.empty() ? "" : ", ") + std::string(algorithm.name);
   }
   return list;
 }
-
-}  // namespace
 
 Selector::Kind Selector::kind_of(const OperationDescriptor& operation, bool equal_chunks) {
   const std::size_t element_bytes = size_bytes(operation.dtype);
@@ -82,13 +95,13 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
       .local_link = setting_.links.local,
       .hosts = one_host ? std::span<const std::int32_t>() : setting_.hosts};
   std::vector<Candidate> candidates;
-  for (const Algorithm* algorithm :
-       schedule::algorithms_for(operation.collective, Access::messages)) {
+  for (const Algorithm& algorithm : schedule::algorithms()) {
+    if (algorithm.collective != operation.collective) continue;
     // Any other order would make the bits depend on the algorithm.
-    if (algorithm->order == schedule::Order::fixed || algorithm->reference) continue;
-    if (!usable(*algorithm, false, equal_chunks)) continue;
+    if (algorithm.order == schedule::Order::fixed || algorithm.reference) continue;
+    if (!is_usable(algorithm, false, equal_chunks) || is_superseded(algorithm)) continue;
     candidates.push_back(
-        {algorithm, schedule::cost(*algorithm, setting_.rank_count, query).seconds});
+        {&algorithm, schedule::cost(algorithm, setting_.rank_count, query).seconds});
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::seconds);
   return candidates;
@@ -143,8 +156,8 @@ std::string Selector::mapped_thresholds(Collective collective) const {
 
 // On mapped memory: for registered buffers, and for others.
 Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const {
-  const auto find = [&](std::string_view called) -> const Algorithm* {
-    return find_usable(operation.collective, Access::mapped, called, true, equal_chunks);
+  const auto find = [&](std::string_view called) {
+    return this->find(operation.collective, called, true, equal_chunks);
   };
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   Choice choice;
@@ -168,24 +181,21 @@ const Algorithm* Selector::cheapest(const OperationDescriptor& operation, bool e
 Result<Choice> Selector::choose(const OperationDescriptor& operation, std::string_view wanted,
                                 bool mapped, bool equal_chunks) {
   const Collective collective = operation.collective;
-  const auto find = [&](Access access, std::string_view called) -> const Algorithm* {
-    return find_usable(collective, access, called, mapped, equal_chunks);
-  };
   Choice choice;
   // Alone, a rank shares memory with nobody; a program that names an algorithm for it still runs.
-  if (setting_.rank_count == 1 &&
-      schedule::find_algorithm(collective, Access::mapped, wanted) != nullptr) {
+  const bool is_alone = setting_.rank_count == 1;
+  if (is_alone && schedule::find_algorithm(collective, Access::mapped, wanted) != nullptr) {
     choice.messages = cheapest(operation, equal_chunks);
     return choice;
   }
   if (wanted.empty() && mapped) choice = choose_mapped(operation, equal_chunks);
-  if (wanted == "direct_mapped") choice.direct = find(Access::mapped, wanted);
-  if (wanted == "staged_mapped" || wanted == "eager_mapped") {
-    choice.staged = find(Access::mapped, wanted);
+  const Algorithm* named =
+      wanted.empty() ? nullptr : find(collective, wanted, mapped, equal_chunks);
+  if (named != nullptr && named->access == Access::mapped) {
+    (wanted == "direct_mapped" ? choice.direct : choice.staged) = named;
   }
   if (choice.direct != nullptr || choice.staged != nullptr) return choice;
-  choice.messages =
-      wanted.empty() ? cheapest(operation, equal_chunks) : find(Access::messages, wanted);
+  choice.messages = wanted.empty() ? cheapest(operation, equal_chunks) : named;
   if (choice.messages != nullptr) return choice;
   return status_of(StatusCode::invalid_argument,
                    "there is no algorithm \"{}\" for {} here; there are: {}", wanted,

@@ -17,7 +17,7 @@
 
 namespace stretto::communicator {
 
-// The algorithms with which an operation runs: by messages, or on mapped memory (direct where all
+// The algorithms with which an operation runs: with messages, or on mapped memory (direct where all
 // buffers are registered, staged elsewhere).
 struct Choice {
   const schedule::Algorithm* messages = nullptr;
@@ -36,6 +36,8 @@ class Selector {
     HostList hosts = {};
     LinkModel links = {};
     bool has_core_for_each_rank = true;
+    // Whether the ranks of each host have mapped each other's windows, though not all ranks have.
+    bool has_teams = false;
   };
   explicit Selector(Setting setting) : setting_(std::move(setting)) {}
 
@@ -56,7 +58,7 @@ class Selector {
   // the choice on mapped memory is made.
   std::string mapped_thresholds(Collective collective) const;
 
-  // The algorithms by messages among which it chooses, the cheapest first.
+  // The algorithms with messages among which it chooses, the cheapest first.
   std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
 
   const HostList& hosts() const { return setting_.hosts; }
@@ -65,6 +67,7 @@ class Selector {
     setting_.links = links;
     chosen_.clear();
   }
+  void use_teams() { setting_.has_teams = true; }
   // Before anything is chosen on mapped memory.
   void use_cores(bool one_for_each_rank) { setting_.has_core_for_each_rank = one_for_each_rank; }
 
@@ -77,6 +80,11 @@ class Selector {
     friend auto operator<=>(const Kind&, const Kind&) = default;
   };
   static Kind kind_of(const OperationDescriptor& operation, bool equal_chunks);
+  bool is_usable(const schedule::Algorithm& algorithm, bool mapped, bool equal_chunks) const;
+  bool is_superseded(const schedule::Algorithm& algorithm) const;
+  const schedule::Algorithm* find(Collective collective, std::string_view called, bool mapped,
+                                  bool equal_chunks) const;
+  std::string names(Collective collective, bool mapped, bool equal_chunks) const;
   std::size_t one_sync_bytes(Collective collective) const;
   std::size_t one_sync_private_bytes(Collective collective) const;
   Choice choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const;

@@ -8,12 +8,9 @@
 namespace stretto::communicator {
 namespace {
 
-// Scratch of mapped plans is there for other ranks to read, and their memory is theirs.
-kernel::Store store_to(const schedule::Schedule& schedule, const schedule::Place& target) {
-  const bool is_scratch = target.slot.buffer == schedule::Buffer::raw ||
-                          target.slot.buffer == schedule::Buffer::partial;
-  const bool is_shared =
-      schedule.access == schedule::Access::mapped && (is_scratch || target.rank != schedule.rank);
+// Shared slots are there for the other ranks of a team to read, and their memory is theirs.
+kernel::Store store_to(const Plan& plan, const schedule::Place& target) {
+  const bool is_shared = plan.is_shared(target.slot) || target.rank != plan.schedule().rank;
   return is_shared ? kernel::Store::shared : kernel::Store::automatic;
 }
 
@@ -58,7 +55,7 @@ void LocalSteps::prepare(Prepared& prepared, const schedule::Step& step) const {
   prepared.target_offsets.resize(targets.size());
   if (step.kind == schedule::StepKind::copy) return;
   auto reduction = prepare_reduction(*plan_, step, prepared.inputs, prepared.outputs,
-                                     store_to(plan_->schedule(), targets.front()));
+                                     store_to(*plan_, targets.front()));
   prepared.failure = reduction.status();
   if (reduction.ok()) prepared.reduction = *reduction;
 }

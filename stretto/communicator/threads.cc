@@ -34,9 +34,10 @@ Result<std::unique_ptr<Communicator>> make_rank(std::unique_ptr<transport::Endpo
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(const ThreadRanksOptions& options) {
-  auto endpoints = transport::loopback::make_world(
-                       {.ranks = options.size, .shared_memory = options.shared_memory})
-                       .or_throw();
+  auto endpoints =
+      transport::loopback::make_world(
+          {.ranks = options.size, .shared_memory = options.shared_memory, .hosts = options.hosts})
+          .or_throw();
   const auto ranks = static_cast<std::size_t>(options.size);
   std::vector<std::unique_ptr<Communicator>> communicators(ranks);
   std::vector<Status> statuses(ranks);

@@ -24,8 +24,8 @@ struct ThreadRanksOptions {
   Duration timeout = std::chrono::minutes(30);
   // Instead of the chosen algorithm, wherever it exists.
   std::string algorithm = {};
-  // Per rank, a number of the host it is taken to be on: what two-level algorithms go by. Empty:
-  // all on one. Changes no transport.
+  // Per rank, a number of the host it is taken to be on: what two-level algorithms go by, and with
+  // whom it shares memory. Empty: all on one.
   std::vector<std::int32_t> hosts = {};
   // Bytes of a chunk that travel at a time; 0: chosen. Results do not depend on it.
   std::size_t segment_bytes = 0;

@@ -11,6 +11,7 @@
 
 #include "stretto/base/operation.h"
 #include "stretto/base/single_copy.h"
+#include "stretto/schedule/schedule.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::communicator {
@@ -43,8 +44,9 @@ struct Post {
 };
 static_assert(sizeof(Post) == 64, "one cache line");
 
-// The memory of one rank of a group that all its ranks have mapped: posts, the count of syncs, and
-// two halves of staging for callers' private buffers.
+// The memory of one rank of a group that the ranks of its team have mapped: posts, the count of
+// syncs, and two halves of staging for callers' private buffers. Where the team is not the whole
+// group, collectives send messages, too, and use the lanes and what is in them instead.
 struct Window {
   Post posts[2];
   // Syncs reached by this rank since the group began. By its owner only.
@@ -60,6 +62,18 @@ struct Window {
   // Whose private memory this rank copies from or to just now, counted from 1; 0: nobody's. By its
   // owner only.
   alignas(128) std::atomic<std::uint32_t> reaches_into{0};
+  // See TeamLanes. By its owner only.
+  static constexpr std::size_t kLanes = 4;
+  struct Lane {
+    // What the owner runs in this lane, by turns.
+    struct Record {
+      OperationDescriptor operation;
+      std::uint32_t sequence = 0;
+    };
+    alignas(128) std::atomic<std::uint64_t> syncs{0};  // Reached since the group began.
+    Record records[schedule::kScratchSets];
+  };
+  Lane lanes[kLanes];
   alignas(128) std::byte staging[1];  // 2 * kHalfBytes in all.
 
   // Two slots of half a MiB, and room for what rounds them up.
@@ -69,16 +83,29 @@ struct Window {
   static constexpr std::size_t slot_bytes(std::size_t slots) { return kHalfBytes / slots - 64; }
   static std::size_t bytes() { return offsetof(Window, staging) + 2 * kHalfBytes; }
 
+  // Of the staging, what one lane has for one set of shared slots.
+  static constexpr std::size_t kLaneBytes =
+      2 * kHalfBytes / (kLanes * schedule::kScratchSets) / 128 * 128;
+  static constexpr std::size_t lane_slot_bytes(std::size_t slots) {
+    return kLaneBytes / slots - 64;
+  }
+  std::byte* lane_slots(std::size_t lane, std::size_t set) {
+    return staging + (lane * schedule::kScratchSets + set) * kLaneBytes;
+  }
+
   std::byte* half(std::uint64_t turn) { return staging + (turn % 2) * kHalfBytes; }
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free,
               "atomics in shared memory must not hide a lock of one process");
 
-// The windows of a group, in this rank's address space, and what has to be counted from one
+// The windows of a team, in this rank's address space, and what has to be counted from one
 // operation to the next. Zeroed memory is a fresh window.
 struct Windows {
   transport::Transport::Region own;  // Keeps this rank's window mapped.
-  std::vector<Window*> of;           // Per rank of the group.
+  std::vector<Window*> of;           // Per rank of the group; null for those of other teams.
+  std::vector<Rank> team;            // Those of the group that are here, in ascending order.
+  // Whether the whole group is one team.
+  bool are_everybodys() const { return team.size() == of.size(); }
   // Keeps the others' windows mapped: a rank may leave while another still reads what it staged.
   std::vector<std::shared_ptr<void>> held;
   // What all ranks say alike:

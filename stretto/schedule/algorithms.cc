@@ -5,20 +5,7 @@
 
 #include <array>
 
-#include "stretto/schedule/binomial_tree.h"
-#include "stretto/schedule/bruck.h"
-#include "stretto/schedule/direct.h"
-#include "stretto/schedule/direct_mapped.h"
-#include "stretto/schedule/double_binary_tree.h"
-#include "stretto/schedule/eager_mapped.h"
-#include "stretto/schedule/knomial.h"
-#include "stretto/schedule/pairwise.h"
-#include "stretto/schedule/recursive_doubling.h"
-#include "stretto/schedule/recursive_halving.h"
-#include "stretto/schedule/ring.h"
-#include "stretto/schedule/staged_mapped.h"
-#include "stretto/schedule/textbook_ring.h"
-#include "stretto/schedule/two_level.h"
+#include "stretto/schedule/algorithms/all.h"
 
 namespace stretto::schedule {
 namespace {
@@ -98,6 +85,11 @@ constexpr std::array kAlgorithms = {
               textbook_ring_all_reduce, false, kReference},
     Algorithm{14, "eager_mapped", all_reduce, mapped, Order::canonical, eager_mapped_all_reduce},
     Algorithm{14, "eager_mapped", reduce, mapped, Order::canonical, eager_mapped_reduce},
+    Algorithm{15, "two_level_mapped", all_reduce, both, Order::canonical,
+              two_level_mapped_all_reduce},
+    Algorithm{15, "two_level_mapped", reduce_scatter, both, Order::canonical,
+              two_level_mapped_reduce_scatter},
+    Algorithm{15, "two_level_mapped", all_gather, both, Order::none, two_level_mapped_all_gather},
 };
 // clang-format on
 

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stretto/schedule/verify.h"
+#include "stretto/schedule/verify/verify.h"
 
 namespace stretto::schedule {
 namespace {
@@ -115,7 +115,8 @@ TEST(Algorithms, NumbersAreStable) {
                                                   "double_binary_tree",
                                                   "two_level",
                                                   "textbook_ring",
-                                                  "eager_mapped"};
+                                                  "eager_mapped",
+                                                  "two_level_mapped"};
   for (const Algorithm& algorithm : algorithms()) {
     EXPECT_EQ(families.at(algorithm.id), algorithm.name);
     // What layers below this one say.
@@ -128,7 +129,7 @@ TEST(Algorithms, EveryCollectiveHasACanonicalOrPlainChoiceForBothKindsOfAccess) 
        {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
         Collective::broadcast, Collective::barrier, Collective::reduce, Collective::gather,
         Collective::scatter, Collective::all_to_all}) {
-    for (const Access access : {Access::messages, Access::mapped}) {
+    for (const Access access : {Access::messages, Access::mapped}) {  // Not of both.
       const auto choices = algorithms_for(collective, access);
       EXPECT_TRUE(std::ranges::any_of(choices, [](const Algorithm* algorithm) {
         return algorithm->order != Order::fixed;

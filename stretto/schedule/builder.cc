@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "stretto/base/check.h"
+#include "stretto/schedule/host_layout.h"
 
 namespace stretto::schedule {
 
@@ -14,6 +15,19 @@ Rank neighbour(const Shape& shape, int distance) {
   const int place = (shape.rank.value() + distance) % shape.rank_count;
   return place < 0 ? place + shape.rank_count : place;
 }
+
+namespace {
+
+std::vector<Rank> team_of(const Shape& shape, Access access) {
+  if (access == Access::both) return HostLayout(shape).team_of(shape.rank);
+  std::vector<Rank> team;
+  for (std::int32_t rank = 0; access == Access::mapped && rank < shape.rank_count; ++rank) {
+    team.push_back(rank);
+  }
+  return team;
+}
+
+}  // namespace
 
 ScheduleBuilder::ScheduleBuilder(const Shape& shape, const Options& options) {
   STRETTO_CHECK(shape.rank_count >= 1, "{} ranks", shape.rank_count);
@@ -23,7 +37,7 @@ ScheduleBuilder::ScheduleBuilder(const Shape& shape, const Options& options) {
                 shape.root.value(), shape.rank_count);
   schedule_.algorithm = options.algorithm;
   schedule_.collective = options.collective;
-  schedule_.access = options.access;
+  schedule_.team = team_of(shape, options.access);
   schedule_.order = options.order;
   schedule_.rank = shape.rank;
   schedule_.rank_count = shape.rank_count;
@@ -59,7 +73,11 @@ void ScheduleBuilder::copy(Slot source, Place target) {
 
 void ScheduleBuilder::sync() { add(StepKind::sync, {}, {}); }
 
-Schedule ScheduleBuilder::build() && { return std::move(schedule_); }
+Schedule ScheduleBuilder::build() && {
+  const bool one_team = std::cmp_equal(schedule_.team.size(), schedule_.rank_count);
+  if (one_team && !schedule_.has_messages()) schedule_.shared_slots = schedule_.raw_slots;
+  return std::move(schedule_);
+}
 
 std::vector<Place> ScheduleBuilder::own(const std::vector<Slot>& slots) const {
   std::vector<Place> places;
@@ -93,7 +111,7 @@ void ScheduleBuilder::add_recv(Rank from, const std::vector<Place>& targets) {
 }
 
 void ScheduleBuilder::add_place(const Place& place) {
-  // Other ranks' slots count too: in mapped schedules all ranks have the same ones.
+  // Other ranks' slots count too: where all ranks are one team, all have the same ones.
   const std::int32_t needed = place.slot.index + 1;
   if (place.slot.buffer == Buffer::raw) {
     schedule_.raw_slots = std::max(schedule_.raw_slots, needed);

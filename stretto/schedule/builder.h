@@ -77,6 +77,10 @@ class ScheduleBuilder {
   Slot unused_raw(ChunkIndex chunk) const { return raw(schedule_.raw_slots, chunk); }
   Slot unused_partial(ChunkIndex chunk) const { return partial(schedule_.partial_slots, chunk); }
 
+  // The raw slots before `count` are shared with the team. Before any raw slot is used. Where all
+  // ranks are one team, all raw slots are shared anyway.
+  void share_raw(std::int32_t count) { schedule_.raw_slots = schedule_.shared_slots = count; }
+
   Schedule build() &&;
 
  private:

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <queue>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/check.h"
@@ -37,29 +39,18 @@ class Simulation {
         hosts_(query.hosts),
         segments_(segments) {
     const auto& head = joint.schedules().front();
-    at_once_ = head.access == Access::mapped ? 1 : 2;
-    sync_seconds_ = link_.sync_seconds * std::ceil(std::log2(joint.schedules().size()));
+    at_once_ = std::cmp_equal(head.team.size(), head.rank_count) ? 1 : 2;
     ranks_.resize(joint.schedules().size());
     for (std::size_t step = 0; step < joint.step_count(); ++step) {
       steps_.push_back(cost_of(step, segment_bytes, query.partial_scale));
-      if (steps_.back().kind == StepKind::sync) {
-        sync_number_.push_back(ranks_[steps_.back().rank].syncs++);
-      } else {
-        sync_number_.push_back(0);
-      }
+      sync_number_.push_back(steps_.back().kind == StepKind::sync ? number_sync(step) : 0);
     }
     if (!hosts_.empty()) {
       host_ports_.resize(static_cast<std::size_t>(std::ranges::max(hosts_)) + 1);
     }
     pending_.resize(segments * steps_.size());
     flags_.resize(pending_.size());
-    sync_arrivals_.resize(segments * ranks_.front().syncs);
-    sync_members_.resize(ranks_.front().syncs);
-    for (std::size_t step = 0; step < steps_.size(); ++step) {
-      if (steps_[step].kind == StepKind::sync) {
-        sync_members_[sync_number_[step]].push_back(static_cast<std::int32_t>(step));
-      }
-    }
+    sync_arrivals_.resize(segments * sync_members_.size());
   }
 
   // When each segment has ended on all ranks, in seconds.
@@ -117,6 +108,17 @@ class Simulation {
     double processor = 0;
     std::size_t syncs = 0;
   };
+
+  // A number for the sync that this step of a rank is one part of.
+  std::size_t number_sync(std::size_t step) {
+    const Schedule& schedule = joint_.schedule_of(step);
+    const std::size_t nth = ranks_[joint_.rank_of(step)].syncs++;
+    const auto [found, added] =
+        syncs_.try_emplace({schedule.team.front(), nth}, sync_members_.size());
+    if (added) sync_members_.emplace_back();
+    sync_members_[found->second].push_back(static_cast<std::int32_t>(step));
+    return found->second;
+  }
 
   StepCost cost_of(std::size_t index, double segment_bytes, int partial_scale) const {
     const Step& step = joint_.step(index);
@@ -238,9 +240,12 @@ class Simulation {
   void arrive(Instance instance, double now) {
     const std::size_t segment = instance / steps_.size();
     const std::size_t number = sync_number_[instance % steps_.size()];
-    if (++sync_arrivals_[segment * sync_members_.size() + number] < ranks_.size()) return;
-    for (const std::int32_t member : sync_members_[number]) {
-      events_.push({now + sync_seconds_, What::ended, segment * steps_.size() + member});
+    const auto& members = sync_members_[number];
+    if (++sync_arrivals_[segment * sync_members_.size() + number] < members.size()) return;
+    const double sync_seconds =
+        link_.sync_seconds * std::ceil(std::log2(static_cast<double>(members.size())));
+    for (const std::int32_t member : members) {
+      events_.push({now + sync_seconds, What::ended, segment * steps_.size() + member});
     }
   }
 
@@ -264,10 +269,10 @@ class Simulation {
   std::vector<Ports> host_ports_;        // Per host.
   std::size_t segments_;
   std::size_t at_once_ = 1;  // Segments that a rank works on.
-  double sync_seconds_ = 0;
   std::vector<StepCost> steps_;
-  std::vector<std::size_t> sync_number_;                 // Per step; of syncs.
-  std::vector<std::vector<std::int32_t>> sync_members_;  // Per sync, the step on each rank.
+  std::vector<std::size_t> sync_number_;                       // Per step; of syncs.
+  std::map<std::pair<Rank, std::size_t>, std::size_t> syncs_;  // By team and place in its order.
+  std::vector<std::vector<std::int32_t>> sync_members_;  // Per sync, the step on each of its ranks.
   std::vector<std::size_t> sync_arrivals_;               // Per segment and sync.
   std::vector<Resources> ranks_;
   std::vector<std::int32_t> pending_;    // Per instance, predecessors that have not ended.

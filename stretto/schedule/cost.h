@@ -19,7 +19,7 @@ struct LinkCost {
   double seconds_per_byte = 1.0 / 1e9;  // beta, each direction on its own.
   // gamma: per byte that a reduce or copy reads, and per byte it writes to targets after the first.
   double reduce_seconds_per_byte = 1.0 / 10e9;
-  double sync_seconds = 0.3e-6;  // One sync of mapped schedules, per log2 of the ranks.
+  double sync_seconds = 0.3e-6;  // One sync of a team, per log2 of its ranks.
 };
 
 struct CostQuery {
@@ -52,9 +52,10 @@ struct Cost {
 // message costs 2 message_seconds + latency + bytes. Where hosts are given, the ranks of a host
 // share one port out and one port in for the bytes of messages with other hosts; a rank's own ports
 // are then taken for message_seconds only. It starts whether or not its receive has
-// begun, and waits at the receiver. A rank works on at most two segments at once (one in mapped
-// schedules), as double buffering allows. The first eight segments are played; every further one
-// adds the average time between the ends of the last two, because a pipeline has settled by then.
+// begun, and waits at the receiver. A rank works on at most two segments at once (one where all
+// ranks are one team), as double buffering allows. The first eight segments are played; every
+// further one adds the average time between the ends of the last two, because a pipeline has
+// settled by then.
 //
 // The schedules must pass verify(), and be those for the query's hosts.
 Cost cost(std::span<const Schedule> schedules, const CostQuery& query);

@@ -13,7 +13,7 @@
 #include "stretto/base/random.h"
 #include "stretto/schedule/builder.h"
 #include "stretto/schedule/joint.h"
-#include "stretto/schedule/verify_execution.h"
+#include "stretto/schedule/verify/results.h"
 
 namespace stretto::schedule {
 namespace {

@@ -23,6 +23,7 @@ class HostLayout {
   const std::vector<Rank>& members(int host) const {
     return members_[static_cast<std::size_t>(host)];
   }
+  const std::vector<Rank>& team_of(Rank rank) const { return members(host_of(rank)); }
   // Whether ranks [begin, end), one at least, are all on one host.
   bool together(int begin, int end) const {
     return run_end_[static_cast<std::size_t>(begin)] >= end;

@@ -21,7 +21,7 @@ class Runner {
       : joint_(joint),
         pending_(joint.step_count()),
         started_(joint.step_count()),
-        sync_arrivals_(joint.schedules().size()) {
+        teams_(joint.schedules().size()) {
     execution_.level.resize(joint.step_count());
     for (std::size_t step = 0; step < joint.step_count(); ++step) {
       pending_[step] = joint.predecessor_count(step);
@@ -46,16 +46,17 @@ class Runner {
       end_together(kind == StepKind::send ? std::vector{step, partner}
                                           : std::vector{partner, step});
     } else if (kind == StepKind::sync) {
-      sync_arrivals_[joint_.rank_of(step)] = step;
-      if (++arrived_ < joint_.schedules().size()) return;
-      arrived_ = 0;
-      end_together(sync_arrivals_);
+      const auto& team = joint_.schedule_of(step).team;
+      auto& arrivals = teams_[static_cast<std::size_t>(team.front())];
+      arrivals.push_back(step);
+      if (arrivals.size() < team.size()) return;
+      end_together(std::exchange(arrivals, {}));
     } else {
       end(step, execution_.level[step]);
     }
   }
 
-  // A message, or a sync of all ranks: everybody is one further than the last of them.
+  // A message, or a sync of a team: everybody is one further than the last of them.
   void end_together(const std::vector<std::int32_t>& steps) {
     std::int32_t level = 0;
     for (const std::int32_t step : steps) level = std::max(level, execution_.level[step]);
@@ -78,8 +79,8 @@ class Runner {
   std::vector<std::int32_t> pending_;
   std::vector<bool> started_;
   std::vector<std::int32_t> ready_;
-  std::vector<std::int32_t> sync_arrivals_;  // Per rank, the sync that it has reached.
-  std::size_t arrived_ = 0;
+  // By the first rank of a team, the syncs that its ranks have reached and not ended.
+  std::vector<std::vector<std::int32_t>> teams_;
   Execution execution_;
 };
 

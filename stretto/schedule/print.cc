@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include <fmt/core.h>
@@ -16,7 +17,11 @@ namespace {
 
 constexpr std::size_t kColumns = 100;
 
-std::string_view name(Access access) { return access == Access::messages ? "messages" : "mapped"; }
+std::string_view access_of(const Schedule& schedule) {
+  if (schedule.team.empty()) return "messages";
+  return std::cmp_equal(schedule.team.size(), schedule.rank_count) ? "mapped"
+                                                                   : "mapped and messages";
+}
 
 std::string_view name(Order order) {
   switch (order) {
@@ -44,7 +49,7 @@ std::string print(const Slot& slot) {
   return fmt::format("partial {} (c{})", slot.index, slot.chunk.value());
 }
 
-// "input c1", in mapped schedules "input c1 of 0-3": one slot of consecutive ranks is one item.
+// "input c1", where there are teams "input c1 of 0-3": one slot of consecutive ranks is one item.
 std::string print(const Schedule& schedule, std::span<const Place> places) {
   std::string text;
   for (std::size_t first = 0; first < places.size();) {
@@ -55,7 +60,7 @@ std::string print(const Schedule& schedule, std::span<const Place> places) {
     }
     if (!text.empty()) text += ", ";
     text += print(places[first].slot);
-    if (schedule.access == Access::mapped) {
+    if (!schedule.team.empty()) {
       text += fmt::format(" of {}", places[first].rank.value());
       if (last > first) text += fmt::format("-{}", places[last].rank.value());
     }
@@ -80,7 +85,7 @@ std::string head(const Schedule& schedule) {
 }
 
 std::string properties(const Schedule& schedule) {
-  return fmt::format("{}, {}, {}, {}, {}", name(schedule.access), name(schedule.order),
+  return fmt::format("{}, {}, {}, {}, {}", access_of(schedule), name(schedule.order),
                      count_of(schedule.chunk_count, "chunk"),
                      count_of(schedule.raw_slots, "raw slot"),
                      count_of(schedule.partial_slots, "partial slot"));
@@ -130,7 +135,7 @@ std::string print_messages(const JointSchedule& joint) {
   return text;
 }
 
-std::string print_mapped(std::span<const Schedule> schedules) {
+std::string print_by_syncs(std::span<const Schedule> schedules) {
   std::map<std::int32_t, std::string> by_syncs;  // Steps of all ranks, by the syncs before them.
   std::int32_t sync_count = 0;
   for (const Schedule& schedule : schedules) {
@@ -183,8 +188,8 @@ std::string print(std::span<const Schedule> schedules) {
   const Schedule& first = schedules.front();
   std::string text = fmt::format("{} on {}: {}\n", head(first), count_of(first.rank_count, "rank"),
                                  properties(first));
-  return text + (first.access == Access::mapped ? print_mapped(schedules)
-                                                : print_messages(JointSchedule(schedules)));
+  return text + (first.team.empty() ? print_messages(JointSchedule(schedules))
+                                    : print_by_syncs(schedules));
 }
 
 }  // namespace stretto::schedule

@@ -36,7 +36,7 @@ struct Slot {
   friend bool operator==(const Slot&, const Slot&) = default;
 };
 
-// A slot of some rank. Other ranks' slots appear in mapped schedules only.
+// A slot of some rank. Other ranks' slots are those of the schedule's team.
 struct Place {
   Rank rank = 0;
   Slot slot;
@@ -50,8 +50,8 @@ enum class StepKind : std::uint8_t {
   reduce,  // The sources, in canonical tree order, into every target. `completes`: the result is
            // whole, so a mean is divided here and the targets hold the operation's dtype.
   copy,    // sources[0] into every target. Same dtype on both sides.
-  sync,    // Waits until every rank has reached its sync of the same number. After it, all ranks
-           // see what any rank wrote before it.
+  sync,    // Waits until every rank of the team has reached its sync of the same number. After it,
+           // they all see what any of them wrote before it.
 };
 
 struct Step {
@@ -68,10 +68,11 @@ struct Step {
   std::int32_t targets_end = 0;
 };
 
-// How a schedule's steps reach other ranks' data.
+// How an algorithm's steps reach other ranks' data, hence which ranks form its teams.
 enum class Access : std::uint8_t {
-  messages,  // send and recv. Every place is on the schedule's own rank.
-  mapped,    // reduce and copy on the memory of all ranks, ordered by sync.
+  messages,  // send and recv only: there are no teams.
+  mapped,    // reduce, copy and sync only: all ranks are one team.
+  both,      // The ranks of a host are a team; messages go between hosts.
 };
 
 // In which order contributions are combined.
@@ -95,18 +96,20 @@ enum class Order : std::uint8_t {
 // A send or recv without a slot is a signal, a message of no bytes: the send waits until all
 // earlier receives of its rank have ended, the receive for nothing.
 //
-// In mapped schedules a step before a sync ends before it, and a step after it starts after it. All
-// ranks have the same number of raw slots. A reader alternates between kScratchSets sets of scratch
-// slots, run by run. Two are enough for any mixture of schedules with a sync in each: what a rank
-// reads of others in run s it has read before its first sync of run s + 1, and run s + 2 writes
-// after that.
+// A step before a sync ends before it, and a step after it starts after it. A reader alternates
+// between kScratchSets sets of scratch slots, run by run. Two are enough for any mixture of
+// schedules with a sync in each: what a rank reads of others in run s it has read before its first
+// sync of run s + 1, and run s + 2 writes after that.
 //
 // A reader cuts every chunk into segments and runs the list once per segment, so a schedule says
 // nothing about sizes. A value type: copy freely. Immutable after build, so any thread may read it.
 struct Schedule {
   std::string_view algorithm;  // "ring": a name with static storage.
   Collective collective = Collective::barrier;
-  Access access = Access::messages;
+  // The ranks that have mapped each other's memory, this rank among them, in ascending order: their
+  // slots are what steps may touch, and a sync is of them. Each of them names the same ranks.
+  // Empty: nothing is mapped, and there is no sync.
+  std::vector<Rank> team;
   Order order = Order::none;
   Rank rank = 0;  // Whose steps these are.
   std::int32_t rank_count = 1;
@@ -114,6 +117,7 @@ struct Schedule {
   std::int32_t chunk_count = 1;
   Rank root = 0;  // Of collectives that have one.
   std::int32_t raw_slots = 0;
+  std::int32_t shared_slots = 0;  // Of the raw slots those, the first ones, that the team reaches.
   std::int32_t partial_slots = 0;
   std::vector<Step> steps;
   std::vector<Place> places;
@@ -125,6 +129,8 @@ struct Schedule {
     return std::span(places).subspan(step.targets_begin, step.targets_end - step.targets_begin);
   }
   std::size_t sync_count() const;
+  bool has_messages() const;
+  bool is_in_team(Rank other) const;
 };
 
 // Shapes of the collectives, in chunks; n ranks.

@@ -256,21 +256,28 @@ INSTANTIATE_TEST_SUITE_P(, Collectives, ::testing::ValuesIn(cases()), [](const a
          (c.registered ? "_registered" : "") + (c.single_copy ? "_single_copy" : "");
 });
 
-// Ranks on several hosts, which is what two_level and the choice go by.
-class CollectivesOnHosts : public ::testing::TestWithParam<std::vector<std::int32_t>> {
+// Ranks on several hosts, which is what two-level algorithms and the choice go by; with memory that
+// the ranks of a host share, and without.
+using HostsCase = std::tuple<std::vector<std::int32_t>, bool>;
+class CollectivesOnHosts : public ::testing::TestWithParam<HostsCase> {
  protected:
-  int size() const { return static_cast<int>(GetParam().size()); }
+  int size() const { return static_cast<int>(std::get<0>(GetParam()).size()); }
+  bool shares_memory() const { return std::get<1>(GetParam()); }
   std::vector<std::unique_ptr<Communicator>> make_ranks(std::size_t segment_bytes = 0) const {
     return make_thread_ranks({.size = size(),
-                              .shared_memory = false,
-                              .hosts = GetParam(),
+                              .shared_memory = shares_memory(),
+                              .hosts = std::get<0>(GetParam()),
                               .segment_bytes = segment_bytes});
   }
-  static std::vector<std::string> algorithms_on_hosts(Collective collective) {
-    const auto* two_level =
-        schedule::find_algorithm(collective, schedule::Access::messages, "two_level");
-    if (two_level == nullptr) return {""};
-    return {"", "two_level"};
+  std::vector<std::string> algorithms_on_hosts(Collective collective) const {
+    std::vector<std::string> names = {""};
+    for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+      const bool is_meant = algorithm.access == schedule::Access::both
+                                ? shares_memory()
+                                : !shares_memory() && algorithm.name == "two_level";
+      if (algorithm.collective == collective && is_meant) names.emplace_back(algorithm.name);
+    }
+    return names;
   }
 };
 
@@ -327,20 +334,54 @@ TEST_P(CollectivesOnHosts, AnySegmentsGiveTheSameBits) {
   }
 }
 
-std::string hosts_name(const ::testing::TestParamInfo<std::vector<std::int32_t>>& tested) {
-  std::string name = "hosts";
-  for (const std::int32_t host : tested.param) name += std::to_string(host);
-  return name;
+// Operations of different kinds follow each other through the same lanes, some before others end.
+TEST_P(CollectivesOnHosts, ManyMayBeUnderWay) {
+  constexpr std::size_t kOperations = 40;
+  constexpr std::size_t kCount = 301;
+  const auto ranks = make_ranks(256);
+  const auto size = static_cast<std::size_t>(this->size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      std::vector<std::vector<float>> sums(kOperations), shares(kOperations), all(kOperations);
+      std::vector<Work> works;
+      for (std::size_t i = 0; i < kOperations; ++i) {
+        sums[i].assign(kCount, static_cast<float>(i + rank));
+        shares[i].assign(kCount, static_cast<float>(i * rank));
+        all[i].resize(kCount * size);
+        works.push_back(ranks[rank]->all_reduce(sums[i]));
+        works.push_back(ranks[rank]->all_gather(shares[i], all[i]));
+      }
+      for (Work& work : works) work.wait();
+      for (std::size_t i = 0; i < kOperations; ++i) {
+        const std::vector<float> expected(kCount,
+                                          static_cast<float>(i * size + size * (size - 1) / 2));
+        EXPECT_EQ(sums[i], expected) << "operation " << i << " on rank " << rank;
+        for (std::size_t j = 0; j < all[i].size(); ++j) {
+          ASSERT_EQ(all[i][j], static_cast<float>(i * (j / kCount))) << i << " on rank " << rank;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
-INSTANTIATE_TEST_SUITE_P(, CollectivesOnHosts,
-                         ::testing::Values(std::vector<std::int32_t>{0, 0, 1, 1},
-                                           std::vector<std::int32_t>{0, 0, 0, 1, 1, 1, 1, 1, 2},
-                                           std::vector<std::int32_t>{0, 1, 1, 1},
-                                           std::vector<std::int32_t>{0, 1, 0, 1, 0},
-                                           std::vector<std::int32_t>{0, 1, 2, 0, 1, 2},
-                                           std::vector<std::int32_t>{4, 4, 4, 4, 2}),
-                         hosts_name);
+std::string hosts_name(const ::testing::TestParamInfo<HostsCase>& tested) {
+  std::string name = "hosts";
+  for (const std::int32_t host : std::get<0>(tested.param)) name += std::to_string(host);
+  return name + (std::get<1>(tested.param) ? "_mapped" : "_messages");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , CollectivesOnHosts,
+    ::testing::Combine(::testing::Values(std::vector<std::int32_t>{0, 0, 1, 1},
+                                         std::vector<std::int32_t>{0, 0, 0, 1, 1, 1, 1, 1, 2},
+                                         std::vector<std::int32_t>{0, 1, 1, 1},
+                                         std::vector<std::int32_t>{0, 1, 0, 1, 0},
+                                         std::vector<std::int32_t>{0, 1, 2, 0, 1, 2},
+                                         std::vector<std::int32_t>{4, 4, 4, 4, 2}),
+                       ::testing::Bool()),
+    hosts_name);
 
 }  // namespace
 }  // namespace stretto::testing

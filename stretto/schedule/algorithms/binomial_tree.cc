@@ -1,15 +1,15 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/binomial_tree.h"
+#include "stretto/schedule/algorithms/all.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "stretto/schedule/algorithms/tree_walk.h"
 #include "stretto/schedule/builder.h"
 #include "stretto/schedule/canonical_tree.h"
-#include "stretto/schedule/tree_walk.h"
 
 namespace stretto::schedule {
 namespace {

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/bruck.h"
+#include "stretto/schedule/algorithms/all.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/eager_mapped.h"
+#include "stretto/schedule/algorithms/all.h"
 
 #include <utility>
 #include <vector>

@@ -1,12 +1,12 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/knomial.h"
+#include "stretto/schedule/algorithms/all.h"
 
 #include <utility>
 
+#include "stretto/schedule/algorithms/tree_walk.h"
 #include "stretto/schedule/builder.h"
-#include "stretto/schedule/tree_walk.h"
 
 namespace stretto::schedule {
 namespace {

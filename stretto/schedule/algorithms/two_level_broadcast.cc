@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/schedule/algorithms/all.h"
 #include "stretto/schedule/builder.h"
 #include "stretto/schedule/host_layout.h"
-#include "stretto/schedule/two_level.h"
 
 namespace stretto::schedule {
 namespace {

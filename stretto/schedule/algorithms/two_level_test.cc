@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/two_level.h"
+#include "stretto/schedule/algorithms/all.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/schedule/cost.h"
-#include "stretto/schedule/verify.h"
+#include "stretto/schedule/verify/verify.h"
 
 namespace stretto::schedule {
 namespace {
@@ -23,12 +23,22 @@ namespace {
 using Hosts = std::vector<std::int32_t>;
 using Schedules = std::vector<Schedule>;
 
-constexpr Collective kCollectives[] = {Collective::all_reduce, Collective::reduce_scatter,
-                                       Collective::all_gather, Collective::broadcast};
-
-const Algorithm& two_level(Collective collective) {
-  return *find_algorithm(collective, Access::messages, "two_level");
+// By messages, and on mapped memory inside hosts.
+std::vector<const Algorithm*> two_level_algorithms() {
+  std::vector<const Algorithm*> found;
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.name.starts_with("two_level")) found.push_back(&algorithm);
+  }
+  return found;
 }
+
+std::vector<const Algorithm*> two_level_algorithms(Collective collective) {
+  std::vector<const Algorithm*> found = two_level_algorithms();
+  std::erase_if(found, [=](const Algorithm* a) { return a->collective != collective; });
+  return found;
+}
+
+const Algorithm& two_level(Collective collective) { return *two_level_algorithms(collective)[0]; }
 
 Hosts contiguous(const std::vector<int>& sizes) {
   Hosts hosts;
@@ -66,22 +76,26 @@ Hosts random_layout(int ranks, std::mt19937& random, bool in_order) {
 }
 
 void expect_correct(const Hosts& hosts, Rank root, const std::string& what) {
-  for (const Collective collective : kCollectives) {
-    const Rank used = collective == Collective::broadcast ? root : 0;
+  for (const Algorithm* algorithm : two_level_algorithms()) {
+    const Rank used = algorithm->collective == Collective::broadcast ? root : 0;
     const int ranks = static_cast<int>(hosts.size());
-    const Status status = verify(two_level(collective), ranks, used, hosts);
+    const Status status = verify(*algorithm, ranks, used, hosts);
     ASSERT_TRUE(status.ok()) << status.message() << " from " << used.value() << " on hosts "
                              << fmt::format("{}, {}", fmt::join(hosts, " "), what);
   }
 }
 
-Schedules build(Collective collective, const Hosts& hosts, Rank root = 0) {
+Schedules build(const Algorithm& algorithm, const Hosts& hosts, Rank root = 0) {
   Schedules schedules;
   const auto ranks = static_cast<std::int32_t>(hosts.size());
   for (int rank = 0; rank < ranks; ++rank) {
-    schedules.push_back(two_level(collective).build({rank, ranks, root, hosts}));
+    schedules.push_back(algorithm.build({rank, ranks, root, hosts}));
   }
   return schedules;
+}
+
+Schedules build(Collective collective, const Hosts& hosts) {
+  return build(two_level(collective), hosts);
 }
 
 // What each host sends to other hosts, in parts of the buffer.
@@ -129,14 +143,15 @@ TEST(TwoLevel, IsCorrectOnLayoutsOfNote) {
 
 TEST(TwoLevel, EveryStepIsNeeded) {
   for (const Hosts& hosts : {contiguous({2, 1}), contiguous({2, 3}), Hosts{0, 1, 0, 1, 1, 2}}) {
-    for (const Collective collective : kCollectives) {
-      const Schedules schedules = build(collective, hosts, 1);
+    for (const Algorithm* algorithm : two_level_algorithms()) {
+      const Schedules schedules = build(*algorithm, hosts, 1);
       ASSERT_TRUE(verify(schedules).ok());
       for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
         for (std::size_t step = 0; step < schedules[rank].steps.size(); ++step) {
           Schedules broken = schedules;
           broken[rank].steps.erase(broken[rank].steps.begin() + step);
-          EXPECT_FALSE(verify(broken).ok()) << "rank " << rank << " step " << step;
+          EXPECT_FALSE(verify(broken).ok())
+              << algorithm->name << " rank " << rank << " step " << step;
         }
       }
     }
@@ -148,8 +163,10 @@ TEST(TwoLevel, HostsThatAreSubtreesSendEachPartOfTheBufferOnce) {
     const Hosts hosts = contiguous(sizes);
     const double others = static_cast<double>(sizes.size()) - 1;
     const double share = others / static_cast<double>(sizes.size());
-    for (const double sent : network_buffers(build(Collective::all_reduce, hosts), hosts)) {
-      EXPECT_NEAR(sent, 2 * share, 1e-9) << fmt::format("{}", fmt::join(sizes, "+"));
+    for (const Algorithm* algorithm : two_level_algorithms(Collective::all_reduce)) {
+      for (const double sent : network_buffers(build(*algorithm, hosts), hosts)) {
+        EXPECT_NEAR(sent, 2 * share, 1e-9) << fmt::format("{}", fmt::join(sizes, "+"));
+      }
     }
   }
   const Hosts hosts = contiguous({4, 4, 4});
@@ -179,6 +196,21 @@ TEST(TwoLevel, ABroadcastLeavesTheRootsHostOnce) {
   }
 }
 
+TEST(TwoLevel, OnMappedMemorySendsNothingInsideHosts) {
+  const Hosts hosts = contiguous({3, 5, 1});
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.access != Access::both) continue;
+    for (const Schedule& schedule : build(algorithm, hosts)) {
+      const auto host = hosts[static_cast<std::size_t>(schedule.rank)];
+      EXPECT_EQ(std::ranges::count(hosts, host), std::ssize(schedule.team));
+      for (const Step& step : schedule.steps) {
+        if (step.kind != StepKind::send) continue;
+        EXPECT_NE(hosts[static_cast<std::size_t>(step.peer)], host) << algorithm.name;
+      }
+    }
+  }
+}
+
 TEST(TwoLevel, TakesFourStepsAtMost) {
   const Hosts hosts = contiguous({3, 5, 1});
   EXPECT_EQ(cost(build(Collective::all_reduce, hosts), {}).steps, 4);
@@ -191,9 +223,9 @@ TEST(TwoLevel, NeedsMemoryInProportionToTheRanks) {
   for (const auto& sizes : std::vector<std::vector<int>>{
            {500, 500}, std::vector<int>(125, 8), {999, 1}, {1, 999}, std::vector<int>(1000, 1)}) {
     const Hosts hosts = contiguous(sizes);
-    for (const Collective collective : kCollectives) {
+    for (const Algorithm* algorithm : two_level_algorithms()) {
       for (const int rank : {0, 1, 499, 998, 999}) {
-        const Schedule schedule = two_level(collective).build({rank, 1000, 0, hosts});
+        const Schedule schedule = algorithm->build({rank, 1000, 0, hosts});
         EXPECT_LE(schedule.steps.size(), 12'000) << sizes.size() << " hosts, rank " << rank;
         EXPECT_LE(schedule.places.size(), 20'000) << sizes.size() << " hosts, rank " << rank;
       }

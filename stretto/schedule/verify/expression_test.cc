@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/expression.h"
+#include "stretto/schedule/verify/expression.h"
 
 #include <gtest/gtest.h>
 

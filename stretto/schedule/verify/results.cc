@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/verify_execution.h"
+#include "stretto/schedule/verify/results.h"
 
 #include <algorithm>
 #include <utility>
@@ -221,7 +221,7 @@ Status check_results(const JointSchedule& joint, const Execution& execution, boo
 
 Status check_barrier(const JointSchedule& joint, const Execution& execution) {
   const std::size_t n = joint.schedules().size();
-  if (joint.schedules().front().access == Access::mapped) {
+  if (!joint.schedules().front().team.empty()) {
     const auto& steps = joint.schedules().front().steps;
     if (n == 1 || !steps.empty()) return {};
     return refuse("no sync holds the ranks together");

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "stretto/base/status.h"
-#include "stretto/schedule/expression.h"
 #include "stretto/schedule/joint.h"
+#include "stretto/schedule/verify/expression.h"
 
 namespace stretto::schedule {
 

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "stretto/schedule/builder.h"
-#include "stretto/schedule/verify.h"
-#include "stretto/schedule/verify_race.h"
+#include "stretto/schedule/verify/race.h"
+#include "stretto/schedule/verify/verify.h"
 
 namespace stretto::schedule {
 namespace {

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/verify_structure.h"
+#include "stretto/schedule/verify/structure.h"
 
 #include <algorithm>
 #include <string>
@@ -32,13 +32,37 @@ Status check_head(const Schedule& schedule, const Schedule& first, std::size_t r
                   rank_count);
   }
   const bool same = schedule.algorithm == first.algorithm &&
-                    schedule.collective == first.collective && schedule.access == first.access &&
-                    schedule.order == first.order && schedule.chunk_count == first.chunk_count &&
-                    schedule.root == first.root;
+                    schedule.collective == first.collective &&
+                    schedule.team.empty() == first.team.empty() && schedule.order == first.order &&
+                    schedule.chunk_count == first.chunk_count && schedule.root == first.root;
   if (!same) return refuse("rank {} runs another algorithm than rank 0", rank);
-  if (schedule.access == Access::mapped && schedule.raw_slots != first.raw_slots) {
+  const bool one_team = schedule.team.size() == rank_count;
+  if (one_team && schedule.raw_slots != first.raw_slots) {
     return refuse("rank {} has {} raw slots, rank 0 has {}", rank, schedule.raw_slots,
                   first.raw_slots);
+  }
+  return {};
+}
+
+// The ranks of a team name the same ranks, themselves among them; and sync equally often.
+Status check_team(std::span<const Schedule> schedules, const Schedule& schedule) {
+  if (schedule.team.empty()) return {};
+  const int rank = schedule.rank.value();
+  if (!std::ranges::is_sorted(schedule.team) || !schedule.is_in_team(schedule.rank)) {
+    return refuse("the team of rank {} is not sorted, or lacks that rank", rank);
+  }
+  for (const Rank member : schedule.team) {
+    if (member < 0 || member >= schedule.rank_count) {
+      return refuse("the team of rank {} has no rank {}", rank, member.value());
+    }
+    const Schedule& other = schedules[static_cast<std::size_t>(member)];
+    if (other.team != schedule.team) {
+      return refuse("ranks {} and {} name different teams", rank, member.value());
+    }
+    if (other.sync_count() != schedule.sync_count()) {
+      return refuse("rank {} syncs {} times, rank {} {} times", member.value(), other.sync_count(),
+                    rank, schedule.sync_count());
+    }
   }
   return {};
 }
@@ -90,12 +114,12 @@ class StepCheck {
   Status check_shape() const {
     const std::size_t sources = schedule_.sources(step_).size();
     const std::size_t targets = schedule_.targets(step_).size();
-    const bool mapped = schedule_.access == Access::mapped;
+    const bool one_team = schedule_.team.size() == schedules_.size();
     bool fits = false;
     switch (step_.kind) {
       case StepKind::send:
       case StepKind::recv: {
-        if (mapped) return refuse("is a message in a mapped schedule");
+        if (one_team) return refuse("is a message in a schedule whose ranks are one team");
         const bool is_peer = step_.peer >= 0 && step_.peer < schedule_.rank_count;
         if (!is_peer || step_.peer == schedule_.rank) return refuse("names no peer");
         fits = step_.kind == StepKind::send ? sources <= 1 && targets == 0
@@ -110,7 +134,7 @@ class StepCheck {
         fits = sources == 1 && targets >= 1;
         break;
       case StepKind::sync:
-        if (!mapped) return refuse("is a sync in a schedule of messages");
+        if (schedule_.team.empty()) return refuse("is a sync in a schedule without a team");
         fits = sources == 0 && targets == 0;
         break;
     }
@@ -119,8 +143,12 @@ class StepCheck {
 
   Status check_place(const Place& place) const {
     if (place.rank < 0 || place.rank >= schedule_.rank_count) return refuse("names no rank");
-    if (schedule_.access == Access::messages && place.rank != schedule_.rank) {
-      return refuse("touches rank {}, which only mapped schedules may", place.rank.value());
+    if (place.rank != schedule_.rank && !schedule_.is_in_team(place.rank)) {
+      return refuse("touches rank {}, which is not in its team", place.rank.value());
+    }
+    const bool is_message = step_.kind == StepKind::send || step_.kind == StepKind::recv;
+    if (is_message && place.rank != schedule_.rank) {
+      return refuse("is a message of the memory of rank {}", place.rank.value());
     }
     const Slot& slot = place.slot;
     if (slot.chunk < 0 || slot.chunk >= schedule_.chunk_count) {
@@ -142,8 +170,14 @@ class StepCheck {
                       is_input ? "input" : "output", slot.index, place.rank.value());
       }
       case Buffer::raw:
-        if (slot.index >= 0 && slot.index < owner.raw_slots) return {};
-        return refuse("names raw slot {} of {}", slot.index, owner.raw_slots);
+        if (slot.index < 0 || slot.index >= owner.raw_slots) {
+          return refuse("names raw slot {} of {}", slot.index, owner.raw_slots);
+        }
+        if (place.rank != schedule_.rank && slot.index >= owner.shared_slots) {
+          return refuse("touches raw slot {} of rank {}, which that rank does not share",
+                        slot.index, place.rank.value());
+        }
+        return {};
       case Buffer::partial:
         if (place.rank != schedule_.rank) return refuse("touches a partial slot of another rank");
         if (slot.index >= 0 && slot.index < owner.partial_slots) return {};
@@ -199,20 +233,6 @@ Status check_steps(std::span<const Schedule> schedules, const Schedule& schedule
   return {};
 }
 
-Status check_syncs(std::span<const Schedule> schedules) {
-  auto syncs = [](const Schedule& schedule) {
-    return std::ranges::count(schedule.steps, StepKind::sync, &Step::kind);
-  };
-  const auto expected = syncs(schedules.front());
-  for (const Schedule& schedule : schedules) {
-    const auto count = syncs(schedule);
-    if (count == expected) continue;
-    return refuse("rank {} syncs {} times, rank 0 {} times", schedule.rank.value(), count,
-                  expected);
-  }
-  return {};
-}
-
 }  // namespace
 
 Status check_structure(std::span<const Schedule> schedules) {
@@ -223,8 +243,9 @@ Status check_structure(std::span<const Schedule> schedules) {
   STRETTO_RETURN_IF_ERROR(check_shape(first));
   for (const Schedule& schedule : schedules) {
     STRETTO_RETURN_IF_ERROR(check_steps(schedules, schedule));
+    STRETTO_RETURN_IF_ERROR(check_team(schedules, schedule));
   }
-  return check_syncs(schedules);
+  return {};
 }
 
 Status check_messages(const JointSchedule& joint) {

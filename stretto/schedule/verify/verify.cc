@@ -1,24 +1,32 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/verify.h"
+#include "stretto/schedule/verify/verify.h"
 
+#include <utility>
 #include <vector>
 
 #include <fmt/core.h>
 
-#include "stretto/schedule/expression.h"
 #include "stretto/schedule/joint.h"
-#include "stretto/schedule/verify_execution.h"
-#include "stretto/schedule/verify_race.h"
-#include "stretto/schedule/verify_structure.h"
+#include "stretto/schedule/verify/expression.h"
+#include "stretto/schedule/verify/race.h"
+#include "stretto/schedule/verify/results.h"
+#include "stretto/schedule/verify/structure.h"
 
 namespace stretto::schedule {
 namespace {
 
+bool has_teams_of(const Schedule& built, Access access) {
+  const bool one_team = std::cmp_equal(built.team.size(), built.rank_count);
+  return access == Access::messages ? built.team.empty()
+         : access == Access::mapped ? one_team
+                                    : !built.team.empty();
+}
+
 Status check(std::span<const Schedule> schedules) {
   STRETTO_RETURN_IF_ERROR(check_structure(schedules));
-  if (schedules.front().access == Access::mapped) STRETTO_RETURN_IF_ERROR(check_races(schedules));
+  STRETTO_RETURN_IF_ERROR(check_races(schedules));
   const JointSchedule joint(schedules);
   STRETTO_RETURN_IF_ERROR(check_messages(joint));
   const Execution execution = execute(joint);
@@ -53,7 +61,7 @@ Status verify(const Algorithm& algorithm, int rank_count, Rank root,
         schedules.emplace_back(algorithm.build({rank, rank_count, root, hosts}));
     const bool as_listed = built.algorithm == algorithm.name &&
                            built.collective == algorithm.collective &&
-                           built.access == algorithm.access && built.order == algorithm.order;
+                           has_teams_of(built, algorithm.access) && built.order == algorithm.order;
     if (!as_listed) {
       return status_of(StatusCode::invalid_argument,
                        "{} by {}: the schedule is not what the catalogue says",

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/verify.h"
+#include "stretto/schedule/verify/verify.h"
 
 #include <algorithm>
 #include <string>
@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/schedule/builder.h"
-#include "stretto/schedule/verify_race.h"
+#include "stretto/schedule/verify/race.h"
 
 namespace stretto::schedule {
 namespace {
@@ -430,10 +430,10 @@ TEST(Verify, StepsThatMakeNoSense) {
   expect_refused_because(broken, "rank 1 step 2 has 2 sources and 1 targets");
   broken = schedules;
   broken[1].steps[2].kind = StepKind::sync;
-  expect_refused_because(broken, "rank 1 step 2 is a sync in a schedule of messages");
+  expect_refused_because(broken, "rank 1 step 2 is a sync in a schedule without a team");
   broken = schedules;
   broken[1].places[0].rank = 0;
-  expect_refused_because(broken, "rank 1 step 0 touches rank 0, which only mapped schedules may");
+  expect_refused_because(broken, "rank 1 step 0 touches rank 0, which is not in its team");
   broken = schedules;
   broken[1].raw_slots = 0;
   expect_refused_because(broken, "rank 1 step 1 names raw slot 0 of 0");

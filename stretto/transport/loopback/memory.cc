@@ -34,6 +34,7 @@ RemoteAddress Memory::locate(const void* data, std::size_t bytes) const {
 }
 
 std::byte* Memory::resolve(Rank peer, RemoteAddress address, std::size_t bytes) {
+  if (!reaches(peer)) return nullptr;
   const std::lock_guard lock(regions_->mutex);
   return regions_->tables[static_cast<std::size_t>(peer)].find(address, bytes);
 }

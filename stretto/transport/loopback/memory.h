@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "stretto/transport/memory.h"
@@ -16,15 +17,22 @@ namespace stretto::transport::loopback {
 
 // The regions of all ranks of a process: one table per rank, shared by all.
 struct Regions {
-  explicit Regions(int ranks) : tables(static_cast<std::size_t>(ranks)) {}
+  Regions(int ranks, std::vector<std::int32_t> host_of_rank)
+      : tables(static_cast<std::size_t>(ranks)), hosts(std::move(host_of_rank)) {}
+  bool are_together(Rank a, Rank b) const {
+    return hosts.empty() ||
+           hosts[static_cast<std::size_t>(a)] == hosts[static_cast<std::size_t>(b)];
+  }
   std::mutex mutex;
   std::vector<RegionTable> tables;
+  const std::vector<std::int32_t> hosts;                  // As in WorldOptions.
   std::atomic<std::uint64_t> generation{0};               // Grows with every change of a table.
   std::map<std::uint32_t, std::shared_ptr<void>> owners;  // Numbers are unique over all ranks.
   std::uint32_t next = 1;
 };
 
-// Memory between ranks that are threads: every region is reachable by all, at the same address.
+// Memory between ranks that are threads: every region is reachable by all of its host, at the same
+// address.
 class Memory : public SharedMemory {
  public:
   Memory(Rank self, std::shared_ptr<Regions> regions) : self_(self), regions_(std::move(regions)) {}
@@ -33,9 +41,9 @@ class Memory : public SharedMemory {
   RemoteAddress locate(const void* data, std::size_t bytes) const override;
   std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override;
   std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override;
-  bool reaches(Rank) const override { return true; }
+  bool reaches(Rank peer) const override { return regions_->are_together(self_, peer); }
   // What is private to a rank is so by agreement: the process is the same.
-  bool reaches_private(Rank) const override { return true; }
+  bool reaches_private(Rank peer) const override { return reaches(peer); }
   Status get(Rank peer, RemoteAddress from, ByteSpan to) const override;
   Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const override;
   std::uint64_t generation() const override {

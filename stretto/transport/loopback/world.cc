@@ -49,7 +49,9 @@ std::unique_ptr<Link> make_link(const World& world, int self, int peer) {
 }  // namespace
 
 Result<std::vector<std::unique_ptr<Endpoint>>> make_world(const WorldOptions& options) {
-  World world{.bells = {}, .inboxes = {}, .regions = std::make_shared<Regions>(options.ranks)};
+  World world{.bells = {},
+              .inboxes = {},
+              .regions = std::make_shared<Regions>(options.ranks, options.hosts)};
   for (int r = 0; r < options.ranks; ++r) {
     STRETTO_RETURN_IF_ERROR(add_rank(world, options.ranks));
   }

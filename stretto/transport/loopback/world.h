@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -14,6 +15,8 @@ struct WorldOptions {
   int ranks = 1;
   // Whether ranks reach each other's registered memory; without, only messages.
   bool shared_memory = true;
+  // Per rank, a number: only ranks with the same one reach each other's memory. Empty: all do.
+  std::vector<std::int32_t> hosts = {};
 };
 
 // The connected endpoints of ranks that are threads of this process: a job without processes, for

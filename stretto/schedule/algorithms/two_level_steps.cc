@@ -1,0 +1,125 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/algorithms/two_level_steps.h"
+
+#include <utility>
+
+#include "stretto/schedule/canonical_tree.h"
+
+namespace stretto::schedule {
+namespace {
+
+// Whether the canonical tree over all of these values has these sides.
+bool are_sides(const std::vector<Place>& left, const std::vector<Place>& right) {
+  const auto count = static_cast<int>(left.size() + right.size());
+  return std::cmp_equal(split_of(0, count).middle, left.size());
+}
+
+}  // namespace
+
+void TwoLevel::find_subtrees(int begin, int end) {
+  if (layout_.together(begin, end)) {
+    const auto host = static_cast<std::size_t>(layout_.host_of(begin));
+    subtrees_[host].push_back({begin, end});
+    alone_[static_cast<std::size_t>(begin)] = end - begin == 1;
+    return;
+  }
+  const Split split = split_of(begin, end);
+  find_subtrees(split.begin, split.middle);
+  find_subtrees(split.middle, split.end);
+}
+
+// Handlers combine what the canonical tree combines before anything from another host comes in.
+void TwoLevel::reduce_subtrees() {
+  for (const int c : own_handled()) {
+    if (assignment_.owner(c) == self_) continue;  // An owner reduces everything at once.
+    for (const Subtree& subtree : subtrees_on(host_)) {
+      if (subtree.single()) continue;
+      const auto first =
+          inputs_[static_cast<std::size_t>(c)].begin() + layout_.position_of(subtree.begin);
+      const Slot sum = schedule_.unused_partial(c);
+      schedule_.reduce(std::vector<Place>(first, first + (subtree.end - subtree.begin)),
+                       {own(sum)});
+      arrived_[static_cast<std::size_t>(c)].push_back(own(sum));
+    }
+  }
+}
+
+// Between hosts: each sends the owner of a chunk on another host the values of its subtrees.
+void TwoLevel::exchange_subtrees() {
+  for (int distance = 1; distance < layout_.host_count(); ++distance) {
+    for (const int c : owned_on(host_after(distance))) send_subtrees(c);
+    const int from_host = host_before(distance);
+    for (const int c : own_handled()) {
+      if (assignment_.owner(c) == self_) receive_subtrees(c, from_host);
+    }
+  }
+}
+
+void TwoLevel::send_subtrees(int c) {
+  const bool handles = assignment_.handler(host_, c) == self_;
+  if (!handles && !is_alone(self_)) return;
+  std::size_t sums = 0;
+  for (const Subtree& subtree : subtrees_on(host_)) {
+    if (subtree.single()) {
+      if (self_ == subtree.begin) schedule_.send(input(c), assignment_.owner(c));
+    } else if (handles) {
+      schedule_.send(arrived_[static_cast<std::size_t>(c)][sums++].slot, assignment_.owner(c));
+    }
+  }
+}
+
+void TwoLevel::receive_subtrees(int c, int from_host) {
+  auto& arrived = arrived_[static_cast<std::size_t>(c)];
+  arrived.resize(alone_.size());
+  for (const Subtree& subtree : subtrees_on(from_host)) {
+    const Rank from = subtree.single() ? Rank(subtree.begin) : assignment_.handler(from_host, c);
+    const Slot slot = subtree.single() ? schedule_.unused_raw(c) : schedule_.unused_partial(c);
+    schedule_.recv(from, slot);
+    arrived[static_cast<std::size_t>(subtree.begin)] = own(slot);
+  }
+}
+
+// What a reduction of a chunk's ranks [begin, end) may take, at its owner, so that the canonical
+// tree over these values is the canonical tree over the ranks: as many values at once as that
+// allows, and partial values of those that it does not.
+std::vector<Place> TwoLevel::operands(int c, int begin, int end) {
+  const auto chunk = static_cast<std::size_t>(c);
+  if (layout_.host_of(begin) != host_ && layout_.together(begin, end)) {
+    return {arrived_[chunk][static_cast<std::size_t>(begin)]};
+  }
+  if (end - begin == 1) {
+    return {inputs_[chunk][static_cast<std::size_t>(layout_.position_of(begin))]};
+  }
+  const Split split = split_of(begin, end);
+  std::vector<Place> left = operands(c, split.begin, split.middle);
+  std::vector<Place> right = operands(c, split.middle, split.end);
+  if (!are_sides(left, right)) right = {combined(c, right)};
+  if (!are_sides(left, right)) left = {combined(c, left)};
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+Place TwoLevel::combined(int c, const std::vector<Place>& values) {
+  if (values.size() == 1) return values.front();
+  const Place sum = own(schedule_.unused_partial(c));
+  schedule_.reduce(values, {sum});
+  return sum;
+}
+
+void TwoLevel::spread_to_handlers(Buffer source) {
+  for (int distance = 1; distance < layout_.host_count(); ++distance) {
+    for (const int c : own_handled()) {
+      if (assignment_.owner(c) != self_) continue;
+      schedule_.send(Slot{source, c, c}, assignment_.handler(host_after(distance), c));
+    }
+    for (const int c : own_handled()) {
+      if (assignment_.owner_host(c) == host_before(distance)) {
+        schedule_.recv(assignment_.owner(c), output(c));
+      }
+    }
+  }
+}
+
+}  // namespace stretto::schedule

@@ -1,0 +1,227 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include "stretto/schedule/builder.h"
+#include "stretto/schedule/host_layout.h"
+
+// What two-level algorithms have in common, whether ranks of a host send to each other or have
+// mapped each other's memory.
+namespace stretto::schedule {
+
+// Which rank handles which chunk: one on every host, and one of those owns it, which is where its
+// result becomes whole.
+class ChunkAssignment {
+ public:
+  // As many chunks as there are ranks, or a little more; owners take turns by host, so that all
+  // hosts send and receive equally much, and handlers by blocks.
+  static ChunkAssignment in_blocks(const HostLayout& layout, int rank_count) {
+    const int hosts = layout.host_count();
+    const int chunk_count = (rank_count + hosts - 1) / hosts * hosts;
+    ChunkAssignment assignment(layout, /*by_rank=*/false);
+    for (int c = 0; c < chunk_count; ++c) {
+      const auto& members = layout.members(c % hosts);
+      assignment.owners_.push_back(
+          members[static_cast<std::size_t>(c) * members.size() / chunk_count]);
+    }
+    return assignment;
+  }
+
+  // Rank r owns chunk r.
+  static ChunkAssignment by_rank(const HostLayout& layout, int rank_count) {
+    ChunkAssignment assignment(layout, /*by_rank=*/true);
+    for (int c = 0; c < rank_count; ++c) assignment.owners_.emplace_back(c);
+    return assignment;
+  }
+
+  int chunk_count() const { return static_cast<int>(owners_.size()); }
+  Rank owner(int chunk) const { return owners_[static_cast<std::size_t>(chunk)]; }
+  int owner_host(int chunk) const { return layout_.host_of(owner(chunk)); }
+  Rank handler(int host, int chunk) const {
+    if (host == owner_host(chunk)) return owner(chunk);
+    const auto& members = layout_.members(host);
+    const auto place = static_cast<std::size_t>(chunk);
+    return members[by_rank_ ? place % members.size() : place * members.size() / owners_.size()];
+  }
+
+ private:
+  ChunkAssignment(const HostLayout& layout, bool by_rank) : layout_(layout), by_rank_(by_rank) {}
+
+  const HostLayout& layout_;
+  bool by_rank_;
+  std::vector<Rank> owners_;
+};
+
+// A subtree of the canonical tree that lies on one host, and is no part of a larger one that does.
+struct Subtree {
+  int begin = 0;
+  int end = 0;
+  bool single() const { return end - begin == 1; }
+};
+
+// The steps of one rank. What happens between hosts is the same for all; how ranks of one host
+// reach each other's chunks is for those who derive from this.
+class TwoLevel {
+ public:
+  virtual ~TwoLevel() = default;
+  TwoLevel(ScheduleBuilder& schedule, const Shape& shape, const HostLayout& layout,
+           const ChunkAssignment& assignment)
+      : schedule_(schedule),
+        assignment_(assignment),
+        self_(shape.rank),
+        layout_(layout),
+        host_(layout.host_of(shape.rank)),
+        members_(layout.members(host_)),
+        position_(layout.position_of(shape.rank)),
+        subtrees_(static_cast<std::size_t>(layout.host_count())),
+        alone_(static_cast<std::size_t>(shape.rank_count)),
+        owned_(static_cast<std::size_t>(layout.host_count())),
+        handled_(members_.size()),
+        inputs_(static_cast<std::size_t>(assignment.chunk_count())),
+        arrived_(inputs_.size()) {
+    find_subtrees(0, shape.rank_count);
+    for (int c = 0; c < assignment.chunk_count(); ++c) {
+      owned_[static_cast<std::size_t>(assignment.owner_host(c))].push_back(c);
+      const int handler = layout.position_of(assignment.handler(host_, c));
+      handled_[static_cast<std::size_t>(handler)].push_back(c);
+    }
+  }
+
+  // Owned chunks become whole in the output of their owners.
+  void reduce_to_owners(int rank_count) {
+    collect_inputs();
+    reduce_subtrees();
+    exchange_subtrees();
+    for (const int c : own_handled()) {
+      if (assignment_.owner(c) != self_) continue;
+      schedule_.reduce(operands(c, 0, rank_count), result_places(c)).completes();
+    }
+  }
+
+  // What owners have in their output, or in their input, goes to everybody's output.
+  void spread_from_owners(Buffer source) {
+    spread_to_handlers(source);
+    spread_inside(source);
+  }
+
+ protected:
+  // Inputs of the host's ranks come to the handlers' inputs_. One that no handler could combine
+  // with another is left out, as needs_input() says: it goes to the owner directly.
+  virtual void collect_inputs() = 0;
+  // Where an owner puts the whole result of a chunk.
+  virtual std::vector<Place> result_places(int c) const = 0;
+  // What handlers have, in their output or (an owner) in `source`, goes to the host's ranks.
+  virtual void spread_inside(Buffer source) = 0;
+
+  bool needs_input(int c, Rank handler, Rank from) const {
+    return assignment_.owner(c) == handler || !is_alone(from);
+  }
+  void add_input(int c, Rank from, Place place) {
+    auto& inputs = inputs_[static_cast<std::size_t>(c)];
+    inputs.resize(members_.size());
+    inputs[static_cast<std::size_t>(layout_.position_of(from))] = place;
+  }
+  Place own(Slot slot) const { return {self_, slot}; }
+  // What a handler passes on inside its host.
+  Slot whole(int c, Buffer source) const {
+    return assignment_.owner(c) == self_ ? Slot{source, c, c} : output(c);
+  }
+  std::size_t member_count() const { return members_.size(); }
+  Rank after(std::size_t distance) const {
+    return members_[(static_cast<std::size_t>(position_) + distance) % members_.size()];
+  }
+  Rank before(std::size_t distance) const { return after(members_.size() - distance); }
+  int host_after(int distance) const { return (host_ + distance) % layout_.host_count(); }
+  int host_before(int distance) const { return host_after(layout_.host_count() - distance); }
+
+  const std::vector<int>& handled_by(Rank member) const {
+    return handled_[static_cast<std::size_t>(layout_.position_of(member))];
+  }
+  const std::vector<int>& own_handled() const { return handled_by(self_); }
+  const std::vector<int>& owned_on(int host) const {
+    return owned_[static_cast<std::size_t>(host)];
+  }
+  const std::vector<Subtree>& subtrees_on(int host) const {
+    return subtrees_[static_cast<std::size_t>(host)];
+  }
+  bool is_alone(Rank rank) const { return alone_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  void find_subtrees(int begin, int end);
+  void reduce_subtrees();
+  void exchange_subtrees();
+  void send_subtrees(int c);
+  void receive_subtrees(int c, int from_host);
+  std::vector<Place> operands(int c, int begin, int end);
+  Place combined(int c, const std::vector<Place>& values);
+  void spread_to_handlers(Buffer source);
+
+ protected:
+  ScheduleBuilder& schedule_;
+  const ChunkAssignment& assignment_;
+  Rank self_;
+
+ private:
+  const HostLayout& layout_;
+  int host_;
+  const std::vector<Rank>& members_;            // Of this host.
+  int position_;                                // Among them.
+  std::vector<std::vector<Subtree>> subtrees_;  // Per host.
+  std::vector<bool> alone_;                     // Per rank, whether its subtree has no other.
+  std::vector<std::vector<int>> owned_;         // Per host, chunks with an owner there.
+  std::vector<std::vector<int>> handled_;       // Per member of this host, chunks that it handles.
+  std::vector<std::vector<Place>> inputs_;      // Per chunk, by position of the member.
+  // Per chunk: at its owner, by first rank of the subtree; at other handlers, the sums of the
+  // host's subtrees of several ranks.
+  std::vector<std::vector<Place>> arrived_;
+};
+
+template <class Inside>
+Schedule two_level_all_reduce_by(const Shape& shape, std::string_view algorithm, Access access) {
+  const HostLayout layout(shape);
+  const ChunkAssignment assignment = ChunkAssignment::in_blocks(layout, shape.rank_count);
+  ScheduleBuilder schedule(shape, {.algorithm = algorithm,
+                                   .collective = Collective::all_reduce,
+                                   .access = access,
+                                   .order = Order::canonical,
+                                   .chunk_count = assignment.chunk_count()});
+  Inside steps(schedule, shape, layout, assignment);
+  steps.reduce_to_owners(shape.rank_count);
+  steps.spread_from_owners(Buffer::output);
+  return std::move(schedule).build();
+}
+
+template <class Inside>
+Schedule two_level_reduce_scatter_by(const Shape& shape, std::string_view algorithm,
+                                     Access access) {
+  const HostLayout layout(shape);
+  const ChunkAssignment assignment = ChunkAssignment::by_rank(layout, shape.rank_count);
+  ScheduleBuilder schedule(shape, {.algorithm = algorithm,
+                                   .collective = Collective::reduce_scatter,
+                                   .access = access,
+                                   .order = Order::canonical,
+                                   .chunk_count = assignment.chunk_count()});
+  Inside(schedule, shape, layout, assignment).reduce_to_owners(shape.rank_count);
+  return std::move(schedule).build();
+}
+
+template <class Inside>
+Schedule two_level_all_gather_by(const Shape& shape, std::string_view algorithm, Access access) {
+  const HostLayout layout(shape);
+  const ChunkAssignment assignment = ChunkAssignment::by_rank(layout, shape.rank_count);
+  ScheduleBuilder schedule(shape, {.algorithm = algorithm,
+                                   .collective = Collective::all_gather,
+                                   .access = access,
+                                   .chunk_count = assignment.chunk_count()});
+  const ChunkIndex own = shard_of(shape.rank);
+  schedule.copy(input(own), output(own));
+  Inside(schedule, shape, layout, assignment).spread_from_owners(Buffer::input);
+  return std::move(schedule).build();
+}
+
+}  // namespace stretto::schedule
