@@ -30,6 +30,8 @@ std::string remedy(int error_number) {
         return fmt::format("; raise `ulimit -v`, which is {}", bytes / 1024);
       }
       return "; memory is short, or the machine's vm.max_map_count (sysctl) too low";
+    case EFBIG:
+      return "; raise `ulimit -f`";
     default:
       return {};
   }

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "stretto/base/file_descriptor.h"
+#include "stretto/base/file_size_signal.h"
 #include "stretto/bootstrap/file_log.h"
 #include "stretto/bootstrap/store_contents.h"
 
@@ -173,6 +174,7 @@ Status FileStore::write_end(std::string_view bytes) {
   if (::ftruncate(fd_.get(), static_cast<off_t>(known_bytes_)) != 0) {
     return system_status("cutting off half a record");
   }
+  const FileSizeSignalBlocked blocked;
   std::size_t done = 0;
   while (done < bytes.size()) {
     const ssize_t count = ::pwrite(fd_.get(), bytes.data() + done, bytes.size() - done,

@@ -13,6 +13,8 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/file_size_signal.h"
+
 namespace stretto::communicator {
 namespace {
 
@@ -64,6 +66,7 @@ void save_link(const std::string& path, std::string_view link, const CachedLink&
   // Beside the file, then renamed: whoever reads meanwhile reads all or nothing.
   const std::string beside = fmt::format("{}.{}", path, ::getpid());
   {
+    const FileSizeSignalBlocked blocked;
     std::ofstream file(beside, std::ios::trunc);
     file << link << "\nmeasured_at "
          << std::chrono::duration_cast<std::chrono::seconds>(

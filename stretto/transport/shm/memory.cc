@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <random>
 
+#include "stretto/base/file_size_signal.h"
 #include "stretto/base/log.h"
 
 namespace stretto::transport::shm {
@@ -32,6 +33,7 @@ Result<Mapping> Mapping::create(std::size_t bytes) {
   bytes = std::max<std::size_t>(bytes, 1);
   FileDescriptor descriptor(::memfd_create("stretto", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!descriptor.valid()) return system_status("memfd_create");
+  const FileSizeSignalBlocked blocked;
   if (::ftruncate(descriptor.get(), static_cast<off_t>(bytes)) != 0) {
     return system_status(fmt::format("reserving {} bytes of shared memory", bytes));
   }
