@@ -28,7 +28,8 @@ Each rank finds STRETTO_RANK, STRETTO_SIZE, STRETTO_LOCAL_RANK, STRETTO_LOCAL_SI
 STRETTO_RENDEZVOUS and STRETTO_JOB_KEY in its environment; stretto::join() reads them. RANK,
 WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE are removed. OMP_NUM_THREADS (the rank's share of the
 cores) and PYTHONUNBUFFERED=1 are set where they are not set yet. When a rank fails, the others are
-ended, and the exit status is that of the rank that failed first.
+ended, and the exit status is that of the rank that failed first. SIGINT, SIGTERM and SIGHUP are
+passed on and end the job, a second one at once. Nothing that the ranks have started is left then.
 
 Examples:
   Four ranks on this host:
@@ -71,10 +72,13 @@ void describe(CLI::App& app, CommandLine& line) {
                  "their own")
       ->check(duration)
       ->capture_default_str();
-  app.add_option("--grace", line.grace_seconds, "Seconds between SIGTERM and SIGKILL")
+  app.add_option("--grace", line.grace_seconds,
+                 "Seconds that ranks have which have been told to end: from SIGTERM, or from the "
+                 "SIGINT, SIGTERM or SIGHUP that this launcher was sent, to SIGKILL")
       ->check(duration)
       ->capture_default_str();
-  app.add_flag("--no-prefix", line.no_prefix, "Do not put \"[rank] \" before each line of output");
+  app.add_flag("--no-prefix", line.no_prefix,
+               "Pass output on as it is, without \"[rank] \" before each line");
   app.add_flag("--json", line.launch.json, "End with a line of JSON about each rank's end");
   app.add_flag("--print-job-key", line.print_job_key,
                "Print a fresh job key and do nothing else; jobs on several hosts need one");

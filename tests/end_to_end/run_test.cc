@@ -80,7 +80,7 @@ TEST(Run, ReturnsTheExitCodeOfTheFirstFailureAndEndsTheOthers) {
   EXPECT_EQ(ended.status, 3);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "stretto run: rank 1 failed first: exit code 3",
                       ended.errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 2: SIGTERM, after it had been told to end",
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 2: SIGTERM (sent by this launcher)",
                       ended.errors);
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(4));
 }
@@ -150,19 +150,8 @@ TEST(Run, AnInterruptedJobReturnsLikeAnInterruptedProgram) {
   ASSERT_TRUE(tool.output().wait_for("[1] ready"));
   ::kill(tool.pid(), SIGINT);
   EXPECT_EQ(tool.status(), 128 + SIGINT);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "SIGINT (which this launcher was sent and passed on)",
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 1: SIGINT (sent by this launcher)",
                       tool.errors().finish());
-}
-
-TEST(Run, ASecondInterruptKills) {
-  Tool tool(shell(2, "trap 'echo noted' INT; echo ready; while :; do sleep 0.01; done"));
-  ASSERT_TRUE(tool.output().wait_for("[0] ready"));
-  ASSERT_TRUE(tool.output().wait_for("[1] ready"));
-  ::kill(tool.pid(), SIGINT);
-  ASSERT_TRUE(tool.output().wait_for("[0] noted"));
-  ASSERT_TRUE(tool.output().wait_for("[1] noted"));
-  ::kill(tool.pid(), SIGINT);
-  EXPECT_EQ(tool.status(), 128 + SIGKILL);
 }
 
 TEST(Run, EndsAJobThatTakesTooLong) {

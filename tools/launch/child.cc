@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 namespace stretto::launch {
 namespace {
@@ -42,7 +43,7 @@ struct Preparation {
   int output;
   int errors;
   int failure;
-  pid_t launcher;
+  pid_t parent;
 };
 
 void restore_signals() {
@@ -57,8 +58,8 @@ void restore_signals() {
 [[noreturn]] void become_program(const Preparation& preparation) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The launcher may have died before that promise was made.
-  if (::getppid() != preparation.launcher) ::_exit(1);
+  // The parent may have died before that promise was made.
+  if (::getppid() != preparation.parent) ::_exit(1);
   restore_signals();
   ::dup2(preparation.input, STDIN_FILENO);
   ::dup2(preparation.output, STDOUT_FILENO);
@@ -82,6 +83,13 @@ int read_failure(int pipe) {
 
 }  // namespace
 
+Status fork_status(std::string_view what) {
+  const int error_number = errno;
+  return status_of(
+      StatusCode::system, "cannot start {}: {}{}", what, std::strerror(error_number),
+      error_number == EAGAIN ? "; raise `ulimit -u`, or pids.max of the control group" : "");
+}
+
 Result<Child> start_child(const ChildOptions& options, StartFailure& failure) {
   Result<Pipe> output = make_pipe();
   Result<Pipe> errors = make_pipe();
@@ -99,9 +107,9 @@ Result<Child> start_child(const ChildOptions& options, StartFailure& failure) {
                                 .output = output->writing.get(),
                                 .errors = errors->writing.get(),
                                 .failure = started->writing.get(),
-                                .launcher = ::getpid()};
+                                .parent = ::getpid()};
   const pid_t pid = ::fork();
-  if (pid < 0) return system_status("fork");
+  if (pid < 0) return fork_status('"' + options.command[0] + '"');
   if (pid == 0) become_program(preparation);
   // On both sides: whoever comes first, the group exists before anybody signals it.
   ::setpgid(pid, pid);

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
@@ -31,6 +32,9 @@ struct Child {
 struct StartFailure {
   int error_number = 0;
 };
+
+// That `what` could not be started, as fork() has just failed.
+Status fork_status(std::string_view what);
 
 // Starts the program in a process group of its own (its id is the child's pid), with /dev/null for
 // input, default signal handling, and a promise of the system to kill it when the calling thread

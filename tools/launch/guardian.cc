@@ -4,69 +4,275 @@
 #include "tools/launch/guardian.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstring>
 #include <vector>
+
+#include "stretto/base/cores.h"
+#include "tools/launch/child.h"
+#include "tools/launch/descendants.h"
+#include "tools/launch/rank_environment.h"
 
 namespace stretto::launch {
 namespace {
 
-// What the launcher writes instead of a process group when it ends in good order.
-constexpr pid_t kFarewell = 0;
+// The fixed part of a message to the launcher; the text follows.
+struct Header {
+  RankNews::Kind kind;
+  std::int32_t local_rank;
+  std::int32_t pid;
+  std::int32_t number;
+};
 
-[[noreturn]] void guard(int pipe) {
-  ::setsid();
+constexpr std::size_t kMaxTextBytes = 4096;
+// How soon what ranks have left behind is reaped once it has ended.
+constexpr int kReapMilliseconds = 1000;
+
+// The guardian's own process.
+class Guard {
+ public:
+  Guard(const LaunchOptions& options, int status_fd, int socket)
+      : options_(options), status_fd_(status_fd), socket_(socket) {}
+
+  void run();
+
+ private:
+  struct Rank {
+    pid_t pid;
+    bool running = true;
+  };
+
+  void set_up() const;
+  bool start_ranks();
+  void watch();
+  // False if some child has ended that is no rank.
+  bool tell_ended();
+  bool launcher_gone() const;
+  void tell(const RankNews& news) const;
+
+  const LaunchOptions& options_;
+  const int status_fd_;
+  const int socket_;
+  FileDescriptor children_;  // A signalfd.
+  std::vector<Rank> ranks_;
+};
+
+void Guard::run() {
+  set_up();
+  sigset_t child_ended;
+  ::sigemptyset(&child_ended);
+  ::sigaddset(&child_ended, SIGCHLD);
+  children_ = FileDescriptor(::signalfd(-1, &child_ended, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (children_.valid() && start_ranks()) watch();
+  for (const Rank& rank : ranks_) ::kill(-rank.pid, SIGKILL);
+  kill_descendants();
+}
+
+void Guard::set_up() const {
+  // What is sent to the launcher's process group (an interrupt at a terminal, a kill) is not meant
+  // for the guardian.
+  ::setpgid(0, 0);
   ::prctl(PR_SET_NAME, "stretto-guard");
-  // Whoever reads the launcher's output must see it end with the launcher.
-  ::dup2(pipe, STDIN_FILENO);
-  ::close_range(STDIN_FILENO + 1, ~0U, 0);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  std::vector<pid_t> groups;
-  while (true) {
-    pid_t group = kFarewell;
-    const ssize_t count = ::read(STDIN_FILENO, &group, sizeof(group));
-    if (count < 0 && errno == EINTR) continue;
-    if (count != sizeof(group)) break;
-    if (group == kFarewell) ::_exit(0);
-    groups.push_back(group);
+  // Whoever reads the launcher's output must see it end with the launcher.
+  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, fd);
+  const auto [low, high] = std::minmax(status_fd_, socket_);
+  const auto close_between = [](int first, int last) {
+    if (first <= last) {
+      ::close_range(static_cast<unsigned>(first), static_cast<unsigned>(last), 0);
+    }
+  };
+  close_between(STDERR_FILENO + 1, low - 1);
+  close_between(low + 1, high - 1);
+  ::close_range(static_cast<unsigned>(high) + 1, ~0U, 0);
+}
+
+bool Guard::start_ranks() {
+  std::array<char, kMaxTextBytes> rendezvous;
+  const ssize_t count = ::recv(socket_, rendezvous.data(), rendezvous.size(), 0);
+  if (count <= 0) return false;
+  RankPlace place{.rendezvous = {rendezvous.data(), static_cast<std::size_t>(count)},
+                  .status_fd = status_fd_,
+                  .usable_cores = usable_cores()};
+  const std::vector<std::string> inherited = inherited_environment();
+  for (int local_rank = 0; local_rank < options_.ranks_per_host; ++local_rank) {
+    if (launcher_gone()) return false;
+    place.local_rank = local_rank;
+    StartFailure failure;
+    Result<Child> child = start_child({.command = options_.command,
+                                       .environment = rank_environment(options_, place, inherited),
+                                       .inherited_fd = status_fd_},
+                                      failure);
+    if (!child.ok()) {
+      tell({.kind = RankNews::Kind::not_started,
+            .local_rank = local_rank,
+            .number = failure.error_number,
+            .text = std::string(child.status().message())});
+      return true;
+    }
+    ranks_.push_back({child->pid});
+    tell({.kind = RankNews::Kind::started,
+          .local_rank = local_rank,
+          .pid = child->pid,
+          .output = std::move(child->output),
+          .errors = std::move(child->errors)});
   }
-  for (pid_t group : groups) ::kill(-group, SIGKILL);
-  ::_exit(0);
+  return true;
+}
+
+void Guard::watch() {
+  // Ranks may have ended before.
+  bool strays = !tell_ended();
+  while (true) {
+    std::array<pollfd, 2> entries{{{socket_, POLLIN, 0}, {children_.get(), POLLIN, 0}}};
+    const int ready = ::poll(entries.data(), entries.size(), strays ? kReapMilliseconds : -1);
+    if (ready < 0) continue;
+    if (entries[0].revents != 0) return;
+    if (ready == 0) {
+      std::vector<pid_t> kept;
+      for (const Rank& rank : ranks_) kept.push_back(rank.pid);
+      reap_children_except(kept);
+      strays = false;
+      continue;
+    }
+    signalfd_siginfo info{};
+    while (::read(children_.get(), &info, sizeof(info)) == sizeof(info)) {
+    }
+    if (!tell_ended()) strays = true;
+  }
+}
+
+bool Guard::tell_ended() {
+  bool any = false;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    auto& [pid, running] = ranks_[i];
+    if (!running) continue;
+    siginfo_t info{};
+    const int waited = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT);
+    if (waited != 0 || info.si_pid == 0) continue;
+    running = false;
+    any = true;
+    const bool exited = info.si_code == CLD_EXITED;
+    tell({.kind = exited ? RankNews::Kind::exited : RankNews::Kind::killed,
+          .local_rank = static_cast<int>(i),
+          .pid = pid,
+          .number = info.si_status});
+  }
+  return any;
+}
+
+bool Guard::launcher_gone() const {
+  pollfd entry{socket_, POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
+// Waits while the launcher is too slow to take it: there is nothing else to do. Should the launcher
+// end meanwhile, this ends, too.
+void Guard::tell(const RankNews& news) const {
+  Header header{news.kind, news.local_rank, news.pid, news.number};
+  std::string text = news.text.substr(0, kMaxTextBytes);
+  std::array<iovec, 2> parts{{{&header, sizeof(header)}, {text.data(), text.size()}}};
+  std::array<int, 2> pipes{news.output.get(), news.errors.get()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(pipes))> control{};
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  if (news.output.valid()) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(pipes));
+    std::memcpy(CMSG_DATA(rights), pipes.data(), sizeof(pipes));
+  }
+  (void)::sendmsg(socket_, &message, MSG_NOSIGNAL);
+}
+
+// The pipes that came with a message. None come where this process has no numbers left for them.
+Status take_pipes(msghdr& message, RankNews& news) {
+  const cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  std::array<int, 2> pipes{-1, -1};
+  const std::size_t bytes = rights == nullptr ? 0 : rights->cmsg_len - CMSG_LEN(0);
+  if (bytes > 0) std::memcpy(pipes.data(), CMSG_DATA(rights), std::min(bytes, sizeof(pipes)));
+  news.output = FileDescriptor(pipes[0]);
+  news.errors = FileDescriptor(pipes[1]);
+  if (news.errors.valid()) return {};
+  return system_status(fmt::format("taking the output of local rank {}", news.local_rank), EMFILE);
 }
 
 }  // namespace
 
-Result<Guardian> Guardian::start() {
+Result<Guardian> Guardian::start(const LaunchOptions& options, int status_fd) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return system_status("pipe");
-  FileDescriptor reading(ends[0]);
-  FileDescriptor writing(ends[1]);
-  const pid_t pid = ::fork();
-  if (pid < 0) return system_status("fork");
-  if (pid == 0) {
-    writing.reset();
-    guard(reading.get());
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return system_status("socketpair");
   }
-  return Guardian(pid, std::move(writing));
+  FileDescriptor own(ends[0]);
+  FileDescriptor its(ends[1]);
+  const pid_t pid = ::fork();
+  if (pid < 0) return fork_status("the process that looks after the ranks");
+  if (pid == 0) {
+    own.reset();
+    Guard(options, status_fd, its.get()).run();
+    ::_exit(0);
+  }
+  return Guardian(pid, std::move(own));
 }
 
-Guardian::~Guardian() {
-  if (!pipe_.valid()) return;
-  watch(kFarewell);
-  pipe_.reset();
-  ::waitpid(pid_, nullptr, 0);
+Status Guardian::start_ranks(const std::string& rendezvous) const {
+  if (::send(fd(), rendezvous.data(), rendezvous.size(), MSG_NOSIGNAL) >= 0) return {};
+  return system_status("the process that looks after the ranks");
 }
 
-void Guardian::watch(pid_t process_group) const {
-  // A few bytes into an empty pipe: neither blocks nor comes apart. If the guardian is gone, the
-  // system still kills the ranks themselves with the launcher.
-  (void)!::write(pipe_.get(), &process_group, sizeof(process_group));
+Result<std::optional<RankNews>> Guardian::next() const {
+  Header header{};
+  std::array<char, kMaxTextBytes> text;
+  std::array<iovec, 2> parts{{{&header, sizeof(header)}, {text.data(), text.size()}}};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(2 * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ssize_t count = 0;
+  do {
+    count = ::recvmsg(fd(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  } while (count < 0 && errno == EINTR);
+  if (count < 0 && errno == EAGAIN) return std::optional<RankNews>();
+  if (count < static_cast<ssize_t>(sizeof(header))) {
+    return status_of(StatusCode::system,
+                     "the process that looks after the ranks (pid {}) has ended before them", pid_);
+  }
+  RankNews news{.kind = header.kind,
+                .local_rank = header.local_rank,
+                .pid = header.pid,
+                .number = header.number,
+                .text = {text.data(), static_cast<std::size_t>(count) - sizeof(header)}};
+  if (news.kind == RankNews::Kind::started) STRETTO_RETURN_IF_ERROR(take_pipes(message, news));
+  return std::optional<RankNews>(std::move(news));
+}
+
+void Guardian::end() {
+  if (!socket_.valid()) return;
+  socket_.reset();
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
 }
 
 }  // namespace stretto::launch

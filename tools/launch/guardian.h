@@ -5,30 +5,63 @@
 
 #include <sys/types.h>
 
+#include <optional>
+#include <string>
+
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
+#include "tools/launch/options.h"
 
 namespace stretto::launch {
 
-// A small process that outlives a launcher which is killed without warning (SIGKILL), and then
-// kills the process groups the launcher had started: the ranks, and what the ranks have started.
-// Nothing is left behind.
+// What the guardian tells of a rank.
+struct RankNews {
+  enum class Kind : std::int32_t { started, not_started, exited, killed };
+
+  Kind kind = Kind::started;
+  int local_rank = 0;
+  pid_t pid = -1;
+  // not_started: the errno of the attempt to execute the program, 0 if it did not come to that;
+  // exited: the exit code; killed: the signal.
+  int number = 0;
+  // not_started: why.
+  std::string text = {};
+  // started: the reading ends of pipes, non-blocking.
+  FileDescriptor output = {};
+  FileDescriptor errors = {};
+};
+
+// A small process between the launcher and the ranks. It starts the ranks, hence is their parent,
+// and the parent of all that they start and leave behind, daemons included (a subreaper). It tells
+// the launcher how ranks end. When the launcher ends, in good order or killed without warning at
+// any moment, it kills all these processes and ends itself: nothing is left behind. If somebody
+// kills it instead, the system kills the ranks.
 class Guardian {
  public:
-  // Must be called before the process has a second thread.
-  static Result<Guardian> start();
+  // Must be called before the process has a second thread. `options` as they are now; `status_fd`
+  // is inherited by the ranks under its number.
+  static Result<Guardian> start(const LaunchOptions& options, int status_fd);
   Guardian(Guardian&&) = default;
   Guardian& operator=(Guardian&&) = delete;
-  // All went well: the guardian ends without killing anybody.
-  ~Guardian();
+  ~Guardian() { end(); }
 
-  void watch(pid_t process_group) const;
+  // Lets it start the ranks. It tells of each of them, in order, that it has started, or of the
+  // first that it could not start; then of ranks that have ended. They stay zombies until end(), so
+  // that their process groups can be signalled without any risk that a number means something else
+  // meanwhile.
+  Status start_ranks(const std::string& rendezvous) const;
+  // Readable when there is news.
+  int fd() const { return socket_.get(); }
+  // Nothing if there is none now. Fails if the guardian has ended.
+  Result<std::optional<RankNews>> next() const;
+  // Returns when nothing of the ranks is left.
+  void end();
 
  private:
-  Guardian(pid_t pid, FileDescriptor pipe) : pid_(pid), pipe_(std::move(pipe)) {}
+  Guardian(pid_t pid, FileDescriptor socket) : pid_(pid), socket_(std::move(socket)) {}
 
   pid_t pid_;
-  FileDescriptor pipe_;
+  FileDescriptor socket_;
 };
 
 }  // namespace stretto::launch

@@ -3,22 +3,19 @@
 
 #include "tools/launch/launcher.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <memory>
 
-#include "stretto/base/cores.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/status_board.h"
 #include "stretto/bootstrap/store_server.h"
-#include "tools/launch/child.h"
 #include "tools/launch/guardian.h"
 #include "tools/launch/outcome.h"
 #include "tools/launch/output_relay.h"
-#include "tools/launch/rank_environment.h"
 #include "tools/launch/rank_processes.h"
 #include "tools/launch/signals.h"
 
@@ -56,67 +53,67 @@ Result<Rendezvous> open_rendezvous(const LaunchOptions& options) {
   return rendezvous;
 }
 
+// Whether a signal asks the launcher to end.
+bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
+
+// A second request to end that comes so soon is the same, told twice: by timeout(1), to the
+// launcher and to its group, or by a service manager.
+constexpr Duration kSameRequest = std::chrono::milliseconds(100);
+
 // The launcher's part between the first start and the last end.
 class Job {
  public:
-  Job(const LaunchOptions& options, const Signals& signals, const Guardian& guardian)
-      : options_(options), signals_(signals), guardian_(guardian) {}
+  Job(const LaunchOptions& options, const Signals& signals, Guardian& guardian,
+      const bootstrap::StatusBoardReader& board)
+      : options_(options), signals_(signals), guardian_(guardian), board_(board) {}
 
-  // 0, or why the ranks could not be started, as an exit status.
+  // Each returns an exit status. 0 of start(): all ranks have been started.
   int start();
-  JobOutcome run();
+  int run();
 
  private:
   // What happens to the ranks that are left after a failure, one step after the other.
   enum class Stage { running, settling, ending, killing };
 
   Status prepare();
-  Result<Child> start_rank(int local_rank, StartFailure& failure);
+  int take_started(RankNews news);
+  void take_ended(const RankNews& news);
   void handle(int signal);
   void advance();
-  void enter(Stage stage, Deadline until);
+  void enter(Stage stage, Deadline until, int signal = 0);
   void linger(const JobOutcome& outcome);
 
   const LaunchOptions& options_;
   const Signals& signals_;
-  const Guardian& guardian_;
+  Guardian& guardian_;
+  const bootstrap::StatusBoardReader& board_;
   Rendezvous rendezvous_;
-  bootstrap::StatusBoardReader board_;
   RankProcesses processes_;
   OutputRelay relay_;
   std::optional<long> kills_before_;
   Stage stage_ = Stage::running;
   Deadline stage_ends_;
   bool time_limit_reached_ = false;
-  int interrupts_ = 0;
+  int ended_by_ = 0;
+  TimePoint asked_to_end_at_{};
 };
 
 int Job::start() {
-  const Status prepared = prepare();
-  if (!prepared.ok()) {
-    say(prepared.message());
-    return 1;
-  }
-  for (int local_rank = 0; local_rank < options_.ranks_per_host; ++local_rank) {
-    StartFailure failure;
-    Result<Child> child = start_rank(local_rank, failure);
-    if (!child.ok()) {
-      say(child.status().message());
-      if (failure.error_number == 0) return 1;
-      return failure.error_number == ENOENT ? 127 : 126;
+  Status status = prepare();
+  while (status.ok() && processes_.count() < static_cast<std::size_t>(options_.ranks_per_host)) {
+    const std::optional<int> signal = signals_.wait(Deadline(), guardian_.fd());
+    if (signal && asks_to_end(*signal)) {
+      say("ended by a signal before all ranks had been started");
+      return 128 + *signal;
     }
-    const int rank = options_.rank_of(local_rank);
-    guardian_.watch(child->pid);
-    processes_.add(rank, child->pid);
-    const auto prefix = [&](int fd) {
-      return options_.prefix ? rank_prefix(rank, wants_colour(fd)) : std::string();
-    };
-    relay_.add(std::move(child->output), STDOUT_FILENO, prefix(STDOUT_FILENO));
-    relay_.add(std::move(child->errors), STDERR_FILENO, prefix(STDERR_FILENO));
+    Result<std::optional<RankNews>> news = guardian_.next();
+    status = news.status();
+    if (!status.ok() || !news.value()) continue;
+    if (const int failure = take_started(std::move(*news.value())); failure != 0) return failure;
   }
-  const Status relaying = relay_.start();
-  if (relaying.ok()) return 0;
-  say(relaying.message());
+  if (status.ok()) status = relay_.start();
+  if (status.ok()) return 0;
+  say(status.message());
   return 1;
 }
 
@@ -124,106 +121,134 @@ Status Job::prepare() {
   Result<Rendezvous> rendezvous = open_rendezvous(options_);
   if (!rendezvous.ok()) return rendezvous.status();
   rendezvous_ = std::move(*rendezvous);
-  auto board =
-      bootstrap::StatusBoardReader::create(static_cast<std::size_t>(options_.ranks_per_host));
-  if (!board.ok()) return board.status();
-  board_ = std::move(*board);
   kills_before_ = out_of_memory_kills();
   if (options_.time_limit > Duration::zero()) {
     stage_ends_ = Deadline::after(options_.time_limit);
   }
-  return {};
+  return guardian_.start_ranks(rendezvous_.address);
 }
 
-Result<Child> Job::start_rank(int local_rank, StartFailure& failure) {
-  const RankPlace place{.local_rank = local_rank,
-                        .rendezvous = rendezvous_.address,
-                        .status_fd = board_.fd(),
-                        .usable_cores = usable_cores()};
-  return start_child({.command = options_.command,
-                      .environment = rank_environment(options_, place, inherited_environment()),
-                      .inherited_fd = board_.fd()},
-                     failure);
-}
-
-JobOutcome Job::run() {
-  while (!processes_.all_ended()) {
-    const std::optional<int> signal = signals_.wait(stage_ends_);
-    if (signal) {
-      handle(*signal);
-    } else {
-      advance();
-    }
+int Job::take_started(RankNews news) {
+  if (news.kind == RankNews::Kind::not_started) {
+    say(news.text);
+    if (news.number == 0) return 1;
+    return news.number == ENOENT ? 127 : 126;
   }
-  processes_.kill_and_reap_all();
+  const int rank = options_.rank_of(news.local_rank);
+  processes_.add(rank, news.pid);
+  const auto prefix = [&](int fd) {
+    return options_.prefix ? rank_prefix(rank, wants_colour(fd)) : std::string();
+  };
+  relay_.add(std::move(news.output), STDOUT_FILENO, prefix(STDOUT_FILENO));
+  relay_.add(std::move(news.errors), STDERR_FILENO, prefix(STDERR_FILENO));
+  return 0;
+}
+
+int Job::run() {
+  while (!processes_.all_ended()) {
+    if (const std::optional<int> signal = signals_.wait(stage_ends_, guardian_.fd())) {
+      handle(*signal);
+      continue;
+    }
+    const Result<std::optional<RankNews>> news = guardian_.next();
+    if (!news.ok()) {
+      // The system has killed the ranks.
+      processes_.send(SIGKILL);
+      say(news.status().message());
+      return 1;
+    }
+    if (news.value()) take_ended(*news.value());
+    if (stage_ends_.passed()) advance();
+  }
+  guardian_.end();
   relay_.finish();
   JobOutcome outcome{.ranks = processes_.outcomes(),
                      .out_of_memory_kills = 0,
                      .time_limit = options_.time_limit,
-                     .time_limit_reached = time_limit_reached_};
+                     .time_limit_reached = time_limit_reached_,
+                     .ended_by = ended_by_};
   if (const auto kills = out_of_memory_kills(); kills && kills_before_) {
     outcome.out_of_memory_kills = *kills - *kills_before_;
   }
   linger(outcome);
-  return outcome;
+  write_fully(STDERR_FILENO, report(outcome));
+  if (options_.json) write_fully(STDOUT_FILENO, report_json(outcome));
+  return outcome.exit_status();
 }
 
+void Job::take_ended(const RankNews& news) {
+  const RankOutcome& outcome = processes_.note_end(news, board_);
+  if (outcome.failed() && stage_ == Stage::running) {
+    enter(Stage::settling, Deadline::after(options_.settle_time));
+  }
+}
+
+// For the ranks of other hosts, who may still be reading.
 void Job::linger(const JobOutcome& outcome) {
-  if (rendezvous_.server == nullptr || outcome.exit_status() != 0) return;
+  const bool others = options_.size() > options_.ranks_per_host;
+  if (rendezvous_.server == nullptr || !others || outcome.exit_status() != 0) return;
   constexpr Duration kLookAgain = std::chrono::milliseconds(20);
   const Deadline deadline = Deadline::after(options_.linger_time);
   while (rendezvous_.server->client_count() > 0 && !deadline.passed()) {
     // Somebody who wants the launcher to end shall not have to wait for other hosts.
-    const std::optional<int> signal = signals_.wait(Deadline::after(kLookAgain));
-    if (signal && *signal != SIGCHLD) return;
+    if (signals_.wait(Deadline::after(kLookAgain))) return;
   }
 }
 
 void Job::handle(int signal) {
-  if (signal == SIGCHLD) {
-    const bool failure = processes_.notice_ended(board_);
-    if (failure && stage_ == Stage::running) {
-      enter(Stage::settling, Deadline::after(options_.settle_time));
-    }
-  } else if (signal == SIGINT && ++interrupts_ > 1) {
-    enter(Stage::killing, Deadline());
-  } else {
-    processes_.pass_on(signal);
-  }
+  if (!asks_to_end(signal)) return processes_.send(signal);
+  if (Clock::now() - asked_to_end_at_ < kSameRequest) return;
+  asked_to_end_at_ = Clock::now();
+  if (ended_by_ == 0) ended_by_ = signal;
+  if (stage_ >= Stage::ending) return enter(Stage::killing, Deadline(), SIGKILL);
+  enter(Stage::ending, Deadline::after(options_.grace_time), signal);
 }
 
 void Job::advance() {
   if (stage_ == Stage::running) time_limit_reached_ = true;
   if (stage_ == Stage::ending) {
-    enter(Stage::killing, Deadline());
+    enter(Stage::killing, Deadline(), SIGKILL);
   } else {
-    enter(Stage::ending, Deadline::after(options_.grace_time));
+    enter(Stage::ending, Deadline::after(options_.grace_time), SIGTERM);
   }
 }
 
-void Job::enter(Stage stage, Deadline until) {
+// With a signal that tells the ranks to end.
+void Job::enter(Stage stage, Deadline until, int signal) {
   stage_ = stage;
   stage_ends_ = until;
-  if (stage == Stage::ending) processes_.tell_to_end(SIGTERM);
-  if (stage == Stage::killing) processes_.tell_to_end(SIGKILL);
+  if (signal != 0) processes_.tell_to_end(signal);
+}
+
+// Without them, what is opened next would be taken for them.
+void open_standard_streams() {
+  int fd = -1;
+  do {
+    fd = ::open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) ::close(fd);
 }
 
 }  // namespace
 
 int launch(const LaunchOptions& options) {
+  open_standard_streams();
   const Result<Signals> signals = Signals::open();
-  const Result<Guardian> guardian = Guardian::start();
-  for (const Status& status : {signals.status(), guardian.status()}) {
+  const auto board =
+      bootstrap::StatusBoardReader::create(static_cast<std::size_t>(options.ranks_per_host));
+  for (const Status& status : {signals.status(), board.status()}) {
     if (status.ok()) continue;
     say(status.message());
     return 1;
   }
-  Job job(options, signals.value(), guardian.value());
+  Result<Guardian> guardian = Guardian::start(options, board.value().fd());
+  if (!guardian.ok()) {
+    say(guardian.status().message());
+    return 1;
+  }
+  Job job(options, signals.value(), *guardian, board.value());
   if (const int status = job.start(); status != 0) return status;
-  const JobOutcome outcome = job.run();
-  write_fully(STDERR_FILENO, report(outcome));
-  if (options.json) write_fully(STDOUT_FILENO, report_json(outcome));
-  return outcome.exit_status();
+  return job.run();
 }
 
 }  // namespace stretto::launch

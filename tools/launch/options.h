@@ -30,7 +30,8 @@ struct LaunchOptions {
   // After the first failure: how long the other ranks have to end by themselves, with an error of
   // their own that tells what they were waiting for.
   Duration settle_time = std::chrono::seconds(2);
-  // How long after SIGTERM they get SIGKILL.
+  // How long after they have been told to end, by SIGTERM or by a signal that the launcher was sent
+  // and has passed on, they get SIGKILL.
   Duration grace_time = std::chrono::seconds(5);
   // How long the store of launcher 0 outlives the ranks of its own host when all went well: ranks
   // of other hosts may still be reading where their peers are.

@@ -39,16 +39,27 @@ std::string_view meaning(int signal) {
       return "a crash: division by zero";
     case SIGABRT:
       return "it gave up: an uncaught exception or a failed assertion";
+    case SIGXFSZ:
+      return "it wrote more than the limit on the size of files allows: see `ulimit -f`";
+    case SIGXCPU:
+      return "it reached the limit on processor time: see `ulimit -t`";
     default:
       return {};
   }
 }
 
-// SIGABRT is not among them: it is also how a program ends that does not catch the error about a
-// lost peer.
-bool died_by_force(const RankOutcome& outcome) {
-  constexpr int kForce[] = {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
-  return std::find(std::begin(kForce), std::end(kForce), outcome.signal) != std::end(kForce);
+// The signal that killed the rank, or, as far as a shell tells by its exit code, the program that
+// the rank had started. SIGABRT is not among them: it is also how a program ends that does not
+// catch the error about a lost peer.
+int killing_signal(const RankOutcome& outcome) {
+  constexpr int kForce[] = {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGXFSZ, SIGXCPU};
+  const int signal = outcome.exit_status() - 128;
+  return std::find(std::begin(kForce), std::end(kForce), signal) != std::end(kForce) ? signal : 0;
+}
+
+bool was_sent(const RankOutcome& outcome, int signal) {
+  return std::find(outcome.signals_sent.begin(), outcome.signals_sent.end(), signal) !=
+         outcome.signals_sent.end();
 }
 
 std::string describe_note(const RankOutcome& outcome) {
@@ -58,12 +69,14 @@ std::string describe_note(const RankOutcome& outcome) {
                      age);
 }
 
-// "rank 2: SIGTERM, after it had been told to end, 2.0 s later; its last operation was ...";
+// "rank 2: exit code 1, after it had been told to end, 2.0 s later; its last operation was ...";
 // `first` may be null.
 std::string describe_other(const RankOutcome& other, const RankOutcome* first) {
   std::string text = fmt::format("stretto run: rank {}: {}", other.rank,
                                  other.failed() ? describe_end(other) : "ended well");
-  if (other.told_to_end) text += ", after it had been told to end";
+  if (other.told_to_end && !was_sent(other, other.signal)) {
+    text += ", after it had been told to end";
+  }
   if (first != nullptr) {
     const double later = seconds(other.ended - first->ended);
     text += fmt::format(", {:.1f} s {}", std::abs(later), later < 0 ? "earlier" : "later");
@@ -106,10 +119,10 @@ const RankOutcome* JobOutcome::first_failure() const {
   for (const RankOutcome& outcome : ranks) {
     if (outcome.failed() && (first == nullptr || outcome.ended < first->ended)) first = &outcome;
   }
-  if (first == nullptr || died_by_force(*first)) return first;
+  if (first == nullptr || killing_signal(*first) != 0) return first;
   const RankOutcome* cause = first;
   for (const RankOutcome& outcome : ranks) {
-    const bool could_be_cause = died_by_force(outcome) && !outcome.told_to_end &&
+    const bool could_be_cause = killing_signal(outcome) != 0 && !outcome.told_to_end &&
                                 outcome.ended - first->ended <= kNoticeDelay;
     if (could_be_cause && (cause == first || outcome.ended < cause->ended)) cause = &outcome;
   }
@@ -123,18 +136,24 @@ int JobOutcome::exit_status() const {
 }
 
 std::string describe_end(const RankOutcome& outcome) {
-  if (outcome.signal == 0) return fmt::format("exit code {}", outcome.exit_code);
-  std::string_view why = meaning(outcome.signal);
-  if (outcome.by_passed_on_signal) why = "which this launcher was sent and passed on";
-  const std::string name = signal_name(outcome.signal);
-  return why.empty() ? name : fmt::format("{} ({})", name, why);
+  const int signal = outcome.signal != 0 ? outcome.signal : killing_signal(outcome);
+  const std::string code = fmt::format("exit code {}", outcome.exit_code);
+  if (signal == 0) return code;
+  const std::string_view why =
+      was_sent(outcome, signal) ? "sent by this launcher" : meaning(signal);
+  const std::string text = signal_name(signal) + (why.empty() ? "" : fmt::format(" ({})", why));
+  return outcome.signal != 0 ? text : fmt::format("{}, by which a shell reports {}", code, text);
 }
 
 std::string report(const JobOutcome& outcome) {
   std::string text;
   if (outcome.time_limit_reached) {
-    text += fmt::format("stretto run: the job was ended because it took longer than {:.0f} s\n",
+    text += fmt::format("stretto run: the job was ended because it took longer than {:g} s\n",
                         seconds(outcome.time_limit));
+  }
+  if (outcome.ended_by != 0) {
+    text += fmt::format("stretto run: the job was ended because this launcher was sent {}\n",
+                        signal_name(outcome.ended_by));
   }
   const RankOutcome* first = outcome.first_failure();
   if (first == nullptr) return text;
@@ -164,9 +183,11 @@ std::string report_json(const JobOutcome& outcome) {
   nlohmann::json json{{"exit_status", outcome.exit_status()},
                       {"first_failure", nullptr},
                       {"time_limit_reached", outcome.time_limit_reached},
+                      {"ended_by", nullptr},
                       {"out_of_memory_kills", outcome.out_of_memory_kills},
                       {"ranks", ranks}};
-  if (first != nullptr) json["first_failure"] = first->rank;
+  if (outcome.ended_by != 0) json["ended_by"] = signal_name(outcome.ended_by);
+  if (first != nullptr && !first->told_to_end) json["first_failure"] = first->rank;
   return json.dump() + "\n";
 }
 

@@ -22,10 +22,11 @@ struct RankOutcome {
   int signal = 0;     // Which signal killed it; 0: none.
   TimePoint started = {};
   TimePoint ended = {};
-  // The launcher had already told it to end, because another rank had failed or time was up.
+  // The launcher had already told it to end: another rank had failed, time was up, or the launcher
+  // itself had been told to end.
   bool told_to_end = false;
-  // A signal that the launcher had been sent, and had passed on to the rank, is what killed it.
-  bool by_passed_on_signal = false;
+  // What the launcher had sent it by then.
+  std::vector<int> signals_sent = {};
   // What it last said it was doing.
   std::optional<bootstrap::StatusNote> last_note = std::nullopt;
 
@@ -40,6 +41,8 @@ struct JobOutcome {
   long out_of_memory_kills = 0;
   Duration time_limit = Duration::zero();
   bool time_limit_reached = false;
+  // The signal by which somebody ended the job through the launcher; 0: nobody did.
+  int ended_by = 0;
 
   // The rank whose failure explains the others': the first to end in failure; but a rank that was
   // killed or crashed within a tenth of a second after it goes before one that merely ended with an
@@ -49,7 +52,8 @@ struct JobOutcome {
   int exit_status() const;
 };
 
-// "SIGKILL (killed from outside, possibly by the out-of-memory killer)", "exit code 3".
+// "SIGKILL (killed from outside, possibly by the out-of-memory killer)", "SIGTERM (sent by this
+// launcher)", "exit code 3".
 std::string describe_end(const RankOutcome& outcome);
 
 // Sentences for people, each a line: who failed first, how, and what it was doing; then the others.

@@ -65,16 +65,49 @@ TEST(Report, SaysWhoHowAndDuringWhat) {
       bootstrap::StatusNote{"all_reduce(sum f32 [1048576]) #412", kStart + milliseconds(2800)};
   RankOutcome ended = killed(0, SIGTERM, 5200);
   ended.told_to_end = true;
-  const JobOutcome outcome{.ranks = {ended, exited(1, 1, 3300), dead, exited(3, 0, 3000)},
+  ended.signals_sent = {SIGTERM};
+  RankOutcome gave_in = exited(4, 1, 5300);
+  gave_in.told_to_end = true;
+  gave_in.signals_sent = {SIGTERM};
+  const JobOutcome outcome{.ranks = {ended, exited(1, 1, 3300), dead, exited(3, 0, 3000), gave_in},
                            .out_of_memory_kills = 1};
   EXPECT_EQ(report(outcome),
             "stretto run: rank 2 failed first: SIGKILL (killed from outside, possibly by the "
             "out-of-memory killer); pid 102, 3.2 s after its start; its last operation was "
             "all_reduce(sum f32 [1048576]) #412, begun 0.4 s before\n"
             "stretto run: the out-of-memory killer has struck in this control group (oom_kill +1)\n"
-            "stretto run: rank 0: SIGTERM, after it had been told to end, 2.0 s later\n"
+            "stretto run: rank 0: SIGTERM (sent by this launcher), 2.0 s later\n"
             "stretto run: rank 1: exit code 1, 0.1 s later\n"
-            "stretto run: rank 3: ended well, 0.2 s earlier\n");
+            "stretto run: rank 3: ended well, 0.2 s earlier\n"
+            "stretto run: rank 4: exit code 1, after it had been told to end, 2.1 s later\n");
+}
+
+TEST(Report, SaysWhichLimitASignalIsAbout) {
+  EXPECT_EQ(describe_end(killed(0, SIGXFSZ, 1)),
+            "SIGXFSZ (it wrote more than the limit on the size of files allows: see `ulimit -f`)");
+  EXPECT_EQ(describe_end(killed(0, SIGXCPU, 1)),
+            "SIGXCPU (it reached the limit on processor time: see `ulimit -t`)");
+}
+
+TEST(Report, KnowsWhatAShellTellsOfTheProgramItRan) {
+  EXPECT_EQ(
+      describe_end(exited(0, 128 + SIGSEGV, 1)),
+      "exit code 139, by which a shell reports SIGSEGV (a crash: access to memory it does not "
+      "have)");
+  EXPECT_EQ(describe_end(exited(0, 200, 1)), "exit code 200");
+  EXPECT_EQ(first_failure({exited(0, 1, 10), exited(1, 128 + SIGKILL, 50)}), 1);
+}
+
+TEST(Report, DoesNotSuspectOthersOfWhatTheLauncherDid) {
+  RankOutcome stubborn = killed(0, SIGKILL, 9000);
+  stubborn.told_to_end = true;
+  stubborn.signals_sent = {SIGTERM, SIGKILL};
+  EXPECT_EQ(report({.ranks = {stubborn}, .ended_by = SIGTERM}),
+            "stretto run: the job was ended because this launcher was sent SIGTERM\n"
+            "stretto run: rank 0: SIGKILL (sent by this launcher)\n");
+  const auto json = nlohmann::json::parse(report_json({.ranks = {stubborn}, .ended_by = SIGTERM}));
+  EXPECT_EQ(json["ended_by"], "SIGTERM");
+  EXPECT_TRUE(json["first_failure"].is_null()) << "nobody failed before being told to end";
 }
 
 TEST(Report, IsEmptyWhenAllWentWell) {
@@ -84,12 +117,13 @@ TEST(Report, IsEmptyWhenAllWentWell) {
 TEST(Report, AtTheTimeLimitNobodyFailedFirst) {
   RankOutcome ended = killed(0, SIGTERM, 9000);
   ended.told_to_end = true;
+  ended.signals_sent = {SIGTERM};
   ended.last_note = bootstrap::StatusNote{"barrier() #7", kStart};
   EXPECT_EQ(
       report({.ranks = {ended}, .time_limit = std::chrono::seconds(9), .time_limit_reached = true}),
       "stretto run: the job was ended because it took longer than 9 s\n"
-      "stretto run: rank 0: SIGTERM, after it had been told to end; its last operation was "
-      "barrier() #7, begun 9.0 s before\n");
+      "stretto run: rank 0: SIGTERM (sent by this launcher); its last operation was barrier() #7, "
+      "begun 9.0 s before\n");
 }
 
 TEST(Report, JsonTellsProgramsTheSame) {

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -38,7 +39,9 @@ void LinePrefixer::add(std::string_view bytes, std::string& output) {
 
 void LinePrefixer::finish(std::string& output) {
   if (partial_.empty()) return;
-  output.append(prefix_).append(partial_).append("\n");
+  output.append(prefix_).append(partial_);
+  // Without prefixes, what comes out is what went in.
+  if (!prefix_.empty()) output.append("\n");
   partial_.clear();
 }
 
@@ -101,7 +104,7 @@ bool OutputRelay::copy(Stream& stream) {
   }
   std::string output;
   stream.lines.add({bytes.data(), static_cast<std::size_t>(count)}, output);
-  write_fully(stream.target, output);
+  write(stream.target, output);
   return true;
 }
 
@@ -116,11 +119,18 @@ void OutputRelay::drain(Stream& stream) {
 void OutputRelay::close(Stream& stream) {
   std::string output;
   stream.lines.finish(output);
-  write_fully(stream.target, output);
+  write(stream.target, output);
   stream.source.reset();
 }
 
-void write_fully(int fd, std::string_view text) {
+void OutputRelay::write(int target, std::string_view text) {
+  const int error_number = write_fully(target, text);
+  if (error_number == 0 || error_number == EPIPE || std::exchange(said_what_is_lost_, true)) return;
+  const Status status = system_status("some of the ranks' output is lost", error_number);
+  write_fully(STDERR_FILENO, fmt::format("stretto run: {}\n", status.message()));
+}
+
+int write_fully(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t count = ::write(fd, text.data(), text.size());
     if (count >= 0) {
@@ -129,9 +139,10 @@ void write_fully(int fd, std::string_view text) {
       pollfd entry{fd, POLLOUT, 0};
       ::poll(&entry, 1, -1);
     } else if (errno != EINTR) {
-      return;
+      return errno;
     }
   }
+  return 0;
 }
 
 }  // namespace stretto::launch

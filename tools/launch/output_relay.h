@@ -15,7 +15,8 @@
 namespace stretto::launch {
 
 // Cuts a stream into lines and puts a prefix before each. A line of more than kLongestLine bytes is
-// passed on in pieces.
+// passed on in pieces. With an empty prefix nothing is added, no line end either: then it only
+// keeps the lines of several ranks apart.
 class LinePrefixer {
  public:
   static constexpr std::size_t kLongestLine = 64 * 1024;
@@ -24,7 +25,7 @@ class LinePrefixer {
 
   // Appends to `output` every line that `bytes` completes.
   void add(std::string_view bytes, std::string& output);
-  // The last line, if the stream has ended without a line end.
+  // The last line, if the stream has ended without a line end, which it gets if it has a prefix.
   void finish(std::string& output);
 
  private:
@@ -68,13 +69,16 @@ class OutputRelay {
   bool copy(Stream& stream);
   void drain(Stream& stream);
   void close(Stream& stream);
+  void write(int target, std::string_view text);
 
   std::vector<Stream> streams_;
   FileDescriptor stop_;
   std::thread thread_;
+  bool said_what_is_lost_ = false;
 };
 
-// Writes all of it, however slowly it is read; gives up when the reader has gone.
-void write_fully(int fd, std::string_view text);
+// Writes all of it, however slowly it is read. Returns 0, or the errno for which it gave up: EPIPE
+// when the reader has gone.
+int write_fully(int fd, std::string_view text);
 
 }  // namespace stretto::launch

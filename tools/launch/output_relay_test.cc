@@ -60,6 +60,33 @@ TEST(LinePrefixer, HoldsNoMoreThanALongestLine) {
   EXPECT_EQ(output, "[3] " + std::string(LinePrefixer::kLongestLine, 'x') + "\n");
 }
 
+TEST(LinePrefixer, ChangesNoByteWithoutAPrefix) {
+  std::string bytes(3 * LinePrefixer::kLongestLine + 5, 'x');
+  bytes[7] = '\0';
+  bytes[100] = '\n';
+  LinePrefixer lines("");
+  std::string output;
+  for (std::size_t at = 0; at < bytes.size(); at += 1000) {
+    lines.add(std::string_view(bytes).substr(at, 1000), output);
+  }
+  lines.finish(output);
+  EXPECT_TRUE(output == bytes);
+}
+
+TEST(OutputRelay, SaysOnceThatOutputCannotBeWritten) {
+  Pipe rank = make_pipe();
+  ::fcntl(rank.reading.get(), F_SETFL, O_NONBLOCK);
+  write_fully(rank.writing.get(), "one\ntwo\n");
+  const FileDescriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ::testing::internal::CaptureStderr();
+  OutputRelay relay;
+  relay.add(std::move(rank.reading), full.get(), "");
+  ASSERT_TRUE(relay.start().ok());
+  relay.finish();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "stretto run: some of the ranks' output is lost: No space left on device\n");
+}
+
 TEST(OutputRelay, PassesOnWhatIsStillInThePipesAlthoughSomebodyHoldsThemOpen) {
   Pipe rank = make_pipe();
   Pipe terminal = make_pipe();

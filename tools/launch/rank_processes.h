@@ -7,36 +7,27 @@
 
 #include <vector>
 
-#include "stretto/base/status.h"
-#include "tools/launch/child.h"
+#include "tools/launch/guardian.h"
 #include "tools/launch/outcome.h"
 
 namespace stretto::launch {
 
-// The ranks of this host as processes: who runs, who has ended and how. A process that has ended is
-// kept (as a zombie) until reap_all(), so that its process group can be signalled without any risk
+// The ranks of this host as processes: who runs, who has ended and how. The guardian keeps a
+// process that has ended as a zombie, so that its process group can be signalled without any risk
 // that its number meanwhile means something else.
 class RankProcesses {
  public:
-  RankProcesses() = default;
-  RankProcesses(const RankProcesses&) = delete;
-  RankProcesses& operator=(const RankProcesses&) = delete;
-  ~RankProcesses() { kill_and_reap_all(); }
-
+  // In the order of the local ranks.
   void add(int rank, pid_t pid);
-  // Looks who has ended since, and asks `board` what they had been doing. True if a rank has
-  // failed.
-  bool notice_ended(const bootstrap::StatusBoardReader& board);
+  // Notes how a rank has ended, and asks `board` what it had been doing.
+  const RankOutcome& note_end(const RankNews& news, const bootstrap::StatusBoardReader& board);
+  std::size_t count() const { return processes_.size(); }
   bool all_ended() const;
   // To every process group, as what a rank has started must hear of it, too, even if the rank
   // itself has ended.
-  void signal_all(int signal);
-  // A signal that somebody sent to the launcher.
-  void pass_on(int signal);
-  // A signal by which the launcher ends the job.
+  void send(int signal);
+  // The same, with a signal by which the launcher ends the job.
   void tell_to_end(int signal);
-  // Leaves no process behind.
-  void kill_and_reap_all();
 
   std::vector<RankOutcome> outcomes() const;
 
@@ -47,8 +38,6 @@ class RankProcesses {
   };
 
   std::vector<Process> processes_;
-  std::vector<int> passed_on_;
-  bool reaped_ = false;
 };
 
 }  // namespace stretto::launch

@@ -7,21 +7,29 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "stretto/bootstrap/socket.h"
+#include <algorithm>
+#include <array>
+#include <cerrno>
 
 namespace stretto::launch {
+namespace {
+
+constexpr std::int64_t kLongestWaitMs = 3'600'000;
+
+}  // namespace
 
 Result<Signals> Signals::open() {
   struct sigaction action {};
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &action, nullptr);
-  // Whoever started us may have ignored it; then nobody would learn how a child ended.
+  ::sigaction(SIGXFSZ, &action, nullptr);
+  // Whoever started us may have ignored it; then the system would reap the guardian before us.
   action.sa_handler = SIG_DFL;
   ::sigaction(SIGCHLD, &action, nullptr);
 
   sigset_t wanted;
   ::sigemptyset(&wanted);
-  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
     struct sigaction current {};
     ::sigaction(number, nullptr, &current);
     if (current.sa_handler != SIG_IGN) ::sigaddset(&wanted, number);
@@ -33,14 +41,19 @@ Result<Signals> Signals::open() {
   return signals;
 }
 
-std::optional<int> Signals::wait(Deadline deadline) const {
-  signalfd_siginfo info{};
-  do {
+std::optional<int> Signals::wait(Deadline deadline, int other) const {
+  // A negative number is skipped by poll().
+  std::array<pollfd, 2> entries{{{fd_.get(), POLLIN, 0}, {other, POLLIN, 0}}};
+  while (true) {
+    signalfd_siginfo info{};
     if (::read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
       return static_cast<int>(info.ssi_signo);
     }
-  } while (bootstrap::wait_for(fd_.get(), POLLIN, deadline).ok());
-  return std::nullopt;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
+    const auto wait_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, kLongestWaitMs));
+    if (::poll(entries.data(), entries.size(), wait_ms) < 0 && errno != EINTR) return std::nullopt;
+    if (entries[1].revents != 0 || deadline.passed()) return std::nullopt;
+  }
 }
 
 }  // namespace stretto::launch

@@ -13,16 +13,16 @@
 
 namespace stretto::launch {
 
-// The signals a launcher answers to (SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD), as
-// something to wait for. A signal the launcher was started to ignore, by nohup say, stays ignored.
-// Blocks them in the calling thread, and so in all threads that are started later; SIGPIPE is
-// ignored.
+// The signals a launcher answers to (SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2), as something to
+// wait for. A signal the launcher was started to ignore, by nohup say, stays ignored. Blocks them
+// in the calling thread, and so in all threads that are started later; SIGPIPE and SIGXFSZ are
+// ignored: what the launcher cannot write ends nobody.
 class Signals {
  public:
   static Result<Signals> open();
 
-  // The next signal, or nothing at the deadline.
-  std::optional<int> wait(Deadline deadline) const;
+  // The next signal; or nothing at the deadline, or when `other` can be read.
+  std::optional<int> wait(Deadline deadline, int other = -1) const;
 
  private:
   FileDescriptor fd_;

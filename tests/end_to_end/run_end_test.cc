@@ -1,0 +1,276 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// How a job of `stretto run` ends, and that nothing of it is left then.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "stretto/base/clock.h"
+#include "stretto/bootstrap/socket.h"
+#include "tests/end_to_end/tool.h"
+
+namespace stretto {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Arguments;
+using testing::Ended;
+using ::testing::IsSubstring;
+using testing::Tool;
+using testing::operator+;
+
+Arguments shell(int ranks, const std::string& script, const Arguments& options = {}) {
+  return Arguments{"run", "-n", std::to_string(ranks)} + options +
+         Arguments{"--", "sh", "-c", script};
+}
+
+// The processes that have inherited this variable; zombies have no environment any more.
+std::vector<pid_t> processes_with(const std::string& variable) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const pid_t pid = std::atoi(entry.path().filename().c_str());
+    if (pid <= 0) continue;
+    // It may end meanwhile; reading fails then.
+    std::ostringstream text;
+    text << std::ifstream(entry.path() / "environ").rdbuf();
+    if (text.str().find(variable) != std::string::npos) found.push_back(pid);
+  }
+  return found;
+}
+
+bool all_end_soon(const std::string& variable) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+  while (!processes_with(variable).empty()) {
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  return true;
+}
+
+// A rank with children in its group, in a session of their own, and without a parent.
+constexpr const char* kFamily =
+    "sleep 300 & setsid sleep 300 & (setsid sh -c 'sleep 300 & setsid sleep 300' &); ";
+
+TEST(RunEnd, AKilledLauncherLeavesNothingAtWhicheverMoment) {
+  const std::string script = std::string(kFamily) + "echo ready; wait";
+  std::mt19937 random(7);
+  // Up to a little longer than a start takes, which is how long it took the last time.
+  Duration longest{};
+  for (int kill = 0; kill < 60; ++kill) {
+    const std::string value = fmt::format("{}-{}", ::getpid(), kill);
+    const TimePoint begin = Clock::now();
+    Tool tool(shell(2, script), {{"STRETTO_TEST_MARK", value}});
+    if (kill % 10 == 0) {
+      ASSERT_TRUE(tool.output().wait_for("ready"));
+      longest = (Clock::now() - begin) * 5 / 4;
+    } else {
+      std::this_thread::sleep_for(longest * (random() % 1000) / 1000);
+    }
+    const double after_ms = 1e3 * seconds(Clock::now() - begin);
+    ::kill(tool.pid(), SIGKILL);
+    EXPECT_EQ(tool.status(), 128 + SIGKILL);
+    EXPECT_TRUE(all_end_soon("STRETTO_TEST_MARK=" + value)) << "killed after " << after_ms << " ms";
+  }
+}
+
+TEST(RunEnd, NothingOutlivesAJobHoweverItHidden) {
+  for (const char* status : {"0", "1"}) {
+    const std::string value = fmt::format("{}-end-{}", ::getpid(), status);
+    const Ended ended =
+        testing::run(shell(2, std::string(kFamily) + "exit " + status, {"--settle", "0"}),
+                     {{"STRETTO_TEST_MARK", value}});
+    EXPECT_EQ(ended.status, std::atoi(status));
+    EXPECT_TRUE(processes_with("STRETTO_TEST_MARK=" + value).empty());
+  }
+}
+
+TEST(RunEnd, WhatARankLeavesBehindIsReapedWhileTheJobGoesOn) {
+  const std::string script =
+      "(sleep 0.05 &); sleep 2.5; "
+      "ps -o stat= --ppid $PPID | grep -c Z || true";
+  const Ended ended = testing::run(shell(1, script));
+  EXPECT_EQ(ended.output, "[0] 0\n");
+}
+
+TEST(RunEnd, ALauncherWhoseGuardianIsKilledSaysSoAndEndsTheRanks) {
+  Tool tool(shell(1, "sleep 300 & echo child=$! guard=$PPID; wait"));
+  ASSERT_TRUE(tool.output().wait_for("guard="));
+  const std::string output = tool.output().so_far();
+  const auto number = [&](const std::string& name) {
+    return std::atoi(output.c_str() + output.find(name) + name.size());
+  };
+  ::kill(number("guard="), SIGKILL);
+  EXPECT_EQ(tool.status(), 1);
+  EXPECT_PRED_FORMAT2(IsSubstring, "the process that looks after the ranks",
+                      tool.errors().finish());
+  EXPECT_TRUE(testing::ends_soon(number("child=")));
+}
+
+class RunEndSignal : public ::testing::TestWithParam<int> {};
+
+TEST_P(RunEndSignal, RanksThatIgnoreItAreKilledAfterTheGrace) {
+  Tool tool(shell(2, "trap '' INT TERM HUP; echo ready; while :; do sleep 0.05; done",
+                  {"--grace", "0.3", "--json"}));
+  ASSERT_TRUE(tool.output().wait_for("[0] ready"));
+  ASSERT_TRUE(tool.output().wait_for("[1] ready"));
+  const TimePoint begin = Clock::now();
+  ::kill(tool.pid(), GetParam());
+  EXPECT_EQ(tool.status(), 128 + SIGKILL);
+  EXPECT_GE(Clock::now() - begin, milliseconds(300));
+  const std::string name = fmt::format("SIG{}", ::sigabbrev_np(GetParam()));
+  const std::string errors = tool.errors().finish();
+  EXPECT_EQ(errors.find("failed first"), std::string::npos) << errors;
+  EXPECT_EQ(errors.find("out-of-memory"), std::string::npos) << errors;
+  EXPECT_PRED_FORMAT2(
+      IsSubstring, "stretto run: the job was ended because this launcher was sent " + name, errors);
+  EXPECT_PRED_FORMAT2(IsSubstring, "stretto run: rank 1: SIGKILL (sent by this launcher)\n",
+                      errors);
+  const std::string output = tool.output().finish();
+  const auto json = nlohmann::json::parse(output.substr(output.rfind("\n{")));
+  EXPECT_EQ(json["ended_by"], name);
+  EXPECT_TRUE(json["first_failure"].is_null());
+}
+
+TEST_P(RunEndSignal, ASecondOneKillsAtOnce) {
+  Tool tool(shell(2, "trap 'echo noted' INT TERM HUP; echo ready; while :; do sleep 0.01; done",
+                  {"--grace", "600"}));
+  ASSERT_TRUE(tool.output().wait_for("[0] ready"));
+  ASSERT_TRUE(tool.output().wait_for("[1] ready"));
+  ::kill(tool.pid(), GetParam());
+  ASSERT_TRUE(tool.output().wait_for("[0] noted"));
+  ASSERT_TRUE(tool.output().wait_for("[1] noted"));
+  // Sooner it would pass for the same request, told twice.
+  std::this_thread::sleep_for(milliseconds(150));
+  ::kill(tool.pid(), SIGTERM);
+  EXPECT_EQ(tool.status(), 128 + SIGKILL);
+}
+
+INSTANTIATE_TEST_SUITE_P(, RunEndSignal, ::testing::Values(SIGINT, SIGTERM, SIGHUP),
+                         [](const auto& tested) {
+                           return std::string(::sigabbrev_np(tested.param));
+                         });
+
+TEST(RunEnd, ARequestToldTwiceAtOnceIsOneRequest) {
+  Tool tool(shell(1,
+                  "trap 'sleep 0.3; echo saved; exit 0' TERM; echo ready; "
+                  "while :; do sleep 0.01; done"),
+            {});
+  ASSERT_TRUE(tool.output().wait_for("[0] ready"));
+  // As timeout(1) does.
+  ::kill(tool.pid(), SIGTERM);
+  std::this_thread::sleep_for(milliseconds(5));
+  ::kill(tool.pid(), SIGTERM);
+  EXPECT_EQ(tool.status(), 0);
+  EXPECT_PRED_FORMAT2(IsSubstring, "[0] saved", tool.output().finish());
+}
+
+TEST(RunEnd, AfterTheTimeLimitTheLauncherOwnsUpToWhatItDid) {
+  const Ended ended = testing::run(shell(1, "trap '' TERM; while :; do sleep 0.05; done",
+                                         {"--timeout", "0.3", "--grace", "0.1"}));
+  EXPECT_EQ(ended.status, 124);
+  EXPECT_EQ(ended.errors,
+            "stretto run: the job was ended because it took longer than 0.3 s\n"
+            "stretto run: rank 0: SIGKILL (sent by this launcher)\n");
+}
+
+TEST(RunEnd, StrangersWithOpenConnectionsDoNotKeepTheLauncher) {
+  Tool tool(shell(1, "echo port=${STRETTO_RENDEZVOUS#*:}; read line </dev/null; sleep 0.5"));
+  ASSERT_TRUE(tool.output().wait_for("port="));
+  const std::string output = tool.output().so_far();
+  const int port = std::atoi(output.c_str() + output.find("port=") + 5);
+  const auto stranger =
+      bootstrap::connect_tcp("127.0.0.1", port, Deadline::after(std::chrono::seconds(5)));
+  ASSERT_TRUE(stranger.ok());
+  const TimePoint begin = Clock::now();
+  EXPECT_EQ(tool.status(), 0);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(8));
+}
+
+TEST(RunLimits, WithoutPrefixesTheOutputIsWhatTheRankWrote) {
+  const std::string file = ::testing::TempDir() + "/stretto-bytes-" + std::to_string(::getpid());
+  // More than a line of any length that is cut, bytes of all kinds, no line end.
+  const Ended ended = testing::run(shell(1,
+                                         "head -c 300000 /dev/zero | tee " + file +
+                                             "; head -c 100000 /dev/urandom | tee -a " + file +
+                                             "; printf end | tee -a " + file + "; printf error >&2",
+                                         {"--no-prefix"}));
+  std::ostringstream written;
+  written << std::ifstream(file, std::ios::binary).rdbuf();
+  std::filesystem::remove(file);
+  EXPECT_EQ(written.str().size(), 400003u);
+  EXPECT_TRUE(ended.output == written.str());
+  EXPECT_EQ(ended.errors, "error");
+}
+
+// The launcher, run by a user who may have so many processes (and threads), for two ranks.
+Ended run_with_processes(int limit, const std::string& mark) {
+  Arguments before = {"prlimit", "--nproc=" + std::to_string(limit)};
+  if (::geteuid() == 0) {
+    // Root has no such limit. A number that nobody else has, but root's access to files.
+    const std::string user = std::to_string(100000000 + ::getpid());
+    before = before + Arguments{"setpriv", "--reuid=" + user, "--clear-groups",
+                                "--inh-caps=+dac_override", "--ambient-caps=+dac_override"};
+  }
+  Tool tool({"run", "-n", "2", "--", "sleep", "0.2"}, {{"STRETTO_TEST_MARK", mark}}, before);
+  return testing::end_of(tool);
+}
+
+TEST(RunLimits, WhatCannotBeStartedIsSaidAndLeavesNothing) {
+  const std::string mark = fmt::format("{}-limits", ::getpid());
+  // One process is the launcher. Where this user is not root, others count, too, so that only the
+  // first case is of use.
+  const int most = ::geteuid() == 0 ? 12 : 1;
+  Ended ended{};
+  for (int limit = 1; limit <= most; ++limit) {
+    SCOPED_TRACE(limit);
+    ended = run_with_processes(limit, mark);
+    EXPECT_TRUE(all_end_soon("STRETTO_TEST_MARK=" + mark));
+    if (ended.status == 0) break;
+    EXPECT_EQ(ended.status, 1);
+    EXPECT_TRUE(ended.errors.starts_with("stretto")) << ended.errors;
+    EXPECT_PRED_FORMAT2(IsSubstring, "Resource temporarily unavailable", ended.errors);
+    EXPECT_EQ(std::count(ended.errors.begin(), ended.errors.end(), '\n'), 1) << ended.errors;
+  }
+  EXPECT_TRUE(ended.status == 0 || most == 1) << ended.errors;
+}
+
+TEST(RunLimits, TheLimitOnFilesEndsNobodyWithoutAWord) {
+  const auto run_with = [](const std::string& limit, const Arguments& arguments) {
+    Tool tool(arguments, {}, {"prlimit", "--fsize=" + limit});
+    return testing::end_of(tool);
+  };
+  // Less than the launcher itself needs; less than a rank needs; less than a rank's program writes.
+  const Ended launcher = run_with("100", shell(1, "exit 0"));
+  EXPECT_EQ(launcher.status, 1);
+  EXPECT_EQ(launcher.errors,
+            "stretto run: making the status board: File too large; raise `ulimit -f`\n");
+  const Ended library = run_with(
+      "8192", {"run", "-n", "2", "--", STRETTO_BIN_DIR "/fault_rank_program", "registered"});
+  EXPECT_EQ(library.status, 3) << library.errors;
+  EXPECT_PRED_FORMAT2(IsSubstring, "File too large; raise `ulimit -f`", library.output);
+  const std::string file = ::testing::TempDir() + "/stretto-limit-" + std::to_string(::getpid());
+  const Ended program = run_with(
+      "8192", {"run", "-n", "1", "--", "dd", "if=/dev/zero", "of=" + file, "bs=10000", "count=2"});
+  std::filesystem::remove(file);
+  EXPECT_EQ(program.status, 128 + SIGXFSZ);
+  EXPECT_PRED_FORMAT2(IsSubstring, "rank 0 failed first: SIGXFSZ (it wrote more than the limit",
+                      program.errors);
+}
+
+}  // namespace
+}  // namespace stretto
