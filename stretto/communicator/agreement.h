@@ -27,7 +27,7 @@ struct Proposal {
 };
 
 // Consensus of the surviving members of a group on who is lost, by flooding in rounds; decision
-// 0008 says how it works and why it is right. One agreement follows the other: each begins when
+// 0010 says how it works and why it is right. One agreement follows the other: each begins when
 // this member calls begin(), and ends with the same decision on all members that survive. A state
 // machine: it knows no network and no clock. Not thread safe.
 //
