@@ -37,7 +37,7 @@ void Agreement::begin(const std::vector<Rank>& left_out, bool ready) {
   for (const Rank member : left_out) lose(member);
   if (left_out_by() || begun()) return;
   proposal_.ready = proposal_.ready && ready;
-  begin_round(1);
+  send(round_ = 1);
   advance();
 }
 
@@ -86,24 +86,17 @@ std::vector<Rank> Agreement::waiting_for() const {
   return ranks;
 }
 
-void Agreement::begin_round(std::uint32_t round) {
-  round_ = round;
-  sent_ = proposal_;
-  send(round);
-}
-
 void Agreement::advance() {
   while (begun() && !left_out_by()) {
     const std::vector<Rank> members = proposal_.participants();
     if (!std::ranges::all_of(members, [&](Rank member) { return has_said(member); })) return;
     const std::size_t lost = lost_count(proposal_);
-    const bool unchanged = lost == lost_count(sent_) && proposal_.ready == sent_.ready;
     const bool all_equal = std::ranges::all_of(members, [&](Rank member) {
       const Word& word = words_[std::size_t(member)][round_ % 2];
       return member == self_ || (word.lost == lost && word.ready == proposal_.ready);
     });
-    if (unchanged && all_equal) return decide(Proposal(proposal_));
-    begin_round(round_ + 1);
+    if (all_equal) return decide(Proposal(proposal_));
+    send(++round_);
   }
 }
 

@@ -77,14 +77,12 @@ class Agreement {
 
   void unite(const Proposal& other);
   void send(std::uint32_t round);
-  void begin_round(std::uint32_t round);
   void advance();
   void decide(const Proposal& decision);
   bool has_said(Rank member) const;
 
   Rank self_;
   Proposal proposal_;
-  Proposal sent_;  // In this round.
   std::uint32_t number_ = 0;
   std::uint32_t round_ = 0;
   // Per member; it may be one round ahead.

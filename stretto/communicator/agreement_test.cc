@@ -57,7 +57,7 @@ class Simulation {
       if (random_.below(2) == 0) {
         at(random_.below(200), [this, dying] { kill(dying); });
       } else {
-        member(dying).last_message = 1 + static_cast<int>(random_.below(8));
+        member(dying).last_message = 1 + static_cast<int>(random_.below(4));
       }
     }
   }
@@ -119,7 +119,7 @@ class Simulation {
   void deliver(Rank from, Rank to, std::function<void()> event) {
     std::uint64_t& last =
         links_[std::size_t(from) * static_cast<std::size_t>(size_) + std::size_t(to)];
-    last = std::max(last, now_ + 1 + random_.below(slow_.contains({from, to}) ? 200 : 20));
+    last = std::max(last, now_ + 1 + random_.below(slow_.contains({from, to}) ? 500 : 20));
     const std::uint64_t id = at(last - now_, [this, to, event = std::move(event)] {
       if (!member(to).dead) event();
     });
