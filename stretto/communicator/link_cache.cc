@@ -3,16 +3,19 @@
 
 #include "stretto/communicator/link_cache.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 #include <system_error>
 
 #include <fmt/format.h>
 
+#include "stretto/base/file_descriptor.h"
 #include "stretto/base/file_size_signal.h"
 
 namespace stretto::communicator {
@@ -31,6 +34,17 @@ constexpr std::array kFields = {
     Field{"reduce_seconds_per_byte", &schedule::LinkCost::reduce_seconds_per_byte},
 };
 
+// Of a regular file that is not larger than ours are; of anything else, nothing. Whoever can write
+// to the folder may have put anything in the file's place: a FIFO would block an ordinary open.
+std::string text_of(const std::string& path) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat state {};
+  if (!file.valid() || ::fstat(file.get(), &state) != 0 || !S_ISREG(state.st_mode)) return "";
+  std::array<char, 4096> bytes{};
+  const ssize_t count = ::read(file.get(), bytes.data(), bytes.size());
+  return count > 0 ? std::string(bytes.data(), static_cast<std::size_t>(count)) : std::string();
+}
+
 bool plausible(double seconds) { return std::isfinite(seconds) && seconds > 0 && seconds < 10; }
 
 }  // namespace
@@ -42,7 +56,7 @@ std::string link_cache_path(const std::string& folder, std::string_view link) {
 }
 
 std::optional<CachedLink> load_link(const std::string& path) {
-  std::ifstream file(path);
+  std::istringstream file(text_of(path));
   std::string title;
   if (!std::getline(file, title)) return std::nullopt;
   CachedLink link;
@@ -65,18 +79,24 @@ void save_link(const std::string& path, std::string_view link, const CachedLink&
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   // Beside the file, then renamed: whoever reads meanwhile reads all or nothing.
   const std::string beside = fmt::format("{}.{}", path, ::getpid());
-  {
-    const FileSizeSignalBlocked blocked;
-    std::ofstream file(beside, std::ios::trunc);
-    file << link << "\nmeasured_at "
-         << std::chrono::duration_cast<std::chrono::seconds>(
-                measured.measured_at.time_since_epoch())
-                .count()
-         << '\n';
-    for (const Field& field : kFields) {
-      file << field.name << ' ' << measured.cost.*field.value << '\n';
-    }
-    if (!file.flush()) return std::filesystem::remove(beside, ignored), void();
+  std::ostringstream text;
+  text << link << "\nmeasured_at "
+       << std::chrono::duration_cast<std::chrono::seconds>(measured.measured_at.time_since_epoch())
+              .count()
+       << '\n';
+  for (const Field& field : kFields) {
+    text << field.name << ' ' << measured.cost.*field.value << '\n';
+  }
+  const FileSizeSignalBlocked blocked;
+  // What lies there is of a dead process of the same number, or a trap: never written to.
+  ::unlink(beside.c_str());
+  const FileDescriptor file(
+      ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (!file.valid()) return;
+  const std::string bytes = text.str();
+  if (::write(file.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
+    ::unlink(beside.c_str());
+    return;
   }
   std::filesystem::rename(beside, path, ignored);
 }

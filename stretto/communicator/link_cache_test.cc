@@ -3,6 +3,7 @@
 
 #include "stretto/communicator/link_cache.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -76,6 +77,23 @@ TEST_F(LinkCache, TakesNothingThatItHasNotWritten) {
     write(bad);
     EXPECT_FALSE(load_link(path_)) << value;
   }
+}
+
+TEST_F(LinkCache, NeitherWaitsForNorWritesToWhatSomebodyHasPutThere) {
+  std::filesystem::create_directories(folder_);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_FALSE(load_link(path_)) << "an open of a FIFO would never return";
+  const std::string beside = path_ + "." + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(beside.c_str(), 0600), 0);
+  save_link(path_, "a link", fresh());
+  EXPECT_TRUE(load_link(path_)) << "a FIFO is replaced";
+  const std::string elsewhere = folder_ + "/somebody's";
+  std::ofstream(elsewhere) << "precious";
+  ASSERT_EQ(::symlink(elsewhere.c_str(), beside.c_str()), 0);
+  save_link(path_, "a link", fresh());
+  std::string kept;
+  std::ifstream(elsewhere) >> kept;
+  EXPECT_EQ(kept, "precious");
 }
 
 TEST_F(LinkCache, AFolderThatCannotBeMadeIsNoFailure) {
