@@ -70,7 +70,12 @@ FORBIDDEN_IN_LIBRARY = [
     Forbidden(
         re.compile(r"std::j?thread\b(?!::)|(?<!\w)pthread_create\b|std::async\b"),
         "threads belong to communicator/, bootstrap/ and transport/",
-        ("stretto/communicator", "stretto/bootstrap", "stretto/transport")),
+        ("stretto/communicator", "stretto/bootstrap", "stretto/transport", "stretto/base/thread.h",
+         "stretto/base/thread.cc")),
+    Forbidden(
+        re.compile(r"std::j?thread\s*[({]"),
+        "a thread may not be to be had: use start_thread() of stretto/base/thread.h",
+        ("stretto/base/thread.cc",)),
     Forbidden(
         re.compile(r"(?<![\w.>])(?:std::|::)?s?rand\s*\(|std::(?:mt19937|default_random_engine)"),
         "use Random of stretto/base/random.h"),

@@ -3,78 +3,73 @@
 
 #include "stretto/bootstrap/acceptor.h"
 
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include "stretto/base/log.h"
+#include "stretto/base/thread.h"
 
 namespace stretto::bootstrap {
-namespace {
 
-constexpr std::chrono::seconds kHandshakeTime(10);
-constexpr std::chrono::milliseconds kStopCheck(50);
-// Beyond this many connections somebody is playing with the port.
-constexpr std::size_t kGreetersPerRank = 16;
-
-}  // namespace
-
-Acceptor::Acceptor(Options options) : options_(std::move(options)), thread_([this] { run(); }) {}
+Result<std::unique_ptr<Acceptor>> Acceptor::start(AuthenticatingListener::Options options,
+                                                  std::set<int> expected) {
+  std::unique_ptr<Acceptor> acceptor(new Acceptor(std::move(expected)));
+  auto listener = AuthenticatingListener::create(std::move(options));
+  if (!listener.ok()) return listener.status();
+  acceptor->listener_ = std::move(*listener);
+  acceptor->stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!acceptor->stop_.valid()) return system_status("eventfd");
+  Result<std::thread> thread =
+      start_thread("stretto-accept", [acceptor = acceptor.get()] { acceptor->run(); });
+  if (!thread.ok()) return thread.status();
+  acceptor->thread_ = std::move(*thread);
+  return acceptor;
+}
 
 Acceptor::~Acceptor() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  thread_.join();
-  for (std::thread& greeter : greeters_) greeter.join();
+  const std::uint64_t one = 1;
+  (void)!::write(stop_.get(), &one, sizeof(one));
+  if (thread_.joinable()) thread_.join();
 }
 
 void Acceptor::run() {
-  const std::size_t greeters_max = kGreetersPerRank * (options_.expected.size() + 1);
-  while (greeters_.size() < greeters_max) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (stopping_) return;
+  while (true) {
+    pollfd entries[] = {{stop_.get(), POLLIN, 0}, {listener_->descriptor(), POLLIN, 0}};
+    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(listener_->patience());
+    if (::poll(entries, 2, static_cast<int>(wait.count())) < 0) continue;
+    if (entries[0].revents != 0) return;
+    for (auto& proven : listener_->serve().proven) {
+      if (!admit(std::move(proven))) return;
     }
-    Result<FileDescriptor> connection =
-        accept(options_.listener.get(), Deadline::after(kStopCheck));
-    if (!connection.ok()) continue;  // Nobody came, or whoever came has gone again.
-    greeters_.emplace_back([this, connected = std::make_shared<FileDescriptor>(
-                                      std::move(*connection))] { greet(std::move(*connected)); });
   }
-  log(LogLevel::warning, "no longer accepting connections: {} have come for {} ranks",
-      greeters_.size(), options_.expected.size());
 }
 
-void Acceptor::greet(FileDescriptor connection) {
-  const std::string from = peer_name(connection.get());
-  Result<Identity> identity = handshake_as_server(connection.get(), options_.key, options_.purpose,
-                                                  options_.self, Deadline::after(kHandshakeTime));
-  if (!identity.ok()) {
-    log(LogLevel::warning, "refused a connection from {}: {}", from, identity.status().message());
-    return;
-  }
-  const int rank = identity->rank;
+bool Acceptor::admit(AuthenticatingListener::Proven proven) {
+  const int rank = proven.peer.rank;
   const std::lock_guard lock(mutex_);
-  if (!options_.expected.contains(rank) || !seen_.insert(rank).second) {
+  if (!expected_.contains(rank) || !seen_.insert(rank).second) {
     log(LogLevel::warning, "refused a connection from {}: it says that it is rank {}, which {}",
-        from, rank,
+        proven.name, rank,
         seen_.contains(rank) ? "is connected already" : "does not connect to this rank");
-    return;
+    return true;
   }
-  connected_[rank] = std::move(connection);
+  connected_[rank] = std::move(proven.fd);
   changed_.notify_all();
+  return seen_.size() < expected_.size();
 }
 
-Result<FileDescriptor> Acceptor::take(int rank, Deadline deadline) {
+Result<FileDescriptor> Acceptor::take(int rank, const WaitLimit& limit) {
   std::unique_lock lock(mutex_);
-  const auto here = [&] { return connected_.contains(rank); };
-  while (!here()) {
-    if (deadline.passed()) {
-      return status_of(StatusCode::timeout, "rank {} never connected", rank);
-    }
-    changed_.wait_for(lock, std::min<Duration>(deadline.remaining(), std::chrono::seconds(1)));
+  while (!connected_.contains(rank)) {
+    if (limit.passed()) return status_of(StatusCode::timeout, "rank {} never connected", rank);
+    lock.unlock();
+    STRETTO_RETURN_IF_ERROR(limit.look());
+    lock.lock();
+    changed_.wait_for(lock, std::min<Duration>(limit.nap(), std::chrono::seconds(1)),
+                      [&] { return connected_.contains(rank); });
   }
-  FileDescriptor connection = std::move(connected_[rank]);
-  connected_.erase(rank);
-  return connection;
+  return std::move(connected_.extract(rank).mapped());
 }
 
 }  // namespace stretto::bootstrap

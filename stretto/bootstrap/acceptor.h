@@ -4,48 +4,44 @@
 #pragma once
 
 #include <condition_variable>
-#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
-#include <vector>
 
-#include "stretto/bootstrap/handshake.h"
-#include "stretto/bootstrap/socket.h"
+#include "stretto/base/wait_limit.h"
+#include "stretto/bootstrap/authenticating_listener.h"
 
 namespace stretto::bootstrap {
 
-// Accepts connections of other ranks while a job is joined. Each handshake runs on a thread of its
-// own, so that a client that says nothing, or anything, holds up nobody; it is refused with a line
-// in the log and the job goes on.
+// Accepts connections of other ranks while a job is joined, on one thread for all of them: this
+// rank may be waiting for something else meanwhile, and a client that says nothing, or anything,
+// holds up nobody. Ends when all ranks it expects have come.
 class Acceptor {
  public:
-  struct Options {
-    FileDescriptor listener;
-    JobKey key;
-    Purpose purpose = Purpose::mesh_tcp;
-    Identity self;
-    std::set<int> expected;  // Ranks that may connect, each once.
-  };
-  explicit Acceptor(Options options);
-  // Stops accepting; handshakes that go on are waited for, a few seconds at most.
+  // `expected`: the ranks that may connect, each once.
+  static Result<std::unique_ptr<Acceptor>> start(AuthenticatingListener::Options options,
+                                                 std::set<int> expected);
+  // Closes what has not been taken.
   ~Acceptor();
 
   // The connection of a rank, once it is there.
-  Result<FileDescriptor> take(int rank, Deadline deadline);
+  Result<FileDescriptor> take(int rank, const WaitLimit& limit);
 
  private:
+  explicit Acceptor(std::set<int> expected) : expected_(std::move(expected)) {}
   void run();
-  void greet(FileDescriptor connection);
+  // Returns whether a rank is still to come.
+  bool admit(AuthenticatingListener::Proven proven);
 
-  Options options_;
+  std::unique_ptr<AuthenticatingListener> listener_;
+  std::set<int> expected_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int, FileDescriptor> connected_;
   std::set<int> seen_;
-  bool stopping_ = false;
-  std::vector<std::thread> greeters_;
+  FileDescriptor stop_;
   std::thread thread_;
 };
 

@@ -7,9 +7,9 @@
 #include <mutex>
 #include <vector>
 
-#include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
+#include "stretto/base/wait_limit.h"
 
 namespace stretto::bootstrap {
 
@@ -18,12 +18,12 @@ namespace stretto::bootstrap {
 // nothing else. Any thread.
 class ConnectionPool {
  public:
-  using Connect = std::function<Result<FileDescriptor>(Deadline)>;
+  using Connect = std::function<Result<FileDescriptor>(const WaitLimit&)>;
 
   explicit ConnectionPool(Connect connect) : connect_(std::move(connect)) {}
 
   // One that is idle, or a new one.
-  Result<FileDescriptor> take(Deadline deadline) {
+  Result<FileDescriptor> take(const WaitLimit& limit) {
     {
       const std::lock_guard lock(mutex_);
       if (!idle_.empty()) {
@@ -32,7 +32,7 @@ class ConnectionPool {
         return connection;
       }
     }
-    return connect_(deadline);
+    return connect_(limit);
   }
 
   // Only after a complete exchange; otherwise let the connection close.

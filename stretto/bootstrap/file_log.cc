@@ -13,7 +13,7 @@ namespace stretto::bootstrap {
 namespace {
 
 // The number counts the changes of this form.
-constexpr std::string_view kHead = "stretto store 1\n";
+constexpr std::string_view kHead = "stretto store 2\n";
 
 enum class Kind : std::uint8_t { value = 1, deletion = 2 };
 

@@ -4,12 +4,12 @@
 #include "stretto/bootstrap/file_store.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 
@@ -25,21 +25,40 @@ namespace {
 constexpr Duration kFirstPause = std::chrono::milliseconds(1);
 constexpr Duration kLongestPause = std::chrono::milliseconds(20);
 
+// Bytes of the file that are locked, though nothing need be there.
+constexpr off_t kChangeLock = 0;
+constexpr off_t kWillLocks = off_t{1} << 40;
+constexpr std::string_view kWillCount = "wills";
+// Between two looks for wills of users who have gone.
+constexpr Duration kBetweenWills = std::chrono::milliseconds(200);
+
+// A lock of the open file, not of the process: the kernel releases it when the last who has the
+// file open so is gone.
+int lock_byte(int fd, off_t at, short type, int command = F_OFD_SETLK) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_start = at;
+  lock.l_len = 1;
+  if (::fcntl(fd, command, &lock) != 0) return -1;
+  return lock.l_type;
+}
+
 // Holds the lock on an open file, if it could be had at once.
 class FileLock {
  public:
   explicit FileLock(int fd) : fd_(fd) {
-    if (::flock(fd, LOCK_EX | LOCK_NB) != 0) error_ = errno;
+    if (lock_byte(fd, kChangeLock, F_WRLCK) < 0) error_ = errno;
   }
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
   ~FileLock() {
-    if (error_ == 0) (void)::flock(fd_, LOCK_UN);
+    if (error_ == 0) (void)lock_byte(fd_, kChangeLock, F_UNLCK);
   }
   // Timeout: somebody else holds it.
   Status status() const {
     if (error_ == 0) return {};
-    if (error_ != EWOULDBLOCK && error_ != EINTR) return system_status("locking", error_);
+    if (error_ != EAGAIN && error_ != EACCES && error_ != EINTR)
+      return system_status("locking", error_);
     return status_of(StatusCode::timeout, "another process has kept the file locked");
   }
 
@@ -53,10 +72,16 @@ class FileStore : public Store {
   FileStore(std::string path, FileDescriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
 
   std::string describe() const override { return "the file " + path_; }
-  Result<StoreReply> answer(const StoreRequest& request, Deadline deadline) override;
+  Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override;
+  Result<std::unique_ptr<StoreWatch>> watch(const std::string& key, const Will& will,
+                                            const WaitLimit& limit) override;
+  // Executes the wills of those who are gone, but for `own`.
+  Status execute_wills(std::int64_t own);
+  // Ends the life that a will depends on.
+  void end_life(std::int64_t will) { (void)lock_byte(fd_.get(), kWillLocks + will, F_UNLCK); }
 
   // Whether this is a file that may be used; makes its head if it is new.
-  Status begin(Deadline deadline);
+  Status begin(const WaitLimit& limit);
 
  private:
   Result<std::optional<StoreReply>> try_answer(const StoreRequest& request);
@@ -73,19 +98,107 @@ class FileStore : public Store {
   StoreContents contents_;
   // How much of the file `contents_` has taken in; what follows is news, or half a record.
   std::size_t known_bytes_ = 0;
+  // What is in it can still be read: perhaps why it was removed.
+  bool removed_ = false;
 };
 
-Result<StoreReply> FileStore::answer(const StoreRequest& request, Deadline deadline) {
+bool reads(StoreOperation operation) {
+  return operation == StoreOperation::get || operation == StoreOperation::wait ||
+         operation == StoreOperation::check;
+}
+
+// Looks into the file from time to time, and after those who are gone.
+class FileWatch : public StoreWatch {
+ public:
+  FileWatch(FileStore& store, std::string key, std::int64_t own_will)
+      : store_(store), key_(std::move(key)), own_will_(own_will) {}
+  ~FileWatch() override { store_.end_life(own_will_); }
+
+  Result<std::optional<std::string>> look() override {
+    // Whoever holds the file for longer than this says nothing.
+    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+    Result<bool> there = store_.check(std::span(&key_, 1), deadline);
+    // Who has removed the file may have left a will, too.
+    if (next_wills_.passed() || there.status().code() == StatusCode::peer_lost) {
+      next_wills_ = Deadline::after(kBetweenWills);
+      const Status executed = store_.execute_wills(own_will_);
+      if (!executed.ok() && executed.code() != StatusCode::timeout) return executed;
+      there = store_.check(std::span(&key_, 1), deadline);
+    }
+    if (there.status().code() == StatusCode::timeout) return std::optional<std::string>();
+    if (!there.ok()) return there.status();
+    if (!there.value()) return std::optional<std::string>();
+    Result<std::string> value = store_.get(key_, deadline);
+    if (!value.ok()) return value.status();
+    return std::optional(std::move(*value));
+  }
+
+ private:
+  FileStore& store_;
+  const std::string key_;
+  const std::int64_t own_will_;
+  Deadline next_wills_ = Deadline::after(kBetweenWills);
+};
+
+std::string will_key(std::int64_t number) { return fmt::format("will/{}", number); }
+
+// Takes the bytes before the next line feed off the text.
+std::string take_line(std::string& text) {
+  const std::size_t end = std::min(text.find('\n'), text.size());
+  std::string line = text.substr(0, end);
+  text.erase(0, end + 1);
+  return line;
+}
+
+Result<std::unique_ptr<StoreWatch>> FileStore::watch(const std::string& key, const Will& will,
+                                                     const WaitLimit& limit) {
+  const Result<std::int64_t> number = add(kWillCount, 1, limit);
+  if (!number.ok()) return number.status();
+  if (lock_byte(fd_.get(), kWillLocks + number.value(), F_WRLCK) < 0) {
+    return system_status("locking a byte of the file for a will");
+  }
+  STRETTO_RETURN_IF_ERROR(
+      set(will_key(number.value()), key + "\n" + will.revoked_by + "\n" + will.value, limit));
+  return std::unique_ptr<StoreWatch>(std::make_unique<FileWatch>(*this, key, number.value()));
+}
+
+Status FileStore::execute_wills(std::int64_t own) {
+  const std::lock_guard guard(mutex_);
+  const FileLock lock(fd_.get());
+  STRETTO_RETURN_IF_ERROR(lock.status());
+  STRETTO_RETURN_IF_ERROR(catch_up());
+  const std::string* count = contents_.find(kWillCount);
+  const std::int64_t last = count == nullptr ? 0 : std::atoll(count->c_str());
+  for (std::int64_t number = 1; number <= last; ++number) {
+    const std::string* left = contents_.find(will_key(number));
+    // This store's own locks are no obstacle to it, and look free.
+    if (number == own || left == nullptr ||
+        lock_byte(fd_.get(), kWillLocks + number, F_WRLCK, F_OFD_GETLK) != F_UNLCK) {
+      continue;
+    }
+    std::string value = *left;
+    const std::string key = take_line(value);
+    if (contents_.find(take_line(value)) != nullptr || contents_.find(key) != nullptr) continue;
+    const StoreRequest set{.operation = StoreOperation::set, .key = key, .value = value};
+    if (!check_store_limits(set).ok()) continue;
+    STRETTO_RETURN_IF_ERROR(contents_.answer(set).status());
+    STRETTO_RETURN_IF_ERROR(write_change(key));
+  }
+  return {};
+}
+
+Result<StoreReply> FileStore::answer(const StoreRequest& request, const WaitLimit& limit) {
   Duration pause = kFirstPause;
   while (true) {
     Result<std::optional<StoreReply>> reply = try_answer(request);
     if (reply.ok() && *reply) return std::move(**reply);
     const bool locked = reply.status().code() == StatusCode::timeout;
     if (!reply.ok() && !locked) return reply.status();
-    if (deadline.passed()) {
+    if (limit.passed()) {
       return locked ? reply.status() : status_of(StatusCode::timeout, "nobody has set it in time");
     }
-    std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
+    STRETTO_RETURN_IF_ERROR(limit.look());
+    std::this_thread::sleep_for(std::min(pause, limit.nap()));
     pause = std::min(2 * pause, kLongestPause);
   }
 }
@@ -96,6 +209,9 @@ Result<std::optional<StoreReply>> FileStore::try_answer(const StoreRequest& requ
   const FileLock lock(fd_.get());
   STRETTO_RETURN_IF_ERROR(lock.status());
   STRETTO_RETURN_IF_ERROR(catch_up());
+  if (removed_ && (contents_.find(request.key) == nullptr || !reads(request.operation))) {
+    return status_of(StatusCode::peer_lost, "the file has been removed");
+  }
   const std::uint64_t before = contents_.revision();
   Result<std::optional<StoreReply>> reply = contents_.answer(request);
   if (contents_.revision() != before) STRETTO_RETURN_IF_ERROR(write_change(request.key));
@@ -125,7 +241,7 @@ Status FileStore::catch_up() {
 Result<std::string> FileStore::read_news() {
   struct stat state {};
   if (::fstat(fd_.get(), &state) != 0) return system_status("fstat");
-  if (state.st_nlink == 0) return status_of(StatusCode::peer_lost, "the file has been removed");
+  removed_ = state.st_nlink == 0;
   const auto file_bytes = static_cast<std::size_t>(state.st_size);
   if (file_bytes < known_bytes_) {
     return status_of(StatusCode::protocol, "the file has become shorter");
@@ -186,7 +302,7 @@ Status FileStore::write_end(std::string_view bytes) {
   return {};
 }
 
-Status FileStore::begin(Deadline deadline) {
+Status FileStore::begin(const WaitLimit& limit) {
   struct stat state {};
   if (::fstat(fd_.get(), &state) != 0) return system_status("fstat");
   if (!S_ISREG(state.st_mode)) return status_of(StatusCode::refused, "it is no regular file");
@@ -200,17 +316,17 @@ Status FileStore::begin(Deadline deadline) {
                      static_cast<unsigned>(state.st_mode & 07777));
   }
   // Any request takes in the file, and so finds out what it is.
-  return answer({.operation = StoreOperation::check, .key = "?"}, deadline).status();
+  return answer({.operation = StoreOperation::check, .key = "?"}, limit).status();
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Store>> open_file_store(const std::string& path, Deadline deadline) {
+Result<std::unique_ptr<Store>> open_file_store(const std::string& path, const WaitLimit& limit) {
   FileDescriptor fd(
       ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   if (!fd.valid()) return system_status("opening the file " + path);
   auto store = std::make_unique<FileStore>(path, std::move(fd));
-  STRETTO_RETURN_IF_ERROR(store->begin(deadline).with_context("the file " + path));
+  STRETTO_RETURN_IF_ERROR(store->begin(limit).with_context("the file " + path));
   return std::unique_ptr<Store>(std::move(store));
 }
 

@@ -10,7 +10,7 @@
 
 namespace stretto::bootstrap {
 
-// A store in one file, for processes that share a file system with working locks (flock): every
+// A store in one file, for processes that share a file system with working locks (fcntl): every
 // change is a record at its end. Who is killed in the middle of writing leaves half a record, which
 // the next writer cuts off.
 //
@@ -20,6 +20,6 @@ namespace stretto::bootstrap {
 // finished does. Operations on a removed file fail with peer_lost, also those that wait.
 //
 // A wait looks at the file some fifty times a second. Any thread; the processes may come and go.
-Result<std::unique_ptr<Store>> open_file_store(const std::string& path, Deadline deadline);
+Result<std::unique_ptr<Store>> open_file_store(const std::string& path, const WaitLimit& limit);
 
 }  // namespace stretto::bootstrap

@@ -162,14 +162,18 @@ TEST_F(FileStoreTest, EndsAWaitWhenTheFileIsRemoved) {
 TEST_F(FileStoreTest, WaitsForALockNoLongerThanItsDeadline) {
   const auto store = open();
   const FileDescriptor other(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
-  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_len = 1;
+  ASSERT_EQ(::fcntl(other.get(), F_OFD_SETLK, &lock), 0);
   const TimePoint start = Clock::now();
   const Status status = store->set("key", "value", Deadline::after(milliseconds(50)));
   EXPECT_EQ(status.code(), StatusCode::timeout);
   EXPECT_PRED_FORMAT2(testing::IsSubstring, "another process has kept the file locked",
                       std::string(status.message()));
   EXPECT_LT(Clock::now() - start, milliseconds(250));
-  ASSERT_EQ(::flock(other.get(), LOCK_UN), 0);
+  lock.l_type = F_UNLCK;
+  ASSERT_EQ(::fcntl(other.get(), F_OFD_SETLK, &lock), 0);
   EXPECT_TRUE(store->set("key", "value", soon()).ok());
 }
 

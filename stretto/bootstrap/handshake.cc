@@ -7,9 +7,12 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <thread>
 #include <vector>
 
+#include "stretto/base/log.h"
 #include "stretto/bootstrap/handshake_machine.h"
 #include "stretto/bootstrap/socket.h"
 
@@ -31,34 +34,34 @@ void discard_pending_bytes(int fd) {
 }
 
 // Reads a part of what the machine wants. However slowly the bytes come, the deadline stays.
-Status read_some(int fd, HandshakeMachine& machine, Deadline deadline) {
+Status read_some(int fd, HandshakeMachine& machine, const WaitLimit& limit) {
   std::byte bytes[kHelloBytes];
   while (true) {
-    if (deadline.passed()) return machine.timed_out();
+    if (limit.passed()) return machine.timed_out();
     const ssize_t count = ::recv(fd, bytes, machine.wanted_bytes(), MSG_DONTWAIT);
     if (count > 0) return machine.receive({bytes, static_cast<std::size_t>(count)});
     if (count == 0 || errno == ECONNRESET) return machine.ended_early();
     if (errno != EAGAIN && errno != EINTR) return system_status("recv");
-    const Status waited = wait_for(fd, POLLIN, deadline);
-    if (!waited.ok() && waited.code() != StatusCode::timeout) return waited;
+    const Status waited = wait_for(fd, POLLIN, limit);
+    if (!waited.ok() && !limit.passed()) return waited;
   }
 }
 
-Status send_output(int fd, HandshakeMachine& machine, Deadline deadline) {
+Status send_output(int fd, HandshakeMachine& machine, const WaitLimit& limit) {
   const std::vector<std::byte> output = machine.take_output();
-  const Status sent = write_all(fd, output, deadline);
+  const Status sent = write_all(fd, output, limit);
   // The peer hung up: what it said before, if anything, is the better message.
   return sent.code() == StatusCode::peer_lost ? Status() : sent;
 }
 
 Result<Identity> run(HandshakeRole role, int fd, const JobKey& key, Purpose purpose,
-                     const Identity& self, Deadline deadline) {
+                     const Identity& self, const WaitLimit& limit) {
   Result<HandshakeMachine> machine = HandshakeMachine::start(role, key, purpose, self);
   if (!machine.ok()) return machine.status();
-  STRETTO_RETURN_IF_ERROR(send_output(fd, *machine, deadline));
+  STRETTO_RETURN_IF_ERROR(send_output(fd, *machine, limit));
   while (!machine->done()) {
-    const Status received = read_some(fd, *machine, deadline);
-    const Status sent = send_output(fd, *machine, deadline);
+    const Status received = read_some(fd, *machine, limit);
+    const Status sent = send_output(fd, *machine, limit);
     if (!received.ok()) discard_pending_bytes(fd);
     STRETTO_RETURN_IF_ERROR(received);
     STRETTO_RETURN_IF_ERROR(sent);
@@ -100,13 +103,37 @@ std::string JobKey::hexadecimal() const {
 }
 
 Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
-                                     const Identity& self, Deadline deadline) {
-  return run(HandshakeRole::client, fd, key, purpose, self, deadline);
+                                     const Identity& self, const WaitLimit& limit) {
+  return run(HandshakeRole::client, fd, key, purpose, self, limit);
 }
 
 Result<Identity> handshake_as_server(int fd, const JobKey& key, Purpose purpose,
-                                     const Identity& self, Deadline deadline) {
-  return run(HandshakeRole::server, fd, key, purpose, self, deadline);
+                                     const Identity& self, const WaitLimit& limit) {
+  return run(HandshakeRole::server, fd, key, purpose, self, limit);
+}
+
+Result<FileDescriptor> connect_and_greet(const std::function<Result<FileDescriptor>()>& connect,
+                                         const std::function<Status(int fd)>& greet,
+                                         const WaitLimit& limit) {
+  constexpr Duration kLongestPause = std::chrono::milliseconds(500);
+  Duration pause = std::chrono::milliseconds(1);
+  for (int attempt = 1;; ++attempt) {
+    Result<FileDescriptor> fd = connect();
+    if (!fd.ok()) return fd;
+    const Status greeted = greet(fd->get());
+    if (greeted.ok()) return fd;
+    if (greeted.code() != StatusCode::peer_lost) return greeted;
+    const std::string server = peer_name(fd->get());
+    fd->reset();
+    if (limit.passed()) {
+      return status_of(StatusCode::timeout, "{} attempts to greet {} failed, the last so: {}",
+                       attempt, server, greeted.message());
+    }
+    STRETTO_RETURN_IF_ERROR(limit.look());
+    log(LogLevel::info, "connecting to {} again: {}", server, greeted.message());
+    std::this_thread::sleep_for(std::min(pause, limit.deadline().remaining()));
+    pause = std::min(2 * pause, kLongestPause);
+  }
 }
 
 }  // namespace stretto::bootstrap

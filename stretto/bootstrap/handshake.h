@@ -5,12 +5,13 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
-#include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
+#include "stretto/base/wait_limit.h"
 
 namespace stretto::bootstrap {
 
@@ -47,16 +48,25 @@ struct Identity {
 
 // Mutual authentication over a connected stream socket (challenge and response: each side proves by
 // an HMAC-SHA256 over both sides' nonces and identities that it holds the job key; the key itself
-// never travels). Blocks until both sides have agreed or `deadline` has passed. On success `fd` is
+// never travels). Blocks until both sides have agreed or the limit is reached. On success `fd` is
 // ready for use and nothing of the following stream has been read. Returns the peer's identity.
 //
 // Fails with refused and a sentence: not a stretto peer, other protocol version ("rank 4 speaks
 // protocol 3 (build 1.2.0), this rank 0 protocol 4 (build 1.3.1); refusing to join"), other
-// configuration, wrong job key, wrong purpose. An unauthenticated peer learns nothing but that the
-// connection closed, except for its own version mismatch. The caller closes `fd` then.
+// configuration, wrong job key, wrong purpose. A peer without the key learns the server's version
+// and that it is refused, one that is not stretto nothing but that the connection closed. The
+// client fails with peer_lost if the server closed without a verdict: it has ended, or it makes
+// room, as it does when it is flooded; then it is worth another attempt. The caller closes `fd`
+// then.
 Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
-                                     const Identity& self, Deadline deadline);
+                                     const Identity& self, const WaitLimit& limit);
 Result<Identity> handshake_as_server(int fd, const JobKey& key, Purpose purpose,
-                                     const Identity& self, Deadline deadline);
+                                     const Identity& self, const WaitLimit& limit);
+
+// Connects and greets, again with growing pauses as long as `greet` fails with peer_lost: a server
+// that makes room closes connections it has not heard of yet. Fails with timeout at the limit.
+Result<FileDescriptor> connect_and_greet(const std::function<Result<FileDescriptor>()>& connect,
+                                         const std::function<Status(int fd)>& greet,
+                                         const WaitLimit& limit);
 
 }  // namespace stretto::bootstrap

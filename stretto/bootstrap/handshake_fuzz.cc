@@ -5,8 +5,8 @@
 // a genuine hello. Without the key nothing may pass.
 //
 //   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I. -DSPDLOG_FMT_EXTERNAL
-//     stretto/bootstrap/{handshake_fuzz,handshake,handshake_machine,socket}.cc
-//     stretto/base/{check,environment,file_descriptor,log,status}.cc -lcrypto -lfmt -lspdlog
+//     stretto/bootstrap/{handshake_fuzz,handshake,handshake_machine,resolve,socket}.cc
+//     stretto/base/{check,environment,file_descriptor,log,status,thread}.cc -lcrypto -lfmt -lspdlog
 
 #include <algorithm>
 #include <cstdlib>

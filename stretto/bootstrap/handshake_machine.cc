@@ -123,22 +123,35 @@ Status HandshakeMachine::receive(ConstByteSpan bytes) {
     if (before < kIntroductionBytes && now >= kIntroductionBytes) {
       STRETTO_RETURN_IF_ERROR(fail(check_introduction()));
     }
-    return now == frame_bytes_ ? fail(check_hello()) : Status();
+    if (state_ == State::hello) return now == frame_bytes_ ? fail(check_hello()) : Status();
+  }
+  if (state_ == State::other_version) {
+    return now == frame_bytes_ ? fail(check_key_of_other_version()) : Status();
   }
   return now == frame_bytes_ && state_ == State::confirmation ? fail(check_confirmation())
                                                               : Status();
 }
 
 Status HandshakeMachine::ended_early() const {
-  if (received_.empty() && state_ == State::hello && role_ == HandshakeRole::server) {
-    return status_of(StatusCode::refused, "not a stretto peer: it closed without a word");
+  if (state_ == State::other_version) return version_mismatch();
+  if (role_ == HandshakeRole::server) {
+    return received_.empty() && state_ == State::hello
+               ? status_of(StatusCode::refused, "not a stretto peer: it closed without a word")
+               : status_of(StatusCode::peer_lost,
+                           "the peer closed the connection during the handshake");
   }
-  return status_of(StatusCode::refused,
-                   "the peer closed the connection during the handshake, as a process with another "
-                   "job key does: is STRETTO_JOB_KEY the same everywhere?");
+  if (state_ == State::hello && introduced_) {
+    return {StatusCode::refused,
+            fmt::format("{} refuses the job key of {}: STRETTO_JOB_KEY is not the same there",
+                        who(peer_), this_side(self_)),
+            rank_of(self_)};
+  }
+  return status_of(StatusCode::peer_lost,
+                   "the connection was closed without a word during the handshake");
 }
 
 Status HandshakeMachine::timed_out() const {
+  if (state_ == State::other_version) return version_mismatch();
   return status_of(StatusCode::timeout, "the peer sent {} of {} bytes of the handshake in time",
                    received_.size(), frame_bytes_);
 }
@@ -173,10 +186,24 @@ Status HandshakeMachine::check_introduction() {
                      build_length);
   }
   read_introduction();
-  return version == self_.protocol_version ? Status() : version_mismatch();
+  if (version == self_.protocol_version) return {};
+  if (role_ == HandshakeRole::client) return version_mismatch();
+  send_introduction();
+  state_ = State::other_version;
+  return {};
+}
+
+// The hello of another version need not have the form of this one's. If it does, and proves the
+// key, the mismatch is the job's own and no stranger's.
+Status HandshakeMachine::check_key_of_other_version() {
+  std::copy(received_.begin(), received_.end(), peer_hello_.begin());
+  holds_key_ = same_bytes(hello_tag(other_role(), peer_hello_, nullptr),
+                          ConstByteSpan(peer_hello_).subspan(kTagAt));
+  return version_mismatch();
 }
 
 void HandshakeMachine::read_introduction() {
+  introduced_ = true;
   peer_.protocol_version = load_little_endian<std::uint32_t>(received_.data() + kVersionAt);
   peer_.rank = load_little_endian<std::int32_t>(received_.data() + kRankAt);
   peer_.configuration = load_little_endian<std::uint64_t>(received_.data() + kConfigurationAt);
@@ -185,13 +212,7 @@ void HandshakeMachine::read_introduction() {
   peer_.build = stretto::printable({build, length});
 }
 
-Status HandshakeMachine::version_mismatch() {
-  if (role_ == HandshakeRole::server) {
-    Hello introduction = make_introduction();
-    // Not the peer's business before it has proven the key.
-    store_little_endian<std::uint64_t>(introduction.data() + kConfigurationAt, 0);
-    send(ConstByteSpan(introduction).first(kIntroductionBytes));
-  }
+Status HandshakeMachine::version_mismatch() const {
   return {
       StatusCode::refused,
       fmt::format("{} speaks protocol {} (build {}), {} protocol {} (build {}); refusing to join",
@@ -200,16 +221,26 @@ Status HandshakeMachine::version_mismatch() {
       rank_of(peer_)};
 }
 
+// All that a client whose hello is refused learns of this side.
+void HandshakeMachine::send_introduction() {
+  Hello introduction = make_introduction();
+  // Not the peer's business before it has proven the key.
+  store_little_endian<std::uint64_t>(introduction.data() + kConfigurationAt, 0);
+  send(ConstByteSpan(introduction).first(kIntroductionBytes));
+}
+
 Status HandshakeMachine::check_hello() {
   std::copy(received_.begin(), received_.end(), peer_hello_.begin());
   const Hello* answered = role_ == HandshakeRole::client ? &own_hello_ : nullptr;
   const Tag expected = hello_tag(other_role(), peer_hello_, answered);
   if (!same_bytes(expected, ConstByteSpan(peer_hello_).subspan(kTagAt))) {
+    if (role_ == HandshakeRole::server) send_introduction();
     return status_of(StatusCode::refused,
                      "a peer that calls itself {} does not hold this job's key: STRETTO_JOB_KEY is "
                      "not the same there",
                      who(peer_));
   }
+  holds_key_ = true;
   // The server answers before it compares: so that the client, too, can say what differs.
   if (role_ == HandshakeRole::server) send_hello(&peer_hello_);
   STRETTO_RETURN_IF_ERROR(check_agreement());

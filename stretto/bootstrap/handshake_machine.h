@@ -35,8 +35,8 @@ inline constexpr std::size_t kBuildBytes = 32;
 //     | <--- acceptance (32 bytes) ------ |   both know that both know
 //
 // Use: send take_output(); until done(), receive() what the peer sends and send take_output()
-// again. After a failure there may be a last output: the server's introduction, for a client of
-// another version. Not thread safe.
+// again. After a failure there may be a last output: the server's introduction alone, for a client
+// of another version or with another key. Not thread safe.
 class HandshakeMachine {
  public:
   // Draws a nonce. Fails with invalid_argument if `self` cannot be sent.
@@ -53,12 +53,16 @@ class HandshakeMachine {
   bool done() const { return state_ == State::done; }
   // Who the peer says it is; proven only once done().
   const Identity& peer() const { return peer_; }
+  // Whether the peer has introduced itself as one of ours, whatever came of it.
+  bool introduced() const { return introduced_; }
+  // Whether its hello was made with the key: by the peer itself, or by somebody whom it overheard.
+  bool holds_key() const { return holds_key_; }
   // The failure when the stream ends or the deadline passes before done().
   Status ended_early() const;
   Status timed_out() const;
 
  private:
-  enum class State { hello, confirmation, done, failed };
+  enum class State { hello, other_version, confirmation, done, failed };
   using Hello = std::array<std::byte, kHelloBytes>;
   using Tag = std::array<std::byte, kTagBytes>;
 
@@ -72,8 +76,10 @@ class HandshakeMachine {
   Status check_hello();
   Status check_agreement() const;
   Status check_confirmation();
-  Status version_mismatch();
+  Status version_mismatch() const;
+  Status check_key_of_other_version();
   void read_introduction();
+  void send_introduction();
   Hello make_introduction() const;
   void send_hello(const Hello* peer_hello);
   void send(ConstByteSpan bytes);
@@ -90,6 +96,8 @@ class HandshakeMachine {
   std::size_t frame_bytes_ = kHelloBytes;
   std::vector<std::byte> received_;
   std::vector<std::byte> output_;
+  bool introduced_ = false;
+  bool holds_key_ = false;
   Hello own_hello_{};
   Hello peer_hello_{};
   Identity peer_;

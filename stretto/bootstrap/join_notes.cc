@@ -1,55 +1,212 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/bootstrap/rank_notes.h"
+#include "stretto/bootstrap/join_notes.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
+#include "stretto/bootstrap/handshake.h"
+#include "stretto/bootstrap/join_failure.h"
 
 namespace stretto::bootstrap {
 namespace {
 
 // For one look at who is missing, which comes after the deadline.
 constexpr Duration kLook = std::chrono::milliseconds(500);
+// How long the store may take to notice that a rank is gone.
+constexpr Duration kNoticed = std::chrono::milliseconds(500);
+// By how much processes that are started together may differ, more often than not.
+constexpr Duration kLateComers = std::chrono::seconds(1);
+// For the last words of a rank that cannot join.
+constexpr Duration kLastWords = std::chrono::seconds(2);
 
 std::string key_of(const std::string& name, int rank) { return fmt::format("{}/{}", name, rank); }
 
+// "rank 3 (node04 pid 8812)": this process.
+std::string self_name(int rank) {
+  std::array<char, 65> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
+  return fmt::format("rank {} ({} pid {})", rank, host.data(), ::getpid());
+}
+
 }  // namespace
 
-Result<std::string> RankNotes::get(const std::string& name, int rank) const {
-  while (true) {
-    const Deadline turn(std::min(deadline_.time(), Deadline::after(reminder_).time()));
-    Result<std::string> value = store_.get(key_of(name, rank), turn);
-    if (value.ok() || value.status().code() != StatusCode::timeout) return value;
-    const std::string missing = describe_missing(name, rank);
-    if (deadline_.passed()) return Status(StatusCode::timeout, "waited " + missing);
-    log(LogLevel::warning, "waiting {}", missing);
+Result<std::int64_t> JoinNotes::arrive() {
+  const Result<JobKey> random = JobKey::generate();
+  if (!random.ok()) return random.status();
+  // A key of this process alone: two may come as the same rank.
+  revoking_key_ = key_of("finished", options_.rank) + "/" + random.value().hexadecimal();
+  const Status ended(StatusCode::peer_lost,
+                     fmt::format("{} ended while the job was starting", self_name(options_.rank)),
+                     Rank(options_.rank));
+  auto watch = store_->watch(std::string(kJoinFailureKey),
+                             {.value = encode_join_failure(ended), .revoked_by = revoking_key_},
+                             options_.deadline);
+  if (!watch.ok()) return watch.status();
+  watch_ = std::move(*watch);
+  placed_ = true;
+  const Result<std::int64_t> times = store_->add(key_of("arrived", options_.rank), 1, limit());
+  if (times.ok()) log(LogLevel::info, "this rank has come to {}", store_->describe());
+  return times;
+}
+
+Status JoinNotes::withdraw() {
+  placed_ = false;
+  return set(revoking_key_, "");
+}
+
+Status JoinNotes::finish() {
+  STRETTO_RETURN_IF_ERROR(set(key_of("joined", options_.rank), ""));
+  return set(revoking_key_, "");
+}
+
+Status JoinNotes::give_up(const Status& why) {
+  if (!placed_) return why;
+  // A rank that is gone is noticed here as a connection that ends, and a moment later by the store,
+  // which knows better.
+  const Deadline later =
+      why.code() == StatusCode::peer_lost ? Deadline::after(kNoticed) : Deadline(TimePoint::min());
+  while (look().ok() && !later.passed()) std::this_thread::sleep_for(kNoticed / 20);
+  if (!failure_.ok()) return failure_;
+  const Status told(why.code(),
+                    fmt::format("{} could not join: {}", self_name(options_.rank), why.message()),
+                    why.rank() ? why.rank() : Rank(options_.rank));
+  const std::string own = encode_join_failure(told);
+  const Result<std::string> first =
+      store_->compare_set(kJoinFailureKey, "", own, Deadline::after(kLastWords));
+  if (!first.ok() || first.value() == own) return why;
+  return decode_join_failure(first.value());
+}
+
+WaitLimit JoinNotes::limit() const {
+  return {options_.deadline, [this] { return look(); }};
+}
+
+Status JoinNotes::look() const {
+  if (watch_ == nullptr || !failure_.ok()) return failure_;
+  const Result<std::optional<std::string>> failure = watch_->look();
+  if (failure.status().code() == StatusCode::peer_lost) {
+    failure_ = status_of(StatusCode::peer_lost, "{} has ended while the job was starting",
+                         store_->describe());
+  } else if (failure.ok() && failure.value()) {
+    failure_ = decode_join_failure(*failure.value());
+    told_ = true;
+  }
+  return failure_;
+}
+
+// What ends a wait is the failure of the join, if there is one, and not where it was noticed.
+Status JoinNotes::explain(const Status& status) const {
+  if (status.ok()) return {};
+  const Status told = look();
+  return told.ok() ? status : told;
+}
+
+Result<std::string> JoinNotes::get(const std::string& key) const {
+  Result<std::string> value = store_->get(key, limit());
+  if (value.ok()) return value;
+  return explain(value.status());
+}
+
+Result<std::string> JoinNotes::get(const std::string& name, int rank) const {
+  TimePoint reminder = Clock::now() + options_.reminder;
+  const WaitLimit reminding(options_.deadline, [&] {
+    if (Clock::now() >= reminder) {
+      log(LogLevel::warning, "waiting {}", describe_missing(name, rank));
+      reminder = Clock::now() + options_.reminder;
+    }
+    return look();
+  });
+  Result<std::string> value = store_->get(key_of(name, rank), reminding);
+  if (value.ok()) return value;
+  if (value.status().code() == StatusCode::timeout && options_.deadline.passed()) {
+    return Status(StatusCode::timeout, "waited " + describe_missing(name, rank));
+  }
+  return explain(value.status());
+}
+
+Status JoinNotes::wait_for_all() const {
+  for (int r = 0; r < options_.size; ++r) STRETTO_RETURN_IF_ERROR(get("joined", r).status());
+  return {};
+}
+
+void JoinNotes::let_all_come() const {
+  const WaitLimit limit = WaitLimit(options_.deadline).within(kLateComers);
+  while (placed_ && !limit.passed()) {
+    std::vector<int> missing = ranks_without("arrived", Deadline::after(kLook));
+    // Whose failure it is need not learn of it.
+    std::erase_if(missing, [this](int rank) { return failure_.rank() == Rank(rank); });
+    if (missing.empty()) return;
+    std::this_thread::sleep_for(kNoticed / 20);
   }
 }
 
-// M5 of the error texts: who is missing, where they were to come, how long we have waited.
-std::string RankNotes::describe_missing(const std::string& name, int rank) const {
-  const double waited = seconds(Clock::now() - start_);
-  const bool ends = deadline_.time() != TimePoint::max();
-  const std::string limit = ends ? fmt::format("/{:.0f}", seconds(deadline_.time() - start_)) : "";
-  std::vector<int> missing;
-  const Deadline look = Deadline::after(kLook);
-  for (int r = 0; r < size_; ++r) {
+Status JoinNotes::wait_for_end() const {
+  // Nobody sets this.
+  const Status ended = explain(store_->wait(std::array{std::string("ended")}, limit()));
+  return ended.code() == StatusCode::peer_lost && !told_ ? Status() : ended;
+}
+
+std::vector<int> JoinNotes::ranks_without(const std::string& name, Deadline deadline) const {
+  std::vector<int> ranks;
+  for (int r = 0; r < options_.size; ++r) {
+    if (r == options_.rank) continue;
     const std::array key = {key_of(name, r)};
-    const Result<bool> there = store_.check(key, look);
+    const Result<bool> there = store_->check(key, deadline);
     // A store that does not answer says nothing about the ranks.
-    if (!there.ok() && r != rank) continue;
-    if (r == rank || !there.value()) missing.push_back(r);
+    if (there.ok() && !there.value()) ranks.push_back(r);
   }
-  return fmt::format(
-      "{:.0f}{} s for {} of {} ranks: {} never came. All meet in {}, which their hosts must be "
-      "able to reach",
-      waited, limit, missing.size(), size_, fmt::join(missing, ", "), store_.describe());
+  return ranks;
+}
+
+// M5 of the error texts: who is missing, where they were to come, how long we have waited.
+std::string JoinNotes::describe_missing(const std::string& name, int rank) const {
+  const double waited = seconds(Clock::now() - start_);
+  const bool ends = options_.deadline.time() != TimePoint::max();
+  const std::string limit =
+      ends ? fmt::format("/{:.0f}", seconds(options_.deadline.time() - start_)) : "";
+  const Deadline look = Deadline::after(kLook);
+  std::vector<int> missing = ranks_without("arrived", look);
+  if (!missing.empty()) {
+    return fmt::format(
+        "{:.0f}{} s for {} of {} ranks: {} never came. All meet in {}, which their hosts must be "
+        "able to reach{}",
+        waited, limit, missing.size(), options_.size, fmt::join(missing, ", "), store_->describe(),
+        refused_peer());
+  }
+  missing = ranks_without(name, look);
+  if (missing.empty()) missing.push_back(rank);
+  return fmt::format("{:.0f}{} s for {} of {} ranks: {} came to {}, but did not go on from there",
+                     waited, limit, missing.size(), options_.size, fmt::join(missing, ", "),
+                     store_->describe());
+}
+
+std::string JoinNotes::refused_peer() const {
+  const Deadline look = Deadline::after(kLook);
+  const std::array key = {std::string(kRefusedPeerKey)};
+  const Result<bool> there = store_->check(key, look);
+  if (!there.ok() || !there.value()) return "";
+  const Result<std::string> refused = store_->get(key[0], look);
+  return refused.ok() ? ". Perhaps it was one of them that was refused: " + refused.value() : "";
+}
+
+Status report_end(Store& store, int rank, std::string_view how) {
+  const Deadline deadline = Deadline::after(kLastWords);
+  const std::array key = {key_of("joined", rank)};
+  const Result<bool> joined = store.check(key, deadline);
+  if (!joined.ok() || joined.value()) return joined.status();
+  const Status ended(StatusCode::peer_lost,
+                     fmt::format("rank {} ended while the job was starting: {}", rank, how),
+                     Rank(rank));
+  return store.compare_set(kJoinFailureKey, "", encode_join_failure(ended), deadline).status();
 }
 
 }  // namespace stretto::bootstrap

@@ -3,37 +3,83 @@
 
 #pragma once
 
+#include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include "stretto/base/clock.h"
 #include "stretto/base/status.h"
+#include "stretto/base/wait_limit.h"
 #include "stretto/bootstrap/store.h"
 
 namespace stretto::bootstrap {
 
-// Waits in a store for what every rank writes under a key of its own, "card/3", and says who is
-// missing: in a warning every 15 s, and in the failure when the deadline has passed.
-class RankNotes {
+// What ranks that join a job tell each other in its store: what each writes under a key of its own,
+// "mesh/card/3", and that the join has failed and why. Used by one thread.
+class JoinNotes {
  public:
-  // Counts the time from here on. `store` must outlive it.
-  RankNotes(Store& store, int size, Deadline deadline)
-      : store_(store), size_(size), deadline_(deadline) {}
+  struct Options {
+    int rank = 0;
+    int size = 1;
+    Deadline deadline = {};
+    // Between two warnings that say who is missing.
+    Duration reminder = std::chrono::seconds(15);
+  };
+  JoinNotes(std::shared_ptr<Store> store, const Options& options)
+      : store_(std::move(store)), options_(options) {}
+  JoinNotes(const JoinNotes&) = delete;
+  JoinNotes& operator=(const JoinNotes&) = delete;
 
-  // What rank `rank` wrote under "NAME/RANK". Fails with timeout, naming all ranks that have not
-  // written theirs, the store and its address, and how long this took.
+  // Takes this rank's place: from here on the others are told if it fails, or ends without a word.
+  // Returns how many processes have come as this rank so far, this one included.
+  Result<std::int64_t> arrive();
+  // This process turns out to have no place in the job: what becomes of it is not the job's
+  // concern.
+  Status withdraw();
+  // This rank is connected: its end no longer ends the join of all.
+  Status finish();
+  // Tells all others that this rank cannot join, if it has taken its place. Returns the failure to
+  // report: if another rank has failed before, that one's.
+  Status give_up(const Status& why);
+
+  // Ends a wait at the join's deadline, or when the join has failed for all.
+  WaitLimit limit() const;
+  Status set(const std::string& key, const std::string& value) {
+    return explain(store_->set(key, value, limit()));
+  }
+  Result<std::string> get(const std::string& key) const;
+  // What rank `rank` wrote under "NAME/RANK". Fails with timeout, naming all ranks that never came,
+  // or have come and written nothing, the store and its address, and how long this took.
   Result<std::string> get(const std::string& name, int rank) const;
+  // Waits until all ranks have finished.
+  Status wait_for_all() const;
+  // Waits until all ranks have come, so that they can learn of a failure; for a few seconds at
+  // most, and not beyond the join's deadline.
+  void let_all_come() const;
+  // Waits until whoever provides the store has ended it.
+  Status wait_for_end() const;
 
-  // For tests.
-  void set_reminder(Duration every) { reminder_ = every; }
+  Store& store() const { return *store_; }
 
  private:
+  Status look() const;
+  Status explain(const Status& status) const;
   std::string describe_missing(const std::string& name, int rank) const;
+  std::string refused_peer() const;
+  std::vector<int> ranks_without(const std::string& name, Deadline deadline) const;
 
-  Store& store_;
-  int size_;
-  Deadline deadline_;
+  std::shared_ptr<Store> store_;
+  Options options_;
   TimePoint start_ = Clock::now();
-  Duration reminder_ = std::chrono::seconds(15);
+  bool placed_ = false;
+  std::string revoking_key_;  // Of this rank's will.
+  std::unique_ptr<StoreWatch> watch_;
+  mutable Status failure_;     // What look() has seen.
+  mutable bool told_ = false;  // Whether that is what somebody has written, not the store's end.
 };
+
+// For a launcher that has seen a rank end, with "exit status 3", say: if the rank had not joined
+// yet, the join fails for all. Blocks for two seconds at most.
+Status report_end(Store& store, int rank, std::string_view how);
 
 }  // namespace stretto::bootstrap

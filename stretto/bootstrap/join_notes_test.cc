@@ -1,12 +1,16 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/bootstrap/rank_notes.h"
+#include "stretto/bootstrap/join_notes.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <thread>
 
+#include "stretto/bootstrap/file_store.h"
+#include "stretto/bootstrap/join_failure.h"
 #include "stretto/bootstrap/memory_store.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
@@ -18,16 +22,117 @@ using std::chrono::milliseconds;
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
 
-TEST(RankNotes, NamesWhoIsMissingAndWhereAndForHowLong) {
+// A store of each kind that can tell of the dead, as one rank opens it.
+class JoinNotesTest : public testing::TestWithParam<const char*> {
+ protected:
+  ~JoinNotesTest() override { std::filesystem::remove(path_); }
+
+  std::shared_ptr<Store> open(int rank) {
+    if (GetParam() == std::string("file")) return open_file_store(path_, soon()).or_throw();
+    return connect_tcp_store(
+               {.host = "localhost", .port = server_->port(), .key = key_, .self = {.rank = rank}},
+               soon())
+        .or_throw();
+  }
+  std::unique_ptr<JoinNotes> arrive(int rank, int size, Deadline deadline = soon()) {
+    auto notes = std::make_unique<JoinNotes>(
+        open(rank), JoinNotes::Options{.rank = rank, .size = size, .deadline = deadline});
+    EXPECT_EQ(notes->arrive().or_throw(), 1);
+    return notes;
+  }
+
+  const JobKey key_ = JobKey::generate().or_throw();
+  const std::unique_ptr<StoreServer> server_ = StoreServer::start({.key = key_}).or_throw();
+  const std::string path_ = testing::TempDir() + fmt::format("stretto_notes_{}", ::getpid());
+};
+
+void expect_failure(const Status& status, StatusCode code, const std::string& sentence) {
+  EXPECT_EQ(status.code(), code);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, sentence, std::string(status.message()));
+}
+
+TEST_P(JoinNotesTest, ARankThatEndsWithoutAWordEndsTheJoinOfAll) {
+  const auto zero = arrive(0, 3);
+  auto one = arrive(1, 3);
+  std::thread end([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    one.reset();
+  });
+  const Status status = zero->get("card", 2).status();
+  end.join();
+  expect_failure(status, StatusCode::peer_lost, "rank 1 (");
+  expect_failure(status, StatusCode::peer_lost, "ended while the job was starting");
+  EXPECT_EQ(status.rank(), Rank(1));
+  EXPECT_EQ(zero->limit().look().message(), status.message()) << "the first failure stays";
+}
+
+TEST_P(JoinNotesTest, TheFirstFailureIsEverybodys) {
+  const auto zero = arrive(0, 3);
+  const auto one = arrive(1, 3);
+  const auto two = arrive(2, 3);
+  const Status own(StatusCode::out_of_memory, "no room");
+  EXPECT_EQ(one->give_up(own).message(), "no room");
+  expect_failure(zero->get("card", 2).status(), StatusCode::aborted, "could not join: no room");
+  const Status second = two->give_up({StatusCode::system, "something that follows"});
+  expect_failure(second, StatusCode::aborted, "could not join: no room");
+  EXPECT_EQ(second.rank(), Rank(1));
+}
+
+TEST_P(JoinNotesTest, WhoHasFinishedOrNoPlaceMayEnd) {
+  const auto zero = arrive(0, 2);
+  auto one = arrive(1, 2);
+  auto again = std::make_unique<JoinNotes>(
+      open(1), JoinNotes::Options{.rank = 1, .size = 2, .deadline = soon()});
+  EXPECT_EQ(again->arrive().or_throw(), 2);
+  EXPECT_TRUE(again->withdraw().ok());
+  EXPECT_EQ(again->give_up({StatusCode::refused, "not me"}).message(), "not me");
+  again.reset();
+  EXPECT_TRUE(one->finish().ok());
+  one.reset();
+  EXPECT_TRUE(zero->finish().ok());
+  EXPECT_TRUE(zero->wait_for_all().ok());
+  // Longer than a file is not looked at.
+  std::this_thread::sleep_for(milliseconds(300));
+  EXPECT_TRUE(zero->limit().look().ok()) << zero->limit().look().message();
+}
+
+TEST_P(JoinNotesTest, TellsWhoNeverCameFromWhoDidNotGoOn) {
+  const auto zero = arrive(0, 3, Deadline::after(milliseconds(300)));
+  const auto one = arrive(1, 3);
+  expect_failure(zero->get("card", 1).status(), StatusCode::timeout,
+                 "for 1 of 3 ranks: 2 never came. All meet in ");
+  const auto two = arrive(2, 3);
+  EXPECT_TRUE(two->set("card/2", "").ok());
+  expect_failure(zero->get("card", 1).status(), StatusCode::timeout,
+                 "for 1 of 3 ranks: 1 came to ");
+}
+
+TEST_P(JoinNotesTest, ALauncherTellsOfARankThatNeverCameButNotOfOneThatHasJoined) {
+  const auto zero = arrive(0, 3);
+  const auto one = arrive(1, 3);
+  EXPECT_TRUE(one->finish().ok());
+  const auto launcher = open(-1);
+  EXPECT_TRUE(report_end(*launcher, 1, "exit status 1").ok());
+  EXPECT_TRUE(zero->limit().look().ok());
+  EXPECT_TRUE(report_end(*launcher, 2, "exit status 3").ok());
+  expect_failure(zero->get("card", 2).status(), StatusCode::peer_lost,
+                 "rank 2 ended while the job was starting: exit status 3");
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, JoinNotesTest, testing::Values("tcp", "file"),
+                         [](const auto& parameter) { return std::string(parameter.param); });
+
+TEST(JoinNotes, NamesWhoIsMissingAndWhereAndForHowLong) {
   const JobKey key = JobKey::generate().or_throw();
   const auto server = StoreServer::start({.key = key}).or_throw();
-  const auto store =
+  const std::shared_ptr<Store> store =
       connect_tcp_store({.host = "localhost", .port = server->port(), .key = key}, soon())
           .or_throw();
   for (int r : {0, 1, 2, 3, 4, 7}) {
+    ASSERT_TRUE(store->set("arrived/" + std::to_string(r), "1", soon()).ok());
     ASSERT_TRUE(store->set("card/" + std::to_string(r), "", soon()).ok());
   }
-  const RankNotes notes(*store, 8, Deadline::after(milliseconds(600)));
+  const JoinNotes notes(store, {.size = 8, .deadline = Deadline::after(milliseconds(600))});
   EXPECT_TRUE(notes.get("card", 4).ok());
   const Status status = notes.get("card", 5).status();
   EXPECT_EQ(status.code(), StatusCode::timeout);
@@ -38,21 +143,37 @@ TEST(RankNotes, NamesWhoIsMissingAndWhereAndForHowLong) {
                         server->port()));
 }
 
-TEST(RankNotes, RemindsWhileItWaits) {
-  MemoryStore store;
-  RankNotes notes(store, 2, soon());
-  notes.set_reminder(milliseconds(10));
+TEST(JoinNotes, RemindsWhileItWaitsAndHintsAtWhoWasRefused) {
+  const auto store = std::make_shared<MemoryStore>();
+  ASSERT_TRUE(store->set(kRefusedPeerKey, "rank 1 has another key (10.0.0.7:33)", soon()).ok());
+  const JoinNotes notes(store, {.size = 2, .deadline = soon(), .reminder = milliseconds(10)});
   testing::internal::CaptureStderr();
   std::thread late([&] {
-    std::this_thread::sleep_for(milliseconds(35));
-    EXPECT_TRUE(store.set("card/1", "here", soon()).ok());
+    std::this_thread::sleep_for(milliseconds(200));
+    EXPECT_TRUE(store->set("card/1", "here", soon()).ok());
   });
   EXPECT_EQ(notes.get("card", 1).or_throw(), "here");
   late.join();
+  const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_PRED_FORMAT2(testing::IsSubstring,
-                      "warning: waiting 0/10 s for 2 of 2 ranks: 0, 1 never came. All meet in the "
+                      "warning: waiting 0/10 s for 1 of 2 ranks: 1 never came. All meet in the "
                       "memory of this process",
-                      testing::internal::GetCapturedStderr());
+                      text);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring,
+                      "Perhaps it was one of them that was refused: rank 1 has another key", text);
+}
+
+TEST(JoinFailure, SurvivesItsWayAndAnyText) {
+  const Status sent(StatusCode::mismatch, "rank 2 says 3", Rank(2));
+  const Status received = decode_join_failure(encode_join_failure(sent));
+  EXPECT_EQ(received.code(), sent.code());
+  EXPECT_EQ(received.message(), sent.message());
+  EXPECT_EQ(received.rank(), sent.rank());
+  for (const char* text : {"", "x", "refused", "refused\n-7\nwho", "\n\n\x1b[2J", "ok\n0\nfine"}) {
+    const Status status = decode_join_failure(text);
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(status.message().find('\x1b'), std::string::npos);
+  }
 }
 
 }  // namespace

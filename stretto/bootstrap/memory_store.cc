@@ -5,7 +5,7 @@
 
 namespace stretto::bootstrap {
 
-Result<StoreReply> MemoryStore::answer(const StoreRequest& request, Deadline deadline) {
+Result<StoreReply> MemoryStore::answer(const StoreRequest& request, const WaitLimit& limit) {
   std::unique_lock lock(mutex_);
   while (true) {
     const std::uint64_t before = contents_.revision();
@@ -13,13 +13,13 @@ Result<StoreReply> MemoryStore::answer(const StoreRequest& request, Deadline dea
     if (!reply.ok()) return reply.status();
     if (contents_.revision() != before) changed_.notify_all();
     if (*reply) return std::move(**reply);
-    if (deadline.passed()) return status_of(StatusCode::timeout, "nobody has set it in time");
-    // The clock cannot wait until the end of time: that would overflow inside the system's call.
-    if (deadline.time() == TimePoint::max()) {
-      changed_.wait(lock);
-    } else {
-      changed_.wait_until(lock, deadline.time());
-    }
+    if (limit.passed()) return status_of(StatusCode::timeout, "nobody has set it in time");
+    lock.unlock();
+    STRETTO_RETURN_IF_ERROR(limit.look());
+    lock.lock();
+    if (contents_.revision() != before) continue;
+    // An hour at most: the end of time would overflow inside the system's call.
+    changed_.wait_for(lock, std::min<Duration>(limit.nap(), std::chrono::hours(1)));
   }
 }
 

@@ -16,7 +16,7 @@ namespace stretto::bootstrap {
 class MemoryStore : public Store {
  public:
   std::string describe() const override { return "the memory of this process"; }
-  Result<StoreReply> answer(const StoreRequest& request, Deadline deadline) override;
+  Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override;
 
  private:
   std::mutex mutex_;

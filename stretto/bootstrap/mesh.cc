@@ -3,18 +3,20 @@
 
 #include "stretto/bootstrap/mesh.h"
 
-#include <netdb.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
 #include "stretto/bootstrap/acceptor.h"
+#include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/rank_card.h"
-#include "stretto/bootstrap/rank_notes.h"
+#include "stretto/bootstrap/resolve.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/transport/shm/host.h"
 #include "stretto/transport/tcp/link.h"
@@ -22,16 +24,16 @@
 namespace stretto::bootstrap {
 namespace {
 
+// A rank that is there has its Unix socket open.
+constexpr Duration kUnixTime = std::chrono::seconds(5);
+
 // Joining, in three exchanges through the store: cards (who is where), which Unix connections have
 // succeeded, and TCP ports for the rest. In each pair the higher rank connects, so rank 0 only
 // accepts and nobody waits in a circle.
 class Joiner {
  public:
-  Joiner(Store& store, const MeshOptions& options, Deadline deadline)
-      : store_(store),
-        options_(options),
-        deadline_(deadline),
-        notes_(store, options.size, deadline) {
+  Joiner(JoinNotes& notes, const MeshOptions& options)
+      : notes_(notes), options_(options), limit_(notes.limit()) {
     self_ = {.rank = options.rank, .configuration = options.configuration};
     unix_sockets_.resize(static_cast<std::size_t>(options.size));
     tcp_sockets_.resize(static_cast<std::size_t>(options.size));
@@ -44,6 +46,11 @@ class Joiner {
   Status connect_unix();
   Status connect_tcp_rest();
   Result<Mesh> make_endpoint();
+  Result<std::unique_ptr<Acceptor>> accept_from(std::set<int> ranks, FileDescriptor listener,
+                                                Purpose purpose) const;
+  Result<FileDescriptor> prove_key(
+      int rank, Purpose purpose,
+      const std::function<Result<FileDescriptor>()>& connect_to_rank) const;
   void log_link(int rank);
   bool same_network(int rank) const;
   Result<transport::ProcessHandle> find_process(int rank) const;
@@ -53,15 +60,14 @@ class Joiner {
   }
   Result<std::string> own_address() const;
   Status set(const std::string& key, const std::string& value) {
-    return store_.set(options_.prefix + key, value, deadline_);
+    return notes_.set(options_.prefix + key, value);
   }
   FileDescriptor& unix_socket(int rank) { return unix_sockets_[static_cast<std::size_t>(rank)]; }
   FileDescriptor& tcp_socket(int rank) { return tcp_sockets_[static_cast<std::size_t>(rank)]; }
 
-  Store& store_;
+  JoinNotes& notes_;
   const MeshOptions& options_;
-  Deadline deadline_;
-  RankNotes notes_;
+  const WaitLimit limit_;
   Identity self_;
   std::vector<RankCard> cards_;
   std::string unix_name_;
@@ -77,15 +83,11 @@ std::string random_name() {
 }
 
 // The local address from which `host` is reached: what peers that also reach it can connect to.
-Result<std::string> local_address_towards(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (error != 0) {
-    return status_of(StatusCode::system, "resolving {}: {}", host, ::gai_strerror(error));
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+Result<std::string> local_address_towards(const std::string& host, int port,
+                                          const WaitLimit& limit) {
+  const Result<Addresses> addresses = resolve(host, port, limit);
+  if (!addresses.ok()) return addresses.status();
+  const addrinfo* found = addresses.value().get();
   const FileDescriptor probe(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   // Connecting a datagram socket sends nothing; it only asks the kernel for the route.
   if (!probe.valid() || ::connect(probe.get(), found->ai_addr, found->ai_addrlen) != 0) {
@@ -110,11 +112,9 @@ Status Joiner::exchange_cards() {
     card.unix_name = unix_name_;
     std::set<int> higher;
     for (int r = options_.rank + 1; r < options_.size; ++r) higher.insert(r);
-    unix_acceptor_ = std::make_unique<Acceptor>(Acceptor::Options{.listener = std::move(*listener),
-                                                                  .key = options_.key,
-                                                                  .purpose = Purpose::mesh_unix,
-                                                                  .self = self_,
-                                                                  .expected = std::move(higher)});
+    auto acceptor = accept_from(std::move(higher), std::move(*listener), Purpose::mesh_unix);
+    if (!acceptor.ok()) return acceptor.status();
+    unix_acceptor_ = std::move(*acceptor);
   } else {
     card.unix_name = "none";
   }
@@ -127,6 +127,28 @@ Status Joiner::exchange_cards() {
     cards_.push_back(std::move(*parsed));
   }
   return {};
+}
+
+// Null: nobody is to connect to this rank.
+Result<std::unique_ptr<Acceptor>> Joiner::accept_from(std::set<int> ranks, FileDescriptor listener,
+                                                      Purpose purpose) const {
+  if (ranks.empty()) return std::unique_ptr<Acceptor>();
+  return Acceptor::start(
+      {.listener = std::move(listener), .key = options_.key, .purpose = purpose, .self = self_},
+      std::move(ranks));
+}
+
+Result<FileDescriptor> Joiner::prove_key(
+    int rank, Purpose purpose,
+    const std::function<Result<FileDescriptor>()>& connect_to_rank) const {
+  Result<FileDescriptor> socket = connect_and_greet(
+      connect_to_rank,
+      [&](int fd) {
+        return handshake_as_client(fd, options_.key, purpose, self_, limit_).status();
+      },
+      limit_);
+  if (socket.ok()) return socket;
+  return socket.status().with_context(fmt::format("joining rank {}", rank));
 }
 
 bool Joiner::same_network(int rank) const {
@@ -161,16 +183,21 @@ Status Joiner::connect_unix() {
   for (int r = 0; r < options_.rank; ++r) {
     if (!same_network(r)) continue;
     const std::string& name = cards_[static_cast<std::size_t>(r)].unix_name;
-    Result<FileDescriptor> socket =
-        connect_unix_abstract(name, Deadline::after(std::chrono::seconds(5)));
-    if (!socket.ok()) {
-      log(LogLevel::warning, "no Unix socket to rank {}: {}", r, socket.status().message());
+    const auto reach = [&] { return connect_unix_abstract(name, limit_.within(kUnixTime)); };
+    Result<FileDescriptor> first = reach();
+    if (!first.ok()) STRETTO_RETURN_IF_ERROR(limit_.look());
+    // A rank of another user refuses this one's connection without a word.
+    const bool welcome = first.ok() && (::geteuid() == 0 || peer_is_trusted_user(first->get()));
+    if (!welcome) {
+      log(LogLevel::warning, "no Unix socket to rank {}: {}", r,
+          first.ok() ? "it runs as another user" : first.status().message());
       continue;
     }
-    Result<Identity> peer =
-        handshake_as_client(socket->get(), options_.key, Purpose::mesh_unix, self_, deadline_);
+    Result<FileDescriptor> socket = prove_key(r, Purpose::mesh_unix, [&] {
+      return first->valid() ? Result<FileDescriptor>(std::move(*first)) : reach();
+    });
     // A refusal is final: another way would only be refused as well.
-    if (!peer.ok()) return peer.status().with_context(fmt::format("joining rank {}", r));
+    if (!socket.ok()) return socket.status();
     unix_socket(r) = std::move(*socket);
     succeeded += fmt::format("{} ", r);
   }
@@ -181,7 +208,7 @@ Status Joiner::connect_unix() {
     if (!theirs.ok()) return theirs.status();
     const bool connected = theirs->starts_with(own) || theirs->find(" " + own) != std::string::npos;
     if (!connected || unix_acceptor_ == nullptr) continue;
-    Result<FileDescriptor> socket = unix_acceptor_->take(r, deadline_);
+    Result<FileDescriptor> socket = unix_acceptor_->take(r, limit_);
     if (!socket.ok()) return socket.status();
     unix_socket(r) = std::move(*socket);
   }
@@ -192,7 +219,7 @@ Status Joiner::connect_unix() {
 // Where peers can reach this rank: as it sees the host where all have met, if they have met on one.
 Result<std::string> Joiner::own_address() const {
   if (!options_.rendezvous_host.empty()) {
-    return local_address_towards(options_.rendezvous_host, options_.rendezvous_port);
+    return local_address_towards(options_.rendezvous_host, options_.rendezvous_port, limit_);
   }
   const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
   const bool one_host = std::all_of(cards_.begin(), cards_.end(), [&](const RankCard& card) {
@@ -200,7 +227,7 @@ Result<std::string> Joiner::own_address() const {
   });
   if (one_host) return std::string("127.0.0.1");
   // An address that nobody has (RFC 5737) is reached through the network that leads everywhere.
-  Result<std::string> host = local_address_towards("192.0.2.1", 9);
+  Result<std::string> host = local_address_towards("192.0.2.1", 9, limit_);
   if (host.ok()) return host;
   return host.status().with_context(
       "the ranks are on several hosts, and a file does not say by which network they reach each "
@@ -216,15 +243,13 @@ Status Joiner::connect_tcp_rest() {
   if (!higher.empty()) {
     Result<std::string> host = own_address();
     if (!host.ok()) return host.status();
-    Result<FileDescriptor> listener = listen_tcp(*host, 0);
+    Result<FileDescriptor> listener = listen_tcp(*host, 0, limit_);
     if (!listener.ok()) return listener.status();
     Result<int> port = local_port(listener->get());
     if (!port.ok()) return port.status();
-    acceptor = std::make_unique<Acceptor>(Acceptor::Options{.listener = std::move(*listener),
-                                                            .key = options_.key,
-                                                            .purpose = Purpose::mesh_tcp,
-                                                            .self = self_,
-                                                            .expected = higher});
+    auto started = accept_from(higher, std::move(*listener), Purpose::mesh_tcp);
+    if (!started.ok()) return started.status();
+    acceptor = std::move(*started);
     STRETTO_RETURN_IF_ERROR(
         set(fmt::format("tcp/{}", options_.rank), format_host_port(*host, *port)));
   }
@@ -234,15 +259,13 @@ Status Joiner::connect_tcp_rest() {
     if (!text.ok()) return text.status();
     Result<HostPort> address = parse_host_port(*text);
     if (!address.ok()) return address.status();
-    Result<FileDescriptor> socket = connect_tcp(address->host, address->port, deadline_);
-    if (!socket.ok()) return socket.status().with_context(fmt::format("joining rank {}", r));
-    Result<Identity> peer =
-        handshake_as_client(socket->get(), options_.key, Purpose::mesh_tcp, self_, deadline_);
-    if (!peer.ok()) return peer.status().with_context(fmt::format("joining rank {}", r));
+    Result<FileDescriptor> socket = prove_key(
+        r, Purpose::mesh_tcp, [&] { return connect_tcp(address->host, address->port, limit_); });
+    if (!socket.ok()) return socket.status();
     tcp_socket(r) = std::move(*socket);
   }
   for (const int r : higher) {
-    Result<FileDescriptor> socket = acceptor->take(r, deadline_);
+    Result<FileDescriptor> socket = acceptor->take(r, limit_);
     if (!socket.ok()) return socket.status();
     tcp_socket(r) = std::move(*socket);
   }
@@ -284,7 +307,7 @@ Result<Mesh> Joiner::make_endpoint() {
   }
   mesh.local_cores = usable_cores(processors);
   Result<transport::Endpoint::Parts> parts =
-      transport::shm::attach(options_.rank, std::move(unix_sockets_), deadline_);
+      transport::shm::attach(options_.rank, std::move(unix_sockets_), limit_);
   if (!parts.ok()) return parts.status();
   for (int r = 0; r < options_.size; ++r) {
     if (!tcp_socket(r).valid()) continue;
@@ -306,8 +329,8 @@ Result<Mesh> Joiner::make_endpoint() {
 
 }  // namespace
 
-Result<Mesh> connect_mesh(Store& store, const MeshOptions& options, Deadline deadline) {
-  return Joiner(store, options, deadline).join();
+Result<Mesh> connect_mesh(JoinNotes& notes, const MeshOptions& options) {
+  return Joiner(notes, options).join();
 }
 
 }  // namespace stretto::bootstrap

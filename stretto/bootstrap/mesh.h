@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "stretto/bootstrap/handshake.h"
-#include "stretto/bootstrap/store.h"
+#include "stretto/bootstrap/join_notes.h"
 #include "stretto/transport/endpoint.h"
 
 namespace stretto::bootstrap {
@@ -45,7 +45,8 @@ struct Mesh {
 // is left open afterwards; on one machine no TCP port is opened at all.
 //
 // Blocks until all are connected. Fails with timeout, naming the ranks that never came and the
-// store; with refused where a rank has another key, version or configuration.
-Result<Mesh> connect_mesh(Store& store, const MeshOptions& options, Deadline deadline);
+// store; with refused where a rank has another key, version or configuration; with what another
+// rank has told in `notes` meanwhile.
+Result<Mesh> connect_mesh(JoinNotes& notes, const MeshOptions& options);
 
 }  // namespace stretto::bootstrap

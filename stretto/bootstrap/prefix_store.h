@@ -19,7 +19,7 @@ class PrefixStore : public Store {
       : prefix_(std::move(prefix)), whole_(std::move(whole)) {}
 
   std::string describe() const override { return whole_->describe(); }
-  Result<StoreReply> answer(const StoreRequest& request, Deadline deadline) override {
+  Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override {
     const std::string key = prefix_ + std::string(request.key);
     StoreRequest full = request;
     full.key = key;
@@ -29,9 +29,14 @@ class PrefixStore : public Store {
                                  : std::string(request.expected);
     full.expected = last;
     STRETTO_RETURN_IF_ERROR(check_store_limits(full));
-    Result<StoreReply> reply = whole_->answer(full, deadline);
+    Result<StoreReply> reply = whole_->answer(full, limit);
     if (lists && reply.ok()) STRETTO_RETURN_IF_ERROR(drop_prefix(*reply));
     return reply;
+  }
+
+  Result<std::unique_ptr<StoreWatch>> watch(const std::string& key, const Will& will,
+                                            const WaitLimit& limit) override {
+    return whole_->watch(prefix_ + key, {will.value, prefix_ + will.revoked_by}, limit);
   }
 
  private:

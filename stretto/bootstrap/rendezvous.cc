@@ -6,14 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
+#include <cstdlib>
+#include <thread>
 #include <utility>
 
-#include "stretto/base/log.h"
 #include "stretto/bootstrap/file_store.h"
 #include "stretto/bootstrap/prefix_store.h"
-#include "stretto/bootstrap/rank_notes.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
@@ -44,12 +43,19 @@ class OpenRendezvous : public Rendezvous {
  public:
   explicit OpenRendezvous(const Job& job) : job_(job) {}
   // Where rank 0 gives up the others learn of it.
-  ~OpenRendezvous() override { (void)end_place().ok(); }
+  ~OpenRendezvous() override {
+    const bool gives_up = server_ != nullptr || owns_file_;
+    if (gives_up && notes_ != nullptr) notes_->let_all_come();
+    notes_.reset();
+    store_.reset();
+    if (server_ != nullptr) let_clients_go();
+    (void)end_place().ok();
+  }
 
   Status open(Deadline deadline);
-  Store& store() override { return *store_; }
+  JoinNotes& notes() override { return *notes_; }
   const JobKey& key() const override { return key_; }
-  Status finish(Deadline deadline) override;
+  Status finish() override;
 
  private:
   // Whether the place belongs to this job alone and ends with its start.
@@ -60,8 +66,10 @@ class OpenRendezvous : public Rendezvous {
   Status connect(const std::string& owner, Deadline deadline);
   Status serve();
   Status open_file(Deadline deadline);
-  Status arrive(Deadline deadline);
-  Status agree_on_key(Deadline deadline);
+  Status arrive();
+  Status agree_on_size();
+  Status agree_on_key();
+  void let_clients_go();
   Status end_place();
 
   const Job job_;
@@ -71,13 +79,17 @@ class OpenRendezvous : public Rendezvous {
   std::unique_ptr<StoreServer> server_;
   bool owns_file_ = false;
   std::shared_ptr<Store> store_;
+  std::unique_ptr<JoinNotes> notes_;
   JobKey key_;
 };
 
 Status OpenRendezvous::open(Deadline deadline) {
   STRETTO_RETURN_IF_ERROR(open_store(deadline));
-  if (passing()) STRETTO_RETURN_IF_ERROR(arrive(deadline));
-  return agree_on_key(deadline);
+  notes_ = std::make_unique<JoinNotes>(
+      store_, JoinNotes::Options{.rank = job_.rank, .size = job_.size, .deadline = deadline});
+  Status status = arrive();
+  if (status.ok()) status = agree_on_key();
+  return status.ok() ? status : notes_->give_up(status);
 }
 
 Status OpenRendezvous::open_store(Deadline deadline) {
@@ -139,22 +151,15 @@ Status OpenRendezvous::open_file(Deadline deadline) {
   return {};
 }
 
-// Nobody who started all ranks stands behind such a place, so it is here that contradictions show.
-Status OpenRendezvous::arrive(Deadline deadline) {
-  const std::string size = std::to_string(job_.size);
-  const Result<std::string> agreed = store_->compare_set("size", "", size, deadline);
-  if (!agreed.ok()) return agreed.status();
-  if (agreed.value() != size) {
-    return status_of(StatusCode::mismatch,
-                     "rank {} says that the job has {} ranks, but who came to {} before says {}",
-                     job_.rank, size, store_->describe(), agreed.value());
-  }
-  const Result<std::int64_t> times = store_->add(fmt::format("arrived/{}", job_.rank), 1, deadline);
+Status OpenRendezvous::arrive() {
+  const Result<std::int64_t> times = notes_->arrive();
   if (!times.ok()) return times.status();
-  if (times.value() == 1) {
+  // A launcher has given each rank its number; elsewhere it is here that contradictions show.
+  if (times.value() == 1 || !passing()) {
     owns_file_ = job_.meeting == Meeting::file && job_.rank == 0;
-    return {};
+    return agree_on_size();
   }
+  STRETTO_RETURN_IF_ERROR(notes_->withdraw());
   const std::string advice =
       job_.meeting == Meeting::file
           ? "an earlier job may have left it: remove it, and give every job a file of its own"
@@ -163,9 +168,22 @@ Status OpenRendezvous::arrive(Deadline deadline) {
                    store_->describe(), job_.rank, advice);
 }
 
+Status OpenRendezvous::agree_on_size() {
+  const std::string size = std::to_string(job_.size);
+  const Result<std::string> agreed = store_->compare_set("size", "", size, notes_->limit());
+  if (!agreed.ok()) return agreed.status();
+  if (agreed.value() == size) return {};
+  // For a job of so many ranks this is a stranger.
+  const bool stranger = std::atoi(agreed.value().c_str()) <= job_.rank;
+  if (stranger) STRETTO_RETURN_IF_ERROR(notes_->withdraw());
+  return status_of(StatusCode::mismatch,
+                   "rank {} says that the job has {} ranks, but who came to {} before says {}",
+                   job_.rank, size, store_->describe(), agreed.value());
+}
+
 // The launcher's key, or, where it made none, one that rank 0 makes and the store hands out. The
 // latter keeps strangers out who cannot read the store.
-Status OpenRendezvous::agree_on_key(Deadline deadline) {
+Status OpenRendezvous::agree_on_key() {
   if (job_.key) {
     key_ = *job_.key;
     return {};
@@ -174,9 +192,9 @@ Status OpenRendezvous::agree_on_key(Deadline deadline) {
     const Result<JobKey> made = JobKey::generate();
     if (!made.ok()) return made.status();
     key_ = made.value();
-    return store_->set("job-key", key_.hexadecimal(), deadline);
+    return notes_->set("job-key", key_.hexadecimal());
   }
-  const Result<std::string> text = store_->get("job-key", deadline);
+  const Result<std::string> text = notes_->get("job-key");
   if (!text.ok()) return text.status();
   const Result<JobKey> parsed = JobKey::parse(text.value());
   if (!parsed.ok()) return parsed.status().with_context("the job key from " + store_->describe());
@@ -184,19 +202,21 @@ Status OpenRendezvous::agree_on_key(Deadline deadline) {
   return {};
 }
 
-Status OpenRendezvous::finish(Deadline deadline) {
-  if (!passing()) return {};
-  STRETTO_RETURN_IF_ERROR(store_->set(fmt::format("joined/{}", job_.rank), "", deadline));
+Status OpenRendezvous::finish() {
+  STRETTO_RETURN_IF_ERROR(notes_->finish());
   if (job_.rank == 0) {
-    const RankNotes notes(*store_, job_.size, deadline);
-    for (int r = 0; r < job_.size; ++r) {
-      STRETTO_RETURN_IF_ERROR(notes.get("joined", r).status());
-    }
-    return end_place();
+    STRETTO_RETURN_IF_ERROR(notes_->wait_for_all());
+    return passing() ? end_place() : notes_->set("all-joined", "");
   }
-  // Nobody sets this: the wait ends with the place.
-  const Status ended = store_->wait(std::array{std::string("ended")}, deadline);
-  return ended.code() == StatusCode::peer_lost ? Status() : ended;
+  return passing() ? notes_->wait_for_end() : notes_->get("all-joined").status();
+}
+
+// The last words of rank 0 reach the others through its own store.
+void OpenRendezvous::let_clients_go() {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+  while (server_->client_count() > 0 && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
 }
 
 Status OpenRendezvous::end_place() {

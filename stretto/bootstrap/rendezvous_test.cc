@@ -60,7 +60,7 @@ std::vector<std::string> meet(const Job& job) {
       const auto rendezvous = Rendezvous::open(as_rank(job, rank), soon());
       ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
       keys[static_cast<std::size_t>(rank)] = rendezvous.value()->key().hexadecimal();
-      const Status finished = rendezvous.value()->finish(soon());
+      const Status finished = rendezvous.value()->finish();
       EXPECT_TRUE(finished.ok()) << finished.message();
     });
   }
@@ -150,9 +150,9 @@ TEST_F(RendezvousTest, RefusesTheFileOfAnEarlierJobAndLeavesIt) {
 
 TEST_F(RendezvousTest, NamesTheRanksThatHaveNotJoined) {
   for (const Job& job : {tcp_job(3), file_job(3)}) {
-    const auto zero = Rendezvous::open(job, soon());
-    ASSERT_TRUE(zero.ok());
-    const Status status = zero.value()->finish(Deadline::after(milliseconds(20)));
+    const auto zero = Rendezvous::open(job, Deadline::after(milliseconds(500)));
+    ASSERT_TRUE(zero.ok()) << zero.status().message();
+    const Status status = zero.value()->finish();
     EXPECT_EQ(status.code(), StatusCode::timeout);
     EXPECT_PRED_FORMAT2(testing::IsSubstring, "for 2 of 3 ranks: 1, 2 never came",
                         std::string(status.message()));
@@ -169,8 +169,10 @@ TEST_F(RendezvousTest, RanksLearnThatRankZeroHasGivenUp) {
       std::this_thread::sleep_for(milliseconds(20));
       zero->reset();
     });
-    EXPECT_EQ(one.value()->store().get("mesh/card/0", soon()).status().code(),
-              StatusCode::peer_lost);
+    const Status status = one.value()->notes().get("mesh/card", 0).status();
+    EXPECT_EQ(status.code(), StatusCode::peer_lost);
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 0 (", std::string(status.message()));
+    one->reset();
     leave.join();
   }
 }

@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "stretto/base/log.h"
+#include "stretto/bootstrap/resolve.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -29,11 +30,6 @@ constexpr Duration kLongestPause = std::chrono::milliseconds(500);
 constexpr Duration kLongestAttempt = std::chrono::seconds(5);
 constexpr Duration kReminder = std::chrono::seconds(15);
 
-struct FreeAddresses {
-  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
-};
-using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
-
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = sizeof(sockaddr_storage);
@@ -41,24 +37,6 @@ struct SocketAddress {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
-
-Result<Addresses> resolve(const std::string& host, int port) {
-  if (host.empty() || port < 0 || port > 65535) {
-    return status_of(StatusCode::invalid_argument, "\"{}:{}\" is no address: want host:port", host,
-                     port);
-  }
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* list = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
-  if (error == EAI_SYSTEM) return system_status("looking up \"" + host + "\"");
-  if (error != 0) {
-    return status_of(StatusCode::system, "looking up \"{}\": {}", host, ::gai_strerror(error));
-  }
-  return Addresses(list);
-}
 
 std::string numeric_host(const SocketAddress& address) {
   char host[NI_MAXHOST];
@@ -133,13 +111,15 @@ Result<FileDescriptor> open_socket(int family) {
 
 // One attempt. Fails with system if the peer is not there (yet).
 Result<FileDescriptor> connect_once(int family, const sockaddr* address, socklen_t length,
-                                    Deadline deadline) {
+                                    const WaitLimit& limit) {
   Result<FileDescriptor> fd = open_socket(family);
   if (!fd.ok()) return fd;
   if (::connect(fd->get(), address, length) != 0) {
     if (errno != EINPROGRESS) return system_status("connect");
-    const Deadline attempt(std::min(deadline.time(), Deadline::after(kLongestAttempt).time()));
-    if (!wait_for(fd->get(), POLLOUT, attempt).ok()) return system_status("connect", ETIMEDOUT);
+    const WaitLimit attempt = limit.within(kLongestAttempt);
+    const Status connected = wait_for(fd->get(), POLLOUT, attempt);
+    if (!connected.ok() && !attempt.passed()) return connected;
+    if (!connected.ok()) return system_status("connect", ETIMEDOUT);
     int error = 0;
     socklen_t size = sizeof(error);
     if (::getsockopt(fd->get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
@@ -152,24 +132,24 @@ Result<FileDescriptor> connect_once(int family, const sockaddr* address, socklen
   return fd;
 }
 
-Result<FileDescriptor> connect_any(const std::string& host, int port, Deadline deadline) {
-  const Result<Addresses> addresses = resolve(host, port);
+Result<FileDescriptor> connect_any(const std::string& host, int port, const WaitLimit& limit) {
+  const Result<Addresses> addresses = resolve(host, port, limit);
   if (!addresses.ok()) return addresses.status();
   Status last;
   for (const addrinfo* entry = addresses.value().get(); entry != nullptr; entry = entry->ai_next) {
     Result<FileDescriptor> fd =
-        connect_once(entry->ai_family, entry->ai_addr, entry->ai_addrlen, deadline);
-    if (fd.ok()) return fd;
+        connect_once(entry->ai_family, entry->ai_addr, entry->ai_addrlen, limit);
+    if (fd.ok() || fd.status().code() != StatusCode::system) return fd;
     last = fd.status().with_context(describe(*entry));
-    if (deadline.passed()) break;
+    if (limit.passed()) break;
   }
   return last;
 }
 
 // Repeats `attempt` until it succeeds, fails with something that time does not cure, or the
-// deadline has passed.
+// limit is reached.
 template <class Attempt>
-Result<FileDescriptor> retry(const std::string& target, Deadline deadline, Attempt attempt) {
+Result<FileDescriptor> retry(const std::string& target, const WaitLimit& limit, Attempt attempt) {
   const TimePoint start = Clock::now();
   TimePoint next_reminder = start + kReminder;
   Duration pause = kFirstPause;
@@ -177,7 +157,7 @@ Result<FileDescriptor> retry(const std::string& target, Deadline deadline, Attem
     Result<FileDescriptor> fd = attempt();
     if (fd.ok() || fd.status().code() != StatusCode::system) return fd;
     const TimePoint now = Clock::now();
-    if (deadline.passed()) {
+    if (limit.passed()) {
       return status_of(StatusCode::timeout, "could not connect to {} within {:.1f} s: {}", target,
                        seconds(now - start), fd.status().message());
     }
@@ -186,7 +166,8 @@ Result<FileDescriptor> retry(const std::string& target, Deadline deadline, Attem
           seconds(now - start), fd.status().message());
       next_reminder = now + kReminder;
     }
-    std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
+    STRETTO_RETURN_IF_ERROR(limit.look());
+    std::this_thread::sleep_for(std::min(pause, limit.deadline().remaining()));
     pause = std::min(2 * pause, kLongestPause);
   }
 }
@@ -208,11 +189,11 @@ socklen_t abstract_length(const std::string& name) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-int poll_milliseconds(Deadline deadline) {
+int poll_milliseconds(Duration nap) {
   // Rounded up, so that a wait does not end just before its deadline; at most an hour at a time, so
   // that it fits an int.
   constexpr Duration kLongest = std::chrono::hours(1);
-  const auto wait = std::min(deadline.remaining(), kLongest);
+  const auto wait = std::min(nap, kLongest);
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
 }
 
@@ -220,8 +201,8 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 }  // namespace
 
-Result<FileDescriptor> listen_tcp(const std::string& host, int port) {
-  const Result<Addresses> addresses = resolve(host, port);
+Result<FileDescriptor> listen_tcp(const std::string& host, int port, const WaitLimit& limit) {
+  const Result<Addresses> addresses = resolve(host, port, limit);
   if (!addresses.ok()) return addresses.status();
   const addrinfo& first = *addresses.value();
   Result<FileDescriptor> fd = open_socket(first.ai_family);
@@ -236,9 +217,8 @@ Result<FileDescriptor> listen_tcp(const std::string& host, int port) {
   return fd;
 }
 
-Result<FileDescriptor> connect_tcp(const std::string& host, int port, Deadline deadline) {
-  return retry(format_host_port(host, port), deadline,
-               [&] { return connect_any(host, port, deadline); });
+Result<FileDescriptor> connect_tcp(const std::string& host, int port, const WaitLimit& limit) {
+  return retry(format_host_port(host, port), limit, [&] { return connect_any(host, port, limit); });
 }
 
 Result<FileDescriptor> listen_unix_abstract(const std::string& name) {
@@ -254,16 +234,16 @@ Result<FileDescriptor> listen_unix_abstract(const std::string& name) {
   return fd;
 }
 
-Result<FileDescriptor> connect_unix_abstract(const std::string& name, Deadline deadline) {
+Result<FileDescriptor> connect_unix_abstract(const std::string& name, const WaitLimit& limit) {
   const Result<sockaddr_un> address = abstract_address(name);
   if (!address.ok()) return address.status();
-  return retry("the Unix socket @" + name, deadline, [&] {
+  return retry("the Unix socket @" + name, limit, [&] {
     return connect_once(AF_UNIX, reinterpret_cast<const sockaddr*>(&address.value()),
-                        abstract_length(name), deadline);
+                        abstract_length(name), limit);
   });
 }
 
-Result<FileDescriptor> accept(int listener, Deadline deadline) {
+Result<FileDescriptor> accept(int listener, const WaitLimit& limit) {
   while (true) {
     FileDescriptor fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd.valid()) {
@@ -273,7 +253,7 @@ Result<FileDescriptor> accept(int listener, Deadline deadline) {
     // A connection that was given up while it waited is no concern of the listener.
     if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
     if (!would_block(errno)) return system_status("accept");
-    STRETTO_RETURN_IF_ERROR(wait_for(listener, POLLIN, deadline));
+    STRETTO_RETURN_IF_ERROR(wait_for(listener, POLLIN, limit));
   }
 }
 
@@ -296,20 +276,21 @@ std::string peer_name(int fd) {
   return format_host_port(numeric_host(address), port_of(address));
 }
 
-Status wait_for(int fd, short events, Deadline deadline) {
+Status wait_for(int fd, short events, const WaitLimit& limit) {
   while (true) {
     pollfd entry{fd, events, 0};
-    const int ready = ::poll(&entry, 1, poll_milliseconds(deadline));
+    const int ready = ::poll(&entry, 1, poll_milliseconds(limit.nap()));
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return system_status("poll");
-    if (deadline.passed()) return status_of(StatusCode::timeout, "the deadline passed");
+    if (limit.passed()) return status_of(StatusCode::timeout, "the deadline passed");
+    STRETTO_RETURN_IF_ERROR(limit.look());
   }
 }
 
-Status read_exactly(int fd, ByteSpan bytes, Deadline deadline) {
+Status read_exactly(int fd, ByteSpan bytes, const WaitLimit& limit) {
   std::size_t done = 0;
   while (done < bytes.size()) {
-    if (deadline.passed()) {
+    if (limit.passed()) {
       return status_of(StatusCode::timeout, "only {} of {} bytes came before the deadline", done,
                        bytes.size());
     }
@@ -320,8 +301,8 @@ Status read_exactly(int fd, ByteSpan bytes, Deadline deadline) {
       return status_of(StatusCode::peer_lost, "the connection ended after {} of {} bytes", done,
                        bytes.size());
     } else if (would_block(errno)) {
-      const Status waited = wait_for(fd, POLLIN, deadline);
-      if (!waited.ok() && waited.code() != StatusCode::timeout) return waited;
+      const Status waited = wait_for(fd, POLLIN, limit);
+      if (!waited.ok() && !limit.passed()) return waited;
     } else if (errno != EINTR) {
       return connection_status("recv");
     }
@@ -329,10 +310,10 @@ Status read_exactly(int fd, ByteSpan bytes, Deadline deadline) {
   return {};
 }
 
-Status write_all(int fd, ConstByteSpan bytes, Deadline deadline) {
+Status write_all(int fd, ConstByteSpan bytes, const WaitLimit& limit) {
   std::size_t done = 0;
   while (done < bytes.size()) {
-    if (deadline.passed()) {
+    if (limit.passed()) {
       return status_of(StatusCode::timeout, "only {} of {} bytes could be sent before the deadline",
                        done, bytes.size());
     }
@@ -344,8 +325,8 @@ Status write_all(int fd, ConstByteSpan bytes, Deadline deadline) {
       return status_of(StatusCode::peer_lost, "the connection ended after {} of {} bytes were sent",
                        done, bytes.size());
     } else if (would_block(errno)) {
-      const Status waited = wait_for(fd, POLLOUT, deadline);
-      if (!waited.ok() && waited.code() != StatusCode::timeout) return waited;
+      const Status waited = wait_for(fd, POLLOUT, limit);
+      if (!waited.ok() && !limit.passed()) return waited;
     } else if (errno != EINTR) {
       return connection_status("send");
     }

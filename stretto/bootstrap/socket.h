@@ -6,34 +6,35 @@
 #include <string>
 #include <string_view>
 
-#include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
+#include "stretto/base/wait_limit.h"
 
 namespace stretto::bootstrap {
 
-// Stream sockets with deadlines. Every socket made here is non-blocking and closed on exec; TCP
-// sockets send small messages at once. The functions that wait do so in poll(), on any kind of
-// socket, for no longer than their deadline, and may be called from any thread. No call raises
-// SIGPIPE.
+// Stream sockets with limits on waiting. Every socket made here is non-blocking and closed on exec;
+// TCP sockets send small messages at once. The functions that wait do so in poll(), on any kind of
+// socket, for no longer than their limit, and may be called from any thread. An interruption's
+// failure is returned as it is. No call raises SIGPIPE.
 
 // Binds the first address that `host` resolves to, and no other. Port 0: the system chooses one.
-Result<FileDescriptor> listen_tcp(const std::string& host, int port);
+// The limit is for looking up the name.
+Result<FileDescriptor> listen_tcp(const std::string& host, int port,
+                                  const WaitLimit& limit = Deadline());
 
 // Tries every address of `host` in turn, and again with growing pauses until the deadline: peers
-// start at different times. A warning every 15 s says what is being waited for. Looking up a name
-// may block for as long as the system's resolver does.
-Result<FileDescriptor> connect_tcp(const std::string& host, int port, Deadline deadline);
+// start at different times. A warning every 15 s says what is being waited for.
+Result<FileDescriptor> connect_tcp(const std::string& host, int port, const WaitLimit& limit);
 
 // Unix sockets in the abstract namespace: no file, gone with the last process. `name` has 1 to 107
 // bytes. Everybody in the same network namespace can connect, so a handshake must follow.
 Result<FileDescriptor> listen_unix_abstract(const std::string& name);
 // Retries like connect_tcp.
-Result<FileDescriptor> connect_unix_abstract(const std::string& name, Deadline deadline);
+Result<FileDescriptor> connect_unix_abstract(const std::string& name, const WaitLimit& limit);
 
 // Waits for the next connection. `listener` must come from one of the functions above.
-Result<FileDescriptor> accept(int listener, Deadline deadline);
+Result<FileDescriptor> accept(int listener, const WaitLimit& limit);
 
 // The port a TCP socket is bound to.
 Result<int> local_port(int fd);
@@ -44,12 +45,12 @@ Result<std::string> local_host(int fd);
 std::string peer_name(int fd);
 
 // Fails with peer_lost if the connection ends early, with timeout, saying how many bytes had come.
-Status read_exactly(int fd, ByteSpan bytes, Deadline deadline);
-Status write_all(int fd, ConstByteSpan bytes, Deadline deadline);
+Status read_exactly(int fd, ByteSpan bytes, const WaitLimit& limit);
+Status write_all(int fd, ConstByteSpan bytes, const WaitLimit& limit);
 
 // Sleeps until `fd` has one of the poll() events `events`, or an error, or the deadline has passed
 // (timeout).
-Status wait_for(int fd, short events, Deadline deadline);
+Status wait_for(int fd, short events, const WaitLimit& limit);
 
 struct HostPort {
   std::string host;

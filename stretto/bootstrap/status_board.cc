@@ -15,6 +15,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "stretto/base/log.h"
+
 namespace stretto::bootstrap {
 namespace {
 
@@ -119,7 +121,11 @@ void StatusBoard::write(std::string_view text) {
 Result<StatusBoardReader> StatusBoardReader::create(std::size_t slots) {
   StatusBoardReader reader;
   reader.fd_ = FileDescriptor(::memfd_create("stretto-status", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!reader.fd_.valid()) return system_status("memfd_create");
+  if (!reader.fd_.valid()) {
+    log(LogLevel::warning, "{}: a report on a failure will not tell what the ranks were doing",
+        system_status("memfd_create").message());
+    return reader;
+  }
   if (::ftruncate(reader.fd(), static_cast<off_t>(slots * sizeof(Slot))) != 0 ||
       ::fcntl(reader.fd(), F_ADD_SEALS, kSeals) != 0) {
     return system_status("making the status board");

@@ -49,7 +49,8 @@ struct StatusNote {
 // The launcher's side.
 class StatusBoardReader {
  public:
-  // Makes the memory, for local ranks 0 to `slots` - 1.
+  // Makes the memory, for local ranks 0 to `slots` - 1. A system without unnamed files in memory
+  // gets a board without slots, and a warning: a job can run without.
   static Result<StatusBoardReader> create(std::size_t slots);
 
   // What children must inherit and find in STRETTO_STATUS_FD. Closed on exec unless the child

@@ -5,10 +5,15 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <map>
 #include <thread>
+
+#include "tests/support/forbid.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -87,6 +92,18 @@ TEST(StatusBoard, AReaderNeverSeesHalfANote) {
   stop = true;
   writer.join();
   EXPECT_EQ(mixed, 0);
+}
+
+TEST(StatusBoard, IsEmptyWhereTheSystemHasNoFilesInMemory) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    stretto::testing::forbid({SYS_memfd_create}, ENOSYS);
+    const auto reader = StatusBoardReader::create(2);
+    ::_exit(reader.ok() && reader.value().fd() < 0 && !reader.value().read(0) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 }  // namespace

@@ -29,6 +29,8 @@ std::string_view doing(StoreOperation operation) {
       return "appending to";
     case StoreOperation::list_keys:
       return "listing the keys that begin with";
+    case StoreOperation::will:
+      return "leaving a will for";
   }
   return "using";
 }
@@ -51,10 +53,10 @@ Status check_store_limits(const StoreRequest& request) {
   return {};
 }
 
-Result<StoreReply> Store::ask(const StoreRequest& request, Deadline deadline) {
+Result<StoreReply> Store::ask(const StoreRequest& request, const WaitLimit& limit) {
   Status failure = check_store_limits(request);
   if (failure.ok()) {
-    Result<StoreReply> reply = answer(request, deadline);
+    Result<StoreReply> reply = answer(request, limit);
     if (reply.ok()) return reply;
     failure = reply.status();
   }
@@ -62,66 +64,95 @@ Result<StoreReply> Store::ask(const StoreRequest& request, Deadline deadline) {
       fmt::format("{} \"{}\" in {}", doing(request.operation), request.key, describe()));
 }
 
-Status Store::set(std::string_view key, std::string_view value, Deadline deadline) {
-  return ask({.operation = StoreOperation::set, .key = key, .value = value}, deadline).status();
+namespace {
+
+// For stores that cannot tell by themselves.
+class PollingWatch : public StoreWatch {
+ public:
+  PollingWatch(Store& store, std::string key) : store_(store), key_(std::move(key)) {}
+  Result<std::optional<std::string>> look() override {
+    // A store that does not answer says nothing.
+    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+    const Result<bool> there = store_.check(std::span(&key_, 1), deadline);
+    if (there.status().code() == StatusCode::timeout) return std::optional<std::string>();
+    if (!there.ok()) return there.status();
+    if (!there.value()) return std::optional<std::string>();
+    Result<std::string> value = store_.get(key_, deadline);
+    if (!value.ok()) return value.status();
+    return std::optional(std::move(*value));
+  }
+
+ private:
+  Store& store_;
+  const std::string key_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<StoreWatch>> Store::watch(const std::string& key, const Will& /*will*/,
+                                                 const WaitLimit& /*limit*/) {
+  return std::unique_ptr<StoreWatch>(std::make_unique<PollingWatch>(*this, key));
 }
 
-Result<std::string> Store::get(std::string_view key, Deadline deadline) {
-  Result<StoreReply> reply = ask({.operation = StoreOperation::get, .key = key}, deadline);
+Status Store::set(std::string_view key, std::string_view value, const WaitLimit& limit) {
+  return ask({.operation = StoreOperation::set, .key = key, .value = value}, limit).status();
+}
+
+Result<std::string> Store::get(std::string_view key, const WaitLimit& limit) {
+  Result<StoreReply> reply = ask({.operation = StoreOperation::get, .key = key}, limit);
   if (!reply.ok()) return reply.status();
   return std::move(reply->value);
 }
 
-Result<std::int64_t> Store::add(std::string_view key, std::int64_t amount, Deadline deadline) {
+Result<std::int64_t> Store::add(std::string_view key, std::int64_t amount, const WaitLimit& limit) {
   Result<StoreReply> reply =
-      ask({.operation = StoreOperation::add, .key = key, .amount = amount}, deadline);
+      ask({.operation = StoreOperation::add, .key = key, .amount = amount}, limit);
   if (!reply.ok()) return reply.status();
   return reply->number;
 }
 
 Result<std::string> Store::compare_set(std::string_view key, std::string_view expected,
-                                       std::string_view desired, Deadline deadline) {
+                                       std::string_view desired, const WaitLimit& limit) {
   Result<StoreReply> reply = ask({.operation = StoreOperation::compare_set,
                                   .key = key,
                                   .value = desired,
                                   .expected = expected},
-                                 deadline);
+                                 limit);
   if (!reply.ok()) return reply.status();
   return std::move(reply->value);
 }
 
-Status Store::append(std::string_view key, std::string_view suffix, Deadline deadline) {
-  return ask({.operation = StoreOperation::append, .key = key, .value = suffix}, deadline).status();
+Status Store::append(std::string_view key, std::string_view suffix, const WaitLimit& limit) {
+  return ask({.operation = StoreOperation::append, .key = key, .value = suffix}, limit).status();
 }
 
-Status Store::wait(std::span<const std::string> keys, Deadline deadline) {
+Status Store::wait(std::span<const std::string> keys, const WaitLimit& limit) {
   for (const std::string& key : keys) {
-    STRETTO_RETURN_IF_ERROR(
-        ask({.operation = StoreOperation::wait, .key = key}, deadline).status());
+    STRETTO_RETURN_IF_ERROR(ask({.operation = StoreOperation::wait, .key = key}, limit).status());
   }
   return {};
 }
 
-Result<bool> Store::check(std::span<const std::string> keys, Deadline deadline) {
+Result<bool> Store::check(std::span<const std::string> keys, const WaitLimit& limit) {
   for (const std::string& key : keys) {
-    Result<StoreReply> reply = ask({.operation = StoreOperation::check, .key = key}, deadline);
+    Result<StoreReply> reply = ask({.operation = StoreOperation::check, .key = key}, limit);
     if (!reply.ok()) return reply.status();
     if (reply->number == 0) return false;
   }
   return true;
 }
 
-Result<bool> Store::delete_key(std::string_view key, Deadline deadline) {
-  Result<StoreReply> reply = ask({.operation = StoreOperation::delete_key, .key = key}, deadline);
+Result<bool> Store::delete_key(std::string_view key, const WaitLimit& limit) {
+  Result<StoreReply> reply = ask({.operation = StoreOperation::delete_key, .key = key}, limit);
   if (!reply.ok()) return reply.status();
   return reply->number != 0;
 }
 
 Result<std::vector<std::string>> Store::multi_get(std::span<const std::string> keys,
-                                                  Deadline deadline) {
+                                                  const WaitLimit& limit) {
   std::vector<std::string> values;
   for (const std::string& key : keys) {
-    Result<std::string> value = get(key, deadline);
+    Result<std::string> value = get(key, limit);
     if (!value.ok()) return value.status();
     values.push_back(std::move(*value));
   }
@@ -129,23 +160,23 @@ Result<std::vector<std::string>> Store::multi_get(std::span<const std::string> k
 }
 
 Status Store::multi_set(std::span<const std::string> keys, std::span<const std::string> values,
-                        Deadline deadline) {
+                        const WaitLimit& limit) {
   if (keys.size() != values.size()) {
     return status_of(StatusCode::invalid_argument, "{} values for {} keys of {}", values.size(),
                      keys.size(), describe());
   }
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    STRETTO_RETURN_IF_ERROR(set(keys[i], values[i], deadline));
+    STRETTO_RETURN_IF_ERROR(set(keys[i], values[i], limit));
   }
   return {};
 }
 
-Result<std::vector<std::string>> Store::list_keys(std::string_view prefix, Deadline deadline) {
+Result<std::vector<std::string>> Store::list_keys(std::string_view prefix, const WaitLimit& limit) {
   std::vector<std::string> keys;
   while (true) {
     const std::string last = keys.empty() ? std::string() : keys.back();
     Result<StoreReply> reply =
-        ask({.operation = StoreOperation::list_keys, .key = prefix, .expected = last}, deadline);
+        ask({.operation = StoreOperation::list_keys, .key = prefix, .expected = last}, limit);
     if (!reply.ok()) return reply.status();
     Result<std::vector<std::string>> page = keys_of_page(reply->value);
     if (!page.ok()) return page.status();
@@ -154,8 +185,8 @@ Result<std::vector<std::string>> Store::list_keys(std::string_view prefix, Deadl
   }
 }
 
-Result<std::int64_t> Store::num_keys(std::string_view prefix, Deadline deadline) {
-  Result<StoreReply> reply = ask({.operation = StoreOperation::list_keys, .key = prefix}, deadline);
+Result<std::int64_t> Store::num_keys(std::string_view prefix, const WaitLimit& limit) {
+  Result<StoreReply> reply = ask({.operation = StoreOperation::list_keys, .key = prefix}, limit);
   if (!reply.ok()) return reply.status();
   return reply->number;
 }

@@ -3,6 +3,7 @@
 
 #include "stretto/bootstrap/store_client.h"
 
+#include "stretto/bootstrap/handshake.h"
 #include "stretto/bootstrap/socket.h"
 
 namespace stretto::bootstrap {
@@ -14,28 +15,30 @@ std::string StoreClient::describe() const {
   return fmt::format("{} at {} (resolved from \"{}\")", address_.owner, resolved_, address_.host);
 }
 
-Status StoreClient::open(Deadline deadline) {
-  Result<FileDescriptor> first = pool_.take(deadline);
+Status StoreClient::open(const WaitLimit& limit) {
+  Result<FileDescriptor> first = pool_.take(limit);
   if (!first.ok()) return first.status().with_context(describe());
   pool_.give_back(std::move(*first));
   return {};
 }
 
-Result<FileDescriptor> StoreClient::connect(Deadline deadline) {
-  Result<FileDescriptor> fd = connect_tcp(address_.host, address_.port, deadline);
-  if (!fd.ok()) return fd;
-  {
-    const std::lock_guard lock(mutex_);
-    resolved_ = peer_name(fd->get());
-  }
-  STRETTO_RETURN_IF_ERROR(greet(fd->get(), deadline));
-  return fd;
+Result<FileDescriptor> StoreClient::connect(const WaitLimit& limit) {
+  const auto reach = [&] {
+    Result<FileDescriptor> fd = connect_tcp(address_.host, address_.port, limit);
+    if (fd.ok()) {
+      const std::lock_guard lock(mutex_);
+      resolved_ = peer_name(fd->get());
+    }
+    return fd;
+  };
+  return connect_and_greet(
+      reach, [&](int fd) { return greet(fd, limit); }, limit);
 }
 
-Result<StoreReply> StoreClient::answer(const StoreRequest& request, Deadline deadline) {
-  Result<FileDescriptor> connection = pool_.take(deadline);
+Result<StoreReply> StoreClient::answer(const StoreRequest& request, const WaitLimit& limit) {
+  Result<FileDescriptor> connection = pool_.take(limit);
   if (!connection.ok()) return connection.status();
-  Result<StoreReply> reply = exchange(connection->get(), request, deadline);
+  Result<StoreReply> reply = exchange(connection->get(), request, limit);
   const StatusCode code = reply.status().code();
   if (code == StatusCode::ok || code == StatusCode::refused ||
       code == StatusCode::invalid_argument) {

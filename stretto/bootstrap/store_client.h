@@ -24,24 +24,25 @@ class StoreClient : public Store {
   // Once it has connected it also says to which address: the name may not have meant what the
   // caller thinks.
   std::string describe() const override;
-  Result<StoreReply> answer(const StoreRequest& request, Deadline deadline) override;
+  Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override;
 
   // Makes the first connection, so that what is wrong is found at once.
-  Status open(Deadline deadline);
+  Status open(const WaitLimit& limit);
 
  protected:
+  // A new connection, greeted.
+  Result<FileDescriptor> connect(const WaitLimit& limit);
   explicit StoreClient(Address address)
       : address_(std::move(address)),
-        pool_([this](Deadline deadline) { return connect(deadline); }) {}
+        pool_([this](const WaitLimit& limit) { return connect(limit); }) {}
 
  private:
   // Makes a connection over `fd` ready for requests.
-  virtual Status greet(int fd, Deadline deadline) = 0;
+  virtual Status greet(int fd, const WaitLimit& limit) = 0;
   // One request and its reply. A failure that reads like a reply (invalid_argument, refused) leaves
   // the connection usable; any other closes it.
-  virtual Result<StoreReply> exchange(int fd, const StoreRequest& request, Deadline deadline) = 0;
-
-  Result<FileDescriptor> connect(Deadline deadline);
+  virtual Result<StoreReply> exchange(int fd, const StoreRequest& request,
+                                      const WaitLimit& limit) = 0;
 
   const Address address_;
   ConnectionPool pool_;

@@ -9,6 +9,13 @@
 #include "stretto/bootstrap/store_page.h"
 
 namespace stretto::bootstrap {
+namespace {
+
+std::size_t entry_bytes(std::string_view key, std::string_view value) {
+  return StoreContents::kEntryBytes + key.size() + value.size();
+}
+
+}  // namespace
 
 Result<std::int64_t> checked_sum(std::string_view text, std::int64_t amount) {
   std::int64_t number = 0;
@@ -54,6 +61,8 @@ Result<std::optional<StoreReply>> StoreContents::answer(const StoreRequest& requ
       return std::optional(StoreReply{.number = erase(request.key)});
     case StoreOperation::list_keys:
       return std::optional(list_keys(request));
+    case StoreOperation::will:
+      return status_of(StatusCode::invalid_argument, "only a server keeps wills");
   }
   return status_of(StatusCode::protocol, "no such operation of a store");
 }
@@ -65,14 +74,12 @@ const std::string* StoreContents::find(std::string_view key) const {
 
 Status StoreContents::put(std::string_view key, std::string value) {
   const std::string* old = find(key);
-  const std::size_t old_bytes = old == nullptr ? 0 : key.size() + old->size();
-  const std::size_t new_bytes = key.size() + value.size();
-  if (new_bytes > old_bytes && new_bytes - old_bytes > max_total_bytes_ - total_bytes_) {
-    return status_of(StatusCode::refused, "the store is full: {} of at most {} bytes", total_bytes_,
-                     max_total_bytes_);
+  const std::size_t old_bytes = old == nullptr ? 0 : entry_bytes(key, *old);
+  if (budget_ != nullptr && !budget_->change(old_bytes, entry_bytes(key, value))) {
+    return status_of(StatusCode::refused, "the store is full: {} of at most {} bytes",
+                     budget_->used_bytes(), budget_->limit_bytes());
   }
   values_.insert_or_assign(std::string(key), std::move(value));
-  total_bytes_ = total_bytes_ - old_bytes + new_bytes;
   ++revision_;
   return {};
 }
@@ -118,7 +125,7 @@ StoreReply StoreContents::list_keys(const StoreRequest& request) const {
 std::int64_t StoreContents::erase(std::string_view key) {
   const auto found = values_.find(key);
   if (found == values_.end()) return 0;
-  total_bytes_ -= key.size() + found->second.size();
+  if (budget_ != nullptr) budget_->change(entry_bytes(key, found->second), 0);
   values_.erase(found);
   ++revision_;
   return 1;

@@ -5,13 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "stretto/base/status.h"
+#include "stretto/bootstrap/byte_budget.h"
 #include "stretto/bootstrap/store_request.h"
 
 namespace stretto::bootstrap {
@@ -25,9 +26,12 @@ Status check_appended_bytes(std::size_t bytes);
 // waiting, files or sockets. Not thread safe.
 class StoreContents {
  public:
-  // `max_total_bytes`: of all keys and values together.
-  explicit StoreContents(std::size_t max_total_bytes = std::numeric_limits<std::size_t>::max())
-      : max_total_bytes_(max_total_bytes) {}
+  // What an entry takes beside the bytes of its key and value.
+  static constexpr std::size_t kEntryBytes = 160;
+
+  // `budget` may have other users as well. Null: no limit.
+  explicit StoreContents(std::shared_ptr<ByteBudget> budget = nullptr)
+      : budget_(std::move(budget)) {}
 
   // Empty: a get or wait whose key is not there yet; ask again when it is. The limits of store.h
   // have been checked for the request, not for the values that grow from it. A failure
@@ -47,8 +51,7 @@ class StoreContents {
   StoreReply list_keys(const StoreRequest& request) const;
   std::int64_t erase(std::string_view key);
 
-  std::size_t max_total_bytes_;
-  std::size_t total_bytes_ = 0;
+  std::shared_ptr<ByteBudget> budget_;
   std::uint64_t revision_ = 0;
   std::map<std::string, std::string, std::less<>> values_;
 };

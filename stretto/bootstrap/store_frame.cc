@@ -50,14 +50,15 @@ struct RequestHead {
 // something in another version.
 bool makes_sense(const RequestHead& head) {
   constexpr auto kFirst = static_cast<unsigned>(StoreOperation::set);
-  constexpr auto kLast = static_cast<unsigned>(StoreOperation::list_keys);
+  constexpr auto kLast = static_cast<unsigned>(StoreOperation::will);
   if (head.operation < kFirst || head.operation > kLast) return false;
   const auto operation = static_cast<StoreOperation>(head.operation);
   const bool compares = operation == StoreOperation::compare_set;
   const bool lists = operation == StoreOperation::list_keys;
+  const bool wills = operation == StoreOperation::will;
   const bool has_value =
-      compares || operation == StoreOperation::set || operation == StoreOperation::append;
-  const std::size_t expected_max = compares ? kMaxValueBytes : lists ? kMaxKeyBytes : 0;
+      compares || wills || operation == StoreOperation::set || operation == StoreOperation::append;
+  const std::size_t expected_max = compares ? kMaxValueBytes : lists || wills ? kMaxKeyBytes : 0;
   return head.key_bytes >= (lists ? 0 : 1) && head.key_bytes <= kMaxKeyBytes &&
          head.value_bytes <= (has_value ? kMaxValueBytes : 0) &&
          head.expected_bytes <= expected_max &&

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <span>
 
 #include "stretto/bootstrap/file_log.h"
@@ -49,7 +50,7 @@ void fuzz_client(std::string_view stream) {
 
 // Every request of a stream, answered; the client must understand each answer.
 void fuzz_server(std::string_view stream) {
-  StoreContents contents(kCapacityBytes);
+  StoreContents contents(std::make_shared<ByteBudget>(kCapacityBytes));
   while (true) {
     const Result<std::optional<ReceivedStoreRequest>> received = decode_store_request(stream);
     if (!received.ok()) return require(received.status().code() == StatusCode::protocol);

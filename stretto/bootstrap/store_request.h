@@ -20,14 +20,16 @@ enum class StoreOperation : std::uint8_t {
   delete_key = 7,
   append = 8,
   list_keys = 9,
+  will = 10,
 };
 
 // One request. The texts belong to the caller.
 struct StoreRequest {
   StoreOperation operation = StoreOperation::get;
   std::string_view key = {};       // Of list_keys: what the keys begin with; may be empty.
-  std::string_view value = {};     // Of set, compare_set (the desired value) and append.
+  std::string_view value = {};     // Of set, compare_set (the desired value), append and will.
   std::string_view expected = {};  // Of compare_set. Of list_keys: the last key of the page before.
+                                   // Of will: the key that revokes it.
   std::int64_t amount = 0;         // Of add.
 };
 

@@ -8,21 +8,22 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <deque>
-#include <exception>
 #include <map>
 #include <optional>
-#include <span>
+#include <set>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/log.h"
-#include "stretto/bootstrap/handshake_machine.h"
+#include "stretto/base/thread.h"
+#include "stretto/bootstrap/authenticating_listener.h"
+#include "stretto/bootstrap/byte_budget.h"
+#include "stretto/bootstrap/join_failure.h"
+#include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_contents.h"
 #include "stretto/bootstrap/store_frame.h"
@@ -30,34 +31,47 @@
 namespace stretto::bootstrap {
 namespace {
 
-// A scanner that comes again and again must not fill the log.
-constexpr int kMaxLoggedRefusals = 20;
-// How long to leave the listener alone when the process has no file descriptor left.
-constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
+// Requests are small; what a client sends beyond this waits on its side.
+constexpr int kReceiveBufferBytes = 32 * 1024;
+// What a connection takes beside its texts.
+constexpr std::size_t kConnectionBytes = 1024;
+// Looking up whose a connection is takes a while where there are many.
+constexpr Duration kBetweenLookups = std::chrono::milliseconds(100);
 
+struct ServedWill {
+  std::string key;
+  std::string value;
+  std::string revoked_by;
+};
+
+// Of a peer that has proven the key.
 struct Connection {
   FileDescriptor fd;
   std::string name;
-  // Present until the peer has proven the key.
-  std::optional<HandshakeMachine> handshake;
-  Deadline handshake_deadline;
   std::string input;
   std::string output;
   // The key that a get or wait is waiting for; empty if none does.
   std::string awaited;
   StoreOperation waiting = StoreOperation::get;
+  ServedWill will;
+  // What the budget has been charged for it.
+  std::size_t charged_bytes = 0;
 
   // A client may send its next request while it awaits a reply; that one stays in the socket.
   bool reads() const { return output.empty() && awaited.empty(); }
+  std::size_t held_bytes() const {
+    return kConnectionBytes + input.capacity() + output.capacity() + awaited.capacity() +
+           will.key.capacity() + will.value.capacity() + will.revoked_by.capacity();
+  }
 };
 
 class Server : public StoreServer {
  public:
-  Server(const StoreServerOptions& options, FileDescriptor listener, int port)
+  Server(const StoreServerOptions& options, int port)
       : options_(options),
-        listener_(std::move(listener)),
         port_(port),
-        contents_(options.max_total_bytes) {}
+        budget_(std::make_shared<ByteBudget>(options.max_total_bytes)),
+        contents_(budget_) {}
 
   ~Server() override {
     const std::uint64_t one = 1;
@@ -67,49 +81,34 @@ class Server : public StoreServer {
     listener_.reset();
   }
 
-  Status launch() {
-    epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
-    stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!epoll_.valid() || !stop_.valid()) return system_status("starting the store");
-    STRETTO_RETURN_IF_ERROR(watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN));
-    STRETTO_RETURN_IF_ERROR(watch(EPOLL_CTL_ADD, stop_.get(), EPOLLIN));
-    thread_ = std::thread([this] {
-      try {
-        serve();
-      } catch (const std::exception& failure) {
-        log(LogLevel::error, "the store has ended: {}", failure.what());
-      }
-    });
-    return {};
-  }
-
+  Status launch(FileDescriptor listener);
   int port() const override { return port_; }
   std::size_t client_count() const override { return client_count_; }
 
  private:
   void serve();
   int wait_milliseconds() const;
-  void accept_all();
-  void add(FileDescriptor fd);
-  void pause_listening();
-  void resume_listening();
-  void close_late_handshakes();
+  void receive_visitors();
+  void add(AuthenticatingListener::Proven proven);
+  void judge(const AuthenticatingListener::Refusal& refusal);
+  bool belongs_to_job(const AuthenticatingListener::Refusal& refusal);
+  void set(std::string_view key, std::string_view value);
   void handle(int fd, std::uint32_t events);
   Status advance(Connection& connection, std::uint32_t events);
   Status read_some(Connection& connection);
-  Status take(Connection& connection, ConstByteSpan bytes);
   Status answer_requests(Connection& connection);
   void answer(Connection& connection, const StoreRequest& request);
   void wake_waiters(std::string_view key);
   Status flush(Connection& connection);
+  Status charge(Connection& connection);
   Status update_interest(const Connection& connection);
-  void refuse(const Connection& connection, const Status& why);
   void drop(int fd, const Status& why);
+  void execute(const ServedWill& will);
   Status watch(int operation, int fd, std::uint32_t events);
 
   const StoreServerOptions options_;
-  FileDescriptor listener_;
   const int port_;
+  std::unique_ptr<AuthenticatingListener> listener_;
   FileDescriptor epoll_;
   FileDescriptor stop_;
   std::thread thread_;
@@ -117,13 +116,36 @@ class Server : public StoreServer {
 
   // All below belongs to the thread.
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;
-  // Unproven connections, oldest first.
-  std::deque<int> handshakes_;
+  // All that clients make this server hold.
+  std::shared_ptr<ByteBudget> budget_;
   StoreContents contents_;
   std::multimap<std::string, int, std::less<>> waiters_;
-  int refusals_ = 0;
-  std::optional<Deadline> listening_again_;
+  // Ranks that have proven the key, also those that have gone.
+  std::set<int> ranks_;
+  Deadline next_lookup_{TimePoint::min()};
 };
+
+Status Server::launch(FileDescriptor listener) {
+  (void)::setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &kReceiveBufferBytes,
+                     sizeof(kReceiveBufferBytes));
+  auto made = AuthenticatingListener::create({.listener = std::move(listener),
+                                              .key = options_.key,
+                                              .purpose = Purpose::store,
+                                              .self = options_.self,
+                                              .handshake_timeout = options_.handshake_timeout,
+                                              .max_unproven = options_.max_handshakes});
+  if (!made.ok()) return made.status();
+  listener_ = std::move(*made);
+  epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
+  stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll_.valid() || !stop_.valid()) return system_status("starting the store");
+  STRETTO_RETURN_IF_ERROR(watch(EPOLL_CTL_ADD, listener_->descriptor(), EPOLLIN));
+  STRETTO_RETURN_IF_ERROR(watch(EPOLL_CTL_ADD, stop_.get(), EPOLLIN));
+  Result<std::thread> thread = start_thread("stretto-store", [this] { serve(); });
+  if (!thread.ok()) return thread.status();
+  thread_ = std::move(*thread);
+  return {};
+}
 
 void Server::serve() {
   epoll_event events[64];
@@ -133,97 +155,80 @@ void Server::serve() {
       log(LogLevel::error, "the store has ended: {}", system_status("epoll_wait").message());
       return;
     }
-    bool knocked = false;
     for (int i = 0; i < count; ++i) {
       const int fd = events[i].data.fd;
       if (fd == stop_.get()) return;
-      if (fd == listener_.get()) {
-        knocked = true;
-      } else {
-        handle(fd, events[i].events);
-      }
+      if (fd != listener_->descriptor()) handle(fd, events[i].events);
     }
     // Last: a new connection may get the number of one that this round has closed, and must not get
     // its events.
-    if (knocked) accept_all();
-    close_late_handshakes();
-    if (listening_again_ && listening_again_->passed()) resume_listening();
+    receive_visitors();
   }
 }
 
 int Server::wait_milliseconds() const {
-  Duration wait = std::chrono::hours(1);
-  if (!handshakes_.empty()) {
-    wait = std::min(wait, connections_.at(handshakes_.front())->handshake_deadline.remaining());
-  }
-  if (listening_again_) wait = std::min(wait, listening_again_->remaining());
-  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
+  return static_cast<int>(
+      std::chrono::ceil<std::chrono::milliseconds>(listener_->patience()).count());
 }
 
-void Server::accept_all() {
-  // A passed deadline: only connections that are there already.
-  while (true) {
-    Result<FileDescriptor> fd = accept(listener_.get(), Deadline(TimePoint::min()));
-    if (fd.ok()) {
-      add(std::move(*fd));
-    } else {
-      if (fd.status().code() == StatusCode::system) {
-        log(LogLevel::warning, "the store cannot take a connection: {}", fd.status().message());
-        pause_listening();
-      }
-      return;
-    }
-  }
+void Server::receive_visitors() {
+  AuthenticatingListener::Visitors visitors = listener_->serve();
+  for (auto& proven : visitors.proven) add(std::move(proven));
+  for (const auto& refusal : visitors.refused) judge(refusal);
 }
 
-void Server::add(FileDescriptor fd) {
-  if (handshakes_.size() >= options_.max_handshakes) {
-    drop(handshakes_.front(),
-         status_of(StatusCode::refused, "too many connections have not proven the job key"));
-  }
+void Server::add(AuthenticatingListener::Proven proven) {
+  const int number = proven.fd.get();
+  log(LogLevel::debug, "rank {} connected to the store from {}", proven.peer.rank, proven.name);
   auto connection = std::make_unique<Connection>();
-  connection->name = peer_name(fd.get());
-  connection->fd = std::move(fd);
-  if (connections_.size() >= options_.max_clients) {
-    refuse(*connection, status_of(StatusCode::refused, "the store has {} clients, its limit",
-                                  connections_.size()));
+  connection->fd = std::move(proven.fd);
+  connection->name = std::move(proven.name);
+  if (connections_.size() >= options_.max_clients || !charge(*connection).ok()) {
+    log(LogLevel::warning, "refused a connection from {}: the store has {} clients and {} bytes",
+        connection->name, connections_.size(), budget_->used_bytes());
     return;
   }
-  Result<HandshakeMachine> handshake =
-      HandshakeMachine::start(HandshakeRole::server, options_.key, Purpose::store, options_.self);
-  const int number = connection->fd.get();
-  if (!handshake.ok() || !watch(EPOLL_CTL_ADD, number, EPOLLIN | EPOLLRDHUP).ok()) return;
-  connection->handshake = std::move(*handshake);
-  connection->handshake_deadline = Deadline::after(options_.handshake_timeout);
-  handshakes_.push_back(number);
-  connections_.emplace(number, std::move(connection));
+  ranks_.insert(proven.peer.rank);
+  // What has come already is an event as well.
+  const Connection& added = *connections_.emplace(number, std::move(connection)).first->second;
   client_count_ = connections_.size();
-}
-
-void Server::pause_listening() {
-  if (watch(EPOLL_CTL_MOD, listener_.get(), 0).ok()) {
-    listening_again_ = Deadline::after(kPauseWithoutDescriptors);
+  if (!watch(EPOLL_CTL_ADD, added.fd.get(), EPOLLIN | EPOLLRDHUP).ok()) {
+    drop(number, system_status("epoll_ctl"));
   }
 }
 
-void Server::resume_listening() {
-  listening_again_.reset();
-  if (!watch(EPOLL_CTL_MOD, listener_.get(), EPOLLIN).ok()) pause_listening();
+// A rank of this job with another key or version will never come: the join has failed, and all who
+// wait for it are told. From anybody else it is a hint, no more.
+void Server::judge(const AuthenticatingListener::Refusal& refusal) {
+  const bool ours = belongs_to_job(refusal);
+  const std::string sentence = fmt::format("{} ({})", refusal.why.message(), refusal.name);
+  if (!ours) return set(kRefusedPeerKey, sentence);
+  if (contents_.find(kJoinFailureKey) != nullptr) return;
+  set(kJoinFailureKey,
+      encode_join_failure({StatusCode::refused, sentence, Rank(refusal.claimed.rank)}));
 }
 
-void Server::close_late_handshakes() {
-  while (!handshakes_.empty()) {
-    const Connection& oldest = *connections_.at(handshakes_.front());
-    if (!oldest.handshake_deadline.passed()) return;
-    drop(handshakes_.front(), oldest.handshake->timed_out());
-  }
+// Who may end a join: who has shown the key, or a process of a user who could kill the ranks as
+// well; and only for a rank that has not come yet, since else it is some other job's.
+bool Server::belongs_to_job(const AuthenticatingListener::Refusal& refusal) {
+  if (refusal.claimed.rank < 0 || ranks_.contains(refusal.claimed.rank)) return false;
+  if (refusal.holds_key) return true;
+  if (!next_lookup_.passed()) return false;
+  next_lookup_ = Deadline::after(kBetweenLookups);
+  return peer_is_trusted_user(refusal.fd.get());
+}
+
+void Server::set(std::string_view key, std::string_view value) {
+  const StoreRequest request{.operation = StoreOperation::set, .key = key, .value = value};
+  if (contents_.answer(request).ok()) wake_waiters(key);
 }
 
 void Server::handle(int fd, std::uint32_t events) {
   const auto found = connections_.find(fd);
   // An earlier event of the same round may have closed it.
   if (found == connections_.end()) return;
-  const Status status = advance(*found->second, events);
+  Status status = advance(*found->second, events);
+  if (status.ok()) status = charge(*found->second);
   if (!status.ok()) drop(fd, status);
 }
 
@@ -231,8 +236,7 @@ Status Server::advance(Connection& connection, std::uint32_t events) {
   if ((events & EPOLLIN) != 0 && connection.reads()) {
     STRETTO_RETURN_IF_ERROR(read_some(connection));
   } else if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
-    return connection.handshake ? connection.handshake->ended_early()
-                                : status_of(StatusCode::peer_lost, "the connection ended");
+    return status_of(StatusCode::peer_lost, "the connection ended");
   }
   STRETTO_RETURN_IF_ERROR(flush(connection));
   // Requests that came while a reply was on its way.
@@ -241,54 +245,38 @@ Status Server::advance(Connection& connection, std::uint32_t events) {
 }
 
 Status Server::read_some(Connection& connection) {
-  std::byte bytes[4096];
-  const std::size_t room = connection.handshake
-                               ? std::min(sizeof(bytes), connection.handshake->wanted_bytes())
-                               : sizeof(bytes);
-  const ssize_t count = ::recv(connection.fd.get(), bytes, room, MSG_DONTWAIT);
-  if (count > 0) return take(connection, {bytes, static_cast<std::size_t>(count)});
+  char bytes[4096];
+  const ssize_t count = ::recv(connection.fd.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+  if (count > 0) {
+    connection.input.append(bytes, static_cast<std::size_t>(count));
+    return {};
+  }
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return {};
-  if (connection.handshake) return connection.handshake->ended_early();
   return status_of(StatusCode::peer_lost, "the connection ended");
 }
 
-Status Server::take(Connection& connection, ConstByteSpan bytes) {
-  if (!connection.handshake) {
-    connection.input.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    return {};
-  }
-  HandshakeMachine& handshake = *connection.handshake;
-  const Status received = handshake.receive(bytes);
-  const std::vector<std::byte> output = handshake.take_output();
-  connection.output.append(reinterpret_cast<const char*>(output.data()), output.size());
-  if (!received.ok()) {
-    // The last words, if any, are one small packet: it fits the socket's buffer or it is lost.
-    (void)flush(connection).ok();
-    return received;
-  }
-  if (handshake.done()) {
-    std::erase(handshakes_, connection.fd.get());
-    log(LogLevel::debug, "rank {} connected to the store from {}", handshake.peer().rank,
-        connection.name);
-    connection.handshake.reset();
-  }
-  return {};
-}
-
 Status Server::answer_requests(Connection& connection) {
-  while (connection.reads() && !connection.handshake) {
+  while (connection.reads()) {
     const Result<std::optional<ReceivedStoreRequest>> received =
         decode_store_request(connection.input);
     if (!received.ok()) return received.status();
     if (!received.value()) return {};
     answer(connection, received.value()->request);
     connection.input.erase(0, received.value()->bytes);
+    // A client that has asked for little holds little.
+    if (connection.input.empty()) connection.input = std::string();
     STRETTO_RETURN_IF_ERROR(flush(connection));
   }
   return {};
 }
 
 void Server::answer(Connection& connection, const StoreRequest& request) {
+  if (request.operation == StoreOperation::will) {
+    connection.will = {std::string(request.key), std::string(request.value),
+                       std::string(request.expected)};
+    connection.output += encode_store_reply(StoreReply{});
+    return;
+  }
   const std::uint64_t before = contents_.revision();
   const Result<std::optional<StoreReply>> reply = contents_.answer(request);
   if (!reply.ok()) {
@@ -314,6 +302,7 @@ void Server::wake_waiters(std::string_view key) {
     connection.awaited.clear();
     answer(connection, {.operation = connection.waiting, .key = key});
     // Sent by its own event, so that one broken client is not the business of another.
+    if (!charge(connection).ok()) ::shutdown(fd, SHUT_RDWR);
     (void)update_interest(connection).ok();
   }
 }
@@ -328,6 +317,18 @@ Status Server::flush(Connection& connection) {
     }
     if (count > 0) connection.output.erase(0, static_cast<std::size_t>(count));
   }
+  connection.output = std::string();
+  return {};
+}
+
+// Brings the budget up to what the connection holds now.
+Status Server::charge(Connection& connection) {
+  const std::size_t held = connection.held_bytes();
+  if (!budget_->change(connection.charged_bytes, held)) {
+    return status_of(StatusCode::refused, "the store is full: {} of at most {} bytes",
+                     budget_->used_bytes(), budget_->limit_bytes());
+  }
+  connection.charged_bytes = held;
   return {};
 }
 
@@ -338,33 +339,31 @@ Status Server::update_interest(const Connection& connection) {
   return watch(EPOLL_CTL_MOD, connection.fd.get(), events);
 }
 
-void Server::refuse(const Connection& connection, const Status& why) {
-  ++refusals_;
-  if (refusals_ > kMaxLoggedRefusals) return;
-  log(LogLevel::warning, "refused a connection from {}: {}{}", connection.name, why.message(),
-      refusals_ == kMaxLoggedRefusals ? " (no further refusal is logged)" : "");
-}
-
 void Server::drop(int fd, const Status& why) {
   const auto found = connections_.find(fd);
-  const Connection& connection = *found->second;
-  if (connection.handshake) {
-    std::erase(handshakes_, fd);
-    refuse(connection, why);
-  } else if (why.code() != StatusCode::peer_lost) {
-    log(LogLevel::warning, "closed the store's connection from {}: {}", connection.name,
+  if (why.code() != StatusCode::peer_lost) {
+    log(LogLevel::warning, "closed the store's connection from {}: {}", found->second->name,
         why.message());
   }
-  const auto [first, last] = waiters_.equal_range(connection.awaited);
+  const auto [first, last] = waiters_.equal_range(found->second->awaited);
   for (auto waiter = first; waiter != last; ++waiter) {
     if (waiter->second == fd) {
       waiters_.erase(waiter);
       break;
     }
   }
+  const ServedWill will = std::move(found->second->will);
+  budget_->change(found->second->charged_bytes, 0);
   // Closing it also takes it out of the epoll set.
   connections_.erase(found);
   client_count_ = connections_.size();
+  if (!will.key.empty()) execute(will);
+}
+
+void Server::execute(const ServedWill& will) {
+  if (contents_.find(will.revoked_by) == nullptr && contents_.find(will.key) == nullptr) {
+    set(will.key, will.value);
+  }
 }
 
 Status Server::watch(int operation, int fd, std::uint32_t events) {
@@ -382,8 +381,8 @@ Result<std::unique_ptr<StoreServer>> StoreServer::start(const StoreServerOptions
   if (!listener.ok()) return listener.status().with_context("the store cannot listen");
   const Result<int> port = local_port(listener->get());
   if (!port.ok()) return port.status();
-  auto server = std::make_unique<Server>(options, std::move(*listener), port.value());
-  STRETTO_RETURN_IF_ERROR(server->launch());
+  auto server = std::make_unique<Server>(options, port.value());
+  STRETTO_RETURN_IF_ERROR(server->launch(std::move(*listener)));
   return std::unique_ptr<StoreServer>(std::move(server));
 }
 

@@ -21,24 +21,28 @@ struct StoreServerOptions {
   Identity self = {};
   // A connection that has not proven the key by then is closed.
   Duration handshake_timeout = std::chrono::seconds(10);
-  // When more connections are unproven, the oldest of them is closed: a real rank needs
-  // milliseconds.
+  // When more connections are unproven, the oldest is closed that has not shown the key. Those that
+  // have proven it are never closed for others.
   std::size_t max_handshakes = 256;
   std::size_t max_clients = 1 << 16;
-  // All keys and values together. What would go beyond it is refused.
+  // All that clients make it hold: keys and values, unfinished requests, replies that nobody takes,
+  // wills, and something for each entry and connection. A request that would go beyond it is
+  // refused, a connection closed.
   std::size_t max_total_bytes = std::size_t{256} << 20;
 };
 
 // The store that the launcher, or rank 0, hosts. One thread serves all clients; nothing a client
 // does, or does not do, holds up another. Who does not hold the job key is refused with a warning
-// in the log. Ends with its object: clients see their connections close.
+// in the log. If it is one of the job's own ranks (join_failure.h), waiting for it is in vain: then
+// the store notes that under kJoinFailureKey. Ends with its object: clients see their connections
+// close.
 class StoreServer {
  public:
   static Result<std::unique_ptr<StoreServer>> start(const StoreServerOptions& options);
   virtual ~StoreServer() = default;
 
   virtual int port() const = 0;
-  // How many connections are open. Any thread.
+  // How many connections are open that have proven the job key. Any thread.
   virtual std::size_t client_count() const = 0;
 };
 

@@ -6,10 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
+#include <deque>
 #include <thread>
 #include <vector>
 
 #include "stretto/base/random.h"
+#include "stretto/bootstrap/handshake_machine.h"
+#include "stretto/bootstrap/join_failure.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_frame.h"
 #include "stretto/bootstrap/tcp_store.h"
@@ -131,7 +135,7 @@ TEST_F(StoreServerTest, ClosesAClientThatSendsNonsense) {
     return std::string(good).replace(at, bytes.size(), bytes);
   };
   for (const std::string& head :
-       {with(0, {"\0", 1}), with(0, "\x0a"),                            // No such operation.
+       {with(0, {"\0", 1}), with(0, "\x0b"),                            // No such operation.
         with(1, "\x01"), with(2, {"\0\0", 2}),                          // No key.
         with(2, "\xff\xff"),                                            // A long key.
         with(0, {"\x01\0\x01\0\xff\xff\xff\xff", 8}), with(4, "\x01"),  // get with a value,
@@ -166,20 +170,164 @@ TEST_F(StoreServerTest, AnswersRequestsThatComeInOnePieceOrByteByByte) {
 }
 
 TEST_F(StoreServerTest, RefusesASetBeyondItsCapacityAndKeepsTheRest) {
-  start({.max_total_bytes = 100});
+  // Room for a value, the request that brings it, and little else.
+  start({.max_total_bytes = 190 * 1024});
   const auto store = client();
-  EXPECT_TRUE(store->set("a", std::string(60, 'x'), soon()).ok());
-  const Status full = store->set("b", std::string(60, 'x'), soon());
+  const auto value = [](int kibibytes, char letter) {
+    return std::string(static_cast<std::size_t>(kibibytes) * 1024, letter);
+  };
+  EXPECT_TRUE(store->set("a", value(60, 'x'), soon()).ok());
+  EXPECT_TRUE(store->set("b", value(25, 'x'), soon()).ok());
+  EXPECT_TRUE(store->set("c", value(25, 'x'), soon()).ok());
+  const Status full = store->set("d", value(25, 'x'), soon());
   EXPECT_EQ(full.code(), StatusCode::refused);
   EXPECT_PRED_FORMAT2(testing::IsSubstring, "the store is full", std::string(full.message()));
-  EXPECT_TRUE(store->set("a", std::string(90, 'y'), soon()).ok())
-      << "replacing frees the old value";
-  EXPECT_EQ(store->get("a", soon()).or_throw(), std::string(90, 'y'));
-  EXPECT_TRUE(store->set("a", "y", soon()).ok());
-  EXPECT_TRUE(store->set("b", std::string(90, 'x'), soon()).ok());
-  EXPECT_EQ(store->append("a", std::string(60, 'y'), soon()).code(), StatusCode::refused);
+  EXPECT_TRUE(store->set("c", value(25, 'y'), soon()).ok()) << "replacing frees the old value";
+  EXPECT_EQ(store->get("c", soon()).or_throw(), value(25, 'y'));
   EXPECT_TRUE(store->delete_key("b", soon()).or_throw());
-  EXPECT_TRUE(store->append("a", std::string(60, 'y'), soon()).ok()) << "deleting frees, too";
+  EXPECT_TRUE(store->append("d", value(25, 'y'), soon()).ok()) << "deleting frees, too";
+}
+
+TEST_F(StoreServerTest, CountsSmallEntriesForWhatTheyTake) {
+  start({.max_total_bytes = 100 * 1024});
+  const auto store = client();
+  int entries = 0;
+  while (entries < 10000 && store->set(std::to_string(entries), "", soon()).ok()) ++entries;
+  EXPECT_GT(entries, 100);
+  EXPECT_LT(entries, 1000) << "an entry takes more than a hundred bytes, however short it is";
+}
+
+TEST_F(StoreServerTest, CountsUnfinishedRequestsAndRepliesThatNobodyTakes) {
+  start({.max_total_bytes = 1024 * 1024});
+  testing::internal::CaptureStderr();
+  const std::string whole = encode_store_request(
+      {.operation = StoreOperation::set, .key = "k", .value = std::string(kMaxValueBytes, 'x')});
+  std::vector<FileDescriptor> clients;
+  for (int i = 0; i < 40; ++i) {
+    clients.push_back(authenticated());
+    send_bytes(clients.back().get(), whole.substr(0, whole.size() - 1));
+  }
+  // The last byte shows who is still there: who is not, has been closed.
+  int served = 0;
+  for (const FileDescriptor& fd : clients) {
+    send_bytes(fd.get(), whole.substr(whole.size() - 1));
+    std::array<std::byte, kStoreReplyHeadBytes> reply{};
+    served += read_exactly(fd.get(), reply, soon()).ok() ? 1 : 0;
+  }
+  EXPECT_LE(served, 16);
+  EXPECT_GE(served, 4);
+  clients.clear();
+  expect_job_unharmed();
+  // Who asks for much and reads nothing is closed, too.
+  const auto store = client();
+  ASSERT_TRUE(store->set("k", std::string(kMaxValueBytes, 'x'), soon()).ok());
+  const std::string get = encode_store_request({.operation = StoreOperation::get, .key = "k"});
+  for (int i = 0; i < 40; ++i) {
+    clients.push_back(authenticated());
+    for (int times = 0; times < 100; ++times) send_bytes(clients.back().get(), get);
+  }
+  clients.clear();
+  expect_job_unharmed();
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "the store is full",
+                      testing::internal::GetCapturedStderr());
+}
+
+TEST_F(StoreServerTest, AFloodDoesNotPushOutWhoHasShownTheKey) {
+  start({.max_handshakes = 4});
+  testing::internal::CaptureStderr();
+  // A rank in the middle of its handshake: it has said its hello.
+  auto slow =
+      HandshakeMachine::start(HandshakeRole::client, key_, Purpose::store, {.rank = 3}).or_throw();
+  const FileDescriptor fd = raw();
+  ASSERT_TRUE(write_all(fd.get(), slow.take_output(), soon()).ok());
+  std::array<std::byte, kHelloBytes> hello{};
+  ASSERT_TRUE(read_exactly(fd.get(), hello, soon()).ok());
+  std::vector<FileDescriptor> flood;
+  for (int i = 0; i < 50; ++i) flood.push_back(raw());
+  ASSERT_TRUE(slow.receive(hello).ok());
+  ASSERT_TRUE(write_all(fd.get(), slow.take_output(), soon()).ok());
+  std::array<std::byte, kTagBytes> acceptance{};
+  ASSERT_TRUE(read_exactly(fd.get(), acceptance, soon()).ok());
+  EXPECT_TRUE(slow.receive(acceptance).ok() && slow.done());
+  (void)testing::internal::GetCapturedStderr();
+}
+
+TEST_F(StoreServerTest, RanksComeInWhileAFloodGoesOn) {
+  start({.max_handshakes = 8});
+  testing::internal::CaptureStderr();
+  std::atomic<bool> over = false;
+  std::thread flood([&] {
+    std::deque<FileDescriptor> held;
+    while (!over) {
+      held.push_back(raw());
+      if (held.size() > 200) held.pop_front();
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    const auto store = connect_tcp_store(options(), soon());
+    EXPECT_TRUE(store.ok()) << store.status().message();
+  }
+  over = true;
+  flood.join();
+  (void)testing::internal::GetCapturedStderr();
+}
+
+TEST_F(StoreServerTest, ARankOfThisUserWithAnotherKeyEndsTheJoin) {
+  start();
+  testing::internal::CaptureStderr();
+  const auto store = client();  // Rank 1.
+  TcpStoreOptions other = options();
+  other.key = JobKey::generate().or_throw();
+  const auto come_as = [&](int rank) {
+    other.self.rank = rank;
+    EXPECT_EQ(connect_tcp_store(other, soon()).status().code(), StatusCode::refused);
+    const std::array key = {std::string(kJoinFailureKey)};
+    return store->check(key, soon()).or_throw();
+  };
+  EXPECT_FALSE(come_as(1)) << "rank 1 is here: this is another job's";
+  EXPECT_FALSE(come_as(-1)) << "no rank";
+  const std::array hint = {std::string(kRefusedPeerKey)};
+  EXPECT_TRUE(store->check(hint, soon()).or_throw());
+  const Deadline deadline = soon();  // Lookups are some time apart.
+  while (!come_as(4) && !deadline.passed()) std::this_thread::yield();
+  const Status failure = decode_join_failure(store->get(kJoinFailureKey, soon()).or_throw());
+  EXPECT_EQ(failure.code(), StatusCode::refused);
+  EXPECT_EQ(failure.rank(), Rank(4));
+  EXPECT_PRED_FORMAT2(testing::IsSubstring,
+                      "a peer that calls itself rank 4 does not hold this job's key",
+                      std::string(failure.message()));
+  (void)testing::internal::GetCapturedStderr();
+}
+
+TEST_F(StoreServerTest, ARankOfAnotherVersionEndsTheJoin) {
+  start();
+  testing::internal::CaptureStderr();
+  TcpStoreOptions other = options();
+  other.self = {.rank = 4, .protocol_version = 77};
+  EXPECT_EQ(connect_tcp_store(other, soon()).status().code(), StatusCode::refused);
+  const Status failure = decode_join_failure(client()->get(kJoinFailureKey, soon()).or_throw());
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 4 speaks protocol 77",
+                      std::string(failure.message()));
+  (void)testing::internal::GetCapturedStderr();
+}
+
+TEST_F(StoreServerTest, ExecutesTheWillsOfThoseWhoAreGone) {
+  start();
+  const auto store = client();
+  auto watch = store->watch("news", {"one is gone", "all well"}, soon()).or_throw();
+  const auto other = store->watch("news", {"other is gone", "all well"}, soon()).or_throw();
+  EXPECT_FALSE(other->look().or_throw());
+  watch.reset();
+  EXPECT_EQ(store->get("news", soon()).or_throw(), "one is gone");
+  const Deadline deadline = soon();
+  auto seen = other->look().or_throw();
+  while (!seen && !deadline.passed()) seen = other->look().or_throw();
+  EXPECT_EQ(seen, "one is gone");
+  watch = store->watch("later", {"gone", "all well"}, soon()).or_throw();
+  EXPECT_TRUE(store->set("all well", "", soon()).ok());
+  watch.reset();
+  EXPECT_EQ(store->get("later", Deadline::after(milliseconds(50))).status().code(),
+            StatusCode::timeout);
 }
 
 TEST_F(StoreServerTest, AWaiterThatLeavesIsForgotten) {
@@ -213,9 +361,10 @@ TEST_F(StoreServerTest, CountsItsClients) {
   EXPECT_EQ(server_->client_count(), 0u);
   auto one = client();
   const auto other = client();
+  const Deadline deadline = soon();
+  while (server_->client_count() < 2 && !deadline.passed()) std::this_thread::yield();
   EXPECT_EQ(server_->client_count(), 2u);
   one.reset();
-  const Deadline deadline = soon();
   while (server_->client_count() == 2 && !deadline.passed()) std::this_thread::yield();
   EXPECT_EQ(server_->client_count(), 1u);
 }

@@ -3,6 +3,8 @@
 
 #include "stretto/bootstrap/tcp_store.h"
 
+#include <poll.h>
+
 #include <array>
 #include <span>
 
@@ -13,6 +15,40 @@
 namespace stretto::bootstrap {
 namespace {
 
+Status send_request(int fd, const StoreRequest& request, const WaitLimit& limit) {
+  const std::string frame = encode_store_request(request);
+  return write_all(fd, std::as_bytes(std::span(frame)), limit);
+}
+
+Result<StoreReply> read_reply(int fd, const WaitLimit& limit) {
+  std::array<std::byte, kStoreReplyHeadBytes> head_bytes{};
+  STRETTO_RETURN_IF_ERROR(read_exactly(fd, head_bytes, limit));
+  const Result<StoreReplyHead> head = decode_store_reply_head(head_bytes);
+  if (!head.ok()) return head.status();
+  std::string text(head.value().text_bytes, '\0');
+  STRETTO_RETURN_IF_ERROR(read_exactly(fd, std::as_writable_bytes(std::span(text)), limit));
+  return finish_store_reply(head.value(), std::move(text));
+}
+
+// A connection of its own, on which the server answers when the key is there, and whose end is the
+// end of its owner.
+class ConnectionWatch : public StoreWatch {
+ public:
+  explicit ConnectionWatch(FileDescriptor connection) : connection_(std::move(connection)) {}
+  Result<std::optional<std::string>> look() override {
+    // A passed deadline: only what is there already.
+    const Status readable = wait_for(connection_.get(), POLLIN, Deadline(TimePoint::min()));
+    if (!readable.ok()) return std::optional<std::string>();
+    Result<StoreReply> reply =
+        read_reply(connection_.get(), Deadline::after(std::chrono::seconds(5)));
+    if (!reply.ok()) return reply.status();
+    return std::optional(std::move(reply->value));
+  }
+
+ private:
+  FileDescriptor connection_;
+};
+
 class TcpStore : public StoreClient {
  public:
   explicit TcpStore(const TcpStoreOptions& options)
@@ -20,33 +56,45 @@ class TcpStore : public StoreClient {
         key_(options.key),
         self_(options.self) {}
 
+  Result<std::unique_ptr<StoreWatch>> watch(const std::string& key, const Will& will,
+                                            const WaitLimit& limit) override;
+
  private:
-  Status greet(int fd, Deadline deadline) override {
-    return handshake_as_client(fd, key_, Purpose::store, self_, deadline).status();
+  Status greet(int fd, const WaitLimit& limit) override {
+    return handshake_as_client(fd, key_, Purpose::store, self_, limit).status();
   }
 
-  Result<StoreReply> exchange(int fd, const StoreRequest& request, Deadline deadline) override {
-    const std::string frame = encode_store_request(request);
-    STRETTO_RETURN_IF_ERROR(write_all(fd, std::as_bytes(std::span(frame)), deadline));
-    std::array<std::byte, kStoreReplyHeadBytes> head_bytes{};
-    STRETTO_RETURN_IF_ERROR(read_exactly(fd, head_bytes, deadline));
-    const Result<StoreReplyHead> head = decode_store_reply_head(head_bytes);
-    if (!head.ok()) return head.status();
-    std::string text(head.value().text_bytes, '\0');
-    STRETTO_RETURN_IF_ERROR(read_exactly(fd, std::as_writable_bytes(std::span(text)), deadline));
-    return finish_store_reply(head.value(), std::move(text));
+  Result<StoreReply> exchange(int fd, const StoreRequest& request,
+                              const WaitLimit& limit) override {
+    STRETTO_RETURN_IF_ERROR(send_request(fd, request, limit));
+    return read_reply(fd, limit);
   }
 
   const JobKey key_;
   const Identity self_;
 };
 
+Result<std::unique_ptr<StoreWatch>> TcpStore::watch(const std::string& key, const Will& will,
+                                                    const WaitLimit& limit) {
+  Result<FileDescriptor> fd = connect(limit);
+  if (!fd.ok()) return fd.status();
+  const StoreRequest leave{.operation = StoreOperation::will,
+                           .key = key,
+                           .value = will.value,
+                           .expected = will.revoked_by};
+  STRETTO_RETURN_IF_ERROR(check_store_limits(leave));
+  STRETTO_RETURN_IF_ERROR(exchange(fd->get(), leave, limit).status());
+  STRETTO_RETURN_IF_ERROR(
+      send_request(fd->get(), {.operation = StoreOperation::get, .key = key}, limit));
+  return std::unique_ptr<StoreWatch>(std::make_unique<ConnectionWatch>(std::move(*fd)));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Store>> connect_tcp_store(const TcpStoreOptions& options,
-                                                 Deadline deadline) {
+                                                 const WaitLimit& limit) {
   auto store = std::make_unique<TcpStore>(options);
-  STRETTO_RETURN_IF_ERROR(store->open(deadline));
+  STRETTO_RETURN_IF_ERROR(store->open(limit));
   return std::unique_ptr<Store>(std::move(store));
 }
 

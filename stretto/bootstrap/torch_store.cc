@@ -55,8 +55,8 @@ class Frame {
     return number(static_cast<std::uint8_t>(TorchRequest::ping)).number(kPingNonce);
   }
 
-  Status send(int fd, Deadline deadline) const {
-    return write_all(fd, std::as_bytes(std::span(bytes_)), deadline);
+  Status send(int fd, const WaitLimit& limit) const {
+    return write_all(fd, std::as_bytes(std::span(bytes_)), limit);
   }
 
  private:
@@ -64,14 +64,14 @@ class Frame {
 };
 
 template <class T>
-Result<T> read(int fd, Deadline deadline) {
+Result<T> read(int fd, const WaitLimit& limit) {
   std::array<std::byte, sizeof(T)> bytes{};
-  STRETTO_RETURN_IF_ERROR(read_exactly(fd, bytes, deadline));
+  STRETTO_RETURN_IF_ERROR(read_exactly(fd, bytes, limit));
   return load_little_endian<T>(bytes.data());
 }
 
-Result<StoreReply> read_text(int fd, Deadline deadline) {
-  const Result<std::uint64_t> length = read<std::uint64_t>(fd, deadline);
+Result<StoreReply> read_text(int fd, const WaitLimit& limit) {
+  const Result<std::uint64_t> length = read<std::uint64_t>(fd, limit);
   if (!length.ok()) return length.status();
   if (length.value() > kMaxValueBytes) {
     return status_of(StatusCode::protocol,
@@ -79,81 +79,81 @@ Result<StoreReply> read_text(int fd, Deadline deadline) {
                      kMaxValueBytes);
   }
   std::string text(length.value(), '\0');
-  STRETTO_RETURN_IF_ERROR(read_exactly(fd, std::as_writable_bytes(std::span(text)), deadline));
+  STRETTO_RETURN_IF_ERROR(read_exactly(fd, std::as_writable_bytes(std::span(text)), limit));
   return StoreReply{.value = std::move(text)};
 }
 
-Result<StoreReply> read_number(int fd, Deadline deadline) {
-  const Result<std::int64_t> number = read<std::int64_t>(fd, deadline);
+Result<StoreReply> read_number(int fd, const WaitLimit& limit) {
+  const Result<std::int64_t> number = read<std::int64_t>(fd, limit);
   if (!number.ok()) return number.status();
   return StoreReply{.number = number.value()};
 }
 
 // What sends a frame that ends in a ping gets this.
-Result<StoreReply> read_ping(int fd, Deadline deadline) {
-  const Result<std::uint32_t> nonce = read<std::uint32_t>(fd, deadline);
+Result<StoreReply> read_ping(int fd, const WaitLimit& limit) {
+  const Result<std::uint32_t> nonce = read<std::uint32_t>(fd, limit);
   if (!nonce.ok()) return nonce.status();
   if (nonce.value() == kPingNonce) return StoreReply{};
   return status_of(StatusCode::protocol, "no TCPStore of PyTorch answers there");
 }
 
-Result<StoreReply> wait(int fd, const StoreRequest& request, Deadline deadline) {
+Result<StoreReply> wait(int fd, const StoreRequest& request, const WaitLimit& limit) {
   STRETTO_RETURN_IF_ERROR(
-      Frame(TorchRequest::wait).number(std::uint64_t{1}).text(request.key).send(fd, deadline));
-  const Result<std::uint8_t> woken = read<std::uint8_t>(fd, deadline);
+      Frame(TorchRequest::wait).number(std::uint64_t{1}).text(request.key).send(fd, limit));
+  const Result<std::uint8_t> woken = read<std::uint8_t>(fd, limit);
   if (!woken.ok()) return woken.status();
   if (woken.value() == kStopWaiting) return StoreReply{};
   return status_of(StatusCode::protocol, "TCPStore answered a wait with {}", woken.value());
 }
 
-Result<StoreReply> get(int fd, const StoreRequest& request, Deadline deadline) {
-  const Result<StoreReply> woken = wait(fd, request, deadline);
+Result<StoreReply> get(int fd, const StoreRequest& request, const WaitLimit& limit) {
+  const Result<StoreReply> woken = wait(fd, request, limit);
   if (!woken.ok()) return woken;
-  STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::get).text(request.key).send(fd, deadline));
-  return read_text(fd, deadline);
+  STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::get).text(request.key).send(fd, limit));
+  return read_text(fd, limit);
 }
 
-Result<StoreReply> check(int fd, const StoreRequest& request, Deadline deadline) {
+Result<StoreReply> check(int fd, const StoreRequest& request, const WaitLimit& limit) {
   STRETTO_RETURN_IF_ERROR(
-      Frame(TorchRequest::check).number(std::uint64_t{1}).text(request.key).send(fd, deadline));
-  const Result<std::uint8_t> ready = read<std::uint8_t>(fd, deadline);
+      Frame(TorchRequest::check).number(std::uint64_t{1}).text(request.key).send(fd, limit));
+  const Result<std::uint8_t> ready = read<std::uint8_t>(fd, limit);
   if (!ready.ok()) return ready.status();
   return StoreReply{.number = ready.value() == kReady ? 1 : 0};
 }
 
-Result<StoreReply> compare_set(int fd, const StoreRequest& request, Deadline deadline) {
+Result<StoreReply> compare_set(int fd, const StoreRequest& request, const WaitLimit& limit) {
   STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::compare_set)
                               .text(request.key)
                               .text(request.expected)
                               .text(request.value)
-                              .send(fd, deadline));
-  Result<StoreReply> reply = read_text(fd, deadline);
+                              .send(fd, limit));
+  Result<StoreReply> reply = read_text(fd, limit);
   // For an absent key TCPStore answers with what was expected, as if that were there.
   if (!reply.ok() || request.expected.empty() || reply->value != request.expected) return reply;
-  const Result<StoreReply> present = check(fd, request, deadline);
+  const Result<StoreReply> present = check(fd, request, limit);
   if (!present.ok()) return present;
   return present.value().number == 0 ? StoreReply{} : std::move(*reply);
 }
 
 // TCPStore ends the connection, or itself, over what is no number: look first.
-Result<StoreReply> add(int fd, const StoreRequest& request, Deadline deadline) {
-  const Result<StoreReply> present = check(fd, request, deadline);
+Result<StoreReply> add(int fd, const StoreRequest& request, const WaitLimit& limit) {
+  const Result<StoreReply> present = check(fd, request, limit);
   if (!present.ok()) return present;
   if (present.value().number != 0) {
-    const Result<StoreReply> old = get(fd, request, deadline);
+    const Result<StoreReply> old = get(fd, request, limit);
     if (!old.ok()) return old;
     STRETTO_RETURN_IF_ERROR(checked_sum(old.value().value, request.amount).status());
   }
   STRETTO_RETURN_IF_ERROR(
-      Frame(TorchRequest::add).text(request.key).number(request.amount).send(fd, deadline));
-  return read_number(fd, deadline);
+      Frame(TorchRequest::add).text(request.key).number(request.amount).send(fd, limit));
+  return read_number(fd, limit);
 }
 
-Result<StoreReply> append(int fd, const StoreRequest& request, Deadline deadline) {
-  const Result<StoreReply> present = check(fd, request, deadline);
+Result<StoreReply> append(int fd, const StoreRequest& request, const WaitLimit& limit) {
+  const Result<StoreReply> present = check(fd, request, limit);
   if (!present.ok()) return present;
   if (present.value().number != 0) {
-    const Result<StoreReply> old = get(fd, request, deadline);
+    const Result<StoreReply> old = get(fd, request, limit);
     if (!old.ok()) return old;
     STRETTO_RETURN_IF_ERROR(check_appended_bytes(old.value().value.size() + request.value.size()));
   }
@@ -161,36 +161,38 @@ Result<StoreReply> append(int fd, const StoreRequest& request, Deadline deadline
                               .text(request.key)
                               .text(request.value)
                               .then_ping()
-                              .send(fd, deadline));
-  return read_ping(fd, deadline);
+                              .send(fd, limit));
+  return read_ping(fd, limit);
 }
 
-Result<StoreReply> ask_torch(int fd, const StoreRequest& request, Deadline deadline) {
+Result<StoreReply> ask_torch(int fd, const StoreRequest& request, const WaitLimit& limit) {
   switch (request.operation) {
     case StoreOperation::set:
       STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::set)
                                   .text(request.key)
                                   .text(request.value)
                                   .then_ping()
-                                  .send(fd, deadline));
-      return read_ping(fd, deadline);
+                                  .send(fd, limit));
+      return read_ping(fd, limit);
     case StoreOperation::get:
-      return get(fd, request, deadline);
+      return get(fd, request, limit);
     case StoreOperation::add:
-      return add(fd, request, deadline);
+      return add(fd, request, limit);
     case StoreOperation::compare_set:
-      return compare_set(fd, request, deadline);
+      return compare_set(fd, request, limit);
     case StoreOperation::wait:
-      return wait(fd, request, deadline);
+      return wait(fd, request, limit);
     case StoreOperation::check:
-      return check(fd, request, deadline);
+      return check(fd, request, limit);
     case StoreOperation::delete_key:
-      STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::delete_key).text(request.key).send(fd, deadline));
-      return read_number(fd, deadline);
+      STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::delete_key).text(request.key).send(fd, limit));
+      return read_number(fd, limit);
     case StoreOperation::append:
-      return append(fd, request, deadline);
+      return append(fd, request, limit);
     case StoreOperation::list_keys:
       return status_of(StatusCode::invalid_argument, "PyTorch's stores do not list their keys");
+    case StoreOperation::will:
+      return status_of(StatusCode::invalid_argument, "PyTorch's stores keep no wills");
   }
   return status_of(StatusCode::internal, "no such operation of a store");
 }
@@ -201,23 +203,24 @@ class TorchStore : public StoreClient {
       : StoreClient({"torchrun's store", options.host, options.port}) {}
 
  private:
-  Status greet(int fd, Deadline deadline) override {
+  Status greet(int fd, const WaitLimit& limit) override {
     STRETTO_RETURN_IF_ERROR(
-        Frame(TorchRequest::validate).number(kValidationMagic).then_ping().send(fd, deadline));
-    return read_ping(fd, deadline).status();
+        Frame(TorchRequest::validate).number(kValidationMagic).then_ping().send(fd, limit));
+    return read_ping(fd, limit).status();
   }
 
-  Result<StoreReply> exchange(int fd, const StoreRequest& request, Deadline deadline) override {
-    return ask_torch(fd, request, deadline);
+  Result<StoreReply> exchange(int fd, const StoreRequest& request,
+                              const WaitLimit& limit) override {
+    return ask_torch(fd, request, limit);
   }
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Store>> connect_torch_store(const TorchStoreOptions& options,
-                                                   Deadline deadline) {
+                                                   const WaitLimit& limit) {
   auto store = std::make_unique<TorchStore>(options);
-  STRETTO_RETURN_IF_ERROR(store->open(deadline));
+  STRETTO_RETURN_IF_ERROR(store->open(limit));
   return std::unique_ptr<Store>(std::move(store));
 }
 

@@ -24,6 +24,6 @@ struct TorchStoreOptions {
 // The server has no limit on values, so append and add keep ours only where one client at a time
 // changes a key.
 Result<std::unique_ptr<Store>> connect_torch_store(const TorchStoreOptions& options,
-                                                   Deadline deadline);
+                                                   const WaitLimit& limit);
 
 }  // namespace stretto::bootstrap

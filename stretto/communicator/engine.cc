@@ -11,6 +11,7 @@
 
 #include "stretto/base/cores.h"
 #include "stretto/base/log.h"
+#include "stretto/base/thread.h"
 #include "stretto/communicator/group.h"
 #include "stretto/communicator/pause.h"
 
@@ -31,19 +32,37 @@ constexpr int kTurnsPerHeartbeat = 64;
 
 }  // namespace
 
-std::shared_ptr<Engine> Engine::create(std::unique_ptr<transport::Transport> transport,
-                                       Options options) {
-  // The last owner may be a continuation on the background thread, which cannot wait for its own
-  // end.
-  const auto destroy = [](Engine* engine) {
-    if (!engine->is_home()) return;
-    if (engine->thread_.get_id() != std::this_thread::get_id()) {
-      delete engine;
-    } else {
-      std::thread([engine] { delete engine; }).detach();
-    }
-  };
-  return {new Engine(std::move(transport), std::move(options)), destroy};
+Result<std::shared_ptr<Engine>> Engine::create(std::unique_ptr<transport::Transport> transport,
+                                               Options options) {
+  const std::shared_ptr<Engine> engine(new Engine(std::move(transport), std::move(options)),
+                                       &Engine::destroy);
+  STRETTO_RETURN_IF_ERROR(engine->start_background_thread());
+  return engine;
+}
+
+void Engine::destroy(Engine* engine) {
+  if (!engine->is_home()) return;
+  if (engine->thread_.get_id() != std::this_thread::get_id()) {
+    delete engine;
+    return;
+  }
+  // The last owner was a continuation on the background thread, which cannot wait for its own end:
+  // it deletes the engine when it has ended. Nobody else reads these any more.
+  engine->thread_.detach();
+  engine->orphaned_ = true;
+  engine->stopping_ = true;
+}
+
+Status Engine::start_background_thread() {
+  const bool beats = options_.heartbeat > Duration::zero() && transport_->size() > 1;
+  if (!drives_ && !beats) return {};
+  Result<std::thread> thread = start_thread("stretto-engine", [this] {
+    run_background_thread();
+    if (orphaned_) delete this;
+  });
+  if (!thread.ok()) return thread.status();
+  thread_ = std::move(*thread);
+  return {};
 }
 
 Engine::Engine(std::unique_ptr<transport::Transport> transport, Options options)
@@ -54,8 +73,6 @@ Engine::Engine(std::unique_ptr<transport::Transport> transport, Options options)
   drives_ = options_.progress_thread == ProgressThread::always ||
             (options_.progress_thread == ProgressThread::automatic &&
              cores > options_.local_ranks && transport_->size() > 1);
-  const bool beats = options_.heartbeat > Duration::zero() && transport_->size() > 1;
-  if (drives_ || beats) thread_ = std::thread([this] { run_background_thread(); });
 }
 
 Engine::~Engine() {

@@ -49,8 +49,9 @@ class Engine final : private transport::TransportListener {
     // Told what this rank is doing, for the launcher's report. May be empty.
     std::function<void(std::string_view)> report_activity = {};
   };
-  static std::shared_ptr<Engine> create(std::unique_ptr<transport::Transport> transport,
-                                        Options options);
+  // Fails with system if its background thread cannot be started.
+  static Result<std::shared_ptr<Engine>> create(std::unique_ptr<transport::Transport> transport,
+                                                Options options);
   ~Engine();
 
   // The lock under which groups, their operations and the transport may be touched. Throws what
@@ -96,6 +97,8 @@ class Engine final : private transport::TransportListener {
   bool turn_locked();
   bool sleep(std::unique_lock<std::mutex>& lock, Deadline deadline);
   Engine(std::unique_ptr<transport::Transport> transport, Options options);
+  Status start_background_thread();
+  static void destroy(Engine* engine);
   bool background_drives() const;
   void run_background_thread();
   void check_deadlines();
@@ -129,7 +132,8 @@ class Engine final : private transport::TransportListener {
   std::atomic<int> sleepers_{0};
   unsigned turns_ = 0;
   bool stopping_ = false;
-  bool drives_ = false;  // Whether the background thread is a progress thread.
+  bool drives_ = false;    // Whether the background thread is a progress thread.
+  bool orphaned_ = false;  // Of the background thread: whether it has to delete the engine.
   std::thread thread_;
 };
 

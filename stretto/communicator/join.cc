@@ -4,12 +4,14 @@
 #include "stretto/communicator/join.h"
 
 #include <initializer_list>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "stretto/base/error.h"
 #include "stretto/base/log.h"
 #include "stretto/bootstrap/job.h"
 #include "stretto/bootstrap/mesh.h"
@@ -84,29 +86,86 @@ Result<std::string> default_algorithm(const Environment& environment) {
                    "STRETTO_ALGORITHM={} is no algorithm; there are: {}", wanted, names);
 }
 
-Result<Mesh> connect(const Job& job, const std::string& algorithm, Deadline deadline) {
-  if (job.size == 1) {
-    auto world = transport::loopback::make_world({.ranks = 1});
-    if (!world.ok()) return world.status();
-    return Mesh{.endpoint = std::move(world->front())};
+// What the environment says about how to run, not about where.
+struct Settings {
+  ProgressThread progress_thread;
+  bool checks_memory;
+  SingleCopy single_copy;
+  std::string algorithm;
+};
+
+Result<Settings> read_settings(const Environment& environment) {
+  const Result<ProgressThread> thread = progress_thread(environment);
+  if (!thread.ok()) return thread.status();
+  const Result<bool> checks_memory = memory_check(environment);
+  if (!checks_memory.ok()) return checks_memory.status();
+  const Result<SingleCopy> copies = single_copy(environment);
+  if (!copies.ok()) return copies.status();
+  const Result<std::string> algorithm = default_algorithm(environment);
+  if (!algorithm.ok()) return algorithm.status();
+  return Settings{thread.value(), checks_memory.value(), copies.value(), algorithm.value()};
+}
+
+// A rank that is connected to all others, but for what only all ranks together can do.
+struct Joined {
+  Settings settings;
+  std::shared_ptr<communicator::Engine> engine;
+  std::vector<std::int32_t> hosts;
+};
+
+Result<Joined> make_engine(Mesh mesh, const Settings& settings, const Environment& environment) {
+  mesh.endpoint->check_memory(settings.checks_memory);
+  communicator::Engine::Options options{.progress_thread = settings.progress_thread,
+                                        .local_ranks = mesh.local_ranks,
+                                        .local_cores = mesh.local_cores,
+                                        .names = std::move(mesh.names)};
+  auto board = std::make_shared<bootstrap::StatusBoard>(bootstrap::StatusBoard::open(environment));
+  if (board->connected()) {
+    options.report_activity = [board](std::string_view text) { board->write(text); };
   }
+  auto engine = communicator::Engine::create(std::move(mesh.endpoint), std::move(options));
+  if (!engine.ok()) return engine.status();
+  return Joined{settings, std::move(*engine), std::move(mesh.hosts)};
+}
+
+Result<Joined> join_alone(const Environment& environment) {
+  const Result<Settings> settings = read_settings(environment);
+  if (!settings.ok()) return settings.status();
+  auto world = transport::loopback::make_world({.ranks = 1});
+  if (!world.ok()) return world.status();
+  return make_engine({.endpoint = std::move(world->front())}, settings.value(), environment);
+}
+
+// All that can fail on this rank alone, so that the others are told if it does.
+Result<Joined> join_others(const Job& job, bootstrap::Rendezvous& rendezvous,
+                           const Environment& environment) {
+  const Result<Settings> settings = read_settings(environment);
+  if (!settings.ok()) return settings.status();
+  Result<Mesh> mesh = bootstrap::connect_mesh(
+      rendezvous.notes(), {.rank = job.rank,
+                           .size = job.size,
+                           .key = rendezvous.key(),
+                           .prefix = "mesh/",
+                           .shared_memory = job.shared_memory,
+                           .network_timeout = job.network_timeout,
+                           .rendezvous_host = job.rendezvous_host,
+                           .rendezvous_port = job.rendezvous_port,
+                           .configuration = configuration_hash(settings.value().algorithm)});
+  if (!mesh.ok()) return mesh.status();
+  Result<Joined> joined = make_engine(std::move(*mesh), settings.value(), environment);
+  if (!joined.ok()) return joined;
+  STRETTO_RETURN_IF_ERROR(rendezvous.finish());
+  return joined;
+}
+
+Result<Joined> connect(const Job& job, const Environment& environment, Deadline deadline) {
+  if (job.size == 1) return join_alone(environment);
   Result<std::unique_ptr<bootstrap::Rendezvous>> rendezvous =
       bootstrap::Rendezvous::open(job, deadline);
   if (!rendezvous.ok()) return rendezvous.status();
-  Result<Mesh> mesh = bootstrap::connect_mesh((*rendezvous)->store(),
-                                              {.rank = job.rank,
-                                               .size = job.size,
-                                               .key = (*rendezvous)->key(),
-                                               .prefix = "mesh/",
-                                               .shared_memory = job.shared_memory,
-                                               .network_timeout = job.network_timeout,
-                                               .rendezvous_host = job.rendezvous_host,
-                                               .rendezvous_port = job.rendezvous_port,
-                                               .configuration = configuration_hash(algorithm)},
-                                              deadline);
-  if (!mesh.ok()) return mesh;
-  STRETTO_RETURN_IF_ERROR((*rendezvous)->finish(deadline));
-  return mesh;
+  Result<Joined> joined = join_others(job, **rendezvous, environment);
+  if (joined.ok()) return joined;
+  return (*rendezvous)->notes().give_up(joined.status());
 }
 
 void log_lines(std::string_view text) {
@@ -123,35 +182,17 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
   if (!job.ok()) return job.status();
   configure_log(environment, fmt::format("stretto [rank {}]", job->rank));
   log_lines(job->sources);
-  Result<ProgressThread> thread = progress_thread(environment);
-  if (!thread.ok()) return thread.status();
-  const Result<bool> checks_memory = memory_check(environment);
-  if (!checks_memory.ok()) return checks_memory.status();
-  const Result<SingleCopy> copies = single_copy(environment);
-  if (!copies.ok()) return copies.status();
-  const Result<std::string> algorithm = default_algorithm(environment);
-  if (!algorithm.ok()) return algorithm.status();
-  Result<Mesh> mesh = connect(*job, algorithm.value(), Deadline::after(options.join_timeout));
-  if (!mesh.ok()) {
-    return mesh.status().with_context(
+  Result<Joined> joined = connect(*job, environment, Deadline::after(options.join_timeout));
+  if (!joined.ok()) {
+    return joined.status().with_context(
         fmt::format("rank {} of {} could not join", job->rank, job->size));
   }
-  mesh->endpoint->check_memory(checks_memory.value());
-  communicator::Engine::Options engine_options{.progress_thread = *thread,
-                                               .local_ranks = mesh->local_ranks,
-                                               .local_cores = mesh->local_cores,
-                                               .names = mesh->names};
-  auto board = std::make_shared<bootstrap::StatusBoard>(bootstrap::StatusBoard::open(environment));
-  if (board->connected()) {
-    engine_options.report_activity = [board](std::string_view text) { board->write(text); };
-  }
-  auto engine = communicator::Engine::create(std::move(mesh->endpoint), std::move(engine_options));
   return communicator::ScheduledCommunicator::make_world(
-      std::move(engine), {.timeout = options.timeout,
-                          .algorithm = algorithm.value(),
-                          .single_copy = copies.value(),
-                          .group = {.hosts = mesh->hosts},
-                          .measure_links = communicator::link_cache_options(environment)});
+      std::move(joined->engine), {.timeout = options.timeout,
+                                  .algorithm = joined->settings.algorithm,
+                                  .single_copy = joined->settings.single_copy,
+                                  .group = {.hosts = std::move(joined->hosts)},
+                                  .measure_links = communicator::link_cache_options(environment)});
 }
 
 }  // namespace
@@ -159,7 +200,11 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
 std::unique_ptr<Communicator> join(const JoinOptions& options) {
   const Environment& environment =
       options.environment != nullptr ? *options.environment : process_environment();
-  return join_job(options, environment).or_throw();
+  try {
+    return join_job(options, environment).or_throw();
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemory({StatusCode::out_of_memory, "joining the job: there is no memory left"});
+  }
 }
 
 }  // namespace stretto

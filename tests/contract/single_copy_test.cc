@@ -128,7 +128,8 @@ class SingleCopyTest : public ::testing::Test {
         memories_[r]->can_reach = r != unreached;
         parts.memory = memories_[r];
         auto engine = communicator::Engine::create(Endpoint::create(std::move(parts)).or_throw(),
-                                                   {.local_ranks = static_cast<int>(size)});
+                                                   {.local_ranks = static_cast<int>(size)})
+                          .or_throw();
         ranks_[r] =
             communicator::ScheduledCommunicator::make_world(
                 std::move(engine), {.timeout = std::chrono::seconds(30), .single_copy = wanted[r]})

@@ -24,10 +24,12 @@ inline RankList make_world_ranks(const transport::WorldKind& kind, int size, Dur
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     threads.emplace_back([&, r] {
-      auto engine = communicator::Engine::create(
-          std::move(world.endpoints[r]),
-          communicator::Engine::Options{
-              .progress_thread = progress_thread, .local_ranks = size, .heartbeat = heartbeat});
+      auto engine =
+          communicator::Engine::create(
+              std::move(world.endpoints[r]),
+              communicator::Engine::Options{
+                  .progress_thread = progress_thread, .local_ranks = size, .heartbeat = heartbeat})
+              .or_throw();
       ranks[r] =
           communicator::ScheduledCommunicator::make_world(std::move(engine), {.timeout = timeout})
               .or_throw();

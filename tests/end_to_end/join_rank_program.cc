@@ -1,15 +1,24 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Joins a job, adds up the ranks with the others, says "rank 1 of 4: sum 6".
+// Joins a job, adds up the ranks with the others, says "rank 1 of 4: sum 6". Under a system that
+// refuses threads, or unnamed files in memory, where TEST_FORBID says so.
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <string_view>
 
 #include "stretto/stretto.h"
+#include "tests/support/forbid.h"
 
 int main() {
+  const char* wish = std::getenv("TEST_FORBID");
+  const std::string_view forbidden = wish == nullptr ? "" : wish;
+  if (forbidden == "threads") stretto::testing::forbid({SYS_clone, SYS_clone3}, EAGAIN);
+  if (forbidden == "memfd") stretto::testing::forbid({SYS_memfd_create}, ENOSYS);
   try {
     auto comm = stretto::join({.join_timeout = std::chrono::seconds(20)});
     float sum[1] = {static_cast<float>(comm->rank().value())};

@@ -161,6 +161,79 @@ TEST_F(Join, AnAlgorithmThatDoesNotExistIsAnError) {
                       ended.errors);
 }
 
+// What each of the other ranks says of the one that fails.
+void expect_all_told(const std::vector<Ended>& ranks, const std::string& sentence) {
+  for (const Ended& ended : ranks) {
+    EXPECT_EQ(ended.status, 1);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, sentence, ended.errors);
+    EXPECT_EQ(ended.errors.find("never came"), std::string::npos) << ended.errors;
+  }
+}
+
+TEST_F(Join, AMistakeOfOneRankIsToldToAll) {
+  for (const std::string& place : {tcp_place(), "file://" + folder_ + "/job"}) {
+    expect_all_told(start_ranks(3,
+                                [&](int rank) {
+                                  Variables variables = stretto_variables(rank, 3, place);
+                                  if (rank == 1) variables["STRETTO_ALGORITHM"] = "rings";
+                                  return variables;
+                                }),
+                    "STRETTO_ALGORITHM=rings is no algorithm");
+  }
+}
+
+TEST_F(Join, AWrongKeyOfOneRankIsToldToAll) {
+  const std::string place = tcp_place();
+  const auto ended = start_ranks(3, [&](int rank) {
+    Variables variables = stretto_variables(rank, 3, place);
+    variables["STRETTO_JOB_KEY"] = std::string(64, rank == 2 ? '2' : '1');
+    return variables;
+  });
+  expect_all_told({ended[0], ended[1]},
+                  "a peer that calls itself rank 2 does not hold this job's key");
+  expect_all_told({ended[2]}, "rank 0 refuses the job key of this rank 2");
+}
+
+TEST_F(Join, TheDeathOfOneRankIsToldToAll) {
+  for (const std::string& place : {tcp_place(), "file://" + folder_ + "/job"}) {
+    std::vector<std::unique_ptr<Process>> ranks;
+    // The fourth never comes.
+    for (int rank = 0; rank < 3; ++rank) {
+      Variables variables = stretto_variables(rank, 4, place);
+      variables["STRETTO_LOG"] = "info";
+      ranks.push_back(std::make_unique<Process>(Arguments{kRank}, variables));
+    }
+    for (auto& rank : ranks) ASSERT_TRUE(rank->errors().wait_for("this rank has come to"));
+    ::kill(ranks[1]->pid(), SIGKILL);
+    const std::string sentence =
+        fmt::format("pid {}) ended while the job was starting", ranks[1]->pid());
+    expect_all_told({testing::end_of(*ranks[0]), testing::end_of(*ranks[2])}, sentence);
+  }
+}
+
+TEST_F(Join, WithoutThreadsIsASentenceOnAllRanks) {
+  // Rank 0 needs one to accept the other, rank 1 one for its engine.
+  for (const auto& [barred, place] :
+       {std::pair(0, "file://" + folder_ + "/job"), std::pair(1, tcp_place())}) {
+    const auto ended = start_ranks(2, [&, barred = barred, place = place](int rank) {
+      Variables variables = stretto_variables(rank, 2, place);
+      if (rank == barred) variables["TEST_FORBID"] = "threads";
+      return variables;
+    });
+    expect_all_told(ended, "could not be started: Resource temporarily unavailable");
+  }
+}
+
+TEST_F(Join, WithoutMemoryFilesByTcp) {
+  const std::string place = tcp_place();
+  expect_ranks_join(3, [&](int rank) {
+    Variables variables = stretto_variables(rank, 3, place);
+    variables["STRETTO_TRANSPORT"] = "tcp";
+    variables["TEST_FORBID"] = "memfd";
+    return variables;
+  });
+}
+
 TEST_F(Join, UnderTorchrun) {
   const std::string usual = STRETTO_SOURCE_DIR "/build/venv/bin/torchrun";
   const std::string torchrun = std::filesystem::exists(usual) ? usual : on_path("torchrun");

@@ -19,7 +19,8 @@ Simulation::Simulation(const Options& options) : random_(options.seed) {
     rank.engine = Engine::create(std::move(endpoint),
                                  Engine::Options{.progress_thread = ProgressThread::never,
                                                  .local_ranks = options.ranks,
-                                                 .heartbeat = Duration::zero()});
+                                                 .heartbeat = Duration::zero()})
+                      .or_throw();
     rank.communicator =
         ScheduledCommunicator::make_world(rank.engine, {.share_windows = false}).or_throw();
     // Some ranks are ten times as slow as others.

@@ -14,6 +14,8 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/thread.h"
+
 namespace stretto::launch {
 namespace {
 
@@ -64,7 +66,9 @@ void OutputRelay::add(FileDescriptor source, int target, std::string prefix) {
 Status OutputRelay::start() {
   stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_.valid()) return system_status("eventfd");
-  thread_ = std::thread([this] { run(); });
+  Result<std::thread> thread = start_thread("stretto-relay", [this] { run(); });
+  if (!thread.ok()) return thread.status();
+  thread_ = std::move(*thread);
   return {};
 }
 

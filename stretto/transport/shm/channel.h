@@ -9,9 +9,9 @@
 #include <optional>
 #include <vector>
 
-#include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
+#include "stretto/base/wait_limit.h"
 
 namespace stretto::transport::shm {
 

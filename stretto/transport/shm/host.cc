@@ -64,7 +64,7 @@ void wait_for_any(const Channels& channels) {
 // Takes in the inboxes and the proofs of all peers. Serves everybody until all is here, since a
 // peer that has lost the inbox of this rank asks for it again.
 Status meet_peers(const Channels& channels, Memory& memory, std::size_t inbox_bytes,
-                  Deadline deadline) {
+                  const WaitLimit& limit) {
   std::vector<bool> proved(channels.size());
   ShortageTimer timer;
   while (true) {
@@ -93,21 +93,30 @@ Status meet_peers(const Channels& channels, Memory& memory, std::size_t inbox_by
       if (!is_here && memory.resolve(peer, kInbox, 1) != nullptr) {
         return failure(StatusCode::protocol, "its inbox is too small");
       }
-      if (deadline.passed()) return failure(StatusCode::timeout, "no answer on the Unix socket");
+      if (limit.passed()) return failure(StatusCode::timeout, "no answer on the Unix socket");
     }
     if (complete) return {};
     STRETTO_RETURN_IF_ERROR(timer.judge(shortage));
+    STRETTO_RETURN_IF_ERROR(limit.look());
     wait_for_any(channels);
   }
 }
 
 }  // namespace
 
-Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets, Deadline deadline) {
+Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
+                               const WaitLimit& limit) {
   const int ranks = static_cast<int>(sockets.size());
   const Result<Channels> made = make_channels(std::move(sockets));
   if (!made.ok()) return made.status();
   const Channels& channels = made.value();
+  // Without peers on this host nothing is shared, nor need the system offer that.
+  if (std::ranges::all_of(channels, [](const auto& channel) { return channel == nullptr; })) {
+    Endpoint::Parts alone{.rank = self, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+    alone.links.resize(channels.size());
+    alone.processes.resize(channels.size());
+    return alone;
+  }
   const auto memory = std::make_shared<Memory>(self, channels);
   Transport::Region own;
   STRETTO_RETURN_IF_ERROR(do_patiently([&] {
@@ -121,7 +130,7 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets, D
     STRETTO_RETURN_IF_ERROR(do_patiently([&] { return memory->find_process(r); }));
     channel->send(memory->proof());
   }
-  STRETTO_RETURN_IF_ERROR(meet_peers(channels, *memory, Inbox::bytes(ranks), deadline));
+  STRETTO_RETURN_IF_ERROR(meet_peers(channels, *memory, Inbox::bytes(ranks), limit));
   Endpoint::Parts parts{.rank = self, .links = {}, .memory = memory, .sleep_flag = nullptr};
   for (int r = 0; r < ranks; ++r) {
     const auto& channel = channels[static_cast<std::size_t>(r)];

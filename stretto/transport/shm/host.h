@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "stretto/base/clock.h"
+#include "stretto/base/wait_limit.h"
 #include "stretto/transport/endpoint.h"
 
 namespace stretto::transport::shm {
@@ -14,9 +14,10 @@ namespace stretto::transport::shm {
 // them: links, memory, sleep flag. `sockets[r]` is a connected Unix stream socket to rank r, or
 // invalid where there is none; links of other ranks are left null for another transport to fill in.
 //
-// Blocks until every peer has answered or the deadline has passed. Fails if one peer fails, or if
+// Blocks until every peer has answered or the limit is reached. Fails if one peer fails, or if
 // this process lacks descriptors or address space for longer than kShortageTime: that both can map
 // each other's memory has to be known before (see bootstrap/mesh.h).
-Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets, Deadline deadline);
+Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
+                               const WaitLimit& limit);
 
 }  // namespace stretto::transport::shm

@@ -1,0 +1,114 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/acceptor.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <span>
+#include <vector>
+
+#include "stretto/bootstrap/handshake.h"
+#include "stretto/bootstrap/peer_user.h"
+#include "stretto/bootstrap/socket.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
+
+class AcceptorTest : public testing::Test {
+ protected:
+  std::unique_ptr<Acceptor> start(std::set<int> expected) {
+    return Acceptor::start({.listener = listen_unix_abstract(name_).or_throw(),
+                            .key = key_,
+                            .purpose = Purpose::mesh_unix,
+                            .self = {.rank = 0}},
+                           std::move(expected))
+        .or_throw();
+  }
+  FileDescriptor visit() const { return connect_unix_abstract(name_, soon()).or_throw(); }
+  // A rank that tries until it is let in.
+  Status join_as(int rank, const JobKey& key) const {
+    return connect_and_greet([&] { return connect_unix_abstract(name_, soon()); },
+                             [&](int fd) {
+                               return handshake_as_client(fd, key, Purpose::mesh_unix,
+                                                          {.rank = rank}, soon())
+                                   .status();
+                             },
+                             soon())
+        .status();
+  }
+
+  const JobKey key_ = JobKey::generate().or_throw();
+  const std::string name_ = "stretto-test-" + key_.hexadecimal().substr(0, 16);
+};
+
+TEST_F(AcceptorTest, LetsARankInPastManyWhoSayRubbishOrNothing) {
+  testing::internal::CaptureStderr();
+  const auto acceptor = start({1});
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < 300; ++i) {
+    silent.push_back(visit());
+    const FileDescriptor rubbish = visit();
+    (void)write_all(rubbish.get(), std::as_bytes(std::span("GET / HTTP/1.1")), soon()).ok();
+  }
+  EXPECT_TRUE(join_as(1, key_).ok());
+  EXPECT_TRUE(acceptor->take(1, soon()).ok());
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 20) << "they must not fill the log";
+}
+
+TEST_F(AcceptorTest, EndsAtOnceThoughSomebodyIsSilent) {
+  const TimePoint begin = Clock::now();
+  {
+    const auto acceptor = start({1});
+    const FileDescriptor silent = visit();
+    EXPECT_EQ(join_as(1, JobKey::generate().or_throw()).code(), StatusCode::refused);
+  }
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST_F(AcceptorTest, WaitsNoLongerThanThereIsAPoint) {
+  const auto acceptor = start({1});
+  const WaitLimit limit(soon(), [] { return Status(StatusCode::aborted, "rank 2 has failed"); });
+  EXPECT_EQ(acceptor->take(1, limit).status().message(), "rank 2 has failed");
+}
+
+TEST_F(AcceptorTest, TurnsAwayProcessesOfOtherUsersUnread) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  testing::internal::CaptureStderr();
+  const auto acceptor = start({1});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setuid(65534) != 0) ::_exit(2);
+    const Result<FileDescriptor> fd = connect_unix_abstract(name_, soon());
+    std::byte byte;
+    const Status end = fd.ok() ? read_exactly(fd.value().get(), {&byte, 1}, soon()) : fd.status();
+    ::_exit(end.code() == StatusCode::peer_lost ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_TRUE(join_as(1, key_).ok());
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "it belongs to another user",
+                      testing::internal::GetCapturedStderr());
+}
+
+TEST(PeerUser, IsKnownOfConnectionsInsideTheHost) {
+  const FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();
+  FileDescriptor client =
+      connect_tcp("127.0.0.1", local_port(listener.get()).or_throw(), soon()).or_throw();
+  const FileDescriptor server = accept(listener.get(), soon()).or_throw();
+  EXPECT_EQ(peer_user(server.get()), ::geteuid());
+  EXPECT_TRUE(peer_is_trusted_user(server.get()));
+  // What nobody holds any more looks like root's.
+  client.reset();
+  EXPECT_FALSE(peer_user(server.get()));
+  EXPECT_FALSE(peer_is_trusted_user(server.get()));
+}
+
+}  // namespace
+}  // namespace stretto::bootstrap

@@ -1,0 +1,91 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/file_descriptor.h"
+#include "stretto/base/status.h"
+#include "stretto/bootstrap/handshake_machine.h"
+
+namespace stretto::bootstrap {
+
+// A listening socket whose connections prove the job key before anybody gets to see them. It has no
+// thread: its owner's poll loop calls serve(). Whatever strangers do, it holds few of their
+// connections, each for a short time: when there are too many, the oldest is closed that has not
+// shown the key. Processes of other users cannot connect to a Unix socket of a job; they are
+// refused before a byte of theirs is read. Not thread safe.
+class AuthenticatingListener {
+ public:
+  struct Options {
+    FileDescriptor listener;
+    JobKey key;
+    Purpose purpose = Purpose::mesh_tcp;
+    Identity self;
+    // A connection that has not proven the key by then is closed.
+    Duration handshake_timeout = std::chrono::seconds(10);
+    // At most a quarter of the descriptors that the process may have.
+    std::size_t max_unproven = 256;
+  };
+  struct Proven {
+    FileDescriptor fd;
+    std::string name;  // Of the peer, for messages.
+    Identity peer;
+  };
+  // A peer that introduced itself as one of ours, and was refused for what it said.
+  struct Refusal {
+    FileDescriptor fd;
+    std::string name;
+    Identity claimed;
+    bool holds_key = false;
+    Status why;
+  };
+  struct Visitors {
+    std::vector<Proven> proven;
+    std::vector<Refusal> refused;
+  };
+
+  static Result<std::unique_ptr<AuthenticatingListener>> create(Options options);
+
+  // Has POLLIN when serve() has something to do.
+  int descriptor() const { return epoll_.get(); }
+  // After this time serve() is due, whatever has come. Never negative.
+  Duration patience() const;
+  // Accepts, reads and answers what is there. Does not block.
+  Visitors serve();
+
+ private:
+  struct Handshake {
+    FileDescriptor fd;
+    std::string name;
+    HandshakeMachine machine;
+    Deadline deadline;
+  };
+  // How a round of reading left a handshake: it goes on, or is over.
+  enum class State { pending, over };
+
+  explicit AuthenticatingListener(Options options) : options_(std::move(options)) {}
+  void accept_some(Visitors& visitors);
+  bool make_room();
+  void start(FileDescriptor fd, Visitors& visitors);
+  State advance(Handshake& handshake, Visitors& visitors);
+  void refuse(Handshake& handshake, const Status& why, Visitors& visitors);
+  void log_refusal(const std::string& name, const Status& why);
+  void close_late(Visitors& visitors);
+  Status watch_listener(bool on);
+
+  Options options_;
+  FileDescriptor epoll_;
+  // Oldest first.
+  std::vector<Handshake> handshakes_;
+  int refusals_ = 0;
+  std::optional<Deadline> listening_again_;
+};
+
+}  // namespace stretto::bootstrap

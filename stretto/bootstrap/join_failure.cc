@@ -1,0 +1,49 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/join_failure.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+
+namespace stretto::bootstrap {
+namespace {
+
+constexpr std::size_t kTextBytesMax = 2048;
+constexpr std::array kTold = {StatusCode::refused, StatusCode::mismatch, StatusCode::peer_lost,
+                              StatusCode::timeout};
+
+std::string_view take_line(std::string_view& text) {
+  const std::string_view line = text.substr(0, text.find('\n'));
+  text.remove_prefix(std::min(text.size(), line.size() + 1));
+  return line;
+}
+
+}  // namespace
+
+// Three lines: "peer lost", "3", "rank 3 (node04 pid 8812) ended ..."; a rank of -1: none.
+std::string encode_join_failure(const Status& failure) {
+  const int rank = failure.rank() ? failure.rank()->value() : -1;
+  return fmt::format("{}\n{}\n{}", name(failure.code()), rank,
+                     failure.message().substr(0, kTextBytesMax));
+}
+
+Status decode_join_failure(std::string_view text) {
+  const std::string_view code_name = take_line(text);
+  StatusCode code = StatusCode::aborted;
+  for (const StatusCode told : kTold) {
+    if (name(told) == code_name) code = told;
+  }
+  const std::string_view digits = take_line(text);
+  int rank = -1;
+  std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+  std::string sentence(text.substr(0, kTextBytesMax));
+  for (char& letter : sentence) {
+    if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f) letter = '?';
+  }
+  return {code, std::move(sentence), rank < 0 ? std::nullopt : std::optional<Rank>(rank)};
+}
+
+}  // namespace stretto::bootstrap

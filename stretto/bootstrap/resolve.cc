@@ -1,0 +1,68 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/resolve.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+
+#include "stretto/base/thread.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+Result<Addresses> look_up(const std::string& host, int port, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | flags;
+  addrinfo* list = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (error == EAI_SYSTEM) return system_status("looking up \"" + host + "\"");
+  if (error != 0) {
+    return status_of(StatusCode::system, "looking up \"{}\": {}", host, ::gai_strerror(error));
+  }
+  return Addresses(list);
+}
+
+// Shared by who asks and the thread that looks up, whichever lives longer.
+struct Lookup {
+  std::mutex mutex;
+  std::condition_variable done;
+  std::optional<Result<Addresses>> found;
+};
+
+}  // namespace
+
+Result<Addresses> resolve(const std::string& host, int port, const WaitLimit& limit) {
+  if (host.empty() || port < 0 || port > 65535) {
+    return status_of(StatusCode::invalid_argument, "\"{}:{}\" is no address: want host:port", host,
+                     port);
+  }
+  if (Result<Addresses> numeric = look_up(host, port, AI_NUMERICHOST); numeric.ok()) return numeric;
+  const auto lookup = std::make_shared<Lookup>();
+  Result<std::thread> thread = start_thread("stretto-resolve", [lookup, host, port] {
+    Result<Addresses> found = look_up(host, port, 0);
+    const std::lock_guard lock(lookup->mutex);
+    lookup->found = std::move(found);
+    lookup->done.notify_all();
+  });
+  if (!thread.ok()) return thread.status();
+  thread->detach();
+  std::unique_lock lock(lookup->mutex);
+  while (!lookup->found) {
+    if (limit.passed()) {
+      return status_of(StatusCode::system, "looking up \"{}\": no answer in time", host);
+    }
+    lock.unlock();
+    STRETTO_RETURN_IF_ERROR(limit.look());
+    lock.lock();
+    lookup->done.wait_for(lock, std::min<Duration>(limit.nap(), std::chrono::seconds(1)),
+                          [&] { return lookup->found.has_value(); });
+  }
+  return std::move(*lookup->found);
+}
+
+}  // namespace stretto::bootstrap

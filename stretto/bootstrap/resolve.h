@@ -1,0 +1,26 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <netdb.h>
+
+#include <memory>
+#include <string>
+
+#include "stretto/base/status.h"
+#include "stretto/base/wait_limit.h"
+
+namespace stretto::bootstrap {
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+// The addresses of a host, given as a name or a number, for stream sockets. The system's resolver
+// knows no limit: a name is looked up on a thread of its own, which is left behind when the limit
+// is reached (system, like any failure that may pass).
+Result<Addresses> resolve(const std::string& host, int port, const WaitLimit& limit);
+
+}  // namespace stretto::bootstrap
