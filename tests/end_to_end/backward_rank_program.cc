@@ -71,6 +71,7 @@ void train(const Event& event, std::chrono::seconds timeout) {
 int main(int argument_count, char** arguments) {
   if (argument_count < 4) return 2;
   torch::set_num_threads(1);
+  ::signal(SIGTERM, SIG_IGN);  // The launcher's: it is to end by what the library tells it.
   const Event event{std::atoi(arguments[1]), std::atoi(arguments[2]),
                     static_cast<std::size_t>(std::atoi(arguments[3]))};
   try {

@@ -31,11 +31,14 @@ class Backward : public ::testing::Test {
   static Arguments job(int signal, unsigned seed, int timeout_seconds = 600) {
     std::minstd_rand random(seed);
     (void)random();
-    const unsigned step = 1 + random() % 15;
-    const unsigned gradient = random() % 8;
+    const auto step = 1 + random() % 15;
+    const auto gradient = random() % 8;
+    // Ranks ignore SIGTERM, so that survivors say what they know on a machine under load, too.
     return {"run",
             "-n",
             std::to_string(kRanks),
+            "--grace",
+            "20",
             "--",
             STRETTO_BIN_DIR "/backward_rank_program",
             std::to_string(signal),
@@ -69,10 +72,13 @@ class Backward : public ::testing::Test {
   }
 };
 
-TEST_F(Backward, AKilledRankIsNamedByTheOthersWithinASecondOrTwo) {
+TEST_F(Backward, AKilledRankIsNamedByTheOthersAtOnce) {
   for (unsigned seed = 1; seed <= 6; ++seed) {
     Tool tool(job(SIGKILL, seed));
     ASSERT_TRUE(tool.output().wait_for("[1] now")) << "seed " << seed;
+    const pid_t victim = std::stoi(said(tool, "ready")[kVictim]);
+    // The system takes its time to take apart a process that has loaded libtorch.
+    EXPECT_TRUE(testing::ends_soon(victim));
     const TimePoint begin = Clock::now();
     expect_survivors_say(tool, "PeerLost lost rank 1");
     EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2)) << "seed " << seed;
@@ -121,7 +127,7 @@ TEST_F(StoppedInBackward, ARankCostsTimeAndNothingElse) {
 TEST_F(StoppedInBackward, ARankThatDoesNotGoOnIsNamedWhenTimeIsUp) {
   Tool tool(job(SIGSTOP, 3, 3));
   const pid_t pid = stopped_rank(tool);
-  expect_survivors_say(tool, "Timeout waiting for rank 1, which does not answer: it is stopped");
+  expect_survivors_say(tool, "Timeout timed out waiting for rank 1");
   ::kill(pid, SIGCONT);
 }
 

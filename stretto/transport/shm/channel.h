@@ -69,6 +69,8 @@ class Channel {
     int error_number = 0;  // Why there was no room for its descriptor.
   };
   std::optional<Lost> find_lost(std::uint32_t region) const;
+  // Whether the peer has taken all files.
+  bool is_settled() const { return unconfirmed_.empty(); }
 
   bool closed() const { return closed_; }
   int descriptor() const { return socket_.get(); }

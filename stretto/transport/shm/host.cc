@@ -61,8 +61,8 @@ void wait_for_any(const Channels& channels) {
   ::poll(waiting.data(), waiting.size(), static_cast<int>(kPause.count()));
 }
 
-// Takes in the inboxes and the proofs of all peers. Serves everybody until all is here, since a
-// peer that has lost the inbox of this rank asks for it again.
+// Takes in the inboxes and the proofs of all peers, until they have taken those of this rank: a
+// peer that has lost one asks for it again.
 Status meet_peers(const Channels& channels, Memory& memory, std::size_t inbox_bytes,
                   const WaitLimit& limit) {
   std::vector<bool> proved(channels.size());
@@ -83,7 +83,7 @@ Status meet_peers(const Channels& channels, Memory& memory, std::size_t inbox_by
         }
       }
       const bool is_here = memory.resolve(peer, kInbox, inbox_bytes) != nullptr;
-      if (is_here && proved[i]) continue;
+      if (is_here && proved[i] && channels[i]->is_settled()) continue;
       complete = false;
       if (shortage.ok()) shortage = memory.find_shortage(peer, kInbox);
       const auto failure = [&](StatusCode code, const char* text) {

@@ -43,14 +43,9 @@ Outcome attach_two(const Rank1& rank_1) {
     ::_exit(rank_1(ends[1]));
   }
   ::close(ends[1]);
-  const auto parts = attach_by(0, ends[0]);
-  Outcome outcome{.rank_0 = parts.status()};
+  Outcome outcome{.rank_0 = attach_by(0, ends[0]).status()};
   int status = -1;
-  // Rank 1 may still ask for something.
-  while (::waitpid(child, &status, WNOHANG) == 0) {
-    if (parts.ok()) parts.value().links[1]->service();
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
   outcome.rank_1 = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return outcome;
 }
