@@ -33,6 +33,10 @@ struct JoinOptions {
   // At least 1 s; zero: as long as the kernel waits, about a quarter of an hour. Empty: what
   // STRETTO_NETWORK_TIMEOUT says, in seconds, or kNetworkTimeout.
   std::optional<Duration> network_timeout = std::nullopt;
+  // An operation that has waited so long for other ranks says in the log for whom, and what those
+  // do; again after twice as long, and so on. It goes on waiting. Zero: never. Empty: what
+  // STRETTO_WARN_AFTER says, in seconds, or 60 s.
+  std::optional<Duration> warn_after = std::nullopt;
   // Never use shared memory between the ranks of a host: tcp instead. For tests and measurements;
   // also STRETTO_TRANSPORT=tcp.
   bool disable_shared_memory = false;

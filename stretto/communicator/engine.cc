@@ -29,6 +29,8 @@ constexpr int kSpins = 400;
 constexpr std::chrono::milliseconds kYieldTime(1);
 constexpr unsigned kTurnsPerDeadlineCheck = 64;
 constexpr int kTurnsPerHeartbeat = 64;
+// Whoever has missed more has not been running.
+constexpr int kBeatsMissed = 4;
 
 }  // namespace
 
@@ -55,6 +57,7 @@ void Engine::destroy(Engine* engine) {
 
 Status Engine::start_background_thread() {
   const bool beats = options_.heartbeat > Duration::zero() && transport_->size() > 1;
+  beats_ = beats;
   if (!drives_ && !beats) return {};
   Result<std::thread> thread = start_thread("stretto-engine", [this] {
     run_background_thread();
@@ -165,6 +168,13 @@ bool Engine::turn_locked() {
 
 void Engine::check_deadlines() {
   const TimePoint now = Clock::now();
+  const Duration since_last = now - std::exchange(checked_at_, now);
+  if (beats_ && since_last > kBeatsMissed * options_.heartbeat) {
+    resumed_at_ = now;
+    stood_still_ = since_last;
+  }
+  // What others have said meanwhile is read before anything is said about them.
+  if (beats_ && now - resumed_at_ < options_.heartbeat) return;
   transport_->check_contacts(now);
   for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->check_deadlines(now);
 }

@@ -75,6 +75,12 @@ class Engine final : private transport::TransportListener {
   // What the program does between operations, for others who ask. Any thread.
   void note(std::string_view activity);
 
+  // With the lock held: for how long this rank has made no progress, if it has gone on after
+  // `since` only. It was stopped, or had no core; what others seem to have missed, it has.
+  Duration stood_still(TimePoint since) const {
+    return resumed_at_ > since ? stood_still_ : Duration::zero();
+  }
+
   // With the lock held.
   void add(Group& group);
   void remove(Group& group) { std::erase(groups_, &group); }
@@ -134,6 +140,10 @@ class Engine final : private transport::TransportListener {
   bool stopping_ = false;
   bool drives_ = false;    // Whether the background thread is a progress thread.
   bool orphaned_ = false;  // Of the background thread: whether it has to delete the engine.
+  bool beats_ = false;     // Whether the background thread looks at least once a heartbeat.
+  TimePoint checked_at_ = Clock::now();  // The deadlines, last.
+  TimePoint resumed_at_;
+  Duration stood_still_{};
   std::thread thread_;
 };
 

@@ -243,6 +243,7 @@ class Group {
   std::vector<Rank> late_ranks(const PendingOperation& operation) const;
   std::string describe_late(const std::vector<Rank>& late, bool answered) const;
   std::string describe_arrived(const PendingOperation& operation) const;
+  std::string describe_standstill(TimePoint since) const;
   std::string whereabouts(std::string_view activity) const;
   std::optional<Rank> rank_in_group(Rank job_rank) const;
 

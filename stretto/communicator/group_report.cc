@@ -161,28 +161,40 @@ std::string Group::describe_arrived(const PendingOperation& operation) const {
   return fmt::format("; {} of {} others {} arrived", here, size() - 1, here == 1 ? "has" : "have");
 }
 
+// Before others are blamed. Empty if this rank has been running all the time.
+std::string Group::describe_standstill(TimePoint since) const {
+  const Duration still = engine_->stood_still(since);
+  if (still == Duration::zero()) return {};
+  return fmt::format(
+      "; but this rank itself has stood still for {} (it was stopped, or had no "
+      "core), and others may have waited for it",
+      in_seconds(still));
+}
+
 Status Group::timed_out(const PendingOperation& operation) const {
   const std::vector<Rank> late = late_ranks(operation);
+  const TimePoint since = operation.deadline().set_at();
+  const std::string standstill = describe_standstill(since);
   // Of several, none is the one at fault.
-  const auto culprit =
-      late.size() == 1 ? std::optional(membership_.job_rank(late.front())) : std::nullopt;
-  return in_context(&operation, {StatusCode::timeout,
-                                 fmt::format("timed out waiting for {}; waited {}{}",
-                                             describe_late(late, has_answers(operation)),
-                                             waited(Clock::now() - operation.deadline().set_at()),
-                                             describe_arrived(operation)),
-                                 culprit});
+  std::optional<Rank> culprit;
+  if (late.size() == 1) culprit = membership_.job_rank(late.front());
+  if (!standstill.empty()) culprit = membership_.job_rank(membership_.rank);
+  std::string text = fmt::format(
+      "timed out waiting for {}; waited {}{}{}", describe_late(late, has_answers(operation)),
+      waited(Clock::now() - since), describe_arrived(operation), standstill);
+  return in_context(&operation, {StatusCode::timeout, std::move(text), culprit});
 }
 
 // Long before time is up: whoever looks at the log can still do something about it.
 void Group::warn(const PendingOperation& operation, TimePoint now) const {
-  log(LogLevel::warning, "{} on rank {} has waited {} for {}{}. It goes on waiting{}",
+  const TimePoint ends = operation.deadline().time();
+  log(LogLevel::warning, "{} on rank {} has waited {} for {}{}{}. It goes on waiting{}",
       name_of(operation), membership_.job_rank(membership_.rank).value(),
       waited(now - operation.running_since()),
       describe_late(late_ranks(operation), has_answers(operation)), describe_arrived(operation),
-      operation.deadline().time() == TimePoint::max()
-          ? std::string()
-          : fmt::format(", {:.0f} s more at most", seconds(operation.deadline().time() - now)));
+      describe_standstill(operation.running_since()),
+      ends == TimePoint::max() ? std::string()
+                               : fmt::format(", {:.0f} s more at most", seconds(ends - now)));
 }
 
 // Those who have not entered the operation are at the root of it, even if this rank waits for

@@ -16,6 +16,7 @@
 #include "stretto/bootstrap/job.h"
 #include "stretto/bootstrap/mesh.h"
 #include "stretto/bootstrap/rendezvous.h"
+#include "stretto/bootstrap/sourced.h"
 #include "stretto/bootstrap/status_board.h"
 #include "stretto/communicator/scheduled_communicator.h"
 #include "stretto/schedule/algorithms.h"
@@ -72,6 +73,18 @@ Result<SingleCopy> single_copy(const Environment& environment) {
                              {"off", SingleCopy::off}});
 }
 
+Result<Duration> warn_after(const JoinOptions& options, const Environment& environment) {
+  const auto variable = bootstrap::read_number(environment, "STRETTO_WARN_AFTER");
+  if (!variable.ok()) return variable.status();
+  Duration wanted = communicator::Engine::Options().warn_after;
+  if (variable.value()) wanted = std::chrono::seconds(variable.value()->value);
+  wanted = options.warn_after.value_or(wanted);
+  if (wanted >= Duration::zero()) return wanted;
+  return status_of(StatusCode::invalid_argument,
+                   "warnings after {:g} s: want none (0), or a time that is not negative",
+                   seconds(wanted));
+}
+
 // A name that no collective knows is a slip; one that only some know runs those.
 Result<std::string> default_algorithm(const Environment& environment) {
   const std::string wanted = environment.get("STRETTO_ALGORITHM").value_or("");
@@ -92,9 +105,15 @@ struct Settings {
   bool checks_memory;
   SingleCopy single_copy;
   std::string algorithm;
+  Duration warn_after;
 };
 
-Result<Settings> read_settings(const Environment& environment) {
+Result<Settings> read_settings(const JoinOptions& options, const Environment& environment) {
+  if (options.join_timeout < Duration::zero() || options.timeout < Duration::zero()) {
+    return Status(StatusCode::invalid_argument, "JoinOptions has a timeout that is negative");
+  }
+  const Result<Duration> warning = warn_after(options, environment);
+  if (!warning.ok()) return warning.status();
   const Result<ProgressThread> thread = progress_thread(environment);
   if (!thread.ok()) return thread.status();
   const Result<bool> checks_memory = memory_check(environment);
@@ -103,7 +122,8 @@ Result<Settings> read_settings(const Environment& environment) {
   if (!copies.ok()) return copies.status();
   const Result<std::string> algorithm = default_algorithm(environment);
   if (!algorithm.ok()) return algorithm.status();
-  return Settings{thread.value(), checks_memory.value(), copies.value(), algorithm.value()};
+  return Settings{thread.value(), checks_memory.value(), copies.value(), algorithm.value(),
+                  warning.value()};
 }
 
 // A rank that is connected to all others, but for what only all ranks together can do.
@@ -118,7 +138,8 @@ Result<Joined> make_engine(Mesh mesh, const Settings& settings, const Environmen
   communicator::Engine::Options options{.progress_thread = settings.progress_thread,
                                         .local_ranks = mesh.local_ranks,
                                         .local_cores = mesh.local_cores,
-                                        .names = std::move(mesh.names)};
+                                        .names = std::move(mesh.names),
+                                        .warn_after = settings.warn_after};
   auto board = std::make_shared<bootstrap::StatusBoard>(bootstrap::StatusBoard::open(environment));
   if (board->connected()) {
     options.report_activity = [board](std::string_view text) { board->write(text); };
@@ -128,8 +149,8 @@ Result<Joined> make_engine(Mesh mesh, const Settings& settings, const Environmen
   return Joined{settings, std::move(*engine), std::move(mesh.hosts)};
 }
 
-Result<Joined> join_alone(const Environment& environment) {
-  const Result<Settings> settings = read_settings(environment);
+Result<Joined> join_alone(const JoinOptions& options, const Environment& environment) {
+  const Result<Settings> settings = read_settings(options, environment);
   if (!settings.ok()) return settings.status();
   auto world = transport::loopback::make_world({.ranks = 1});
   if (!world.ok()) return world.status();
@@ -138,8 +159,8 @@ Result<Joined> join_alone(const Environment& environment) {
 
 // All that can fail on this rank alone, so that the others are told if it does.
 Result<Joined> join_others(const Job& job, bootstrap::Rendezvous& rendezvous,
-                           const Environment& environment) {
-  const Result<Settings> settings = read_settings(environment);
+                           const JoinOptions& options, const Environment& environment) {
+  const Result<Settings> settings = read_settings(options, environment);
   if (!settings.ok()) return settings.status();
   Result<Mesh> mesh = bootstrap::connect_mesh(
       rendezvous.notes(), {.rank = job.rank,
@@ -158,12 +179,13 @@ Result<Joined> join_others(const Job& job, bootstrap::Rendezvous& rendezvous,
   return joined;
 }
 
-Result<Joined> connect(const Job& job, const Environment& environment, Deadline deadline) {
-  if (job.size == 1) return join_alone(environment);
+Result<Joined> connect(const Job& job, const JoinOptions& options, const Environment& environment) {
+  if (job.size == 1) return join_alone(options, environment);
+  const Deadline deadline = Deadline::after(options.join_timeout);
   Result<std::unique_ptr<bootstrap::Rendezvous>> rendezvous =
       bootstrap::Rendezvous::open(job, deadline);
   if (!rendezvous.ok()) return rendezvous.status();
-  Result<Joined> joined = join_others(job, **rendezvous, environment);
+  Result<Joined> joined = join_others(job, **rendezvous, options, environment);
   if (joined.ok()) return joined;
   return (*rendezvous)->notes().give_up(joined.status());
 }
@@ -182,7 +204,7 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
   if (!job.ok()) return job.status();
   configure_log(environment, fmt::format("stretto [rank {}]", job->rank));
   log_lines(job->sources);
-  Result<Joined> joined = connect(*job, environment, Deadline::after(options.join_timeout));
+  Result<Joined> joined = connect(*job, options, environment);
   if (!joined.ok()) {
     return joined.status().with_context(
         fmt::format("rank {} of {} could not join", job->rank, job->size));

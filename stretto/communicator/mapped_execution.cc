@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include <fmt/format.h>
+
 #include "stretto/base/huge_pages.h"
 #include "stretto/base/log.h"
 
@@ -206,6 +208,20 @@ bool MappedExecution::go_on() {
   return moved;
 }
 
+Status MappedExecution::disagreement(Rank other, const OperationDescriptor& theirs,
+                                     std::uint32_t sequence) const {
+  const Rank self = membership_->job_rank(membership_->rank);
+  if (!(theirs == call_.operation)) {
+    return transport::mismatch_status(other, theirs, self, call_.operation, call_.sequence);
+  }
+  // One of the two has done something else before, by messages, that had no need of the other.
+  return {StatusCode::mismatch,
+          fmt::format("rank {} called {} as operation #{}, rank {} as operation #{}. First "
+                      "difference: how many operations came before",
+                      other.value(), describe(theirs), sequence, self.value(), call_.sequence),
+          other};
+}
+
 // Whether all members have entered; takes in their posts as they come.
 bool MappedExecution::read_posts() {
   for (; arrived_ < windows_->of.size(); ++arrived_) {
@@ -213,11 +229,8 @@ bool MappedExecution::read_posts() {
     // Acquire: pairs with the release in post(). A count beyond ours would be a peer's bug; it
     // cannot be ahead by two, so the post is that of this operation.
     if (post.entered.load(std::memory_order_acquire) < windows_->entered) return false;
-    if (!(post.operation == call_.operation)) {
-      const OperationDescriptor theirs = post.operation;
-      status_ = transport::mismatch_status(membership_->members[arrived_], theirs,
-                                           membership_->job_rank(membership_->rank),
-                                           call_.operation, call_.sequence);
+    if (!(post.operation == call_.operation) || post.sequence != call_.sequence) {
+      status_ = disagreement(membership_->members[arrived_], post.operation, post.sequence);
       return true;
     }
     if (direct_ == nullptr) continue;

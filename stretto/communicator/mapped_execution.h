@@ -101,6 +101,7 @@ class MappedExecution : public Execution {
   void post();
   bool go_on();
   bool read_posts();
+  Status disagreement(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence) const;
   bool choose();
   bool are_resolved() const;
   std::byte* resolve(Rank job_rank, transport::RemoteAddress address, std::size_t bytes) const;

@@ -55,6 +55,10 @@ ScheduledCommunicator::~ScheduledCommunicator() {
 
 Result<std::unique_ptr<Communicator>> ScheduledCommunicator::make_world(
     std::shared_ptr<Engine> engine, Options options) {
+  if (options.timeout < Duration::zero()) {
+    return status_of(StatusCode::invalid_argument, "a timeout of {:g} s is negative",
+                     seconds(options.timeout));
+  }
   Membership everyone{.group = kWorldGroup, .rank = engine->transport().rank(), .members = {}};
   for (int r = 0; r < engine->transport().size(); ++r) everyone.members.push_back(r);
   std::unique_ptr<ScheduledCommunicator> world(
@@ -217,6 +221,11 @@ Status ScheduledCommunicator::measure_links() {
 }
 
 Deadline ScheduledCommunicator::deadline(const std::optional<Duration>& timeout) const {
+  if (timeout && *timeout < Duration::zero()) {
+    refuse({.rank = rank(), .operation = "timeout"},
+           fmt::format("{:g} s is negative; without one, the communicator's holds",
+                       seconds(*timeout)));
+  }
   return Deadline::after(timeout.value_or(options_.timeout));
 }
 
@@ -268,7 +277,8 @@ bool ScheduledCommunicator::submit_fast(const OperationDescriptor& operation,
                                         const std::byte* input, std::byte* output,
                                         const std::string& algorithm,
                                         const std::optional<Duration>& timeout, Work& work) {
-  if (!algorithm.empty() || !options_.algorithm.empty()) return false;
+  const bool plain = algorithm.empty() && options_.algorithm.empty();
+  if (!plain || (timeout && *timeout < Duration::zero())) return false;
   std::shared_ptr<PendingOperation> parked;
   const auto outcome = group_->try_fast({.operation = operation,
                                          .input = input,

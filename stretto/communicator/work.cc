@@ -47,6 +47,10 @@ std::optional<Status> Work::status() {
 }
 
 void Work::wait_for(Duration timeout) {
+  if (timeout < Duration::zero()) {
+    throw InvalidArgument(
+        status_of(StatusCode::invalid_argument, "wait_for: {:g} s is negative", seconds(timeout)));
+  }
   if (operation_ == nullptr) return result_.or_throw();
   if (!operation_->poll()) {
     const Status status = operation_->wait(Deadline::after(timeout));

@@ -254,7 +254,7 @@ TEST_P(DisagreementMatrix, EveryRankIsToldWithBothCalls) {
   std::ranges::shuffle(cases, random);
   cases.resize(wanted_cases(cases.size()));
   std::cout << cases.size() << " cases, STRETTO_DISAGREEMENT_SEED=" << drawn_by << std::endl;
-  auto worlds = make_world_ranks(kind, size, kHeartbeat, ProgressThread::automatic, kTimeout);
+  auto worlds = make_world_ranks(kind, size, kHeartbeat, kTimeout);
   for (std::size_t done = 0; done < cases.size(); done += kBatch) {
     const auto batch = std::span(cases).subspan(done, std::min(kBatch, cases.size() - done));
     std::vector<std::vector<Belongings>> belongings(static_cast<std::size_t>(size));

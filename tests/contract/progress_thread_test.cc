@@ -20,7 +20,8 @@ using std::chrono::seconds;
 class WithProgressThread : public ::testing::TestWithParam<transport::WorldKind> {
  protected:
   static RankList make(int size) {
-    return make_world_ranks(GetParam(), size, Duration::zero(), ProgressThread::always);
+    return make_world_ranks(GetParam(), size, Duration::zero(), std::chrono::seconds(30),
+                            ProgressThread::always);
   }
 };
 INSTANTIATE_TEST_SUITE_P(, WithProgressThread, ::testing::ValuesIn(transport::world_kinds()),

@@ -15,28 +15,32 @@
 
 namespace stretto::testing {
 
-// Ranks on the endpoints of a world of that kind, as if they were all on one host.
-inline RankList make_world_ranks(const transport::WorldKind& kind, int size, Duration heartbeat,
-                                 ProgressThread progress_thread = ProgressThread::automatic,
-                                 Duration timeout = std::chrono::seconds(30)) {
-  transport::World world = kind.make({.ranks = size});
-  RankList ranks(static_cast<std::size_t>(size));
+// Ranks on the endpoints of a world, as if they were all on one host. `engines`, if given, gets
+// theirs.
+inline RankList make_ranks(transport::World& world, communicator::Engine::Options options,
+                           Duration timeout,
+                           std::vector<std::shared_ptr<communicator::Engine>>* engines = nullptr) {
+  options.local_ranks = world.size();
+  RankList ranks(world.endpoints.size());
+  std::vector<std::shared_ptr<communicator::Engine>> made(ranks.size());
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     threads.emplace_back([&, r] {
-      auto engine =
-          communicator::Engine::create(
-              std::move(world.endpoints[r]),
-              communicator::Engine::Options{
-                  .progress_thread = progress_thread, .local_ranks = size, .heartbeat = heartbeat})
-              .or_throw();
+      made[r] = communicator::Engine::create(std::move(world.endpoints[r]), options).or_throw();
       ranks[r] =
-          communicator::ScheduledCommunicator::make_world(std::move(engine), {.timeout = timeout})
-              .or_throw();
+          communicator::ScheduledCommunicator::make_world(made[r], {.timeout = timeout}).or_throw();
     });
   }
   for (std::thread& thread : threads) thread.join();
+  if (engines != nullptr) *engines = std::move(made);
   return ranks;
+}
+
+inline RankList make_world_ranks(const transport::WorldKind& kind, int size, Duration heartbeat,
+                                 Duration timeout = std::chrono::seconds(30),
+                                 ProgressThread progress_thread = ProgressThread::automatic) {
+  transport::World world = kind.make({.ranks = size});
+  return make_ranks(world, {.progress_thread = progress_thread, .heartbeat = heartbeat}, timeout);
 }
 
 }  // namespace stretto::testing

@@ -1,0 +1,188 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Operations that wait for others: what is said meanwhile, and who is named in the end.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <future>
+#include <string>
+#include <thread>
+
+#include "stretto/base/error.h"
+#include "tests/contract/world_ranks.h"
+
+namespace stretto::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr seconds kTimeout(60);
+
+const transport::WorldKind& kind_named(const std::string& name) {
+  return *std::ranges::find(transport::world_kinds(), name, &transport::WorldKind::name);
+}
+
+// Of the failure of `body`, which must fail.
+Status failure_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.status();
+  }
+  ADD_FAILURE() << "no failure";
+  return {};
+}
+
+void expect_contains(std::string_view text, std::string_view part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in: " << text;
+}
+
+class FirstCause : public ::testing::TestWithParam<transport::WorldKind> {};
+
+// The receiver finds out, throws, and is gone with its communicator: the sender and a third rank
+// that waits for it hear why.
+TEST_P(FirstCause, OfAMessageIsToldBeforeItsReceiverHasGone) {
+  auto worlds = make_world_ranks(GetParam(), 3, milliseconds(100), kTimeout);
+  for (int round = 0; round < 40; ++round) {
+    on_all(worlds, [&](Communicator& world) {
+      const auto comm = world.new_group({0, 1, 2});
+      world.barrier().wait();
+      std::vector<float> data(40'000);
+      const std::size_t count = round % 2 == 0 ? 4 : data.size();
+      const Status status = failure_of([&] {
+        if (world.rank() == 0) comm->send(std::span(data).first(count), {.to = 1}).wait();
+        if (world.rank() == 1) comm->recv(std::span(data).first(count / 2), {.from = 0}).wait();
+        comm->recv(data, {.from = world.rank() == 0 ? 2 : 1}).wait();
+      });
+      EXPECT_EQ(status.code(), StatusCode::mismatch) << status.message();
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, FirstCause, ::testing::ValuesIn(transport::world_kinds()),
+                         [](const auto& tested) { return tested.param.name; });
+
+// Ranks that have set off for different numbers of operations meet in equal ones.
+TEST(Ahead, ARankThatIsAheadIsNotTakenForOneThatIsNot) {
+  auto worlds = make_world_ranks(kind_named("loopback"), 3, milliseconds(100), kTimeout);
+  on_all(worlds, [&](Communicator& comm) {
+    std::vector<float> data(4);
+    const Status status = failure_of([&] {
+      // The leaf of a tree: it ends as soon as its message has left.
+      if (comm.rank() == 2) comm.reduce(data, {.root = 0, .algorithm = "direct"}).wait();
+      comm.all_reduce(data).wait();
+      comm.all_reduce(data).wait();
+      while (true) comm.barrier().wait();
+    });
+    EXPECT_EQ(status.code(), StatusCode::mismatch) << status.message();
+  });
+}
+
+TEST(Waiting, ATimeoutHasTheRankThatItNames) {
+  auto worlds = make_world_ranks(kind_named("tcp"), 3, milliseconds(100), kTimeout);
+  std::promise<void> over;
+  std::atomic<int> failed{0};
+  on_all(worlds, [&](Communicator& comm) {
+    std::vector<float> data(4);
+    if (comm.rank() == 1) return over.get_future().wait();
+    const Status status =
+        failure_of([&] { comm.all_reduce(data, {.timeout = milliseconds(1000)}).wait(); });
+    EXPECT_EQ(status.code(), StatusCode::timeout);
+    EXPECT_EQ(status.rank(), Rank(1)) << status.message();
+    if (++failed == 2) over.set_value();
+  });
+}
+
+TEST(Waiting, ALossBetweenOperationsSaysAfterWhich) {
+  transport::World world = kind_named("tcp").make({.ranks = 2});
+  RankList ranks = make_ranks(world, {.heartbeat = milliseconds(100)}, kTimeout);
+  on_all(ranks, [&](Communicator& comm) {
+    std::vector<float> data(4);
+    comm.all_reduce(data).wait();
+  });
+  world.kill(1);
+  Status lost;
+  do {  // What does not exist is refused as long as the group has not failed.
+    std::this_thread::sleep_for(milliseconds(20));
+    lost = failure_of([&] { ranks[0]->barrier({.algorithm = "none such"}).wait(); });
+  } while (lost.code() == StatusCode::invalid_argument);
+  expect_contains(lost.message(),
+                  "between operations, after all_reduce(sum f32 [4]) #1: lost rank");
+}
+
+// Once per operation, long before its time is up, and not about those that wait behind it.
+TEST(Waiting, IsSaidInTheLogBeforeTheDeadline) {
+  transport::World world = kind_named("tcp").make({.ranks = 3});
+  RankList ranks = make_ranks(
+      world, {.heartbeat = milliseconds(100), .warn_after = milliseconds(800)}, kTimeout);
+  ::testing::internal::CaptureStderr();
+  on_all(ranks, [&](Communicator& comm) {
+    std::vector<float> data(4), other(4);
+    if (comm.rank() == 1) {
+      comm.note("loading data");
+      std::this_thread::sleep_for(milliseconds(1400));
+    }
+    Work first = comm.all_reduce(data);
+    Work second = comm.all_reduce(other);
+    first.wait();
+    second.wait();
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  for (const int waiting : {0, 2}) {
+    const std::string begin =
+        "all_reduce(sum f32 [4]) #1 on rank " + std::to_string(waiting) + " has waited ";
+    expect_contains(said, begin);
+    EXPECT_EQ(said.find(begin), said.rfind(begin)) << said;
+  }
+  expect_contains(said, "for rank 1 (");
+  expect_contains(said, "in its own code: loading data; 1 of 2 others has arrived");
+  EXPECT_EQ(said.find("#2"), std::string::npos) << said;
+}
+
+// Like a process that is stopped, and goes on when its deadline has passed.
+TEST(Waiting, WhoHasStoodStillBlamesItself) {
+  transport::World world = kind_named("tcp").make({.ranks = 2});
+  std::vector<std::shared_ptr<communicator::Engine>> engines;
+  RankList ranks = make_ranks(world, {.heartbeat = milliseconds(100)}, kTimeout, &engines);
+  std::vector<float> data(4);
+  Work work = ranks[0]->all_reduce(data, {.timeout = milliseconds(700)});
+  {
+    const auto held = engines[0]->lock();
+    std::this_thread::sleep_for(milliseconds(1500));
+  }
+  const Status status = work.wait_status();
+  EXPECT_EQ(status.code(), StatusCode::timeout);
+  EXPECT_EQ(status.rank(), Rank(0));
+  expect_contains(status.message(), "this rank itself has stood still for 1.");
+}
+
+TEST(Waiting, NoTimeoutIsNegative) {
+  auto ranks = make_thread_ranks({.size = 2});
+  on_all(ranks, [&](Communicator& comm) {
+    std::vector<float> data(4);
+    const std::optional<Duration> none = milliseconds(-3000);
+    for (int i = 0; i < 2; ++i) {  // The second time, the short way would be open.
+      comm.all_reduce(data).wait();
+      for (const Status& status :
+           {failure_of([&] { comm.all_reduce(data, {.timeout = none}).wait(); }),
+            failure_of([&] { comm.barrier({.timeout = none}).wait(); }), failure_of([&] {
+              comm.recv(data, {.from = 1 - comm.rank().value(), .timeout = none}).wait();
+            })}) {
+        EXPECT_EQ(status.code(), StatusCode::invalid_argument) << status.message();
+        expect_contains(status.message(), "timeout: -3 s is negative");
+      }
+    }
+    Work work = comm.barrier();
+    EXPECT_EQ(failure_of([&] { work.wait_for(milliseconds(-1)); }).code(),
+              StatusCode::invalid_argument);
+    work.wait();
+  });
+  EXPECT_THROW(make_thread_ranks({.size = 1, .timeout = milliseconds(-1)}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace stretto::testing
