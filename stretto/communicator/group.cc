@@ -64,6 +64,7 @@ Group::Group(std::shared_ptr<Engine> engine, Membership membership, Options opti
 Group::~Group() {
   engine_->remove(*this);
   tell_what_has_failed();
+  tell_last_operation();
   fail(Status(StatusCode::aborted, "the communicator was destroyed with operations in flight"),
        false);
   engine_->transport().forget(membership_.group, membership_.members, failure_, farewell_);

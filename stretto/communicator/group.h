@@ -215,6 +215,7 @@ class Group {
   void count_idle();
   bool retire_messages();
   void tell_what_has_failed();
+  void tell_last_operation();
   void check_departed();
   const PendingOperation* oldest() const;
   bool has_ended(std::uint32_t sequence) const;

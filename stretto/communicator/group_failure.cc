@@ -83,6 +83,17 @@ void Group::tell_what_has_failed() {
   if (failure_.ok()) retire_messages();
 }
 
+// Of a rank that leaves in good order. Those who believe that they did something else together wait
+// for it in vain: they are to hear of that, not only that it has left.
+void Group::tell_last_operation() {
+  const std::uint32_t last = ended_;
+  const OperationDescriptor* operation = past_.find(last);
+  if (operation == nullptr || !failure_.ok()) return;
+  for (const Rank member : membership_.members) {
+    engine_->transport().inquire(member, membership_.group, last, *operation);
+  }
+}
+
 void Group::member_lost(Rank job_rank, const Status& status) {
   tell_what_has_failed();
   const std::optional<Rank> member = rank_in_group(job_rank);
@@ -107,6 +118,8 @@ void Group::member_left(Rank job_rank, const Status& status) {
 
 // Fails what waits for a rank that has left.
 void Group::check_departed() {
+  compare_beliefs();
+  if (!failure_.ok()) return;
   for (const Running& running : running_) {
     for (const Rank member : running.execution->waiting_for()) {
       const Status& departed = departed_[static_cast<std::size_t>(member)];
