@@ -107,12 +107,17 @@ bool reads(StoreOperation operation) {
          operation == StoreOperation::check;
 }
 
+std::string will_key(std::int64_t number) { return fmt::format("will/{}", number); }
+
 // Looks into the file from time to time, and after those who are gone.
 class FileWatch : public StoreWatch {
  public:
   FileWatch(FileStore& store, std::string key, std::int64_t own_will)
       : store_(store), key_(std::move(key)), own_will_(own_will) {}
   ~FileWatch() override { store_.end_life(own_will_); }
+  Status revoke(const WaitLimit& limit) override {
+    return store_.delete_key(will_key(own_will_), limit).status();
+  }
 
   Result<std::optional<std::string>> look() override {
     // Whoever holds the file for longer than this says nothing.
@@ -139,8 +144,6 @@ class FileWatch : public StoreWatch {
   const std::int64_t own_will_;
   Deadline next_wills_ = Deadline::after(kBetweenWills);
 };
-
-std::string will_key(std::int64_t number) { return fmt::format("will/{}", number); }
 
 // Takes the bytes before the next line feed off the text.
 std::string take_line(std::string& text) {

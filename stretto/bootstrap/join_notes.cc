@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
-#include "stretto/bootstrap/handshake.h"
 #include "stretto/bootstrap/join_failure.h"
 
 namespace stretto::bootstrap {
@@ -40,33 +39,28 @@ std::string self_name(int rank) {
 }  // namespace
 
 Result<std::int64_t> JoinNotes::arrive() {
-  const Result<JobKey> random = JobKey::generate();
-  if (!random.ok()) return random.status();
-  // A key of this process alone: two may come as the same rank.
-  revoking_key_ = key_of("finished", options_.rank) + "/" + random.value().hexadecimal();
   const Status ended(StatusCode::peer_lost,
                      fmt::format("{} ended while the job was starting", self_name(options_.rank)),
                      Rank(options_.rank));
-  auto watch = store_->watch(std::string(kJoinFailureKey),
-                             {.value = encode_join_failure(ended), .revoked_by = revoking_key_},
-                             options_.deadline);
+  auto watch = store_->watch(
+      std::string(kJoinFailureKey),
+      {.value = encode_join_failure(ended), .revoked_by = key_of("joined", options_.rank)},
+      options_.deadline);
   if (!watch.ok()) return watch.status();
   watch_ = std::move(*watch);
   placed_ = true;
-  const Result<std::int64_t> times = store_->add(key_of("arrived", options_.rank), 1, limit());
+  const Result<std::int64_t> times =
+      store_->add(key_of("arrived", options_.rank), 1, options_.deadline);
   if (times.ok()) log(LogLevel::info, "this rank has come to {}", store_->describe());
   return times;
 }
 
 Status JoinNotes::withdraw() {
   placed_ = false;
-  return set(revoking_key_, "");
+  return watch_->revoke(options_.deadline);
 }
 
-Status JoinNotes::finish() {
-  STRETTO_RETURN_IF_ERROR(set(key_of("joined", options_.rank), ""));
-  return set(revoking_key_, "");
-}
+Status JoinNotes::finish() { return set(key_of("joined", options_.rank), ""); }
 
 Status JoinNotes::give_up(const Status& why) {
   if (!placed_) return why;

@@ -34,7 +34,7 @@ class JoinNotes {
   // Returns how many processes have come as this rank so far, this one included.
   Result<std::int64_t> arrive();
   // This process turns out to have no place in the job: what becomes of it is not the job's
-  // concern.
+  // concern. To be called right after arrive().
   Status withdraw();
   // This rank is connected: its end no longer ends the join of all.
   Status finish();
@@ -72,7 +72,6 @@ class JoinNotes {
   Options options_;
   TimePoint start_ = Clock::now();
   bool placed_ = false;
-  std::string revoking_key_;  // Of this rank's will.
   std::unique_ptr<StoreWatch> watch_;
   mutable Status failure_;     // What look() has seen.
   mutable bool told_ = false;  // Whether that is what somebody has written, not the store's end.

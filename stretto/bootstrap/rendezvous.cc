@@ -170,7 +170,8 @@ Status OpenRendezvous::arrive() {
 
 Status OpenRendezvous::agree_on_size() {
   const std::string size = std::to_string(job_.size);
-  const Result<std::string> agreed = store_->compare_set("size", "", size, notes_->limit());
+  const Result<std::string> agreed =
+      store_->compare_set("size", "", size, notes_->limit().deadline());
   if (!agreed.ok()) return agreed.status();
   if (agreed.value() == size) return {};
   // For a job of so many ranks this is a stranger.

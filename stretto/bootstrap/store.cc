@@ -81,6 +81,7 @@ class PollingWatch : public StoreWatch {
     if (!value.ok()) return value.status();
     return std::optional(std::move(*value));
   }
+  Status revoke(const WaitLimit& /*limit*/) override { return {}; }
 
  private:
   Store& store_;

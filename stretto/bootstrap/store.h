@@ -33,6 +33,8 @@ class StoreWatch {
   // The value of the key, once somebody has set it. Does not wait for that. Fails with peer_lost if
   // the store is gone.
   virtual Result<std::optional<std::string>> look() = 0;
+  // Takes the will back. To be called before the first look().
+  virtual Status revoke(const WaitLimit& limit) = 0;
 };
 
 // Where ranks leave notes for each other before they are connected: a map from keys to bytes that

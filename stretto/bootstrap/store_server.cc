@@ -44,6 +44,9 @@ struct ServedWill {
   std::string revoked_by;
 };
 
+// An assignment would keep the memory for later.
+void free_memory(std::string& text) { std::string().swap(text); }
+
 // Of a peer that has proven the key.
 struct Connection {
   FileDescriptor fd;
@@ -264,7 +267,7 @@ Status Server::answer_requests(Connection& connection) {
     answer(connection, received.value()->request);
     connection.input.erase(0, received.value()->bytes);
     // A client that has asked for little holds little.
-    if (connection.input.empty()) connection.input = std::string();
+    if (connection.input.empty()) free_memory(connection.input);
     STRETTO_RETURN_IF_ERROR(flush(connection));
   }
   return {};
@@ -317,7 +320,7 @@ Status Server::flush(Connection& connection) {
     }
     if (count > 0) connection.output.erase(0, static_cast<std::size_t>(count));
   }
-  connection.output = std::string();
+  free_memory(connection.output);
   return {};
 }
 
@@ -357,7 +360,7 @@ void Server::drop(int fd, const Status& why) {
   // Closing it also takes it out of the epoll set.
   connections_.erase(found);
   client_count_ = connections_.size();
-  if (!will.key.empty()) execute(will);
+  if (!will.value.empty()) execute(will);
 }
 
 void Server::execute(const ServedWill& will) {

@@ -171,7 +171,7 @@ TEST_F(StoreServerTest, AnswersRequestsThatComeInOnePieceOrByteByByte) {
 
 TEST_F(StoreServerTest, RefusesASetBeyondItsCapacityAndKeepsTheRest) {
   // Room for a value, the request that brings it, and little else.
-  start({.max_total_bytes = 190 * 1024});
+  start({.max_total_bytes = 160 * 1024});
   const auto store = client();
   const auto value = [](int kibibytes, char letter) {
     return std::string(static_cast<std::size_t>(kibibytes) * 1024, letter);

@@ -34,19 +34,38 @@ Result<StoreReply> read_reply(int fd, const WaitLimit& limit) {
 // end of its owner.
 class ConnectionWatch : public StoreWatch {
  public:
-  explicit ConnectionWatch(FileDescriptor connection) : connection_(std::move(connection)) {}
+  ConnectionWatch(FileDescriptor connection, std::string key)
+      : connection_(std::move(connection)), key_(std::move(key)) {}
+
+  Status leave(std::string_view value, std::string_view revoked_by, const WaitLimit& limit) {
+    const StoreRequest will{
+        .operation = StoreOperation::will, .key = key_, .value = value, .expected = revoked_by};
+    STRETTO_RETURN_IF_ERROR(check_store_limits(will));
+    STRETTO_RETURN_IF_ERROR(send_request(connection_.get(), will, limit));
+    return read_reply(connection_.get(), limit).status();
+  }
+  Status revoke(const WaitLimit& limit) override { return leave("", "", limit); }
+
   Result<std::optional<std::string>> look() override {
+    const Deadline soon = Deadline::after(std::chrono::seconds(5));
+    // From now on the connection waits for the key and takes nothing else.
+    if (!asked_) {
+      asked_ = true;
+      const StoreRequest get{.operation = StoreOperation::get, .key = key_};
+      STRETTO_RETURN_IF_ERROR(send_request(connection_.get(), get, soon));
+    }
     // A passed deadline: only what is there already.
     const Status readable = wait_for(connection_.get(), POLLIN, Deadline(TimePoint::min()));
     if (!readable.ok()) return std::optional<std::string>();
-    Result<StoreReply> reply =
-        read_reply(connection_.get(), Deadline::after(std::chrono::seconds(5)));
+    Result<StoreReply> reply = read_reply(connection_.get(), soon);
     if (!reply.ok()) return reply.status();
     return std::optional(std::move(reply->value));
   }
 
  private:
   FileDescriptor connection_;
+  const std::string key_;
+  bool asked_ = false;
 };
 
 class TcpStore : public StoreClient {
@@ -78,15 +97,9 @@ Result<std::unique_ptr<StoreWatch>> TcpStore::watch(const std::string& key, cons
                                                     const WaitLimit& limit) {
   Result<FileDescriptor> fd = connect(limit);
   if (!fd.ok()) return fd.status();
-  const StoreRequest leave{.operation = StoreOperation::will,
-                           .key = key,
-                           .value = will.value,
-                           .expected = will.revoked_by};
-  STRETTO_RETURN_IF_ERROR(check_store_limits(leave));
-  STRETTO_RETURN_IF_ERROR(exchange(fd->get(), leave, limit).status());
-  STRETTO_RETURN_IF_ERROR(
-      send_request(fd->get(), {.operation = StoreOperation::get, .key = key}, limit));
-  return std::unique_ptr<StoreWatch>(std::make_unique<ConnectionWatch>(std::move(*fd)));
+  auto watch = std::make_unique<ConnectionWatch>(std::move(*fd), key);
+  STRETTO_RETURN_IF_ERROR(watch->leave(will.value, will.revoked_by, limit));
+  return std::unique_ptr<StoreWatch>(std::move(watch));
 }
 
 }  // namespace

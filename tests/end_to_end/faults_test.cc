@@ -135,18 +135,23 @@ TEST(FaultsLeaveNothing, NoSharedMemoryFileOutlivesAKilledJob) {
 }
 
 TEST(FaultsJoin, AWrongJobKeyIsRefusedInASentenceAndTheJobIsUnharmed) {
-  // One rank of a job whose key it does not know; the launcher's environment gives the address.
-  const std::string script = fmt::format(
-      "if [ $STRETTO_RANK = 0 ]; then "
-      "STRETTO_RANK=1 STRETTO_JOB_KEY={} {} barrier; echo stranger $?; fi; exec {} barrier",
-      std::string(64, 'a'), kProgram, kProgram);
+  // Comes as a rank that is there already, to a job whose key it does not know.
+  const std::string script = fmt::format("echo at $STRETTO_RENDEZVOUS; exec {} barrier", kProgram);
   Tool tool(Arguments{"run", "-n", "2", "--", "sh", "-c", script});
-  EXPECT_TRUE(tool.output().wait_for("[0] stranger 3"));
   EXPECT_TRUE(tool.output().wait_for("[0] ready"));
   EXPECT_TRUE(tool.output().wait_for("[1] ready"));
-  const std::string output = tool.output().so_far();
-  EXPECT_NE(output.find("failed Refused"), std::string::npos) << output;
-  EXPECT_NE(output.find("job key"), std::string::npos) << output;
+  const std::string said = tool.output().so_far();
+  const std::size_t at = said.find("at ") + 3;
+  testing::Process stranger({kProgram, "barrier"},
+                            {{"STRETTO_RANK", "1"},
+                             {"STRETTO_SIZE", "2"},
+                             {"STRETTO_RENDEZVOUS", said.substr(at, said.find('\n', at) - at)},
+                             {"STRETTO_JOB_KEY", std::string(64, 'a')}});
+  const testing::Ended ended = testing::end_of(stranger);
+  EXPECT_EQ(ended.status, 3);
+  EXPECT_NE(ended.output.find("failed Refused"), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("job key"), std::string::npos) << ended.output;
+  EXPECT_TRUE(testing::runs(tool.pid()));
 }
 
 }  // namespace
