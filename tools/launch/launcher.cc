@@ -10,9 +10,11 @@
 #include <cerrno>
 #include <memory>
 
+#include "stretto/bootstrap/join_notes.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/status_board.h"
 #include "stretto/bootstrap/store_server.h"
+#include "stretto/bootstrap/tcp_store.h"
 #include "tools/launch/guardian.h"
 #include "tools/launch/outcome.h"
 #include "tools/launch/output_relay.h"
@@ -78,6 +80,7 @@ class Job {
   Status prepare();
   int take_started(RankNews news);
   void take_ended(const RankNews& news);
+  void tell_joiners(const RankOutcome& outcome);
   void handle(int signal);
   void advance();
   void enter(Stage stage, Deadline until, int signal = 0);
@@ -178,9 +181,24 @@ int Job::run() {
 
 void Job::take_ended(const RankNews& news) {
   const RankOutcome& outcome = processes_.note_end(news, board_);
+  tell_joiners(outcome);
   if (outcome.failed() && stage_ == Stage::running) {
     enter(Stage::settling, Deadline::after(options_.settle_time));
   }
+}
+
+// A rank that has not come to the store yet leaves nothing there that could say that it never will.
+// In a program that does not join, nobody reads it.
+void Job::tell_joiners(const RankOutcome& outcome) {
+  if (stage_ != Stage::running) return;
+  constexpr Duration kConnectTime = std::chrono::seconds(1);
+  const Result<bootstrap::HostPort> where = bootstrap::parse_host_port(rendezvous_.address);
+  if (!where.ok()) return;
+  auto store = bootstrap::connect_tcp_store(
+      {.host = where.value().host, .port = where.value().port, .key = options_.key},
+      Deadline::after(kConnectTime));
+  if (!store.ok()) return;  // Then the ranks do not reach it either, and say so.
+  (void)bootstrap::report_end(**store, outcome.rank, describe_end(outcome)).ok();
 }
 
 // For the ranks of other hosts, who may still be reading.
