@@ -181,7 +181,6 @@ class Worker {
     } catch (const Error& error) {
       if (!options_.shrinks) throw;
       report(error);
-      lost_ = error.status().rank();
       return false;
     }
   }
@@ -216,9 +215,7 @@ class Worker {
   std::unique_ptr<Communicator> shrunk(Communicator& comm) {
     during_ = "shrink";
     events_.write("shrinking");
-    std::vector<Rank> lost;
-    if (lost_) lost.push_back(*lost_);
-    auto rest = comm.shrink(lost);
+    auto rest = comm.shrink();
     // The ranks were at different steps when they heard of the loss.
     step_ = (step_ / 100000 + 1) * 100000;
     events_.write("shrunk", {{"size", rest->size()}, {"now", rest->rank().value()}});
@@ -290,7 +287,6 @@ class Worker {
   const char* during_ = "join";
   TimePoint end_;
   int step_ = 0;
-  std::optional<Rank> lost_;
 };
 
 }  // namespace
