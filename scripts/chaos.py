@@ -105,7 +105,7 @@ class Runner:
             shutil.copy(output, kept)
         (kept / "case.json").write_text(json.dumps(
             {"plan": dataclasses.asdict(plan), "problems": verdict.problems,
-             "record": dataclasses.asdict(record)}, indent=1))
+             "record": dataclasses.asdict(record)}, indent=1, default=list))
 
 
 def patient(expectation, factor):

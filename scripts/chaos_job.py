@@ -226,5 +226,6 @@ class Job:
             for line in output.read_text(errors="replace").splitlines():
                 if line.startswith('{"') and '"first_failure"' in line:
                     report = json.loads(line)
-                    self.record.ends |= {end["rank"]: end for end in report["ranks"]}
-                    self.record.blamed.append(report["first_failure"])
+                    ends = {end["rank"]: end for end in report["ranks"]}
+                    self.record.ends |= ends
+                    self.record.blamed.append((report["first_failure"], set(ends)))

@@ -27,7 +27,8 @@ class Record:
     hung: bool = False
     leavings: list = dataclasses.field(default_factory=list)
     ends: dict = dataclasses.field(default_factory=dict)  # By the launchers: rank to its end.
-    blamed: list = dataclasses.field(default_factory=list)  # By the launchers: the first to fail.
+    # For each launcher: who failed first, as it says, and the ranks that it started.
+    blamed: list = dataclasses.field(default_factory=list)
     trouble: list = dataclasses.field(default_factory=list)  # Of the driver itself.
 
     def of_rank(self, rank, *names):
@@ -162,9 +163,9 @@ def judge(expectation, record):
         if spared and end["signal"] is not None and not end["told_to_end"]:
             problems.append(f"rank {rank} died of {end['signal']}")
     victims = {rank for rank, row in expectation.items() if isinstance(row[0], Anything)}
-    # Launchers of two hosts know only their own ranks.
-    if victims and len(record.blamed) == 1 and record.blamed[0] not in {None, *victims}:
-        problems.append(f"the launcher says that rank {record.blamed[0]} failed first")
+    for blamed, ranks in record.blamed:
+        if victims & ranks and blamed not in {None, *victims}:
+            problems.append(f"the launcher says that rank {blamed} failed first")
     problems += check_end(record)
     problems += [f"left behind: {thing}" for thing in record.leavings]
     return Verdict(problems, worst_delay_s(record, expectation), longest_bound_s(expectation))

@@ -178,8 +178,10 @@ class JudgeTest(unittest.TestCase):
 
     def test_a_launcher_that_blames_another(self):
         self.assertIn("says that rank 2 failed first", self.broken(
-            lambda record: record.blamed.append(2)))
-        self.assertEqual("", self.broken(lambda record: record.blamed.append(1)))
+            lambda record: record.blamed.append((2, {0, 1, 2}))))
+        self.assertEqual("", self.broken(lambda record: record.blamed.append((1, {0, 1, 2}))))
+        # The launcher of another host knows no better.
+        self.assertEqual("", self.broken(lambda record: record.blamed.append((2, {2, 3}))))
 
     def test_a_launcher_that_lingers(self):
         self.assertIn("the launcher lingered for 9.80 s", self.broken(
