@@ -323,16 +323,12 @@ bool MappedExecution::resolve_buffers() {
     const Post::Buffers& buffers = posted_[i];
     const Rank job_rank = membership_->members[i];
     const Rank member = static_cast<std::int32_t>(i);
-    const std::size_t input_bytes = plan().input_bytes(member);
-    const std::size_t output_bytes = plan().output_bytes(member);
     // First: then what is found is still there.
     found_.held[2 * i] = transport_->hold(job_rank, buffers.input());
     found_.held[2 * i + 1] = transport_->hold(job_rank, buffers.output());
-    inputs_[i] = resolve(job_rank, buffers.input(), input_bytes);
-    outputs_[i] = resolve(job_rank, buffers.output(), output_bytes);
-    const bool complete = (input_bytes == 0 || inputs_[i] != nullptr) &&
-                          (output_bytes == 0 || outputs_[i] != nullptr);
-    if (!complete) {
+    inputs_[i] = resolve(job_rank, buffers.input(), plan().input_bytes(member));
+    outputs_[i] = resolve(job_rank, buffers.output(), plan().output_bytes(member));
+    if (!is_resolved(i)) {
       status_ = shortage_.judge(find_shortage(i));
       return false;
     }
