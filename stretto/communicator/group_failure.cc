@@ -101,10 +101,11 @@ void Group::member_lost(Rank job_rank, const Status& status) {
   note_departed(*member, status);
   if (!failure_.ok()) return;
   close_gate();  // What runs on the fast path becomes an operation with a name.
-  const PendingOperation* operation = oldest();
-  fail(operation != nullptr ? in_context(operation, status)
-                            : in_context(nullptr, status.with_context(between_operations())),
-       true);
+  if (const PendingOperation* operation = oldest())
+    return fail(in_context(operation, status), true);
+  const Status& said = departed_[static_cast<std::size_t>(*member)];
+  const Rank self = membership_.job_rank(membership_.rank);
+  fail(said.with_context(fmt::format("rank {}: {}", self.value(), between_operations())), true);
 }
 
 // A rank that leaves in good order has ended its part of everything; what is in flight may well

@@ -24,7 +24,7 @@ class MessageExecution final : public Execution, private transport::RequestOwner
  public:
   // `team`: where plans that share slots find them; null for others.
   MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
-                   transport::Transport& transport, TeamLanes* team);
+                   transport::Transport& transport, TeamLanes* team = nullptr);
 
   void start(const Call& call) override;
   bool advance() override;

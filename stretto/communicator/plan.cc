@@ -29,7 +29,8 @@ Plan::Plan(schedule::Schedule steps, const Options& options)
   }
   const auto slots = static_cast<std::size_t>(schedule_.raw_slots);
   const auto shared_slots = static_cast<std::size_t>(schedule_.shared_slots);
-  const bool is_small = schedule_.partial_slots == 0 &&
+  // The ranks of a team must lay out shared slots alike, whatever other slots each has.
+  const bool is_small = !schedule_.has_messages() && schedule_.partial_slots == 0 &&
                         slots * segment_elements_ * element_bytes <= kSmallScratchBytes;
   scratch_alignment_bytes_ = is_small ? element_bytes : kCacheLineBytes;
   const std::size_t raw_bytes =

@@ -123,7 +123,7 @@ class Participant final : public RequestOwner, public TransportListener {
     aborted.push_back({group, from, reason});
   }
 
-  void group_left(std::uint64_t group, Rank) override { groups_left.push_back(group); }
+  void group_left(std::uint64_t group, Rank, Farewell) override { groups_left.push_back(group); }
   Status agreement_arrived(Rank, const MessageKey& key, ConstByteSpan payload) override {
     agreements.emplace_back(key, Bytes(payload.begin(), payload.end()));
     return agreement_status;
