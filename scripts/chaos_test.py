@@ -27,8 +27,8 @@ def error(rank, t, **fields):
                                        "during": "step", "step": 3} | fields))
 
 
-def end(signal=None, told_to_end=False):
-    return {"signal": signal, "told_to_end": told_to_end}
+def end(signal=None, told_to_end=False, seconds=1.0):
+    return {"signal": signal, "told_to_end": told_to_end, "seconds": seconds}
 
 
 def killed_job():
@@ -177,8 +177,11 @@ class JudgeTest(unittest.TestCase):
             lambda record: record.ends.update({2: end("SIGTERM", told_to_end=True)})))
 
     def test_a_launcher_that_blames_another(self):
-        self.assertIn("says that rank 2 failed first", self.broken(
-            lambda record: record.blamed.append((2, {0, 1, 2}))))
+        def blame(record):
+            record.blamed.append((2, {0, 1, 2}))
+            record.ends[2] = end(seconds=0.5)
+
+        self.assertIn("says that rank 2 failed first", self.broken(blame))
         self.assertEqual("", self.broken(lambda record: record.blamed.append((1, {0, 1, 2}))))
         # The launcher of another host knows no better.
         self.assertEqual("", self.broken(lambda record: record.blamed.append((2, {2, 3}))))
