@@ -9,6 +9,7 @@
 
 #include "stretto/base/log.h"
 #include "stretto/base/thread.h"
+#include "stretto/transport/shortage.h"
 
 namespace stretto::bootstrap {
 
@@ -34,6 +35,7 @@ Acceptor::~Acceptor() {
 }
 
 void Acceptor::run() {
+  transport::ShortageTimer timer;
   while (true) {
     pollfd entries[] = {{stop_.get(), POLLIN, 0}, {listener_->descriptor(), POLLIN, 0}};
     const auto wait = std::chrono::ceil<std::chrono::milliseconds>(listener_->patience());
@@ -41,6 +43,12 @@ void Acceptor::run() {
     if (entries[0].revents != 0) return;
     for (auto& proven : listener_->serve().proven) {
       if (!admit(std::move(proven))) return;
+    }
+    if (const Status lasting = timer.judge(listener_->shortage()); !lasting.ok()) {
+      const std::lock_guard lock(mutex_);
+      failure_ = lasting.with_context("other ranks cannot connect to this one");
+      changed_.notify_all();
+      return;
     }
   }
 }
@@ -62,12 +70,13 @@ bool Acceptor::admit(AuthenticatingListener::Proven proven) {
 Result<FileDescriptor> Acceptor::take(int rank, const WaitLimit& limit) {
   std::unique_lock lock(mutex_);
   while (!connected_.contains(rank)) {
+    if (!failure_.ok()) return failure_;
     if (limit.passed()) return status_of(StatusCode::timeout, "rank {} never connected", rank);
     lock.unlock();
     STRETTO_RETURN_IF_ERROR(limit.look());
     lock.lock();
     changed_.wait_for(lock, std::min<Duration>(limit.nap(), std::chrono::seconds(1)),
-                      [&] { return connected_.contains(rank); });
+                      [&] { return connected_.contains(rank) || !failure_.ok(); });
   }
   return std::move(connected_.extract(rank).mapped());
 }

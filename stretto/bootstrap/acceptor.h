@@ -26,7 +26,8 @@ class Acceptor {
   // Closes what has not been taken.
   ~Acceptor();
 
-  // The connection of a rank, once it is there.
+  // The connection of a rank, once it is there. Fails if this process has lacked the descriptors
+  // for it for longer than transport::kShortageTime.
   Result<FileDescriptor> take(int rank, const WaitLimit& limit);
 
  private:
@@ -41,6 +42,7 @@ class Acceptor {
   std::condition_variable changed_;
   std::map<int, FileDescriptor> connected_;
   std::set<int> seen_;
+  Status failure_;  // Why nobody can connect any more.
   FileDescriptor stop_;
   std::thread thread_;
 };

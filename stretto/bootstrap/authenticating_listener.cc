@@ -97,11 +97,13 @@ void AuthenticatingListener::accept_some(Visitors& visitors) {
     // A passed deadline: only connections that are there already.
     Result<FileDescriptor> fd = accept(options_.listener.get(), Deadline(TimePoint::min()));
     if (fd.ok()) {
+      shortage_ = Status();
       start(std::move(*fd), visitors);
     } else if (fd.status().code() != StatusCode::system) {
       return;
     } else if (!make_room()) {
       log(LogLevel::warning, "cannot take a connection: {}", fd.status().message());
+      shortage_ = fd.status();
       if (watch_listener(false).ok()) {
         listening_again_ = Deadline::after(kPauseWithoutDescriptors);
       }

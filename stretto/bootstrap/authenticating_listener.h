@@ -59,6 +59,8 @@ class AuthenticatingListener {
   Duration patience() const;
   // Accepts, reads and answers what is there. Does not block.
   Visitors serve();
+  // Why the last connection could not be taken, since when none has been; ok: all are taken.
+  const Status& shortage() const { return shortage_; }
 
  private:
   struct Handshake {
@@ -85,6 +87,7 @@ class AuthenticatingListener {
   // Oldest first.
   std::vector<Handshake> handshakes_;
   int refusals_ = 0;
+  Status shortage_;
   std::optional<Deadline> listening_again_;
 };
 

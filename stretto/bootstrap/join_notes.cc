@@ -203,4 +203,10 @@ Status report_end(Store& store, int rank, std::string_view how) {
   return store.compare_set(kJoinFailureKey, "", encode_join_failure(ended), deadline).status();
 }
 
+Result<bool> have_all_joined(Store& store, int size) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size; ++rank) keys.push_back(key_of("joined", rank));
+  return store.check(keys, Deadline::after(kLastWords));
+}
+
 }  // namespace stretto::bootstrap

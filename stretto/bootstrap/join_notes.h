@@ -80,5 +80,7 @@ class JoinNotes {
 // For a launcher that has seen a rank end, with "exit status 3", say: if the rank had not joined
 // yet, the join fails for all. Blocks for two seconds at most.
 Status report_end(Store& store, int rank, std::string_view how);
+// Whether all ranks of a job have joined. Blocks for two seconds at most.
+Result<bool> have_all_joined(Store& store, int size);
 
 }  // namespace stretto::bootstrap

@@ -81,6 +81,8 @@ class Job {
   int take_started(RankNews news);
   void take_ended(const RankNews& news);
   void tell_joiners(const RankOutcome& outcome);
+  // Null if there is none.
+  std::unique_ptr<bootstrap::Store> connect_to_store() const;
   void handle(int signal);
   void advance();
   void enter(Stage stage, Deadline until, int signal = 0);
@@ -191,23 +193,39 @@ void Job::take_ended(const RankNews& news) {
 // In a program that does not join, nobody reads it.
 void Job::tell_joiners(const RankOutcome& outcome) {
   if (stage_ != Stage::running) return;
+  const auto store = connect_to_store();
+  // Where there is none, the ranks do not reach it either, and say so.
+  if (store != nullptr) {
+    (void)bootstrap::report_end(*store, outcome.rank, describe_end(outcome)).ok();
+  }
+}
+
+std::unique_ptr<bootstrap::Store> Job::connect_to_store() const {
   constexpr Duration kConnectTime = std::chrono::seconds(1);
   const Result<bootstrap::HostPort> where = bootstrap::parse_host_port(rendezvous_.address);
-  if (!where.ok()) return;
+  if (!where.ok()) return nullptr;
   auto store = bootstrap::connect_tcp_store(
       {.host = where.value().host, .port = where.value().port, .key = options_.key},
       Deadline::after(kConnectTime));
-  if (!store.ok()) return;  // Then the ranks do not reach it either, and say so.
-  (void)bootstrap::report_end(**store, outcome.rank, describe_end(outcome)).ok();
+  return store.ok() ? std::move(*store) : nullptr;
 }
 
-// For the ranks of other hosts, who may still be reading.
+// For the ranks of other hosts, who may still be reading; or, if the job has failed while it was
+// starting, come a little later, and find in the store why.
 void Job::linger(const JobOutcome& outcome) {
   const bool others = options_.size() > options_.ranks_per_host;
-  if (rendezvous_.server == nullptr || !others || outcome.exit_status() != 0) return;
+  if (rendezvous_.server == nullptr || !others) return;
   constexpr Duration kLookAgain = std::chrono::milliseconds(20);
-  const Deadline deadline = Deadline::after(options_.linger_time);
-  while (rendezvous_.server->client_count() > 0 && !deadline.passed()) {
+  constexpr Duration kLatecomersTime = std::chrono::seconds(3);
+  const bool failed = outcome.exit_status() != 0;
+  if (failed) {
+    const auto store = connect_to_store();
+    if (store == nullptr) return;
+    const Result<bool> joined = bootstrap::have_all_joined(*store, options_.size());
+    if (!joined.ok() || joined.value()) return;
+  }
+  const Deadline deadline = Deadline::after(failed ? kLatecomersTime : options_.linger_time);
+  while ((failed || rendezvous_.server->client_count() > 0) && !deadline.passed()) {
     // Somebody who wants the launcher to end shall not have to wait for other hosts.
     if (signals_.wait(Deadline::after(kLookAgain))) return;
   }
