@@ -62,12 +62,11 @@ TEST(AttachTest, TwoDescriptorsAreEnough) {
 
 TEST(AttachTest, AShortageThatIsOverSoonGoesUnseen) {
   const Outcome outcome = attach_two([](int socket) {
-    std::optional<FewDescriptors> none;
+    std::optional<FewDescriptors> none(0);
     std::thread end([&] {
       std::this_thread::sleep_for(milliseconds(500));
       none.reset();
     });
-    none.emplace(0);
     const bool attached = attach_by(1, socket).ok();
     end.join();
     return attached ? 0 : 1;
