@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 
 #include "stretto/base/log.h"
 #include "stretto/bootstrap/resolve.h"
+#include "stretto/transport/shortage.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -146,6 +148,12 @@ Result<FileDescriptor> connect_any(const std::string& host, int port, const Wait
   return last;
 }
 
+// Whether this process has a descriptor left, which no server can cure.
+Status find_shortage() {
+  const FileDescriptor probe(::eventfd(0, EFD_CLOEXEC));
+  return probe.valid() ? Status() : system_status("a socket");
+}
+
 // Repeats `attempt` until it succeeds, fails with something that time does not cure, or the
 // limit is reached.
 template <class Attempt>
@@ -153,9 +161,12 @@ Result<FileDescriptor> retry(const std::string& target, const WaitLimit& limit, 
   const TimePoint start = Clock::now();
   TimePoint next_reminder = start + kReminder;
   Duration pause = kFirstPause;
+  transport::ShortageTimer timer;
   while (true) {
     Result<FileDescriptor> fd = attempt();
     if (fd.ok() || fd.status().code() != StatusCode::system) return fd;
+    const Status lasting = timer.judge(find_shortage());
+    if (!lasting.ok()) return lasting.with_context("connecting to " + target);
     const TimePoint now = Clock::now();
     if (limit.passed()) {
       return status_of(StatusCode::timeout, "could not connect to {} within {:.1f} s: {}", target,
