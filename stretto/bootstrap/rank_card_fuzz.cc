@@ -5,7 +5,7 @@
 // What parse_card() accepts must be what print() makes, but for letters that no terminal shall see.
 //
 //   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I.
-//     stretto/bootstrap/{rank_card_fuzz,rank_card}.cc stretto/base/{status,printable}.cc -lfmt
+//     stretto/bootstrap/{rank_card_fuzz,rank_card}.cc stretto/base/status.cc -lfmt
 
 #include <algorithm>
 #include <cstddef>

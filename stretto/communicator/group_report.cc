@@ -198,12 +198,21 @@ void Group::warn(const PendingOperation& operation, TimePoint now) const {
 }
 
 // Those who have not entered the operation are at the root of it, even if this rank waits for
-// others who wait for them. Where all have, those for whom this rank waits.
+// others who wait for them; else the one that says nothing, if all others have answered. Where all
+// have entered, those for whom this rank waits.
 std::vector<Rank> Group::late_ranks(const PendingOperation& operation) const {
   std::vector<Rank> late;
   for (std::int32_t member = 0; has_answers(operation) && member < size(); ++member) {
     if (answers_[static_cast<std::size_t>(member)].starts_with('-')) late.push_back(member);
   }
+  const bool asked_everybody = has_answers(operation) && answers_.size() <= kAskEverybodyMax &&
+                               operation.sequence() != transport::kPointToPoint;
+  std::vector<Rank> silent;
+  for (std::int32_t member = 0; asked_everybody && member < size(); ++member) {
+    const bool is_silent = answers_[static_cast<std::size_t>(member)].empty();
+    if (is_silent && member != membership_.rank.value()) silent.push_back(member);
+  }
+  if (late.empty() && silent.size() == 1) return silent;
   return late.empty() ? waiting_for(operation) : late;
 }
 

@@ -23,7 +23,7 @@ enum class FrameKind : std::uint8_t {
   abort = 5,     // The sender has given up on key.group. Payload: the reason (kAbortTextBytes at
                  // most); key.sequence: the status code; key.segment: the rank at fault or kNoRank.
   goodbye = 6,   // The sender leaves in good order; the end of the stream follows.
-  farewell = 7,  // The sender has forgotten key.group: no message of it follows. No payload;
+  farewell = 7,  // The sender has destroyed its communicator of key.group. No payload;
                  // key.segment: how it came to it, a Farewell.
   inquiry = 8,  // Where is the receiver, seen from operation key.sequence of key.group? No payload;
                 // `operation` is what the sender, who waits in it, believes it to be.
