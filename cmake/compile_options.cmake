@@ -41,8 +41,8 @@ if(STRETTO_SANITIZE)
     $<IF:$<BOOL:$<TARGET_PROPERTY:STRETTO_IS_TEST>>,-O0,-O1>)
   target_link_options(stretto_build INTERFACE ${sanitize})
   if(STRETTO_SANITIZE MATCHES "undefined")
-    # To look at an object's type the sanitizer opens a pipe, and takes objects for broken where tests
-    # have taken all descriptors away.
+    # To look at an object's type the sanitizer opens a pipe, and takes objects for broken where
+    # tests have taken all descriptors away.
     target_compile_options(stretto_build INTERFACE -fno-sanitize-recover=undefined
       -fno-sanitize=vptr)
   endif()
