@@ -148,7 +148,8 @@ Result<FileDescriptor> connect_any(const std::string& host, int port, const Wait
   return last;
 }
 
-// Whether this process has a descriptor left, which no server can cure.
+// Fails if this process cannot open any more descriptors: then the cause lies here, and not with
+// the server that could not be reached.
 Status find_shortage() {
   const FileDescriptor probe(::eventfd(0, EFD_CLOEXEC));
   return probe.valid() ? Status() : system_status("a socket");

@@ -199,7 +199,7 @@ void Group::warn(const PendingOperation& operation, TimePoint now) const {
 
 // Those who have not entered the operation are at the root of it, even if this rank waits for
 // others who wait for them; else the one that says nothing, if all others have answered. Where all
-// have entered, those for whom this rank waits.
+// have entered, it is those for whom this rank waits.
 std::vector<Rank> Group::late_ranks(const PendingOperation& operation) const {
   std::vector<Rank> late;
   for (std::int32_t member = 0; has_answers(operation) && member < size(); ++member) {

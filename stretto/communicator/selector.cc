@@ -46,8 +46,8 @@ bool Selector::is_usable(const Algorithm& algorithm, bool mapped, bool equal_chu
   return has_memory && (equal_chunks || !algorithm.equal_chunks);
 }
 
-// Inside hosts bytes that pass through a link are copied twice by processors, which the model takes
-// to be free for something else; through a window it is once.
+// Inside a host a link copies bytes twice, a window once. The model does not charge processors for
+// what links copy, so it would prefer the link, which is slower (docs/performance.md).
 bool Selector::is_superseded(const Algorithm& algorithm) const {
   return setting_.has_teams && algorithm.access == Access::messages &&
          schedule::find_algorithm(algorithm.collective, Access::both,
