@@ -23,7 +23,7 @@ if(STRETTO_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 add_library(stretto_build INTERFACE)
-# -fPIC for programs too: they can then share the precompiled header of the torch layer.
+# -fPIC for programs too: they can then share precompiled headers with libraries.
 target_compile_options(stretto_build INTERFACE -fPIC
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -51,3 +51,24 @@ if(STRETTO_SANITIZE)
     target_compile_options(stretto_build INTERFACE -Wno-tsan)
   endif()
 endif()
+
+# The standard headers that nearly every source includes are compiled once: a third of the time.
+# `kind` is library or test. ./dev tidy compiles each header alone, so that none leans on this.
+function(stretto_use_common_header target kind)
+  set(header stretto_${kind}_header)
+  if(NOT TARGET ${header})
+    set(source ${CMAKE_BINARY_DIR}/${header}.cc)
+    file(CONFIGURE OUTPUT ${source} CONTENT "// Exists so that its target has a source.\n")
+    add_library(${header} OBJECT ${source})
+    target_link_libraries(${header} PRIVATE stretto_build ${STRETTO_EXTERNAL_base})
+    set(headers <algorithm> <atomic> <chrono> <functional> <map> <memory> <mutex> <optional> <span>
+      <string> <thread> <vector> <fmt/format.h>)
+    if(kind STREQUAL "test")
+      set_target_properties(${header} PROPERTIES STRETTO_IS_TEST ON)
+      target_link_libraries(${header} PRIVATE GTest::gtest)
+      list(APPEND headers <gtest/gtest.h>)
+    endif()
+    target_precompile_headers(${header} PRIVATE ${headers})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${header})
+endfunction()

@@ -45,6 +45,9 @@ function(stretto_add_test_program target library uses_torch)
   stretto_add_program(${target} ${uses_torch}
     SOURCES ${ARGN} LIBRARIES ${library} GTest::gtest_main rapidcheck)
   set_target_properties(${target} PROPERTIES STRETTO_IS_TEST ON)
+  if(NOT uses_torch)
+    stretto_use_common_header(${target} test)
+  endif()
   stretto_define_paths(${target})
   # Whole jobs are started one at a time: these tests say how soon something has to happen.
   set(serial OFF)

@@ -87,9 +87,12 @@ WaitLimit JoinNotes::limit() const {
 Status JoinNotes::look() const {
   if (watch_ == nullptr || !failure_.ok()) return failure_;
   const Result<std::optional<std::string>> failure = watch_->look();
-  if (failure.status().code() == StatusCode::peer_lost) {
-    failure_ = status_of(StatusCode::peer_lost, "{} has ended while the job was starting",
-                         store_->describe());
+  const StatusCode code = failure.status().code();
+  if (code == StatusCode::peer_lost) {
+    failure_ = status_of(code, "{} has ended while the job was starting", store_->describe());
+  } else if (code == StatusCode::system) {
+    // The system tells an error of a connection once; a second look would find a plain end.
+    failure_ = status_of(code, "{}: {}", store_->describe(), failure.status().message());
   } else if (failure.ok() && failure.value()) {
     failure_ = decode_join_failure(*failure.value());
     told_ = true;

@@ -163,6 +163,32 @@ TEST(JoinNotes, RemindsWhileItWaitsAndHintsAtWhoWasRefused) {
                       "Perhaps it was one of them that was refused: rank 1 has another key", text);
 }
 
+// Its watch tells the error of a network that is down once, as the system does, then a plain end.
+class CutOffStore : public MemoryStore {
+ public:
+  Result<std::unique_ptr<StoreWatch>> watch(const std::string&, const Will&,
+                                            const WaitLimit&) override {
+    class Watch : public StoreWatch {
+      Result<std::optional<std::string>> look() override {
+        const StatusCode code = first_ ? StatusCode::system : StatusCode::peer_lost;
+        first_ = false;
+        return Status(code, code == StatusCode::system ? "the network is down" : "it ended");
+      }
+      Status revoke(const WaitLimit&) override { return {}; }
+      bool first_ = true;
+    };
+    return std::unique_ptr<StoreWatch>(std::make_unique<Watch>());
+  }
+};
+
+TEST(JoinNotes, AStoreThatIsCutOffIsNotTakenForOneThatHasEnded) {
+  JoinNotes notes(std::make_shared<CutOffStore>(), {.size = 2, .deadline = soon()});
+  ASSERT_EQ(notes.arrive().or_throw(), 1);
+  for (int i = 0; i < 2; ++i) {
+    expect_failure(notes.limit().look(), StatusCode::system, "the network is down");
+  }
+}
+
 TEST(JoinFailure, SurvivesItsWayAndAnyText) {
   const Status sent(StatusCode::mismatch, "rank 2 says 3", Rank(2));
   const Status received = decode_join_failure(encode_join_failure(sent));
