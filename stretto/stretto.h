@@ -11,6 +11,6 @@
 
 #include "stretto/communicator/blobs.h"
 #include "stretto/communicator/communicator.h"
-#include "stretto/communicator/join.h"
 #include "stretto/communicator/sparse.h"
-#include "stretto/communicator/threads.h"
+#include "stretto/job/join.h"
+#include "stretto/job/threads.h"

@@ -10,7 +10,7 @@
 
 #include "stretto/base/cores.h"
 #include "stretto/base/environment.h"
-#include "stretto/bootstrap/slurm.h"
+#include "stretto/job/slurm.h"
 #include "tools/bench/explain.h"
 #include "tools/bench/options.h"
 #include "tools/bench/rank_program.h"
@@ -22,7 +22,7 @@ namespace {
 bool is_rank() {
   const Environment& environment = process_environment();
   // A shell that srun has started is a step of one task, but nobody's rank.
-  const bool task = bootstrap::in_slurm_step(environment) &&
+  const bool task = job::in_slurm_step(environment) &&
                     environment.get("SLURM_STEP_NUM_TASKS").value_or("1") != "1";
   return task || environment.get("STRETTO_RANK") || environment.get("RANK") ||
          environment.get("OMPI_COMM_WORLD_RANK") || environment.get("PMI_RANK");

@@ -60,8 +60,8 @@ void check_apart(const Caller& caller, const ConstView& input, const View& outpu
   check(caller, !overlap(input, output), "input and output overlap without being in place");
 }
 
-std::optional<SharesView> shares_of(const Caller& caller, std::span<const std::size_t> counts,
-                                    int size) {
+std::optional<execution::SharesView> shares_of(const Caller& caller,
+                                               std::span<const std::size_t> counts, int size) {
   if (counts.empty()) return std::nullopt;
   if (std::cmp_not_equal(counts.size(), size)) {
     refuse(caller, fmt::format("there are {} counts for {} ranks", counts.size(), size));
@@ -74,11 +74,11 @@ std::optional<SharesView> shares_of(const Caller& caller, std::span<const std::s
   if (std::ranges::all_of(counts, [&](std::size_t count) { return count == counts.front(); })) {
     return std::nullopt;
   }
-  return SharesView{.counts = counts, .received = {}};
+  return execution::SharesView{.counts = counts, .received = {}};
 }
 
-std::size_t share_begin(const SharesView& shares, Rank rank) {
-  return total(shares.counts.first(static_cast<std::size_t>(rank)));
+std::size_t share_begin(const execution::SharesView& shares, Rank rank) {
+  return execution::total(shares.counts.first(static_cast<std::size_t>(rank)));
 }
 
 }  // namespace stretto::communicator

@@ -11,7 +11,7 @@
 #include "stretto/base/id.h"
 #include "stretto/base/reduce_op.h"
 #include "stretto/base/view.h"
-#include "stretto/communicator/shares.h"
+#include "stretto/execution/shares.h"
 
 namespace stretto::communicator {
 
@@ -64,9 +64,9 @@ inline void check_overlap(const Caller& caller, const ConstView& input, const Vi
 
 // A list of counts as a caller gives it, in a form that is the same for lists that mean the same.
 // Nothing: all shares are equal. Shows `counts`.
-std::optional<SharesView> shares_of(const Caller& caller, std::span<const std::size_t> counts,
-                                    int size);
+std::optional<execution::SharesView> shares_of(const Caller& caller,
+                                               std::span<const std::size_t> counts, int size);
 // Where a rank's share begins.
-std::size_t share_begin(const SharesView& shares, Rank rank);
+std::size_t share_begin(const execution::SharesView& shares, Rank rank);
 
 }  // namespace stretto::communicator

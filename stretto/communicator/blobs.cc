@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "stretto/communicator/arguments.h"
-#include "stretto/communicator/shares.h"
 #include "stretto/communicator/tell_all.h"
+#include "stretto/execution/shares.h"
 
 namespace stretto {
 namespace {
@@ -60,7 +60,7 @@ std::vector<Blob> all_gather_blobs(Communicator& comm, std::span<const std::byte
                                    const BlobOptions& options) {
   const Caller caller{.rank = comm.rank(), .operation = "all_gather_blobs"};
   const std::vector<std::size_t> counts = checked(caller, announce(comm, own.size(), options));
-  Blob all(communicator::total(counts));
+  Blob all(execution::total(counts));
   comm.all_gather(own, all, {.counts = counts, .timeout = options.timeout}).wait();
   return cut(all, counts);
 }
@@ -71,7 +71,7 @@ std::vector<Blob> gather_blobs(Communicator& comm, std::span<const std::byte> ow
   check_root(caller, root, comm.size());
   const std::vector<std::size_t> counts = checked(caller, announce(comm, own.size(), options));
   const bool is_root = comm.rank() == root;
-  Blob all(is_root ? communicator::total(counts) : 0);
+  Blob all(is_root ? execution::total(counts) : 0);
   comm.gather(own, all, {.root = root, .counts = counts, .timeout = options.timeout}).wait();
   return is_root ? cut(all, counts) : std::vector<Blob>();
 }

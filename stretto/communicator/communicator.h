@@ -16,10 +16,10 @@
 #include "stretto/base/reduce_op.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
-#include "stretto/communicator/explanation.h"
 #include "stretto/communicator/memory.h"
 #include "stretto/communicator/options.h"
 #include "stretto/communicator/work.h"
+#include "stretto/group/explanation.h"
 
 namespace stretto {
 

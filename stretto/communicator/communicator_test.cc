@@ -12,7 +12,7 @@
 #include <numeric>
 #include <thread>
 
-#include "stretto/communicator/threads.h"
+#include "stretto/job/threads.h"
 
 namespace stretto {
 namespace {

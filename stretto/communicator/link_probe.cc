@@ -38,7 +38,7 @@ struct Pair {
 };
 
 // The first two ranks of a host.
-Pair local_pair(const HostList& hosts) {
+Pair local_pair(const group::HostList& hosts) {
   for (std::size_t a = 0; a < hosts.size(); ++a) {
     for (std::size_t b = a + 1; b < hosts.size(); ++b) {
       if (hosts[a] == hosts[b]) return {static_cast<int>(a), static_cast<int>(b)};
@@ -48,7 +48,7 @@ Pair local_pair(const HostList& hosts) {
 }
 
 // The first rank, and the first one on another host.
-Pair network_pair(const HostList& hosts) {
+Pair network_pair(const group::HostList& hosts) {
   for (std::size_t b = 1; b < hosts.size(); ++b) {
     if (hosts[b] != hosts[0]) return {0, static_cast<int>(b)};
   }
@@ -225,9 +225,9 @@ LinkCacheOptions link_cache_options(const Environment& environment) {
   return options;
 }
 
-Result<LinkModel> agree_on_links(Communicator& world, const HostList& hosts,
-                                 const LinkCacheOptions& cache) {
-  LinkModel model;
+Result<group::LinkModel> agree_on_links(Communicator& world, const group::HostList& hosts,
+                                        const LinkCacheOptions& cache) {
+  group::LinkModel model;
   std::string source;
   const std::array pairs = {local_pair(hosts), network_pair(hosts)};
   try {

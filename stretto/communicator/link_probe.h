@@ -8,7 +8,7 @@
 #include "stretto/base/environment.h"
 #include "stretto/base/status.h"
 #include "stretto/communicator/communicator.h"
-#include "stretto/communicator/link_model.h"
+#include "stretto/group/link_model.h"
 
 namespace stretto::communicator {
 
@@ -25,7 +25,7 @@ LinkCacheOptions link_cache_options(const Environment& environment);
 // hosts, where there are such, or remembered from an earlier job between the same hosts with the
 // same kind of link; agreed by all ranks. What cannot be measured stays modelled. Collective on
 // `world`, whose collectives must work already. Takes about 100 ms where it measures.
-Result<LinkModel> agree_on_links(Communicator& world, const HostList& hosts,
-                                 const LinkCacheOptions& cache);
+Result<group::LinkModel> agree_on_links(Communicator& world, const group::HostList& hosts,
+                                        const LinkCacheOptions& cache);
 
 }  // namespace stretto::communicator

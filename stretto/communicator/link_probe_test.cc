@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/communicator/link_cache.h"
-#include "stretto/communicator/threads.h"
+#include "stretto/job/threads.h"
 
 namespace stretto::communicator {
 namespace {
@@ -28,10 +28,10 @@ class LinkProbe : public testing::Test {
   std::filesystem::path folder(int rank) const { return folder_ / std::to_string(rank); }
 
   // What all ranks come to, each with a cache of its own.
-  std::vector<LinkModel> agree() {
+  std::vector<group::LinkModel> agree() {
     auto ranks = make_thread_ranks(
         {.size = kRanks, .shared_memory = false, .timeout = std::chrono::seconds(20)});
-    std::vector<LinkModel> models(kRanks);
+    std::vector<group::LinkModel> models(kRanks);
     std::vector<std::thread> threads;
     for (int r = 0; r < kRanks; ++r) {
       threads.emplace_back([&, r] {
@@ -51,8 +51,8 @@ class LinkProbe : public testing::Test {
     EXPECT_EQ(a.seconds_per_byte, b.seconds_per_byte);
     EXPECT_EQ(a.reduce_seconds_per_byte, b.reduce_seconds_per_byte);
   }
-  static void expect_all_equal(const std::vector<LinkModel>& models) {
-    for (const LinkModel& model : models) {
+  static void expect_all_equal(const std::vector<group::LinkModel>& models) {
+    for (const group::LinkModel& model : models) {
       expect_equal(model.local, models.front().local);
       expect_equal(model.network, models.front().network);
       EXPECT_EQ(model.source, models.front().source);
@@ -60,7 +60,8 @@ class LinkProbe : public testing::Test {
   }
 
   std::filesystem::path folder_;
-  HostList hosts_ = {0, 0, 1};  // One pair on a host, led by rank 0, as is the one between two.
+  group::HostList hosts_ = {0, 0,
+                            1};  // One pair on a host, led by rank 0, as is the one between two.
 };
 
 TEST_F(LinkProbe, RanksWithDifferentCachesComeToTheSameNumbers) {

@@ -83,9 +83,6 @@ struct BarrierOptions {
   std::optional<Duration> timeout = std::nullopt;
 };
 
-// As the sender of a message: any other rank.
-inline constexpr Rank kAnyRank = -1;
-
 struct SendOptions {
   Rank to = 0;
   int tag = 0;  // Messages of one tag between two ranks arrive in the order they were sent.

@@ -14,7 +14,7 @@ namespace {
 
 // All shares of an operation, and this rank's.
 struct Share {
-  std::optional<SharesView> shares;
+  std::optional<execution::SharesView> shares;
   std::size_t count = 0;
   std::ptrdiff_t begin = 0;
   std::size_t whole = 0;
@@ -28,7 +28,7 @@ Share share_of(const Caller& caller, const std::vector<std::size_t>& counts, std
   if (share.shares) {
     share.count = share.shares->counts[at];
     share.begin = static_cast<std::ptrdiff_t>(share_begin(*share.shares, caller.rank));
-    share.whole = total(share.shares->counts);
+    share.whole = execution::total(share.shares->counts);
   } else {
     share.count = counts.empty() ? own : counts.front();
     share.begin = static_cast<std::ptrdiff_t>(share.count * at);
@@ -38,7 +38,7 @@ Share share_of(const Caller& caller, const std::vector<std::size_t>& counts, std
 }
 
 std::uint64_t layout_of(const Share& share) {
-  return share.shares ? layout_hash(share.shares->counts) : 0;
+  return share.shares ? execution::layout_hash(share.shares->counts) : 0;
 }
 
 // What the operation is, if the arguments are right.
@@ -85,9 +85,10 @@ Work ScheduledCommunicator::all_reduce_views(const ConstView& input, const View&
     return submit_plain(operation, input.span(), output.span(), options.algorithm, options.timeout);
   }
   // The output can hold the scaled input: no scratch is needed.
-  Group::Submission submission{
+  group::Group::Submission submission{
       .operation = operation, .input = output.span(), .output = output.span()};
-  submission.packing = Packing{.source = input, .factor = options.factor, .place = output.data};
+  submission.packing =
+      group::Packing{.source = input, .factor = options.factor, .place = output.data};
   return submit(std::move(submission), options.algorithm, options.timeout);
 }
 
@@ -111,29 +112,29 @@ Work ScheduledCommunicator::reduce_views(const ConstView& input, const View& out
   if (options.factor == 1) {
     return submit_plain(operation, input.span(), result, options.algorithm, options.timeout);
   }
-  Group::Submission submission{.operation = operation, .output = result};
-  submission.packing = Packing{.source = input, .factor = options.factor};
+  group::Group::Submission submission{.operation = operation, .output = result};
+  submission.packing = group::Packing{.source = input, .factor = options.factor};
   return submit(std::move(submission), options.algorithm, options.timeout);
 }
 
-Group::Submission ScheduledCommunicator::prepare(const Caller& caller, const ConstView& input,
-                                                 const View& output,
-                                                 const ReduceScatterOptions& options) const {
+group::Group::Submission ScheduledCommunicator::prepare(const Caller& caller,
+                                                        const ConstView& input, const View& output,
+                                                        const ReduceScatterOptions& options) const {
   const Share share = share_of(caller, options.counts, output.count, size());
-  Group::Submission submission{.operation = checked(caller, share, input, output, options),
-                               .input = input.span(),
-                               .output = output.span(),
-                               .shares = share.shares};
+  group::Group::Submission submission{.operation = checked(caller, share, input, output, options),
+                                      .input = input.span(),
+                                      .output = output.span(),
+                                      .shares = share.shares};
   if (options.factor != 1) {
-    submission.packing = Packing{.source = input, .factor = options.factor};
+    submission.packing = group::Packing{.source = input, .factor = options.factor};
     submission.input = {};
   }
   return submission;
 }
 
-Group::Submission ScheduledCommunicator::prepare(const Caller& caller, const ConstView& input,
-                                                 const View& output,
-                                                 const AllGatherOptions& options) const {
+group::Group::Submission ScheduledCommunicator::prepare(const Caller& caller,
+                                                        const ConstView& input, const View& output,
+                                                        const AllGatherOptions& options) const {
   const Share share = share_of(caller, options.counts, input.count, size());
   return {.operation = checked(caller, share, input, output, options),
           .input = input.span(),
@@ -215,7 +216,8 @@ Work ScheduledCommunicator::all_to_all_views(const ConstView& input, const View&
   check_dtypes(caller, input, output);
   check(caller, options.send_counts.empty() == options.recv_counts.empty(),
         "either both lists of counts are given, or none");
-  const SharesView shares{.counts = options.send_counts, .received = options.recv_counts};
+  const execution::SharesView shares{.counts = options.send_counts,
+                                     .received = options.recv_counts};
   OperationDescriptor operation{.collective = Collective::all_to_all, .dtype = input.dtype};
   if (shares.equal()) {
     if (input.count % static_cast<std::size_t>(size()) != 0) {
@@ -229,19 +231,20 @@ Work ScheduledCommunicator::all_to_all_views(const ConstView& input, const View&
     // Other ranks may have lists that look equal, so equal counts are not looked for.
     (void)shares_of(caller, shares.counts, size());
     (void)shares_of(caller, shares.received, size());
-    check_count(caller, "input", input.count, total(shares.counts));
-    check_count(caller, "output", output.count, total(shares.received));
+    check_count(caller, "input", input.count, execution::total(shares.counts));
+    check_count(caller, "output", output.count, execution::total(shares.received));
     const auto self = static_cast<std::size_t>(rank());
     check_count(caller, "share sent to oneself", shares.counts[self], shares.received[self]);
     operation.layout = 1;
   }
   check_overlap(caller, input, output, 0);
-  Group::Submission submission{.operation = operation,
-                               .input = input.span(),
-                               .output = output.span(),
-                               .shares = shares.equal() ? std::nullopt : std::optional(shares)};
+  group::Group::Submission submission{
+      .operation = operation,
+      .input = input.span(),
+      .output = output.span(),
+      .shares = shares.equal() ? std::nullopt : std::optional(shares)};
   if (input.bytes() > 0 && input.data == output.data) {
-    submission.packing = Packing{.source = input};
+    submission.packing = group::Packing{.source = input};
     submission.input = {};
   }
   return submit(std::move(submission), options.algorithm, options.timeout);

@@ -31,15 +31,15 @@ constexpr std::uint64_t kWorldGroup = 1;
 
 }  // namespace
 
-ScheduledCommunicator::ScheduledCommunicator(std::shared_ptr<Engine> engine, Membership membership,
-                                             Options options)
+ScheduledCommunicator::ScheduledCommunicator(std::shared_ptr<group::Engine> engine,
+                                             execution::Membership membership, Options options)
     : engine_(std::move(engine)),
       options_(std::move(options)),
       exceptions_when_made_(std::uncaught_exceptions()) {
   // As a default it says what is chosen anyway, wherever all buffers are registered.
   if (options_.algorithm == "direct_mapped") options_.algorithm.clear();
   auto held = engine_->lock();
-  group_ = std::make_unique<Group>(engine_, std::move(membership), options_.group);
+  group_ = std::make_unique<group::Group>(engine_, std::move(membership), options_.group);
 }
 
 ScheduledCommunicator::~ScheduledCommunicator() {
@@ -54,12 +54,13 @@ ScheduledCommunicator::~ScheduledCommunicator() {
 }
 
 Result<std::unique_ptr<Communicator>> ScheduledCommunicator::make_world(
-    std::shared_ptr<Engine> engine, Options options) {
+    std::shared_ptr<group::Engine> engine, Options options) {
   if (options.timeout < Duration::zero()) {
     return status_of(StatusCode::invalid_argument, "a timeout of {:g} s is negative",
                      seconds(options.timeout));
   }
-  Membership everyone{.group = kWorldGroup, .rank = engine->transport().rank(), .members = {}};
+  execution::Membership everyone{
+      .group = kWorldGroup, .rank = engine->transport().rank(), .members = {}};
   for (int r = 0; r < engine->transport().size(); ++r) everyone.members.push_back(r);
   std::unique_ptr<ScheduledCommunicator> world(
       new ScheduledCommunicator(std::move(engine), std::move(everyone), std::move(options)));
@@ -75,14 +76,14 @@ Result<std::unique_ptr<Communicator>> ScheduledCommunicator::make_world(
 
 Status ScheduledCommunicator::set_up_all_gather(std::span<const std::byte> own,
                                                 std::span<std::byte> all, Deadline until) {
-  Group::Submission submission{.operation = {.collective = Collective::all_gather,
-                                             .count = all.size(),
-                                             .layout = kSetUpLayout},
-                               .input = own,
-                               .output = all,
-                               .deadline = until};
+  group::Group::Submission submission{.operation = {.collective = Collective::all_gather,
+                                                    .count = all.size(),
+                                                    .layout = kSetUpLayout},
+                                      .input = own,
+                                      .output = all,
+                                      .deadline = until};
   auto held = engine_->lock();
-  Result<std::shared_ptr<PendingOperation>> operation = group_->submit(submission);
+  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission);
   engine_->run_continuations(held);
   held.unlock();
   return operation.ok() ? Work(std::move(*operation)).wait_status() : operation.status();
@@ -104,7 +105,7 @@ Status ScheduledCommunicator::share_windows(const Deadline& until) {
 }
 
 std::vector<Rank> ScheduledCommunicator::ranks_of_host() const {
-  const HostList hosts = hosts_of(options_.group.hosts, group_->membership().members);
+  const group::HostList hosts = group::hosts_of(options_.group.hosts, group_->membership().members);
   const auto host_of = [&](Rank r) {
     return hosts.empty() ? 0 : hosts[static_cast<std::size_t>(r)];
   };
@@ -116,8 +117,8 @@ std::vector<Rank> ScheduledCommunicator::ranks_of_host() const {
 }
 
 // Makes this rank's window, if there is somebody to map it, and says what it is to tell the others.
-Result<WindowNotice> ScheduledCommunicator::make_window(Windows& windows) {
-  const Membership& membership = group_->membership();
+Result<WindowNotice> ScheduledCommunicator::make_window(execution::Windows& windows) {
+  const execution::Membership& membership = group_->membership();
   const std::vector<Rank> of_host = ranks_of_host();
   auto held = engine_->lock();
   transport::Transport& transport = engine_->transport();
@@ -130,7 +131,7 @@ Result<WindowNotice> ScheduledCommunicator::make_window(Windows& windows) {
   });
   held.unlock();
   if (reaches_all || (reaches_host && of_host.size() > 1)) {
-    Result<transport::Transport::Region> region = allocate_region(Window::bytes());
+    Result<transport::Transport::Region> region = allocate_region(execution::Window::bytes());
     if (!region.ok()) return region.status();
     windows.own = std::move(*region);
   }
@@ -143,7 +144,8 @@ Result<WindowNotice> ScheduledCommunicator::make_window(Windows& windows) {
 }
 
 // Maps the windows of the team. The regions arrive on another way than the notices.
-Status ScheduledCommunicator::map_windows(Windows& windows, std::span<const WindowNotice> notices,
+Status ScheduledCommunicator::map_windows(execution::Windows& windows,
+                                          std::span<const WindowNotice> notices,
                                           const Deadline& until) {
   windows.of.resize(notices.size());
   transport::Transport& transport = engine_->transport();
@@ -156,12 +158,12 @@ Status ScheduledCommunicator::map_windows(Windows& windows, std::span<const Wind
       const auto index = static_cast<std::size_t>(member);
       const transport::RemoteAddress address{notices[index].region, notices[index].offset_bytes};
       const Rank job_rank = group_->membership().job_rank(member);
-      std::byte* window = transport.resolve(job_rank, address, Window::bytes());
+      std::byte* window = transport.resolve(job_rank, address, execution::Window::bytes());
       if (window == nullptr) {
         shortage = timer.judge(transport.find_shortage(job_rank, address));
         return !shortage.ok() || !group_->failure().ok();
       }
-      windows.of[index] = reinterpret_cast<Window*>(window);
+      windows.of[index] = reinterpret_cast<execution::Window*>(window);
       windows.held.push_back(transport.hold(job_rank, address));
     }
     return true;
@@ -175,7 +177,7 @@ Status ScheduledCommunicator::map_windows(Windows& windows, std::span<const Wind
 // each host, if they can on every host. Collective.
 Status ScheduledCommunicator::exchange_windows(const Deadline& until) {
   if (size() == 1 || !options_.share_windows) return {};
-  Windows windows;
+  execution::Windows windows;
   Result<WindowNotice> notice = make_window(windows);
   if (!notice.ok()) return notice.status();
   std::vector<WindowNotice> notices(static_cast<std::size_t>(size()));
@@ -210,9 +212,9 @@ Status ScheduledCommunicator::measure_links() {
   const bool wanted = options_.measure_links && size() > 1 &&
                       (!group_->is_one_team() || options_.measure_links->refresh);
   if (!wanted) return {};
-  HostList hosts = options_.group.hosts;
+  group::HostList hosts = options_.group.hosts;
   hosts.resize(static_cast<std::size_t>(size()));
-  Result<LinkModel> links = agree_on_links(*this, hosts, *options_.measure_links);
+  Result<group::LinkModel> links = agree_on_links(*this, hosts, *options_.measure_links);
   if (!links.ok()) return links.status();
   options_.group.links = std::move(*links);  // Of the groups made of this one, too.
   const auto held = engine_->lock();
@@ -229,23 +231,24 @@ Deadline ScheduledCommunicator::deadline(const std::optional<Duration>& timeout)
   return Deadline::after(timeout.value_or(options_.timeout));
 }
 
-Result<std::shared_ptr<Operation>> ScheduledCommunicator::submit_locked(
-    Group::Submission& submission, const std::string& algorithm) {
+Result<std::shared_ptr<group::Operation>> ScheduledCommunicator::submit_locked(
+    group::Group::Submission& submission, const std::string& algorithm) {
   // A default algorithm that does not exist for this collective is no error; a named one is.
   const bool named = !algorithm.empty();
   submission.algorithm = named ? algorithm : std::string_view(options_.algorithm);
-  Result<std::shared_ptr<PendingOperation>> operation = group_->submit(submission);
+  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission);
   if (!operation.ok() && !named && operation.status().code() == StatusCode::invalid_argument) {
     submission.algorithm = {};
     operation = group_->submit(submission);
   }
-  if (operation.ok()) return std::shared_ptr<Operation>(std::move(*operation));
+  if (operation.ok()) return std::shared_ptr<group::Operation>(std::move(*operation));
   const bool refused = operation.status().code() == StatusCode::invalid_argument;
   return refused ? operation.status().with_context(fmt::format("rank {}", rank().value()))
                  : operation.status();
 }
 
-Work ScheduledCommunicator::submit(Group::Submission submission, const std::string& algorithm,
+Work ScheduledCommunicator::submit(group::Group::Submission submission,
+                                   const std::string& algorithm,
                                    const std::optional<Duration>& timeout) {
   if (submission.packing || submission.shares) return submit_queued(submission, algorithm, timeout);
   return submit_plain(submission.operation, submission.input, submission.output, algorithm,
@@ -257,18 +260,18 @@ Work ScheduledCommunicator::submit_plain(const OperationDescriptor& operation, C
                                          const std::optional<Duration>& timeout) {
   Work work;
   if (!submit_fast(operation, input.data(), output.data(), algorithm, timeout, work)) {
-    Group::Submission submission{.operation = operation, .input = input, .output = output};
+    group::Group::Submission submission{.operation = operation, .input = input, .output = output};
     work = submit_queued(submission, algorithm, timeout);
   }
   return work;
 }
 
-Work ScheduledCommunicator::submit_queued(Group::Submission& submission,
+Work ScheduledCommunicator::submit_queued(group::Group::Submission& submission,
                                           const std::string& algorithm,
                                           const std::optional<Duration>& timeout) {
   submission.deadline = deadline(timeout);
   auto held = engine_->lock();
-  Result<std::shared_ptr<Operation>> operation = submit_locked(submission, algorithm);
+  Result<std::shared_ptr<group::Operation>> operation = submit_locked(submission, algorithm);
   engine_->run_continuations(held);
   return Work(std::move(operation).or_throw());
 }
@@ -279,14 +282,14 @@ bool ScheduledCommunicator::submit_fast(const OperationDescriptor& operation,
                                         const std::optional<Duration>& timeout, Work& work) {
   const bool plain = algorithm.empty() && options_.algorithm.empty();
   if (!plain || (timeout && *timeout < Duration::zero())) return false;
-  std::shared_ptr<PendingOperation> parked;
+  std::shared_ptr<group::PendingOperation> parked;
   const auto outcome = group_->try_fast({.operation = operation,
                                          .input = input,
                                          .output = output,
                                          .timeout = timeout.value_or(options_.timeout)},
                                         parked);
-  if (outcome == Group::FastOutcome::refused) return false;
-  if (outcome == Group::FastOutcome::ended) return true;  // As `work` says already.
+  if (outcome == group::Group::FastOutcome::refused) return false;
+  if (outcome == group::Group::FastOutcome::ended) return true;  // As `work` says already.
   auto held = engine_->lock();
   group_->adopt_parked();
   engine_->run_continuations(held);
@@ -294,10 +297,10 @@ bool ScheduledCommunicator::submit_fast(const OperationDescriptor& operation,
   return true;
 }
 
-Work ScheduledCommunicator::join(std::vector<std::shared_ptr<Operation>> parts) {
+Work ScheduledCommunicator::join(std::vector<std::shared_ptr<group::Operation>> parts) {
   if (parts.empty()) return Work();
   if (parts.size() == 1) return Work(std::move(parts.front()));
-  return Work(std::make_shared<JoinedOperation>(std::move(parts)));
+  return Work(std::make_shared<group::JoinedOperation>(std::move(parts)));
 }
 
 // What others have freed is there again when they have heard of it; what this process lacks for a

@@ -10,8 +10,8 @@
 #include "stretto/base/single_copy.h"
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/communicator.h"
-#include "stretto/communicator/group.h"
 #include "stretto/communicator/link_probe.h"
+#include "stretto/group/group.h"
 
 namespace stretto::communicator {
 
@@ -27,13 +27,13 @@ class ScheduledCommunicator : public Communicator {
     // ranks share a thread).
     bool share_windows = true;
     SingleCopy single_copy = SingleCopy::automatic;  // The least of all ranks' holds.
-    Group::Options group = {};
+    group::Group::Options group = {};
     // Where set, links are measured, or remembered, before the first operation.
     std::optional<LinkCacheOptions> measure_links = std::nullopt;
   };
 
   // The group of all ranks of the job. Blocks until all have made theirs.
-  static Result<std::unique_ptr<Communicator>> make_world(std::shared_ptr<Engine> engine,
+  static Result<std::unique_ptr<Communicator>> make_world(std::shared_ptr<group::Engine> engine,
                                                           Options options);
   ~ScheduledCommunicator() override;
 
@@ -90,7 +90,8 @@ class ScheduledCommunicator : public Communicator {
   Work recv_view(const View& data, const RecvOptions& options) override;
 
  private:
-  ScheduledCommunicator(std::shared_ptr<Engine> engine, Membership membership, Options options);
+  ScheduledCommunicator(std::shared_ptr<group::Engine> engine, execution::Membership membership,
+                        Options options);
   // What making groups needs; no default algorithm applies, and no caller's collective fits.
   Status set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all,
                            Deadline until);
@@ -98,8 +99,8 @@ class ScheduledCommunicator : public Communicator {
   Status exchange_windows(const Deadline& until);
   void end(const std::string& why, bool announce);
   std::vector<Rank> ranks_of_host() const;
-  Result<WindowNotice> make_window(Windows& windows);
-  Status map_windows(Windows& windows, std::span<const WindowNotice> notices,
+  Result<WindowNotice> make_window(execution::Windows& windows);
+  Status map_windows(execution::Windows& windows, std::span<const WindowNotice> notices,
                      const Deadline& until);
   Result<transport::Transport::Region> allocate_region(std::size_t bytes);
   Status measure_links();
@@ -109,7 +110,8 @@ class ScheduledCommunicator : public Communicator {
   std::unique_ptr<ScheduledCommunicator> enter_group(std::uint64_t number,
                                                      const std::vector<Rank>& ranks);
   Status set_up(Deadline until);
-  Result<Proposal> agree(const std::vector<Rank>& left_out, bool ready, const Deadline& until);
+  Result<group::Proposal> agree(const std::vector<Rank>& left_out, bool ready,
+                                const Deadline& until);
   // What shrink() has made and the others may not have.
   struct Candidate {
     std::vector<Rank> ranks;
@@ -118,22 +120,22 @@ class ScheduledCommunicator : public Communicator {
   };
   Status why_not_made(const Candidate& candidate) const;
 
-  Group::Submission prepare(const Caller& caller, const ConstView& input, const View& output,
-                            const ReduceScatterOptions& options) const;
-  Group::Submission prepare(const Caller& caller, const ConstView& input, const View& output,
-                            const AllGatherOptions& options) const;
-  Mailbox::Message message_of(const Caller& caller, const Transfer& transfer,
-                              const std::optional<Duration>& timeout) const;
+  group::Group::Submission prepare(const Caller& caller, const ConstView& input, const View& output,
+                                   const ReduceScatterOptions& options) const;
+  group::Group::Submission prepare(const Caller& caller, const ConstView& input, const View& output,
+                                   const AllGatherOptions& options) const;
+  group::Mailbox::Message message_of(const Caller& caller, const Transfer& transfer,
+                                     const std::optional<Duration>& timeout) const;
 
   // An empty algorithm: the communicator's, or else the cheapest.
-  Work submit(Group::Submission submission, const std::string& algorithm,
+  Work submit(group::Group::Submission submission, const std::string& algorithm,
               const std::optional<Duration>& timeout);
   // The same, of equal shares and on the caller's own buffers, and a little faster: submissions are
   // large, and where every nanosecond counts, none is made.
   Work submit_plain(const OperationDescriptor& operation, ConstByteSpan input, ByteSpan output,
                     const std::string& algorithm, const std::optional<Duration>& timeout);
   // The ordinary way of both, with the engine.
-  Work submit_queued(Group::Submission& submission, const std::string& algorithm,
+  Work submit_queued(group::Group::Submission& submission, const std::string& algorithm,
                      const std::optional<Duration>& timeout);
   // False: it has to go the ordinary way. `algorithm` as the caller named it.
   bool submit_fast(const OperationDescriptor& operation, const std::byte* input, std::byte* output,
@@ -147,17 +149,17 @@ class ScheduledCommunicator : public Communicator {
   Work submit_pairs(std::string_view operation, std::span<const ConstView> inputs,
                     std::span<const View> outputs, const AnyOptions& options);
   // As one. If one of them cannot be begun after another has been, the communicator fails.
-  Work submit_all(std::span<Group::Submission> submissions, const std::string& algorithm,
+  Work submit_all(std::span<group::Group::Submission> submissions, const std::string& algorithm,
                   const std::optional<Duration>& timeout);
   // With the engine's lock held.
-  Result<std::shared_ptr<Operation>> submit_locked(Group::Submission& submission,
-                                                   const std::string& algorithm);
-  static Work join(std::vector<std::shared_ptr<Operation>> parts);
+  Result<std::shared_ptr<group::Operation>> submit_locked(group::Group::Submission& submission,
+                                                          const std::string& algorithm);
+  static Work join(std::vector<std::shared_ptr<group::Operation>> parts);
   Deadline deadline(const std::optional<Duration>& timeout) const;
 
-  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<group::Engine> engine_;
   Options options_;
-  std::unique_ptr<Group> group_;
+  std::unique_ptr<group::Group> group_;
   const int exceptions_when_made_;  // That unwound the stack then.
   std::uint64_t groups_made_ = 0;
   std::optional<Candidate> candidate_;

@@ -121,7 +121,7 @@ std::unique_ptr<Communicator> ScheduledCommunicator::shrink(std::vector<Rank> ex
   // The others hear of it by the agreement.
   end("has called shrink, which ends the communicator", false);
   while (true) {
-    Result<Proposal> agreed = agree(excluded, candidate_ && candidate_->status.ok(), until);
+    Result<group::Proposal> agreed = agree(excluded, candidate_ && candidate_->status.ok(), until);
     if (agreed.status().code() == StatusCode::timeout && candidate_) {
       candidate_->status.or_throw();  // It took all the time.
     }
@@ -140,15 +140,15 @@ std::unique_ptr<Communicator> ScheduledCommunicator::shrink(std::vector<Rank> ex
   }
 }
 
-Result<Proposal> ScheduledCommunicator::agree(const std::vector<Rank>& left_out, bool ready,
-                                              const Deadline& until) {
+Result<group::Proposal> ScheduledCommunicator::agree(const std::vector<Rank>& left_out, bool ready,
+                                                     const Deadline& until) {
   {
     auto held = engine_->lock();
     group_->begin_agreement(left_out, ready);
     engine_->run_continuations(held);
   }
   const auto ended = [&] { return group_->agreement_ended(); };
-  if (!engine_->drive(ended, Deadline(time_to_ask(until)))) {
+  if (!engine_->drive(ended, Deadline(group::time_to_ask(until)))) {
     const auto held = engine_->lock();
     group_->ask_late_in_agreement();
   }
@@ -177,7 +177,7 @@ std::unique_ptr<Communicator> ScheduledCommunicator::make_group(std::uint64_t nu
 // The same, before anything has been exchanged with the others; null if this rank is not meant.
 std::unique_ptr<ScheduledCommunicator> ScheduledCommunicator::enter_group(
     std::uint64_t number, const std::vector<Rank>& ranks) {
-  Membership membership{.group = number, .rank = -1, .members = {}};
+  execution::Membership membership{.group = number, .rank = -1, .members = {}};
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     membership.members.push_back(group_->membership().job_rank(ranks[i]));
     if (ranks[i] == rank()) membership.rank = static_cast<std::int32_t>(i);

@@ -24,7 +24,7 @@ std::uint64_t layout_of(std::span<const View> list) {
     words.push_back(view.count);
     words.push_back(static_cast<std::size_t>(view.dtype));
   }
-  return layout_hash(words);
+  return execution::layout_hash(words);
 }
 
 // Cuts a list into operations, the same way on all ranks: large buffers alone, small ones of one
@@ -59,9 +59,9 @@ std::size_t elements_of(const std::vector<View>& pack) {
 }
 
 // `head` on one pack.
-Group::Submission submission_of(const OperationDescriptor& head, const std::vector<View>& pack,
-                                double factor) {
-  Group::Submission submission{.operation = head};
+group::Group::Submission submission_of(const OperationDescriptor& head,
+                                       const std::vector<View>& pack, double factor) {
+  group::Group::Submission submission{.operation = head};
   submission.operation.dtype = pack.front().dtype;
   submission.operation.count = elements_of(pack);
   if (pack.size() == 1 && factor == 1) {
@@ -69,10 +69,10 @@ Group::Submission submission_of(const OperationDescriptor& head, const std::vect
     submission.output = pack.front().span();
     return submission;
   }
-  submission.packing = Packing{.source = pack.front(),
-                               .more = {pack.begin() + 1, pack.end()},
-                               .factor = factor,
-                               .targets = pack};
+  submission.packing = group::Packing{.source = pack.front(),
+                                      .more = {pack.begin() + 1, pack.end()},
+                                      .factor = factor,
+                                      .targets = pack};
   return submission;
 }
 
@@ -83,22 +83,22 @@ Work ScheduledCommunicator::submit_list(const OperationDescriptor& head, std::sp
                                         const std::optional<Duration>& timeout) {
   OperationDescriptor operation = head;
   operation.layout = layout_of(list);
-  std::vector<Group::Submission> submissions;
+  std::vector<group::Group::Submission> submissions;
   for (const std::vector<View>& pack : packs_of(list)) {
     submissions.push_back(submission_of(operation, pack, factor));
   }
   return submit_all(submissions, algorithm, timeout);
 }
 
-Work ScheduledCommunicator::submit_all(std::span<Group::Submission> submissions,
+Work ScheduledCommunicator::submit_all(std::span<group::Group::Submission> submissions,
                                        const std::string& algorithm,
                                        const std::optional<Duration>& timeout) {
   const Deadline ends = deadline(timeout);
-  std::vector<std::shared_ptr<Operation>> parts;
+  std::vector<std::shared_ptr<group::Operation>> parts;
   auto held = engine_->lock();
-  for (Group::Submission& submission : submissions) {
+  for (group::Group::Submission& submission : submissions) {
     submission.deadline = ends;
-    Result<std::shared_ptr<Operation>> part = submit_locked(submission, algorithm);
+    Result<std::shared_ptr<group::Operation>> part = submit_locked(submission, algorithm);
     // Those before it are on the caller's buffers already, and the others wait for all of them.
     if (!part.ok() && !parts.empty()) group_->fail(part.status(), true);
     if (!part.ok()) engine_->run_continuations(held);
@@ -114,7 +114,7 @@ Work ScheduledCommunicator::submit_pairs(std::string_view operation,
                                          std::span<const View> outputs, const AnyOptions& options) {
   Caller caller{.rank = rank(), .operation = operation};
   check_count(caller, "list of outputs", outputs.size(), inputs.size());
-  std::vector<Group::Submission> submissions;  // All arguments are looked at first.
+  std::vector<group::Group::Submission> submissions;  // All arguments are looked at first.
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     caller.entry = i;
     submissions.push_back(prepare(caller, inputs[i], outputs[i], options));
@@ -152,8 +152,8 @@ Work ScheduledCommunicator::all_gather_coalesced(std::span<const ConstView> inpu
   return submit_pairs("all_gather_coalesced", inputs, outputs, options);
 }
 
-Mailbox::Message ScheduledCommunicator::message_of(const Caller& caller, const Transfer& transfer,
-                                                   const std::optional<Duration>& timeout) const {
+group::Mailbox::Message ScheduledCommunicator::message_of(
+    const Caller& caller, const Transfer& transfer, const std::optional<Duration>& timeout) const {
   const bool any = !transfer.sends && transfer.peer == kAnyRank;
   const bool other = transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank();
   if (!other && !(any && size() > 1)) {
@@ -175,10 +175,10 @@ Mailbox::Message ScheduledCommunicator::message_of(const Caller& caller, const T
 
 Work ScheduledCommunicator::submit_message(std::string_view operation, const Transfer& transfer,
                                            const std::optional<Duration>& timeout) {
-  const Mailbox::Message message =
+  const group::Mailbox::Message message =
       message_of({.rank = rank(), .operation = operation}, transfer, timeout);
   auto held = engine_->lock();
-  std::shared_ptr<PendingOperation> pending = group_->submit(message).or_throw();
+  std::shared_ptr<group::PendingOperation> pending = group_->submit(message).or_throw();
   engine_->run_continuations(held);
   return Work(std::move(pending));
 }
@@ -200,17 +200,17 @@ Work ScheduledCommunicator::recv_view(const View& data, const RecvOptions& optio
 Work ScheduledCommunicator::batch_send_recv(std::span<const Transfer> transfers,
                                             const BatchOptions& options) {
   // All arguments are looked at before anything is sent.
-  std::vector<Mailbox::Message> messages;
+  std::vector<group::Mailbox::Message> messages;
   Caller caller{.rank = rank(), .operation = "batch_send_recv"};
   for (std::size_t i = 0; i < transfers.size(); ++i) {
     caller.entry = i;
     messages.push_back(message_of(caller, transfers[i], options.timeout));
   }
-  std::vector<std::shared_ptr<Operation>> parts;
+  std::vector<std::shared_ptr<group::Operation>> parts;
   auto held = engine_->lock();
   // Receives first: what is on its way then finds its place at once.
   for (const bool sends : {false, true}) {
-    for (const Mailbox::Message& message : messages) {
+    for (const group::Mailbox::Message& message : messages) {
       if (message.sends == sends) parts.push_back(group_->submit(message).or_throw());
     }
   }

@@ -30,9 +30,10 @@ std::vector<std::size_t> counts_or_equal(const std::vector<std::size_t>& counts,
   return counts.empty() ? std::vector<std::size_t>(static_cast<std::size_t>(size), own) : counts;
 }
 
-Packing packing_of(std::span<const ConstView> inputs, std::span<const View> outputs,
-                   double factor = 1) {
-  Packing packing{.factor = factor, .targets = {outputs.begin(), outputs.end()}, .apart = true};
+group::Packing packing_of(std::span<const ConstView> inputs, std::span<const View> outputs,
+                          double factor = 1) {
+  group::Packing packing{
+      .factor = factor, .targets = {outputs.begin(), outputs.end()}, .apart = true};
   if (!inputs.empty()) {
     packing.source = inputs.front();
     packing.more = {inputs.begin() + 1, inputs.end()};
@@ -40,12 +41,12 @@ Packing packing_of(std::span<const ConstView> inputs, std::span<const View> outp
   return packing;
 }
 
-Group::Submission submission_of(const OperationDescriptor& head, const Caller& caller,
-                                std::span<const std::size_t> counts) {
-  Group::Submission submission{.operation = head};
+group::Group::Submission submission_of(const OperationDescriptor& head, const Caller& caller,
+                                       std::span<const std::size_t> counts) {
+  group::Group::Submission submission{.operation = head};
   submission.shares = shares_of(caller, counts, static_cast<int>(counts.size()));
-  submission.operation.count = total(counts);
-  if (submission.shares) submission.operation.layout = layout_hash(counts);
+  submission.operation.count = execution::total(counts);
+  if (submission.shares) submission.operation.layout = execution::layout_hash(counts);
   return submission;
 }
 
@@ -90,9 +91,9 @@ Work ScheduledCommunicator::all_to_all_list(std::span<const ConstView> inputs,
   // Other ranks may have lists that look equal, so equal counts are not looked for.
   (void)shares_of(caller, counts, size());
   (void)shares_of(caller, received, size());
-  Group::Submission submission{
+  group::Group::Submission submission{
       .operation = {.collective = Collective::all_to_all, .dtype = dtype, .layout = 1},
-      .shares = SharesView{.counts = counts, .received = received},
+      .shares = execution::SharesView{.counts = counts, .received = received},
       .packing = packing_of(inputs, outputs)};
   return submit(std::move(submission), options.algorithm, options.timeout);
 }

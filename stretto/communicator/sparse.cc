@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include "stretto/communicator/arguments.h"
-#include "stretto/communicator/shares.h"
 #include "stretto/communicator/tell_all.h"
+#include "stretto/execution/shares.h"
 
 namespace stretto {
 namespace {
@@ -85,7 +85,7 @@ SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
       {.rows = own.rows.size(), .row_elements = options.row_elements, .fits = fits ? 1u : 0u},
       options);
   SparseRows<T> all;
-  all.rows.resize(communicator::total(counts));
+  all.rows.resize(execution::total(counts));
   all.values.resize(all.rows.size() * options.row_elements);
   Work rows = comm.all_gather(own.rows, all.rows, {.counts = counts, .timeout = options.timeout});
   for (std::size_t& count : counts) count *= options.row_elements;

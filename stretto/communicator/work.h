@@ -4,38 +4,15 @@
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 
 #include "stretto/base/clock.h"
 #include "stretto/base/id.h"
 #include "stretto/base/status.h"
+#include "stretto/group/operation.h"
 
 namespace stretto {
-
-// Told how an operation has ended.
-using Continuation = std::function<void(const Status&)>;
-
-namespace communicator {
-// What a Work refers to: implemented by each kind of communicator.
-class Operation {
- public:
-  virtual ~Operation() = default;
-  // Whether the operation has ended, well or badly. Does not block; makes progress if it can.
-  virtual bool poll() = 0;
-  // Blocks until the operation has ended or `deadline` has passed; the latter is a timeout, after
-  // which the operation goes on (its own deadline still holds).
-  virtual Status wait(Deadline deadline) = 0;
-  // See Work::then().
-  virtual void then(Continuation continuation) = 0;
-  // Gives the operation up, and its communicator with it, on all ranks, unless it has ended by now.
-  // Afterwards it has ended, and its buffers belong to the caller again. Waits for nobody.
-  virtual void abandon() = 0;
-  // Of a receive that has ended well: whose message it was.
-  virtual std::optional<Rank> source() const { return std::nullopt; }
-};
-}  // namespace communicator
 
 // An operation in flight. The buffers given to the operation belong to it until it is done: they
 // must stay alive, must not be written, and an output must not be read.
@@ -52,7 +29,7 @@ class Operation {
 class [[nodiscard]] Work {
  public:
   Work() = default;  // Done, successful.
-  explicit Work(std::shared_ptr<communicator::Operation> operation)
+  explicit Work(std::shared_ptr<group::Operation> operation)
       : operation_(std::move(operation)), exceptions_when_made_(std::uncaught_exceptions()) {}
   explicit Work(Status failure) : result_(std::move(failure)) {}
   Work(Work&&) noexcept = default;
@@ -88,8 +65,8 @@ class [[nodiscard]] Work {
   void finish(Status status);
   void let_go();
 
-  std::shared_ptr<communicator::Operation> operation_;  // Null once done.
-  int exceptions_when_made_ = 0;                        // That unwound this thread then.
+  std::shared_ptr<group::Operation> operation_;  // Null once done.
+  int exceptions_when_made_ = 0;                 // That unwound this thread then.
   Status result_;
   std::optional<Rank> source_;
 };

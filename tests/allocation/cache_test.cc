@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "stretto/communicator/threads.h"
+#include "stretto/job/threads.h"
 #include "tests/allocation/counter.h"
 
 namespace stretto::testing {

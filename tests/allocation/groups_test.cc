@@ -13,8 +13,8 @@
 #include <string>
 #include <thread>
 
-#include "stretto/communicator/join.h"
-#include "stretto/communicator/threads.h"
+#include "stretto/job/join.h"
+#include "stretto/job/threads.h"
 #include "tests/allocation/counter.h"
 
 namespace stretto::testing {

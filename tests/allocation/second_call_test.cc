@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/communicator/threads.h"
+#include "stretto/job/threads.h"
 #include "tests/allocation/counter.h"
 
 namespace stretto::testing {

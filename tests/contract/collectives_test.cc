@@ -10,7 +10,7 @@
 #include <set>
 #include <string>
 
-#include "stretto/communicator/threads.h"
+#include "stretto/job/threads.h"
 #include "stretto/schedule/algorithms.h"
 #include "tests/support/problem.h"
 

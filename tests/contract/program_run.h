@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/communicator/threads.h"
+#include "stretto/job/threads.h"
 #include "tests/support/problem.h"
 
 namespace stretto::testing {

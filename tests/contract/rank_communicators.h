@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "stretto/communicator/threads.h"
+#include "stretto/job/threads.h"
 
 namespace stretto::testing {
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "stretto/communicator/threads.h"
+#include "stretto/job/threads.h"
 
 namespace stretto::testing {
 

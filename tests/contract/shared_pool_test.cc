@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "stretto/base/memory_limit.h"
-#include "stretto/communicator/join.h"
+#include "stretto/job/join.h"
 #include "tests/contract/belongings.h"
 #include "tests/contract/world_ranks.h"
 

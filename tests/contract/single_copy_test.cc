@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "stretto/base/huge_pages.h"
-#include "stretto/communicator/engine.h"
 #include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/group/engine.h"
 #include "stretto/transport/shm/host.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/contract/transport_worlds.h"
@@ -127,8 +127,8 @@ class SingleCopyTest : public ::testing::Test {
         memories_[r] = std::make_shared<CountedMemory>(parts.memory);
         memories_[r]->can_reach = r != unreached;
         parts.memory = memories_[r];
-        auto engine = communicator::Engine::create(Endpoint::create(std::move(parts)).or_throw(),
-                                                   {.local_ranks = static_cast<int>(size)})
+        auto engine = group::Engine::create(Endpoint::create(std::move(parts)).or_throw(),
+                                            {.local_ranks = static_cast<int>(size)})
                           .or_throw();
         ranks_[r] =
             communicator::ScheduledCommunicator::make_world(

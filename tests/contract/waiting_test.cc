@@ -146,7 +146,7 @@ TEST(Waiting, IsSaidInTheLogBeforeTheDeadline) {
 // Like a process that is stopped, and goes on when its deadline has passed.
 TEST(Waiting, WhoHasStoodStillBlamesItself) {
   transport::World world = kind_named("tcp").make({.ranks = 2});
-  std::vector<std::shared_ptr<communicator::Engine>> engines;
+  std::vector<std::shared_ptr<group::Engine>> engines;
   RankList ranks = make_ranks(world, {.heartbeat = milliseconds(100)}, kTimeout, &engines);
   std::vector<float> data(4);
   Work work = ranks[0]->all_reduce(data, {.timeout = milliseconds(700)});

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "stretto/communicator/engine.h"
 #include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/group/engine.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/contract/transport_worlds.h"
 
@@ -17,16 +17,16 @@ namespace stretto::testing {
 
 // Ranks on the endpoints of a world, as if they were all on one host. `engines`, if given, gets
 // theirs.
-inline RankList make_ranks(transport::World& world, communicator::Engine::Options options,
+inline RankList make_ranks(transport::World& world, group::Engine::Options options,
                            Duration timeout,
-                           std::vector<std::shared_ptr<communicator::Engine>>* engines = nullptr) {
+                           std::vector<std::shared_ptr<group::Engine>>* engines = nullptr) {
   options.local_ranks = world.size();
   RankList ranks(world.endpoints.size());
-  std::vector<std::shared_ptr<communicator::Engine>> made(ranks.size());
+  std::vector<std::shared_ptr<group::Engine>> made(ranks.size());
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     threads.emplace_back([&, r] {
-      made[r] = communicator::Engine::create(std::move(world.endpoints[r]), options).or_throw();
+      made[r] = group::Engine::create(std::move(world.endpoints[r]), options).or_throw();
       ranks[r] =
           communicator::ScheduledCommunicator::make_world(made[r], {.timeout = timeout}).or_throw();
     });

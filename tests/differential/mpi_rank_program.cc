@@ -23,7 +23,7 @@
 #include "stretto/base/operation.h"
 #include "stretto/base/random.h"
 #include "stretto/communicator/communicator.h"
-#include "stretto/communicator/join.h"
+#include "stretto/job/join.h"
 
 namespace stretto::testing {
 namespace {

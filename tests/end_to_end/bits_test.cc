@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "stretto/communicator/threads.h"
+#include "stretto/job/threads.h"
 #include "tests/end_to_end/bits.h"
 #include "tests/end_to_end/tool.h"
 

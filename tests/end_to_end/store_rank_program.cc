@@ -14,15 +14,15 @@
 #include <thread>
 
 #include "stretto/base/environment.h"
-#include "stretto/bootstrap/job.h"
-#include "stretto/bootstrap/status_board.h"
 #include "stretto/bootstrap/tcp_store.h"
+#include "stretto/job/job.h"
+#include "stretto/job/status_board.h"
 
 namespace {
 
 using namespace stretto::bootstrap;
 
-void meet(const Job& job, bool last_is_late, stretto::Deadline deadline) {
+void meet(const stretto::job::Job& job, bool last_is_late, stretto::Deadline deadline) {
   const TcpStoreOptions options{.host = job.rendezvous_host,
                                 .port = job.rendezvous_port,
                                 .key = *job.key,
@@ -43,8 +43,9 @@ void meet(const Job& job, bool last_is_late, stretto::Deadline deadline) {
 
 int main(int /*argument_count*/, char** arguments) {
   const auto deadline = stretto::Deadline::after(std::chrono::seconds(20));
-  const Job job = resolve_job({}, stretto::process_environment()).or_throw();
-  StatusBoard board = StatusBoard::open(stretto::process_environment());
+  const stretto::job::Job job =
+      stretto::job::resolve_job({}, stretto::process_environment()).or_throw();
+  stretto::job::StatusBoard board = stretto::job::StatusBoard::open(stretto::process_environment());
   const std::string mode = arguments[1];
   if (mode == "meet" || mode == "late") {
     meet(job, mode == "late", deadline);

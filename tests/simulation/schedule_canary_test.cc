@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-#include "stretto/communicator/message_execution.h"
+#include "stretto/execution/message_execution.h"
 #include "stretto/schedule/algorithms.h"
 #include "stretto/transport/sim/world.h"
 #include "tests/simulation/oracle.h"
@@ -17,10 +17,10 @@
 namespace stretto::simulation {
 namespace {
 
-using communicator::Call;
-using communicator::Membership;
-using communicator::MessageExecution;
-using communicator::Plan;
+using execution::Call;
+using execution::Membership;
+using execution::MessageExecution;
+using execution::Plan;
 using schedule::Algorithm;
 using schedule::Schedule;
 using schedule::StepKind;

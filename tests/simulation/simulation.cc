@@ -7,8 +7,8 @@
 
 namespace stretto::simulation {
 
-using communicator::Engine;
 using communicator::ScheduledCommunicator;
+using group::Engine;
 
 Simulation::Simulation(const Options& options) : random_(options.seed) {
   transport::sim::World world =

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "stretto/communicator/communicator.h"
-#include "stretto/communicator/engine.h"
+#include "stretto/group/engine.h"
 #include "stretto/transport/sim/world.h"
 
 namespace stretto::simulation {
@@ -54,7 +54,7 @@ class Simulation {
     std::optional<Status> outcome;
   };
   struct SimulatedRank {
-    std::shared_ptr<communicator::Engine> engine;
+    std::shared_ptr<group::Engine> engine;
     std::unique_ptr<Communicator> communicator;
     std::deque<Submit> waiting;
     std::vector<Operation> operations;

@@ -7,7 +7,7 @@
 
 #include <thread>
 
-#include "stretto/communicator/threads.h"
+#include "stretto/job/threads.h"
 #include "tools/bench/comm_meeting.h"
 #include "tools/bench/rank_program.h"
 

@@ -12,9 +12,9 @@
 
 #include "stretto/bootstrap/join_notes.h"
 #include "stretto/bootstrap/socket.h"
-#include "stretto/bootstrap/status_board.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
+#include "stretto/job/status_board.h"
 #include "tools/launch/guardian.h"
 #include "tools/launch/outcome.h"
 #include "tools/launch/output_relay.h"
@@ -66,7 +66,7 @@ constexpr Duration kSameRequest = std::chrono::milliseconds(100);
 class Job {
  public:
   Job(const LaunchOptions& options, const Signals& signals, Guardian& guardian,
-      const bootstrap::StatusBoardReader& board)
+      const job::StatusBoardReader& board)
       : options_(options), signals_(signals), guardian_(guardian), board_(board) {}
 
   // Each returns an exit status. 0 of start(): all ranks have been started.
@@ -91,7 +91,7 @@ class Job {
   const LaunchOptions& options_;
   const Signals& signals_;
   Guardian& guardian_;
-  const bootstrap::StatusBoardReader& board_;
+  const job::StatusBoardReader& board_;
   Rendezvous rendezvous_;
   RankProcesses processes_;
   OutputRelay relay_;
@@ -271,7 +271,7 @@ int launch(const LaunchOptions& options) {
   open_standard_streams();
   const Result<Signals> signals = Signals::open();
   const auto board =
-      bootstrap::StatusBoardReader::create(static_cast<std::size_t>(options.ranks_per_host));
+      job::StatusBoardReader::create(static_cast<std::size_t>(options.ranks_per_host));
   for (const Status& status : {signals.status(), board.status()}) {
     if (status.ok()) continue;
     say(status.message());

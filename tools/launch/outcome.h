@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "stretto/base/clock.h"
-#include "stretto/bootstrap/status_board.h"
+#include "stretto/job/status_board.h"
 
 namespace stretto::launch {
 
@@ -28,7 +28,7 @@ struct RankOutcome {
   // What the launcher had sent it by then.
   std::vector<int> signals_sent = {};
   // What it last said it was doing.
-  std::optional<bootstrap::StatusNote> last_note = std::nullopt;
+  std::optional<job::StatusNote> last_note = std::nullopt;
 
   bool failed() const { return signal != 0 || exit_code != 0; }
   // As a shell reports it: the exit code, or 128 + the signal.

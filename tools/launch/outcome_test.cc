@@ -62,7 +62,7 @@ TEST(JobOutcome, ExitStatusIsThatOfTheFirstFailure) {
 TEST(Report, SaysWhoHowAndDuringWhat) {
   RankOutcome dead = killed(2, SIGKILL, 3200);
   dead.last_note =
-      bootstrap::StatusNote{"all_reduce(sum f32 [1048576]) #412", kStart + milliseconds(2800)};
+      job::StatusNote{"all_reduce(sum f32 [1048576]) #412", kStart + milliseconds(2800)};
   RankOutcome ended = killed(0, SIGTERM, 5200);
   ended.told_to_end = true;
   ended.signals_sent = {SIGTERM};
@@ -118,7 +118,7 @@ TEST(Report, AtTheTimeLimitNobodyFailedFirst) {
   RankOutcome ended = killed(0, SIGTERM, 9000);
   ended.told_to_end = true;
   ended.signals_sent = {SIGTERM};
-  ended.last_note = bootstrap::StatusNote{"barrier() #7", kStart};
+  ended.last_note = job::StatusNote{"barrier() #7", kStart};
   EXPECT_EQ(
       report({.ranks = {ended}, .time_limit = std::chrono::seconds(9), .time_limit_reached = true}),
       "stretto run: the job was ended because it took longer than 9 s\n"

@@ -14,7 +14,7 @@ void RankProcesses::add(int rank, pid_t pid) {
 }
 
 const RankOutcome& RankProcesses::note_end(const RankNews& news,
-                                           const bootstrap::StatusBoardReader& board) {
+                                           const job::StatusBoardReader& board) {
   const auto index = static_cast<std::size_t>(news.local_rank);
   auto& [outcome, running] = processes_[index];
   running = false;

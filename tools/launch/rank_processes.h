@@ -20,7 +20,7 @@ class RankProcesses {
   // In the order of the local ranks.
   void add(int rank, pid_t pid);
   // Notes how a rank has ended, and asks `board` what it had been doing.
-  const RankOutcome& note_end(const RankNews& news, const bootstrap::StatusBoardReader& board);
+  const RankOutcome& note_end(const RankNews& news, const job::StatusBoardReader& board);
   std::size_t count() const { return processes_.size(); }
   bool all_ended() const;
   // To every process group, as what a rank has started must hear of it, too, even if the rank

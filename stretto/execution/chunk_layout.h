@@ -1,0 +1,45 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "stretto/base/operation.h"
+#include "stretto/execution/shares.h"
+#include "stretto/schedule/schedule.h"
+
+namespace stretto::execution {
+
+// How long the chunks of a schedule are for one operation, and where they lie in the callers'
+// buffers. All in elements. Immutable.
+class ChunkLayout {
+ public:
+  ChunkLayout(const schedule::Schedule& steps, const OperationDescriptor& operation,
+              const Shares& shares);
+
+  std::size_t elements(ChunkIndex chunk) const;
+  // Where a chunk of input or output begins in the buffer of `place.rank`. Of an all_to_all with
+  // unequal shares only this rank's own are known.
+  std::size_t offset(const schedule::Place& place) const;
+  // The longest chunk of those that this rank knows.
+  std::size_t longest() const;
+  // What a rank's caller hands in and out; 0 where the collective does not use that buffer. The
+  // same restriction holds.
+  std::size_t input_elements(Rank rank) const;
+  std::size_t output_elements(Rank rank) const;
+
+ private:
+  bool exchanges() const { return collective_ == Collective::all_to_all; }
+
+  Collective collective_;
+  Rank rank_;
+  Rank root_;
+  std::size_t rank_count_;
+  // Where chunks begin, and the end: of the whole buffer, or of what this rank sends.
+  std::vector<std::size_t> begin_;
+  std::vector<std::size_t> received_begin_;  // Of an all_to_all with unequal shares.
+};
+
+}  // namespace stretto::execution

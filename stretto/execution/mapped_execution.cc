@@ -1,0 +1,499 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/execution/mapped_execution.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "stretto/base/huge_pages.h"
+#include "stretto/base/log.h"
+
+namespace stretto::execution {
+namespace {
+
+// A rank that copies of another's memory is done in a fraction of a millisecond, or two if pages
+// have to be found, unless it is stopped.
+constexpr std::chrono::seconds kLastCopyTime(1);
+// Within this, whoever gives up or dies is heard of: by the heartbeat, at the latest.
+constexpr std::chrono::seconds kNewsTime(3);
+
+Status needs_registered_buffers() {
+  return {StatusCode::invalid_argument,
+          "algorithm direct_mapped needs registered buffers on all ranks: Communicator::allocate "
+          "makes them"};
+}
+
+}  // namespace
+
+MappedExecution::MappedExecution(Plans plans, const Membership& membership, Windows& windows,
+                                 transport::Transport& transport)
+    : membership_(&membership),
+      windows_(&windows),
+      transport_(&transport),
+      single_copy_(plans.single_copy) {
+  if (plans.direct != nullptr) direct_ = std::make_unique<Runner>(std::move(plans.direct));
+  if (plans.staged != nullptr) staged_ = std::make_unique<Runner>(std::move(plans.staged));
+  if (direct_ == nullptr) staged_->in_posts = InlineSteps::create(*staged_->plan, windows);
+  if (direct_ != nullptr && single_copy_ != SingleCopy::off) {
+    direct_->single_copy.emplace(*direct_->plan, membership, windows, transport);
+  }
+  const Rank self = membership.job_rank(membership.rank);
+  std::ranges::copy_if(membership.members, std::back_inserter(others_),
+                       [&](Rank member) { return member != self; });
+  inputs_.resize(membership.members.size());
+  outputs_.resize(membership.members.size());
+  posted_.resize(membership.members.size());
+  found_.of.resize(membership.members.size());
+  found_.held.resize(2 * membership.members.size());
+}
+
+Status MappedExecution::check_buffers(const std::byte* input, const std::byte* output) const {
+  if (staged_ != nullptr) return {};
+  const Rank self = membership_->rank;
+  const auto reaches = [&](const std::byte* data, std::size_t bytes) {
+    return bytes == 0 || find(data, bytes).valid();
+  };
+  const bool registered =
+      reaches(input, plan().input_bytes(self)) && reaches(output, plan().output_bytes(self));
+  return registered ? Status() : needs_registered_buffers();
+}
+
+void MappedExecution::start(const Call& call) {
+  alone_ = false;
+  call_ = call;
+  if (!is_found(call.input, call.output)) find_own();
+  enter();
+}
+
+bool MappedExecution::start_alone(const OperationDescriptor& operation, const std::byte* input,
+                                  std::byte* output, std::uint32_t sequence) {
+  if (!is_found(input, output)) return false;
+  alone_ = true;
+  call_.operation = operation;
+  call_.input = input;
+  call_.output = output;
+  call_.sequence = sequence;
+  enter();
+  return true;
+}
+
+bool MappedExecution::is_found(const std::byte* input, const std::byte* output) {
+  if (direct_ == nullptr) return true;
+  if (found_.may_change && ++found_.uses >= found_.uses_to_next_look) return false;
+  return found_.is_own_known && found_.input == input && found_.output == output &&
+         found_.generation == transport_->memory_generation();
+}
+
+void MappedExecution::find_own() {
+  const bool again =
+      found_.is_own_known && found_.input == call_.input && found_.output == call_.output;
+  found_.uses_to_next_look = again ? 2 * found_.uses_to_next_look : 1;
+  found_.uses = 0;
+  found_.generation = transport_->memory_generation();
+  found_.is_own_known = true;
+  found_.are_others_known = false;
+  found_.input = call_.input;
+  found_.output = call_.output;
+  const Rank self = membership_->rank;
+  const transport::RemoteAddress input = find(call_.input, plan().input_bytes(self));
+  const bool in_place =
+      call_.input == call_.output && plan().input_bytes(self) == plan().output_bytes(self);
+  const transport::RemoteAddress output =
+      in_place ? input : find(call_.output, plan().output_bytes(self));
+  found_.own = {.input_offset_bytes = input.offset_bytes,
+                .output_offset_bytes = output.offset_bytes,
+                .input_region = input.region,
+                .output_region = output.region};
+  found_.may_change = single_copy_ != SingleCopy::off && !are_reachable(self, found_.own);
+}
+
+transport::RemoteAddress MappedExecution::find(const std::byte* data, std::size_t bytes) const {
+  const transport::RemoteAddress address = transport_->locate(data, bytes);
+  if (address.valid() || single_copy_ == SingleCopy::off || bytes == 0) return address;
+  // Where pages are small, the kernel takes longer to find them than to copy what is in them.
+  const bool pays = single_copy_ == SingleCopy::always || lies_in_huge_pages(data, bytes);
+  return pays ? transport::RemoteAddress::of_private(data) : address;
+}
+
+bool MappedExecution::is_reachable(transport::RemoteAddress address) const {
+  return address.valid() && (!address.is_private() || single_copy_ != SingleCopy::off);
+}
+
+// What has no bytes need not be reached.
+bool MappedExecution::are_reachable(Rank member, const Post::Buffers& buffers) const {
+  return (is_reachable(buffers.input()) || plan().input_bytes(member) == 0) &&
+         (is_reachable(buffers.output()) || plan().output_bytes(member) == 0);
+}
+
+void MappedExecution::enter() {
+  status_ = Status();
+  runner_ = nullptr;
+  arrived_ = 0;
+  segment_ = 0;
+  next_step_ = 0;
+  all_reachable_ = direct_ != nullptr;
+  all_laid_out_ = true;
+  any_private_ = false;
+  if (!abandoned_.ok()) abandoned_ = Status();
+  phase_ = Phase::entering;
+  ++windows_->entered;
+  if (direct_ == nullptr || (staged_ != nullptr && !are_reachable(membership_->rank, found_.own))) {
+    begin_staged();
+  }
+  post();
+}
+
+// What a rank does before the first sync touches only its own input and slots that nobody uses any
+// more: it has ended the operation before, so all have entered that one, hence ended those that
+// used these slots (see staged_mapped.cc, Note [one sync fewer]).
+void MappedExecution::begin_staged() {
+  runner_ = staged_.get();
+  if (runner_->in_posts) return runner_->in_posts->lay_out(call_);
+  run_steps();
+}
+
+void MappedExecution::post() {
+  Post& post = *posted_by(static_cast<std::size_t>(membership_->rank));
+  post.operation = call_.operation;
+  post.sequence = call_.sequence;
+  if (direct_ != nullptr) post.buffers = found_.own;
+  // Release: whoever sees the count sees the post, the input that was written before this call, and
+  // what has been laid out.
+  post.entered.store(windows_->entered, std::memory_order_release);
+  tell();
+}
+
+// To wake others may show that one is lost, upon which the group ends, or fails, what is in flight:
+// this, in the middle of a step.
+bool MappedExecution::advance() {
+  if (advancing_) return false;
+  advancing_ = true;
+  alone_ = false;
+  const bool moved = go_on();
+  advancing_ = false;
+  return moved;
+}
+
+bool MappedExecution::advance_alone(bool& wake_others) {
+  alone_ = true;
+  const bool moved = go_on();
+  wake_others = wake_others_;
+  return moved;
+}
+
+bool MappedExecution::go_on() {
+  bool moved = false;
+  while (status_.ok()) {
+    if (phase_ == Phase::entering) {
+      if (!read_posts() || !choose()) return moved;
+    } else if (phase_ == Phase::running) {
+      run_to_sync();
+    } else if (phase_ == Phase::syncing) {
+      if (!sync_complete()) return moved;
+      phase_ = Phase::running;
+    } else {
+      break;
+    }
+    moved = true;
+  }
+  if (!status_.ok() && phase_ != Phase::ended) {
+    phase_ = Phase::ended;
+    give_up(status_);
+  }
+  return moved;
+}
+
+Status MappedExecution::disagreement(Rank other, const OperationDescriptor& theirs,
+                                     std::uint32_t sequence) const {
+  const Rank self = membership_->job_rank(membership_->rank);
+  if (!(theirs == call_.operation)) {
+    return transport::mismatch_status(other, theirs, self, call_.operation, call_.sequence);
+  }
+  // One of the two has done something else before, by messages, that had no need of the other.
+  return {StatusCode::mismatch,
+          fmt::format("rank {} called {} as operation #{}, rank {} as operation #{}. First "
+                      "difference: how many operations came before",
+                      other.value(), describe(theirs), sequence, self.value(), call_.sequence),
+          other};
+}
+
+// Whether all members have entered; takes in their posts as they come.
+bool MappedExecution::read_posts() {
+  for (; arrived_ < windows_->of.size(); ++arrived_) {
+    const Post& post = *posted_by(arrived_);
+    // Acquire: pairs with the release in post(). A count beyond ours would be a peer's bug; it
+    // cannot be ahead by two, so the post is that of this operation.
+    if (post.entered.load(std::memory_order_acquire) < windows_->entered) return false;
+    if (!(post.operation == call_.operation) || post.sequence != call_.sequence) {
+      status_ = disagreement(membership_->members[arrived_], post.operation, post.sequence);
+      return true;
+    }
+    if (direct_ == nullptr) continue;
+    // Once: what is looked at here is what is used, whatever a peer does to its post.
+    const Post::Buffers& buffers = posted_[arrived_] = post.buffers;
+    const bool reachable = are_reachable(static_cast<std::int32_t>(arrived_), buffers);
+    all_reachable_ = all_reachable_ && reachable;
+    all_laid_out_ = all_laid_out_ && !reachable;
+    any_private_ =
+        any_private_ || post.buffers.input().is_private() || post.buffers.output().is_private();
+  }
+  return true;
+}
+
+// Picks direct or staged, as every other rank does from the same posts; or ends what is all in the
+// posts, which are its only sync. False: ask again later.
+bool MappedExecution::choose() {
+  if (!status_.ok()) return true;
+  if (runner_ != nullptr && runner_->in_posts) {
+    runner_->in_posts->finish(call_);
+    phase_ = Phase::ended;
+    return true;
+  }
+  if (all_reachable_) {
+    if (!are_resolved() && (alone_ || !resolve_buffers())) return !status_.ok();
+    runner_ = direct_.get();
+    next_step_ = 1;  // Posting was the first sync.
+  } else if (staged_ == nullptr) {
+    status_ = needs_registered_buffers();
+  } else {
+    // Whose buffers can be reached could not know that others' cannot: all meet once more.
+    if (runner_ == nullptr) begin_staged();
+    if (all_laid_out_) ++next_step_;
+  }
+  phase_ = Phase::running;
+  return true;
+}
+
+bool MappedExecution::let_go() {
+  if (phase_ != Phase::ended) return false;
+  found_.is_own_known = false;
+  found_.are_others_known = false;
+  for (std::shared_ptr<void>& memory : found_.held) memory.reset();
+  return true;
+}
+
+bool MappedExecution::are_resolved() const {
+  if (!found_.are_others_known || found_.generation != transport_->memory_generation()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
+    if (!(posted_[i] == found_.of[i])) return false;
+  }
+  return true;
+}
+
+// Null: not there (yet), or nothing is needed.
+std::byte* MappedExecution::resolve(Rank job_rank, transport::RemoteAddress address,
+                                    std::size_t bytes) const {
+  if (bytes == 0) return nullptr;
+  // Never to be followed here.
+  if (address.is_private()) return reinterpret_cast<std::byte*>(address.offset_bytes);
+  return transport_->resolve(job_rank, address, bytes);
+}
+
+// What this process lacks to take in the buffers of a member; ok: nothing.
+Status MappedExecution::find_shortage(std::size_t member) const {
+  const Rank job_rank = membership_->members[member];
+  const Status input = transport_->find_shortage(job_rank, posted_[member].input());
+  return input.ok() ? transport_->find_shortage(job_rank, posted_[member].output()) : input;
+}
+
+// Whether the buffers that a member has posted are mapped here.
+bool MappedExecution::is_resolved(std::size_t member) const {
+  const Rank rank = static_cast<std::int32_t>(member);
+  const Rank job_rank = membership_->members[member];
+  const Post::Buffers& buffers = posted_[member];
+  const auto is_mapped = [&](transport::RemoteAddress address, std::size_t bytes) {
+    return bytes == 0 || resolve(job_rank, address, bytes) != nullptr;
+  };
+  return is_mapped(buffers.input(), plan().input_bytes(rank)) &&
+         is_mapped(buffers.output(), plan().output_bytes(rank));
+}
+
+// False while some rank's region has been announced in its post but is not mapped here yet.
+bool MappedExecution::resolve_buffers() {
+  // What is found now is good until the memory changes after this.
+  const std::uint64_t generation = transport_->memory_generation();
+  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
+    const Post::Buffers& buffers = posted_[i];
+    const Rank job_rank = membership_->members[i];
+    const Rank member = static_cast<std::int32_t>(i);
+    // First: then what is found is still there.
+    found_.held[2 * i] = transport_->hold(job_rank, buffers.input());
+    found_.held[2 * i + 1] = transport_->hold(job_rank, buffers.output());
+    inputs_[i] = resolve(job_rank, buffers.input(), plan().input_bytes(member));
+    outputs_[i] = resolve(job_rank, buffers.output(), plan().output_bytes(member));
+    if (!is_resolved(i)) {
+      status_ = shortage_.judge(find_shortage(i));
+      return false;
+    }
+    found_.of[i] = buffers;
+  }
+  shortage_ = {};
+  found_.generation = generation;
+  found_.are_others_known = true;
+  return true;
+}
+
+bool MappedExecution::is_private(const schedule::Place& place) const {
+  if (place.rank == membership_->rank) return false;
+  const Post::Buffers& buffers = posted_[static_cast<std::size_t>(place.rank)];
+  const bool is_input = place.slot.buffer == schedule::Buffer::input;
+  return (is_input ? buffers.input() : buffers.output()).is_private();
+}
+
+// Of the staging of this rank nobody reads anything in such a run, nor, since all have entered it,
+// anything of a run before.
+template <class Base>
+Status MappedExecution::run_single_copy(const schedule::Step& step, const Base& base_of) {
+  const auto locate = [&](const schedule::Place& place) -> SingleCopySteps::Location {
+    return {.data = base_of(place), .owner = place.rank, .is_private = is_private(place)};
+  };
+  if (!abandoned_.ok()) return {};
+  const Status status = runner_->single_copy->run(
+      step, locate, {own().half(windows_->staging_turn), Window::kHalfBytes});
+  const bool is_over =
+      status.code() == StatusCode::aborted || status.code() == StatusCode::peer_lost;
+  if (!is_over) return status;
+  abandoned_ = status;
+  abandoned_at_ = Clock::now();
+  return {};
+}
+
+// Until nobody copies from or to this rank's private memory any more, and nobody will: its owner is
+// about to get it back. See window.h, Note [private memory of those who give up].
+void MappedExecution::give_up(const Status& reason) {
+  if (single_copy_ == SingleCopy::off) return;
+  own().given_up.store(windows_->entered, std::memory_order_seq_cst);
+  const auto self = static_cast<std::uint32_t>(membership_->rank.value()) + 1;
+  const Deadline deadline = Deadline::after(kLastCopyTime);
+  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
+    // Whoever dies leaves its word behind, but copies no more.
+    const Rank job_rank = membership_->members[i];
+    const bool is_dead = reason.code() == StatusCode::peer_lost && reason.rank() == job_rank;
+    while (!is_dead && windows_->of[i]->reaches_into.load(std::memory_order_seq_cst) == self) {
+      if (!alone_ && !transport_->peer_status(job_rank).status.ok()) break;
+      if (deadline.passed()) {
+        log(LogLevel::warning,
+            "rank {} stands still while it copies from or to a buffer of {}, which has failed: it "
+            "may go on later. Keep the buffer until that rank has ended",
+            job_rank.value(), describe(call_.operation));
+        break;
+      }
+      ::sched_yield();
+    }
+  }
+}
+
+// A run that another rank has given up, or is lost to, cannot end, and this rank must not tell the
+// others that it has done its part: it waits for the news, which say more: who, where and why.
+// True: none have come, and it fails by what it knows.
+bool MappedExecution::is_news_overdue() {
+  if (Clock::now() - abandoned_at_ <= kNewsTime) return false;
+  status_ = abandoned_;
+  return true;
+}
+
+// Runs steps up to the next sync, of which next_step_ is then the number, or to the end of the
+// segment; says which.
+bool MappedExecution::run_steps() {
+  const auto base_of = [&](const schedule::Place& place) -> std::byte* {
+    const auto rank = static_cast<std::size_t>(place.rank);
+    const bool own_place = place.rank == membership_->rank;
+    switch (place.slot.buffer) {
+      case schedule::Buffer::input:
+        return own_place ? const_cast<std::byte*>(call_.input) : inputs_[rank];
+      case schedule::Buffer::output:
+        return own_place ? call_.output : outputs_[rank];
+      default:
+        return windows_->of[rank]->half(windows_->staging_turn);
+    }
+  };
+  const auto& steps = runner_->plan->schedule().steps;
+  for (; next_step_ < steps.size(); ++next_step_) {
+    const schedule::Step& step = steps[next_step_];
+    if (step.kind == schedule::StepKind::sync) return true;
+    status_ = any_private_ && runner_ == direct_.get()
+                  ? run_single_copy(step, base_of)
+                  : runner_->local.run(step, segment_, base_of);
+    if (!status_.ok()) return false;
+  }
+  return false;
+}
+
+void MappedExecution::run_to_sync() {
+  while (!run_steps()) {
+    if (!status_.ok()) return;
+    next_step_ = 0;
+    ++windows_->staging_turn;
+    if (++segment_ == runner_->plan->segment_count()) {
+      phase_ = Phase::ended;
+      return;
+    }
+  }
+  ++next_step_;
+  reach_sync();
+}
+
+void MappedExecution::reach_sync() {
+  phase_ = Phase::syncing;
+  arrived_ = 0;
+  if (!abandoned_.ok()) return;
+  ++windows_->syncs;
+  // Release: what this rank has written and read before is over for whoever sees the count.
+  own().syncs.store(windows_->syncs, std::memory_order_release);
+  tell();
+}
+
+bool MappedExecution::sync_complete() {
+  if (!abandoned_.ok()) return is_news_overdue();
+  for (; arrived_ < windows_->of.size(); ++arrived_) {
+    // Acquire: pairs with the release above; this rank may now read what that one wrote.
+    if (windows_->of[arrived_]->syncs.load(std::memory_order_acquire) < windows_->syncs) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Others may sleep until what has just been stored.
+void MappedExecution::tell() {
+  if (!alone_) return notify_all();
+  for (const Rank other : others_) wake_others_ = wake_others_ || transport_->sleeps(other);
+}
+
+void MappedExecution::notify_all() {
+  wake_others_ = false;
+  for (const Rank other : others_) transport_->notify(other);
+}
+
+void MappedExecution::fail(const Status& status) {
+  if (status_.ok()) status_ = status;
+  if (phase_ == Phase::ended) return;
+  phase_ = Phase::ended;
+  alone_ = false;
+  give_up(status);
+}
+
+std::vector<Rank> MappedExecution::waiting_for() const {
+  std::vector<Rank> ranks;
+  const bool is_resolving =
+      phase_ == Phase::entering && all_reachable_ && arrived_ == windows_->of.size();
+  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
+    const std::uint64_t entered = posted_by(i)->entered.load(std::memory_order_relaxed);
+    const std::uint64_t syncs = windows_->of[i]->syncs.load(std::memory_order_relaxed);
+    const bool gone = abandoned_.rank() == membership_->members[i];
+    const bool late = gone || (phase_ == Phase::syncing && syncs < windows_->syncs) ||
+                      (phase_ == Phase::entering && entered < windows_->entered) ||
+                      (is_resolving && !is_resolved(i));
+    if (late) ranks.push_back(static_cast<int>(i));
+  }
+  return ranks;
+}
+
+}  // namespace stretto::execution

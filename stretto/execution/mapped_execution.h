@@ -1,0 +1,157 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "stretto/execution/execution.h"
+#include "stretto/execution/inline_steps.h"
+#include "stretto/execution/single_copy_steps.h"
+#include "stretto/execution/step.h"
+#include "stretto/execution/window.h"
+#include "stretto/transport/shortage.h"
+
+namespace stretto::execution {
+
+// Runs a plan on memory that all ranks of the group have mapped.
+//
+// A rank enters by posting what it is about to do and where its buffers lie, and reads everybody's
+// posts. So all ranks know, without a further exchange, whether they agree (else: mismatch, with
+// both calls) and whether all buffers are registered, or private memory that the kernel had better
+// copy: then they run the direct plan, on the buffers themselves, else the staged plan, through the
+// windows.
+//
+// Posting is also the first sync of either plan: a rank that can tell by its own buffers, or by the
+// plans, that the staged one will run, lays out its part before it posts.
+class MappedExecution : public Execution {
+ public:
+  struct Plans {
+    std::shared_ptr<const Plan> direct;        // Null: never.
+    std::shared_ptr<const Plan> staged;        // Null: buffers must be registered.
+    SingleCopy single_copy = SingleCopy::off;  // Of private buffers, by the direct plan.
+  };
+  MappedExecution(Plans plans, const Membership& membership, Windows& windows,
+                  transport::Transport& transport);
+
+  // Of the last start.
+  const Call& call() const { return call_; }
+  // Whether the plans can do with the caller's own buffers.
+  Status check_buffers(const std::byte* input, const std::byte* output) const;
+  void start(const Call& call) override;
+  bool advance() override;
+  bool ended() const override { return phase_ == Phase::ended; }
+  const Status& status() const override { return status_; }
+  void fail(const Status& status) override;
+  std::vector<Rank> waiting_for() const override;
+
+  // The short way, for a thread that does not hold the engine: start(), if it needs nothing of the
+  // transport but what the run before has found out; else returns false and has done nothing.
+  bool start_alone(const OperationDescriptor& operation, const std::byte* input, std::byte* output,
+                   std::uint32_t sequence);
+  // As advance(), but stops before anything for which the engine is needed. `wake_others` becomes
+  // true if somebody must be woken with it.
+  bool advance_alone(bool& wake_others);
+  // Lets go of the memory of the last run. False: a run is going on.
+  bool let_go();
+  // With the engine: wakes all.
+  void notify_all();
+
+ private:
+  enum class Phase { entering, running, syncing, ended };
+
+  struct Runner {
+    explicit Runner(std::shared_ptr<const Plan> p) : plan(std::move(p)), local(*plan) {}
+    std::shared_ptr<const Plan> plan;
+    LocalSteps local;
+    std::optional<InlineSteps> in_posts;         // Instead, if its scratch is in the posts.
+    std::optional<SingleCopySteps> single_copy;  // Instead, if some buffers are private.
+  };
+
+  // Where the buffers of the last run were found, which are often those of the next.
+  struct Found {
+    const std::byte* input = nullptr;
+    const std::byte* output = nullptr;
+    Post::Buffers own;
+    std::vector<Post::Buffers> of;  // Per rank, as it has posted; resolved are inputs_, outputs_.
+    std::uint64_t generation = 0;   // Of the transport's memory, before anything was looked up.
+    // Keeps it mapped, input and output by turns: its owner may free it while it is still used
+    // here.
+    std::vector<std::shared_ptr<void>> held;
+    bool is_own_known = false;
+    bool are_others_known = false;
+    // Private memory that has just been allocated lies in no page before it has been written: it is
+    // looked at again, at the 2nd, 4th, 8th ... use.
+    bool may_change = false;
+    std::uint64_t uses = 0;
+    std::uint64_t uses_to_next_look = 1;
+  };
+
+  // One of the two; both say the same about callers' buffers.
+  const Plan& plan() const { return direct_ != nullptr ? *direct_->plan : *staged_->plan; }
+  bool is_found(const std::byte* input, const std::byte* output);
+  void find_own();
+  transport::RemoteAddress find(const std::byte* data, std::size_t bytes) const;
+  bool is_reachable(transport::RemoteAddress address) const;
+  bool are_reachable(Rank member, const Post::Buffers& buffers) const;
+  bool is_private(const schedule::Place& place) const;
+  void enter();
+  void post();
+  bool go_on();
+  bool read_posts();
+  Status disagreement(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence) const;
+  bool choose();
+  bool are_resolved() const;
+  std::byte* resolve(Rank job_rank, transport::RemoteAddress address, std::size_t bytes) const;
+  bool is_resolved(std::size_t member) const;
+  Status find_shortage(std::size_t member) const;
+  bool resolve_buffers();
+  void begin_staged();
+  template <class Base>
+  Status run_single_copy(const schedule::Step& step, const Base& base_of);
+  bool run_steps();
+  void give_up(const Status& reason);
+  bool is_news_overdue();
+  void run_to_sync();
+  void reach_sync();
+  bool sync_complete();
+  void tell();
+  // What a member has posted, or will, about the operation that this rank has entered.
+  Post* posted_by(std::size_t member) const {
+    return &windows_->of[member]->posts[(windows_->entered - 1) % 2];
+  }
+  Window& own() { return *windows_->of[static_cast<std::size_t>(membership_->rank)]; }
+
+  const Membership* membership_;
+  Windows* windows_;
+  transport::Transport* transport_;
+  SingleCopy single_copy_;
+  std::vector<Rank> others_;  // In the job.
+  std::unique_ptr<Runner> direct_;
+  std::unique_ptr<Runner> staged_;
+  Runner* runner_ = nullptr;  // The one in use.
+  Call call_;
+  Phase phase_ = Phase::ended;
+  Status status_;
+  Found found_;
+  // Per rank: its input in this process, or where it is private, in its own; direct runs only.
+  std::vector<std::byte*> inputs_;
+  std::vector<std::byte*> outputs_;
+  std::vector<Post::Buffers> posted_;  // Per rank, of this run.
+  std::size_t arrived_ = 0;     // Members known to have entered, or to have reached the sync.
+  bool all_reachable_ = false;  // All buffers, or no rank's:
+  bool all_laid_out_ = false;
+  bool any_private_ = false;  // Some are reached by single copy.
+  transport::ShortageTimer shortage_;
+  Status abandoned_;  // Why nothing is copied any more: a rank has given up, or is gone.
+  TimePoint abandoned_at_;
+  bool alone_ = false;  // Without the engine.
+  bool wake_others_ = false;
+  bool advancing_ = false;
+  std::uint32_t segment_ = 0;
+  std::size_t next_step_ = 0;
+};
+
+}  // namespace stretto::execution

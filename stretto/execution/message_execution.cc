@@ -1,0 +1,245 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/execution/message_execution.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace stretto::execution {
+namespace {
+
+// Enough to keep the link, the reduction and the peer's reduction busy at the same time.
+constexpr std::size_t kLanesMax = TeamLanes::kLanes;
+
+}  // namespace
+
+MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
+                                   transport::Transport& transport, TeamLanes* team)
+    : plan_(std::move(plan)),
+      membership_(&membership),
+      transport_(&transport),
+      team_(plan_->schedule().shared_slots > 0 ? team : nullptr),
+      local_(*plan_) {
+  const std::size_t steps = plan_->schedule().steps.size();
+  // The team's lanes are numbered; others are as good as each other.
+  lanes_.resize(team_ != nullptr ? kLanesMax
+                                 : std::min<std::size_t>(kLanesMax, plan_->segment_count()));
+  scratch_.resize(lanes_.size() * plan_->private_bytes());
+  ready_.reserve(lanes_.size() * steps);
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    lanes_[i].waits.resize(steps);
+    lanes_[i].requests.resize(steps);
+    lanes_[i].scratch = scratch_.data() + i * plan_->private_bytes();
+  }
+}
+
+void MessageExecution::start(const Call& call) {
+  call_ = call;
+  // Where each message has a count of its own, its receive compares it.
+  status_ = counts_by_message(call.operation)
+                ? Status()
+                : transport_->find_conflict(membership_->group, call.sequence, call.operation);
+  ready_.clear();
+  next_segment_ = 0;
+  // Alone in its group, a rank may have nothing to do.
+  segments_left_ = plan_->schedule().steps.empty() ? 0 : plan_->segment_count();
+  for (Lane& lane : lanes_) {
+    lane.steps_left = 0;
+    lane.sync = kNone;
+  }
+  if (team_ != nullptr) first_turn_ = team_->take_turns(segments_left_);
+  if (!ended()) start_segments();
+}
+
+// A lane for the next segment.
+std::optional<std::uint32_t> MessageExecution::free_lane() const {
+  if (team_ != nullptr) {
+    const std::uint64_t turn = turn_of(next_segment_);
+    if (!team_->may_begin(turn)) return std::nullopt;
+    return static_cast<std::uint32_t>(TeamLanes::lane_of(turn));
+  }
+  const auto found = std::ranges::find(lanes_, std::size_t{0}, &Lane::steps_left);
+  if (found == lanes_.end()) return std::nullopt;
+  return static_cast<std::uint32_t>(found - lanes_.begin());
+}
+
+void MessageExecution::start_segments() {
+  while (next_segment_ < plan_->segment_count()) {
+    const std::optional<std::uint32_t> lane = free_lane();
+    if (!lane) return;
+    start_segment(*lane);
+  }
+}
+
+void MessageExecution::start_segment(std::uint32_t index) {
+  Lane& lane = lanes_[index];
+  lane.segment = next_segment_++;
+  if (team_ != nullptr) team_->begin(turn_of(lane.segment), call_);
+  const auto& waits = plan_->dependencies().predecessor_count;
+  std::copy(waits.begin(), waits.end(), lane.waits.begin());
+  lane.steps_left = waits.size();
+  // Last first, since ready_ is a stack: the list's order is the order that the algorithm means.
+  for (auto step = static_cast<std::int32_t>(waits.size()) - 1; step >= 0; --step) {
+    if (waits[static_cast<std::size_t>(step)] == 0) ready_.push_back({index, step});
+  }
+}
+
+bool MessageExecution::advance() {
+  bool moved = run_ready();
+  if (team_ == nullptr) return moved;
+  // A lane may have become free in another execution.
+  start_segments();
+  while (run_ready() || end_syncs()) moved = true;
+  return moved;
+}
+
+bool MessageExecution::run_ready() {
+  bool moved = false;
+  while (!ready_.empty() && status_.ok()) {
+    const Ready ready = ready_.back();
+    ready_.pop_back();
+    run_step(ready);
+    moved = true;
+  }
+  return moved;
+}
+
+// Goes on in the lanes whose team has come. Returns whether there is one.
+bool MessageExecution::end_syncs() {
+  bool moved = false;
+  for (std::uint32_t index = 0; index < lanes_.size() && status_.ok(); ++index) {
+    Lane& lane = lanes_[index];
+    if (lane.sync == kNone || !team_->sync_is_complete(turn_of(lane.segment))) continue;
+    if (const Status agreed = team_->agree(turn_of(lane.segment), call_); !agreed.ok()) {
+      fail(agreed);
+      return true;
+    }
+    step_done(index, std::exchange(lane.sync, kNone));
+    moved = true;
+  }
+  return moved;
+}
+
+// Where the buffer of a place begins. Only send() and reductions read through an address made from
+// `input`, so nothing of the caller's is written.
+std::byte* MessageExecution::base_of(const Lane& lane, const schedule::Place& place) const {
+  switch (place.slot.buffer) {
+    case schedule::Buffer::input:
+      return const_cast<std::byte*>(call_.input);
+    case schedule::Buffer::output:
+      return call_.output;
+    default:
+      return plan_->is_shared(place.slot) ? team_->slots(place.rank, turn_of(lane.segment))
+                                          : lane.scratch;
+  }
+}
+
+void MessageExecution::run_step(Ready ready) {
+  Lane& lane = lanes_[ready.lane];
+  const schedule::Step& step = plan_->schedule().steps[static_cast<std::size_t>(ready.step)];
+  if (step.kind == schedule::StepKind::send || step.kind == schedule::StepKind::recv) {
+    return post(ready.lane, ready.step);
+  }
+  if (step.kind == schedule::StepKind::sync) {
+    lane.sync = ready.step;
+    return team_->reach_sync(turn_of(lane.segment));
+  }
+  const Status status = local_.run(
+      step, lane.segment, [&](const schedule::Place& place) { return base_of(lane, place); });
+  if (!status.ok()) return fail(status);
+  step_done(ready.lane, ready.step);
+}
+
+void MessageExecution::post(std::uint32_t lane_index, std::int32_t index) {
+  Lane& lane = lanes_[lane_index];
+  const schedule::Schedule& steps = plan_->schedule();
+  const schedule::Step& step = steps.steps[static_cast<std::size_t>(index)];
+  transport::Request& request = lane.requests[static_cast<std::size_t>(index)];
+  request.peer = membership_->job_rank(step.peer);
+  request.key = {.group = membership_->group,
+                 .sequence = call_.sequence,
+                 .segment = lane.segment,
+                 .message = static_cast<std::uint32_t>(step.message)};
+  request.operation = call_.operation;
+  request.owner = this;
+  request.outgoing = {};
+  request.incoming = {};
+  const bool sends = step.kind == schedule::StepKind::send;
+  const auto places = sends ? steps.sources(step) : steps.targets(step);
+  if (!places.empty()) {  // A message without a slot is a signal.
+    const schedule::Place& place = places.front();
+    const Plan::Range range = plan_->range(place, lane.segment);
+    // Chunks may be of different lengths; where this one has ended, both sides know it. The first
+    // segment's message goes even if it is empty: it finds out ranks that disagree.
+    if (range.count == 0 && lane.segment > 0) return step_done(lane_index, index);
+    if (counts_by_message(call_.operation)) {
+      request.operation.count = plan_->chunk_elements(place.slot.chunk);
+    }
+    std::byte* bytes = base_of(lane, place) + range.offset_bytes;
+    if (sends) {
+      request.outgoing = {bytes, range.bytes()};
+    } else {
+      request.incoming = {bytes, range.bytes()};
+    }
+  }
+  if (sends) {
+    transport_->send(request);
+  } else {
+    transport_->recv(request);
+  }
+}
+
+void MessageExecution::step_done(std::uint32_t index, std::int32_t step) {
+  Lane& lane = lanes_[index];
+  const schedule::Dependencies& dependencies = plan_->dependencies();
+  const auto at = static_cast<std::size_t>(step);
+  const auto begin = static_cast<std::size_t>(dependencies.successors_begin[at]);
+  const auto end = static_cast<std::size_t>(dependencies.successors_begin[at + 1]);
+  for (std::size_t i = begin; i < end; ++i) {
+    const std::int32_t next = dependencies.successors[i];
+    if (--lane.waits[static_cast<std::size_t>(next)] == 0) ready_.push_back({index, next});
+  }
+  if (--lane.steps_left > 0) return;
+  if (team_ != nullptr) team_->end(turn_of(lane.segment));
+  --segments_left_;
+  start_segments();
+}
+
+void MessageExecution::request_done(transport::Request& request) {
+  if (!status_.ok()) return;
+  if (!request.status.ok()) {
+    status_ = request.status;
+    return;
+  }
+  for (std::uint32_t index = 0; index < lanes_.size(); ++index) {
+    const auto& requests = lanes_[index].requests;
+    const std::less<const transport::Request*> before;
+    if (before(&request, requests.data())) continue;
+    if (!before(&request, requests.data() + requests.size())) continue;
+    return step_done(index, static_cast<std::int32_t>(&request - requests.data()));
+  }
+}
+
+void MessageExecution::fail(const Status& status) {
+  if (status_.ok()) status_ = status;
+}
+
+std::vector<Rank> MessageExecution::waiting_for() const {
+  std::vector<Rank> ranks;
+  for (const Lane& lane : lanes_) {
+    for (std::size_t i = 0; i < lane.requests.size(); ++i) {
+      const schedule::Step& step = plan_->schedule().steps[i];
+      if (lane.requests[i].done || step.kind != schedule::StepKind::recv) continue;
+      ranks.push_back(step.peer);
+    }
+    if (lane.sync != kNone) team_->append_late(turn_of(lane.segment), ranks);
+  }
+  std::ranges::sort(ranks);
+  const auto repeated = std::ranges::unique(ranks);
+  ranks.erase(repeated.begin(), repeated.end());
+  return ranks;
+}
+
+}  // namespace stretto::execution

@@ -1,0 +1,91 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/execution/step.h"
+
+#include "stretto/kernel/copy.h"
+
+namespace stretto::execution {
+namespace {
+
+// Shared slots are there for the other ranks of a team to read, and their memory is theirs.
+kernel::Store store_to(const Plan& plan, const schedule::Place& target) {
+  const bool is_shared = plan.is_shared(target.slot) || target.rank != plan.schedule().rank;
+  return is_shared ? kernel::Store::shared : kernel::Store::automatic;
+}
+
+}  // namespace
+
+Result<kernel::PreparedReduction> prepare_reduction(const Plan& plan, const schedule::Step& step,
+                                                    std::span<const kernel::Input> inputs,
+                                                    std::span<void* const> outputs,
+                                                    kernel::Store store) {
+  const schedule::Place& target = plan.schedule().targets(step).front();
+  return kernel::PreparedReduction::create({.dtype = plan.operation().dtype,
+                                            .output_dtype = plan.range(target, 0).dtype,
+                                            .op = plan.operation().op,
+                                            .divisor = step.completes ? plan.divisor() : 1,
+                                            .inputs = inputs,
+                                            .outputs = outputs,
+                                            .store = store});
+}
+
+LocalSteps::LocalSteps(const Plan& plan)
+    : plan_(&plan),
+      first_step_(plan.schedule().steps.data()),
+      prepared_(plan.schedule().steps.size()) {
+  for (std::size_t i = 0; i < prepared_.size(); ++i) {
+    const schedule::Step& step = first_step_[i];
+    const bool is_local =
+        step.kind == schedule::StepKind::reduce || step.kind == schedule::StepKind::copy;
+    if (!is_local) continue;
+    prepare(prepared_[i], step);
+    bind(prepared_[i], step, 0);
+  }
+}
+
+void LocalSteps::prepare(Prepared& prepared, const schedule::Step& step) const {
+  const auto sources = plan_->schedule().sources(step);
+  const auto targets = plan_->schedule().targets(step);
+  for (const schedule::Place& place : sources) {
+    prepared.inputs.push_back({.data = nullptr, .dtype = plan_->range(place, 0).dtype});
+  }
+  prepared.outputs.resize(targets.size());
+  prepared.source_offsets.resize(sources.size());
+  prepared.target_offsets.resize(targets.size());
+  if (step.kind == schedule::StepKind::copy) return;
+  auto reduction = prepare_reduction(*plan_, step, prepared.inputs, prepared.outputs,
+                                     store_to(*plan_, targets.front()));
+  prepared.failure = reduction.status();
+  if (reduction.ok()) prepared.reduction = *reduction;
+}
+
+void LocalSteps::bind(Prepared& prepared, const schedule::Step& step, std::uint32_t segment) const {
+  const auto sources = plan_->schedule().sources(step);
+  const auto targets = plan_->schedule().targets(step);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    prepared.source_offsets[i] = plan_->range(sources[i], segment).offset_bytes;
+  }
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    prepared.target_offsets[i] = plan_->range(targets[i], segment).offset_bytes;
+  }
+  const Plan::Range target = plan_->range(targets.front(), segment);
+  prepared.count = target.count;
+  prepared.bytes = target.bytes();
+  prepared.segment = segment;
+}
+
+Status LocalSteps::apply(const Prepared& prepared) {
+  if (prepared.reduction) {
+    prepared.reduction->run(prepared.count, prepared.inputs, prepared.outputs);
+    return {};
+  }
+  if (!prepared.failure.ok()) return prepared.failure;
+  for (void* output : prepared.outputs) {
+    if (output == prepared.inputs.front().data) continue;  // In place.
+    kernel::copy(output, prepared.inputs.front().data, prepared.bytes, kernel::Store::automatic);
+  }
+  return {};
+}
+
+}  // namespace stretto::execution

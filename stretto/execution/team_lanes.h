@@ -1,0 +1,76 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "stretto/execution/execution.h"
+#include "stretto/execution/window.h"
+#include "stretto/transport/transport.h"
+
+namespace stretto::execution {
+
+// Where the ranks of a team meet in the middle of collectives that send messages, too: a few lanes,
+// each with a count of syncs and with slots that the team has mapped.
+//
+// The segments of all such collectives of a group take the lanes by turns, in the order in which
+// the collectives have begun, which is the same on all ranks. So a turn names the same lane, and
+// the same set of slots in it, on each rank of the team, and the lanes of one collective need not
+// be free before the next one begins.
+//
+// Not thread safe; called by whoever holds the engine.
+class TeamLanes {
+ public:
+  static constexpr std::size_t kLanes = Window::kLanes;
+
+  // All must outlive it.
+  TeamLanes(const Windows& windows, const Membership& membership, transport::Transport& transport)
+      : windows_(&windows), membership_(&membership), transport_(&transport) {}
+
+  static std::size_t lane_of(std::uint64_t turn) { return turn % kLanes; }
+  // The first of so many turns, which are the caller's.
+  std::uint64_t take_turns(std::uint64_t count) { return std::exchange(next_, next_ + count); }
+  // Whether this rank has ended what it did in the lane of this turn.
+  bool may_begin(std::uint64_t turn) const {
+    return lanes_[lane_of(turn)].runs_ended == turn / kLanes;
+  }
+  // What runs in the lane from now on, until end().
+  void begin(std::uint64_t turn, const Call& call);
+  void end(std::uint64_t turn) { ++lanes_[lane_of(turn)].runs_ended; }
+
+  // What this rank has written in shared slots before is there for the team once
+  // sync_is_complete().
+  void reach_sync(std::uint64_t turn);
+  bool sync_is_complete(std::uint64_t turn) const;
+  // Of a sync that is complete: mismatch if a rank of the team runs something else in this turn.
+  Status agree(std::uint64_t turn, const Call& call) const;
+  // Appends the ranks of the team that have not reached the sync of this turn.
+  void append_late(std::uint64_t turn, std::vector<Rank>& ranks) const;
+
+  // The shared slots of a rank of the team.
+  std::byte* slots(Rank member, std::uint64_t turn) const {
+    return window_of(member).lane_slots(lane_of(turn), set_of(turn));
+  }
+
+ private:
+  // Of this rank.
+  struct Lane {
+    std::uint64_t runs_ended = 0;
+    std::uint64_t syncs = 0;
+  };
+
+  static std::size_t set_of(std::uint64_t turn) { return turn / kLanes % schedule::kScratchSets; }
+  Window& window_of(Rank member) const { return *windows_->of[static_cast<std::size_t>(member)]; }
+
+  const Windows* windows_;
+  const Membership* membership_;
+  transport::Transport* transport_;
+  std::array<Lane, kLanes> lanes_;
+  std::uint64_t next_ = 0;
+};
+
+}  // namespace stretto::execution

@@ -1,0 +1,350 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/group/engine.h"
+
+#include <sched.h>
+
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "stretto/base/cores.h"
+#include "stretto/base/log.h"
+#include "stretto/base/thread.h"
+#include "stretto/group/group.h"
+#include "stretto/group/pause.h"
+
+namespace stretto::group {
+namespace {
+
+// Note [waiting]
+//
+// Waking a sleeping thread on another core costs tens of microseconds, handing over by sched_yield
+// on the same core one or two. So: spin about as long as a wake-up costs (waiting twice as long as
+// the best choice at worst, Karlin et al., 1990), but only where every rank has a core to itself,
+// since otherwise the spinner keeps the peer from running; then yield for a while, for a peer that
+// shares the core; then sleep until a doorbell.
+constexpr int kSpins = 400;
+constexpr std::chrono::milliseconds kYieldTime(1);
+constexpr unsigned kTurnsPerDeadlineCheck = 64;
+constexpr int kTurnsPerHeartbeat = 64;
+// Whoever has missed more has not been running.
+constexpr int kBeatsMissed = 4;
+
+}  // namespace
+
+Result<std::shared_ptr<Engine>> Engine::create(std::unique_ptr<transport::Transport> transport,
+                                               Options options) {
+  const std::shared_ptr<Engine> engine(new Engine(std::move(transport), std::move(options)),
+                                       &Engine::destroy);
+  STRETTO_RETURN_IF_ERROR(engine->start_background_thread());
+  return engine;
+}
+
+void Engine::destroy(Engine* engine) {
+  if (!engine->is_home()) return;
+  if (engine->thread_.get_id() != std::this_thread::get_id()) {
+    delete engine;
+    return;
+  }
+  // The last owner was a continuation on the background thread, which cannot wait for its own end:
+  // it deletes the engine when it has ended. Nobody else reads these any more.
+  engine->thread_.detach();
+  engine->orphaned_ = true;
+  engine->stopping_ = true;
+}
+
+Status Engine::start_background_thread() {
+  const bool beats = options_.heartbeat > Duration::zero() && transport_->size() > 1;
+  beats_ = beats;
+  if (!drives_ && !beats) return {};
+  Result<std::thread> thread = start_thread("stretto-engine", [this] {
+    run_background_thread();
+    if (orphaned_) delete this;
+  });
+  if (!thread.ok()) return thread.status();
+  thread_ = std::move(*thread);
+  return {};
+}
+
+Engine::Engine(std::unique_ptr<transport::Transport> transport, Options options)
+    : transport_(std::move(transport)), options_(std::move(options)) {
+  const int cores = options_.local_cores > 0 ? options_.local_cores : usable_cores();
+  core_for_each_rank_ = cores >= options_.local_ranks;
+  transport_->set_listener(this);
+  drives_ = options_.progress_thread == ProgressThread::always ||
+            (options_.progress_thread == ProgressThread::automatic &&
+             cores > options_.local_ranks && transport_->size() > 1);
+}
+
+Engine::~Engine() {
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard guard(mutex_);
+      stopping_ = true;
+    }
+    work_arrived_.notify_all();
+    transport_->wake();
+    thread_.join();
+  }
+  transport_->set_listener(nullptr);
+  // Nobody else is left to do it.
+  std::unique_lock held = lock();
+  run_continuations(held);
+}
+
+Status Engine::check_home() const {
+  if (is_home()) return {};
+  return status_of(StatusCode::invalid_argument,
+                   "this process was forked from rank {}, whose communicator it cannot use: fork "
+                   "before join(), or start a program (exec)",
+                   transport_->rank().value());
+}
+
+std::string Engine::name_of(Rank job_rank) const {
+  const auto index = static_cast<std::size_t>(job_rank);
+  if (index >= options_.names.size()) return fmt::format("(rank {})", job_rank.value());
+  return fmt::format("({})", options_.names[index]);
+}
+
+void Engine::note(std::string_view activity) {
+  const std::unique_lock held = lock();
+  activity_ = activity;
+}
+
+void Engine::add(Group& group) {
+  groups_.push_back(&group);
+  const auto aborted = early_aborts_.extract(group.id());
+  if (!aborted.empty()) group.aborted(aborted.mapped());
+}
+
+void Engine::call_later(Continuation continuation, Status status) {
+  continuations_.emplace_back(std::move(continuation), std::move(status));
+}
+
+void Engine::run_continuations(std::unique_lock<std::mutex>& held) {
+  while (!continuations_.empty()) {
+    std::vector<std::pair<Continuation, Status>> batch;
+    batch.swap(continuations_);
+    held.unlock();
+    for (auto& [continuation, status] : batch) {
+      try {
+        continuation(status);
+      } catch (const std::exception& error) {
+        // This thread may be in the middle of somebody else's wait().
+        log(LogLevel::error, "a continuation of an operation threw: {}", error.what());
+      }
+    }
+    // What continuations own may need the lock to go.
+    batch.clear();
+    held.lock();
+  }
+}
+
+void Engine::submitted() {
+  ++in_flight_;
+  if (drives_ && waiters_.load(std::memory_order_relaxed) == 0) {
+    work_arrived_.notify_one();
+  }
+  // Sleepers have an earlier idea of what to wait for.
+  if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+}
+
+bool Engine::turn() {
+  std::unique_lock held = lock();
+  const bool moved = turn_locked();
+  run_continuations(held);
+  return moved;
+}
+
+bool Engine::turn_locked() {
+  bool moved = transport_->progress();
+  // By index: an ending operation may add or remove groups.
+  for (std::size_t i = 0; i < groups_.size(); ++i) moved = groups_[i]->advance() || moved;
+  if (++turns_ % kTurnsPerDeadlineCheck == 0) check_deadlines();
+  return moved;
+}
+
+void Engine::check_deadlines() {
+  const TimePoint now = Clock::now();
+  const Duration since_last = now - std::exchange(checked_at_, now);
+  if (beats_ && since_last > kBeatsMissed * options_.heartbeat) {
+    resumed_at_ = now;
+    stood_still_ = since_last;
+  }
+  // What others have said meanwhile is read before anything is said about them.
+  if (beats_ && now - resumed_at_ < options_.heartbeat) return;
+  transport_->check_contacts(now);
+  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->check_deadlines(now);
+}
+
+bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
+  waiters_.fetch_add(1, std::memory_order_relaxed);
+  const int spins_max = core_for_each_rank_ ? kSpins : 0;
+  int idle_turns = 0;
+  TimePoint yield_until{};
+  bool finished = false;
+  std::unique_lock held = lock();
+  while (!(finished = done())) {
+    if (turn_locked()) {
+      run_continuations(held);
+      idle_turns = 0;
+      yield_until = TimePoint{};
+      continue;
+    }
+    // Between turns other threads may submit.
+    held.unlock();
+    if (++idle_turns <= spins_max) {
+      pause();
+      held.lock();
+      continue;
+    }
+    const TimePoint now = Clock::now();
+    if (yield_until == TimePoint{}) yield_until = now + kYieldTime;
+    if (now >= deadline.time()) break;
+    if (now < yield_until) {
+      ::sched_yield();
+      held.lock();
+      continue;
+    }
+    held.lock();
+    if (!done()) sleep(held, deadline);
+  }
+  if (!held.owns_lock()) held.lock();
+  run_continuations(held);
+  held.unlock();
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
+  // The event that ended this may have been another sleeper's as well; and the progress thread may
+  // be waiting for waiters to leave.
+  if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+  if (drives_) work_arrived_.notify_one();
+  return finished;
+}
+
+// Returns whether it slept; does not if there was something to do after all.
+bool Engine::sleep(std::unique_lock<std::mutex>& held, Deadline deadline) {
+  transport_->begin_sleep();
+  sleepers_.fetch_add(1, std::memory_order_relaxed);
+  const bool idle = !turn_locked();
+  if (idle) {
+    held.unlock();
+    transport_->sleep(deadline);
+    held.lock();
+  }
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  transport_->end_sleep();
+  check_deadlines();
+  run_continuations(held);
+  return idle;
+}
+
+bool Engine::background_drives() const {
+  return drives_ && in_flight_ > 0 && waiters_.load(std::memory_order_relaxed) == 0;
+}
+
+void Engine::run_background_thread() {
+  const Duration heartbeat =
+      options_.heartbeat > Duration::zero() ? options_.heartbeat : std::chrono::hours(1);
+  std::unique_lock held = lock();
+  TimePoint yield_until{};
+  while (!stopping_) {
+    if (!background_drives()) {
+      // A waiter's leaving is not signalled under the lock, so a driver looks more often.
+      const bool soon = drives_ && in_flight_ > 0;
+      work_arrived_.wait_for(held, soon ? std::chrono::milliseconds(1) : heartbeat,
+                             [&] { return stopping_ || background_drives(); });
+      yield_until = TimePoint{};
+      if (stopping_ || soon || background_drives()) continue;
+      // Until nothing moves: what has been asked in one turn is answered in the next.
+      bool moved = true;
+      for (int turn = 0; moved && turn < kTurnsPerHeartbeat; ++turn) {
+        transport_->look_at_all();
+        moved = turn_locked();
+        // What has woken a sleeper may have been taken here before it could look.
+        if (moved && sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+      }
+      check_deadlines();
+      run_continuations(held);
+      continue;
+    }
+    if (turn_locked()) {
+      run_continuations(held);
+      yield_until = TimePoint{};
+      continue;
+    }
+    const TimePoint now = Clock::now();
+    if (yield_until == TimePoint{}) yield_until = now + kYieldTime;
+    if (now < yield_until) {
+      held.unlock();
+      ::sched_yield();
+      held.lock();
+    } else {
+      sleep(held, Deadline());
+    }
+  }
+}
+
+void Engine::peer_lost(Rank peer, const Status& status) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->member_lost(peer, status);
+}
+
+void Engine::peer_left(Rank peer, const Status& status) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->member_left(peer, status);
+}
+
+void Engine::message_early(Rank from, const transport::MessageKey& key,
+                           const OperationDescriptor& operation) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i]->id() == key.group) groups_[i]->message_early(from, key.sequence, operation);
+  }
+}
+
+void Engine::group_aborted(std::uint64_t group, Rank /*from*/, const Status& reason) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i]->id() == group) return groups_[i]->aborted(reason);
+  }
+  // The transport drops what concerns groups that this rank has ended, so this one is still to be
+  // made.
+  early_aborts_.emplace(group, reason);
+}
+
+void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell farewell) {
+  const std::string_view why = farewell == transport::Farewell::unwinding
+                                   ? " because an exception unwound its stack; see its output"
+                                   : "";
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i]->id() != group) continue;
+    groups_[i]->member_left(
+        from, {StatusCode::peer_lost,
+               fmt::format("rank {} has destroyed its communicator{}", from.value(), why), from});
+  }
+}
+
+Status Engine::agreement_arrived(Rank from, const transport::MessageKey& key,
+                                 ConstByteSpan payload) {
+  for (Group* group : groups_) {
+    if (group->id() == key.group) return group->agreement_arrived(from, key, payload);
+  }
+  // Nobody shrinks a group before all have made it: this one has been destroyed here.
+  return {};
+}
+
+std::string Engine::describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
+                                   const OperationDescriptor& operation) {
+  for (Group* candidate : groups_) {
+    if (candidate->id() != group) continue;
+    candidate->asked_about(from, sequence, operation);
+    return candidate->describe_state(sequence, activity_);
+  }
+  return Group::describe_absence(name_of(transport_->rank()), groups_, activity_);
+}
+
+void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
+                            const std::string& text) {
+  for (Group* candidate : groups_) {
+    if (candidate->id() == group) candidate->state_reported(peer, sequence, text);
+  }
+}
+
+}  // namespace stretto::group

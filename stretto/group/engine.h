@@ -1,0 +1,150 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/home_process.h"
+#include "stretto/group/operation.h"
+#include "stretto/group/progress_thread.h"
+#include "stretto/transport/transport.h"
+
+namespace stretto::group {
+
+class Group;
+
+// Runs all groups of one rank on one transport. One lock guards everything below it; it is held for
+// one turn of progress at a time and never while sleeping.
+//
+// Whoever waits drives: a waiting thread takes turns of progress itself, for all operations, so
+// that a blocking call needs no hand-over. The background thread drives while operations are in
+// flight and nobody waits, if it is a progress thread; else it only takes a turn now and then (the
+// heartbeat), so that deadlines hold, a death is noticed, and others who ask what this rank does
+// get an answer while its program is busy elsewhere.
+class Engine final : private transport::TransportListener {
+ public:
+  struct Options {
+    ProgressThread progress_thread = ProgressThread::automatic;
+    int local_ranks = 1;  // Ranks of the job on this host, this one included.
+    int local_cores = 0;  // Cores that they may use, all together. 0: those of this process.
+    // Per rank of the job: "node04 pid 8812", for messages. May be empty.
+    std::vector<std::string> names = {};
+    // Between two turns of a rank that has nobody else to take them. Zero: none are taken.
+    Duration heartbeat = std::chrono::milliseconds(500);
+    // An operation that has waited so long for others says so in the log, and again after twice as
+    // long, and so on. Zero: never.
+    Duration warn_after = std::chrono::seconds(60);
+    // Told what this rank is doing, for the launcher's report. May be empty.
+    std::function<void(std::string_view)> report_activity = {};
+  };
+  // Fails with system if its background thread cannot be started.
+  static Result<std::shared_ptr<Engine>> create(std::unique_ptr<transport::Transport> transport,
+                                                Options options);
+  ~Engine();
+
+  // The lock under which groups, their operations and the transport may be touched. Throws what
+  // check_home() says: in a forked child, it may be held by a thread that is not there.
+  std::unique_lock<std::mutex> lock() {
+    check_home().or_throw();
+    return std::unique_lock(mutex_);
+  }
+  // invalid_argument in a child that was forked after join(). What it has is its parent's, whom it
+  // must not disturb.
+  Status check_home() const;
+  bool is_home() const { return home_.is_here(); }
+  transport::Transport& transport() { return *transport_; }
+  const Options& options() const { return options_; }
+  bool has_progress_thread() const { return drives_; }
+  bool has_core_for_each_rank() const { return core_for_each_rank_; }
+  // "(node04 pid 8812)".
+  std::string name_of(Rank job_rank) const;
+  // With the lock held.
+  std::span<Group* const> groups() const { return groups_; }
+  // What the program does between operations, for others who ask. Any thread.
+  void note(std::string_view activity);
+
+  // With the lock held: for how long this rank has made no progress, if it has gone on after
+  // `since` only. It was stopped, or had no core; what others seem to have missed, it has.
+  Duration stood_still(TimePoint since) const {
+    return resumed_at_ > since ? stood_still_ : Duration::zero();
+  }
+
+  // With the lock held.
+  void add(Group& group);
+  void remove(Group& group) { std::erase(groups_, &group); }
+  // An operation has been submitted: whoever sleeps must know of it.
+  void submitted();
+  // An operation has ended.
+  void ended() { --in_flight_; }
+  // Calls `continuation` as soon as a thread that makes progress has let go of the lock.
+  void call_later(Continuation continuation, Status status);
+  // Does so now, letting go of the lock meanwhile.
+  void run_continuations(std::unique_lock<std::mutex>& held);
+
+  // Without the lock. Drives until `done` says true (asked with the lock held) or the deadline
+  // passes; returns whether it did.
+  bool drive(const std::function<bool()>& done, Deadline deadline);
+  // One turn. Returns whether anything moved.
+  bool turn();
+
+ private:
+  bool turn_locked();
+  bool sleep(std::unique_lock<std::mutex>& lock, Deadline deadline);
+  Engine(std::unique_ptr<transport::Transport> transport, Options options);
+  Status start_background_thread();
+  static void destroy(Engine* engine);
+  bool background_drives() const;
+  void run_background_thread();
+  void check_deadlines();
+
+  void peer_lost(Rank peer, const Status& status) override;
+  void peer_left(Rank peer, const Status& status) override;
+  void message_early(Rank from, const transport::MessageKey& key,
+                     const OperationDescriptor& operation) override;
+  void group_aborted(std::uint64_t group, Rank from, const Status& reason) override;
+  void group_left(std::uint64_t group, Rank from, transport::Farewell farewell) override;
+  Status agreement_arrived(Rank from, const transport::MessageKey& key,
+                           ConstByteSpan payload) override;
+  std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
+                             const OperationDescriptor& operation) override;
+  void state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
+                      const std::string& text) override;
+
+  std::unique_ptr<transport::Transport> transport_;
+  Options options_;
+  bool core_for_each_rank_;
+  HomeProcess home_;
+  std::mutex mutex_;
+  std::condition_variable work_arrived_;  // For the background thread.
+  std::vector<Group*> groups_;
+  // Groups that others have given up before this rank has made them.
+  std::map<std::uint64_t, Status> early_aborts_;
+  std::vector<std::pair<Continuation, Status>> continuations_;
+  std::string activity_;
+  int in_flight_ = 0;
+  std::atomic<int> waiters_{0};
+  std::atomic<int> sleepers_{0};
+  unsigned turns_ = 0;
+  bool stopping_ = false;
+  bool drives_ = false;    // Whether the background thread is a progress thread.
+  bool orphaned_ = false;  // Of the background thread: whether it has to delete the engine.
+  bool beats_ = false;     // Whether the background thread looks at least once a heartbeat.
+  TimePoint checked_at_ = Clock::now();  // The deadlines, last.
+  TimePoint resumed_at_;
+  Duration stood_still_{};
+  std::thread thread_;
+};
+
+}  // namespace stretto::group

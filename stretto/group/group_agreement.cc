@@ -1,0 +1,108 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// How the members of a group agree on who is left: the agreement's words on their way, and what is
+// said when they do not come.
+
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "stretto/group/group.h"
+
+namespace stretto::group {
+
+// Of a member that dies, or has destroyed its communicator, none of which comes back.
+void Group::note_departed(Rank member, const Status& status) {
+  Status& departed = departed_[static_cast<std::size_t>(member)];
+  if (departed.ok()) departed = status;
+  agreement_.lose(member);
+  send_agreement();
+}
+
+void Group::begin_agreement(const std::vector<Rank>& left_out, bool ready) {
+  if (!agreement_.decided()) agreement_.begin(left_out, ready);
+  send_agreement();
+}
+
+bool Group::agreement_ended() const {
+  return agreement_.decided() || agreement_.left_out_by().has_value();
+}
+
+// What the agreement has to say goes to all members that are there, also to those that are left
+// out: they shall know.
+void Group::send_agreement() {
+  for (const Agreement::Message& message : agreement_.take_messages()) {
+    const transport::MessageKey key{.group = membership_.group,
+                                    .sequence = message.number,
+                                    .segment = message.round,
+                                    .message = message.proposal.ready ? 1u : 0u};
+    const auto payload = std::as_bytes(std::span(message.proposal.lost_by));
+    for (std::int32_t member = 0; member < size(); ++member) {
+      if (member == membership_.rank.value()) continue;
+      engine_->transport().send_agreement(membership_.job_rank(member), key, payload);
+    }
+  }
+}
+
+Status Group::agreement_arrived(Rank from, const transport::MessageKey& key,
+                                ConstByteSpan payload) {
+  const std::optional<Rank> member = rank_in_group(from);
+  Agreement::Message message{.number = key.sequence,
+                             .round = key.segment,
+                             .proposal = {.lost_by = {}, .ready = key.message == 1}};
+  std::vector<std::int32_t>& lost_by = message.proposal.lost_by;
+  lost_by.resize(static_cast<std::size_t>(size()));
+  const bool fits = member && payload.size() == lost_by.size() * sizeof(std::int32_t);
+  if (fits) std::memcpy(lost_by.data(), payload.data(), payload.size());
+  const auto is_member = [&](std::int32_t rank) {
+    return rank >= Proposal::kTakesPart && rank < size();
+  };
+  if (!fits || key.message > 1 || !std::ranges::all_of(lost_by, is_member)) {
+    return status_of(StatusCode::protocol, "word of an agreement that is no word of group {:x}",
+                     membership_.group);
+  }
+  // It has ended its part of everything; what is in flight may well end without more of it.
+  Status& departed = departed_[static_cast<std::size_t>(*member)];
+  if (departed.ok()) {
+    departed = Status(
+        StatusCode::aborted,
+        fmt::format("rank {} has called shrink, which ends the communicator", from.value()), from);
+    any_departed_ = true;
+  }
+  agreement_.receive(*member, message);
+  send_agreement();
+  return {};
+}
+
+void Group::ask_late_in_agreement() {
+  asked_ = kAgreementSequence;
+  asked_at_ = Clock::now();
+  answers_.assign(membership_.members.size(), {});
+  for (const Rank member : agreement_.waiting_for()) {
+    engine_->transport().inquire(membership_.job_rank(member), membership_.group, asked_, {});
+  }
+}
+
+Result<Proposal> Group::agreed(const Deadline& deadline) {
+  if (const std::optional<Proposal> decision = agreement_.take_decision()) return *decision;
+  const std::string self =
+      fmt::format("shrink on rank {}", membership_.job_rank(membership_.rank).value());
+  if (const std::optional<Rank> by = agreement_.left_out_by()) {
+    const Rank job_rank = membership_.job_rank(*by);
+    return Status(StatusCode::aborted,
+                  fmt::format("{}: this rank is not in the new communicator, for rank {} has named "
+                              "it or cannot reach it",
+                              self, job_rank.value()),
+                  job_rank);
+  }
+  const std::vector<Rank> late = agreement_.waiting_for();
+  return Status(
+      StatusCode::timeout,
+      fmt::format("{}: timed out waiting for {}; waited {:.1f} s", self,
+                  describe_late(late, asked_ == kAgreementSequence),
+                  seconds(Clock::now() - deadline.set_at())),
+      late.size() == 1 ? std::optional(membership_.job_rank(late.front())) : std::nullopt);
+}
+
+}  // namespace stretto::group

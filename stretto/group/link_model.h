@@ -1,0 +1,33 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stretto/base/id.h"
+#include "stretto/schedule/cost.h"
+
+namespace stretto::group {
+
+// What the links of a job cost, the same numbers on all ranks: algorithms are chosen by them.
+struct LinkModel {
+  // Guesses until they are measured (link_probe.h); what matters is their ratio.
+  schedule::LinkCost local = {
+      .latency_seconds = 0.5e-6, .message_seconds = 0.2e-6, .seconds_per_byte = 1 / 5e9};
+  schedule::LinkCost network = {
+      .latency_seconds = 20e-6, .message_seconds = 3e-6, .seconds_per_byte = 1 / 2e9};
+  std::string source = "modelled";  // "measured just now", "measured 2 h ago".
+};
+
+// Which ranks of a job are on one host: a number per rank.
+using HostList = std::vector<std::int32_t>;
+
+// Of some of the ranks, numbered anew in the order in which hosts first appear, as schedules want
+// it. An empty list, meaning one host, stays empty.
+HostList hosts_of(const HostList& all, std::span<const Rank> members);
+
+}  // namespace stretto::group

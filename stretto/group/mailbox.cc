@@ -1,0 +1,122 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/group/mailbox.h"
+
+#include <algorithm>
+
+namespace stretto::group {
+namespace {
+
+constexpr std::size_t kPoolMax = 64;
+
+}  // namespace
+
+std::shared_ptr<PendingMessage> Mailbox::pooled() {
+  for (const auto& message : pool_) {
+    if (message.use_count() == 1) return message;
+  }
+  auto message = std::make_shared<PendingMessage>(engine_, membership_->group);
+  if (pool_.size() < kPoolMax) pool_.push_back(message);
+  return message;
+}
+
+std::shared_ptr<PendingMessage> Mailbox::submit(const Message& message) {
+  // What has ended since the last turn can be used again at once.
+  std::erase_if(in_flight_, [](const auto& m) { return m->done(); });
+  std::shared_ptr<PendingMessage> pending = pooled();
+  pending->begin(message.operation, transport::kPointToPoint, message.deadline);
+  pending->sends = message.sends;
+  pending->tag = message.tag;
+  pending->peer = message.peer == kAnyRank ? std::nullopt : std::optional(message.peer);
+  pending->posted = false;
+  transport::Request& request = pending->request;
+  request.key = {.group = membership_->group,
+                 .sequence = transport::kPointToPoint,
+                 .segment = static_cast<std::uint32_t>(message.tag),
+                 .message = 0};
+  request.operation = message.operation;
+  request.outgoing = message.outgoing;
+  request.incoming = message.incoming;
+  request.owner = pending.get();
+  const bool waits = !pending->peer || (!message.sends && held_back(*pending));
+  in_flight_.push_back(pending);
+  if (waits) {
+    ++unposted_;
+  } else {
+    post(*pending);
+  }
+  return pending;
+}
+
+void Mailbox::post(PendingMessage& message) {
+  Numbers& numbers = message.sends ? sent_ : received_;
+  message.posted = true;
+  message.request.peer = membership_->job_rank(*message.peer);
+  message.request.key.message = numbers[{message.peer->value(), message.tag}]++;
+  if (message.sends) {
+    engine_->transport().send(message.request);
+  } else {
+    engine_->transport().recv(message.request);
+  }
+}
+
+// Whether an earlier receive of the tag could take the message that this one is for.
+bool Mailbox::held_back(const PendingMessage& message) const {
+  if (unposted_ == 0) return false;
+  for (const auto& earlier : in_flight_) {
+    if (earlier.get() == &message) return false;
+    if (!earlier->sends && !earlier->posted && earlier->tag == message.tag) return true;
+  }
+  return false;
+}
+
+// Looks for a message of any rank. Searches from another rank each time, so that one that sends
+// without end does not keep the others waiting.
+bool Mailbox::match(PendingMessage& message) {
+  const auto ranks = static_cast<std::int32_t>(membership_->members.size());
+  for (std::int32_t i = 1; i <= ranks; ++i) {
+    const Rank rank = (last_matched_ + i) % ranks;
+    if (rank == membership_->rank) continue;
+    transport::MessageKey key = message.request.key;
+    const auto found = received_.find({rank.value(), message.tag});
+    key.message = found == received_.end() ? 0 : found->second;
+    if (!engine_->transport().has_arrived(membership_->job_rank(rank), key)) continue;
+    last_matched_ = rank.value();
+    message.peer = rank;
+    return true;
+  }
+  return false;
+}
+
+bool Mailbox::advance() {
+  if (unposted_ == 0) return false;
+  bool moved = false;
+  // By index: posting may end a message, but takes none out.
+  for (std::size_t i = 0; i < in_flight_.size(); ++i) {
+    PendingMessage& message = *in_flight_[i];
+    if (message.posted || message.done() || held_back(message)) continue;
+    if (!message.peer && !match(message)) continue;
+    --unposted_;
+    post(message);
+    moved = true;
+  }
+  return moved;
+}
+
+std::shared_ptr<PendingMessage> Mailbox::retire() {
+  for (const auto& message : in_flight_) {
+    const transport::Request& request = message->request;
+    if (message->posted && request.done && !request.status.ok()) return message;
+  }
+  std::erase_if(in_flight_, [](const auto& message) { return message->done(); });
+  return nullptr;
+}
+
+void Mailbox::fail(const Status& reason) {
+  for (const auto& message : in_flight_) message->finish(reason);
+  in_flight_.clear();
+  unposted_ = 0;
+}
+
+}  // namespace stretto::group

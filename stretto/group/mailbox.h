@@ -1,0 +1,66 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "stretto/group/pending.h"
+
+namespace stretto::group {
+
+// The point-to-point messages of a group.
+//
+// Messages of a pair of ranks and a tag are numbered on both sides, so that they keep their order
+// whatever their size. A receive from any rank takes its number when a message has arrived; until
+// then it holds back the later receives of its tag, which must not overtake it (MPI 4.1, 3.5).
+// Everything here happens under the engine's lock.
+class Mailbox {
+ public:
+  struct Message {
+    bool sends = false;
+    Rank peer = 0;  // In the group; or kAnyRank.
+    int tag = 0;
+    OperationDescriptor operation;
+    ConstByteSpan outgoing = {};
+    ByteSpan incoming = {};
+    Deadline deadline = {};
+  };
+
+  Mailbox(std::shared_ptr<Engine> engine, const execution::Membership& membership)
+      : engine_(std::move(engine)), membership_(&membership) {}
+
+  std::shared_ptr<PendingMessage> submit(const Message& message);
+  // Gives receives that wait for any rank the messages that have arrived. Returns whether it did.
+  bool advance();
+  // Takes out what has ended; returns one whose request has failed, or null.
+  std::shared_ptr<PendingMessage> retire();
+  // Ends everything. The transport must have forgotten the group's requests.
+  void fail(const Status& reason);
+
+  // Not ended, oldest first.
+  const std::vector<std::shared_ptr<PendingMessage>>& in_flight() const { return in_flight_; }
+
+ private:
+  using Numbers = std::map<std::pair<std::int32_t, int>, std::uint32_t>;
+
+  std::shared_ptr<PendingMessage> pooled();
+  void post(PendingMessage& message);
+  bool held_back(const PendingMessage& message) const;
+  bool match(PendingMessage& message);
+
+  std::shared_ptr<Engine> engine_;
+  const execution::Membership* membership_;
+  std::vector<std::shared_ptr<PendingMessage>> in_flight_;
+  std::size_t unposted_ = 0;       // Receives that have no number yet.
+  std::int32_t last_matched_ = 0;  // The last rank whose message a receive from any rank took.
+  Numbers sent_;                   // Per rank and tag: messages so far.
+  Numbers received_;
+  std::vector<std::shared_ptr<PendingMessage>> pool_;  // Reused when nobody else holds them.
+};
+
+}  // namespace stretto::group

@@ -1,0 +1,57 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "stretto/base/status.h"
+#include "stretto/base/view.h"
+#include "stretto/transport/transport.h"
+
+namespace stretto::group {
+
+// What has to happen to the caller's buffers before a collective and after it, where its schedule
+// cannot run on them as they are: a factor, several buffers as one, an input that the output
+// overwrites too early.
+struct Packing {
+  // Copied, with `more` behind it, times `factor`, before the operation starts. All of one dtype.
+  // Empty: the operation reads the caller's input.
+  ConstView source = {};
+  std::vector<ConstView> more = {};  // Empty for most, who then allocate nothing.
+  double factor = 1;
+  // Filled, one behind the other, when it has ended well. Empty: nothing is to be done then.
+  std::vector<View> targets = {};
+  // Whether the result comes behind the sources in the scratch, not in their place.
+  bool apart = false;
+  // Where the sources go. Null: scratch that the group lends, of their size.
+  std::byte* place = nullptr;
+  transport::Transport::Region scratch = {};  // Lent.
+
+  // Of the scratch; of its parts.
+  std::size_t bytes() const;
+  ByteSpan input() const { return scratch.bytes.first(source_bytes()); }
+  ByteSpan output() const { return scratch.bytes.subspan(output_begin(), target_bytes()); }
+  bool has_sources() const { return source.bytes() > 0 || !more.empty() || factor != 1; }
+  Status pack() const;
+  void unpack() const;
+
+ private:
+  std::size_t source_bytes() const;
+  std::size_t target_bytes() const;
+  std::size_t output_begin() const;
+};
+
+// Registered memory that is used again and again, so that packing costs no system calls.
+class ScratchPool {
+ public:
+  // At least `bytes`.
+  Result<transport::Transport::Region> take(std::size_t bytes, transport::Transport& transport);
+  void give_back(transport::Transport::Region region);
+
+ private:
+  std::vector<transport::Transport::Region> idle_;
+};
+
+}  // namespace stretto::group

@@ -1,0 +1,144 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/group/pending.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "stretto/group/group.h"
+
+namespace stretto::group {
+namespace {
+
+// Or half-way.
+constexpr std::chrono::seconds kAskAhead(2);
+
+TimePoint ask_before(TimePoint time, TimePoint since) {
+  return time - std::min<Duration>(kAskAhead, (time - since) / 2);
+}
+
+}  // namespace
+
+TimePoint time_to_ask(const Deadline& deadline) {
+  return ask_before(deadline.time(), deadline.set_at());
+}
+
+void PendingOperation::begin(const OperationDescriptor& operation, std::uint32_t sequence,
+                             Deadline deadline) {
+  operation_ = operation;
+  sequence_ = sequence;
+  deadline_ = deadline;
+  running_since_ = warn_at_ = TimePoint::max();
+  asked_at_ = TimePoint::min();
+  continuations_.clear();
+  status_ = Status();
+  done_.store(false, std::memory_order_relaxed);
+}
+
+bool PendingOperation::asks_at(TimePoint now, Duration ask_after) {
+  if (done()) return false;
+  const bool runs = running_since_ != TimePoint::max();
+  const auto is_due = [&](TimePoint time) { return time <= now && time > asked_at_; };
+  const bool asks = (runs && ask_after > Duration::zero() && is_due(running_since_ + ask_after)) ||
+                    (runs && is_due(ask_before(warn_at_, running_since_))) ||
+                    is_due(time_to_ask(deadline_));
+  if (asks) asked_at_ = now;
+  return asks;
+}
+
+void PendingOperation::runs_since(TimePoint now, Duration warn_after) {
+  if (running_since_ != TimePoint::max()) return;
+  running_since_ = now;
+  if (warn_after > Duration::zero()) warn_at_ = now + warn_after;
+}
+
+bool PendingOperation::warns_at(TimePoint now) {
+  if (done() || now < warn_at_) return false;
+  warn_at_ = now + (now - running_since_);
+  return true;
+}
+
+void PendingOperation::finish(Status status) {
+  if (done()) return;
+  status_ = std::move(status);
+  for (Continuation& continuation : continuations_) {
+    engine_->call_later(std::move(continuation), status_);
+  }
+  continuations_.clear();
+  engine_->ended();
+  // Release: whoever sees the end sees the status, and the output that was written before.
+  done_.store(true, std::memory_order_release);
+}
+
+bool PendingOperation::poll() {
+  if (!done() && engine_->is_home()) engine_->turn();
+  return done();
+}
+
+Status PendingOperation::wait(Deadline deadline) {
+  if (!done()) STRETTO_RETURN_IF_ERROR(engine_->check_home());
+  if (done() || engine_->drive([this] { return done(); }, deadline)) return status_;
+  return status_of(StatusCode::timeout, "{} has not ended yet", describe(operation_));
+}
+
+void PendingOperation::then(Continuation continuation) {
+  {
+    const auto held = engine_->lock();
+    if (!done()) return continuations_.push_back(std::move(continuation));
+  }
+  continuation(status_);
+}
+
+void PendingOperation::abandon() {
+  if (poll()) return;
+  auto held = engine_->lock();
+  for (Group* group : engine_->groups()) {
+    if (group->id() == group_) group->unwind(this);
+  }
+  engine_->run_continuations(held);
+}
+
+bool JoinedOperation::poll() {
+  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->poll(); });
+}
+
+Status JoinedOperation::wait(Deadline deadline) {
+  Status first;
+  for (const auto& part : parts_) {
+    const Status status = part->wait(deadline);
+    if (first.ok()) first = status;
+  }
+  return first;
+}
+
+void JoinedOperation::abandon() {
+  for (const auto& part : parts_) part->abandon();
+}
+
+void JoinedOperation::then(Continuation continuation) {
+  // Parts may end on different threads.
+  struct Countdown {
+    std::mutex mutex;
+    std::size_t left;
+    Status first;
+    Continuation continuation;
+  };
+  auto countdown = std::make_shared<Countdown>();
+  countdown->left = parts_.size();
+  countdown->continuation = std::move(continuation);
+  for (const auto& part : parts_) {
+    part->then([countdown](const Status& status) {
+      {
+        const std::lock_guard guard(countdown->mutex);
+        if (countdown->first.ok()) countdown->first = status;
+        if (--countdown->left > 0) return;
+      }
+      countdown->continuation(countdown->first);
+    });
+  }
+}
+
+}  // namespace stretto::group

@@ -1,0 +1,110 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "stretto/execution/execution.h"
+#include "stretto/group/engine.h"
+#include "stretto/group/packing.h"
+
+namespace stretto::group {
+
+// When others are to be asked what keeps them, so that their answers are here by the deadline.
+TimePoint time_to_ask(const Deadline& deadline);
+
+// An operation between its submission and its end: what Work holds. Belongs to a group until it
+// ends; Works may outlive the group.
+class PendingOperation : public Operation {
+ public:
+  PendingOperation(std::shared_ptr<Engine> engine, std::uint64_t group)
+      : engine_(std::move(engine)), group_(group) {}
+
+  bool poll() override;
+  Status wait(Deadline deadline) override;
+  void then(Continuation continuation) override;
+  void abandon() override;
+
+  // With the engine's lock held.
+  void begin(const OperationDescriptor& operation, std::uint32_t sequence, Deadline deadline);
+  void finish(Status status);
+  const OperationDescriptor& operation() const { return operation_; }
+  std::uint32_t sequence() const { return sequence_; }
+  Deadline deadline() const { return deadline_; }
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  // Valid once done.
+  const Status& status() const { return status_; }
+  // For operations that others keep waiting; `now` never goes back. Whether those others are to be
+  // asked now where they are, each time once: when the operation has been running for `ask_after`
+  // (zero: never), and before a warning or the deadline.
+  bool asks_at(TimePoint now, Duration ask_after);
+  // It has been running since `now`, unless that has been said before; the program's user is to be
+  // warned `warn_after` later (zero: never).
+  void runs_since(TimePoint now, Duration warn_after);
+  // Whether that is so; then again when it has been running twice as long, and so on.
+  bool warns_at(TimePoint now);
+  TimePoint running_since() const { return running_since_; }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  std::uint64_t group_;
+  OperationDescriptor operation_;
+  std::uint32_t sequence_ = 0;
+  Deadline deadline_;
+  TimePoint running_since_;
+  TimePoint asked_at_;
+  TimePoint warn_at_;
+  std::vector<Continuation> continuations_;
+  Status status_;  // Written before done_, read after it.
+  std::atomic<bool> done_{false};
+};
+
+// A collective in a group's queue.
+class PendingCollective : public PendingOperation {
+ public:
+  using PendingOperation::PendingOperation;
+  execution::Call call;
+  std::optional<Packing> packing;
+};
+
+// A send or a receive.
+class PendingMessage : public PendingOperation, public transport::RequestOwner {
+ public:
+  using PendingOperation::PendingOperation;
+  std::optional<Rank> source() const override { return sends ? std::nullopt : peer; }
+
+  transport::Request request;
+  bool sends = false;
+  int tag = 0;
+  std::optional<Rank> peer;  // In the group. Nothing: any, and not known yet.
+  bool posted = false;       // Whether the transport has it.
+
+ private:
+  // A failure is the group's before it is the caller's, who may be gone with the group as soon as
+  // he knows: first everybody is told.
+  void request_done(transport::Request& ended) override {
+    if (ended.status.ok()) finish(Status());
+  }
+};
+
+// Several operations that one Work stands for.
+class JoinedOperation : public Operation {
+ public:
+  explicit JoinedOperation(std::vector<std::shared_ptr<Operation>> parts)
+      : parts_(std::move(parts)) {}
+
+  bool poll() override;
+  // The first failure, in the order of the parts.
+  Status wait(Deadline deadline) override;
+  void then(Continuation continuation) override;
+  void abandon() override;
+
+ private:
+  std::vector<std::shared_ptr<Operation>> parts_;
+};
+
+}  // namespace stretto::group

@@ -1,0 +1,205 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/group/selector.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "stretto/execution/window.h"
+
+namespace stretto::group {
+namespace {
+
+using schedule::Access;
+using schedule::Algorithm;
+
+// Measured, between two ranks whose cores share a cache; by all ranks together, because that is
+// what each of them reads. Up to here a sync costs more than what it saves...
+constexpr std::size_t kOneSyncBytes = 8 * 1024;
+// ...of a reduction, where everybody would reduce everything...
+constexpr std::size_t kOneSyncReducedBytes = 4 * 1024;
+// ...unless buffers are private, and have to be laid out anyway; or ranks wait for each other's
+// cores, when a sync takes a microsecond and more.
+constexpr std::size_t kOneSyncPrivateBytes = 64 * 1024;
+// Of two ranks, each reads as much of the other with one sync as with two, and what it writes for
+// the other leaves its hands once. Beyond, it is the own buffer, read whole, that leaves the cache.
+constexpr std::size_t kOneSyncPairBytes = 1024 * 1024;
+// From here on, by each rank, copying once takes less time than staging...
+constexpr std::size_t kSingleCopyBytes = 256 * 1024;
+// ...but where only one rank, or each a part, takes the results: then staging is done by those who
+// would otherwise wait, in the cache, as fast as others can read it.
+constexpr std::size_t kSingleCopyReduceScatterBytes = 16 * 1024 * 1024;
+// Of a reduction by more ranks, the pieces that fit into the scratch are too small to pay.
+constexpr int kSingleCopyReducers = 16;
+constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
+
+}  // namespace
+
+bool Selector::is_usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) const {
+  const bool has_memory = algorithm.access == Access::messages ||
+                          (algorithm.access == Access::mapped ? mapped : setting_.has_teams);
+  return has_memory && (equal_chunks || !algorithm.equal_chunks);
+}
+
+// Inside a host a link copies bytes twice, a window once. The model does not charge processors for
+// what links copy, so it would prefer the link, which is slower (docs/performance.md).
+bool Selector::is_superseded(const Algorithm& algorithm) const {
+  return setting_.has_teams && algorithm.access == Access::messages &&
+         schedule::find_algorithm(algorithm.collective, Access::both,
+                                  fmt::format("{}_mapped", algorithm.name)) != nullptr;
+}
+
+// Names are unique per collective, whatever the access. Null: there is none that can be used.
+const Algorithm* Selector::find(Collective collective, std::string_view called, bool mapped,
+                                bool equal_chunks) const {
+  for (const Algorithm& algorithm : schedule::algorithms()) {
+    const bool is_meant = algorithm.collective == collective && algorithm.name == called;
+    if (is_meant && is_usable(algorithm, mapped, equal_chunks)) return &algorithm;
+  }
+  return nullptr;
+}
+
+std::string Selector::names(Collective collective, bool mapped, bool equal_chunks) const {
+  std::string list;
+  for (const Algorithm& algorithm : schedule::algorithms()) {
+    if (algorithm.collective != collective || !is_usable(algorithm, mapped, equal_chunks)) continue;
+    list += (list.empty() ? "" : ", ") + std::string(algorithm.name);
+  }
+  return list;
+}
+
+Selector::Kind Selector::kind_of(const OperationDescriptor& operation, bool equal_chunks) {
+  const std::size_t element_bytes = size_bytes(operation.dtype);
+  const std::size_t partial_bytes = size_bytes(accumulation_dtype(operation.dtype));
+  return {.collective = operation.collective,
+          .partial_scale = static_cast<int>(partial_bytes / element_bytes),
+          .equal_chunks = equal_chunks,
+          .bytes = std::bit_ceil(operation.count * element_bytes)};
+}
+
+std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor& operation,
+                                                      bool equal_chunks) const {
+  const Kind kind = kind_of(operation, equal_chunks);
+  const bool one_host =
+      std::ranges::all_of(setting_.hosts, [](std::int32_t host) { return host == 0; });
+  const schedule::CostQuery query{
+      .bytes = kind.bytes,
+      .segment_bytes = 0,
+      .partial_scale = kind.partial_scale,
+      .link = one_host ? setting_.links.local : setting_.links.network,
+      .local_link = setting_.links.local,
+      .hosts = one_host ? std::span<const std::int32_t>() : setting_.hosts};
+  std::vector<Candidate> candidates;
+  for (const Algorithm& algorithm : schedule::algorithms()) {
+    if (algorithm.collective != operation.collective) continue;
+    // Any other order would make the bits depend on the algorithm.
+    if (algorithm.order == schedule::Order::fixed || algorithm.reference) continue;
+    if (!is_usable(algorithm, false, equal_chunks) || is_superseded(algorithm)) continue;
+    candidates.push_back(
+        {&algorithm, schedule::cost(algorithm, setting_.rank_count, query).seconds});
+  }
+  std::ranges::stable_sort(candidates, {}, &Candidate::seconds);
+  return candidates;
+}
+
+// Of an operation on registered buffers.
+std::size_t Selector::one_sync_bytes(Collective collective) const {
+  const auto ranks = static_cast<std::size_t>(setting_.rank_count);
+  if (setting_.has_core_for_each_rank) {
+    return (reduces(collective) ? kOneSyncReducedBytes : kOneSyncBytes) / ranks;
+  }
+  const bool reads_all = collective == Collective::all_reduce || collective == Collective::reduce;
+  if (reads_all) return kOneSyncPrivateBytes / ranks;
+  if (has_root(collective)) return kOneSyncPrivateBytes;
+  // Each rank lays out its share, or one for each other rank: in one segment.
+  const std::size_t slots = collective == Collective::all_gather ? 1 : ranks;
+  return std::min(kOneSyncPrivateBytes, execution::Window::slot_bytes(slots)) * ranks;
+}
+
+// The same with private ones.
+std::size_t Selector::one_sync_private_bytes(Collective collective) const {
+  const auto ranks = static_cast<std::size_t>(setting_.rank_count);
+  if (ranks > 2) return kOneSyncPrivateBytes / ranks;
+  // One of two has nothing to do but to lay out, and runs ahead.
+  return has_root(collective) ? kAnyBytes : kOneSyncPairBytes / ranks;
+}
+
+bool Selector::prefers_single_copy(const OperationDescriptor& operation) const {
+  const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+  const std::size_t bytes_of_rank = bytes / static_cast<std::size_t>(setting_.rank_count);
+  if (reduces(operation.collective) && setting_.rank_count > kSingleCopyReducers) return false;
+  switch (operation.collective) {
+    case Collective::reduce:
+      return false;
+    case Collective::reduce_scatter:
+      return bytes_of_rank >= kSingleCopyReduceScatterBytes;
+    default:
+      return bytes_of_rank >= kSingleCopyBytes;
+  }
+}
+
+std::string Selector::mapped_thresholds(Collective collective) const {
+  const bool has_eager =
+      schedule::find_algorithm(collective, Access::mapped, "eager_mapped") != nullptr;
+  const std::size_t of_private = one_sync_private_bytes(collective);
+  const std::string limit = of_private == kAnyBytes ? "any number" : fmt::format("{}", of_private);
+  return fmt::format(
+      "one sync up to {} bytes a rank{}, as {}", one_sync_bytes(collective),
+      has_eager ? fmt::format(" (private buffers: {})", limit) : "",
+      setting_.has_core_for_each_rank ? "each rank has a core" : "ranks share cores");
+}
+
+// On mapped memory: for registered buffers, and for others.
+Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const {
+  const auto find = [&](std::string_view called) {
+    return this->find(operation.collective, called, true, equal_chunks);
+  };
+  const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+  Choice choice;
+  if (bytes <= one_sync_private_bytes(operation.collective)) choice.staged = find("eager_mapped");
+  if (choice.staged == nullptr) choice.staged = find("staged_mapped");
+  const bool skips_direct =
+      choice.staged != nullptr && bytes <= one_sync_bytes(operation.collective);
+  if (!skips_direct) choice.direct = find("direct_mapped");
+  return choice;
+}
+
+const Algorithm* Selector::cheapest(const OperationDescriptor& operation, bool equal_chunks) {
+  const auto [found, added] = chosen_.try_emplace(kind_of(operation, equal_chunks), nullptr);
+  if (added) {
+    const auto candidates = this->candidates(operation, equal_chunks);
+    if (!candidates.empty()) found->second = candidates.front().algorithm;
+  }
+  return found->second;
+}
+
+Result<Choice> Selector::choose(const OperationDescriptor& operation, std::string_view wanted,
+                                bool mapped, bool equal_chunks) {
+  const Collective collective = operation.collective;
+  Choice choice;
+  // Alone, a rank shares memory with nobody; a program that names an algorithm for it still runs.
+  const bool is_alone = setting_.rank_count == 1;
+  if (is_alone && schedule::find_algorithm(collective, Access::mapped, wanted) != nullptr) {
+    choice.messages = cheapest(operation, equal_chunks);
+    return choice;
+  }
+  if (wanted.empty() && mapped) choice = choose_mapped(operation, equal_chunks);
+  const Algorithm* named =
+      wanted.empty() ? nullptr : find(collective, wanted, mapped, equal_chunks);
+  if (named != nullptr && named->access == Access::mapped) {
+    (wanted == "direct_mapped" ? choice.direct : choice.staged) = named;
+  }
+  if (choice.direct != nullptr || choice.staged != nullptr) return choice;
+  choice.messages = wanted.empty() ? cheapest(operation, equal_chunks) : named;
+  if (choice.messages != nullptr) return choice;
+  return status_of(StatusCode::invalid_argument,
+                   "there is no algorithm \"{}\" for {} here; there are: {}", wanted,
+                   name(collective), names(collective, mapped, equal_chunks));
+}
+
+}  // namespace stretto::group

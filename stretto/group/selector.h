@@ -1,0 +1,97 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stretto/base/operation.h"
+#include "stretto/base/status.h"
+#include "stretto/group/link_model.h"
+#include "stretto/schedule/algorithms.h"
+#include "stretto/schedule/cost.h"
+
+namespace stretto::group {
+
+// The algorithms with which an operation runs: with messages, or on mapped memory (direct where all
+// buffers are registered, staged elsewhere).
+struct Choice {
+  const schedule::Algorithm* messages = nullptr;
+  const schedule::Algorithm* direct = nullptr;
+  const schedule::Algorithm* staged = nullptr;
+};
+
+// Chooses algorithms. Every rank must choose alike, so the choice rests only on what all ranks
+// know: the operation, the ranks and their hosts, and the model of the links. Sizes are rounded up
+// to a power of two first, so that playing the candidates is rare.
+class Selector {
+ public:
+  // What a group looks like to a schedule.
+  struct Setting {
+    int rank_count = 1;
+    HostList hosts = {};
+    LinkModel links = {};
+    bool has_core_for_each_rank = true;
+    // Whether the ranks of each host have mapped each other's windows, though not all ranks have.
+    bool has_teams = false;
+  };
+  explicit Selector(Setting setting) : setting_(std::move(setting)) {}
+
+  // The algorithm called `wanted`, or the cheapest that keeps the canonical order. `mapped`: all
+  // ranks of the group have mapped each other's windows. `equal_chunks`: ranks have equal shares.
+  // Fails with a list of what is possible.
+  Result<Choice> choose(const OperationDescriptor& operation, std::string_view wanted, bool mapped,
+                        bool equal_chunks);
+
+  // Whether private buffers in huge pages had better be copied once than through a window.
+  bool prefers_single_copy(const OperationDescriptor& operation) const;
+
+  struct Candidate {
+    const schedule::Algorithm* algorithm = nullptr;
+    double seconds = 0;  // As the model predicts.
+  };
+  // "one sync up to 2048 bytes a rank (private buffers: 524288), as each rank has a core": by which
+  // the choice on mapped memory is made.
+  std::string mapped_thresholds(Collective collective) const;
+
+  // The algorithms with messages among which it chooses, the cheapest first.
+  std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
+
+  const HostList& hosts() const { return setting_.hosts; }
+  const LinkModel& links() const { return setting_.links; }
+  void use_links(const LinkModel& links) {
+    setting_.links = links;
+    chosen_.clear();
+  }
+  void use_teams() { setting_.has_teams = true; }
+  // Before anything is chosen on mapped memory.
+  void use_cores(bool one_for_each_rank) { setting_.has_core_for_each_rank = one_for_each_rank; }
+
+ private:
+  struct Kind {
+    Collective collective;
+    int partial_scale;
+    bool equal_chunks;
+    std::size_t bytes;
+    friend auto operator<=>(const Kind&, const Kind&) = default;
+  };
+  static Kind kind_of(const OperationDescriptor& operation, bool equal_chunks);
+  bool is_usable(const schedule::Algorithm& algorithm, bool mapped, bool equal_chunks) const;
+  bool is_superseded(const schedule::Algorithm& algorithm) const;
+  const schedule::Algorithm* find(Collective collective, std::string_view called, bool mapped,
+                                  bool equal_chunks) const;
+  std::string names(Collective collective, bool mapped, bool equal_chunks) const;
+  std::size_t one_sync_bytes(Collective collective) const;
+  std::size_t one_sync_private_bytes(Collective collective) const;
+  Choice choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const;
+  const schedule::Algorithm* cheapest(const OperationDescriptor& operation, bool equal_chunks);
+
+  Setting setting_;
+  std::map<Kind, const schedule::Algorithm*> chosen_;
+};
+
+}  // namespace stretto::group

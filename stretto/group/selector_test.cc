@@ -1,0 +1,171 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/group/selector.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "stretto/execution/window.h"
+
+namespace stretto::group {
+namespace {
+
+Selector selector_of(int ranks, int ranks_per_host) {
+  HostList hosts;
+  for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / ranks_per_host);
+  return Selector({.rank_count = ranks, .hosts = hosts, .links = {}});
+}
+
+OperationDescriptor operation_of(Collective collective, std::size_t bytes) {
+  return {.collective = collective, .dtype = DType::f32, .count = bytes / 4};
+}
+
+TEST(Selector, ChoosesNoReferenceAndKeepsTheOrder) {
+  for (const int ranks : {2, 3, 8}) {
+    const Selector selector = selector_of(ranks, 1);
+    for (int c = 0; c < kCollectiveCount; ++c) {
+      const auto collective = static_cast<Collective>(c);
+      for (const std::size_t bytes : {0u, 64u, 65536u, 16u << 20}) {
+        for (const auto& candidate : selector.candidates(operation_of(collective, bytes), true)) {
+          EXPECT_FALSE(candidate.algorithm->reference) << candidate.algorithm->name;
+          EXPECT_NE(candidate.algorithm->order, schedule::Order::fixed);
+        }
+      }
+    }
+  }
+}
+
+TEST(Selector, AReferenceRunsWhereItIsNamed) {
+  Selector selector = selector_of(3, 1);
+  const OperationDescriptor operation = operation_of(Collective::all_reduce, 64);
+  const Choice choice = selector.choose(operation, "textbook_ring", false, true).or_throw();
+  ASSERT_NE(choice.messages, nullptr);
+  EXPECT_TRUE(choice.messages->reference);
+}
+
+TEST(Selector, SingleCopyIsForWhatEverybodyTakesMuchOf) {
+  const auto prefers = [](int ranks, Collective collective, std::size_t bytes) {
+    return selector_of(ranks, ranks).prefers_single_copy(operation_of(collective, bytes));
+  };
+  constexpr std::size_t kKiB = 1024;
+  for (const Collective collective :
+       {Collective::all_reduce, Collective::all_gather, Collective::broadcast,
+        Collective::all_to_all, Collective::gather, Collective::scatter}) {
+    EXPECT_FALSE(prefers(2, collective, 512 * kKiB - 4));
+    EXPECT_TRUE(prefers(2, collective, 512 * kKiB));
+    EXPECT_FALSE(prefers(8, collective, 512 * kKiB));
+    EXPECT_TRUE(prefers(8, collective, 2048 * kKiB));
+  }
+  EXPECT_FALSE(prefers(2, Collective::reduce_scatter, 32768 * kKiB - 4));
+  EXPECT_TRUE(prefers(2, Collective::reduce_scatter, 32768 * kKiB));
+  EXPECT_FALSE(prefers(2, Collective::reduce, std::size_t{1} << 30));
+  // Their scratch would be in crumbs.
+  EXPECT_FALSE(prefers(17, Collective::all_reduce, std::size_t{1} << 30));
+  EXPECT_TRUE(prefers(17, Collective::all_gather, std::size_t{1} << 30));
+}
+
+// "direct_mapped, eager_mapped": for registered buffers, and for others.
+std::string mapped_choice(Selector& selector, Collective collective, std::size_t bytes) {
+  const Choice choice = selector.choose(operation_of(collective, bytes), "", true, true).or_throw();
+  const auto& registered = choice.direct != nullptr ? *choice.direct : *choice.staged;
+  return fmt::format("{}, {}", registered.name, choice.staged->name);
+}
+
+TEST(Selector, OnMappedMemoryFewBytesNeedOneSync) {
+  Selector selector = selector_of(2, 2);
+  const Collective all_reduce = Collective::all_reduce;
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 2048), "eager_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 2052), "direct_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 524288), "direct_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 524292), "direct_mapped, staged_mapped");
+  EXPECT_EQ(mapped_choice(selector, Collective::reduce, 1 << 26), "direct_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(selector, Collective::broadcast, 4096), "staged_mapped, staged_mapped");
+  EXPECT_EQ(mapped_choice(selector, Collective::broadcast, 4100), "direct_mapped, staged_mapped");
+  EXPECT_EQ(selector.mapped_thresholds(all_reduce),
+            "one sync up to 2048 bytes a rank (private buffers: 524288), as each rank has a core");
+  selector.use_cores(false);
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 32768), "eager_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_reduce, 32772), "direct_mapped, eager_mapped");
+}
+
+TEST(Selector, WhereRanksShareCoresStagingIsCheaperThanASync) {
+  Selector selector = selector_of(4, 4);
+  const Collective all_gather = Collective::all_gather;
+  EXPECT_EQ(mapped_choice(selector, all_gather, 2048), "staged_mapped, staged_mapped");
+  EXPECT_EQ(mapped_choice(selector, all_gather, 2052), "direct_mapped, staged_mapped");
+  selector.use_cores(false);
+  for (const Collective shared : {all_gather, Collective::reduce_scatter, Collective::all_to_all}) {
+    EXPECT_EQ(mapped_choice(selector, shared, 262144), "staged_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(selector, shared, 262160), "direct_mapped, staged_mapped");
+  }
+  for (const Collective rooted : {Collective::broadcast, Collective::gather, Collective::scatter}) {
+    EXPECT_EQ(mapped_choice(selector, rooted, 65536), "staged_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(selector, rooted, 65552), "direct_mapped, staged_mapped");
+  }
+  EXPECT_EQ(mapped_choice(selector, Collective::all_reduce, 16384), "eager_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(selector, Collective::all_reduce, 16388), "direct_mapped, staged_mapped");
+}
+
+TEST(Selector, WhatIsStagedInsteadOfASyncFitsIntoOneSegment) {
+  constexpr int kRanks = 64;
+  Selector selector = selector_of(kRanks, kRanks);
+  selector.use_cores(false);
+  constexpr std::size_t kShare = 64 * 1024;
+  const std::size_t slot = execution::Window::kHalfBytes / kRanks - 64;
+  EXPECT_EQ(mapped_choice(selector, Collective::all_gather, kRanks * kShare),
+            "staged_mapped, staged_mapped");
+  for (const Collective sliced : {Collective::all_to_all, Collective::reduce_scatter}) {
+    EXPECT_EQ(mapped_choice(selector, sliced, kRanks * slot), "staged_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(selector, sliced, kRanks * (slot + 4)), "direct_mapped, staged_mapped");
+  }
+}
+
+TEST(Selector, OfMoreThanTwoRanksPrivateBuffersAreSharedOutSooner) {
+  Selector selector = selector_of(4, 4);
+  for (const Collective collective : {Collective::all_reduce, Collective::reduce}) {
+    EXPECT_EQ(mapped_choice(selector, collective, 16384), "direct_mapped, eager_mapped");
+    EXPECT_EQ(mapped_choice(selector, collective, 16388), "direct_mapped, staged_mapped");
+  }
+}
+
+// "recursive_doubling, from 16 KiB direct": what is chosen from 64 bytes to 64 MiB.
+std::string choices(Collective collective, int ranks, int ranks_per_host) {
+  const Selector selector = selector_of(ranks, ranks_per_host);
+  std::string text;
+  std::string_view last;
+  for (std::size_t bytes = 64; bytes <= std::size_t{64} << 20; bytes *= 4) {
+    const auto candidates = selector.candidates(operation_of(collective, bytes), true);
+    const std::string_view chosen = candidates.front().algorithm->name;
+    if (chosen == last) continue;
+    const bool mebibytes = bytes >= std::size_t{1} << 20;
+    text += text.empty() ? std::string(chosen)
+                         : fmt::format(", from {} {} {}", mebibytes ? bytes >> 20 : bytes >> 10,
+                                       mebibytes ? "MiB" : "KiB", chosen);
+    last = chosen;
+  }
+  return text;
+}
+
+TEST(Selector, ChoosesWhatTheDocumentSays) {
+  std::stringstream document;
+  document << std::ifstream(STRETTO_SOURCE_DIR "/docs/algorithms.md").rdbuf();
+  const std::string text = document.str();
+  for (const Collective collective :
+       {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
+        Collective::broadcast, Collective::reduce, Collective::gather, Collective::scatter,
+        Collective::all_to_all, Collective::barrier}) {
+    std::string row = fmt::format("\n| {} |", name(collective));
+    for (const int ranks : {2, 4, 16}) row += fmt::format(" {} |", choices(collective, ranks, 1));
+    EXPECT_NE(text.find(row + "\n"), std::string::npos) << row;
+    row = fmt::format("\n| {} | {} |\n", name(collective), choices(collective, 16, 4));
+    EXPECT_NE(text.find(row), std::string::npos) << row;
+  }
+}
+
+}  // namespace
+}  // namespace stretto::group

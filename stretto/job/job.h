@@ -1,0 +1,59 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "stretto/base/status.h"
+#include "stretto/bootstrap/handshake.h"
+#include "stretto/job/join_options.h"
+#include "stretto/job/place.h"
+
+namespace stretto::job {
+
+// What kind of store the ranks meet in.
+enum class Meeting {
+  none,            // A job of one rank meets nobody.
+  launcher_store,  // The launcher serves at host and port; who comes holds the job key.
+  torch_store,     // torchrun's agent serves at host and port.
+  rank_0_store,    // Rank 0 serves at host and port while the job starts.
+  file,            // A file at `path`, while the job starts.
+};
+
+// Everything about this process's place in its job, resolved from options and environment.
+struct Job {
+  Launcher launcher = Launcher::none;
+  int rank = 0;
+  int size = 1;
+  Meeting meeting = Meeting::none;
+  std::string rendezvous_host = {};  // Empty if they meet in a file.
+  int rendezvous_port = 0;
+  std::string rendezvous_path = {};
+  // The folder of the path is ours: to be made, for this user only.
+  bool makes_folder = false;
+  // Absent where no launcher made one: then the store hands out one that rank 0 makes.
+  std::optional<bootstrap::JobKey> key = std::nullopt;
+  // Goes before every key of torchrun's store: keeps apart what uses it, and the attempts of a job
+  // that torchrun starts again.
+  std::string store_prefix = "stretto/";
+  bool shared_memory = true;
+  Duration network_timeout = kNetworkTimeout;
+  // "rank 3 from STRETTO_RANK": a line for each value, for the log.
+  std::string sources = {};
+};
+
+// Who this process is: place.h. Where the ranks meet, from the first that says so:
+// JoinOptions::rendezvous and STRETTO_RENDEZVOUS (host:port, tcp://host:port, file:///path);
+// torchrun's or anybody's MASTER_ADDR and MASTER_PORT; Slurm's list of hosts; Open MPI's name for
+// the job, if all its ranks are on one host. The job key from STRETTO_JOB_KEY, the transport from
+// STRETTO_TRANSPORT (auto, shm, tcp), for how long the network may be silent from
+// JoinOptions::network_timeout or STRETTO_NETWORK_TIMEOUT.
+//
+// Fails with invalid_argument, naming both sources, if an option and a variable, or two launchers'
+// variables, contradict each other; or saying what is missing or makes no sense. Reads nothing but
+// options and environment.
+Result<Job> resolve_job(const JoinOptions& options, const Environment& environment);
+
+}  // namespace stretto::job

@@ -1,0 +1,340 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/job/job.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <map>
+
+namespace stretto::job {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+class FakeEnvironment : public Environment {
+ public:
+  explicit FakeEnvironment(Variables variables) : variables_(std::move(variables)) {}
+  std::optional<std::string> get(const std::string& variable) const override {
+    const auto found = variables_.find(variable);
+    return found == variables_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  Variables variables_;
+};
+
+const std::string kKey(64, 'a');
+
+Variables stretto_run() {
+  return {{"STRETTO_RANK", "3"},
+          {"STRETTO_SIZE", "4"},
+          {"STRETTO_RENDEZVOUS", "127.0.0.1:4242"},
+          {"STRETTO_JOB_KEY", kKey}};
+}
+
+Variables torchrun() {
+  return {{"RANK", "1"},
+          {"WORLD_SIZE", "2"},
+          {"MASTER_ADDR", "node0"},
+          {"MASTER_PORT", "29500"},
+          {"TORCHELASTIC_RUN_ID", "digits"},
+          {"TORCHELASTIC_RESTART_COUNT", "2"}};
+}
+
+Variables open_mpi() {
+  return {{"OMPI_COMM_WORLD_RANK", "1"},
+          {"OMPI_COMM_WORLD_SIZE", "4"},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+          {"OMPI_UNIVERSE_SIZE", "4"},
+          {"PMIX_RANK", "1"},
+          {"PMIX_NAMESPACE", "prterun-node0-28821@1"},
+          {"TMPDIR", "/scratch"}};
+}
+
+Variables slurm() {
+  return {{"SLURM_PROCID", "5"},
+          {"SLURM_NTASKS", "8"},
+          {"SLURM_JOB_ID", "123456"},
+          {"SLURM_STEP_ID", "2"},
+          {"SLURM_JOB_NODELIST", "node[07-09,12],login"}};
+}
+
+Variables by_hand() {
+  return {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}};
+}
+
+Variables with(Variables variables, const Variables& changes) {
+  for (const auto& [name, value] : changes) variables[name] = value;
+  return variables;
+}
+
+Variables without(Variables variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
+
+Job resolve(const JoinOptions& options, const Variables& variables) {
+  return resolve_job(options, FakeEnvironment(variables)).or_throw();
+}
+
+void expect_invalid(const JoinOptions& options, const Variables& variables,
+                    const std::string& sentence) {
+  const auto job = resolve_job(options, FakeEnvironment(variables));
+  ASSERT_FALSE(job.ok()) << sentence;
+  EXPECT_EQ(job.status().code(), StatusCode::invalid_argument);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, sentence, std::string(job.status().message()));
+}
+
+TEST(ResolveJob, WithoutALauncherIsAJobOfOneRank) {
+  const Job job = resolve({}, {});
+  EXPECT_EQ(job.launcher, Launcher::none);
+  EXPECT_EQ(job.meeting, Meeting::none);
+  EXPECT_EQ(job.rank, 0);
+  EXPECT_EQ(job.size, 1);
+  EXPECT_TRUE(job.shared_memory);
+  EXPECT_TRUE(job.rendezvous_host.empty());
+}
+
+TEST(ResolveJob, ReadsStrettoRun) {
+  const Job job = resolve({}, stretto_run());
+  EXPECT_EQ(job.launcher, Launcher::stretto_run);
+  EXPECT_EQ(job.meeting, Meeting::launcher_store);
+  EXPECT_EQ(job.rank, 3);
+  EXPECT_EQ(job.size, 4);
+  EXPECT_EQ(job.rendezvous_host, "127.0.0.1");
+  EXPECT_EQ(job.rendezvous_port, 4242);
+  EXPECT_EQ(job.key->hexadecimal(), kKey);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 3 from STRETTO_RANK\n", job.sources);
+  EXPECT_PRED_FORMAT2(testing::IsNotSubstring, kKey, job.sources);
+}
+
+TEST(ResolveJob, ReadsTorchrun) {
+  const Job job = resolve({}, torchrun());
+  EXPECT_EQ(job.launcher, Launcher::torchrun);
+  EXPECT_EQ(job.meeting, Meeting::torch_store);
+  EXPECT_EQ(job.rank, 1);
+  EXPECT_EQ(job.size, 2);
+  EXPECT_EQ(job.rendezvous_host, "node0");
+  EXPECT_EQ(job.rendezvous_port, 29500);
+  EXPECT_FALSE(job.key.has_value());
+  EXPECT_EQ(job.store_prefix, "stretto/digits/2/");
+  EXPECT_EQ(
+      resolve({}, with(torchrun(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(),
+      kKey);
+  EXPECT_EQ(resolve({}, with(torchrun(), {{"MASTER_ADDR", "fe80::1"}})).rendezvous_host,
+            "fe80::1");
+}
+
+TEST(ResolveJob, ReadsOptions) {
+  const JoinOptions options{.rank = 1, .size = 2, .rendezvous = "node7:99"};
+  const Job job = resolve(options, {{"STRETTO_JOB_KEY", kKey}});
+  EXPECT_EQ(job.launcher, Launcher::options);
+  EXPECT_EQ(job.rank, 1);
+  EXPECT_EQ(job.rendezvous_host, "node7");
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 from JoinOptions::rank\n", job.sources);
+  EXPECT_EQ(resolve({.rank = 0, .size = 1}, {}).size, 1);
+  EXPECT_EQ(resolve({.rank = 3, .size = 4}, stretto_run()).launcher,
+            Launcher::stretto_run)
+      << "options that only repeat the launcher change nothing";
+  EXPECT_EQ(resolve(options, with(torchrun(), {{"STRETTO_JOB_KEY", kKey}})).launcher,
+            Launcher::options)
+      << "another meeting place does";
+}
+
+TEST(ResolveJob, TwoLaunchersThatAgreeAreNoConflict) {
+  const Job job = resolve({}, with(stretto_run(), {{"RANK", "3"},
+                                                              {"WORLD_SIZE", "4"},
+                                                              {"MASTER_ADDR", "elsewhere"},
+                                                              {"MASTER_PORT", "29500"}}));
+  EXPECT_EQ(job.launcher, Launcher::stretto_run);
+  EXPECT_EQ(job.rendezvous_host, "127.0.0.1");
+}
+
+TEST(ResolveJob, NamesBothSidesOfAConflict) {
+  expect_invalid({.rank = 2}, stretto_run(), "JoinOptions::rank says 2, but STRETTO_RANK says 3");
+  expect_invalid({.size = 2}, stretto_run(), "JoinOptions::size says 2, but STRETTO_SIZE says 4");
+  expect_invalid({.rendezvous = "a:1"}, stretto_run(),
+                 "JoinOptions::rendezvous says a:1, but STRETTO_RENDEZVOUS says 127.0.0.1:4242");
+  expect_invalid({}, with(stretto_run(), {{"RANK", "0"}}), "STRETTO_RANK says 3, but RANK says 0");
+  expect_invalid({}, with(stretto_run(), {{"WORLD_SIZE", "8"}}),
+                 "STRETTO_SIZE says 4, but WORLD_SIZE says 8");
+  expect_invalid({.rank = 0}, torchrun(), "JoinOptions::rank says 0, but RANK says 1");
+  expect_invalid({.disable_shared_memory = true}, {{"STRETTO_TRANSPORT", "shm"}},
+                 "disable_shared_memory is set, but STRETTO_TRANSPORT says shm");
+}
+
+TEST(ResolveJob, SaysWhatIsMissing) {
+  expect_invalid({}, without(stretto_run(), "STRETTO_SIZE"),
+                 "STRETTO_RANK is set, but nothing says the size");
+  expect_invalid({}, without(stretto_run(), "STRETTO_RANK"),
+                 "STRETTO_SIZE is set, but nothing says the rank");
+  expect_invalid({}, without(stretto_run(), "STRETTO_RENDEZVOUS"), "says where they meet");
+  expect_invalid({}, without(stretto_run(), "STRETTO_JOB_KEY"), "STRETTO_JOB_KEY is not set");
+  expect_invalid({.rank = 0, .size = 2, .rendezvous = "a:1"}, {}, "STRETTO_JOB_KEY is not set");
+  expect_invalid({.rank = 0}, {}, "JoinOptions::rank is set, but nothing says the size");
+  expect_invalid({}, without(torchrun(), "MASTER_ADDR"), "MASTER_ADDR is not");
+  expect_invalid({}, without(torchrun(), "MASTER_PORT"), "MASTER_PORT is not");
+  expect_invalid({}, without(without(torchrun(), "MASTER_ADDR"), "MASTER_PORT"),
+                 "MASTER_ADDR is not: nothing says where the ranks meet");
+  expect_invalid({}, without(torchrun(), "WORLD_SIZE"), "RANK is set, but nothing says the size");
+}
+
+TEST(ResolveJob, RefusesValuesThatMakeNoSense) {
+  for (const char* bad : {"three", "3x", "", " 3", "99999999999"}) {
+    const Variables variables = with(stretto_run(), {{"STRETTO_RANK", bad}});
+    expect_invalid({}, variables, fmt::format("STRETTO_RANK=\"{}\" is not a number", bad));
+  }
+  expect_invalid({}, with(stretto_run(), {{"STRETTO_RANK", "4"}}),
+                 "STRETTO_RANK says 4, but STRETTO_SIZE says 4: ranks go from 0 to size - 1");
+  expect_invalid({}, with(stretto_run(), {{"STRETTO_RANK", "-1"}}), "STRETTO_RANK says -1");
+  expect_invalid({.rank = 0, .size = 0}, {}, "a job has at least one rank");
+  expect_invalid({}, with(stretto_run(), {{"STRETTO_RENDEZVOUS", "127.0.0.1"}}),
+                 "STRETTO_RENDEZVOUS: \"127.0.0.1\" is no address");
+  expect_invalid({}, with(torchrun(), {{"MASTER_PORT", "http"}}), "MASTER_PORT=\"http\"");
+  expect_invalid({}, with(torchrun(), {{"MASTER_PORT", "70000"}}), "is no address");
+  expect_invalid({}, with(stretto_run(), {{"STRETTO_JOB_KEY", "secret"}}),
+                 "STRETTO_JOB_KEY: a job key has 64 hexadecimal digits");
+  expect_invalid({}, {{"STRETTO_TRANSPORT", "rdma"}}, "is not one of auto, shm, tcp");
+}
+
+TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {
+  const Job job = resolve({}, by_hand());
+  EXPECT_EQ(job.launcher, Launcher::variables);
+  EXPECT_EQ(job.meeting, Meeting::rank_0_store);
+  EXPECT_EQ(job.rendezvous_host, "node0");
+  EXPECT_EQ(job.rendezvous_port, 29500);
+  EXPECT_FALSE(job.key.has_value());
+  EXPECT_PRED_FORMAT2(testing::IsSubstring,
+                      "rendezvous node0:29500 from MASTER_ADDR and MASTER_PORT\n", job.sources);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "job key from the store", job.sources);
+  EXPECT_EQ(resolve({}, with(by_hand(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(),
+            kKey);
+  // torchrun says itself whether its agent has a store.
+  const auto meeting = [](const Variables& changes) {
+    return resolve({}, with(by_hand(), changes)).meeting;
+  };
+  EXPECT_EQ(meeting({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}), Meeting::torch_store);
+  EXPECT_EQ(meeting({{"TORCHELASTIC_RUN_ID", "x"}}), Meeting::torch_store);
+  EXPECT_EQ(meeting({{"TORCHELASTIC_RUN_ID", "x"}, {"TORCHELASTIC_USE_AGENT_STORE", "False"}}),
+            Meeting::rank_0_store);
+}
+
+TEST(ResolveJob, ReadsTheKindsOfMeetingPlaces) {
+  JoinOptions options{.rank = 1, .size = 2, .rendezvous = "tcp://[::1]:4000"};
+  const Job tcp = resolve(options, {});
+  EXPECT_EQ(tcp.meeting, Meeting::rank_0_store);
+  EXPECT_EQ(tcp.rendezvous_host, "::1");
+  EXPECT_EQ(tcp.rendezvous_port, 4000);
+  options.rendezvous = "file:///shared/job 7";
+  const Job file = resolve(options, {});
+  EXPECT_EQ(file.meeting, Meeting::file);
+  EXPECT_EQ(file.rendezvous_path, "/shared/job 7");
+  EXPECT_FALSE(file.makes_folder);
+  EXPECT_TRUE(file.rendezvous_host.empty());
+  for (const char* bad : {"file://relative", "file:///", "file:///folder/"}) {
+    options.rendezvous = bad;
+    expect_invalid(options, {}, fmt::format("JoinOptions::rendezvous: \"{}\" names no file", bad));
+  }
+  options.rendezvous = "env://";
+  expect_invalid(options, {}, "want host:port, tcp://host:port or file:///path");
+  options.rendezvous = "tcp://node0";
+  expect_invalid(options, {}, "\"node0\" is no address");
+}
+
+TEST(ResolveJob, ReadsOpenMpi) {
+  const Job job = resolve({}, open_mpi());
+  EXPECT_EQ(job.launcher, Launcher::mpi);
+  EXPECT_EQ(job.rank, 1);
+  EXPECT_EQ(job.size, 4);
+  EXPECT_EQ(job.meeting, Meeting::file);
+  EXPECT_TRUE(job.makes_folder);
+  EXPECT_EQ(job.rendezvous_path,
+            fmt::format("/scratch/stretto-{}/prterun-node0-28821@1", ::geteuid()));
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 from OMPI_COMM_WORLD_RANK\n", job.sources);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "from PMIX_NAMESPACE\n", job.sources);
+  EXPECT_EQ(
+      resolve({}, with(open_mpi(), {{"PMIX_NAMESPACE", "../../etc/x"}})).rendezvous_path,
+      fmt::format("/scratch/stretto-{}/______etc_x", ::geteuid()));
+  const Variables several_hosts = with(open_mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  expect_invalid({}, several_hosts,
+                 "on several hosts: say where the ranks meet with "
+                 "STRETTO_RENDEZVOUS=tcp://HOST:PORT");
+  const Variables told = with(several_hosts, {{"STRETTO_RENDEZVOUS", "tcp://node0:4000"}});
+  EXPECT_EQ(resolve({}, told).meeting, Meeting::rank_0_store);
+  const Variables master = with(several_hosts, {{"MASTER_ADDR", "n"}, {"MASTER_PORT", "7"}});
+  EXPECT_EQ(resolve({}, master).rendezvous_host, "n");
+}
+
+TEST(ResolveJob, ReadsMpich) {
+  const Variables mpich{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}};
+  expect_invalid({}, mpich, "does not say by what name its ranks could find each other: say where");
+  const Job job = resolve({}, with(mpich, {{"STRETTO_RENDEZVOUS", "tcp://node0:4000"}}));
+  EXPECT_EQ(job.launcher, Launcher::mpi);
+  EXPECT_EQ(job.rank, 1);
+  EXPECT_EQ(job.size, 2);
+}
+
+TEST(ResolveJob, ReadsSlurm) {
+  const Job job = resolve({}, slurm());
+  EXPECT_EQ(job.launcher, Launcher::slurm);
+  EXPECT_EQ(job.rank, 5);
+  EXPECT_EQ(job.size, 8);
+  EXPECT_EQ(job.meeting, Meeting::rank_0_store);
+  EXPECT_EQ(job.rendezvous_host, "node07");
+  EXPECT_EQ(job.rendezvous_port, 15000 + (123456 + 2 * 1009) % 15000);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "size 8 from SLURM_NTASKS\n", job.sources);
+  const Variables part =
+      with(slurm(), {{"SLURM_STEP_NUM_TASKS", "6"}, {"SLURM_STEP_NODELIST", "node12"}});
+  EXPECT_EQ(resolve({}, part).size, 6);
+  EXPECT_EQ(resolve({}, part).rendezvous_host, "node12");
+  EXPECT_EQ(resolve({}, without(slurm(), "SLURM_STEP_ID")).size, 1)
+      << "what runs in a batch script without srun is no task";
+  EXPECT_EQ(resolve({}, with(slurm(), {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}})).launcher,
+            Launcher::slurm)
+      << "srun started an MPI program";
+  expect_invalid({}, with(slurm(), {{"PMIX_RANK", "4"}}),
+                 "SLURM_PROCID says 5, but PMIX_RANK says 4");
+  expect_invalid({}, without(slurm(), "SLURM_JOB_NODELIST"), "SLURM_STEP_NODELIST is not set");
+  expect_invalid({}, with(slurm(), {{"SLURM_JOB_NODELIST", "node[1"}}),
+                 "SLURM_JOB_NODELIST: \"node[1\" is no list of hosts");
+}
+
+TEST(ResolveJob, ALauncherInsideAnotherCounts) {
+  EXPECT_EQ(resolve({}, with(stretto_run(), slurm())).rank, 3);
+  EXPECT_EQ(resolve({}, with(torchrun(), slurm())).meeting, Meeting::torch_store);
+  EXPECT_EQ(resolve({}, with(open_mpi(), slurm())).meeting, Meeting::file);
+  const Variables mpi_of_one{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
+  EXPECT_EQ(resolve({}, with(stretto_run(), mpi_of_one)).rank, 3);
+  EXPECT_EQ(resolve({}, mpi_of_one).size, 1);
+  expect_invalid({}, with(stretto_run(), {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}}),
+                 "STRETTO_RANK says 3, but PMI_RANK says 2: unset one of them");
+  expect_invalid({}, with(by_hand(), open_mpi()), "WORLD_SIZE says 2, but OMPI_COMM_WORLD_SIZE");
+}
+
+TEST(ResolveJob, ChoosesTheTransport) {
+  EXPECT_TRUE(resolve({}, {{"STRETTO_TRANSPORT", "auto"}}).shared_memory);
+  EXPECT_TRUE(resolve({}, {{"STRETTO_TRANSPORT", "shm"}}).shared_memory);
+  EXPECT_FALSE(resolve({}, {{"STRETTO_TRANSPORT", "tcp"}}).shared_memory);
+  EXPECT_FALSE(resolve({.disable_shared_memory = true}, {}).shared_memory);
+}
+
+TEST(ResolveJob, SaysHowLongTheNetworkMayBeSilent) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(resolve({}, {}).network_timeout, kNetworkTimeout);
+  EXPECT_EQ(resolve({}, {{"STRETTO_NETWORK_TIMEOUT", "25"}}).network_timeout,
+            milliseconds(25'000));
+  EXPECT_EQ(resolve({}, {{"STRETTO_NETWORK_TIMEOUT", "0"}}).network_timeout,
+            Duration::zero());
+  EXPECT_EQ(resolve({.network_timeout = milliseconds(1500)}, {}).network_timeout,
+            milliseconds(1500));
+  expect_invalid({.network_timeout = milliseconds(1500)}, {{"STRETTO_NETWORK_TIMEOUT", "2"}},
+                 "network_timeout says 1.5, but STRETTO_NETWORK_TIMEOUT says 2");
+  expect_invalid({.network_timeout = milliseconds(500)}, {}, "want 0 or at least 1, in seconds");
+  expect_invalid({}, {{"STRETTO_NETWORK_TIMEOUT", "-1"}}, "STRETTO_NETWORK_TIMEOUT says -1");
+  expect_invalid({}, {{"STRETTO_NETWORK_TIMEOUT", "10s"}}, "is not a number");
+}
+
+}  // namespace
+}  // namespace stretto::job

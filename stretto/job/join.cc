@@ -1,0 +1,232 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/job/join.h"
+
+#include <initializer_list>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "stretto/base/error.h"
+#include "stretto/base/log.h"
+#include "stretto/bootstrap/mesh.h"
+#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/job/job.h"
+#include "stretto/job/rendezvous.h"
+#include "stretto/job/sourced.h"
+#include "stretto/job/status_board.h"
+#include "stretto/schedule/algorithms.h"
+#include "stretto/transport/loopback/world.h"
+
+namespace stretto {
+namespace {
+
+using bootstrap::Mesh;
+using job::Job;
+
+// FNV-1a: the settings that must be equal on all ranks, as a number that is compared on connecting.
+std::uint64_t configuration_hash(const std::string& settings) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : settings) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+template <class Value>
+struct Setting {
+  std::string_view text;
+  Value value;
+};
+
+// What the variable says, which must be one of these; without it, the first.
+template <class Value>
+Result<Value> one_of(const Environment& environment, const char* variable,
+                     std::initializer_list<Setting<Value>> settings) {
+  const std::optional<std::string> wanted = environment.get(variable);
+  std::string texts;
+  for (const Setting<Value>& setting : settings) {
+    if (wanted.value_or(std::string(setting.text)) == setting.text) return setting.value;
+    texts += (texts.empty() ? "" : ", ") + std::string(setting.text);
+  }
+  return status_of(StatusCode::invalid_argument, "{}={} is not one of {}", variable, *wanted,
+                   texts);
+}
+
+Result<ProgressThread> progress_thread(const Environment& environment) {
+  return one_of<ProgressThread>(environment, "STRETTO_PROGRESS_THREAD",
+                                {{"automatic", ProgressThread::automatic},
+                                 {"always", ProgressThread::always},
+                                 {"never", ProgressThread::never}});
+}
+
+Result<bool> memory_check(const Environment& environment) {
+  return one_of<bool>(environment, "STRETTO_MEMORY_CHECK", {{"on", true}, {"off", false}});
+}
+
+Result<SingleCopy> single_copy(const Environment& environment) {
+  return one_of<SingleCopy>(environment, "STRETTO_SINGLE_COPY",
+                            {{"automatic", SingleCopy::automatic},
+                             {"always", SingleCopy::always},
+                             {"off", SingleCopy::off}});
+}
+
+Result<Duration> warn_after(const JoinOptions& options, const Environment& environment) {
+  const auto variable = job::read_number(environment, "STRETTO_WARN_AFTER");
+  if (!variable.ok()) return variable.status();
+  Duration wanted = group::Engine::Options().warn_after;
+  if (variable.value()) wanted = std::chrono::seconds(variable.value()->value);
+  wanted = options.warn_after.value_or(wanted);
+  if (wanted >= Duration::zero()) return wanted;
+  return status_of(StatusCode::invalid_argument,
+                   "warnings after {:g} s: want none (0), or a time that is not negative",
+                   seconds(wanted));
+}
+
+// A name that no collective knows is a slip; one that only some know runs those.
+Result<std::string> default_algorithm(const Environment& environment) {
+  const std::string wanted = environment.get("STRETTO_ALGORITHM").value_or("");
+  std::string names;
+  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+    if (wanted.empty() || algorithm.name == wanted) return wanted;
+    if (names.find(algorithm.name) == std::string::npos) {
+      names += (names.empty() ? "" : ", ") + std::string(algorithm.name);
+    }
+  }
+  return status_of(StatusCode::invalid_argument,
+                   "STRETTO_ALGORITHM={} is no algorithm; there are: {}", wanted, names);
+}
+
+// What the environment says about how to run, not about where.
+struct Settings {
+  ProgressThread progress_thread;
+  bool checks_memory;
+  SingleCopy single_copy;
+  std::string algorithm;
+  Duration warn_after;
+};
+
+Result<Settings> read_settings(const JoinOptions& options, const Environment& environment) {
+  if (options.join_timeout < Duration::zero() || options.timeout < Duration::zero()) {
+    return Status(StatusCode::invalid_argument, "JoinOptions has a timeout that is negative");
+  }
+  const Result<Duration> warning = warn_after(options, environment);
+  if (!warning.ok()) return warning.status();
+  const Result<ProgressThread> thread = progress_thread(environment);
+  if (!thread.ok()) return thread.status();
+  const Result<bool> checks_memory = memory_check(environment);
+  if (!checks_memory.ok()) return checks_memory.status();
+  const Result<SingleCopy> copies = single_copy(environment);
+  if (!copies.ok()) return copies.status();
+  const Result<std::string> algorithm = default_algorithm(environment);
+  if (!algorithm.ok()) return algorithm.status();
+  return Settings{thread.value(), checks_memory.value(), copies.value(), algorithm.value(),
+                  warning.value()};
+}
+
+// A rank that is connected to all others, but for what only all ranks together can do.
+struct Joined {
+  Settings settings;
+  std::shared_ptr<group::Engine> engine;
+  std::vector<std::int32_t> hosts;
+};
+
+Result<Joined> make_engine(bootstrap::Mesh mesh, const Settings& settings,
+                           const Environment& environment) {
+  mesh.endpoint->check_memory(settings.checks_memory);
+  group::Engine::Options options{.progress_thread = settings.progress_thread,
+                                 .local_ranks = mesh.local_ranks,
+                                 .local_cores = mesh.local_cores,
+                                 .names = std::move(mesh.names),
+                                 .warn_after = settings.warn_after};
+  auto board = std::make_shared<job::StatusBoard>(job::StatusBoard::open(environment));
+  if (board->connected()) {
+    options.report_activity = [board](std::string_view text) { board->write(text); };
+  }
+  auto engine = group::Engine::create(std::move(mesh.endpoint), std::move(options));
+  if (!engine.ok()) return engine.status();
+  return Joined{settings, std::move(*engine), std::move(mesh.hosts)};
+}
+
+Result<Joined> join_alone(const JoinOptions& options, const Environment& environment) {
+  const Result<Settings> settings = read_settings(options, environment);
+  if (!settings.ok()) return settings.status();
+  auto world = transport::loopback::make_world({.ranks = 1});
+  if (!world.ok()) return world.status();
+  return make_engine({.endpoint = std::move(world->front())}, settings.value(), environment);
+}
+
+// All that can fail on this rank alone, so that the others are told if it does.
+Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const JoinOptions& options,
+                           const Environment& environment) {
+  const Result<Settings> settings = read_settings(options, environment);
+  if (!settings.ok()) return settings.status();
+  Result<bootstrap::Mesh> mesh = bootstrap::connect_mesh(
+      rendezvous.notes(), {.rank = job.rank,
+                           .size = job.size,
+                           .key = rendezvous.key(),
+                           .prefix = "mesh/",
+                           .shared_memory = job.shared_memory,
+                           .network_timeout = job.network_timeout,
+                           .rendezvous_host = job.rendezvous_host,
+                           .rendezvous_port = job.rendezvous_port,
+                           .configuration = configuration_hash(settings.value().algorithm)});
+  if (!mesh.ok()) return mesh.status();
+  Result<Joined> joined = make_engine(std::move(*mesh), settings.value(), environment);
+  if (!joined.ok()) return joined;
+  STRETTO_RETURN_IF_ERROR(rendezvous.finish());
+  return joined;
+}
+
+Result<Joined> connect(const Job& job, const JoinOptions& options, const Environment& environment) {
+  if (job.size == 1) return join_alone(options, environment);
+  const Deadline deadline = Deadline::after(options.join_timeout);
+  Result<std::unique_ptr<job::Rendezvous>> rendezvous = job::Rendezvous::open(job, deadline);
+  if (!rendezvous.ok()) return rendezvous.status();
+  Result<Joined> joined = join_others(job, **rendezvous, options, environment);
+  if (joined.ok()) return joined;
+  return (*rendezvous)->notes().give_up(joined.status());
+}
+
+void log_lines(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    log(LogLevel::info, "{}", text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+}
+
+Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
+                                               const Environment& environment) {
+  Result<Job> job = job::resolve_job(options, environment);
+  if (!job.ok()) return job.status();
+  configure_log(environment, fmt::format("stretto [rank {}]", job->rank));
+  log_lines(job->sources);
+  Result<Joined> joined = connect(*job, options, environment);
+  if (!joined.ok()) {
+    return joined.status().with_context(
+        fmt::format("rank {} of {} could not join", job->rank, job->size));
+  }
+  return communicator::ScheduledCommunicator::make_world(
+      std::move(joined->engine), {.timeout = options.timeout,
+                                  .algorithm = joined->settings.algorithm,
+                                  .single_copy = joined->settings.single_copy,
+                                  .group = {.hosts = std::move(joined->hosts)},
+                                  .measure_links = communicator::link_cache_options(environment)});
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> join(const JoinOptions& options) {
+  const Environment& environment =
+      options.environment != nullptr ? *options.environment : process_environment();
+  try {
+    return join_job(options, environment).or_throw();
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemory({StatusCode::out_of_memory, "joining the job: there is no memory left"});
+  }
+}
+
+}  // namespace stretto

@@ -1,0 +1,239 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/job/rendezvous.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "stretto/bootstrap/file_store.h"
+#include "stretto/bootstrap/prefix_store.h"
+#include "stretto/bootstrap/socket.h"
+#include "stretto/bootstrap/store_server.h"
+#include "stretto/bootstrap/tcp_store.h"
+#include "stretto/bootstrap/torch_store.h"
+
+namespace stretto::job {
+namespace {
+
+// Makes a folder that only this user can enter, or finds that it is one: its parent may be
+// anybody's.
+Status make_private_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return system_status("making the folder " + path);
+  }
+  struct stat state {};
+  if (::lstat(path.c_str(), &state) != 0) return system_status("looking at the folder " + path);
+  if (S_ISDIR(state.st_mode) && state.st_uid == ::geteuid() &&
+      (state.st_mode & (S_IRWXG | S_IRWXO)) == 0) {
+    return {};
+  }
+  return status_of(StatusCode::refused,
+                   "{} is not a folder of this user alone; remove it, or choose another place with "
+                   "TMPDIR or STRETTO_RENDEZVOUS",
+                   path);
+}
+
+class OpenRendezvous : public Rendezvous {
+ public:
+  explicit OpenRendezvous(const Job& job) : job_(job) {}
+  // Where rank 0 gives up the others learn of it.
+  ~OpenRendezvous() override {
+    const bool gives_up = server_ != nullptr || owns_file_;
+    if (gives_up && notes_ != nullptr) notes_->let_all_come();
+    notes_.reset();
+    store_.reset();
+    if (server_ != nullptr) let_clients_go();
+    (void)end_place().ok();
+  }
+
+  Status open(Deadline deadline);
+  bootstrap::JoinNotes& notes() override { return *notes_; }
+  const bootstrap::JobKey& key() const override { return key_; }
+  Status finish() override;
+
+ private:
+  // Whether the place belongs to this job alone and ends with its start.
+  bool passing() const {
+    return job_.meeting == Meeting::file || job_.meeting == Meeting::rank_0_store;
+  }
+  Status open_store(Deadline deadline);
+  Status connect(const std::string& owner, Deadline deadline);
+  Status serve();
+  Status open_file(Deadline deadline);
+  Status arrive();
+  Status agree_on_size();
+  Status agree_on_key();
+  void let_clients_go();
+  Status end_place();
+
+  const Job job_;
+  // What a client has to prove to the server. A server that has no secret yet hands it out to
+  // everybody, as torchrun's does; its handshake only tells versions and strangers apart.
+  bootstrap::JobKey door_key_ = job_.key.value_or(bootstrap::JobKey());
+  std::unique_ptr<bootstrap::StoreServer> server_;
+  bool owns_file_ = false;
+  std::shared_ptr<bootstrap::Store> store_;
+  std::unique_ptr<bootstrap::JoinNotes> notes_;
+  bootstrap::JobKey key_;
+};
+
+Status OpenRendezvous::open(Deadline deadline) {
+  STRETTO_RETURN_IF_ERROR(open_store(deadline));
+  notes_ = std::make_unique<bootstrap::JoinNotes>(
+      store_,
+      bootstrap::JoinNotes::Options{.rank = job_.rank, .size = job_.size, .deadline = deadline});
+  Status status = arrive();
+  if (status.ok()) status = agree_on_key();
+  return status.ok() ? status : notes_->give_up(status);
+}
+
+Status OpenRendezvous::open_store(Deadline deadline) {
+  switch (job_.meeting) {
+    case Meeting::none:
+      return status_of(StatusCode::internal, "a job of one rank meets nobody");
+    case Meeting::launcher_store:
+      return connect("the launcher", deadline);
+    case Meeting::rank_0_store:
+      if (job_.rank == 0) STRETTO_RETURN_IF_ERROR(serve());
+      return connect("rank 0", deadline);
+    case Meeting::file:
+      return open_file(deadline);
+    case Meeting::torch_store: {
+      auto whole = bootstrap::connect_torch_store(
+          {.host = job_.rendezvous_host, .port = job_.rendezvous_port}, deadline);
+      if (!whole.ok()) return whole.status();
+      store_ = std::make_shared<bootstrap::PrefixStore>(job_.store_prefix, std::move(*whole));
+      return {};
+    }
+  }
+  return status_of(StatusCode::internal, "no such kind of meeting place");
+}
+
+Status OpenRendezvous::connect(const std::string& owner, Deadline deadline) {
+  auto store = bootstrap::connect_tcp_store({.host = job_.rendezvous_host,
+                                             .port = job_.rendezvous_port,
+                                             .key = door_key_,
+                                             .self = {.rank = job_.rank},
+                                             .owner = owner},
+                                            deadline);
+  if (!store.ok()) return store.status();
+  store_ = std::move(*store);
+  return {};
+}
+
+Status OpenRendezvous::serve() {
+  auto server = bootstrap::StoreServer::start({.host = job_.rendezvous_host,
+                                               .port = job_.rendezvous_port,
+                                               .key = door_key_,
+                                               .self = {.rank = 0}});
+  if (!server.ok()) {
+    return server.status().with_context(
+        fmt::format("rank 0 is to host the store of this job at {}",
+                    bootstrap::format_host_port(job_.rendezvous_host, job_.rendezvous_port)));
+  }
+  server_ = std::move(*server);
+  return {};
+}
+
+Status OpenRendezvous::open_file(Deadline deadline) {
+  const std::string& path = job_.rendezvous_path;
+  if (job_.makes_folder) {
+    STRETTO_RETURN_IF_ERROR(make_private_folder(path.substr(0, path.rfind('/'))));
+  }
+  auto store = bootstrap::open_file_store(path, deadline);
+  if (!store.ok()) return store.status();
+  store_ = std::move(*store);
+  return {};
+}
+
+Status OpenRendezvous::arrive() {
+  const Result<std::int64_t> times = notes_->arrive();
+  if (!times.ok()) return times.status();
+  // A launcher has given each rank its number; elsewhere it is here that contradictions show.
+  if (times.value() == 1 || !passing()) {
+    owns_file_ = job_.meeting == Meeting::file && job_.rank == 0;
+    return agree_on_size();
+  }
+  STRETTO_RETURN_IF_ERROR(notes_->withdraw());
+  const std::string advice =
+      job_.meeting == Meeting::file
+          ? "an earlier job may have left it: remove it, and give every job a file of its own"
+          : "give every job a port of its own, and every process a rank of its own";
+  return status_of(StatusCode::refused, "another process has come to {} as rank {}; {}",
+                   store_->describe(), job_.rank, advice);
+}
+
+Status OpenRendezvous::agree_on_size() {
+  const std::string size = std::to_string(job_.size);
+  const Result<std::string> agreed =
+      store_->compare_set("size", "", size, notes_->limit().deadline());
+  if (!agreed.ok()) return agreed.status();
+  if (agreed.value() == size) return {};
+  // For a job of so many ranks this is a stranger.
+  const bool stranger = std::atoi(agreed.value().c_str()) <= job_.rank;
+  if (stranger) STRETTO_RETURN_IF_ERROR(notes_->withdraw());
+  return status_of(StatusCode::mismatch,
+                   "rank {} says that the job has {} ranks, but who came to {} before says {}",
+                   job_.rank, size, store_->describe(), agreed.value());
+}
+
+// The launcher's key, or, where it made none, one that rank 0 makes and the store hands out. The
+// latter keeps strangers out who cannot read the store.
+Status OpenRendezvous::agree_on_key() {
+  if (job_.key) {
+    key_ = *job_.key;
+    return {};
+  }
+  if (job_.rank == 0) {
+    const Result<bootstrap::JobKey> made = bootstrap::JobKey::generate();
+    if (!made.ok()) return made.status();
+    key_ = made.value();
+    return notes_->set("job-key", key_.hexadecimal());
+  }
+  const Result<std::string> text = notes_->get("job-key");
+  if (!text.ok()) return text.status();
+  const Result<bootstrap::JobKey> parsed = bootstrap::JobKey::parse(text.value());
+  if (!parsed.ok()) return parsed.status().with_context("the job key from " + store_->describe());
+  key_ = parsed.value();
+  return {};
+}
+
+Status OpenRendezvous::finish() {
+  STRETTO_RETURN_IF_ERROR(notes_->finish());
+  if (job_.rank == 0) {
+    STRETTO_RETURN_IF_ERROR(notes_->wait_for_all());
+    return passing() ? end_place() : notes_->set("all-joined", "");
+  }
+  return passing() ? notes_->wait_for_end() : notes_->get("all-joined").status();
+}
+
+// The last words of rank 0 reach the others through its own store.
+void OpenRendezvous::let_clients_go() {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+  while (server_->client_count() > 0 && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+Status OpenRendezvous::end_place() {
+  server_.reset();
+  if (!std::exchange(owns_file_, false)) return {};
+  if (::unlink(job_.rendezvous_path.c_str()) == 0) return {};
+  return system_status("removing the file " + job_.rendezvous_path);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Rendezvous>> Rendezvous::open(const Job& job, Deadline deadline) {
+  auto rendezvous = std::make_unique<OpenRendezvous>(job);
+  STRETTO_RETURN_IF_ERROR(rendezvous->open(deadline));
+  return std::unique_ptr<Rendezvous>(std::move(rendezvous));
+}
+
+}  // namespace stretto::job

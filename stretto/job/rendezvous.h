@@ -1,0 +1,38 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/status.h"
+#include "stretto/bootstrap/handshake.h"
+#include "stretto/bootstrap/join_notes.h"
+#include "stretto/job/job.h"
+
+namespace stretto::job {
+
+// The store in which the ranks of a job meet while they join, and the job's key. Where the launcher
+// has none, rank 0 provides it: with its object the store ends, so ranks that have not finished
+// fail (peer_lost). A rank that fails, or ends, before it has finished ends the join of all, with
+// its reason; but not one that is no rank of this job. Used by one thread.
+class Rendezvous {
+ public:
+  // Opens the meeting place of a job of several ranks. Blocks until it is there and, where no
+  // launcher made a job key, until rank 0 has; what has failed on another rank fails here, too.
+  // Fails with timeout; with refused if the key, the version or the file is wrong, or if another
+  // process has come as the same rank: two jobs use one place, or an earlier one has left its file;
+  // with mismatch if ranks disagree on the size.
+  static Result<std::unique_ptr<Rendezvous>> open(const Job& job, Deadline deadline);
+  virtual ~Rendezvous() = default;
+
+  virtual bootstrap::JoinNotes& notes() = 0;
+  virtual const bootstrap::JobKey& key() const = 0;
+  // To be called when this rank is connected. Blocks until all ranks have called it and, where rank
+  // 0 provides the place, the place is gone: then the next job can use it. Fails with timeout,
+  // naming the ranks that have not come so far; with another rank's failure.
+  virtual Status finish() = 0;
+};
+
+}  // namespace stretto::job

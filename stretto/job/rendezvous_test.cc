@@ -1,0 +1,215 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/job/rendezvous.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "stretto/bootstrap/socket.h"
+
+namespace stretto::job {
+namespace {
+
+using std::chrono::milliseconds;
+
+Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
+
+// A port that was free a moment ago.
+int free_port() {
+  const auto listener = bootstrap::listen_tcp("127.0.0.1", 0).or_throw();
+  return bootstrap::local_port(listener.get()).or_throw();
+}
+
+Job tcp_job(int size) {
+  return {.size = size,
+          .meeting = Meeting::rank_0_store,
+          .rendezvous_host = "127.0.0.1",
+          .rendezvous_port = free_port()};
+}
+
+class RendezvousTest : public testing::Test {
+ protected:
+  RendezvousTest() { std::filesystem::create_directory(folder_); }
+  ~RendezvousTest() override { std::filesystem::remove_all(folder_); }
+
+  Job file_job(int size) const {
+    return {.size = size, .meeting = Meeting::file, .rendezvous_path = folder_ + "/job"};
+  }
+
+  std::string folder_ = testing::TempDir() + fmt::format("stretto_rendezvous_{}", ::getpid());
+};
+
+Job as_rank(Job job, int rank) {
+  job.rank = rank;
+  return job;
+}
+
+// All ranks of a job, each on a thread: open, look at the key, finish.
+std::vector<std::string> meet(const Job& job) {
+  std::vector<std::string> keys(static_cast<std::size_t>(job.size));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < job.size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto rendezvous = Rendezvous::open(as_rank(job, rank), soon());
+      ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
+      keys[static_cast<std::size_t>(rank)] = rendezvous.value()->key().hexadecimal();
+      const Status finished = rendezvous.value()->finish();
+      EXPECT_TRUE(finished.ok()) << finished.message();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return keys;
+}
+
+void expect_one_fresh_key(const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) EXPECT_EQ(key, keys[0]);
+  EXPECT_NE(keys[0], bootstrap::JobKey().hexadecimal());
+}
+
+TEST_F(RendezvousTest, RanksMeetAtRankZeroAgainAndAgain) {
+  const Job job = tcp_job(4);
+  for (int i = 0; i < 3; ++i) expect_one_fresh_key(meet(job));
+}
+
+TEST_F(RendezvousTest, RanksMeetInAFileThatIsGoneAfterwards) {
+  const Job job = file_job(4);
+  for (int i = 0; i < 3; ++i) {
+    expect_one_fresh_key(meet(job));
+    EXPECT_FALSE(std::filesystem::exists(job.rendezvous_path));
+  }
+}
+
+TEST_F(RendezvousTest, KeepsAKeyThatWasGiven) {
+  for (Job job : {tcp_job(2), file_job(2)}) {
+    job.key = bootstrap::JobKey::generate().or_throw();
+    EXPECT_EQ(meet(job)[1], job.key->hexadecimal());
+  }
+}
+
+TEST_F(RendezvousTest, WhoHasNoKeyIsRefusedWhereOthersHaveOne) {
+  Job job = tcp_job(2);
+  job.key = bootstrap::JobKey::generate().or_throw();
+  testing::internal::CaptureStderr();
+  const auto zero = Rendezvous::open(job, soon());
+  ASSERT_TRUE(zero.ok());
+  Job without_key = as_rank(job, 1);
+  without_key.key.reset();
+  EXPECT_EQ(Rendezvous::open(without_key, soon()).status().code(), StatusCode::refused);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 does not hold this job's key",
+                      testing::internal::GetCapturedStderr());
+}
+
+TEST_F(RendezvousTest, RefusesASecondProcessOfOneRank) {
+  const Job job = tcp_job(2);
+  const auto first = Rendezvous::open(job, soon());
+  ASSERT_TRUE(first.ok());
+  const auto second = Rendezvous::open(as_rank(job, 1), soon());
+  ASSERT_TRUE(second.ok());
+  const Status third = Rendezvous::open(as_rank(job, 1), soon()).status();
+  EXPECT_EQ(third.code(), StatusCode::refused);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "another process has come to the store of rank 0 at",
+                      std::string(third.message()));
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "as rank 1; give every job a port",
+                      std::string(third.message()));
+}
+
+TEST_F(RendezvousTest, RanksAgreeOnTheSize) {
+  for (Job job : {tcp_job(2), file_job(2)}) {
+    const auto zero = Rendezvous::open(job, soon());
+    ASSERT_TRUE(zero.ok());
+    job.size = 3;
+    const Status status = Rendezvous::open(as_rank(job, 1), soon()).status();
+    EXPECT_EQ(status.code(), StatusCode::mismatch);
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 says that the job has 3 ranks, but who came",
+                        std::string(status.message()));
+  }
+}
+
+TEST_F(RendezvousTest, RefusesTheFileOfAnEarlierJobAndLeavesIt) {
+  const Job job = file_job(2);
+  {
+    const auto store = Rendezvous::open(job, soon());
+    ASSERT_TRUE(store.ok());
+    std::filesystem::copy_file(job.rendezvous_path, job.rendezvous_path + ".left");
+  }
+  EXPECT_FALSE(std::filesystem::exists(job.rendezvous_path)) << "rank 0 gave up";
+  std::filesystem::rename(job.rendezvous_path + ".left", job.rendezvous_path);
+  const Status again = Rendezvous::open(job, soon()).status();
+  EXPECT_EQ(again.code(), StatusCode::refused);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "an earlier job may have left it: remove it",
+                      std::string(again.message()));
+  EXPECT_TRUE(std::filesystem::exists(job.rendezvous_path));
+}
+
+TEST_F(RendezvousTest, NamesTheRanksThatHaveNotJoined) {
+  for (const Job& job : {tcp_job(3), file_job(3)}) {
+    const auto zero = Rendezvous::open(job, Deadline::after(milliseconds(500)));
+    ASSERT_TRUE(zero.ok()) << zero.status().message();
+    const Status status = zero.value()->finish();
+    EXPECT_EQ(status.code(), StatusCode::timeout);
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, "for 2 of 3 ranks: 1, 2 never came",
+                        std::string(status.message()));
+  }
+}
+
+TEST_F(RendezvousTest, RanksLearnThatRankZeroHasGivenUp) {
+  for (const Job& job : {tcp_job(2), file_job(2)}) {
+    auto zero = Rendezvous::open(job, soon());
+    ASSERT_TRUE(zero.ok());
+    auto one = Rendezvous::open(as_rank(job, 1), soon());
+    ASSERT_TRUE(one.ok());
+    std::thread leave([&] {
+      std::this_thread::sleep_for(milliseconds(20));
+      zero->reset();
+    });
+    const Status status = one.value()->notes().get("mesh/card", 0).status();
+    EXPECT_EQ(status.code(), StatusCode::peer_lost);
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 0 (", std::string(status.message()));
+    one->reset();
+    leave.join();
+  }
+}
+
+TEST_F(RendezvousTest, SaysWhyRankZeroCannotHostTheStore) {
+  const auto listener = bootstrap::listen_tcp("127.0.0.1", 0).or_throw();
+  Job job = tcp_job(2);
+  job.rendezvous_port = bootstrap::local_port(listener.get()).or_throw();
+  const Status status = Rendezvous::open(job, soon()).status();
+  EXPECT_EQ(status.code(), StatusCode::system);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 0 is to host the store of this job at 127.0.0.1:",
+                      std::string(status.message()));
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "in use", std::string(status.message()));
+}
+
+TEST_F(RendezvousTest, WaitsForRankZeroNoLongerThanItsDeadline) {
+  const Status status =
+      Rendezvous::open(as_rank(tcp_job(2), 1), Deadline::after(milliseconds(50))).status();
+  EXPECT_EQ(status.code(), StatusCode::timeout);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring,
+                      "the store of rank 0 at 127.0.0.1:", std::string(status.message()));
+}
+
+TEST_F(RendezvousTest, MakesAFolderForThisUserOnly) {
+  Job job = file_job(2);
+  job.makes_folder = true;
+  job.rendezvous_path = folder_ + "/own/job";
+  meet(job);
+  struct stat state {};
+  ASSERT_EQ(::stat((folder_ + "/own").c_str(), &state), 0);
+  EXPECT_EQ(state.st_mode & 07777, 0700u);
+  ::chmod((folder_ + "/own").c_str(), 0777);
+  const Status status = Rendezvous::open(job, soon()).status();
+  EXPECT_EQ(status.code(), StatusCode::refused);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "is not a folder of this user alone",
+                      std::string(status.message()));
+}
+
+}  // namespace
+}  // namespace stretto::job

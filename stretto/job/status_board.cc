@@ -1,0 +1,151 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/job/status_board.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+
+#include "stretto/base/log.h"
+
+namespace stretto::job {
+namespace {
+
+constexpr std::size_t kTextWords = kStatusTextBytes / 8;
+// The seals of our memory; a file descriptor that has been closed and used for something else is
+// recognised by not having them.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+// A sequence lock: odd while the rank is writing. The text is in words that are atomic one by one,
+// so that reading what is being written is merely a note to be read again.
+struct Slot {
+  std::atomic<std::uint32_t> sequence;
+  std::atomic<std::uint32_t> text_bytes;
+  std::atomic<std::int64_t> time_ns;
+  std::array<std::atomic<std::uint64_t>, kTextWords> text;
+};
+static_assert(sizeof(Slot) == 256);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+std::shared_ptr<void> map(int fd, std::size_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  return {memory, [bytes](void* mapped) { ::munmap(mapped, bytes); }};
+}
+
+Slot& slot_of(const std::shared_ptr<void>& mapping, std::size_t index) {
+  return static_cast<Slot*>(mapping.get())[index];
+}
+
+struct Copy {
+  StatusNote note;
+  bool torn = false;
+};
+
+// What the slot holds, as far as the ranks can be trusted to have written it: lengths are checked,
+// and nothing in the text steers a terminal.
+Copy copy_of(const Slot& slot) {
+  const std::uint32_t before = slot.sequence.load(std::memory_order_acquire);
+  const std::size_t bytes =
+      std::min<std::size_t>(slot.text_bytes.load(std::memory_order_acquire), kStatusTextBytes);
+  const std::int64_t time_ns = slot.time_ns.load(std::memory_order_acquire);
+  std::array<std::uint64_t, kTextWords> words{};
+  for (std::size_t word = 0; word < kTextWords; ++word) {
+    words[word] = slot.text[word].load(std::memory_order_acquire);
+  }
+  const std::uint32_t after = slot.sequence.load(std::memory_order_relaxed);
+
+  Copy copy{.note = {}, .torn = before != after || before % 2 == 1};
+  copy.note.text.assign(reinterpret_cast<const char*>(words.data()), bytes);
+  for (char& letter : copy.note.text) {
+    if (letter < 0x20 || letter > 0x7e) letter = '?';
+  }
+  copy.note.written = TimePoint(std::chrono::nanoseconds(time_ns));
+  return copy;
+}
+
+std::optional<int> read_number(const Environment& environment, const std::string& variable) {
+  const auto text = environment.get(variable);
+  if (!text) return std::nullopt;
+  int number = -1;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
+  if (error != std::errc() || end != text->data() + text->size() || number < 0) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+StatusBoard StatusBoard::open(const Environment& environment) {
+  StatusBoard board;
+  const auto fd = read_number(environment, "STRETTO_STATUS_FD");
+  const auto local_rank = read_number(environment, "STRETTO_LOCAL_RANK");
+  if (!fd || !local_rank) return board;
+  struct stat file {};
+  if (::fcntl(*fd, F_GET_SEALS) != kSeals || ::fstat(*fd, &file) != 0) return board;
+  const auto bytes = static_cast<std::size_t>(file.st_size);
+  if (bytes % sizeof(Slot) != 0 || static_cast<std::size_t>(*local_rank) >= bytes / sizeof(Slot)) {
+    return board;
+  }
+  board.mapping_ = map(*fd, bytes);
+  board.slot_ = static_cast<std::size_t>(*local_rank);
+  return board;
+}
+
+void StatusBoard::write(std::string_view text) {
+  if (mapping_ == nullptr) return;
+  Slot& slot = slot_of(mapping_, slot_);
+  const std::size_t bytes = std::min(text.size(), kStatusTextBytes);
+  const std::uint32_t sequence = slot.sequence.load(std::memory_order_relaxed);
+  slot.sequence.store(sequence | 1, std::memory_order_relaxed);
+  // Release: who sees any of what follows also sees that the sequence is odd.
+  slot.text_bytes.store(static_cast<std::uint32_t>(bytes), std::memory_order_release);
+  slot.time_ns.store(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(),
+                     std::memory_order_release);
+  for (std::size_t word = 0; word * 8 < bytes; ++word) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, text.data() + word * 8, std::min<std::size_t>(8, bytes - word * 8));
+    slot.text[word].store(bits, std::memory_order_release);
+  }
+  slot.sequence.store((sequence | 1) + 1, std::memory_order_release);
+}
+
+Result<StatusBoardReader> StatusBoardReader::create(std::size_t slots) {
+  StatusBoardReader reader;
+  reader.fd_ = FileDescriptor(::memfd_create("stretto-status", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!reader.fd_.valid()) {
+    log(LogLevel::warning, "{}: a report on a failure will not tell what the ranks were doing",
+        system_status("memfd_create").message());
+    return reader;
+  }
+  if (::ftruncate(reader.fd(), static_cast<off_t>(slots * sizeof(Slot))) != 0 ||
+      ::fcntl(reader.fd(), F_ADD_SEALS, kSeals) != 0) {
+    return system_status("making the status board");
+  }
+  reader.mapping_ = map(reader.fd(), slots * sizeof(Slot));
+  if (reader.mapping_ == nullptr) return system_status("mapping the status board");
+  reader.slots_ = slots;
+  return reader;
+}
+
+std::optional<StatusNote> StatusBoardReader::read(std::size_t index) const {
+  if (index >= slots_) return std::nullopt;
+  const Slot& slot = slot_of(mapping_, index);
+  if (slot.sequence.load(std::memory_order_acquire) == 0) return std::nullopt;
+  // Bounded: a rank that was killed while it wrote leaves an odd number for ever. Its mixed text is
+  // still the best there is.
+  constexpr int kAttempts = 100;
+  Copy copy = copy_of(slot);
+  for (int attempt = 1; copy.torn && attempt < kAttempts; ++attempt) copy = copy_of(slot);
+  return std::move(copy.note);
+}
+
+}  // namespace stretto::job

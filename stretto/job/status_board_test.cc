@@ -1,0 +1,110 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/job/status_board.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <thread>
+
+#include "tests/support/forbid.h"
+
+namespace stretto::job {
+namespace {
+
+class FakeEnvironment : public Environment {
+ public:
+  explicit FakeEnvironment(std::map<std::string, std::string> variables)
+      : variables_(std::move(variables)) {}
+  std::optional<std::string> get(const std::string& variable) const override {
+    const auto found = variables_.find(variable);
+    return found == variables_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  std::map<std::string, std::string> variables_;
+};
+
+StatusBoard open(const std::string& fd, const std::string& local_rank) {
+  return StatusBoard::open(
+      FakeEnvironment({{"STRETTO_STATUS_FD", fd}, {"STRETTO_LOCAL_RANK", local_rank}}));
+}
+
+TEST(StatusBoard, ShowsTheLastNoteOfEachRank) {
+  const auto reader = StatusBoardReader::create(2).or_throw();
+  StatusBoard board = open(std::to_string(reader.fd()), "1");
+  ASSERT_TRUE(board.connected());
+  EXPECT_FALSE(reader.read(1).has_value()) << "nothing written yet";
+  board.write("all_reduce(sum f32 [1048576]) #412");
+  board.write("barrier() #413");
+  ASSERT_TRUE(reader.read(1).has_value());
+  EXPECT_EQ(reader.read(1)->text, "barrier() #413");
+  EXPECT_LT(Clock::now() - reader.read(1)->written, std::chrono::seconds(5));
+  EXPECT_FALSE(reader.read(0).has_value()) << "another rank's slot";
+  EXPECT_FALSE(reader.read(2).has_value()) << "no such slot";
+}
+
+TEST(StatusBoard, CutsLongNotesAndDefusesControlCharacters) {
+  const auto reader = StatusBoardReader::create(1).or_throw();
+  StatusBoard board = open(std::to_string(reader.fd()), "0");
+  board.write(std::string(1000, 'x'));
+  EXPECT_EQ(reader.read(0)->text, std::string(kStatusTextBytes, 'x'));
+  board.write("\x1b[2J");
+  EXPECT_EQ(reader.read(0)->text, "?[2J");
+}
+
+TEST(StatusBoard, IsSilentWithoutALauncher) {
+  const auto reader = StatusBoardReader::create(1).or_throw();
+  const int other_file = ::memfd_create("other", 0);
+  for (StatusBoard board :
+       {StatusBoard(), StatusBoard::open(FakeEnvironment({})), open("x", "0"), open("-1", "0"),
+        open("100000", "0"), open(std::to_string(other_file), "0"),
+        open(std::to_string(reader.fd()), "1"), open(std::to_string(reader.fd()), "-1")}) {
+    EXPECT_FALSE(board.connected());
+    board.write("nobody reads this");
+  }
+}
+
+TEST(StatusBoard, AReaderNeverSeesHalfANote) {
+  const auto reader = StatusBoardReader::create(1).or_throw();
+  StatusBoard board = open(std::to_string(reader.fd()), "0");
+  board.write(std::string(100, 'a'));
+  std::atomic<bool> stop = false;
+  std::thread writer([&] {
+    while (!stop) {
+      board.write(std::string(200, 'b'));
+      std::this_thread::yield();
+      board.write(std::string(100, 'a'));
+      std::this_thread::yield();
+    }
+  });
+  int mixed = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const std::string text = reader.read(0)->text;
+    mixed += text != std::string(200, 'b') && text != std::string(100, 'a');
+  }
+  stop = true;
+  writer.join();
+  EXPECT_EQ(mixed, 0);
+}
+
+TEST(StatusBoard, IsEmptyWhereTheSystemHasNoFilesInMemory) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    stretto::testing::forbid({SYS_memfd_create}, ENOSYS);
+    const auto reader = StatusBoardReader::create(2);
+    ::_exit(reader.ok() && reader.value().fd() < 0 && !reader.value().read(0) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+}  // namespace
+}  // namespace stretto::job
