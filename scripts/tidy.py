@@ -70,8 +70,8 @@ FORBIDDEN_IN_LIBRARY = [
     Forbidden(
         re.compile(r"std::j?thread\b(?!::)|(?<!\w)pthread_create\b|std::async\b"),
         "threads belong to group/, bootstrap/, job/ and transport/",
-        ("stretto/group", "stretto/job", "stretto/bootstrap", "stretto/transport", "stretto/base/thread.h",
-         "stretto/base/thread.cc")),
+        ("stretto/group", "stretto/job", "stretto/bootstrap", "stretto/transport",
+         "stretto/base/thread.h", "stretto/base/thread.cc")),
     Forbidden(
         re.compile(r"std::j?thread\s*[({]"),
         "a thread may not be to be had: use start_thread() of stretto/base/thread.h",
