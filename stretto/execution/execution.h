@@ -39,6 +39,9 @@ class Execution {
   virtual void start(const Call& call) = 0;
   // Does what can be done now. Returns whether anything was.
   virtual bool advance() = 0;
+  // Only takes note of the messages that have ended; returns whether there are any. What they allow
+  // to go on goes on in advance().
+  virtual bool take_completions() { return false; }
   // Whether the run has ended, well or badly.
   virtual bool ended() const = 0;
   virtual const Status& status() const = 0;

@@ -325,7 +325,7 @@ bool Group::advance() {
 bool Group::retire_messages() {
   const auto failed = mailbox_.retire();
   if (failed == nullptr) return true;
-  fail(in_context(failed.get(), failed->request.status), true);
+  fail(in_context(failed.get(), mailbox_.failure()), true);
   return false;
 }
 
