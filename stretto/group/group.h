@@ -108,9 +108,9 @@ class Group {
   // Asks those who are late where they are, for the text of agreed().
   void ask_late_in_agreement();
 
-  // Called by the engine.
+  // Called by the engine. advance() works on about so many bytes at most.
   Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload);
-  bool advance();
+  bool advance(std::size_t bytes);
   void check_deadlines(TimePoint now);
   void member_lost(Rank job_rank, const Status& status);
   void member_left(Rank job_rank, const Status& status);
@@ -205,9 +205,9 @@ class Group {
   void close_gate();
   void open_gate();
 
-  void start_ready();
+  std::size_t inline_bytes(const CacheEntry& entry, const Submission& submission) const;
+  bool start_ready(execution::Turn& turn);
   std::unique_ptr<execution::Execution> execution_by_messages(CacheEntry& entry);
-  void start(Running& running);
   bool may_start(const Queued& queued) const;
   void report(const PendingCollective& collective);
   void report_ended(std::uint32_t ended);
@@ -227,7 +227,7 @@ class Group {
   void compare_beliefs();
   void disagree(const Belief& belief, const OperationDescriptor& ours);
   void fail_telling(const Status& reason, const Status* told, bool by_others = false);
-  static bool end_on_own(Running& running);
+  bool end_on_own(Running& running);
   void note_departed(Rank member, const Status& status);
   void send_agreement();
 
