@@ -228,14 +228,17 @@ void MessageExecution::fail(const Status& status) {
 
 std::vector<Rank> MessageExecution::waiting_for() const {
   std::vector<Rank> ranks;
+  std::vector<Rank> takers;
   for (const Lane& lane : lanes_) {
     for (std::size_t i = 0; i < lane.requests.size(); ++i) {
       const schedule::Step& step = plan_->schedule().steps[i];
-      if (lane.requests[i].done || step.kind != schedule::StepKind::recv) continue;
-      ranks.push_back(step.peer);
+      if (lane.requests[i].done) continue;
+      (step.kind == schedule::StepKind::recv ? ranks : takers).push_back(step.peer);
     }
     if (lane.sync != kNone) team_->append_late(turn_of(lane.segment), ranks);
   }
+  // Who has received all that it can waits for those that take what it sends.
+  if (ranks.empty()) ranks = std::move(takers);
   std::ranges::sort(ranks);
   const auto repeated = std::ranges::unique(ranks);
   ranks.erase(repeated.begin(), repeated.end());
