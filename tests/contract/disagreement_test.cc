@@ -241,9 +241,8 @@ TEST_P(Lateness, ARankThatWaitsInAnotherGroupSaysSo) {
     Communicator& first = comm.rank() == 0 ? comm : *other;
     const std::string text =
         error_of<Timeout>([&] { first.all_reduce(data, {.timeout = milliseconds(2000)}).wait(); });
-    expect_contains(text,
-                    ", which is in all_reduce(sum f32 [12]) #1 of another group of all ranks, "
-                    "waiting for rank ");
+    expect_contains(text, ", which is in all_reduce(sum f32 [12]) #");
+    expect_contains(text, " of another group of all ranks, waiting for rank ");
   });
 }
 
