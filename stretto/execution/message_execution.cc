@@ -243,14 +243,17 @@ void MessageExecution::fail(const Status& status) {
 
 std::vector<Rank> MessageExecution::waiting_for() const {
   std::vector<Rank> ranks;
+  std::vector<Rank> takers;
   for (const Lane& lane : lanes_) {
     for (std::size_t i = 0; i < lane.messages.size(); ++i) {
       const schedule::Step& step = plan_->schedule().steps[i];
-      if (!lane.messages[i].in_flight || step.kind != schedule::StepKind::recv) continue;
-      ranks.push_back(step.peer);
+      if (!lane.messages[i].in_flight) continue;
+      (step.kind == schedule::StepKind::recv ? ranks : takers).push_back(step.peer);
     }
     if (lane.sync != kNone) team_->append_late(turn_of(lane.segment), ranks);
   }
+  // Who has received all that it can waits for those that take what it sends.
+  if (ranks.empty()) ranks = std::move(takers);
   std::ranges::sort(ranks);
   const auto repeated = std::ranges::unique(ranks);
   ranks.erase(repeated.begin(), repeated.end());

@@ -23,6 +23,7 @@
 #include "stretto/group/past_operations.h"
 #include "stretto/group/pending.h"
 #include "stretto/group/selector.h"
+#include "stretto/group/state_report.h"
 
 namespace stretto::group {
 
@@ -120,12 +121,10 @@ class Group {
   void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation);
   // Another has given up the group; `told` says who and why.
   void aborted(const Status& told);
-  // "+(node04 pid 8812) waits in #7 for rank 3": where this rank is, seen from operation `sequence`
-  // of another. The first character says whether it has entered that operation.
+  // An encoded StateReport: where this rank is, seen from operation `sequence` of another.
   std::string describe_state(std::uint32_t sequence, std::string_view activity) const;
   // The same of a rank that does not have the group.
-  static std::string describe_absence(std::string_view name, std::span<Group* const> groups,
-                                      std::string_view activity);
+  static std::string describe_absence(std::span<Group* const> groups, std::string_view activity);
   void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text);
 
   // The first failure wins: ends everything in flight with it, and every later submission. Tells
@@ -240,13 +239,21 @@ class Group {
   void warn(const PendingOperation& operation, TimePoint now) const;
   Status timed_out(const PendingOperation& operation) const;
   bool has_answers(const PendingOperation& operation) const {
-    return asked_ == operation.sequence() && !answers_.empty();
+    return inquiry_.sequence == operation.sequence() && !inquiry_.answers.empty();
   }
-  std::vector<Rank> late_ranks(const PendingOperation& operation) const;
+  const std::optional<StateReport>& answer_of(Rank member) const {
+    return inquiry_.answers[static_cast<std::size_t>(member)];
+  }
+  void ask(Rank member, std::uint32_t sequence, const OperationDescriptor& operation);
+  void begin_inquiry(std::uint32_t sequence, const OperationDescriptor& operation, TimePoint now);
+  Late find_late(const PendingOperation& operation) const;
+  std::vector<Rank> roots_of(std::vector<Rank> waited_for) const;
   std::string describe_late(const std::vector<Rank>& late, bool answered) const;
   std::string describe_arrived(const PendingOperation& operation) const;
   std::string describe_standstill(TimePoint since) const;
-  std::string whereabouts(std::string_view activity) const;
+  std::vector<Rank> in_job(std::vector<Rank> members) const;
+  StateReport whereabouts(std::string_view group, std::string_view activity) const;
+  StateReport whereabouts_elsewhere() const;
   std::optional<Rank> rank_in_group(Rank job_rank) const;
 
   std::shared_ptr<Engine> engine_;
@@ -282,10 +289,7 @@ class Group {
   std::uint32_t ended_noticed_ = 0;
   std::uint32_t reported_ = 0;  // The last collective that the launcher has heard of.
   TimePoint ended_at_;
-  // What others have answered about operation `asked_`, per member, since they were asked.
-  std::uint32_t asked_ = 0;
-  TimePoint asked_at_ = TimePoint::min();
-  std::vector<std::string> answers_;
+  Inquiry inquiry_;  // The last.
   Status failure_;
 };
 
