@@ -7,6 +7,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,11 +19,10 @@
 #include "stretto/execution/team_lanes.h"
 #include "stretto/execution/window.h"
 #include "stretto/group/agreement.h"
-#include "stretto/group/explanation.h"
 #include "stretto/group/mailbox.h"
 #include "stretto/group/past_operations.h"
 #include "stretto/group/pending.h"
-#include "stretto/group/selector.h"
+#include "stretto/group/planner.h"
 #include "stretto/group/state_report.h"
 
 namespace stretto::group {
@@ -41,9 +41,10 @@ class Group {
     // Of all ranks of the job. Empty: all are on one.
     HostList hosts = {};
     LinkModel links = {};
+    schedule::Verification verification = schedule::Verification::automatic;
   };
-  // With which algorithms an operation would run, and why. `algorithm` as in a Submission.
-  Explanation explain(const OperationDescriptor& operation, std::string_view algorithm);
+  // Says with which algorithms an operation would run, and why. To be used without the lock.
+  std::shared_ptr<const Planner> planner() const { return planner_; }
 
   // What comes from now on is the callers': their first operation is #1. What a group does to be
   // set up has numbers of its own. On all ranks after the same operation.
@@ -68,8 +69,10 @@ class Group {
     // With one, `input` or `output`, if empty, is its scratch.
     std::optional<Packing> packing = std::nullopt;
   };
-  // Fails, before anything is sent, if the algorithm does not exist or cannot be used.
-  Result<std::shared_ptr<PendingOperation>> submit(Submission& submission);
+  // Fails, before anything is sent, if the algorithm does not exist or cannot be used. `held` is
+  // the engine's lock, which is let go of while an operation of a new kind is planned.
+  Result<std::shared_ptr<PendingOperation>> submit(Submission& submission,
+                                                   std::unique_lock<std::mutex>& held);
   Result<std::shared_ptr<PendingOperation>> submit(const Mailbox::Message& message);
 
   // The fast path, without the engine's lock: a collective with equal shares, of no named
@@ -186,14 +189,11 @@ class Group {
   // In inquiries: about agreements.
   static constexpr std::uint32_t kAgreementSequence = 0xfffffffe;
 
-  Result<CacheEntry*> entry_for(Submission& submission);
-  Status fill(CacheEntry& entry, const Submission& submission);
-  // Of an operation on mapped memory, with private buffers.
-  SingleCopy single_copy_of(const OperationDescriptor& operation, const Choice& choice) const;
-  std::shared_ptr<const execution::Plan> make_plan(const schedule::Algorithm& algorithm,
-                                                   const Submission& submission,
-                                                   std::size_t segment_bytes);
-  std::size_t segment_bytes_of_messages() const;
+  Result<CacheEntry*> entry_for(Submission& submission, std::unique_lock<std::mutex>& held);
+  Result<CacheEntry*> find_entry(const CacheKey& key, const Submission& submission);
+  CacheEntry& add_entry(const CacheKey& key, const Submission& submission, Plans plans);
+  template <class Change>
+  void change_planning(const Change& change);
   void shrink_cache();
   std::shared_ptr<PendingCollective> pooled();
   Status borrow_scratch(Submission& submission);
@@ -259,7 +259,7 @@ class Group {
   std::shared_ptr<Engine> engine_;
   execution::Membership membership_;
   Options options_;
-  Selector selector_;
+  std::shared_ptr<const Planner> planner_;
   std::optional<execution::Windows> windows_;
   std::optional<execution::TeamLanes> team_lanes_;  // In windows_, where those are not everybody's.
   std::map<CacheKey, CacheEntry> cache_;
