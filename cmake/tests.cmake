@@ -15,8 +15,8 @@ if(STRETTO_SANITIZE)
   set(STRETTO_TEST_TIMEOUT_SECONDS 180)
 endif()
 
-# What `./dev test` leaves to `./dev check`, which runs every test: exhaustive sweeps, and tests that
-# wait for limits of seconds to pass. GoogleTest's patterns of names.
+# What `./dev test` leaves to `./dev check`, which runs every test: exhaustive sweeps, and tests
+# that wait for limits of seconds to pass. GoogleTest's patterns of names.
 string(JOIN ":" STRETTO_SLOW_TESTS
   *CollectivesS* *EveryAlgorithm* *RandomPrograms* *Canary* *DisagreementMatrix* Network.*)
 
@@ -33,7 +33,8 @@ function(stretto_define_paths target)
   endif()
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
-    file(STRINGS ${source} hits LIMIT_COUNT 1 REGEX "STRETTO_(SOURCE_DIR|BIN_DIR|TOOL|TORCH_ENABLED)")
+    file(STRINGS ${source} hits LIMIT_COUNT 1
+      REGEX "STRETTO_(SOURCE_DIR|BIN_DIR|TOOL|TORCH_ENABLED)")
     if(hits)
       set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS "${definitions}")
     endif()
