@@ -159,7 +159,7 @@ TEST_F(RendezvousTest, RefusesASecondProcessOfOneRankInALaunchersStore) {
   expect_second_refused(Rendezvous::open(launched.job, soon()).status(), 0, "join a job once");
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
   EXPECT_PRED_FORMAT2(testing::IsSubstring, "Perhaps it was one of them that was refused: ",
-                      std::string((*first)->finish().message()));
+                      std::string(first.value()->finish().message()));
 }
 
 TEST_F(RendezvousTest, OfTwoProcessesOfOneRankTheSecondHearsThatTheFirstIsGone) {
