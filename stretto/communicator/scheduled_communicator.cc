@@ -338,8 +338,8 @@ void ScheduledCommunicator::abort(const std::string& reason) { end("aborted: " +
 
 void ScheduledCommunicator::end(const std::string& why, bool announce) {
   auto held = engine_->lock();
-  const std::string text = fmt::format("rank {} {}", rank().value(), why);
-  group_->fail(Status(StatusCode::aborted, text, rank()), announce);
+  const std::string text = fmt::format("rank {} {}", job_rank().value(), why);
+  group_->fail(Status(StatusCode::aborted, text, job_rank()), announce);
   engine_->run_continuations(held);
 }
 

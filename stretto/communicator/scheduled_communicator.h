@@ -38,6 +38,7 @@ class ScheduledCommunicator : public Communicator {
   ~ScheduledCommunicator() override;
 
   Rank rank() const override { return group_->membership().rank; }
+  Rank job_rank() const { return engine_->transport().rank(); }
   int size() const override { return group_->size(); }
   Work barrier(const BarrierOptions& options) override;
   void monitored_barrier(const BarrierOptions& options) override;

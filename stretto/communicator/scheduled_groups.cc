@@ -114,6 +114,12 @@ std::unique_ptr<Communicator> ScheduledCommunicator::split(const SplitOptions& o
 // none can have the group that another has not.
 std::unique_ptr<Communicator> ScheduledCommunicator::shrink(std::vector<Rank> excluded) {
   const Caller caller{.rank = rank(), .operation = "shrink"};
+  for (Rank& out : excluded) {
+    const std::optional<Rank> member = group_->rank_in_group(out);
+    if (!member)
+      refuse(caller, fmt::format("rank {} of the job is no rank of this group", out.value()));
+    out = *member;
+  }
   if (!excluded.empty()) check_list(caller, excluded, size());
   check(caller, std::ranges::find(excluded, rank()) == excluded.end(),
         "the list has this rank in it");
@@ -136,7 +142,7 @@ std::unique_ptr<Communicator> ScheduledCommunicator::shrink(std::vector<Rank> ex
     const std::uint64_t number = group_number(~group_->id(), group_->agreement_number(), left);
     candidate_ = Candidate{.ranks = left, .group = enter_group(number, left), .status = {}};
     candidate_->status = candidate_->group->set_up(until).with_context(
-        fmt::format("shrink on rank {}", rank().value()));
+        fmt::format("shrink on rank {}", job_rank().value()));
   }
 }
 

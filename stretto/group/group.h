@@ -57,6 +57,7 @@ class Group {
   std::uint64_t id() const { return membership_.group; }
   const execution::Membership& membership() const { return membership_; }
   int size() const { return static_cast<int>(membership_.members.size()); }
+  std::optional<Rank> rank_in_group(Rank job_rank) const;
   const Status& failure() const { return failure_; }
 
   struct Submission {
@@ -254,7 +255,6 @@ class Group {
   std::vector<Rank> in_job(std::vector<Rank> members) const;
   StateReport whereabouts(std::string_view group, std::string_view activity) const;
   StateReport whereabouts_elsewhere() const;
-  std::optional<Rank> rank_in_group(Rank job_rank) const;
 
   std::shared_ptr<Engine> engine_;
   execution::Membership membership_;

@@ -36,7 +36,8 @@ namespace stretto {
 // a Mismatch error that shows both calls. Any thread may submit; the order of a group is the order
 // of submission. Wrong arguments throw InvalidArgument before anything is sent. Once an operation
 // has failed because of a peer, the communicator has failed: every later call repeats the first
-// failure.
+// failure. Failures name ranks by their numbers in the job, in Status::rank() too, whatever the
+// group; wrong arguments are told in the group's own numbers, in which they are given.
 //
 // Buffers: a View, or a vector, array, span or registered Buffer of a type that has a dtype
 // (base/dtype.h). Input and output have the same dtype. An input is not changed unless it is the
@@ -175,8 +176,8 @@ class Communicator {
   // those who do not. It is the one thing that a communicator still does after it has failed. All
   // that are left call it; they agree on who is lost, whatever each of them knows and whoever dies
   // meanwhile, and all get the same group. Out are the dead, those that have destroyed this
-  // communicator, and those that any rank names in `excluded`. Where nobody is, it makes a
-  // communicator of the same ranks.
+  // communicator, and those that any rank names in `excluded`, as errors name them: by their ranks
+  // in the job. Where nobody is, it makes a communicator of the same ranks.
   //
   // Ends this communicator on all ranks: operations in flight here fail with Aborted, elsewhere
   // those that still need this rank; another shrink is possible, without those who are out. Blocks
