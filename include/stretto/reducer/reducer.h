@@ -116,9 +116,9 @@ class Reducer {
 
   // Says that the gradient has its local value, which must not be touched until finalize() has
   // returned. Begins the reduction of buckets that are full now, which takes some microseconds each
-  // and waits for nobody; where there is no progress thread it also lets communication advance, by
-  // about a tenth of a millisecond (see Communicator). Throws InvalidArgument if the gradient is
-  // ready already, or frozen.
+  // and waits for nobody; where there is no progress thread it also lets communication advance, for
+  // a fraction of a millisecond (see Communicator). Throws InvalidArgument if the gradient is ready
+  // already, or frozen.
   void mark_ready(std::size_t index);
 
   // Between steps: a frozen gradient is not expected and keeps its value. All ranks must freeze
