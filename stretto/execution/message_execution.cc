@@ -35,7 +35,7 @@ MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membe
   }
 }
 
-void MessageExecution::start(const Call& call) {
+void MessageExecution::start(const Call& call, Turn& /*turn*/) {
   call_ = call;
   // Where each message has a count of its own, its receive compares it.
   status_ = counts_by_message(call.operation)
@@ -86,21 +86,21 @@ void MessageExecution::start_segment(std::uint32_t index) {
   }
 }
 
-bool MessageExecution::advance() {
-  bool moved = run_ready();
+bool MessageExecution::advance(Turn& turn) {
+  bool moved = run_ready(turn);
   if (team_ == nullptr) return moved;
   // A lane may have become free in another execution.
   start_segments();
-  while (run_ready() || end_syncs()) moved = true;
+  while (run_ready(turn) || end_syncs()) moved = true;
   return moved;
 }
 
-bool MessageExecution::run_ready() {
+bool MessageExecution::run_ready(Turn& turn) {
   bool moved = false;
-  while (!ready_.empty() && status_.ok()) {
+  while (!ready_.empty() && status_.ok() && !turn.is_over()) {
     const Ready ready = ready_.back();
     ready_.pop_back();
-    run_step(ready);
+    run_step(ready, turn);
     moved = true;
   }
   return moved;
@@ -136,23 +136,26 @@ std::byte* MessageExecution::base_of(const Lane& lane, const schedule::Place& pl
   }
 }
 
-void MessageExecution::run_step(Ready ready) {
+void MessageExecution::run_step(Ready ready, Turn& turn) {
   Lane& lane = lanes_[ready.lane];
   const schedule::Step& step = plan_->schedule().steps[static_cast<std::size_t>(ready.step)];
   if (step.kind == schedule::StepKind::send || step.kind == schedule::StepKind::recv) {
-    return post(ready.lane, ready.step);
+    return post(ready.lane, ready.step, turn);
   }
   if (step.kind == schedule::StepKind::sync) {
     lane.sync = ready.step;
     return team_->reach_sync(turn_of(lane.segment));
   }
-  const Status status = local_.run(
-      step, lane.segment, [&](const schedule::Place& place) { return base_of(lane, place); });
+  StepCursor cursor{.element = ready.element};
+  const auto base = [&](const schedule::Place& place) { return base_of(lane, place); };
+  const Status status = local_.run(step, lane.segment, base, cursor, turn);
   if (!status.ok()) return fail(status);
+  const bool has_ended = cursor.step > 0;
+  if (!has_ended) return ready_.push_back({ready.lane, ready.step, cursor.element});
   step_done(ready.lane, ready.step);
 }
 
-void MessageExecution::post(std::uint32_t lane_index, std::int32_t index) {
+void MessageExecution::post(std::uint32_t lane_index, std::int32_t index, Turn& turn) {
   Lane& lane = lanes_[lane_index];
   const schedule::Schedule& steps = plan_->schedule();
   const schedule::Step& step = steps.steps[static_cast<std::size_t>(index)];
@@ -178,6 +181,7 @@ void MessageExecution::post(std::uint32_t lane_index, std::int32_t index) {
       request.operation.count = plan_->chunk_elements(place.slot.chunk);
     }
     std::byte* bytes = base_of(lane, place) + range.offset_bytes;
+    turn.spend(range.bytes());
     if (sends) {
       request.outgoing = {bytes, range.bytes()};
     } else {

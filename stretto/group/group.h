@@ -110,7 +110,7 @@ class Group {
 
   // Called by the engine.
   Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload);
-  bool advance();
+  bool advance(execution::Turn turn);
   void check_deadlines(TimePoint now);
   void member_lost(Rank job_rank, const Status& status);
   void member_left(Rank job_rank, const Status& status);
@@ -200,14 +200,14 @@ class Group {
   Status borrow_scratch(Submission& submission);
 
   Recent* find_recent(const OperationDescriptor& operation);
-  void remember(const OperationDescriptor& operation, CacheEntry& entry);
+  void remember(const PendingCollective& collective, CacheEntry& entry);
   void let_go_of_memory();
   void close_gate();
   void open_gate();
 
-  void start_ready();
+  std::size_t inline_turn_bytes(bool runs_inline) const;
+  bool start_ready(execution::Turn& turn);
   std::unique_ptr<execution::Execution> execution_by_messages(CacheEntry& entry);
-  void start(Running& running);
   bool may_start(const Queued& queued) const;
   void report(const PendingCollective& collective);
   void report_ended(std::uint32_t ended);
@@ -227,7 +227,7 @@ class Group {
   void compare_beliefs();
   void disagree(const Belief& belief, const OperationDescriptor& ours);
   void fail_telling(const Status& reason, const Status* told, bool by_others = false);
-  static bool end_on_own(Running& running);
+  bool end_on_own(Running& running);
   void note_departed(Rank member, const Status& status);
   void send_agreement();
 

@@ -96,8 +96,9 @@ class Reducer {
   std::span<std::byte> gradient_bytes(std::size_t index) const { return slots_[index].view.span(); }
 
   // Says that the gradient has its local value, which must not be touched until finalize() has
-  // returned. Starts the reduction of buckets that are full now. Constant time, does not block;
-  // where there is no progress thread it lets communication advance. Throws InvalidArgument if the
+  // returned. Begins the reduction of buckets that are full now, which takes some microseconds each
+  // and waits for nobody; where there is no progress thread it also lets communication advance, for
+  // a fraction of a millisecond (see Communicator). Throws InvalidArgument if the
   // gradient is ready already.
   void mark_ready(std::size_t index);
 
