@@ -96,6 +96,10 @@ function(stretto_add_umbrella)
       target_link_libraries(stretto INTERFACE stretto_${layer})
     endif()
   endforeach()
+  # <stretto/torch.h> includes <stretto/stretto.h>: who links the one has the other.
+  if(TARGET stretto_torch)
+    target_link_libraries(stretto_torch INTERFACE stretto)
+  endif()
 endfunction()
 
 # The `stretto` program from tools/. All but main.cc is a library, so that tests can link it.
