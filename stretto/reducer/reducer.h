@@ -124,6 +124,7 @@ class Reducer {
   // alike.
   void set_frozen(std::size_t index, bool frozen);
   bool is_frozen(std::size_t index) const { return slots_[index].frozen; }
+  bool all_frozen() const { return frozen_count_ == gradients_.size(); }
 
   // Since the last finalize(): whether a gradient was marked, or any, or all that are not frozen.
   bool is_ready(std::size_t index) const {
@@ -155,9 +156,9 @@ class Reducer {
     return report_.requested(reducer::StepReport::Request::verification);
   }
 
-  // For who makes gradients and cannot go on: if a gradient has been marked since the last
-  // finalize(), aborts the communicator, because the other ranks wait for the rest of the step.
-  // `reason` is told to them; empty: an exception that only this rank's output shows.
+  // For who makes gradients and cannot go on: aborts the communicator, because the other ranks wait
+  // for the rest of the step. `reason` is told to them; empty: an exception that only this rank's
+  // output shows.
   void abandon_step(const std::string& reason = {});
 
   // Forms buckets in the order in which rank 0's gradients became ready and moves their values
