@@ -14,7 +14,7 @@
 #include "stretto/base/error.h"
 #include "stretto/base/log.h"
 #include "stretto/bootstrap/mesh.h"
-#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/communicator/scheduled_backend.h"
 #include "stretto/job/job.h"
 #include "stretto/job/rendezvous.h"
 #include "stretto/job/sourced.h"
@@ -209,7 +209,7 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
     return joined.status().with_context(
         fmt::format("rank {} of {} could not join", job->rank, job->size));
   }
-  return communicator::ScheduledCommunicator::make_world(
+  return communicator::ScheduledBackend::make_world(
       std::move(joined->engine), {.timeout = options.timeout,
                                   .algorithm = joined->settings.algorithm,
                                   .single_copy = joined->settings.single_copy,
