@@ -228,36 +228,32 @@ Deadline ScheduledBackend::deadline(const std::optional<Duration>& timeout) cons
 
 Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
                               const std::optional<Duration>& timeout) {
-  Work work;
-  const bool plain = calls.size() == 1 && !calls.front().shares && !calls.front().packing &&
-                     algorithm.empty() && options_.algorithm.empty();
-  if (!plain || !submit_fast(calls.front(), timeout, work)) {
-    work = submit_queued(calls, algorithm, timeout);
-  }
-  return work;
-}
-
-bool ScheduledBackend::submit_fast(const CollectiveCall& call,
-                                   const std::optional<Duration>& timeout, Work& work) {
+  const CollectiveCall& call = calls.front();
+  const bool plain = calls.size() == 1 && !call.shares && !call.packing && algorithm.empty() &&
+                     options_.algorithm.empty();
+  if (!plain) return submit_queued(calls, algorithm, timeout);
   std::shared_ptr<group::PendingOperation> parked;
+  std::uint32_t number = 0;
   const auto outcome = group_->try_fast({.operation = call.operation,
                                          .input = call.input.data(),
                                          .output = call.output.data(),
                                          .timeout = timeout.value_or(options_.timeout)},
-                                        parked);
-  if (outcome == group::Group::FastOutcome::refused) return false;
-  if (outcome == group::Group::FastOutcome::ended) return true;  // As `work` says already.
+                                        parked, number);
+  using Outcome = group::Group::FastOutcome;
+  if (outcome == Outcome::ended) {
+    return Work(OperationInfo{.collective = call.operation.collective, .number = number});
+  }
+  if (outcome == Outcome::refused) return submit_queued(calls, algorithm, timeout);
   auto held = engine_->lock();
   group_->adopt_parked();
   engine_->run_continuations(held);
-  work = Work(std::move(parked));
-  return true;
+  return Work(std::move(parked));
 }
 
 Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
                                      const std::optional<Duration>& timeout) {
   const Deadline ends = deadline(timeout);
-  std::vector<std::shared_ptr<group::Operation>> parts;
+  std::vector<Work> parts;
   auto held = engine_->lock();
   for (CollectiveCall& call : calls) {
     Result<std::shared_ptr<group::Operation>> part = submit_locked(call, algorithm, ends);
@@ -265,10 +261,10 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
     if (!part.ok() && !parts.empty()) group_->fail(part.status(), true);
     if (!part.ok() || calls.size() == 1) engine_->run_continuations(held);
     if (calls.size() == 1) return Work(std::move(part).or_throw());
-    parts.push_back(std::move(part).or_throw());
+    parts.emplace_back(std::move(part).or_throw());
   }
   engine_->run_continuations(held);
-  return Work(std::make_shared<group::JoinedOperation>(std::move(parts)));
+  return Work::all(std::move(parts));
 }
 
 Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
@@ -318,15 +314,15 @@ Work ScheduledBackend::exchange(std::span<const Transfer> messages,
     engine_->run_continuations(held);
     return Work(std::move(operation));
   }
-  std::vector<std::shared_ptr<group::Operation>> parts;
+  std::vector<Work> parts;
   // Receives first: what is on its way then finds its place at once.
   for (const bool sends : {false, true}) {
     for (const Transfer& message : messages) {
-      if (message.sends == sends) parts.push_back(post(message).or_throw());
+      if (message.sends == sends) parts.emplace_back(post(message).or_throw());
     }
   }
   engine_->run_continuations(held);
-  return Work(std::make_shared<group::JoinedOperation>(std::move(parts)));
+  return Work::all(std::move(parts));
 }
 
 // What others have freed is there again when they have heard of it; what this process lacks for a

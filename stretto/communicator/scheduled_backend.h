@@ -83,8 +83,7 @@ class ScheduledBackend final : public Backend {
   };
   Status why_not_made(const Candidate& candidate) const;
 
-  // False: it has to go the ordinary way, with the engine.
-  bool submit_fast(const CollectiveCall& call, const std::optional<Duration>& timeout, Work& work);
+  // With the engine; the ordinary way.
   Work submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
                      const std::optional<Duration>& timeout);
   // With the engine's lock held.

@@ -85,8 +85,9 @@ class Group {
     ended,    // Well.
     parked,   // Begun; the rest is for adopt_parked(), which is now to be called.
   };
-  // `parked`: the operation, if it was parked.
-  FastOutcome try_fast(const FastCall& call, std::shared_ptr<PendingOperation>& parked);
+  // `parked`: the operation, if it was parked. `number`: which collective it was, if it has ended.
+  FastOutcome try_fast(const FastCall& call, std::shared_ptr<PendingOperation>& parked,
+                       std::uint32_t& number);
   // Makes a parked operation an ordinary one. Nothing if somebody has done so already.
   void adopt_parked();
 

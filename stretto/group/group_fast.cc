@@ -43,8 +43,8 @@ constexpr int kYields = 12;
 
 }  // namespace
 
-Group::FastOutcome Group::try_fast(const FastCall& call,
-                                   std::shared_ptr<PendingOperation>& parked) {
+Group::FastOutcome Group::try_fast(const FastCall& call, std::shared_ptr<PendingOperation>& parked,
+                                   std::uint32_t& number) {
   if (!engine_->is_home()) return FastOutcome::refused;
   // Acquire, and release below: what the gate guards is handed on with it.
   Gate expected = Gate::open;
@@ -77,6 +77,7 @@ Group::FastOutcome Group::try_fast(const FastCall& call,
   }
   if (execution.ended() && execution.status().ok() && !wake_others) {
     ended_.store(sequence, std::memory_order_relaxed);
+    number = sequence;
     gate_.store(Gate::open, std::memory_order_release);
     return FastOutcome::ended;
   }

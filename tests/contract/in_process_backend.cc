@@ -11,7 +11,6 @@
 
 #include "stretto/base/error.h"
 #include "stretto/communicator/backend.h"
-#include "stretto/group/pending.h"
 #include "stretto/kernel/reduce.h"
 
 namespace stretto::testing {
@@ -204,9 +203,9 @@ class InProcessBackend final : public Backend {
     if (!algorithm.empty() && algorithm != "direct") {
       throw InvalidArgument({StatusCode::invalid_argument, "there are no algorithms here"});
     }
-    std::vector<std::shared_ptr<group::Operation>> visits;
-    for (CollectiveCall& call : calls) visits.push_back(visit(call));
-    return Work(std::make_shared<group::JoinedOperation>(std::move(visits)));
+    std::vector<Work> works;
+    for (CollectiveCall& call : calls) works.emplace_back(visit(call));
+    return Work::all(std::move(works));
   }
   Work exchange(std::span<const Transfer>, const std::optional<Duration>&) override {
     throw InvalidArgument({StatusCode::invalid_argument, "this backend has no messages"});
