@@ -230,4 +230,27 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
   return job;
 }
 
+Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int size,
+                      const JoinOptions& options, const Environment& environment) {
+  if (options.rank || options.size || !options.rendezvous.empty()) {
+    return Status(StatusCode::invalid_argument,
+                  "make_communicator() has the rank, the size and the store as arguments; leave "
+                  "rank, size and rendezvous out of its JoinOptions");
+  }
+  if (rank < 0 || rank >= size) {
+    return status_of(StatusCode::invalid_argument, "rank {} is not one of {} ranks", rank.value(),
+                     size);
+  }
+  if (store == nullptr) {
+    return Status(StatusCode::invalid_argument, "make_communicator() needs a store");
+  }
+  Job job{.rank = rank.value(),
+          .size = size,
+          .meeting = Meeting::given_store,
+          .store = std::move(store)};
+  STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));
+  return job;
+}
+
 }  // namespace stretto::job

@@ -198,10 +198,11 @@ void log_lines(std::string_view text) {
   }
 }
 
-Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
+Result<std::unique_ptr<Communicator>> join_job(const Result<Job>& resolved,
+                                               const JoinOptions& options,
                                                const Environment& environment) {
-  Result<Job> job = job::resolve_job(options, environment);
-  if (!job.ok()) return job.status();
+  if (!resolved.ok()) return resolved.status();
+  const Job* const job = &resolved.value();
   configure_log(environment, fmt::format("stretto [rank {}]", job->rank));
   log_lines(job->sources);
   Result<Joined> joined = connect(*job, options, environment);
@@ -217,16 +218,30 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
                                   .measure_links = communicator::link_cache_options(environment)});
 }
 
-}  // namespace
-
-std::unique_ptr<Communicator> join(const JoinOptions& options) {
+template <class Resolve>
+std::unique_ptr<Communicator> join_as(const JoinOptions& options, Resolve resolve) {
   const Environment& environment =
       options.environment != nullptr ? *options.environment : process_environment();
   try {
-    return join_job(options, environment).or_throw();
+    return join_job(resolve(environment), options, environment).or_throw();
   } catch (const std::bad_alloc&) {
     throw OutOfMemory({StatusCode::out_of_memory, "joining the job: there is no memory left"});
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> join(const JoinOptions& options) {
+  return join_as(options, [&](const Environment& environment) {
+    return job::resolve_job(options, environment);
+  });
+}
+
+std::unique_ptr<Communicator> make_communicator(std::shared_ptr<bootstrap::Store> store, Rank rank,
+                                                int size, const JoinOptions& options) {
+  return join_as(options, [&](const Environment& environment) {
+    return job::given_job(std::move(store), rank, size, options, environment);
+  });
 }
 
 }  // namespace stretto

@@ -104,6 +104,9 @@ Status OpenRendezvous::open_store(Deadline deadline) {
       return connect("rank 0", deadline);
     case Meeting::file:
       return open_file(deadline);
+    case Meeting::given_store:
+      store_ = std::make_shared<bootstrap::PrefixStore>(job_.store_prefix, job_.store);
+      return {};
     case Meeting::torch_store: {
       auto whole = bootstrap::connect_torch_store(
           {.host = job_.rendezvous_host, .port = job_.rendezvous_port}, deadline);
