@@ -15,16 +15,30 @@ if(STRETTO_SANITIZE)
   set(STRETTO_TEST_TIMEOUT_SECONDS 180)
 endif()
 
-# Tests that start programs find them, and the files of the source tree, by these definitions.
+# What `./dev test` leaves to `./dev check`, which runs every test: exhaustive sweeps, and tests
+# that wait for limits of seconds to pass. GoogleTest's patterns of names.
+string(JOIN ":" STRETTO_SLOW_TESTS
+  *CollectivesS* *EveryAlgorithm* *RandomPrograms* *Canary* *DisagreementMatrix* Network.*)
+
+# Tests that start programs find them, and the files of the source tree, by these definitions. Only
+# sources that name them get them: what is compiled elsewhere can then be reused here by ccache.
 function(stretto_define_paths target)
-  target_compile_definitions(${target} PRIVATE
+  set(definitions
     STRETTO_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     STRETTO_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
     STRETTO_TORCH_ENABLED=$<BOOL:${STRETTO_HAVE_TORCH}>)
   if(TARGET stretto_tool)
-    target_compile_definitions(${target} PRIVATE STRETTO_TOOL="$<TARGET_FILE:stretto_tool>")
+    list(APPEND definitions STRETTO_TOOL="$<TARGET_FILE:stretto_tool>")
     add_dependencies(${target} stretto_tool)
   endif()
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    file(STRINGS ${source} hits LIMIT_COUNT 1
+      REGEX "STRETTO_(SOURCE_DIR|BIN_DIR|TOOL|TORCH_ENABLED)")
+    if(hits)
+      set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS "${definitions}")
+    endif()
+  endforeach()
 endfunction()
 
 function(stretto_add_program target uses_torch)
@@ -53,8 +67,12 @@ function(stretto_add_test_program target library uses_torch)
   if(target MATCHES "^end_to_end_")
     set(serial ON)
   endif()
-  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES
-    PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS} RUN_SERIAL ${serial})
+  set(common DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES)
+  set(properties TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS} RUN_SERIAL ${serial})
+  gtest_discover_tests(${target} ${common} TEST_FILTER "-${STRETTO_SLOW_TESTS}"
+    PROPERTIES ${properties})
+  gtest_discover_tests(${target} ${common} TEST_FILTER "${STRETTO_SLOW_TESTS}"
+    PROPERTIES ${properties} LABELS slow)
 endfunction()
 
 # Splits the sources in a program without and one with libtorch. `library` is what they test.

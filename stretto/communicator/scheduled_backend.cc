@@ -84,7 +84,7 @@ Status ScheduledBackend::set_up_all_gather(std::span<const std::byte> own, std::
                                       .output = all,
                                       .deadline = until};
   auto held = engine_->lock();
-  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission);
+  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
   engine_->run_continuations(held);
   held.unlock();
   return operation.ok() ? Work(std::move(*operation)).wait_status() : operation.status();
@@ -256,7 +256,7 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
   std::vector<Work> parts;
   auto held = engine_->lock();
   for (CollectiveCall& call : calls) {
-    Result<std::shared_ptr<group::Operation>> part = submit_locked(call, algorithm, ends);
+    Result<std::shared_ptr<group::Operation>> part = submit_locked(call, algorithm, ends, held);
     // Those before it are on the caller's buffers already, and the others wait for all of them.
     if (!part.ok() && !parts.empty()) group_->fail(part.status(), true);
     if (!part.ok() || calls.size() == 1) engine_->run_continuations(held);
@@ -268,7 +268,8 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
 }
 
 Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
-    CollectiveCall& call, const std::string& algorithm, const Deadline& until) {
+    CollectiveCall& call, const std::string& algorithm, const Deadline& until,
+    std::unique_lock<std::mutex>& held) {
   group::Group::Submission submission{.operation = call.operation,
                                       .input = call.input,
                                       .output = call.output,
@@ -279,11 +280,11 @@ Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
   // A default algorithm that does not exist for this collective is no error; a named one is.
   const bool by_default = algorithm.empty() && call.operation.layout != kSetUpLayout;
   if (by_default) submission.algorithm = options_.algorithm;
-  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission);
+  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
   const bool refused = operation.status().code() == StatusCode::invalid_argument;
   if (refused && by_default && !options_.algorithm.empty()) {
     submission.algorithm = {};
-    operation = group_->submit(submission);
+    operation = group_->submit(submission, held);
   }
   if (operation.ok()) return std::shared_ptr<group::Operation>(std::move(*operation));
   return operation.status().code() == StatusCode::invalid_argument
@@ -370,8 +371,10 @@ std::string ScheduledBackend::link_name(Rank other) const {
 }
 
 Explanation ScheduledBackend::explain(const OperationDescriptor& operation) const {
-  const auto held = engine_->lock();
-  return group_->explain(operation, options_.algorithm);
+  auto held = engine_->lock();
+  const std::shared_ptr<const group::Planner> planner = group_->planner();
+  held.unlock();
+  return planner->explain(operation, options_.algorithm);
 }
 
 }  // namespace stretto::communicator

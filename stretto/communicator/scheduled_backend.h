@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -86,10 +87,11 @@ class ScheduledBackend final : public Backend {
   // With the engine; the ordinary way.
   Work submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
                      const std::optional<Duration>& timeout);
-  // With the engine's lock held.
+  // With the engine's lock.
   Result<std::shared_ptr<group::Operation>> submit_locked(CollectiveCall& call,
                                                           const std::string& algorithm,
-                                                          const Deadline& until);
+                                                          const Deadline& until,
+                                                          std::unique_lock<std::mutex>& held);
   Deadline deadline(const std::optional<Duration>& timeout) const;
 
   std::shared_ptr<group::Engine> engine_;

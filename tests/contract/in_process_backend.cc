@@ -124,7 +124,7 @@ class Computation {
       if (!calls_[r]->output.empty()) {
         std::memcpy(calls_[r]->output.data(), results[r].data(), calls_[r]->output.size());
       }
-      if (calls_[r]->packing) calls_[r]->packing->unpack();
+      if (calls_[r]->packing) calls_[r]->packing->unpack(turn_);
     }
     return {};
   }
@@ -138,7 +138,7 @@ class Computation {
     packing.scratch.owner = std::move(scratch);
     if (packing.place == nullptr && packing.has_sources()) call.input = packing.input();
     if (!packing.targets.empty()) call.output = packing.output();
-    return packing.pack();
+    return packing.pack(turn_);
   }
 
   Result<std::vector<std::byte>> reduced_inputs() const {
@@ -186,6 +186,7 @@ class Computation {
   std::vector<std::optional<CollectiveCall>>& calls_;
   const OperationDescriptor what_;
   const std::size_t element_bytes_;
+  execution::Turn turn_{execution::kUnlimited};
 };
 
 class InProcessBackend final : public Backend {
