@@ -197,6 +197,7 @@ class InProcessBackend final : public Backend {
 
   Rank rank() const override { return rank_; }
   int size() const override { return static_cast<int>(room_->size); }
+  Rank job_rank(Rank rank) const override { return rank; }
 
   Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
               const std::optional<Duration>&) override {

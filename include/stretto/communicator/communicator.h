@@ -38,9 +38,10 @@ struct CollectiveCall;
 // itself runs an operation on buffers of up to 1 MiB as far as the other ranks have come, which
 // takes a few hundred microseconds at most. A larger one is only begun in it: with a progress
 // thread (has_progress_thread()) that takes some microseconds; without one, up to 1 MiB is worked
-// on. What is left is done by threads that wait, by the progress thread, and, a little at a time, by
-// poll(), Work::done() and twice a second by the heartbeat. So without a progress thread, a program
-// that neither waits nor polls keeps the others waiting.
+// on. What is left is done by threads that wait, by the progress thread, and, a little at a time,
+// by poll(), Work::done() and twice a second by the heartbeat. So without a progress thread, a
+// program that neither waits nor polls keeps the others waiting.
+//
 // All ranks of the group must call the same collectives in the same order; ranks that disagree get
 // a Mismatch error that shows both calls. Any thread may submit; the order of a group is the order
 // of submission. Wrong arguments throw InvalidArgument before anything is sent. Once an operation
