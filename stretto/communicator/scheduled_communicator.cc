@@ -83,7 +83,7 @@ Status ScheduledCommunicator::set_up_all_gather(std::span<const std::byte> own,
                                       .output = all,
                                       .deadline = until};
   auto held = engine_->lock();
-  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission);
+  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
   engine_->run_continuations(held);
   held.unlock();
   return operation.ok() ? Work(std::move(*operation)).wait_status() : operation.status();
@@ -232,14 +232,15 @@ Deadline ScheduledCommunicator::deadline(const std::optional<Duration>& timeout)
 }
 
 Result<std::shared_ptr<group::Operation>> ScheduledCommunicator::submit_locked(
-    group::Group::Submission& submission, const std::string& algorithm) {
+    group::Group::Submission& submission, const std::string& algorithm,
+    std::unique_lock<std::mutex>& held) {
   // A default algorithm that does not exist for this collective is no error; a named one is.
   const bool named = !algorithm.empty();
   submission.algorithm = named ? algorithm : std::string_view(options_.algorithm);
-  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission);
+  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
   if (!operation.ok() && !named && operation.status().code() == StatusCode::invalid_argument) {
     submission.algorithm = {};
-    operation = group_->submit(submission);
+    operation = group_->submit(submission, held);
   }
   if (operation.ok()) return std::shared_ptr<group::Operation>(std::move(*operation));
   const bool refused = operation.status().code() == StatusCode::invalid_argument;
@@ -271,7 +272,7 @@ Work ScheduledCommunicator::submit_queued(group::Group::Submission& submission,
                                           const std::optional<Duration>& timeout) {
   submission.deadline = deadline(timeout);
   auto held = engine_->lock();
-  Result<std::shared_ptr<group::Operation>> operation = submit_locked(submission, algorithm);
+  Result<std::shared_ptr<group::Operation>> operation = submit_locked(submission, algorithm, held);
   engine_->run_continuations(held);
   return Work(std::move(operation).or_throw());
 }
@@ -364,8 +365,10 @@ Explanation ScheduledCommunicator::explain(Collective collective, DType dtype,
                                            std::size_t count) const {
   OperationDescriptor operation{.collective = collective, .dtype = dtype, .count = count};
   if (has_root(collective)) operation.root = 0;
-  const auto held = engine_->lock();
-  return group_->explain(operation, options_.algorithm);
+  auto held = engine_->lock();
+  const std::shared_ptr<const group::Planner> planner = group_->planner();
+  held.unlock();
+  return planner->explain(operation, options_.algorithm);
 }
 
 }  // namespace stretto::communicator

@@ -152,9 +152,10 @@ class ScheduledCommunicator : public Communicator {
   // As one. If one of them cannot be begun after another has been, the communicator fails.
   Work submit_all(std::span<group::Group::Submission> submissions, const std::string& algorithm,
                   const std::optional<Duration>& timeout);
-  // With the engine's lock held.
+  // With the engine's lock.
   Result<std::shared_ptr<group::Operation>> submit_locked(group::Group::Submission& submission,
-                                                          const std::string& algorithm);
+                                                          const std::string& algorithm,
+                                                          std::unique_lock<std::mutex>& held);
   static Work join(std::vector<std::shared_ptr<group::Operation>> parts);
   Deadline deadline(const std::optional<Duration>& timeout) const;
 

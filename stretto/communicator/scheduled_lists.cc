@@ -98,7 +98,7 @@ Work ScheduledCommunicator::submit_all(std::span<group::Group::Submission> submi
   auto held = engine_->lock();
   for (group::Group::Submission& submission : submissions) {
     submission.deadline = ends;
-    Result<std::shared_ptr<group::Operation>> part = submit_locked(submission, algorithm);
+    Result<std::shared_ptr<group::Operation>> part = submit_locked(submission, algorithm, held);
     // Those before it are on the caller's buffers already, and the others wait for all of them.
     if (!part.ok() && !parts.empty()) group_->fail(part.status(), true);
     if (!part.ok()) engine_->run_continuations(held);

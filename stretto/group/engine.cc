@@ -30,6 +30,8 @@ constexpr int kSpins = 400;
 constexpr std::chrono::milliseconds kYieldTime(1);
 constexpr unsigned kTurnsPerDeadlineCheck = 64;
 constexpr int kTurnsPerHeartbeat = 64;
+// For whoever wants the lock to wake up and take it: some tens of microseconds.
+constexpr int kYieldsPerHandOver = 100;
 // Whoever has missed more has not been running.
 constexpr int kBeatsMissed = 4;
 // Far more groups than a program makes at a time; a peer could name ever more.
@@ -145,7 +147,7 @@ void Engine::run_continuations(std::unique_lock<std::mutex>& held) {
     }
     // What continuations own may need the lock to go.
     batch.clear();
-    held.lock();
+    take(held);
   }
 }
 
@@ -158,6 +160,26 @@ void Engine::submitted() {
   if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
 }
 
+void Engine::take(std::unique_lock<std::mutex>& held) {
+  if (held.try_lock()) return;
+  contenders_.fetch_add(1, std::memory_order_relaxed);
+  held.lock();
+  contenders_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// Between two turns. A mutex is not fair: who lets go of it would take it again before a thread
+// that sleeps for it has woken up.
+void Engine::let_others_in(std::unique_lock<std::mutex>& held) {
+  const int contenders = contenders_.load(std::memory_order_relaxed);
+  if (contenders == 0) return;
+  held.unlock();
+  for (int i = 0; i < kYieldsPerHandOver; ++i) {
+    ::sched_yield();
+    if (contenders_.load(std::memory_order_relaxed) < contenders) break;
+  }
+  take(held);
+}
+
 bool Engine::turn() {
   std::unique_lock held = lock();
   const bool moved = turn_locked();
@@ -168,7 +190,9 @@ bool Engine::turn() {
 bool Engine::turn_locked() {
   bool moved = transport_->progress();
   // By index: an ending operation may add or remove groups.
-  for (std::size_t i = 0; i < groups_.size(); ++i) moved = groups_[i]->advance() || moved;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    moved = groups_[i]->advance(execution::kTurnBytes) || moved;
+  }
   if (++turns_ % kTurnsPerDeadlineCheck == 0) check_deadlines();
   return moved;
 }
@@ -196,6 +220,7 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   while (!(finished = done())) {
     if (turn_locked()) {
       run_continuations(held);
+      let_others_in(held);
       idle_turns = 0;
       yield_until = TimePoint{};
       continue;
@@ -204,7 +229,7 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
     held.unlock();
     if (++idle_turns <= spins_max) {
       pause();
-      held.lock();
+      take(held);
       continue;
     }
     const TimePoint now = Clock::now();
@@ -212,13 +237,13 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
     if (now >= deadline.time()) break;
     if (now < yield_until) {
       ::sched_yield();
-      held.lock();
+      take(held);
       continue;
     }
-    held.lock();
+    take(held);
     if (!done()) sleep(held, deadline);
   }
-  if (!held.owns_lock()) held.lock();
+  if (!held.owns_lock()) take(held);
   run_continuations(held);
   held.unlock();
   waiters_.fetch_sub(1, std::memory_order_relaxed);
@@ -237,7 +262,7 @@ bool Engine::sleep(std::unique_lock<std::mutex>& held, Deadline deadline) {
   if (idle) {
     held.unlock();
     transport_->sleep(deadline);
-    held.lock();
+    take(held);
   }
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
   transport_->end_sleep();
@@ -270,6 +295,7 @@ void Engine::run_background_thread() {
         moved = turn_locked();
         // What has woken a sleeper may have been taken here before it could look.
         if (moved && sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+        let_others_in(held);
       }
       check_deadlines();
       run_continuations(held);
@@ -277,6 +303,7 @@ void Engine::run_background_thread() {
     }
     if (turn_locked()) {
       run_continuations(held);
+      let_others_in(held);
       yield_until = TimePoint{};
       continue;
     }
@@ -285,7 +312,7 @@ void Engine::run_background_thread() {
     if (now < yield_until) {
       held.unlock();
       ::sched_yield();
-      held.lock();
+      take(held);
     } else {
       sleep(held, Deadline());
     }

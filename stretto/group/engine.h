@@ -25,7 +25,8 @@ namespace stretto::group {
 class Group;
 
 // Runs all groups of one rank on one transport. One lock guards everything below it; it is held for
-// one turn of progress at a time and never while sleeping.
+// one turn of progress at a time, which works on a bounded number of bytes of each group
+// (execution/turn.h), and never while sleeping. Between turns other threads come in.
 //
 // Whoever waits drives: a waiting thread takes turns of progress itself, for all operations, so
 // that a blocking call needs no hand-over. The background thread drives while operations are in
@@ -57,7 +58,9 @@ class Engine final : private transport::TransportListener {
   // check_home() says: in a forked child, it may be held by a thread that is not there.
   std::unique_lock<std::mutex> lock() {
     check_home().or_throw();
-    return std::unique_lock(mutex_);
+    std::unique_lock held(mutex_, std::defer_lock);
+    take(held);
+    return held;
   }
   // invalid_argument in a child that was forked after join(). What it has is its parent's, whom it
   // must not disturb.
@@ -99,6 +102,8 @@ class Engine final : private transport::TransportListener {
   bool turn();
 
  private:
+  void take(std::unique_lock<std::mutex>& held);
+  void let_others_in(std::unique_lock<std::mutex>& held);
   bool turn_locked();
   bool sleep(std::unique_lock<std::mutex>& lock, Deadline deadline);
   Engine(std::unique_ptr<transport::Transport> transport, Options options);
@@ -133,6 +138,7 @@ class Engine final : private transport::TransportListener {
   std::vector<std::pair<Continuation, Status>> continuations_;
   std::string activity_;
   int in_flight_ = 0;
+  std::atomic<int> contenders_{0};  // Threads that wait for the lock.
   std::atomic<int> waiters_{0};
   std::atomic<int> sleepers_{0};
   unsigned turns_ = 0;

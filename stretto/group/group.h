@@ -7,6 +7,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,11 +19,10 @@
 #include "stretto/execution/team_lanes.h"
 #include "stretto/execution/window.h"
 #include "stretto/group/agreement.h"
-#include "stretto/group/explanation.h"
 #include "stretto/group/mailbox.h"
 #include "stretto/group/past_operations.h"
 #include "stretto/group/pending.h"
-#include "stretto/group/selector.h"
+#include "stretto/group/planner.h"
 #include "stretto/group/state_report.h"
 
 namespace stretto::group {
@@ -41,9 +41,10 @@ class Group {
     // Of all ranks of the job. Empty: all are on one.
     HostList hosts = {};
     LinkModel links = {};
+    schedule::Verification verification = schedule::Verification::automatic;
   };
-  // With which algorithms an operation would run, and why. `algorithm` as in a Submission.
-  Explanation explain(const OperationDescriptor& operation, std::string_view algorithm);
+  // Says with which algorithms an operation would run, and why. To be used without the lock.
+  std::shared_ptr<const Planner> planner() const { return planner_; }
 
   // What comes from now on is the callers': their first operation is #1. What a group does to be
   // set up has numbers of its own. On all ranks after the same operation.
@@ -69,8 +70,10 @@ class Group {
     // With one, `input` or `output`, if empty, is its scratch.
     std::optional<Packing> packing = std::nullopt;
   };
-  // Fails, before anything is sent, if the algorithm does not exist or cannot be used.
-  Result<std::shared_ptr<PendingOperation>> submit(Submission& submission);
+  // Fails, before anything is sent, if the algorithm does not exist or cannot be used. `held` is
+  // the engine's lock, which is let go of while an operation of a new kind is planned.
+  Result<std::shared_ptr<PendingOperation>> submit(Submission& submission,
+                                                   std::unique_lock<std::mutex>& held);
   Result<std::shared_ptr<PendingOperation>> submit(const Mailbox::Message& message);
 
   // The fast path, without the engine's lock: a collective with equal shares, of no named
@@ -110,9 +113,9 @@ class Group {
   // Asks those who are late where they are, for the text of agreed().
   void ask_late_in_agreement();
 
-  // Called by the engine.
+  // Called by the engine. advance() works on about so many bytes at most.
   Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload);
-  bool advance();
+  bool advance(std::size_t bytes);
   void check_deadlines(TimePoint now);
   void member_lost(Rank job_rank, const Status& status);
   void member_left(Rank job_rank, const Status& status);
@@ -187,14 +190,11 @@ class Group {
   // In inquiries: about agreements.
   static constexpr std::uint32_t kAgreementSequence = 0xfffffffe;
 
-  Result<CacheEntry*> entry_for(Submission& submission);
-  Status fill(CacheEntry& entry, const Submission& submission);
-  // Of an operation on mapped memory, with private buffers.
-  SingleCopy single_copy_of(const OperationDescriptor& operation, const Choice& choice) const;
-  std::shared_ptr<const execution::Plan> make_plan(const schedule::Algorithm& algorithm,
-                                                   const Submission& submission,
-                                                   std::size_t segment_bytes);
-  std::size_t segment_bytes_of_messages() const;
+  Result<CacheEntry*> entry_for(Submission& submission, std::unique_lock<std::mutex>& held);
+  Result<CacheEntry*> find_entry(const CacheKey& key, const Submission& submission);
+  CacheEntry& add_entry(const CacheKey& key, const Submission& submission, Plans plans);
+  template <class Change>
+  void change_planning(const Change& change);
   void shrink_cache();
   std::shared_ptr<PendingCollective> pooled();
   Status borrow_scratch(Submission& submission);
@@ -205,9 +205,9 @@ class Group {
   void close_gate();
   void open_gate();
 
-  void start_ready();
+  std::size_t inline_bytes(const CacheEntry& entry, const Submission& submission) const;
+  bool start_ready(execution::Turn& turn);
   std::unique_ptr<execution::Execution> execution_by_messages(CacheEntry& entry);
-  void start(Running& running);
   bool may_start(const Queued& queued) const;
   void report(const PendingCollective& collective);
   void report_ended(std::uint32_t ended);
@@ -227,7 +227,7 @@ class Group {
   void compare_beliefs();
   void disagree(const Belief& belief, const OperationDescriptor& ours);
   void fail_telling(const Status& reason, const Status* told, bool by_others = false);
-  static bool end_on_own(Running& running);
+  bool end_on_own(Running& running);
   void note_departed(Rank member, const Status& status);
   void send_agreement();
 
@@ -259,7 +259,7 @@ class Group {
   std::shared_ptr<Engine> engine_;
   execution::Membership membership_;
   Options options_;
-  Selector selector_;
+  std::shared_ptr<const Planner> planner_;
   std::optional<execution::Windows> windows_;
   std::optional<execution::TeamLanes> team_lanes_;  // In windows_, where those are not everybody's.
   std::map<CacheKey, CacheEntry> cache_;

@@ -44,52 +44,6 @@ std::string doing(std::string_view activity) {
 
 }  // namespace
 
-Explanation Group::explain(const OperationDescriptor& operation, std::string_view algorithm) {
-  Explanation explanation{.links = selector_.links().source};
-  Result<Choice> choice = selector_.choose(operation, algorithm, is_one_team(), true);
-  if (!choice.ok()) choice = selector_.choose(operation, {}, is_one_team(), true);
-  if (!choice.ok()) {
-    explanation.reason = choice.status().message();
-    return explanation;
-  }
-  const auto describe_plan = [&](const schedule::Algorithm& chosen, std::size_t segment_bytes) {
-    const auto plan = make_plan(chosen, Submission{.operation = operation}, segment_bytes);
-    explanation.segments = plan->segment_count();
-    explanation.segment_bytes = plan->segment_bytes();
-    return std::string(chosen.name);
-  };
-  if (choice->messages != nullptr) {
-    explanation.algorithm = explanation.algorithm_registered = explanation.algorithm_huge_pages =
-        describe_plan(*choice->messages, segment_bytes_of_messages());
-    for (const auto& candidate : selector_.candidates(operation, true)) {
-      explanation.candidates.push_back({std::string(candidate.algorithm->name), candidate.seconds});
-    }
-    explanation.reason = algorithm.empty() ? "the model of the links finds it cheapest among those "
-                                             "that keep the canonical order"
-                                           : "it was asked for";
-    return explanation;
-  }
-  const schedule::Algorithm& registered =
-      choice->direct != nullptr ? *choice->direct : *choice->staged;
-  explanation.algorithm_registered = registered.name;
-  const schedule::Algorithm& elsewhere =
-      choice->staged != nullptr ? *choice->staged : *choice->direct;
-  explanation.algorithm = describe_plan(elsewhere, execution::Window::kHalfBytes);
-  const SingleCopy copies = single_copy_of(operation, *choice);
-  explanation.algorithm_huge_pages =
-      copies == SingleCopy::off ? explanation.algorithm : explanation.algorithm_registered;
-  explanation.reason = fmt::format(
-      "all ranks share memory: registered buffers are used where they lie, others pass through a "
-      "window of staging memory{}{}",
-      copies == SingleCopy::off      ? ""
-      : copies == SingleCopy::always ? " or are copied once by the kernel"
-                                     : " or, in huge pages, are copied once by the kernel",
-      algorithm.empty() && operation.collective != Collective::barrier
-          ? "; " + selector_.mapped_thresholds(operation.collective)
-          : "");
-  return explanation;
-}
-
 // For the launcher: "all_reduce(sum f32 [1024]) #7" is the last thing it knows of a rank that is
 // killed.
 void Group::report(const PendingCollective& collective) {

@@ -73,6 +73,13 @@ Result<SingleCopy> single_copy(const Environment& environment) {
                              {"off", SingleCopy::off}});
 }
 
+Result<schedule::Verification> verification(const Environment& environment) {
+  using enum schedule::Verification;
+  return one_of<schedule::Verification>(
+      environment, "STRETTO_VERIFY",
+      {{"automatic", automatic}, {"always", always}, {"never", never}});
+}
+
 Result<Duration> warn_after(const JoinOptions& options, const Environment& environment) {
   const auto variable = job::read_seconds(environment, "STRETTO_WARN_AFTER");
   if (!variable.ok()) return variable.status();
@@ -115,6 +122,7 @@ struct Settings {
   ProgressThread progress_thread;
   bool checks_memory;
   SingleCopy single_copy;
+  schedule::Verification verification;
   std::string algorithm;
   Duration warn_after;
 };
@@ -129,10 +137,12 @@ Result<Settings> read_settings(const JoinOptions& options, const Environment& en
   if (!checks_memory.ok()) return checks_memory.status();
   const Result<SingleCopy> copies = single_copy(environment);
   if (!copies.ok()) return copies.status();
+  const Result<schedule::Verification> proofs = verification(environment);
+  if (!proofs.ok()) return proofs.status();
   const Result<std::string> algorithm = default_algorithm(environment);
   if (!algorithm.ok()) return algorithm.status();
-  return Settings{thread.value(), checks_memory.value(), copies.value(), algorithm.value(),
-                  warning.value()};
+  return Settings{thread.value(), checks_memory.value(), copies.value(),
+                  proofs.value(), algorithm.value(),     warning.value()};
 }
 
 // A rank that is connected to all others, but for what only all ranks together can do.
@@ -219,11 +229,12 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
         fmt::format("rank {} of {} could not join", job->rank, job->size));
   }
   return communicator::ScheduledCommunicator::make_world(
-      std::move(joined->engine), {.timeout = options.timeout,
-                                  .algorithm = joined->settings.algorithm,
-                                  .single_copy = joined->settings.single_copy,
-                                  .group = {.hosts = std::move(joined->hosts)},
-                                  .measure_links = communicator::link_cache_options(environment)});
+      std::move(joined->engine),
+      {.timeout = options.timeout,
+       .algorithm = joined->settings.algorithm,
+       .single_copy = joined->settings.single_copy,
+       .group = {.hosts = std::move(joined->hosts), .verification = joined->settings.verification},
+       .measure_links = communicator::link_cache_options(environment)});
 }
 
 }  // namespace
