@@ -184,7 +184,7 @@ TEST(ResolveJob, SaysWhatIsMissing) {
 TEST(ResolveJob, RefusesValuesThatMakeNoSense) {
   for (const char* bad : {"three", "3x", "", " 3", "99999999999"}) {
     const Variables variables = with(stretto_run(), {{"STRETTO_RANK", bad}});
-    expect_invalid({}, variables, fmt::format("STRETTO_RANK=\"{}\" is not a number", bad));
+    expect_invalid({}, variables, fmt::format("STRETTO_RANK=\"{}\" is not a whole number", bad));
   }
   expect_invalid({}, with(stretto_run(), {{"STRETTO_RANK", "4"}}),
                  "STRETTO_RANK says 4, but STRETTO_SIZE says 4: ranks go from 0 to size - 1");

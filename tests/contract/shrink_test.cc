@@ -67,6 +67,7 @@ TEST_P(Shrunk, RanksAreLeftOutAsErrorsNameThem) {
   auto ranks = make(4);
   on_each(ranks, [](std::unique_ptr<Communicator>& rank) {
     auto group = rank->new_group({3, 1, 2});
+    rank->barrier().wait();  // Or some are still making it when it is aborted.
     if (rank->rank() == 0) return;
     if (rank->rank() == 1) group->abort("for the test");
     Values data(10);
