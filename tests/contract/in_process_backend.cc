@@ -124,7 +124,8 @@ class Computation {
       if (!calls_[r]->output.empty()) {
         std::memcpy(calls_[r]->output.data(), results[r].data(), calls_[r]->output.size());
       }
-      if (calls_[r]->packing) calls_[r]->packing->unpack();
+      execution::Turn turn(execution::kUnlimited);
+      if (calls_[r]->packing) calls_[r]->packing->unpack(turn);
     }
     return {};
   }
@@ -138,7 +139,8 @@ class Computation {
     packing.scratch.owner = std::move(scratch);
     if (packing.place == nullptr && packing.has_sources()) call.input = packing.input();
     if (!packing.targets.empty()) call.output = packing.output();
-    return packing.pack();
+    execution::Turn turn(execution::kUnlimited);
+    return packing.pack(turn);
   }
 
   Result<std::vector<std::byte>> reduced_inputs() const {

@@ -116,7 +116,7 @@ TEST_P(Submission, OfASmallOperationEndsItInTheCallOfTheLastToCome) {
       Work work = comm.broadcast(data, {.root = 0});
       std::atomic<bool> was_called{false};
       if (comm.rank() == 1) {
-        work.then([&](const Status&) { was_called = true; });
+        work.add_callback([&](const Status&) { was_called = true; });
         ended += was_called ? 1 : 0;
       }
       work.wait();
