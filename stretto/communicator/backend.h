@@ -27,7 +27,8 @@ struct CollectiveCall {
   OperationDescriptor operation;  // The algorithm is the backend's to fill in.
   ConstByteSpan input = {};
   ByteSpan output = {};
-  // How many elements belong to each rank, in lists that are the caller's. Nothing: equal shares.
+  // How many elements belong to each rank, in lists that are gone when submit() has returned.
+  // Nothing: equal shares.
   std::optional<execution::SharesView> shares = std::nullopt;
   // What has to be done with the caller's buffers before and after. With it, `input` or `output`,
   // if empty, is its scratch.

@@ -209,7 +209,7 @@ Status OpenRendezvous::agree_on_key() {
     return notes_->set("job-key", key_.hexadecimal());
   }
   const Result<std::string> text = notes_->get("job-key");
-  if (!text.ok()) return text.status();
+  if (!text.ok()) return text.status().with_context("rank 0, which makes the job key, is missing");
   const Result<bootstrap::JobKey> parsed = bootstrap::JobKey::parse(text.value());
   if (!parsed.ok()) return parsed.status().with_context("the job key from " + store_->describe());
   key_ = parsed.value();

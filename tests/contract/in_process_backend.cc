@@ -21,9 +21,10 @@ using communicator::CollectiveCall;
 
 // One collective: the calls of all ranks, until the last has come.
 struct Meeting {
-  explicit Meeting(std::size_t size) : calls(size) {}
+  explicit Meeting(std::size_t size) : calls(size), shares(size) {}
 
   std::vector<std::optional<CollectiveCall>> calls;
+  std::vector<execution::Shares> shares;  // Copies: the callers' lists may be gone by the end.
   std::size_t come = 0;
   bool over = false;
   Status status;
@@ -254,6 +255,10 @@ class InProcessBackend final : public Backend {
         room_->meetings.push_back(std::make_shared<Meeting>(room_->size));
       }
       meeting = room_->meetings[number];
+      if (call.shares) {
+        const execution::Shares& kept = meeting->shares[self] = call.shares->copy();
+        call.shares = {kept.counts, kept.received};
+      }
       meeting->calls[self] = std::move(call);
       if (++meeting->come == room_->size) end(*room_, *meeting, Computation(*meeting).run(), due);
     }
