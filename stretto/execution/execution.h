@@ -10,6 +10,7 @@
 #include "stretto/base/operation.h"
 #include "stretto/base/status.h"
 #include "stretto/execution/plan.h"
+#include "stretto/execution/turn.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::execution {
@@ -36,14 +37,19 @@ struct Call {
 class Execution {
  public:
   virtual ~Execution() = default;
-  virtual void start(const Call& call) = 0;
-  // Does what can be done now. Returns whether anything was.
-  virtual bool advance() = 0;
+  virtual void start(const Call& call, Turn& turn) = 0;
+  // Does what can be done now, within the turn. Returns whether anything was.
+  virtual bool advance(Turn& turn) = 0;
+  // Only takes note of the messages that have ended; returns whether there are any. What they allow
+  // to go on goes on in advance().
+  virtual bool take_completions() { return false; }
   // Whether the run has ended, well or badly.
   virtual bool ended() const = 0;
   virtual const Status& status() const = 0;
   // Ends a run that cannot go on. The transport must have forgotten the group's requests.
   virtual void fail(const Status& status) = 0;
+  // Bytes that this rank reads and writes in a run, about.
+  virtual std::size_t work_bytes() const = 0;
   // Memory that it keeps while it is idle.
   virtual std::size_t idle_bytes() const { return 0; }
   // The members for which this rank waits, for messages about slow operations.

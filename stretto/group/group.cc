@@ -192,6 +192,7 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission,
     open_gate();
     return status;
   }
+  const std::size_t bytes = inline_bytes(**entry, submission);
   const std::uint32_t sequence = next_sequence_++;
   std::shared_ptr<PendingCollective> collective = pooled();
   collective->begin(submission.operation, sequence, submission.deadline);
@@ -203,8 +204,8 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission,
   ++(*entry)->in_use;
   queue_.push({collective, *entry});
   engine_->submitted();
-  // The short way: what can be done at once is done here, by the caller.
-  advance();
+  // The short way: what little can be done at once is done here, by the caller.
+  advance(bytes);
   return std::shared_ptr<PendingOperation>(std::move(collective));
 }
 
@@ -212,6 +213,16 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(const Mailbox::Message& 
   if (!failure_.ok()) return failure_;
   engine_->submitted();
   return std::shared_ptr<PendingOperation>(mailbox_.submit(message));
+}
+
+// How many bytes the call that submits an operation may work on. What is left, those who wait or
+// poll do, or the progress thread: with one, a large operation is only begun.
+std::size_t Group::inline_bytes(const CacheEntry& entry, const Submission& submission) const {
+  std::size_t work =
+      entry.mapped != nullptr ? entry.mapped->work_bytes() : entry.messages->work_bytes();
+  if (submission.packing) work += 2 * submission.packing->bytes();
+  const bool is_small = work <= execution::kInlineBytes;
+  return is_small || !engine_->has_progress_thread() ? execution::kInlineBytes : 0;
 }
 
 // Mapped collectives share the windows' counters, so they run alone.
@@ -222,8 +233,17 @@ bool Group::may_start(const Queued& queued) const {
          running_.size() < kRunningMax;
 }
 
-void Group::start_ready() {
+// Returns whether anything was done.
+bool Group::start_ready(execution::Turn& turn) {
+  bool moved = false;
   while (!queue_.empty() && may_start(queue_.front())) {
+    Status packed;
+    if (auto& packing = queue_.front().collective->packing; packing && !packing->is_packed()) {
+      if (turn.is_over()) return moved;
+      moved = true;
+      packed = packing->pack(turn);
+      if (packed.ok() && !packing->is_packed()) return moved;
+    }
     Queued queued = queue_.front();
     queue_.pop();
     CacheEntry& entry = *queued.entry;
@@ -235,8 +255,15 @@ void Group::start_ready() {
       running.owned = execution_by_messages(entry);
       running.execution = running.owned.get();
     }
-    start(running);
+    moved = true;
+    report(*running.collective);
+    if (packed.ok()) {
+      running.execution->start(running.collective->call, turn);
+    } else {
+      running.execution->fail(packed);
+    }
   }
+  return moved;
 }
 
 std::unique_ptr<execution::Execution> Group::execution_by_messages(CacheEntry& entry) {
@@ -250,24 +277,16 @@ std::unique_ptr<execution::Execution> Group::execution_by_messages(CacheEntry& e
   return execution;
 }
 
-void Group::start(Running& running) {
-  report(*running.collective);
-  if (const auto& packing = running.collective->packing) {
-    const Status status = packing->pack();
-    if (!status.ok()) return running.execution->fail(status);
-  }
-  running.execution->start(running.collective->call);
-}
-
-bool Group::advance() {
+bool Group::advance(std::size_t bytes) {
   if (is_one_team()) let_go_of_memory();
   if (!failure_.ok()) return false;
   adopt_parked();
-  start_ready();
-  bool moved = mailbox_.advance();
+  execution::Turn turn(engine_->transport(), bytes);
+  bool moved = start_ready(turn);
+  moved = mailbox_.advance() || moved;
   for (std::size_t i = 0; i < running_.size();) {
     execution::Execution& execution = *running_[i].execution;
-    moved = execution.advance() || moved;
+    moved = execution.advance(turn) || moved;
     // Advancing may have told this group of a failure, which ends everything.
     if (!failure_.ok()) return true;
     if (!execution.ended()) {
@@ -279,8 +298,15 @@ bool Group::advance() {
       fail(in_context(running_[i].collective.get(), execution.status()), true);
       return true;
     }
+    if (auto& packing = running_[i].collective->packing; packing && !packing->is_unpacked()) {
+      packing->unpack(turn);
+      if (!packing->is_unpacked()) {
+        ++i;
+        continue;
+      }
+    }
     retire(i);
-    start_ready();
+    start_ready(turn);
   }
   if (!retire_messages()) return true;
   if (any_departed_) check_departed();
@@ -292,7 +318,7 @@ bool Group::advance() {
 bool Group::retire_messages() {
   const auto failed = mailbox_.retire();
   if (failed == nullptr) return true;
-  fail(in_context(failed.get(), failed->request.status), true);
+  fail(in_context(failed.get(), mailbox_.failure()), true);
   return false;
 }
 
@@ -325,7 +351,6 @@ void Group::retire(std::size_t index) {
   --running.entry->in_use;
   PendingCollective& collective = *running.collective;
   if (collective.packing) {
-    collective.packing->unpack();
     scratch_.give_back(std::move(collective.packing->scratch));
     collective.packing.reset();
   }

@@ -23,6 +23,7 @@
 #include "stretto/group/past_operations.h"
 #include "stretto/group/pending.h"
 #include "stretto/group/planner.h"
+#include "stretto/group/state_report.h"
 
 namespace stretto::group {
 
@@ -111,9 +112,9 @@ class Group {
   // Asks those who are late where they are, for the text of agreed().
   void ask_late_in_agreement();
 
-  // Called by the engine.
+  // Called by the engine. advance() works on about so many bytes at most.
   Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload);
-  bool advance();
+  bool advance(std::size_t bytes);
   void check_deadlines(TimePoint now);
   void member_lost(Rank job_rank, const Status& status);
   void member_left(Rank job_rank, const Status& status);
@@ -123,12 +124,10 @@ class Group {
   void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation);
   // Another has given up the group; `told` says who and why.
   void aborted(const Status& told);
-  // "+(node04 pid 8812) waits in #7 for rank 3": where this rank is, seen from operation `sequence`
-  // of another. The first character says whether it has entered that operation.
+  // An encoded StateReport: where this rank is, seen from operation `sequence` of another.
   std::string describe_state(std::uint32_t sequence, std::string_view activity) const;
   // The same of a rank that does not have the group.
-  static std::string describe_absence(std::string_view name, std::span<Group* const> groups,
-                                      std::string_view activity);
+  static std::string describe_absence(std::span<Group* const> groups, std::string_view activity);
   void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text);
 
   // The first failure wins: ends everything in flight with it, and every later submission. Tells
@@ -205,9 +204,9 @@ class Group {
   void close_gate();
   void open_gate();
 
-  void start_ready();
+  std::size_t inline_bytes(const CacheEntry& entry, const Submission& submission) const;
+  bool start_ready(execution::Turn& turn);
   std::unique_ptr<execution::Execution> execution_by_messages(CacheEntry& entry);
-  void start(Running& running);
   bool may_start(const Queued& queued) const;
   void report(const PendingCollective& collective);
   void report_ended(std::uint32_t ended);
@@ -227,7 +226,7 @@ class Group {
   void compare_beliefs();
   void disagree(const Belief& belief, const OperationDescriptor& ours);
   void fail_telling(const Status& reason, const Status* told, bool by_others = false);
-  static bool end_on_own(Running& running);
+  bool end_on_own(Running& running);
   void note_departed(Rank member, const Status& status);
   void send_agreement();
 
@@ -240,13 +239,21 @@ class Group {
   void warn(const PendingOperation& operation, TimePoint now) const;
   Status timed_out(const PendingOperation& operation) const;
   bool has_answers(const PendingOperation& operation) const {
-    return asked_ == operation.sequence() && !answers_.empty();
+    return inquiry_.sequence == operation.sequence() && !inquiry_.answers.empty();
   }
-  std::vector<Rank> late_ranks(const PendingOperation& operation) const;
+  const std::optional<StateReport>& answer_of(Rank member) const {
+    return inquiry_.answers[static_cast<std::size_t>(member)];
+  }
+  void ask(Rank member, std::uint32_t sequence, const OperationDescriptor& operation);
+  void begin_inquiry(std::uint32_t sequence, const OperationDescriptor& operation, TimePoint now);
+  Late find_late(const PendingOperation& operation) const;
+  std::vector<Rank> roots_of(std::vector<Rank> waited_for) const;
   std::string describe_late(const std::vector<Rank>& late, bool answered) const;
   std::string describe_arrived(const PendingOperation& operation) const;
   std::string describe_standstill(TimePoint since) const;
-  std::string whereabouts(std::string_view activity) const;
+  std::vector<Rank> in_job(std::vector<Rank> members) const;
+  StateReport whereabouts(std::string_view group, std::string_view activity) const;
+  StateReport whereabouts_elsewhere() const;
   std::optional<Rank> rank_in_group(Rank job_rank) const;
 
   std::shared_ptr<Engine> engine_;
@@ -282,10 +289,7 @@ class Group {
   std::uint32_t ended_noticed_ = 0;
   std::uint32_t reported_ = 0;  // The last collective that the launcher has heard of.
   TimePoint ended_at_;
-  // What others have answered about operation `asked_`, per member, since they were asked.
-  std::uint32_t asked_ = 0;
-  TimePoint asked_at_ = TimePoint::min();
-  std::vector<std::string> answers_;
+  Inquiry inquiry_;  // The last.
   Status failure_;
 };
 

@@ -72,7 +72,7 @@ class PendingCollective : public PendingOperation {
 };
 
 // A send or a receive.
-class PendingMessage : public PendingOperation, public transport::RequestOwner {
+class PendingMessage : public PendingOperation {
  public:
   using PendingOperation::PendingOperation;
   std::optional<Rank> source() const override { return sends ? std::nullopt : peer; }
@@ -81,14 +81,7 @@ class PendingMessage : public PendingOperation, public transport::RequestOwner {
   bool sends = false;
   int tag = 0;
   std::optional<Rank> peer;  // In the group. Nothing: any, and not known yet.
-  bool posted = false;       // Whether the transport has it.
-
- private:
-  // A failure is the group's before it is the caller's, who may be gone with the group as soon as
-  // he knows: first everybody is told.
-  void request_done(transport::Request& ended) override {
-    if (ended.status.ok()) finish(Status());
-  }
+  bool posted = false;       // Whether the transport has been asked.
 };
 
 // Several operations that one Work stands for.

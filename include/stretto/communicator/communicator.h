@@ -25,8 +25,13 @@ namespace stretto {
 
 // A group of ranks that move and reduce data together.
 //
-// Every operation is immediate: it returns a Work at once and goes on in the background; `.wait()`
-// right behind it makes it blocking, and then it runs on the calling thread without a hand-over.
+// Every operation is immediate: the call returns a Work and waits for nobody; `.wait()` right
+// behind it makes it blocking, and then it runs on the calling thread without a hand-over. The call
+// itself reads and writes at most 256 KiB, a few tens of microseconds: so small operations may end
+// in it, while large ones are only begun. What is left is done by threads that wait, by the
+// progress thread if this rank has one (has_progress_thread()), and, a little at a time, by poll(),
+// Work::done() and twice a second by the heartbeat. So without a progress thread, a program that
+// neither waits nor polls keeps the others waiting.
 // All ranks of the group must call the same collectives in the same order; ranks that disagree get
 // a Mismatch error that shows both calls. Any thread may submit; the order of a group is the order
 // of submission. Wrong arguments throw InvalidArgument before anything is sent. Once an operation
