@@ -27,7 +27,8 @@ struct CollectiveCall {
   OperationDescriptor operation;  // The algorithm is the backend's to fill in.
   ConstByteSpan input = {};
   ByteSpan output = {};
-  // How many elements belong to each rank, in lists that are the caller's. Nothing: equal shares.
+  // How many elements belong to each rank, in lists that are gone when submit() has returned.
+  // Nothing: equal shares.
   std::optional<execution::SharesView> shares = std::nullopt;
   // What has to be done with the caller's buffers before and after. With it, `input` or `output`,
   // if empty, is its scratch.
@@ -45,6 +46,8 @@ class Backend {
 
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
+  // The number by which failures name a rank of the group.
+  virtual Rank job_rank(Rank rank) const = 0;
 
   // Starts collectives that one Work stands for, in their order. `algorithm` is empty if the caller
   // has named none; `timeout`, if there is one, is not negative. Calls may be moved from. If a call

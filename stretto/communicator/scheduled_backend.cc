@@ -360,8 +360,8 @@ void ScheduledBackend::abort(const std::string& reason) { end("aborted: " + reas
 
 void ScheduledBackend::end(const std::string& why, bool announce) {
   auto held = engine_->lock();
-  const std::string text = fmt::format("rank {} {}", rank().value(), why);
-  group_->fail(Status(StatusCode::aborted, text, rank()), announce);
+  const std::string text = fmt::format("rank {} {}", job_rank(rank()).value(), why);
+  group_->fail(Status(StatusCode::aborted, text, job_rank(rank())), announce);
   engine_->run_continuations(held);
 }
 

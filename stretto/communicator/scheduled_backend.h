@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -40,6 +39,7 @@ class ScheduledBackend final : public Backend {
 
   Rank rank() const override { return group_->membership().rank; }
   int size() const override { return group_->size(); }
+  Rank job_rank(Rank rank) const override { return group_->membership().job_rank(rank); }
   Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
               const std::optional<Duration>& timeout) override;
   Work exchange(std::span<const Transfer> messages,
@@ -87,7 +87,7 @@ class ScheduledBackend final : public Backend {
   // With the engine; the ordinary way.
   Work submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
                      const std::optional<Duration>& timeout);
-  // With the engine's lock.
+  // With the engine's lock, which it may let go of for a while.
   Result<std::shared_ptr<group::Operation>> submit_locked(CollectiveCall& call,
                                                           const std::string& algorithm,
                                                           const Deadline& until,

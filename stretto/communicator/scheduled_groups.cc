@@ -46,7 +46,7 @@ std::unique_ptr<Backend> ScheduledBackend::shrink(const std::vector<Rank>& exclu
     const std::uint64_t number = group_number(~group_->id(), group_->agreement_number(), left);
     candidate_ = Candidate{.ranks = left, .group = enter_group(number, left), .status = {}};
     candidate_->status = candidate_->group->set_up(until).with_context(
-        fmt::format("shrink on rank {}", rank().value()));
+        fmt::format("shrink on rank {}", job_rank(rank()).value()));
   }
 }
 

@@ -48,8 +48,6 @@ class Execution {
   virtual const Status& status() const = 0;
   // Ends a run that cannot go on. The transport must have forgotten the group's requests.
   virtual void fail(const Status& status) = 0;
-  // Bytes that this rank reads and writes in a run, about.
-  virtual std::size_t work_bytes() const = 0;
   // Memory that it keeps while it is idle.
   virtual std::size_t idle_bytes() const { return 0; }
   // The members for which this rank waits, for messages about slow operations.

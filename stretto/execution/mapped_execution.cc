@@ -63,11 +63,6 @@ Status MappedExecution::check_buffers(const std::byte* input, const std::byte* o
   return registered ? Status() : needs_registered_buffers();
 }
 
-std::size_t MappedExecution::work_bytes() const {
-  return std::max(direct_ != nullptr ? direct_->plan->work_bytes() : 0,
-                  staged_ != nullptr ? staged_->plan->work_bytes() : 0);
-}
-
 void MappedExecution::start(const Call& call, Turn& turn) {
   call_ = call;
   if (!is_found(call.input, call.output)) find_own();

@@ -46,7 +46,6 @@ class MappedExecution final : public Execution {
   const Status& status() const override { return status_; }
   void fail(const Status& status) override;
   std::vector<Rank> waiting_for() const override;
-  std::size_t work_bytes() const override;
 
   // start() for a thread that does not hold the engine's lock, if the run needs nothing of the
   // transport but what the run before has found out; else returns false and has done nothing.

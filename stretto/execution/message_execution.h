@@ -32,7 +32,6 @@ class MessageExecution final : public Execution {
   bool ended() const override { return !status_.ok() || segments_left_ == 0; }
   const Status& status() const override { return status_; }
   void fail(const Status& status) override;
-  std::size_t work_bytes() const override { return plan_->work_bytes(); }
   std::size_t idle_bytes() const override { return scratch_.size(); }
   std::vector<Rank> waiting_for() const override;
 

@@ -41,13 +41,6 @@ Plan::Plan(schedule::Schedule steps, const Options& options)
   partial_begin_bytes_ = (slots - shared_slots) * raw_bytes;
   private_bytes_ =
       partial_begin_bytes_ + static_cast<std::size_t>(schedule_.partial_slots) * sum_bytes;
-  for (const schedule::Step& step : schedule_.steps) {
-    for (const auto& places : {schedule_.sources(step), schedule_.targets(step)}) {
-      for (const schedule::Place& place : places) {
-        work_bytes_ += layout_.elements(place.slot.chunk) * size_bytes(range(place, 0).dtype);
-      }
-    }
-  }
 }
 
 Plan::Range Plan::range(const schedule::Place& place, std::uint32_t segment) const {

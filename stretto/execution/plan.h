@@ -63,8 +63,6 @@ class Plan {
   std::size_t output_bytes(Rank rank) const {
     return layout_.output_elements(rank) * size_bytes(operation_.dtype);
   }
-  // How many bytes this rank reads and writes in a run.
-  std::size_t work_bytes() const { return work_bytes_; }
   std::size_t chunk_elements(ChunkIndex chunk) const { return layout_.elements(chunk); }
 
  private:
@@ -79,7 +77,6 @@ class Plan {
   std::size_t partial_begin_bytes_ = 0;
   std::size_t shared_bytes_ = 0;
   std::size_t private_bytes_ = 0;
-  std::size_t work_bytes_ = 0;
 };
 
 }  // namespace stretto::execution

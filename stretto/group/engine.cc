@@ -182,16 +182,17 @@ void Engine::let_others_in(std::unique_lock<std::mutex>& held) {
 
 bool Engine::turn() {
   std::unique_lock held = lock();
-  const bool moved = turn_locked();
+  const bool moved = turn_locked(execution::kTurnBytes);  // The caller has other things to do.
   run_continuations(held);
   return moved;
 }
 
-bool Engine::turn_locked() {
+bool Engine::turn_locked(std::size_t lone_bytes) {
   bool moved = transport_->progress();
   // By index: an ending operation may add or remove groups.
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    moved = groups_[i]->advance(execution::kTurnBytes) || moved;
+    const std::size_t bytes = in_flight_ > 1 ? execution::kTurnBytes : lone_bytes;
+    moved = groups_[i]->advance(turn_of(bytes)) || moved;
   }
   if (++turns_ % kTurnsPerDeadlineCheck == 0) check_deadlines();
   return moved;

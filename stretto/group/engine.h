@@ -16,6 +16,7 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/base/home_process.h"
+#include "stretto/execution/turn.h"
 #include "stretto/group/operation.h"
 #include "stretto/group/progress_thread.h"
 #include "stretto/transport/transport.h"
@@ -98,13 +99,15 @@ class Engine final : private transport::TransportListener {
   // Without the lock. Drives until `done` says true (asked with the lock held) or the deadline
   // passes; returns whether it did.
   bool drive(const std::function<bool()>& done, Deadline deadline);
+  // With the lock held: a turn that ends when others wait for the lock.
+  execution::Turn turn_of(std::size_t bytes) { return {*transport_, bytes, &contenders_}; }
   // One turn. Returns whether anything moved.
   bool turn();
 
  private:
   void take(std::unique_lock<std::mutex>& held);
   void let_others_in(std::unique_lock<std::mutex>& held);
-  bool turn_locked();
+  bool turn_locked(std::size_t lone_bytes = execution::kLoneTurnBytes);
   bool sleep(std::unique_lock<std::mutex>& lock, Deadline deadline);
   Engine(std::unique_ptr<transport::Transport> transport, Options options);
   Status start_background_thread();

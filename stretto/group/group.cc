@@ -192,7 +192,6 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission,
     open_gate();
     return status;
   }
-  const std::size_t bytes = inline_bytes(**entry, submission);
   const std::uint32_t sequence = next_sequence_++;
   std::shared_ptr<PendingCollective> collective = pooled();
   collective->begin(submission.operation, sequence, submission.deadline);
@@ -201,11 +200,13 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission,
                       .output = submission.output.data(),
                       .sequence = sequence};
   collective->packing = std::move(submission.packing);
+  collective->runs_inline =
+      std::max(submission.input.size(), submission.output.size()) <= execution::kInlineBytes;
   ++(*entry)->in_use;
   queue_.push({collective, *entry});
   engine_->submitted();
   // The short way: what little can be done at once is done here, by the caller.
-  advance(bytes);
+  advance(engine_->turn_of(inline_turn_bytes(collective->runs_inline)));
   return std::shared_ptr<PendingOperation>(std::move(collective));
 }
 
@@ -217,12 +218,9 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(const Mailbox::Message& 
 
 // How many bytes the call that submits an operation may work on. What is left, those who wait or
 // poll do, or the progress thread: with one, a large operation is only begun.
-std::size_t Group::inline_bytes(const CacheEntry& entry, const Submission& submission) const {
-  std::size_t work =
-      entry.mapped != nullptr ? entry.mapped->work_bytes() : entry.messages->work_bytes();
-  if (submission.packing) work += 2 * submission.packing->bytes();
-  const bool is_small = work <= execution::kInlineBytes;
-  return is_small || !engine_->has_progress_thread() ? execution::kInlineBytes : 0;
+std::size_t Group::inline_turn_bytes(bool runs_inline) const {
+  if (runs_inline) return execution::kTurnBytes;
+  return engine_->has_progress_thread() ? 0 : execution::kInlineBytes;
 }
 
 // Mapped collectives share the windows' counters, so they run alone.
@@ -277,11 +275,10 @@ std::unique_ptr<execution::Execution> Group::execution_by_messages(CacheEntry& e
   return execution;
 }
 
-bool Group::advance(std::size_t bytes) {
+bool Group::advance(execution::Turn turn) {
   if (is_one_team()) let_go_of_memory();
   if (!failure_.ok()) return false;
   adopt_parked();
-  execution::Turn turn(engine_->transport(), bytes);
   bool moved = start_ready(turn);
   moved = mailbox_.advance() || moved;
   for (std::size_t i = 0; i < running_.size();) {
@@ -346,7 +343,7 @@ void Group::retire(std::size_t index) {
   if (running.owned != nullptr) {
     keep_idle(*running.entry, std::move(running.owned));
   } else if (!running.collective->packing) {
-    remember(running.collective->operation(), *running.entry);
+    remember(*running.collective, *running.entry);
   }
   --running.entry->in_use;
   PendingCollective& collective = *running.collective;

@@ -57,6 +57,7 @@ class Group {
   std::uint64_t id() const { return membership_.group; }
   const execution::Membership& membership() const { return membership_; }
   int size() const { return static_cast<int>(membership_.members.size()); }
+  std::optional<Rank> rank_in_group(Rank job_rank) const;
   const Status& failure() const { return failure_; }
 
   struct Submission {
@@ -113,9 +114,9 @@ class Group {
   // Asks those who are late where they are, for the text of agreed().
   void ask_late_in_agreement();
 
-  // Called by the engine. advance() works on about so many bytes at most.
+  // Called by the engine.
   Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload);
-  bool advance(std::size_t bytes);
+  bool advance(execution::Turn turn);
   void check_deadlines(TimePoint now);
   void member_lost(Rank job_rank, const Status& status);
   void member_left(Rank job_rank, const Status& status);
@@ -200,12 +201,12 @@ class Group {
   Status borrow_scratch(Submission& submission);
 
   Recent* find_recent(const OperationDescriptor& operation);
-  void remember(const OperationDescriptor& operation, CacheEntry& entry);
+  void remember(const PendingCollective& collective, CacheEntry& entry);
   void let_go_of_memory();
   void close_gate();
   void open_gate();
 
-  std::size_t inline_bytes(const CacheEntry& entry, const Submission& submission) const;
+  std::size_t inline_turn_bytes(bool runs_inline) const;
   bool start_ready(execution::Turn& turn);
   std::unique_ptr<execution::Execution> execution_by_messages(CacheEntry& entry);
   bool may_start(const Queued& queued) const;
@@ -255,7 +256,6 @@ class Group {
   std::vector<Rank> in_job(std::vector<Rank> members) const;
   StateReport whereabouts(std::string_view group, std::string_view activity) const;
   StateReport whereabouts_elsewhere() const;
-  std::optional<Rank> rank_in_group(Rank job_rank) const;
 
   std::shared_ptr<Engine> engine_;
   execution::Membership membership_;

@@ -22,8 +22,8 @@ namespace stretto::group {
 // is tried, never waited for, except by a holder of the engine, whom a thread on the fast path
 // keeps no longer than it spins. That thread never takes the lock while the gate is its own: an
 // operation that does not end in time is parked, and becomes an ordinary one as soon as anybody
-// holds the engine. And it works on kInlineBytes at most: larger operations are not remembered, so
-// nobody spins while somebody passes over memory.
+// holds the engine. And only operations that run inline are remembered, so nobody spins for a long
+// pass over memory.
 
 // Note [settled memory]
 //
@@ -55,7 +55,7 @@ Group::FastOutcome Group::try_fast(const FastCall& call, std::shared_ptr<Pending
   }
   Recent* const recent = find_recent(call.operation);
   const std::uint32_t sequence = next_sequence_.load(std::memory_order_relaxed);
-  auto turn = execution::Turn::without_lock(engine_->transport(), execution::kInlineBytes);
+  auto turn = execution::Turn::without_lock(engine_->transport());
   // The descriptor that is remembered, not the caller's equal one: see Note [settled memory].
   if (recent == nullptr || !recent->entry->mapped->try_start(recent->operation, call.input,
                                                              call.output, sequence, turn)) {
@@ -85,6 +85,7 @@ Group::FastOutcome Group::try_fast(const FastCall& call, std::shared_ptr<Pending
   parked_ = {pooled(), recent->entry};
   parked_.collective->begin(call.operation, sequence, Deadline::after(call.timeout));
   parked_.collective->call = execution.call();
+  parked_.collective->runs_inline = true;
   parked = parked_.collective;
   gate_.store(Gate::parked, std::memory_order_release);
   return FastOutcome::parked;
@@ -155,9 +156,9 @@ Group::Recent* Group::find_recent(const OperationDescriptor& operation) {
   return nullptr;
 }
 
-void Group::remember(const OperationDescriptor& operation, CacheEntry& entry) {
-  if (operation.algorithm != 0 || operation.layout != 0) return;
-  if (entry.mapped->work_bytes() > execution::kInlineBytes) return;
+void Group::remember(const PendingCollective& collective, CacheEntry& entry) {
+  const OperationDescriptor& operation = collective.operation();
+  if (operation.algorithm != 0 || operation.layout != 0 || !collective.runs_inline) return;
   if (find_recent(operation) != nullptr) return;
   recent_[next_recent_++ % kRecent] = {operation, &entry};
 }

@@ -176,9 +176,8 @@ Late Group::find_late(const PendingOperation& operation) const {
   }
   const bool all_have_entered = collective && late.ranks.empty();
   if (late.ranks.empty()) late.ranks = waiting_for(operation);
-  const std::vector<Rank> roots =
-      has_answers(operation) ? roots_of(late.ranks) : std::vector<Rank>(late.ranks);
-  if (all_have_entered && !roots.empty()) late.ranks.clear();
+  const std::vector<Rank> roots = has_answers(operation) ? roots_of(late.ranks) : late.ranks;
+  if (all_have_entered) late.ranks.clear();
   for (const Rank root : roots) {
     if (!std::ranges::count(late.ranks, root)) late.ranks.push_back(root);
   }
@@ -188,7 +187,9 @@ Late Group::find_late(const PendingOperation& operation) const {
 }
 
 // From rank to rank, by whom each says that it waits for: those who wait for nobody or say nothing.
+// Where all wait for each other, those from whom it began.
 std::vector<Rank> Group::roots_of(std::vector<Rank> waited_for) const {
+  const std::vector<Rank> begin = waited_for;
   std::vector<Rank> roots;
   std::vector<bool> seen(membership_.members.size());
   seen[static_cast<std::size_t>(membership_.rank)] = true;
@@ -208,7 +209,7 @@ std::vector<Rank> Group::roots_of(std::vector<Rank> waited_for) const {
     if (!waits) roots.push_back(member);
   }
   std::ranges::sort(roots);
-  return roots;
+  return roots.empty() ? begin : roots;
 }
 
 // In their own words, if `answered`: if it is they who have been asked last.

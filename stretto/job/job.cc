@@ -192,13 +192,9 @@ Status resolve_network_timeout(const JoinOptions& options, const Environment& en
   if (options.network_timeout) {
     from_options = {seconds(*options.network_timeout), "JoinOptions::network_timeout"};
   }
-  const auto variable = read_number(environment, "STRETTO_NETWORK_TIMEOUT");
+  const auto variable = read_seconds(environment, "STRETTO_NETWORK_TIMEOUT");
   if (!variable.ok()) return variable.status();
-  MaybeSourced<double> from_variable;
-  if (variable.value()) {
-    from_variable = {static_cast<double>(variable.value()->value), variable.value()->source};
-  }
-  const auto wanted = agree(from_options, from_variable);
+  const auto wanted = agree(from_options, variable.value());
   if (!wanted.ok()) return wanted.status();
   if (!wanted.value()) return {};
   const double value = wanted.value()->value;
@@ -206,7 +202,7 @@ Status resolve_network_timeout(const JoinOptions& options, const Environment& en
     return status_of(StatusCode::invalid_argument, "{} says {}: want 0 or at least 1, in seconds",
                      wanted.value()->source, value);
   }
-  job.network_timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+  job.network_timeout = to_duration(value);
   note(job, "network timeout in seconds", *wanted.value());
   return {};
 }

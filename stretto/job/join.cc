@@ -81,15 +81,26 @@ Result<schedule::Verification> verification(const Environment& environment) {
 }
 
 Result<Duration> warn_after(const JoinOptions& options, const Environment& environment) {
-  const auto variable = job::read_number(environment, "STRETTO_WARN_AFTER");
+  const auto variable = job::read_seconds(environment, "STRETTO_WARN_AFTER");
   if (!variable.ok()) return variable.status();
-  Duration wanted = group::Engine::Options().warn_after;
-  if (variable.value()) wanted = std::chrono::seconds(variable.value()->value);
-  wanted = options.warn_after.value_or(wanted);
-  if (wanted >= Duration::zero()) return wanted;
-  return status_of(StatusCode::invalid_argument,
-                   "warnings after {:g} s: want none (0), or a time that is not negative",
-                   seconds(wanted));
+  if (options.warn_after) return *options.warn_after;
+  if (!variable.value()) return group::Engine::Options().warn_after;
+  return job::to_duration(variable.value()->value);
+}
+
+Status check_times(const JoinOptions& options) {
+  struct Field {
+    std::string_view name;
+    Duration value;
+  };
+  for (const Field& field :
+       {Field{"join_timeout", options.join_timeout}, Field{"timeout", options.timeout},
+        Field{"warn_after", options.warn_after.value_or(Duration::zero())}}) {
+    if (field.value >= Duration::zero()) continue;
+    return status_of(StatusCode::invalid_argument, "JoinOptions::{} says {:g} s, which is negative",
+                     field.name, seconds(field.value));
+  }
+  return {};
 }
 
 // A name that no collective knows is a slip; one that only some know runs those.
@@ -117,9 +128,7 @@ struct Settings {
 };
 
 Result<Settings> read_settings(const JoinOptions& options, const Environment& environment) {
-  if (options.join_timeout < Duration::zero() || options.timeout < Duration::zero()) {
-    return Status(StatusCode::invalid_argument, "JoinOptions has a timeout that is negative");
-  }
+  STRETTO_RETURN_IF_ERROR(check_times(options));
   const Result<Duration> warning = warn_after(options, environment);
   if (!warning.ok()) return warning.status();
   const Result<ProgressThread> thread = progress_thread(environment);

@@ -75,7 +75,7 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
 }
 
 Reducer::~Reducer() {
-  if (std::uncaught_exceptions() > exceptions_when_made_) abandon_step();
+  if (std::uncaught_exceptions() > exceptions_when_made_ && step_open()) abandon_step();
 }
 
 GradientStorage Reducer::gradient(std::size_t index) const {
@@ -148,7 +148,8 @@ void Reducer::mark_ready(std::size_t index) {
         StatusCode::invalid_argument,
         "gradient {} became ready a second time before its step had ended. Either a second "
         "backward pass began before the first one was complete, or the parameter takes part both "
-        "inside and outside of a checkpointed (re-entrant) part of the model",
+        "inside and outside of a checkpointed (re-entrant) part of the model; then "
+        "set the option static_graph",
         gradients_[index].name));
   }
   const TimePoint now = Clock::now();
@@ -403,7 +404,7 @@ Status Reducer::explained(const Status& status) const {
 }
 
 void Reducer::abandon_step(const std::string& reason) {
-  if (!step_open() || failed_.load(std::memory_order_acquire)) return;
+  if (failed_.load(std::memory_order_acquire)) return;
   const int rank = communicator_.rank().value();
   const std::string why =
       reason.empty()

@@ -21,9 +21,10 @@ using communicator::CollectiveCall;
 
 // One collective: the calls of all ranks, until the last has come.
 struct Meeting {
-  explicit Meeting(std::size_t size) : calls(size) {}
+  explicit Meeting(std::size_t size) : calls(size), shares(size) {}
 
   std::vector<std::optional<CollectiveCall>> calls;
+  std::vector<execution::Shares> shares;  // Copies: the callers' lists may be gone by the end.
   std::size_t come = 0;
   bool over = false;
   Status status;
@@ -124,7 +125,8 @@ class Computation {
       if (!calls_[r]->output.empty()) {
         std::memcpy(calls_[r]->output.data(), results[r].data(), calls_[r]->output.size());
       }
-      if (calls_[r]->packing) calls_[r]->packing->unpack(turn_);
+      execution::Turn turn(execution::kUnlimited);
+      if (calls_[r]->packing) calls_[r]->packing->unpack(turn);
     }
     return {};
   }
@@ -138,7 +140,8 @@ class Computation {
     packing.scratch.owner = std::move(scratch);
     if (packing.place == nullptr && packing.has_sources()) call.input = packing.input();
     if (!packing.targets.empty()) call.output = packing.output();
-    return packing.pack(turn_);
+    execution::Turn turn(execution::kUnlimited);
+    return packing.pack(turn);
   }
 
   Result<std::vector<std::byte>> reduced_inputs() const {
@@ -186,7 +189,6 @@ class Computation {
   std::vector<std::optional<CollectiveCall>>& calls_;
   const OperationDescriptor what_;
   const std::size_t element_bytes_;
-  execution::Turn turn_{execution::kUnlimited};
 };
 
 class InProcessBackend final : public Backend {
@@ -198,6 +200,7 @@ class InProcessBackend final : public Backend {
 
   Rank rank() const override { return rank_; }
   int size() const override { return static_cast<int>(room_->size); }
+  Rank job_rank(Rank rank) const override { return rank; }
 
   Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
               const std::optional<Duration>&) override {
@@ -252,6 +255,10 @@ class InProcessBackend final : public Backend {
         room_->meetings.push_back(std::make_shared<Meeting>(room_->size));
       }
       meeting = room_->meetings[number];
+      if (call.shares) {
+        const execution::Shares& kept = meeting->shares[self] = call.shares->copy();
+        call.shares = {kept.counts, kept.received};
+      }
       meeting->calls[self] = std::move(call);
       if (++meeting->come == room_->size) end(*room_, *meeting, Computation(*meeting).run(), due);
     }

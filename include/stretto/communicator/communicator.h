@@ -35,16 +35,19 @@ struct CollectiveCall;
 //
 // Every operation is immediate: the call returns a Work and waits for nobody; `.wait()` right
 // behind it makes it blocking, and then it runs on the calling thread without a hand-over. The call
-// itself reads and writes at most 256 KiB, a few tens of microseconds: so small operations may end
-// in it, while large ones are only begun. What is left is done by threads that wait, by the
-// progress thread if this rank has one (has_progress_thread()), and, a little at a time, by poll(),
-// Work::done() and twice a second by the heartbeat. So without a progress thread, a program that
-// neither waits nor polls keeps the others waiting.
+// itself runs an operation on buffers of up to 1 MiB as far as the other ranks have come, which
+// takes a few hundred microseconds at most. A larger one is only begun in it: with a progress
+// thread (has_progress_thread()) that takes some microseconds; without one, up to 1 MiB is worked
+// on. What is left is done by threads that wait, by the progress thread, and, a little at a time,
+// by poll(), Work::done() and twice a second by the heartbeat. So without a progress thread, a
+// program that neither waits nor polls keeps the others waiting.
+//
 // All ranks of the group must call the same collectives in the same order; ranks that disagree get
 // a Mismatch error that shows both calls. Any thread may submit; the order of a group is the order
 // of submission. Wrong arguments throw InvalidArgument before anything is sent. Once an operation
 // has failed because of a peer, the communicator has failed: every later call repeats the first
-// failure.
+// failure. Failures name ranks by their numbers in the job, in Status::rank() too, whatever the
+// group; wrong arguments are told in the group's own numbers, in which they are given.
 //
 // Buffers: a View, or a vector, array, span or registered Buffer of a type that has a dtype
 // (base/dtype.h). Input and output have the same dtype. An input is not changed unless it is the
@@ -180,8 +183,8 @@ class Communicator final {
   // those who do not. It is the one thing that a communicator still does after it has failed. All
   // that are left call it; they agree on who is lost, whatever each of them knows and whoever dies
   // meanwhile, and all get the same group. Out are the dead, those that have destroyed this
-  // communicator, and those that any rank names in `excluded`. Where nobody is, it makes a
-  // communicator of the same ranks.
+  // communicator, and those that any rank names in `excluded`, as errors name them: by their ranks
+  // in the job. Where nobody is, it makes a communicator of the same ranks.
   //
   // Ends this communicator on all ranks: operations in flight here fail with Aborted, elsewhere
   // those that still need this rank; another shrink is possible, without those who are out. Blocks

@@ -116,15 +116,16 @@ class Reducer {
 
   // Says that the gradient has its local value, which must not be touched until finalize() has
   // returned. Begins the reduction of buckets that are full now, which takes some microseconds each
-  // and waits for nobody; where there is no progress thread it also lets communication advance, by
-  // about a tenth of a millisecond (see Communicator). Throws InvalidArgument if the gradient is
-  // ready already, or frozen.
+  // and waits for nobody; where there is no progress thread it also lets communication advance, for
+  // a fraction of a millisecond (see Communicator). Throws InvalidArgument if the gradient is ready
+  // already, or frozen.
   void mark_ready(std::size_t index);
 
   // Between steps: a frozen gradient is not expected and keeps its value. All ranks must freeze
   // alike.
   void set_frozen(std::size_t index, bool frozen);
   bool is_frozen(std::size_t index) const { return slots_[index].frozen; }
+  bool all_frozen() const { return frozen_count_ == gradients_.size(); }
 
   // Since the last finalize(): whether a gradient was marked, or any, or all that are not frozen.
   bool is_ready(std::size_t index) const {
@@ -156,9 +157,9 @@ class Reducer {
     return report_.requested(reducer::StepReport::Request::verification);
   }
 
-  // For who makes gradients and cannot go on: if a gradient has been marked since the last
-  // finalize(), aborts the communicator, because the other ranks wait for the rest of the step.
-  // `reason` is told to them; empty: an exception that only this rank's output shows.
+  // For who makes gradients and cannot go on: aborts the communicator, because the other ranks wait
+  // for the rest of the step. `reason` is told to them; empty: an exception that only this rank's
+  // output shows.
   void abandon_step(const std::string& reason = {});
 
   // Forms buckets in the order in which rank 0's gradients became ready and moves their values

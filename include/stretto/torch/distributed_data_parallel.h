@@ -5,8 +5,14 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <ranges>
+#include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <torch/torch.h>
 
@@ -47,11 +53,19 @@ class [[nodiscard]] NoSync {
 // `Module` is deduced from a module holder (TORCH_MODULE), a shared pointer or a reference. All
 // parameters and buffers are dense and on the CPU. grad() of each parameter is a view of registered
 // memory that other ranks read and write during backward(); it may be changed in place, cleared by
-// zero_grad() of either kind, or replaced between passes.
+// zero_grad() of either kind, or replaced between passes. Gradients may be sparse (see the option
+// sparse_parameters): then they are exchanged at the end of backward.
 //
 // All ranks must build it, run forward passes in training mode and backward passes in the same
-// order. Failures of other ranks come out of forward() and backward() as the exceptions of
-// base/error.h; the gradients are then undefined, the parameters are not changed.
+// order. A parameter that gets no gradient on some rank is an error, which names it, at the end of
+// that backward pass on all ranks (see the option find_unused_parameters); the next step may
+// follow. Other failures come out of forward() and backward() as the exceptions of base/error.h;
+// the gradients are then undefined, the parameters are not changed.
+//
+// Parameters may be frozen and unfrozen, loaded (torch::load) and converted (to(dtype)) at any
+// time between backward and the next forward pass, on all ranks alike; the next forward() and
+// backward() find out whether that was so. Parameters that are registered after construction are
+// not known.
 //
 // Threads: one thread at a time, which may change. The communicator must outlive it.
 template <TorchModule Module>
@@ -75,11 +89,14 @@ class DistributedDataParallel {
                                 communicator, std::move(options)) {}
 
   // The module's forward(). In training mode it first makes rank 0's buffers everyone's (if there
-  // are buffers and the option is on), and blocks for that.
+  // are buffers and the option is on), and blocks for that. Tensors are found in what it returns if
+  // that is a tensor, a container, a pair or tuple, or an optional of such.
   template <class... Arguments>
   decltype(auto) forward(Arguments&&... arguments) {
     replica_->before_forward();
-    return module_->forward(std::forward<Arguments>(arguments)...);
+    decltype(auto) output = module_->forward(std::forward<Arguments>(arguments)...);
+    watch(output);
+    return static_cast<decltype(output)>(output);
   }
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) {
@@ -91,7 +108,34 @@ class DistributedDataParallel {
   // runs.
   NoSync no_sync() { return NoSync(*replica_); }
 
+  // Runs a training loop of which ranks may run different numbers of steps:
+  // `ddp.join([&] { for (auto& batch : *loader) ... })`. A rank whose loop has ended takes part in
+  // the steps of those that still have data, contributing nothing, until no rank has any; then all
+  // get the parameters and buffers of the last. Collective, blocks. Each step costs one more small
+  // operation. What `loop` throws comes out at once; other ranks are told when the communicator is
+  // destroyed.
+  void join(const std::function<void()>& loop, const UnevenInputsOptions& options = {}) {
+    replica_->join(loop, options);
+  }
+
   const std::shared_ptr<Module>& module() const { return module_; }
+  // What programs do with a module, they do with this: calls of the module itself, but for
+  // forward(), which must be that of this class.
+  Module* operator->() const { return module_.get(); }
+  Module& operator*() const { return *module_; }
+  std::vector<torch::Tensor> parameters() const { return module_->parameters(); }
+  auto named_parameters() const { return module_->named_parameters(); }
+  std::vector<torch::Tensor> buffers() const { return module_->buffers(); }
+  auto named_buffers() const { return module_->named_buffers(); }
+  void train(bool on = true) { module_->train(on); }
+  void eval() { module_->eval(); }
+  bool is_training() const { return module_->is_training(); }
+  void zero_grad(bool set_to_none = true) { module_->zero_grad(set_to_none); }
+  // Of all ranks, between backward and forward.
+  template <class... Arguments>
+  void to(Arguments&&... arguments) {
+    module_->to(std::forward<Arguments>(arguments)...);
+  }
 
   // Throws Mismatch, on all ranks, unless all parameters have the same bits everywhere; it names
   // the first that differs, and where. Collective, blocks.
@@ -101,13 +145,45 @@ class DistributedDataParallel {
 
   // What the last backward pass that was not inside no_sync() cost.
   const StepStatistics& last_step() const { return replica_->last_step(); }
-  // Which gradients travel together; indices count the parameters that require grad, without
-  // repetition, in the module's order.
+  // Which gradients travel together; indices are those of trained_parameters().
   const reducer::BucketPlan& bucket_plan() const { return replica_->bucket_plan(); }
+  // The parameters whose dense gradients are reduced, without repetition, in the module's order.
+  const std::vector<ddp::NamedTensor>& trained_parameters() const { return replica_->trained(); }
 
  private:
+  template <class Output>
+  void watch(const Output& output) {
+    if constexpr (std::is_same_v<Output, torch::Tensor>) {
+      if (output.defined()) replica_->after_forward(output);
+    } else if constexpr (std::ranges::input_range<const Output>) {
+      if constexpr (!std::is_same_v<std::remove_cvref_t<std::ranges::range_value_t<Output>>,
+                                    Output>) {
+        for (const auto& part : output) watch(part);
+      }
+    } else if constexpr (requires { std::tuple_size<Output>::value; }) {
+      std::apply([this](const auto&... part) { (watch(part), ...); }, output);
+    } else if constexpr (requires { output.has_value(), *output; }) {
+      if (output.has_value()) watch(*output);
+    }
+  }
+
   std::shared_ptr<Module> module_;
   std::unique_ptr<ddp::Replica> replica_;
 };
+
+// torch::save(ddp, path) and torch::load(ddp, path): the module's, so that a program with one
+// process reads them, too. Load on all ranks; the next backward pass verifies that.
+template <TorchModule Module>
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const DistributedDataParallel<Module>& ddp) {
+  ddp.module()->save(archive);
+  return archive;
+}
+template <TorchModule Module>
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                           DistributedDataParallel<Module>& ddp) {
+  ddp.module()->load(archive);
+  return archive;
+}
 
 }  // namespace stretto
