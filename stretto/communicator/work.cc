@@ -85,17 +85,20 @@ std::optional<Duration> Work::duration() const {
 
 namespace {
 
-// A failure as an operation, among others that are still in flight.
+// What has ended already, among others that are still in flight or come after it.
 class EndedOperation final : public group::Operation {
  public:
-  explicit EndedOperation(Status status) : status_(std::move(status)) {}
+  explicit EndedOperation(Status status, const OperationInfo& info = {})
+      : status_(std::move(status)), info_(info) {}
   bool poll() override { return true; }
   Status wait(Deadline) override { return status_; }
   void then(Continuation continuation) override { continuation(status_); }
   void abandon() override {}
+  OperationInfo info() const override { return info_; }
 
  private:
   const Status status_;
+  const OperationInfo info_;
 };
 
 // Several operations that one Work stands for.
@@ -303,7 +306,7 @@ OperationInfo ChainedOperation::info() const {
 
 Work Work::continue_with(std::function<Work()> next) && {
   auto first = operation_ != nullptr ? std::move(operation_)
-                                     : std::make_shared<EndedOperation>(std::move(result_));
+                                     : std::make_shared<EndedOperation>(std::move(result_), info_);
   auto chain = std::make_shared<ChainedOperation>(std::move(first));
   chain->start(std::move(next));
   return Work(std::move(chain));

@@ -243,7 +243,7 @@ TEST_P(Works, TellWhatTheyWereAndHowLongItTook) {
     }
     EXPECT_LT(work.duration().value(), std::chrono::seconds(20));
     Work message = comm.rank() == 0 ? comm.send(data, {.to = 1}) : comm.recv(data, {.from = 0});
-    EXPECT_EQ(message.operation(), "point_to_point");
+    EXPECT_EQ(message.operation(), "send/recv");
     EXPECT_EQ(message.number(), 0u);
     message.wait();
   });

@@ -95,7 +95,7 @@ class [[nodiscard]] Work {
   // One Work for all of `works`: ends when all have ended, with the first failure in their order.
   static Work all(std::vector<Work> works);
 
-  // What was submitted: "all_reduce", "point_to_point", ...; of then(), what came first. Empty for
+  // What was submitted: "all_reduce", "send/recv", ...; of then(), what came first. Empty for
   // Work() and all().
   std::string_view operation() const;
   // Which of its communicator's collectives it is, counted from 1, as messages count them: "#7".
