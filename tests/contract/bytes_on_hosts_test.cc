@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/communicator/scheduled_backend.h"
 #include "stretto/schedule/algorithms.h"
 #include "stretto/transport/loopback/world.h"
 #include "tests/support/problem.h"
@@ -82,8 +82,8 @@ std::vector<std::unique_ptr<Communicator>> make_ranks(Counts& counts) {
     threads.emplace_back([&, r] {
       auto engine = group::Engine::create(std::move(endpoints[r]),
                                           group::Engine::Options{.local_ranks = kRanks});
-      ranks[r] = communicator::ScheduledCommunicator::make_world(std::move(engine).or_throw(),
-                                                                 {.group = {.hosts = kHosts}})
+      ranks[r] = communicator::ScheduledBackend::make_world(std::move(engine).or_throw(),
+                                                            {.group = {.hosts = kHosts}})
                      .or_throw();
     });
   }
