@@ -265,7 +265,7 @@ bool MappedExecution::choose(const Turn& turn) {
   return true;
 }
 
-bool MappedExecution::let_go() {
+bool MappedExecution::release_mappings() {
   if (phase_ != Phase::ended) return false;
   found_.is_own_known = false;
   found_.are_others_known = false;
@@ -472,6 +472,13 @@ void MappedExecution::fail(const Status& status) {
   if (phase_ == Phase::ended) return;
   phase_ = Phase::ended;
   give_up(status, true);
+}
+
+// Of any number of bytes, in one go: who fails hands its buffers back at once.
+bool MappedExecution::end_without_transport() {
+  Turn turn(*transport_, kUnlimited);
+  advance(turn);
+  return ended() && status_.ok();
 }
 
 std::vector<Rank> MappedExecution::waiting_for() const {

@@ -36,24 +36,17 @@ class MappedExecution final : public Execution {
   MappedExecution(Plans plans, const Membership& membership, Windows& windows,
                   transport::Transport& transport);
 
-  // Of the last start.
-  const Call& call() const { return call_; }
-  // Whether the plans can do with the caller's own buffers.
-  Status check_buffers(const std::byte* input, const std::byte* output) const;
+  Status check_buffers(const std::byte* input, const std::byte* output) const override;
   void start(const Call& call, Turn& turn) override;
   bool advance(Turn& turn) override;
   bool ended() const override { return phase_ == Phase::ended; }
   const Status& status() const override { return status_; }
   void fail(const Status& status) override;
   std::vector<Rank> waiting_for() const override;
-
-  // start() for a thread that does not hold the engine's lock, if the run needs nothing of the
-  // transport but what the run before has found out; else returns false and has done nothing.
-  // advance() stops before anything for which the lock is needed.
   bool try_start(const OperationDescriptor& operation, const std::byte* input, std::byte* output,
-                 std::uint32_t sequence, Turn& turn);
-  // Lets go of the memory of the last run. False: a run is going on.
-  bool let_go();
+                 std::uint32_t sequence, Turn& turn) override;
+  bool end_without_transport() override;
+  bool release_mappings() override;
 
  private:
   enum class Phase {

@@ -12,7 +12,6 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/log.h"
 #include "stretto/base/thread.h"
-#include "stretto/group/group.h"
 #include "stretto/group/pause.h"
 
 namespace stretto::group {
@@ -115,7 +114,7 @@ void Engine::note(std::string_view activity) {
   activity_ = activity;
 }
 
-void Engine::add(Group& group) {
+void Engine::add(Client& group) {
   groups_.push_back(&group);
   const auto aborted = early_aborts_.extract(group.id());
   if (!aborted.empty()) group.aborted(aborted.mapped());
@@ -351,7 +350,7 @@ void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell fare
 
 Status Engine::agreement_arrived(Rank from, const transport::MessageKey& key,
                                  ConstByteSpan payload) {
-  for (Group* group : groups_) {
+  for (Client* group : groups_) {
     if (group->id() == key.group) return group->agreement_arrived(from, key, payload);
   }
   // Nobody shrinks a group before all have made it: this one has been destroyed here.
@@ -360,17 +359,17 @@ Status Engine::agreement_arrived(Rank from, const transport::MessageKey& key,
 
 std::string Engine::describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
                                    const OperationDescriptor& operation) {
-  for (Group* candidate : groups_) {
+  for (Client* candidate : groups_) {
     if (candidate->id() != group) continue;
     candidate->asked_about(from, sequence, operation);
     return candidate->describe_state(sequence, activity_);
   }
-  return Group::describe_absence(name_of(transport_->rank()), groups_, activity_);
+  return describe_absence(name_of(transport_->rank()), groups_, activity_);
 }
 
 void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
                             const std::string& text) {
-  for (Group* candidate : groups_) {
+  for (Client* candidate : groups_) {
     if (candidate->id() == group) candidate->state_reported(peer, sequence, text);
   }
 }

@@ -18,13 +18,12 @@
 #include "stretto/base/clock.h"
 #include "stretto/base/home_process.h"
 #include "stretto/execution/turn.h"
+#include "stretto/group/client.h"
 #include "stretto/group/operation.h"
 #include "stretto/group/progress_thread.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::group {
-
-class Group;
 
 // Runs all groups of one rank on one transport. One lock guards everything below it; it is held for
 // one turn of progress at a time, which works on a bounded number of bytes of each group
@@ -75,7 +74,7 @@ class Engine final : private transport::TransportListener {
   // "(node04 pid 8812)".
   std::string name_of(Rank job_rank) const;
   // With the lock held.
-  std::span<Group* const> groups() const { return groups_; }
+  std::span<Client* const> groups() const { return groups_; }
   // What the program does between operations, for others who ask. Any thread.
   void note(std::string_view activity);
 
@@ -86,8 +85,8 @@ class Engine final : private transport::TransportListener {
   }
 
   // With the lock held.
-  void add(Group& group);
-  void remove(Group& group) { std::erase(groups_, &group); }
+  void add(Client& group);
+  void remove(Client& group) { std::erase(groups_, &group); }
   // An operation has been submitted: whoever sleeps must know of it.
   void submitted();
   // An operation has ended.
@@ -136,7 +135,7 @@ class Engine final : private transport::TransportListener {
   HomeProcess home_;
   std::mutex mutex_;
   std::condition_variable work_arrived_;  // For the background thread.
-  std::vector<Group*> groups_;
+  std::vector<Client*> groups_;
   // Groups that others have given up before this rank has made them.
   std::map<std::uint64_t, Status> early_aborts_;
   std::vector<std::pair<Continuation, Status>> continuations_;

@@ -279,16 +279,16 @@ std::string Group::describe_state(std::uint32_t sequence, std::string_view activ
   if (entered) return fmt::format("+{} {}", who, whereabouts(activity));
   if (oldest() != nullptr) return fmt::format("-{} {}", who, whereabouts(activity));
   // Perhaps it waits somewhere else.
-  for (const Group* other : engine_->groups()) {
-    if (other->oldest() != nullptr) return fmt::format("-{} {}", who, other->whereabouts(activity));
+  for (const Client* other : engine_->groups()) {
+    if (other->is_in_operation()) return fmt::format("-{} {}", who, other->whereabouts(activity));
   }
   return fmt::format("-{} {}", who, whereabouts(activity));
 }
 
-std::string Group::describe_absence(std::string_view name, std::span<Group* const> groups,
-                                    std::string_view activity) {
-  for (const Group* group : groups) {
-    if (group->oldest() == nullptr) continue;
+std::string describe_absence(std::string_view name, std::span<Client* const> groups,
+                             std::string_view activity) {
+  for (const Client* group : groups) {
+    if (!group->is_in_operation()) continue;
     return fmt::format("-{} does not have this group and {}", name, group->whereabouts(activity));
   }
   return fmt::format("-{} does not have this group; {}", name, doing(activity));
