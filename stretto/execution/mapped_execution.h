@@ -106,7 +106,7 @@ class MappedExecution final : public Execution {
   bool all_reachable_ = false;  // All buffers, or no rank's:
   bool all_laid_out_ = false;
   bool any_private_ = false;  // Some are reached by single copy.
-  Status abandoned_;  // Why nothing is copied any more: a rank has given up, or is gone.
+  Status abandoned_;          // Why nothing is copied any more: a rank has given up, or is gone.
   TimePoint abandoned_at_;
   bool advancing_ = false;
   std::uint32_t segment_ = 0;

@@ -174,17 +174,23 @@ void Engine::let_others_in(std::unique_lock<std::mutex>& held) {
 
 bool Engine::turn() {
   std::unique_lock held = lock();
-  const bool moved = turn_locked(execution::kTurnBytes);  // The caller has other things to do.
+  // The caller has other things to do, and it may not be the only one to do these.
+  const bool moved = turn_locked(drives_ ? execution::kInlineBytes : execution::kTurnBytes);
+  // What has woken the progress thread may have been taken here, and is not done with.
+  if (moved && sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
   run_continuations(held);
   return moved;
 }
 
-bool Engine::turn_locked(std::size_t lone_bytes) {
+bool Engine::turn_locked() {
+  return turn_locked(in_flight_ > 1 ? execution::kTurnBytes : execution::kLoneTurnBytes);
+}
+
+bool Engine::turn_locked(std::size_t bytes_of_each_group) {
   bool moved = transport_->progress();
   // By index: an ending operation may add or remove groups.
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    const std::size_t bytes = in_flight_ > 1 ? execution::kTurnBytes : lone_bytes;
-    moved = groups_[i]->advance(turn_of(bytes)) || moved;
+    moved = groups_[i]->advance(turn_of(bytes_of_each_group)) || moved;
   }
   if (++turns_ % kTurnsPerDeadlineCheck == 0) check_deadlines();
   return moved;

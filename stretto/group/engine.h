@@ -107,7 +107,8 @@ class Engine final : private transport::TransportListener {
  private:
   void take(std::unique_lock<std::mutex>& held);
   void let_others_in(std::unique_lock<std::mutex>& held);
-  bool turn_locked(std::size_t lone_bytes = execution::kLoneTurnBytes);
+  bool turn_locked();
+  bool turn_locked(std::size_t bytes_of_each_group);
   bool sleep(std::unique_lock<std::mutex>& lock, Deadline deadline);
   Engine(std::unique_ptr<transport::Transport> transport, Options options);
   Status start_background_thread();
