@@ -54,6 +54,9 @@ class Execution {
     (void)operation, (void)input, (void)output, (void)sequence, (void)turn;
     return false;
   }
+  // Only takes note of the messages that have ended; returns whether there are any. What they allow
+  // to go on goes on in advance().
+  virtual bool take_completions() { return false; }
   // Whether the run has ended, well or badly.
   virtual bool ended() const = 0;
   virtual const Status& status() const = 0;

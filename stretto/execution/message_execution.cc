@@ -4,7 +4,6 @@
 #include "stretto/execution/message_execution.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 namespace stretto::execution {
@@ -12,6 +11,11 @@ namespace {
 
 // Enough to keep the link, the reduction and the peer's reduction busy at the same time.
 constexpr std::size_t kLanesMax = TeamLanes::kLanes;
+
+// A cookie is the lane and the step.
+constexpr std::uint64_t cookie_of(std::uint32_t lane, std::int32_t step) {
+  return std::uint64_t{lane} << 32 | static_cast<std::uint32_t>(step);
+}
 
 }  // namespace
 
@@ -28,9 +32,10 @@ MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membe
                                  : std::min<std::size_t>(kLanesMax, plan_->segment_count()));
   scratch_.resize(lanes_.size() * plan_->private_bytes());
   ready_.reserve(lanes_.size() * steps);
+  completions_.reserve(lanes_.size() * steps);
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     lanes_[i].waits.resize(steps);
-    lanes_[i].requests.resize(steps);
+    lanes_[i].messages.resize(steps);
     lanes_[i].scratch = scratch_.data() + i * plan_->private_bytes();
   }
 }
@@ -87,11 +92,12 @@ void MessageExecution::start_segment(std::uint32_t index) {
 }
 
 bool MessageExecution::advance(Turn& turn) {
-  bool moved = run_ready(turn);
+  bool moved = false;
+  while (run_ready(turn) || take_completions()) moved = true;
   if (team_ == nullptr) return moved;
   // A lane may have become free in another execution.
   start_segments();
-  while (run_ready(turn) || end_syncs()) moved = true;
+  while (run_ready(turn) || take_completions() || end_syncs()) moved = true;
   return moved;
 }
 
@@ -159,14 +165,16 @@ void MessageExecution::post(std::uint32_t lane_index, std::int32_t index, Turn& 
   Lane& lane = lanes_[lane_index];
   const schedule::Schedule& steps = plan_->schedule();
   const schedule::Step& step = steps.steps[static_cast<std::size_t>(index)];
-  transport::Request& request = lane.requests[static_cast<std::size_t>(index)];
+  Lane::Message& message = lane.messages[static_cast<std::size_t>(index)];
+  transport::Request& request = message.request;
   request.peer = membership_->job_rank(step.peer);
   request.key = {.group = membership_->group,
                  .sequence = call_.sequence,
                  .segment = lane.segment,
                  .message = static_cast<std::uint32_t>(step.message)};
   request.operation = call_.operation;
-  request.owner = this;
+  request.completions = &completions_;
+  request.cookie = cookie_of(lane_index, index);
   request.outgoing = {};
   request.incoming = {};
   const bool sends = step.kind == schedule::StepKind::send;
@@ -188,6 +196,7 @@ void MessageExecution::post(std::uint32_t lane_index, std::int32_t index, Turn& 
       request.incoming = {bytes, range.bytes()};
     }
   }
+  message.in_flight = true;
   if (sends) {
     transport_->send(request);
   } else {
@@ -211,19 +220,21 @@ void MessageExecution::step_done(std::uint32_t index, std::int32_t step) {
   start_segments();
 }
 
-void MessageExecution::request_done(transport::Request& request) {
-  if (!status_.ok()) return;
-  if (!request.status.ok()) {
-    status_ = request.status;
-    return;
+// Goes on behind the messages that have ended. Returns whether there are any.
+bool MessageExecution::take_completions() {
+  const bool any = !completions_.empty();
+  for (; !completions_.empty(); completions_.pop()) {
+    const transport::Completion& completion = completions_.front();
+    const auto lane = static_cast<std::uint32_t>(completion.cookie >> 32);
+    const auto step = static_cast<std::int32_t>(completion.cookie & 0xffffffff);
+    lanes_[lane].messages[static_cast<std::size_t>(step)].in_flight = false;
+    if (!completion.status.ok()) {
+      fail(completion.status);
+    } else if (status_.ok()) {
+      step_done(lane, step);
+    }
   }
-  for (std::uint32_t index = 0; index < lanes_.size(); ++index) {
-    const auto& requests = lanes_[index].requests;
-    const std::less<const transport::Request*> before;
-    if (before(&request, requests.data())) continue;
-    if (!before(&request, requests.data() + requests.size())) continue;
-    return step_done(index, static_cast<std::int32_t>(&request - requests.data()));
-  }
+  return any;
 }
 
 void MessageExecution::fail(const Status& status) {
@@ -232,14 +243,17 @@ void MessageExecution::fail(const Status& status) {
 
 std::vector<Rank> MessageExecution::waiting_for() const {
   std::vector<Rank> ranks;
+  std::vector<Rank> takers;
   for (const Lane& lane : lanes_) {
-    for (std::size_t i = 0; i < lane.requests.size(); ++i) {
+    for (std::size_t i = 0; i < lane.messages.size(); ++i) {
       const schedule::Step& step = plan_->schedule().steps[i];
-      if (lane.requests[i].done || step.kind != schedule::StepKind::recv) continue;
-      ranks.push_back(step.peer);
+      if (!lane.messages[i].in_flight) continue;
+      (step.kind == schedule::StepKind::recv ? ranks : takers).push_back(step.peer);
     }
     if (lane.sync != kNone) team_->append_late(turn_of(lane.segment), ranks);
   }
+  // Who has received all that it can waits for those that take what it sends.
+  if (ranks.empty()) ranks = std::move(takers);
   std::ranges::sort(ranks);
   const auto repeated = std::ranges::unique(ranks);
   ranks.erase(repeated.begin(), repeated.end());

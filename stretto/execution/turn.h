@@ -33,6 +33,8 @@ class Turn {
   Turn(transport::Transport& transport, std::size_t bytes,
        const std::atomic<int>* contenders = nullptr)
       : transport_(&transport), left_(bytes), contenders_(contenders) {}
+  // For work on memory alone, which wakes nobody.
+  explicit Turn(std::size_t bytes) : left_(bytes) {}
   // Whoever takes the turn does not, and must not use the transport, but for what is said to be
   // safe on any thread. Ranks that have to be woken up are only noted.
   static Turn without_lock(transport::Transport& transport) {
@@ -73,9 +75,9 @@ class Turn {
  private:
   static constexpr std::size_t kElementsLeast = 1024;
 
-  transport::Transport* transport_;
+  transport::Transport* transport_ = nullptr;
   std::size_t left_;
-  const std::atomic<int>* contenders_;
+  const std::atomic<int>* contenders_ = nullptr;
   bool has_lock_ = true;
   bool must_notify_ = false;
   bool has_begun_ = false;

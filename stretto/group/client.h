@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
 #include "stretto/execution/turn.h"
+#include "stretto/group/state_report.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::group {
@@ -47,19 +49,16 @@ class Client {
                                    ConstByteSpan payload) = 0;
   virtual void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text) = 0;
 
-  // "+(node04 pid 8812) waits in #7 for rank 3": where this rank is, seen from operation `sequence`
-  // of another. The first character says whether it has entered that operation.
+  // An encoded StateReport: where this rank is, seen from operation `sequence` of another.
   virtual std::string describe_state(std::uint32_t sequence, std::string_view activity) const = 0;
-  // The same without the rank's name and that character.
-  virtual std::string whereabouts(std::string_view activity) const = 0;
-  virtual bool is_in_operation() const = 0;
+  // Where this rank waits in this group, for one who asked about another; nothing: nowhere.
+  virtual std::optional<StateReport> whereabouts_elsewhere() const = 0;
 
  protected:
   ~Client() = default;
 };
 
 // describe_state() of a rank that does not have the group that it is asked about.
-std::string describe_absence(std::string_view name, std::span<Client* const> groups,
-                             std::string_view activity);
+std::string describe_absence(std::span<Client* const> groups, std::string_view activity);
 
 }  // namespace stretto::group

@@ -5,6 +5,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <exception>
 
 #include <fmt/format.h>
@@ -32,6 +33,8 @@ constexpr int kTurnsPerHeartbeat = 64;
 constexpr int kYieldsPerHandOver = 100;
 // Whoever has missed more has not been running.
 constexpr int kBeatsMissed = 4;
+// Far more groups than a program makes at a time; a peer could name ever more.
+constexpr std::size_t kEarlyAbortsMax = 1024;
 
 }  // namespace
 
@@ -105,8 +108,8 @@ Status Engine::check_home() const {
 
 std::string Engine::name_of(Rank job_rank) const {
   const auto index = static_cast<std::size_t>(job_rank);
-  if (index >= options_.names.size()) return fmt::format("(rank {})", job_rank.value());
-  return fmt::format("({})", options_.names[index]);
+  if (index >= options_.names.size()) return fmt::format("rank {}", job_rank.value());
+  return fmt::format("rank {} ({})", job_rank.value(), options_.names[index]);
 }
 
 void Engine::note(std::string_view activity) {
@@ -116,8 +119,12 @@ void Engine::note(std::string_view activity) {
 
 void Engine::add(Client& group) {
   groups_.push_back(&group);
-  const auto aborted = early_aborts_.extract(group.id());
-  if (!aborted.empty()) group.aborted(aborted.mapped());
+  const auto aborted =
+      std::ranges::find(early_aborts_, group.id(), &std::pair<std::uint64_t, Status>::first);
+  if (aborted == early_aborts_.end()) return;
+  const Status reason = std::move(aborted->second);
+  early_aborts_.erase(aborted);
+  group.aborted(reason);
 }
 
 void Engine::call_later(Continuation continuation, Status status) {
@@ -338,8 +345,11 @@ void Engine::group_aborted(std::uint64_t group, Rank /*from*/, const Status& rea
     if (groups_[i]->id() == group) return groups_[i]->aborted(reason);
   }
   // The transport drops what concerns groups that this rank has ended, so this one is still to be
-  // made.
-  early_aborts_.emplace(group, reason);
+  // made, or never will be.
+  const auto is_known = [&](const auto& aborted) { return aborted.first == group; };
+  if (std::ranges::any_of(early_aborts_, is_known)) return;
+  if (early_aborts_.size() >= kEarlyAbortsMax) early_aborts_.erase(early_aborts_.begin());
+  early_aborts_.emplace_back(group, reason);
 }
 
 void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell farewell) {
@@ -370,7 +380,7 @@ std::string Engine::describe_state(Rank from, std::uint64_t group, std::uint32_t
     candidate->asked_about(from, sequence, operation);
     return candidate->describe_state(sequence, activity_);
   }
-  return describe_absence(name_of(transport_->rank()), groups_, activity_);
+  return describe_absence(groups_, activity_);
 }
 
 void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,

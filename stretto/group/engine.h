@@ -6,7 +6,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -71,7 +70,7 @@ class Engine final : private transport::TransportListener {
   const Options& options() const { return options_; }
   bool has_progress_thread() const { return drives_; }
   bool has_core_for_each_rank() const { return core_for_each_rank_; }
-  // "(node04 pid 8812)".
+  // "rank 3 (node04 pid 8812)".
   std::string name_of(Rank job_rank) const;
   // With the lock held.
   std::span<Client* const> groups() const { return groups_; }
@@ -137,8 +136,8 @@ class Engine final : private transport::TransportListener {
   std::mutex mutex_;
   std::condition_variable work_arrived_;  // For the background thread.
   std::vector<Client*> groups_;
-  // Groups that others have given up before this rank has made them.
-  std::map<std::uint64_t, Status> early_aborts_;
+  // Groups that others have given up before this rank has made them; the oldest first.
+  std::vector<std::pair<std::uint64_t, Status>> early_aborts_;
   std::vector<std::pair<Continuation, Status>> continuations_;
   std::string activity_;
   int in_flight_ = 0;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,11 +20,11 @@
 #include "stretto/execution/team_lanes.h"
 #include "stretto/execution/window.h"
 #include "stretto/group/agreement.h"
-#include "stretto/group/explanation.h"
 #include "stretto/group/mailbox.h"
 #include "stretto/group/past_operations.h"
 #include "stretto/group/pending.h"
-#include "stretto/group/selector.h"
+#include "stretto/group/planner.h"
+#include "stretto/group/state_report.h"
 
 namespace stretto::group {
 
@@ -41,9 +42,10 @@ class Group final : public Client {
     // Of all ranks of the job. Empty: all are on one.
     HostList hosts = {};
     LinkModel links = {};
+    schedule::Verification verification = schedule::Verification::automatic;
   };
-  // With which algorithms an operation would run, and why. `algorithm` as in a Submission.
-  Explanation explain(const OperationDescriptor& operation, std::string_view algorithm);
+  // Says with which algorithms an operation would run, and why. To be used without the lock.
+  std::shared_ptr<const Planner> planner() const { return planner_; }
 
   // What comes from now on is the callers': their first operation is #1. What a group does to be
   // set up has numbers of its own. On all ranks after the same operation.
@@ -56,6 +58,7 @@ class Group final : public Client {
   std::uint64_t id() const override { return membership_.group; }
   const execution::Membership& membership() const { return membership_; }
   int size() const { return static_cast<int>(membership_.members.size()); }
+  std::optional<Rank> rank_in_group(Rank job_rank) const;
   const Status& failure() const { return failure_; }
 
   struct Submission {
@@ -68,8 +71,10 @@ class Group final : public Client {
     // With one, `input` or `output`, if empty, is its scratch.
     std::optional<Packing> packing = std::nullopt;
   };
-  // Fails, before anything is sent, if the algorithm does not exist or cannot be used.
-  Result<std::shared_ptr<PendingOperation>> submit(Submission& submission);
+  // Fails, before anything is sent, if the algorithm does not exist or cannot be used. `held` is
+  // the engine's lock, which is let go of while an operation of a new kind is planned.
+  Result<std::shared_ptr<PendingOperation>> submit(Submission& submission,
+                                                   std::unique_lock<std::mutex>& held);
   Result<std::shared_ptr<PendingOperation>> submit(const Mailbox::Message& message);
 
   // The fast path, without the engine's lock: a collective with equal shares, of no named
@@ -86,8 +91,9 @@ class Group final : public Client {
     ended,    // Well.
     parked,   // Begun; the rest is for adopt_parked(), which is now to be called.
   };
-  // `parked`: the operation, if it was parked.
-  FastOutcome try_fast(const FastCall& call, std::shared_ptr<PendingOperation>& parked);
+  // `parked`: the operation, if it was parked. `number`: which collective it was, if it has ended.
+  FastOutcome try_fast(const FastCall& call, std::shared_ptr<PendingOperation>& parked,
+                       std::uint32_t& number);
   // Makes a parked operation an ordinary one. Nothing if somebody has done so already.
   void adopt_parked();
 
@@ -123,8 +129,7 @@ class Group final : public Client {
                            ConstByteSpan payload) override;
   void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text) override;
   std::string describe_state(std::uint32_t sequence, std::string_view activity) const override;
-  std::string whereabouts(std::string_view activity) const override;
-  bool is_in_operation() const override { return oldest() != nullptr; }
+  std::optional<StateReport> whereabouts_elsewhere() const override;
 
   // The first failure wins: ends everything in flight with it, and every later submission. Tells
   // the others if `announce`.
@@ -179,14 +184,11 @@ class Group final : public Client {
   // In inquiries: about agreements.
   static constexpr std::uint32_t kAgreementSequence = 0xfffffffe;
 
-  Result<CacheEntry*> entry_for(Submission& submission);
-  Status fill(CacheEntry& entry, const Submission& submission);
-  // Of an operation on mapped memory, with private buffers.
-  SingleCopy single_copy_of(const OperationDescriptor& operation, const Choice& choice) const;
-  std::shared_ptr<const execution::Plan> make_plan(const schedule::Algorithm& algorithm,
-                                                   const Submission& submission,
-                                                   std::size_t segment_bytes);
-  std::size_t segment_bytes_of_messages() const;
+  Result<CacheEntry*> entry_for(Submission& submission, std::unique_lock<std::mutex>& held);
+  Result<CacheEntry*> find_entry(const CacheKey& key, const Submission& submission);
+  CacheEntry& add_entry(const CacheKey& key, const Submission& submission, Plans plans);
+  template <class Change>
+  void change_planning(const Change& change);
   void shrink_cache();
   std::shared_ptr<PendingCollective> pooled();
   Status borrow_scratch(Submission& submission);
@@ -233,18 +235,25 @@ class Group final : public Client {
   void warn(const PendingOperation& operation, TimePoint now) const;
   Status timed_out(const PendingOperation& operation) const;
   bool has_answers(const PendingOperation& operation) const {
-    return asked_ == operation.sequence() && !answers_.empty();
+    return inquiry_.sequence == operation.sequence() && !inquiry_.answers.empty();
   }
-  std::vector<Rank> late_ranks(const PendingOperation& operation) const;
+  const std::optional<StateReport>& answer_of(Rank member) const {
+    return inquiry_.answers[static_cast<std::size_t>(member)];
+  }
+  void ask(Rank member, std::uint32_t sequence, const OperationDescriptor& operation);
+  void begin_inquiry(std::uint32_t sequence, const OperationDescriptor& operation, TimePoint now);
+  Late find_late(const PendingOperation& operation) const;
+  std::vector<Rank> roots_of(std::vector<Rank> waited_for) const;
   std::string describe_late(const std::vector<Rank>& late, bool answered) const;
   std::string describe_arrived(const PendingOperation& operation) const;
   std::string describe_standstill(TimePoint since) const;
-  std::optional<Rank> rank_in_group(Rank job_rank) const;
+  std::vector<Rank> in_job(std::vector<Rank> members) const;
+  StateReport whereabouts(std::string_view group, std::string_view activity) const;
 
   std::shared_ptr<Engine> engine_;
   execution::Membership membership_;
   Options options_;
-  Selector selector_;
+  std::shared_ptr<const Planner> planner_;
   std::optional<execution::Windows> windows_;
   std::optional<execution::TeamLanes> team_lanes_;  // In windows_, where those are not everybody's.
   std::map<CacheKey, CacheEntry> cache_;
@@ -274,10 +283,7 @@ class Group final : public Client {
   std::uint32_t ended_noticed_ = 0;
   std::uint32_t reported_ = 0;  // The last collective that the launcher has heard of.
   TimePoint ended_at_;
-  // What others have answered about operation `asked_`, per member, since they were asked.
-  std::uint32_t asked_ = 0;
-  TimePoint asked_at_ = TimePoint::min();
-  std::vector<std::string> answers_;
+  Inquiry inquiry_;  // The last.
   Status failure_;
 };
 

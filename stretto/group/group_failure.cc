@@ -76,6 +76,7 @@ std::optional<Rank> Group::rank_in_group(Rank job_rank) const {
 // it, of one who has left because of it, say.
 void Group::tell_what_has_failed() {
   for (const Running& running : running_) {
+    running.execution->take_completions();
     const Status& status = running.execution->status();
     if (!status.ok()) return fail(in_context(running.collective.get(), status), true);
   }

@@ -44,8 +44,8 @@ constexpr int kYields = 12;
 
 }  // namespace
 
-Group::FastOutcome Group::try_fast(const FastCall& call,
-                                   std::shared_ptr<PendingOperation>& parked) {
+Group::FastOutcome Group::try_fast(const FastCall& call, std::shared_ptr<PendingOperation>& parked,
+                                   std::uint32_t& number) {
   if (!engine_->is_home()) return FastOutcome::refused;
   // Acquire, and release below: what the gate guards is handed on with it.
   Gate expected = Gate::open;
@@ -79,6 +79,7 @@ Group::FastOutcome Group::try_fast(const FastCall& call,
   }
   if (execution.ended() && execution.status().ok() && !turn.must_notify()) {
     ended_.store(sequence, std::memory_order_relaxed);
+    number = sequence;
     gate_.store(Gate::open, std::memory_order_release);
     return FastOutcome::ended;
   }

@@ -116,7 +116,7 @@ TEST_P(Submission, OfASmallOperationEndsItInTheCallOfTheLastToCome) {
       Work work = comm.broadcast(data, {.root = 0});
       std::atomic<bool> was_called{false};
       if (comm.rank() == 1) {
-        work.then([&](const Status&) { was_called = true; });
+        work.add_callback([&](const Status&) { was_called = true; });
         ended += was_called ? 1 : 0;
       }
       work.wait();
@@ -174,7 +174,7 @@ TEST_F(BesideLargeOnes, AnInquiryIsAnswered) {
     ASSERT_EQ(status.code(), StatusCode::timeout);
     if (large.done()) return;
     ++asked;
-    answered += status.message().find(") is in all_reduce") != std::string::npos ? 1 : 0;
+    answered += status.message().find("is in all_reduce") != std::string::npos ? 1 : 0;
   });
   ASSERT_GT(asked, 0) << "the large operations have always ended first";
   EXPECT_GT(answered, 0);
