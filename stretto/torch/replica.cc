@@ -254,7 +254,7 @@ bool Replica::has_another_shape(const NamedTensor& parameter, const Look& look) 
 // this object. All ranks must do so at the same place.
 void Replica::notice_changes() {
   bool replaced = false;
-  bool rebuild = false;
+  bool rebuild = hooks_.empty();  // If the last one was refused.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& tensor = parameters_[i].tensor;
     Look& look = looks_[i];
@@ -300,7 +300,7 @@ void Replica::broadcast_buffers(Rank root) {
   bytes.write_back();
 }
 
-void Replica::join(const std::function<void()>& loop, const JoinOptions& options) {
+void Replica::join(const std::function<void()>& loop, const UnevenOptions& options) {
   if (uneven_) refuse("join() is called inside of join()");
   uneven_.emplace(communicator_, options_.timeout);
   join_options_ = options;
