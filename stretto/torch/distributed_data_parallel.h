@@ -114,7 +114,7 @@ class DistributedDataParallel {
   // get the parameters and buffers of the last. Collective, blocks. Each step costs one more small
   // operation. What `loop` throws comes out at once; other ranks are told when the communicator is
   // destroyed.
-  void join(const std::function<void()>& loop, const UnevenOptions& options = {}) {
+  void join(const std::function<void()>& loop, const UnevenInputsOptions& options = {}) {
     replica_->join(loop, options);
   }
 

@@ -53,7 +53,7 @@ struct DistributedDataParallelOptions {
 };
 
 // How join() treats ranks that have run out of batches.
-struct UnevenOptions {
+struct UnevenInputsOptions {
   // What a mean is taken over: all ranks, or only those that still have data.
   bool mean_over_ranks_with_data = false;
 };

@@ -300,7 +300,7 @@ void Replica::broadcast_buffers(Rank root) {
   bytes.write_back();
 }
 
-void Replica::join(const std::function<void()>& loop, const UnevenOptions& options) {
+void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions& options) {
   if (uneven_) refuse("join() is called inside of join()");
   uneven_.emplace(communicator_, options_.timeout);
   join_options_ = options;

@@ -38,7 +38,7 @@ class Replica {
   void after_forward(const torch::Tensor& output);
   void enter_no_sync() { ++no_sync_depth_; }
   void leave_no_sync() { --no_sync_depth_; }
-  void join(const std::function<void()>& loop, const UnevenOptions& options);
+  void join(const std::function<void()>& loop, const UnevenInputsOptions& options);
   void verify_replicas();
   std::uint64_t parameter_hash() const;
   const StepStatistics& last_step() const { return reducer_->last_step(); }
@@ -99,7 +99,7 @@ class Replica {
   std::vector<Progress> progress_;  // Of trained_.
   reducer::StateBroadcast buffer_broadcast_;
   std::optional<reducer::UnevenSteps> uneven_;  // While inside join().
-  UnevenOptions join_options_;
+  UnevenInputsOptions join_options_;
   int no_sync_depth_ = 0;
   int last_backward_ = -1;    // The last pass that end_of_backward() was queued for.
   bool pass_open_ = false;    // A pass has reached the module and not been ended.

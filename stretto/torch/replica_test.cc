@@ -363,7 +363,7 @@ TEST(Replica, SparseGradientsAreTheMeanOfDenseOnes) {
 }
 
 // Rank r has r + 1 batches of the same content.
-void train_unevenly(Communicator& communicator, const UnevenOptions& options,
+void train_unevenly(Communicator& communicator, const UnevenInputsOptions& options,
                     float weight_of_alone) {
   torch::nn::Linear model(2, 1);
   torch::nn::BatchNorm1d norm(2);
