@@ -21,6 +21,10 @@ class RingQueue {
   const T& front() const { return items_[first_]; }
   T& operator[](std::size_t index) { return items_[wrap(first_ + index)]; }
 
+  // Lets the queue become so long without allocating.
+  void reserve(std::size_t size) {
+    while (items_.size() < size) grow();
+  }
   void push(T item) {
     if (size_ == items_.size()) grow();
     items_[wrap(first_ + size_)] = std::move(item);

@@ -4,7 +4,6 @@
 #include "stretto/execution/message_execution.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 namespace stretto::execution {
@@ -13,6 +12,11 @@ namespace {
 // Enough to keep the link, the reduction and the peer's reduction busy at the same time.
 constexpr std::size_t kLanesMax = TeamLanes::kLanes;
 
+// A cookie is the lane and the step.
+constexpr std::uint64_t cookie_of(std::uint32_t lane, std::int32_t step) {
+  return std::uint64_t{lane} << 32 | static_cast<std::uint32_t>(step);
+}
+
 }  // namespace
 
 MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
@@ -20,7 +24,7 @@ MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membe
     : plan_(std::move(plan)),
       membership_(&membership),
       transport_(&transport),
-      team_(plan_->schedule().shared_slots > 0 ? team : nullptr),
+      team_(plan_->schedule().sync_count() > 0 ? team : nullptr),
       local_(*plan_) {
   const std::size_t steps = plan_->schedule().steps.size();
   // The team's lanes are numbered; others are as good as each other.
@@ -28,14 +32,15 @@ MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membe
                                  : std::min<std::size_t>(kLanesMax, plan_->segment_count()));
   scratch_.resize(lanes_.size() * plan_->private_bytes());
   ready_.reserve(lanes_.size() * steps);
+  completions_.reserve(lanes_.size() * steps);
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     lanes_[i].waits.resize(steps);
-    lanes_[i].requests.resize(steps);
+    lanes_[i].messages.resize(steps);
     lanes_[i].scratch = scratch_.data() + i * plan_->private_bytes();
   }
 }
 
-void MessageExecution::start(const Call& call) {
+void MessageExecution::start(const Call& call, Turn& /*turn*/) {
   call_ = call;
   // Where each message has a count of its own, its receive compares it.
   status_ = counts_by_message(call.operation)
@@ -86,21 +91,22 @@ void MessageExecution::start_segment(std::uint32_t index) {
   }
 }
 
-bool MessageExecution::advance() {
-  bool moved = run_ready();
+bool MessageExecution::advance(Turn& turn) {
+  bool moved = false;
+  while (run_ready(turn) || take_completions()) moved = true;
   if (team_ == nullptr) return moved;
   // A lane may have become free in another execution.
   start_segments();
-  while (run_ready() || end_syncs()) moved = true;
+  while (run_ready(turn) || take_completions() || end_syncs()) moved = true;
   return moved;
 }
 
-bool MessageExecution::run_ready() {
+bool MessageExecution::run_ready(Turn& turn) {
   bool moved = false;
-  while (!ready_.empty() && status_.ok()) {
+  while (!ready_.empty() && status_.ok() && !turn.is_over()) {
     const Ready ready = ready_.back();
     ready_.pop_back();
-    run_step(ready);
+    run_step(ready, turn);
     moved = true;
   }
   return moved;
@@ -136,34 +142,39 @@ std::byte* MessageExecution::base_of(const Lane& lane, const schedule::Place& pl
   }
 }
 
-void MessageExecution::run_step(Ready ready) {
+void MessageExecution::run_step(Ready ready, Turn& turn) {
   Lane& lane = lanes_[ready.lane];
   const schedule::Step& step = plan_->schedule().steps[static_cast<std::size_t>(ready.step)];
   if (step.kind == schedule::StepKind::send || step.kind == schedule::StepKind::recv) {
-    return post(ready.lane, ready.step);
+    return post(ready.lane, ready.step, turn);
   }
   if (step.kind == schedule::StepKind::sync) {
     lane.sync = ready.step;
     return team_->reach_sync(turn_of(lane.segment));
   }
-  const Status status = local_.run(
-      step, lane.segment, [&](const schedule::Place& place) { return base_of(lane, place); });
+  StepCursor cursor{.element = ready.element};
+  const auto base = [&](const schedule::Place& place) { return base_of(lane, place); };
+  const Status status = local_.run(step, lane.segment, base, cursor, turn);
   if (!status.ok()) return fail(status);
+  const bool has_ended = cursor.step > 0;
+  if (!has_ended) return ready_.push_back({ready.lane, ready.step, cursor.element});
   step_done(ready.lane, ready.step);
 }
 
-void MessageExecution::post(std::uint32_t lane_index, std::int32_t index) {
+void MessageExecution::post(std::uint32_t lane_index, std::int32_t index, Turn& turn) {
   Lane& lane = lanes_[lane_index];
   const schedule::Schedule& steps = plan_->schedule();
   const schedule::Step& step = steps.steps[static_cast<std::size_t>(index)];
-  transport::Request& request = lane.requests[static_cast<std::size_t>(index)];
+  Lane::Message& message = lane.messages[static_cast<std::size_t>(index)];
+  transport::Request& request = message.request;
   request.peer = membership_->job_rank(step.peer);
   request.key = {.group = membership_->group,
                  .sequence = call_.sequence,
                  .segment = lane.segment,
                  .message = static_cast<std::uint32_t>(step.message)};
   request.operation = call_.operation;
-  request.owner = this;
+  request.completions = &completions_;
+  request.cookie = cookie_of(lane_index, index);
   request.outgoing = {};
   request.incoming = {};
   const bool sends = step.kind == schedule::StepKind::send;
@@ -178,12 +189,14 @@ void MessageExecution::post(std::uint32_t lane_index, std::int32_t index) {
       request.operation.count = plan_->chunk_elements(place.slot.chunk);
     }
     std::byte* bytes = base_of(lane, place) + range.offset_bytes;
+    turn.spend(range.bytes());
     if (sends) {
       request.outgoing = {bytes, range.bytes()};
     } else {
       request.incoming = {bytes, range.bytes()};
     }
   }
+  message.in_flight = true;
   if (sends) {
     transport_->send(request);
   } else {
@@ -207,19 +220,21 @@ void MessageExecution::step_done(std::uint32_t index, std::int32_t step) {
   start_segments();
 }
 
-void MessageExecution::request_done(transport::Request& request) {
-  if (!status_.ok()) return;
-  if (!request.status.ok()) {
-    status_ = request.status;
-    return;
+// Goes on behind the messages that have ended. Returns whether there are any.
+bool MessageExecution::take_completions() {
+  const bool any = !completions_.empty();
+  for (; !completions_.empty(); completions_.pop()) {
+    const transport::Completion& completion = completions_.front();
+    const auto lane = static_cast<std::uint32_t>(completion.cookie >> 32);
+    const auto step = static_cast<std::int32_t>(completion.cookie & 0xffffffff);
+    lanes_[lane].messages[static_cast<std::size_t>(step)].in_flight = false;
+    if (!completion.status.ok()) {
+      fail(completion.status);
+    } else if (status_.ok()) {
+      step_done(lane, step);
+    }
   }
-  for (std::uint32_t index = 0; index < lanes_.size(); ++index) {
-    const auto& requests = lanes_[index].requests;
-    const std::less<const transport::Request*> before;
-    if (before(&request, requests.data())) continue;
-    if (!before(&request, requests.data() + requests.size())) continue;
-    return step_done(index, static_cast<std::int32_t>(&request - requests.data()));
-  }
+  return any;
 }
 
 void MessageExecution::fail(const Status& status) {
@@ -228,14 +243,17 @@ void MessageExecution::fail(const Status& status) {
 
 std::vector<Rank> MessageExecution::waiting_for() const {
   std::vector<Rank> ranks;
+  std::vector<Rank> takers;
   for (const Lane& lane : lanes_) {
-    for (std::size_t i = 0; i < lane.requests.size(); ++i) {
+    for (std::size_t i = 0; i < lane.messages.size(); ++i) {
       const schedule::Step& step = plan_->schedule().steps[i];
-      if (lane.requests[i].done || step.kind != schedule::StepKind::recv) continue;
-      ranks.push_back(step.peer);
+      if (!lane.messages[i].in_flight) continue;
+      (step.kind == schedule::StepKind::recv ? ranks : takers).push_back(step.peer);
     }
     if (lane.sync != kNone) team_->append_late(turn_of(lane.segment), ranks);
   }
+  // Who has received all that it can waits for those that take what it sends.
+  if (ranks.empty()) ranks = std::move(takers);
   std::ranges::sort(ranks);
   const auto repeated = std::ranges::unique(ranks);
   ranks.erase(repeated.begin(), repeated.end());

@@ -20,14 +20,15 @@ namespace stretto::execution {
 // with scratch of its own, and a few lanes are in flight at a time. So while one segment is on the
 // wire another is reduced, and algorithms need not know. Within a lane a step starts when the steps
 // it depends on have ended (schedule/dependencies.h).
-class MessageExecution final : public Execution, private transport::RequestOwner {
+class MessageExecution final : public Execution {
  public:
   // `team`: where plans that share slots find them; null for others.
   MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
                    transport::Transport& transport, TeamLanes* team = nullptr);
 
-  void start(const Call& call) override;
-  bool advance() override;
+  void start(const Call& call, Turn& turn) override;
+  bool advance(Turn& turn) override;
+  bool take_completions() override;
   bool ended() const override { return !status_.ok() || segments_left_ == 0; }
   const Status& status() const override { return status_; }
   void fail(const Status& status) override;
@@ -38,28 +39,33 @@ class MessageExecution final : public Execution, private transport::RequestOwner
   static constexpr std::int32_t kNone = -1;
   struct Lane {
     std::uint32_t segment = 0;
-    std::int32_t sync = kNone;                 // The step in which it waits for the team.
-    std::vector<std::int32_t> waits;           // Per step: how many steps it still waits for.
-    std::vector<transport::Request> requests;  // Per step.
+    std::int32_t sync = kNone;        // The step in which it waits for the team.
+    std::vector<std::int32_t> waits;  // Per step: how many steps it still waits for.
+    // Per step.
+    struct Message {
+      transport::Request request;
+      bool in_flight = false;
+    };
+    std::vector<Message> messages;
     std::size_t steps_left = 0;
     std::byte* scratch = nullptr;  // What no other rank reaches.
   };
   struct Ready {
     std::uint32_t lane;
     std::int32_t step;
+    std::size_t element = 0;  // Those before it are done.
   };
 
   std::uint64_t turn_of(std::uint32_t segment) const { return first_turn_ + segment; }
   std::optional<std::uint32_t> free_lane() const;
   void start_segments();
   void start_segment(std::uint32_t lane);
-  bool run_ready();
+  bool run_ready(Turn& turn);
   bool end_syncs();
   std::byte* base_of(const Lane& lane, const schedule::Place& place) const;
-  void run_step(Ready ready);
-  void post(std::uint32_t lane_index, std::int32_t index);
+  void run_step(Ready ready, Turn& turn);
+  void post(std::uint32_t lane_index, std::int32_t index, Turn& turn);
   void step_done(std::uint32_t lane, std::int32_t step);
-  void request_done(transport::Request& request) override;
 
   std::shared_ptr<const Plan> plan_;
   const Membership* membership_;
@@ -69,6 +75,7 @@ class MessageExecution final : public Execution, private transport::RequestOwner
   LocalSteps local_;
   Call call_;
   std::vector<Lane> lanes_;
+  transport::CompletionQueue completions_;  // Of the messages of all lanes.
   std::vector<std::byte> scratch_;
   std::vector<Ready> ready_;  // A stack: depth first keeps a segment in the cache.
   std::uint32_t next_segment_ = 0;

@@ -23,6 +23,7 @@ std::shared_ptr<PendingMessage> Mailbox::pooled() {
 
 std::shared_ptr<PendingMessage> Mailbox::submit(const Message& message) {
   // What has ended since the last turn can be used again at once.
+  take_completions();
   std::erase_if(in_flight_, [](const auto& m) { return m->done(); });
   std::shared_ptr<PendingMessage> pending = pooled();
   pending->begin(message.operation, transport::kPointToPoint, message.deadline);
@@ -38,13 +39,15 @@ std::shared_ptr<PendingMessage> Mailbox::submit(const Message& message) {
   request.operation = message.operation;
   request.outgoing = message.outgoing;
   request.incoming = message.incoming;
-  request.owner = pending.get();
+  request.completions = &completions_;
+  request.cookie = reinterpret_cast<std::uintptr_t>(pending.get());
   const bool waits = !pending->peer || (!message.sends && held_back(*pending));
   in_flight_.push_back(pending);
   if (waits) {
     ++unposted_;
   } else {
     post(*pending);
+    take_completions();  // Small ones have usually ended by now.
   }
   return pending;
 }
@@ -92,28 +95,42 @@ bool Mailbox::match(PendingMessage& message) {
 bool Mailbox::advance() {
   if (unposted_ == 0) return false;
   bool moved = false;
-  // By index: posting may end a message, but takes none out.
-  for (std::size_t i = 0; i < in_flight_.size(); ++i) {
-    PendingMessage& message = *in_flight_[i];
-    if (message.posted || message.done() || held_back(message)) continue;
-    if (!message.peer && !match(message)) continue;
+  for (const auto& message : in_flight_) {
+    if (message->posted || message->done() || held_back(*message)) continue;
+    if (!message->peer && !match(*message)) continue;
     --unposted_;
-    post(message);
+    post(*message);
     moved = true;
   }
   return moved;
 }
 
+// A failure is the group's before it is the caller's, who may be gone with the group as soon as he
+// knows: first everybody is told.
+void Mailbox::take_completions() {
+  for (; !completions_.empty(); completions_.pop()) {
+    transport::Completion& completion = completions_.front();
+    auto* message = reinterpret_cast<PendingMessage*>(completion.cookie);
+    if (completion.status.ok()) {
+      message->finish(Status());
+    } else if (failed_ == nullptr) {
+      failed_ = message;
+      failure_ = std::move(completion.status);
+    }
+  }
+}
+
 std::shared_ptr<PendingMessage> Mailbox::retire() {
+  take_completions();
   for (const auto& message : in_flight_) {
-    const transport::Request& request = message->request;
-    if (message->posted && request.done && !request.status.ok()) return message;
+    if (message.get() == failed_) return message;
   }
   std::erase_if(in_flight_, [](const auto& message) { return message->done(); });
   return nullptr;
 }
 
 void Mailbox::fail(const Status& reason) {
+  take_completions();
   for (const auto& message : in_flight_) message->finish(reason);
   in_flight_.clear();
   unposted_ = 0;

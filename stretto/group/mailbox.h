@@ -37,8 +37,10 @@ class Mailbox {
   std::shared_ptr<PendingMessage> submit(const Message& message);
   // Gives receives that wait for any rank the messages that have arrived. Returns whether it did.
   bool advance();
-  // Takes out what has ended; returns one whose request has failed, or null.
+  // Takes out what has ended; returns the one whose request was the first to fail, or null.
   std::shared_ptr<PendingMessage> retire();
+  // Why that one has failed.
+  const Status& failure() const { return failure_; }
   // Ends everything. The transport must have forgotten the group's requests.
   void fail(const Status& reason);
 
@@ -49,6 +51,7 @@ class Mailbox {
   using Numbers = std::map<std::pair<std::int32_t, int>, std::uint32_t>;
 
   std::shared_ptr<PendingMessage> pooled();
+  void take_completions();
   void post(PendingMessage& message);
   bool held_back(const PendingMessage& message) const;
   bool match(PendingMessage& message);
@@ -56,6 +59,9 @@ class Mailbox {
   std::shared_ptr<Engine> engine_;
   const execution::Membership* membership_;
   std::vector<std::shared_ptr<PendingMessage>> in_flight_;
+  transport::CompletionQueue completions_;  // A cookie is the address of a message in flight.
+  const PendingMessage* failed_ = nullptr;
+  Status failure_;
   std::size_t unposted_ = 0;       // Receives that have no number yet.
   std::int32_t last_matched_ = 0;  // The last rank whose message a receive from any rank took.
   Numbers sent_;                   // Per rank and tag: messages so far.

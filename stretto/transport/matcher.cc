@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stretto/transport/output_queue.h"
-
 namespace stretto::transport {
 namespace {
 
@@ -44,15 +42,13 @@ void Matcher::drop(Early& early) {
   } else {
     early_bytes_ -= early_cost_bytes(early.bytes.size());
   }
-  std::erase(ready_, &early);
   early_.remove_if([&](const Early& candidate) { return &candidate == &early; });
 }
 
-// Ends the receive with mismatch if the peer's idea of the message is another. To be called when
-// the books are in order.
+// Ends the receive with mismatch if the peer's idea of the message is another.
 bool Matcher::agree(Request& request, const Frame& frame) {
   if (agrees(request, frame)) return true;
-  end_request(
+  complete(
       request,
       disagreement(
           {.rank = peer_, .operation = frame.operation, .message_bytes = frame.message_bytes},
@@ -81,10 +77,10 @@ bool Matcher::post_receive(Request& request) {
     receives_.push_back({.request = &request, .announced = true});
     return true;
   }
-  found->claimed_by = &request;
   if (found->complete) {
-    ready_.push_back(&*found);
-    end_ready();
+    hand_over(*found, request);
+  } else {
+    found->claimed_by = &request;
   }
   return false;
 }
@@ -154,27 +150,17 @@ bool Matcher::early_complete(Early& early) {
     return false;
   }
   if (early.claimed_by == nullptr) return true;
-  ready_.push_back(&early);
-  end_ready();
+  hand_over(early, *early.claimed_by);
   return false;
 }
 
-// Ends the receives whose messages are here. An owner that posts the next receive, for a message
-// that is here as well, comes back to this loop: a chain of them must not be as deep on the stack
-// as it is long.
-void Matcher::end_ready() {
-  if (ending_ready_) return;
-  ending_ready_ = true;
-  while (!ready_.empty()) {
-    Early& early = *ready_.front();
-    Request* request = early.claimed_by;
-    if (!early.bytes.empty()) {
-      std::memcpy(request->incoming.data(), early.bytes.data(), early.bytes.size());
-    }
-    drop(early);
-    end_request(*request, Status());
+// Ends a receive whose message is all here.
+void Matcher::hand_over(Early& early, Request& request) {
+  if (!early.bytes.empty()) {
+    std::memcpy(request.incoming.data(), early.bytes.data(), early.bytes.size());
   }
-  ending_ready_ = false;
+  drop(early);
+  complete(request, Status());
 }
 
 bool Matcher::post_waiting_send(Request& request) {
@@ -213,15 +199,14 @@ void Matcher::end_requests(const std::uint64_t* group, const Status& reason) {
   const auto concerned = [&](const MessageKey& key) {
     return group == nullptr || key.group == *group;
   };
-  std::vector<Request*> ended;
   std::erase_if(receives_, [&](const Posted& posted) {
     if (!concerned(posted.request->key)) return false;
-    ended.push_back(posted.request);
+    complete(*posted.request, reason);
     return true;
   });
   std::erase_if(waiting_sends_, [&](Request* request) {
     if (!concerned(request->key)) return false;
-    ended.push_back(request);
+    complete(*request, reason);
     return true;
   });
   std::erase_if(clears_, concerned);
@@ -230,13 +215,13 @@ void Matcher::end_requests(const std::uint64_t* group, const Status& reason) {
     if (!concerned(early.frame.key)) continue;
     const bool usable = early.complete && early.frame.kind == FrameKind::message;
     if (group == nullptr && usable) continue;
-    if (early.claimed_by != nullptr) ended.push_back(std::exchange(early.claimed_by, nullptr));
+    if (early.claimed_by != nullptr) {
+      complete(*std::exchange(early.claimed_by, nullptr), reason);
+    }
     // An incomplete message stays until its bytes are in: the parser still writes to it.
     early.orphaned = true;
     if (early.complete) drop(early);
   }
-  // Last, since owners may post again.
-  for (Request* request : ended) end_request(*request, reason);
 }
 
 Status Matcher::find_conflict(std::uint64_t group, std::uint32_t sequence,

@@ -82,15 +82,13 @@ class Matcher {
   std::vector<Posted>::iterator find_unannounced(const MessageKey& key);
   Early& keep(Early early);
   void drop(Early& early);
-  void end_ready();
+  void hand_over(Early& early, Request& request);
   void end_requests(const std::uint64_t* group, const Status& reason);
 
   Rank self_;
   Rank peer_;
   std::vector<Posted> receives_;
   std::list<Early> early_;  // A list: the parser keeps a pointer to the one that is being filled.
-  std::vector<Early*> ready_;  // Complete and claimed; their requests end next.
-  bool ending_ready_ = false;
   std::vector<Request*> waiting_sends_;
   std::vector<MessageKey> clears_;
   std::uint64_t early_bytes_ = 0;

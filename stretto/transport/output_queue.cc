@@ -8,12 +8,6 @@
 
 namespace stretto::transport {
 
-void end_request(Request& request, Status status) {
-  request.status = std::move(status);
-  request.done = true;
-  if (request.owner != nullptr) request.owner->request_done(request);
-}
-
 void OutputQueue::push(const Frame& frame, ConstByteSpan payload) {
   Output output;
   output.kind = frame.kind;
@@ -35,26 +29,19 @@ void OutputQueue::push(const Frame& frame, Request& request) {
 
 Result<bool> OutputQueue::flush(Link& link) {
   bool moved = false;
-  // Without this, a chain of sends, each posted when the one before is done, would be as deep on
-  // the stack as it is long.
-  if (flushing_) return moved;
-  flushing_ = true;
-  Status failure;
   while (!queue_.empty()) {
     std::array<ConstByteSpan, kPieces> pieces;
     const std::size_t count = gather(pieces);
     std::size_t written = 0;
     if (count > 0) {
       Result<std::size_t> result = link.write(std::span(pieces).first(count));
-      failure = result.status();
-      if (!failure.ok() || *result == 0) break;
+      if (!result.ok()) return result.status();
+      if (*result == 0) break;
       written = *result;
       moved = true;
     }
     advance(written);
   }
-  flushing_ = false;
-  if (!failure.ok()) return failure;
   return moved;
 }
 
@@ -76,17 +63,14 @@ std::size_t OutputQueue::gather(std::span<ConstByteSpan> pieces) {
 
 void OutputQueue::advance(std::size_t bytes) {
   written_bytes_ += bytes;
-  // The books first and the owners last, since these may push and forget.
-  for (std::size_t i = 0; bytes > 0; ++i) {
-    Output& output = queue_[i];
+  while (!queue_.empty()) {
+    Output& output = queue_.front();
     const std::size_t step = std::min(bytes, output.total_bytes() - output.sent_bytes);
     output.sent_bytes += step;
     bytes -= step;
-  }
-  while (!queue_.empty() && queue_.front().sent_bytes == queue_.front().total_bytes()) {
-    Request* request = queue_.front().request;
+    if (output.sent_bytes < output.total_bytes()) return;
+    if (output.request != nullptr) complete(*output.request, Status());
     pop();
-    if (request != nullptr) end_request(*request, Status());
   }
 }
 
@@ -114,16 +98,15 @@ std::uint64_t OutputQueue::forget(std::uint64_t group, const Status& reason) {
       output.payload = output.owned;
       output.sent_bytes -= payload_sent;
     }
-    end_request(*request, reason);
+    complete(*request, reason);
   }
   return dropped_bytes;
 }
 
 void OutputQueue::clear(const Status& reason) {
   while (!queue_.empty()) {
-    Request* request = queue_.front().request;
+    if (queue_.front().request != nullptr) complete(*queue_.front().request, reason);
     pop();
-    if (request != nullptr) end_request(*request, reason);
   }
 }
 

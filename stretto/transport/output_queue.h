@@ -26,8 +26,7 @@ class OutputQueue {
   // Reports that still have to go.
   int reports() const { return reports_; }
 
-  // Writes as much as the link takes. Returns whether anything moved; ends requests. Their owners
-  // may push and flush again: the outer call then writes what the inner one has left.
+  // Writes as much as the link takes. Returns whether anything moved; ends requests.
   Result<bool> flush(Link& link);
 
   // Forgets the requests of `group`: frames not begun are dropped, the rest of a frame that is half
@@ -59,10 +58,6 @@ class OutputQueue {
   RingQueue<Output> queue_;
   std::uint64_t written_bytes_ = 0;
   int reports_ = 0;
-  bool flushing_ = false;
 };
-
-// Ends a request: the one place where a request becomes done.
-void end_request(Request& request, Status status);
 
 }  // namespace stretto::transport

@@ -44,10 +44,9 @@ Peer::Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* co
       staging_(kStagingBytes) {}
 
 void Peer::send(Request& request) {
-  request.done = false;
   const auto given_up = given_up_.find(request.key.group);
-  if (given_up != given_up_.end()) return end_request(request, given_up->second.reason);
-  if (!status_.ok()) return end_request(request, status_);
+  if (given_up != given_up_.end()) return complete(request, given_up->second.reason);
+  if (!status_.ok()) return complete(request, status_);
   Frame frame{.kind = FrameKind::message,
               .key = request.key,
               .message_bytes = request.outgoing.size(),
@@ -67,11 +66,10 @@ void Peer::send(Request& request) {
 }
 
 void Peer::recv(Request& request) {
-  request.done = false;
   const auto given_up = given_up_.find(request.key.group);
-  if (given_up != given_up_.end()) return end_request(request, given_up->second.reason);
+  if (given_up != given_up_.end()) return complete(request, given_up->second.reason);
   // What a peer sent before it left counts as sent.
-  if (!status_.ok() && !matcher_.has_early(request.key)) return end_request(request, status_);
+  if (!status_.ok() && !matcher_.has_early(request.key)) return complete(request, status_);
   if (matcher_.post_receive(request)) {
     push_clear(request.key, request.incoming.size(), request.operation);
   }
@@ -88,7 +86,7 @@ void Peer::give_up(std::uint64_t group, const Status& reason) {
   if (target_request_ != nullptr && target_request_->key.group == group) {
     Request* request = std::exchange(target_request_, nullptr);
     target_ = {};
-    end_request(*request, reason);
+    complete(*request, reason);
   }
   sent_cost_ -= output_.forget(group, reason);
   matcher_.forget(group, reason);
@@ -321,13 +319,13 @@ Status Peer::clear_arrived(const Frame& frame) {
   Request& request = **found;
   if (request.outgoing.size() != frame.message_bytes) {
     // The receiver will find out by the announcement and say so; this side only ends its part.
-    end_request(request, disagreement({.rank = ranks_.self,
-                                       .operation = request.operation,
-                                       .message_bytes = request.outgoing.size()},
-                                      {.rank = ranks_.peer,
-                                       .operation = frame.operation,
-                                       .message_bytes = frame.message_bytes},
-                                      ranks_.peer, frame.key));
+    complete(request, disagreement({.rank = ranks_.self,
+                                    .operation = request.operation,
+                                    .message_bytes = request.outgoing.size()},
+                                   {.rank = ranks_.peer,
+                                    .operation = frame.operation,
+                                    .message_bytes = frame.message_bytes},
+                                   ranks_.peer, frame.key));
     return {};
   }
   output_.push(Frame{.kind = FrameKind::data,
@@ -395,7 +393,7 @@ void Peer::end_frame() {
     default:
       break;
   }
-  if (Request* request = std::exchange(target_request_, nullptr)) end_request(*request, Status());
+  if (Request* request = std::exchange(target_request_, nullptr)) complete(*request, Status());
   if (target_early_ != nullptr) {
     early = matcher_.early_complete(*std::exchange(target_early_, nullptr));
   }
@@ -469,7 +467,7 @@ void Peer::lose(const Status& reason) {
   status_ = Status(protocol ? StatusCode::protocol : StatusCode::peer_lost, text, ranks_.peer);
   // A peer that is given up should not go on waiting.
   if (!said_goodbye_) link_->disconnect();
-  if (Request* request = std::exchange(target_request_, nullptr)) end_request(*request, status_);
+  if (Request* request = std::exchange(target_request_, nullptr)) complete(*request, status_);
   target_ = {};
   given_up_.clear();
   farewells_.clear();

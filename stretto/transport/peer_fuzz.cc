@@ -43,7 +43,7 @@ class Input {
   std::size_t size_;
 };
 
-class Harness : private RequestOwner, private TransportListener {
+class Harness : private TransportListener {
  public:
   explicit Harness(Input input) : input_(input) {
     auto link = std::make_unique<FakeLink>();
@@ -53,10 +53,14 @@ class Harness : private RequestOwner, private TransportListener {
   }
 
   void run() {
-    while (!input_.empty()) act();
+    while (!input_.empty()) {
+      act();
+      take_completions();
+    }
     link_->ended = true;
     link_->read_max_bytes = static_cast<std::size_t>(-1);
     for (int turn = 0; turn < 10000 && peer_->status().ok(); ++turn) peer_->progress();
+    take_completions();
     // However much has come that nobody has asked for, the end of the peer is noticed.
     if (peer_->status().ok() || !open_.empty() || told_lost_ != 1) std::abort();
     if (peer_->half_forgotten() != 0 || peer_->matcher().early_bytes() > kEarlyBytesMax) {
@@ -116,7 +120,8 @@ class Harness : private RequestOwner, private TransportListener {
     Message& message = open_.emplace_back();
     message.bytes.resize(input_.message_bytes());
     message.request.key = key();
-    message.request.owner = this;
+    message.request.completions = &completions_;
+    message.request.cookie = next_cookie_++;
     if (sends) {
       message.request.outgoing = message.bytes;
       peer_->send(message.request);
@@ -126,16 +131,17 @@ class Harness : private RequestOwner, private TransportListener {
     }
   }
 
-  void request_done(Request& request) override {
-    const std::size_t before = open_.size();
-    // Frees the bytes: whoever touches them now is found out by the address sanitizer.
-    open_.remove_if([&](const Message& message) { return &message.request == &request; });
-    if (open_.size() + 1 != before) std::abort();
-    if (depth_ < 3 && !input_.empty() && input_.below(4) == 0) {
-      ++depth_;
-      post(input_.below(2) == 0);
-      peer_->flush();
-      --depth_;
+  void take_completions() {
+    for (; !completions_.empty(); completions_.pop()) {
+      const std::uint64_t cookie = completions_.front().cookie;
+      const std::size_t before = open_.size();
+      // Frees the bytes: whoever touches them now is found out by the address sanitizer.
+      open_.remove_if([&](const Message& message) { return message.request.cookie == cookie; });
+      if (open_.size() + 1 != before) std::abort();
+      if (!input_.empty() && input_.below(4) == 0) {
+        post(input_.below(2) == 0);
+        peer_->flush();
+      }
     }
   }
   void peer_lost(stretto::Rank, const stretto::Status&) override { ++told_lost_; }
@@ -170,7 +176,8 @@ class Harness : private RequestOwner, private TransportListener {
   std::unique_ptr<Peer> peer_;
   std::list<Message> open_;
   int told_lost_ = 0;
-  int depth_ = 0;
+  CompletionQueue completions_;
+  std::uint64_t next_cookie_ = 0;
 };
 
 }  // namespace

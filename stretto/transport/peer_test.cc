@@ -10,6 +10,7 @@
 #include <string>
 
 #include "stretto/transport/fake_link.h"
+#include "tests/support/tracked_request.h"
 
 namespace stretto::transport {
 namespace {
@@ -18,7 +19,7 @@ constexpr std::size_t kLarge = kEagerBytes + 10;
 const MessageKey kKey{.group = 1};
 
 // Rank 0 of three, and what it believes to be rank 1.
-class PeerTest : public testing::Test, public RequestOwner, public TransportListener {
+class PeerTest : public testing::Test, public TransportListener {
  protected:
   PeerTest() {
     auto link = std::make_unique<FakeLink>();
@@ -77,16 +78,15 @@ class PeerTest : public testing::Test, public RequestOwner, public TransportList
   void progress() {
     while (peer_->progress()) continue;
   }
-  Request& receive(const MessageKey& key, std::size_t size) {
+  TrackedRequest& receive(const MessageKey& key, std::size_t size) {
     bytes_.resize(size);
     request_.key = key;
     request_.incoming = bytes_;
-    request_.owner = this;
+    request_.reset();
     peer_->recv(request_);
     return request_;
   }
 
-  void request_done(Request&) override { ++ended_; }
   void peer_lost(Rank, const Status& status) override { lost_.push_back(status); }
   void peer_left(Rank, const Status& status) override { left_.push_back(status); }
   void message_early(Rank, const MessageKey& key, const OperationDescriptor&) override {
@@ -109,8 +109,7 @@ class PeerTest : public testing::Test, public RequestOwner, public TransportList
   FakeLink* link_ = nullptr;
   std::unique_ptr<Peer> peer_;
   std::vector<std::byte> bytes_;
-  Request request_;
-  int ended_ = 0;
+  TrackedRequest request_;
   std::vector<Status> lost_;
   std::vector<Status> left_;
   std::vector<MessageKey> early_;
@@ -130,8 +129,8 @@ TEST_F(PeerTest, ParsesHoweverTheBytesAreCut) {
     progress();
     EXPECT_EQ(early_.size(), before + 5) << cut;
     for (std::uint32_t i = 0; i < 5; ++i) {
-      const Request& request = receive({.group = 1, .message = i}, i * 3000);
-      EXPECT_TRUE(request.done && request.status.ok());
+      const TrackedRequest& request = receive({.group = 1, .message = i}, i * 3000);
+      EXPECT_TRUE(request.done() && request.status().ok());
       EXPECT_EQ(bytes_, std::vector<std::byte>(i * 3000, std::byte{'x'}));
     }
   }
@@ -150,13 +149,13 @@ TEST_F(PeerTest, ForgetsAMessageWhoseBytesAreComing) {
       progress();
       if (!posted_before && claimed) receive(mine.key, 60000);
       peer_->forget(group, Status(StatusCode::aborted, "enough"));
-      EXPECT_TRUE(request_.done);
+      EXPECT_TRUE(request_.done());
       bytes_ = {};
       bytes_.shrink_to_fit();
       link_->feed(std::vector<std::byte>(40000));
       feed_message({.group = 2}, 10, 'y');
       progress();
-      EXPECT_TRUE(receive({.group = 2}, 10).done);
+      EXPECT_TRUE(receive({.group = 2}, 10).done());
       EXPECT_EQ(bytes_, std::vector<std::byte>(10, std::byte{'y'}));
     }
   }
@@ -200,7 +199,7 @@ TEST_F(PeerTest, GivesCreditForWhatIsTaken) {
     progress();
     if (i % 2 == 1) receive({.group = 1, .message = i}, kEagerBytes);
     progress();
-    ASSERT_TRUE(request_.done && request_.status.ok()) << i;
+    ASSERT_TRUE(request_.done() && request_.status().ok()) << i;
   }
   const std::vector<Frame> frames = sent_frames();
   for (const Frame& frame : frames) {
@@ -224,14 +223,14 @@ TEST_F(PeerTest, MessagesOfForgottenGroupsAreCreditedToo) {
 
 TEST_F(PeerTest, KeepsToTheLimitAsASender) {
   const std::vector<std::byte> bytes(kEagerBytes);
-  std::list<Request> requests;
+  std::list<TrackedRequest> requests;
   const auto send = [&] {
-    Request& request = requests.emplace_back();
+    TrackedRequest& request = requests.emplace_back();
     request.key = {.group = 1, .message = static_cast<std::uint32_t>(requests.size())};
     request.outgoing = bytes;
     peer_->send(request);
     progress();
-    return request.done;
+    return request.done();
   };
   const std::size_t most = kEarlyBytesMax / early_cost_bytes(kEagerBytes);
   for (std::size_t i = 0; i < most; ++i) ASSERT_TRUE(send()) << i;
@@ -244,7 +243,7 @@ TEST_F(PeerTest, KeepsToTheLimitAsASender) {
   feed(clear, 0);
   progress();
   EXPECT_EQ(sent_frames().at(0).kind, FrameKind::data);
-  EXPECT_TRUE(requests.back().done);
+  EXPECT_TRUE(requests.back().done());
   feed_credit(early_cost_bytes(kEagerBytes));
   progress();
   EXPECT_TRUE(send());
@@ -255,9 +254,9 @@ TEST_F(PeerTest, WhatWasNeverSentNeedsNoCredit) {
   const std::vector<std::byte> bytes(kEagerBytes);
   link_->room_bytes = 0;
   for (std::uint64_t group = 1; group < 5; ++group) {
-    std::list<Request> requests;
+    std::list<TrackedRequest> requests;
     for (std::uint32_t i = 0; i < 500; ++i) {
-      Request& request = requests.emplace_back();
+      TrackedRequest& request = requests.emplace_back();
       request.key = {.group = group, .message = i};
       request.outgoing = bytes;
       peer_->send(request);
@@ -265,7 +264,7 @@ TEST_F(PeerTest, WhatWasNeverSentNeedsNoCredit) {
     peer_->forget(group, Status(StatusCode::aborted, "enough"));
   }
   link_->room_bytes = static_cast<std::size_t>(-1);
-  Request request;
+  TrackedRequest request;
   request.key = {.group = 9};
   request.outgoing = bytes;
   peer_->send(request);
@@ -274,7 +273,7 @@ TEST_F(PeerTest, WhatWasNeverSentNeedsNoCredit) {
 }
 
 TEST_F(PeerTest, CreditForWhatWasNotSentBreaksTheProtocol) {
-  Request request;
+  TrackedRequest request;
   request.key = kKey;
   peer_->send(request);
   progress();
@@ -394,17 +393,17 @@ TEST_F(PeerTest, HearsTheReportsItHasAskedForOnce) {
 
 TEST_F(PeerTest, WhoLeavesSendsWhatItHasAndHearsNothing) {
   link_->room_bytes = 0;
-  Request request;
+  TrackedRequest request;
   request.key = kKey;
   peer_->send(request);
-  Request& receiving = receive({.group = 2}, 10);
+  TrackedRequest& receiving = receive({.group = 2}, 10);
   peer_->leave();
   feed_message({.group = 2}, 10);
   feed_message({.group = 3}, 10);
   progress();
   link_->room_bytes = static_cast<std::size_t>(-1);
   progress();
-  EXPECT_FALSE(receiving.done);
+  EXPECT_FALSE(receiving.done());
   EXPECT_TRUE(early_.empty());
   const std::vector<Frame> frames = sent_frames();
   ASSERT_EQ(frames.size(), 2u);
@@ -439,11 +438,11 @@ TEST_F(PeerTest, NonsenseIsAProtocolErrorToldOnce) {
   EXPECT_EQ(lost_[0].rank(), Rank(1));
   EXPECT_NE(lost_[0].message().find("lost rank 1 (fake)"), std::string::npos);
   EXPECT_TRUE(link_->disconnected) << "the peer would wait";
-  EXPECT_EQ(request_.status.code(), StatusCode::protocol);
+  EXPECT_EQ(request_.status().code(), StatusCode::protocol);
   link_->ended = true;
   progress();
   EXPECT_EQ(lost_.size(), 1u);
-  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(request_.ended.size(), 1u);
 }
 
 TEST_F(PeerTest, PositionsThatMakeNoSenseAreAProtocolErrorForWritersToo) {
@@ -464,8 +463,8 @@ TEST_F(PeerTest, ReadsTheLastWordsOfOneWhoTakesNoMore) {
   EXPECT_EQ(early_.size(), 1u);
   EXPECT_TRUE(lost_.empty());
   ASSERT_EQ(left_.size(), 1u);
-  EXPECT_TRUE(receive(kKey, 10).done);
-  EXPECT_TRUE(request_.status.ok());
+  EXPECT_TRUE(receive(kKey, 10).done());
+  EXPECT_TRUE(request_.status().ok());
 }
 
 TEST_F(PeerTest, GoodbyeIsHeardThoughItsGroupIsForgotten) {
@@ -482,9 +481,9 @@ TEST_F(PeerTest, DiesInMidMessage) {
   feed({.kind = FrameKind::message, .key = kKey, .message_bytes = 60000, .operation = {}}, 59999);
   link_->ended = true;
   progress();
-  EXPECT_EQ(request_.status.code(), StatusCode::peer_lost);
+  EXPECT_EQ(request_.status().code(), StatusCode::peer_lost);
   EXPECT_EQ(lost_.size(), 1u);
-  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(request_.ended.size(), 1u);
 }
 
 }  // namespace

@@ -8,10 +8,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "stretto/base/clock.h"
 #include "stretto/base/id.h"
 #include "stretto/base/operation.h"
+#include "stretto/base/ring_queue.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
 
@@ -32,31 +34,33 @@ inline constexpr std::uint32_t kPointToPoint = 0xffffffff;
 // The operations by which a group is set up have numbers of their own, from here on.
 inline constexpr std::uint32_t kSetUpSequence = 0xf0000000;
 
-struct Request;
-
-// Told when a request has ended. Called from send(), recv(), progress(), forget() and the like, on
-// the thread that is inside the transport; may call send() and recv() itself.
-class RequestOwner {
- public:
-  virtual void request_done(Request& request) = 0;
-
- protected:
-  ~RequestOwner() = default;
+// How a request has ended.
+struct Completion {
+  std::uint64_t cookie = 0;  // Of the request.
+  Status status;
+  std::uint64_t bytes = 0;  // Of the message; 0 if the request has failed.
 };
+using CompletionQueue = RingQueue<Completion>;
 
-// One message to be sent or received. The one who asks fills in the first block, owns the object,
-// and keeps it and the bytes in place until `owner` has been told that it is done.
+// One message to be sent or received. The one who asks owns the object, and keeps it and the bytes
+// in place until its completion is in the queue. The transport puts it there inside send(), recv(),
+// progress(), give_up() and the like; nobody is called.
 struct Request {
   Rank peer = 0;  // Of the job, not of a group.
   MessageKey key;
   OperationDescriptor operation;  // Must be equal on both sides.
   ConstByteSpan outgoing;         // What to send; unused by receives.
   ByteSpan incoming;              // Where to receive, exactly this many bytes; unused by sends.
-  RequestOwner* owner = nullptr;
-
-  Status status;     // Valid when done.
-  bool done = true;  // Whether the transport no longer knows this request.
+  CompletionQueue* completions = nullptr;  // Outlives the request.
+  std::uint64_t cookie = 0;                // For whoever reads the queue; nothing to the transport.
 };
+
+// Ends a request: its completion is in the queue, and nobody here knows it any more.
+inline void complete(const Request& request, Status status) {
+  const std::size_t bytes = status.ok() ? request.outgoing.size() + request.incoming.size() : 0;
+  request.completions->push(
+      {.cookie = request.cookie, .status = std::move(status), .bytes = bytes});
+}
 
 // Bytes of a rank that other ranks may reach. Region 0 means none.
 struct RemoteAddress {
@@ -106,8 +110,8 @@ class TransportListener {
     return {};
   }
   // `from` waits in an operation of a group, which it believes to be `operation`, and wants to know
-  // where this rank is, seen from there: a sentence without an end, "is in broadcast(f32 [4]) #6
-  // since 3.2 s". At most kReportTextBytes of printable ASCII arrive.
+  // where this rank is, seen from there: a text for the listener of `from`, of which at most
+  // kReportTextBytes of printable ASCII arrive.
   virtual std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
                                      const OperationDescriptor& operation) {
     (void)from, (void)group, (void)sequence, (void)operation;

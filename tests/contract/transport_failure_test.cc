@@ -36,11 +36,11 @@ class TransportFailureTest : public TransportTest {
     }
     const auto done = [&] {
       return std::all_of(received.begin(), received.end(),
-                         [](const auto& entry) { return entry.first->request.done; });
+                         [](const auto& entry) { return entry.first->request.done(); });
     };
     ASSERT_TRUE(drive({&a.endpoint(), &b.endpoint()}, done));
     for (const auto& [message, bytes] : received) {
-      EXPECT_TRUE(message->request.status.ok()) << message->request.status.message();
+      EXPECT_TRUE(message->request.status().ok()) << message->request.status().message();
       EXPECT_TRUE(message->bytes == bytes);
     }
   }
@@ -69,11 +69,11 @@ TEST_P(TransportFailureTest, DifferentCallsAreAMismatch) {
         ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return !to.early.empty(); }));
         received = &to.recv(0, key, size, some_operation(5));
       }
-      ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received->request.done; }));
-      expect_failure(received->request.status, StatusCode::mismatch,
+      ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received->request.done(); }));
+      expect_failure(received->request.status(), StatusCode::mismatch,
                      {"rank 0 called all_reduce(sum f32 [4])", "operation #12",
                       "rank 1 called all_reduce(sum f32 [5])", "First difference: count"});
-      EXPECT_EQ(received->request.status.rank(), Rank(0));
+      EXPECT_EQ(received->request.status().rank(), Rank(0));
       expect_works(from, to, kOtherGroup);
     }
   }
@@ -95,12 +95,12 @@ TEST_P(TransportFailureTest, DifferentSizesAreAMismatch) {
         ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return !to.early.empty(); }));
         received = &to.recv(0, key, wanted);
       }
-      ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received->request.done; }));
-      expect_failure(received->request.status, StatusCode::mismatch,
+      ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received->request.done(); }));
+      expect_failure(received->request.status(), StatusCode::mismatch,
                      {"rank 0 sent " + std::to_string(sent) + " bytes, rank 1 expects " +
                           std::to_string(wanted),
                       "as operation #1", "size of a message"});
-      EXPECT_EQ(received->request.status.rank(), Rank(0));
+      EXPECT_EQ(received->request.status().rank(), Rank(0));
       EXPECT_TRUE(received->bytes == Bytes(wanted, std::byte{0xee})) << "was written to";
       expect_works(from, to, kOtherGroup);
     }
@@ -141,24 +141,24 @@ TEST_P(TransportFailureTest, ForgettingEndsWhatWaits) {
       drive({&world[0], &world[1]}, [&] { return a.early.size() == 2 && b.early.size() == 1; }));
   world[0].forget(kGroup, world.everybody(), reason);
   for (const Message* message : {&small_receive, &large_receive, &large_send}) {
-    EXPECT_TRUE(message->request.done);
-    expect_failure(message->request.status, StatusCode::aborted, {"enough"});
+    EXPECT_TRUE(message->request.done());
+    expect_failure(message->request.status(), StatusCode::aborted, {"enough"});
   }
-  EXPECT_FALSE(other_receive.request.done);
+  EXPECT_FALSE(other_receive.request.done());
 
   // What still comes for them is dropped, and what is posted now ends at once.
   b.send(0, {.group = kGroup, .message = 1}, pattern(2, 10));
   b.send(0, {.group = kGroup, .message = 2}, pattern(2, 100000));
   b.recv(0, {.group = kGroup, .message = 3}, 100000);
   Message& too_late = a.recv(1, {.group = kGroup, .message = 4}, 10);
-  EXPECT_TRUE(too_late.request.done);
-  EXPECT_EQ(too_late.request.status.code(), StatusCode::aborted);
-  EXPECT_EQ(a.send(1, {.group = kGroup}, {}).request.status.code(), StatusCode::aborted);
+  EXPECT_TRUE(too_late.request.done());
+  EXPECT_EQ(too_late.request.status().code(), StatusCode::aborted);
+  EXPECT_EQ(a.send(1, {.group = kGroup}, {}).request.status().code(), StatusCode::aborted);
   settle({&world[0], &world[1]});
   EXPECT_EQ(a.early.size(), 2u);
   EXPECT_TRUE(large_receive.bytes == Bytes(100000, std::byte{0xee}));
   b.send(0, {.group = kOtherGroup}, pattern(3, 10));
-  ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return other_receive.request.done; }));
+  ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return other_receive.request.done(); }));
   EXPECT_TRUE(other_receive.bytes == pattern(3, 10));
   expect_works(a, b, kOtherGroup);
 }
@@ -177,18 +177,18 @@ TEST_P(TransportFailureTest, ForgettingMidwayKeepsTheStreamWhole) {
     settle({&world[0]});
     world[1].progress();
     ASSERT_NE(received.bytes[0], std::byte{0xee});
-    ASSERT_FALSE(sent.request.done);
-    ASSERT_FALSE(received.request.done);
+    ASSERT_FALSE(sent.request.done());
+    ASSERT_FALSE(received.request.done());
     const Status reason(StatusCode::timeout, "too slow");
     Message& mine = sender_forgets ? sent : received;
     world[sender_forgets ? 0 : 1].forget(kGroup, world.everybody(), reason);
-    EXPECT_TRUE(mine.request.done);
-    EXPECT_EQ(mine.request.status.code(), StatusCode::timeout);
+    EXPECT_TRUE(mine.request.done());
+    EXPECT_EQ(mine.request.status().code(), StatusCode::timeout);
     std::fill(mine.bytes.begin(), mine.bytes.end(), std::byte{0xaa});
     expect_works(from, to, kOtherGroup);
     if (sender_forgets) {
       // It was on its way, so it arrives, as it was when it left.
-      ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received.request.done; }));
+      ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received.request.done(); }));
       EXPECT_TRUE(received.bytes == pattern(1, kLarge));
     } else {
       EXPECT_TRUE(received.bytes == Bytes(kLarge, std::byte{0xaa})) << "written to when forgotten";
@@ -239,7 +239,7 @@ TEST_P(TransportFailureTest, WhoLeavesSaysGoodbye) {
     leaving.send(0, {.group = kGroup, .message = 2}, pattern(2, kEagerBytes));
     Message& large = leaving.send(0, {.group = kGroup, .message = 3}, pattern(3, 100000));
     world.destroy(1);
-    EXPECT_FALSE(large.request.done);
+    EXPECT_FALSE(large.request.done());
   }
   Message& never = a.recv(1, {.group = kGroup, .message = 9}, 10);
   ASSERT_TRUE(drive({&world[0], &world[2]}, [&] { return !a.left.empty() && !c.left.empty(); }));
@@ -248,15 +248,15 @@ TEST_P(TransportFailureTest, WhoLeavesSaysGoodbye) {
   ASSERT_EQ(a.left.size(), 1u);
   EXPECT_EQ(a.left[0].first, Rank(1));
   expect_failure(a.left[0].second, StatusCode::peer_lost, {"rank 1 has left the job"});
-  EXPECT_TRUE(never.request.done);
-  expect_failure(never.request.status, StatusCode::peer_lost, {"rank 1 has left the job"});
+  EXPECT_TRUE(never.request.done());
+  expect_failure(never.request.status(), StatusCode::peer_lost, {"rank 1 has left the job"});
   Message& small = a.recv(1, {.group = kGroup, .message = 1}, 10);
   Message& eager = a.recv(1, {.group = kGroup, .message = 2}, kEagerBytes);
-  EXPECT_TRUE(small.request.done && small.bytes == pattern(1, 10));
-  EXPECT_TRUE(eager.request.done && eager.bytes == pattern(2, kEagerBytes));
+  EXPECT_TRUE(small.request.done() && small.bytes == pattern(1, 10));
+  EXPECT_TRUE(eager.request.done() && eager.bytes == pattern(2, kEagerBytes));
   Message& gone = a.recv(1, {.group = kGroup, .message = 3}, 100000);
-  EXPECT_TRUE(gone.request.done);
-  EXPECT_EQ(gone.request.status.code(), StatusCode::peer_lost);
+  EXPECT_TRUE(gone.request.done());
+  EXPECT_EQ(gone.request.status().code(), StatusCode::peer_lost);
   expect_works(a, c, kGroup);
 }
 
@@ -294,8 +294,8 @@ TEST_P(TransportFailureTest, WhoIsKilledIsLostAndTheOthersGoOn) {
     mine.push_back(&a.recv(dying, {.group = kGroup, .message = 5}, 10));
     mine.push_back(&a.send(dying, {.group = kGroup, .message = 6}, pattern(6, 10)));
     for (const Message* message : mine) {
-      EXPECT_TRUE(message->request.done);
-      expect_failure(message->request.status, StatusCode::peer_lost, {text});
+      EXPECT_TRUE(message->request.done());
+      expect_failure(message->request.status(), StatusCode::peer_lost, {text});
     }
     expect_works(a, c, kGroup);
     EXPECT_TRUE(a.left.empty());

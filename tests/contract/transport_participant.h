@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <thread>
@@ -13,6 +14,7 @@
 
 #include "stretto/base/random.h"
 #include "tests/contract/transport_worlds.h"
+#include "tests/support/tracked_request.h"
 
 namespace stretto::transport {
 
@@ -34,11 +36,11 @@ inline OperationDescriptor some_operation(std::uint64_t count = 4) {
 }
 
 // One rank of a test: posts messages that own their bytes, and keeps what it is told.
-class Participant final : public RequestOwner, public TransportListener {
+class Participant final : public TransportListener {
  public:
   struct Message {
     Bytes bytes;
-    Request request;
+    TrackedRequest request;
   };
   struct Aborted {
     std::uint64_t group;
@@ -52,10 +54,9 @@ class Participant final : public RequestOwner, public TransportListener {
   Participant(const Participant&) = delete;
   ~Participant() {
     if (world_->endpoints[static_cast<std::size_t>(rank_)] == nullptr) return;
-    on_done = nullptr;
     endpoint().set_listener(nullptr);
     for (const Message& message : messages_) {
-      if (message.request.done) continue;
+      if (message.request.done()) continue;
       forget(message.request.key.group, Status(StatusCode::aborted, "test is over"));
     }
   }
@@ -79,11 +80,10 @@ class Participant final : public RequestOwner, public TransportListener {
   void forget(std::uint64_t group, const Status& reason) {
     endpoint().forget(group, world_->everybody(), reason);
   }
-  bool all_done() const {
-    for (const Message& message : messages_) {
-      if (!message.request.done) return false;
-    }
-    return true;
+  bool all_done() const { return done_count() == messages_.size(); }
+  std::size_t done_count() const {
+    return static_cast<std::size_t>(std::count_if(
+        messages_.begin(), messages_.end(), [](const Message& m) { return m.request.done(); }));
   }
 
   std::vector<std::pair<Rank, Status>> lost;
@@ -95,8 +95,6 @@ class Participant final : public RequestOwner, public TransportListener {
   std::vector<std::uint64_t> groups_left;
   std::string state;  // What it says it is doing.
   std::vector<std::pair<Rank, std::string>> reports;
-  std::vector<Request*> ended;  // In this order.
-  std::function<void(Request&)> on_done;
 
  private:
   Message& add(Rank peer, MessageKey key, Bytes bytes, const OperationDescriptor& operation) {
@@ -105,15 +103,9 @@ class Participant final : public RequestOwner, public TransportListener {
     message.request.peer = peer;
     message.request.key = key;
     message.request.operation = operation;
-    message.request.owner = this;
     return message;
   }
 
-  void request_done(Request& request) override {
-    EXPECT_TRUE(request.done);
-    ended.push_back(&request);
-    if (on_done) on_done(request);
-  }
   void peer_lost(Rank peer, const Status& status) override { lost.emplace_back(peer, status); }
   void peer_left(Rank peer, const Status& status) override { left.emplace_back(peer, status); }
   void message_early(Rank from, const MessageKey& key, const OperationDescriptor&) override {

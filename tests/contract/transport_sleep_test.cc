@@ -46,24 +46,26 @@ TEST_P(TransportSleepTest, NoWakeUpIsLost) {
     const int peer = endpoint.rank() == Rank(0) ? 1 : 0;
     std::uint32_t out = 0;
     std::uint32_t in = 0;
-    Request send;
+    TrackedRequest send;
     send.peer = peer;
     send.outgoing = std::as_bytes(std::span(&out, 1));
-    Request recv;
+    TrackedRequest recv;
     recv.peer = peer;
     recv.incoming = std::as_writable_bytes(std::span(&in, 1));
-    const auto finish = [&](const Request& request) {
-      while (!request.done && overslept <= kOversleptMax) {
+    const auto finish = [&](const TrackedRequest& request) {
+      while (!request.done() && overslept <= kOversleptMax) {
         if (!endpoint.progress()) overslept += sleep_once(endpoint) ? 1 : 0;
       }
     };
     for (std::uint32_t round = 0; round < kRounds && overslept <= kOversleptMax; ++round) {
+      send.reset();
+      recv.reset();
       send.key = recv.key = {.group = 1, .message = round};
       out = round;
       if (peer == 1) endpoint.send(send);
       endpoint.recv(recv);
       finish(recv);
-      EXPECT_TRUE(in == round || !recv.done);
+      EXPECT_TRUE(in == round || !recv.done());
       if (peer == 0) endpoint.send(send);
       finish(send);
     }

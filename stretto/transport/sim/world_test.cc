@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "stretto/transport/sim/world.h"
+#include "tests/support/tracked_request.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +25,7 @@ struct Listener final : TransportListener {
 };
 
 struct Message {
-  Request request;
+  TrackedRequest request;
   std::vector<std::byte> bytes;
 };
 
@@ -55,7 +56,7 @@ class SimWorldTest : public testing::Test {
   }
   static bool is_right(const Message& received) {
     const auto expected = static_cast<std::byte>(received.request.key.message * 7 + 1);
-    return received.request.done && received.request.status.ok() &&
+    return received.request.done() && received.request.status().ok() &&
            std::count(received.bytes.begin(), received.bytes.end(), expected) ==
                static_cast<std::ptrdiff_t>(received.bytes.size());
   }
@@ -128,9 +129,9 @@ TEST_F(SimWorldTest, LinksAreBounded) {
   make({.ranks = 2, .room_bytes = 1000});
   Message& sent = send(0, 1, 1, 5000);
   while (rank(0).progress() || world_.network->skip()) continue;
-  EXPECT_FALSE(sent.request.done);
+  EXPECT_FALSE(sent.request.done());
   run();
-  EXPECT_TRUE(sent.request.done);
+  EXPECT_TRUE(sent.request.done());
 }
 
 TEST_F(SimWorldTest, AKilledRankIsLostToAllOthers) {
@@ -141,7 +142,7 @@ TEST_F(SimWorldTest, AKilledRankIsLostToAllOthers) {
   EXPECT_EQ(listeners_[0].lost, std::vector<Rank>{1});
   EXPECT_EQ(listeners_[2].lost, std::vector<Rank>{1});
   EXPECT_EQ(listeners_[1].lost.size(), 2u);
-  EXPECT_EQ(waiting.request.status.code(), StatusCode::peer_lost);
+  EXPECT_EQ(waiting.request.status().code(), StatusCode::peer_lost);
 }
 
 TEST_F(SimWorldTest, ALinkCanBeCut) {
@@ -177,7 +178,7 @@ TEST_F(SimWorldTest, LosesOneMessage) {
     send(0, 1, 2, size);
     run();
     EXPECT_TRUE(world_.network->struck(0, 1));
-    EXPECT_FALSE(first.request.done);
+    EXPECT_FALSE(first.request.done());
     EXPECT_TRUE(is_right(second));
   }
 }
@@ -190,7 +191,7 @@ TEST_F(SimWorldTest, FlipsOneBit) {
     send(0, 1, 1, size);
     run();
     EXPECT_TRUE(world_.network->struck(0, 1));
-    ASSERT_TRUE(received.request.done && received.request.status.ok());
+    ASSERT_TRUE(received.request.done() && received.request.status().ok());
     EXPECT_EQ(std::count(received.bytes.begin(), received.bytes.end(), std::byte{8}),
               static_cast<std::ptrdiff_t>(size) - 1);
   }

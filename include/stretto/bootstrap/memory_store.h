@@ -3,25 +3,24 @@
 
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
+#include <memory>
 #include <string>
 
 #include "stretto/bootstrap/store.h"
-#include "stretto/bootstrap/store_contents.h"
 
 namespace stretto::bootstrap {
 
 // A store for ranks that are threads of one process. All of them share one object.
 class MemoryStore : public Store {
  public:
+  MemoryStore();
+  ~MemoryStore() override;
   std::string describe() const override { return "the memory of this process"; }
   Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override;
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  StoreContents contents_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace stretto::bootstrap

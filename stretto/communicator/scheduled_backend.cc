@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/communicator/scheduled_backend.h"
 
 #include <algorithm>
 #include <exception>
@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "stretto/base/memory_limit.h"
-#include "stretto/communicator/arguments.h"
 #include "stretto/transport/shortage.h"
 
 namespace stretto::communicator {
@@ -31,8 +30,8 @@ constexpr std::uint64_t kWorldGroup = 1;
 
 }  // namespace
 
-ScheduledCommunicator::ScheduledCommunicator(std::shared_ptr<group::Engine> engine,
-                                             execution::Membership membership, Options options)
+ScheduledBackend::ScheduledBackend(std::shared_ptr<group::Engine> engine,
+                                   execution::Membership membership, Options options)
     : engine_(std::move(engine)),
       options_(std::move(options)),
       exceptions_when_made_(std::uncaught_exceptions()) {
@@ -42,7 +41,7 @@ ScheduledCommunicator::ScheduledCommunicator(std::shared_ptr<group::Engine> engi
   group_ = std::make_unique<group::Group>(engine_, std::move(membership), options_.group);
 }
 
-ScheduledCommunicator::~ScheduledCommunicator() {
+ScheduledBackend::~ScheduledBackend() {
   if (!engine_->is_home()) {
     (void)group_.release();  // The parent of this process goes on with it.
     return;
@@ -53,7 +52,7 @@ ScheduledCommunicator::~ScheduledCommunicator() {
   engine_->run_continuations(held);
 }
 
-Result<std::unique_ptr<Communicator>> ScheduledCommunicator::make_world(
+Result<std::unique_ptr<Communicator>> ScheduledBackend::make_world(
     std::shared_ptr<group::Engine> engine, Options options) {
   if (options.timeout < Duration::zero()) {
     return status_of(StatusCode::invalid_argument, "a timeout of {:g} s is negative",
@@ -62,20 +61,22 @@ Result<std::unique_ptr<Communicator>> ScheduledCommunicator::make_world(
   execution::Membership everyone{
       .group = kWorldGroup, .rank = engine->transport().rank(), .members = {}};
   for (int r = 0; r < engine->transport().size(); ++r) everyone.members.push_back(r);
-  std::unique_ptr<ScheduledCommunicator> world(
-      new ScheduledCommunicator(std::move(engine), std::move(everyone), std::move(options)));
+  std::unique_ptr<ScheduledBackend> backend(
+      new ScheduledBackend(std::move(engine), std::move(everyone), std::move(options)));
+  ScheduledBackend& own = *backend;
+  auto world = std::make_unique<Communicator>(std::move(backend));
   try {
-    STRETTO_RETURN_IF_ERROR(world->share_windows(world->deadline(std::nullopt)));
-    STRETTO_RETURN_IF_ERROR(world->measure_links());
-    world->begin_numbering();
+    STRETTO_RETURN_IF_ERROR(own.share_windows(own.deadline(std::nullopt)));
+    STRETTO_RETURN_IF_ERROR(own.measure_links(*world));
+    own.begin_numbering();
   } catch (const Error& error) {  // The operations in it speak as the public face does.
     return error.status();
   }
-  return std::unique_ptr<Communicator>(std::move(world));
+  return world;
 }
 
-Status ScheduledCommunicator::set_up_all_gather(std::span<const std::byte> own,
-                                                std::span<std::byte> all, Deadline until) {
+Status ScheduledBackend::set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all,
+                                           Deadline until) {
   group::Group::Submission submission{.operation = {.collective = Collective::all_gather,
                                                     .count = all.size(),
                                                     .layout = kSetUpLayout},
@@ -83,14 +84,14 @@ Status ScheduledCommunicator::set_up_all_gather(std::span<const std::byte> own,
                                       .output = all,
                                       .deadline = until};
   auto held = engine_->lock();
-  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission);
+  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
   engine_->run_continuations(held);
   held.unlock();
   return operation.ok() ? Work(std::move(*operation)).wait_status() : operation.status();
 }
 
 // A rank that cannot take part ends the group for all, with its reason.
-Status ScheduledCommunicator::share_windows(const Deadline& until) {
+Status ScheduledBackend::share_windows(const Deadline& until) {
   const Status status = exchange_windows(until);
   if (status.ok()) return {};
   auto held = engine_->lock();
@@ -104,7 +105,7 @@ Status ScheduledCommunicator::share_windows(const Deadline& until) {
   return group_->failure();
 }
 
-std::vector<Rank> ScheduledCommunicator::ranks_of_host() const {
+std::vector<Rank> ScheduledBackend::ranks_of_host() const {
   const group::HostList hosts = group::hosts_of(options_.group.hosts, group_->membership().members);
   const auto host_of = [&](Rank r) {
     return hosts.empty() ? 0 : hosts[static_cast<std::size_t>(r)];
@@ -117,7 +118,7 @@ std::vector<Rank> ScheduledCommunicator::ranks_of_host() const {
 }
 
 // Makes this rank's window, if there is somebody to map it, and says what it is to tell the others.
-Result<WindowNotice> ScheduledCommunicator::make_window(execution::Windows& windows) {
+Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) {
   const execution::Membership& membership = group_->membership();
   const std::vector<Rank> of_host = ranks_of_host();
   auto held = engine_->lock();
@@ -144,9 +145,8 @@ Result<WindowNotice> ScheduledCommunicator::make_window(execution::Windows& wind
 }
 
 // Maps the windows of the team. The regions arrive on another way than the notices.
-Status ScheduledCommunicator::map_windows(execution::Windows& windows,
-                                          std::span<const WindowNotice> notices,
-                                          const Deadline& until) {
+Status ScheduledBackend::map_windows(execution::Windows& windows,
+                                     std::span<const WindowNotice> notices, const Deadline& until) {
   windows.of.resize(notices.size());
   transport::Transport& transport = engine_->transport();
   transport::ShortageTimer timer;
@@ -175,7 +175,7 @@ Status ScheduledCommunicator::map_windows(execution::Windows& windows,
 
 // Lets the ranks of the group map each other's windows: all of them, if they can; else those of
 // each host, if they can on every host. Collective.
-Status ScheduledCommunicator::exchange_windows(const Deadline& until) {
+Status ScheduledBackend::exchange_windows(const Deadline& until) {
   if (size() == 1 || !options_.share_windows) return {};
   execution::Windows windows;
   Result<WindowNotice> notice = make_window(windows);
@@ -202,19 +202,19 @@ Status ScheduledCommunicator::exchange_windows(const Deadline& until) {
   return {};
 }
 
-void ScheduledCommunicator::begin_numbering() {
+void ScheduledBackend::begin_numbering() {
   const auto held = engine_->lock();
   group_->begin_numbering();
 }
 
 // Where all ranks share memory nothing is chosen by what messages cost.
-Status ScheduledCommunicator::measure_links() {
+Status ScheduledBackend::measure_links(Communicator& world) {
   const bool wanted = options_.measure_links && size() > 1 &&
                       (!group_->is_one_team() || options_.measure_links->refresh);
   if (!wanted) return {};
   group::HostList hosts = options_.group.hosts;
   hosts.resize(static_cast<std::size_t>(size()));
-  Result<group::LinkModel> links = agree_on_links(*this, hosts, *options_.measure_links);
+  Result<group::LinkModel> links = agree_on_links(world, hosts, *options_.measure_links);
   if (!links.ok()) return links.status();
   options_.group.links = std::move(*links);  // Of the groups made of this one, too.
   const auto held = engine_->lock();
@@ -222,90 +222,113 @@ Status ScheduledCommunicator::measure_links() {
   return {};
 }
 
-Deadline ScheduledCommunicator::deadline(const std::optional<Duration>& timeout) const {
-  if (timeout && *timeout < Duration::zero()) {
-    refuse({.rank = rank(), .operation = "timeout"},
-           fmt::format("{:g} s is negative; without one, the communicator's holds",
-                       seconds(*timeout)));
-  }
+Deadline ScheduledBackend::deadline(const std::optional<Duration>& timeout) const {
   return Deadline::after(timeout.value_or(options_.timeout));
 }
 
-Result<std::shared_ptr<group::Operation>> ScheduledCommunicator::submit_locked(
-    group::Group::Submission& submission, const std::string& algorithm) {
-  // A default algorithm that does not exist for this collective is no error; a named one is.
-  const bool named = !algorithm.empty();
-  submission.algorithm = named ? algorithm : std::string_view(options_.algorithm);
-  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission);
-  if (!operation.ok() && !named && operation.status().code() == StatusCode::invalid_argument) {
-    submission.algorithm = {};
-    operation = group_->submit(submission);
-  }
-  if (operation.ok()) return std::shared_ptr<group::Operation>(std::move(*operation));
-  const bool refused = operation.status().code() == StatusCode::invalid_argument;
-  return refused ? operation.status().with_context(fmt::format("rank {}", rank().value()))
-                 : operation.status();
-}
-
-Work ScheduledCommunicator::submit(group::Group::Submission submission,
-                                   const std::string& algorithm,
-                                   const std::optional<Duration>& timeout) {
-  if (submission.packing || submission.shares) return submit_queued(submission, algorithm, timeout);
-  return submit_plain(submission.operation, submission.input, submission.output, algorithm,
-                      timeout);
-}
-
-Work ScheduledCommunicator::submit_plain(const OperationDescriptor& operation, ConstByteSpan input,
-                                         ByteSpan output, const std::string& algorithm,
-                                         const std::optional<Duration>& timeout) {
-  Work work;
-  if (!submit_fast(operation, input.data(), output.data(), algorithm, timeout, work)) {
-    group::Group::Submission submission{.operation = operation, .input = input, .output = output};
-    work = submit_queued(submission, algorithm, timeout);
-  }
-  return work;
-}
-
-Work ScheduledCommunicator::submit_queued(group::Group::Submission& submission,
-                                          const std::string& algorithm,
-                                          const std::optional<Duration>& timeout) {
-  submission.deadline = deadline(timeout);
-  auto held = engine_->lock();
-  Result<std::shared_ptr<group::Operation>> operation = submit_locked(submission, algorithm);
-  engine_->run_continuations(held);
-  return Work(std::move(operation).or_throw());
-}
-
-bool ScheduledCommunicator::submit_fast(const OperationDescriptor& operation,
-                                        const std::byte* input, std::byte* output,
-                                        const std::string& algorithm,
-                                        const std::optional<Duration>& timeout, Work& work) {
-  const bool plain = algorithm.empty() && options_.algorithm.empty();
-  if (!plain || (timeout && *timeout < Duration::zero())) return false;
+Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
+                              const std::optional<Duration>& timeout) {
+  const CollectiveCall& call = calls.front();
+  const bool plain = calls.size() == 1 && !call.shares && !call.packing && algorithm.empty() &&
+                     options_.algorithm.empty();
+  if (!plain) return submit_queued(calls, algorithm, timeout);
   std::shared_ptr<group::PendingOperation> parked;
-  const auto outcome = group_->try_fast({.operation = operation,
-                                         .input = input,
-                                         .output = output,
+  std::uint32_t number = 0;
+  const auto outcome = group_->try_fast({.operation = call.operation,
+                                         .input = call.input.data(),
+                                         .output = call.output.data(),
                                          .timeout = timeout.value_or(options_.timeout)},
-                                        parked);
-  if (outcome == group::Group::FastOutcome::refused) return false;
-  if (outcome == group::Group::FastOutcome::ended) return true;  // As `work` says already.
+                                        parked, number);
+  using Outcome = group::Group::FastOutcome;
+  if (outcome == Outcome::ended) {
+    return Work(OperationInfo{.collective = call.operation.collective, .number = number});
+  }
+  if (outcome == Outcome::refused) return submit_queued(calls, algorithm, timeout);
   auto held = engine_->lock();
   group_->adopt_parked();
   engine_->run_continuations(held);
-  work = Work(std::move(parked));
-  return true;
+  return Work(std::move(parked));
 }
 
-Work ScheduledCommunicator::join(std::vector<std::shared_ptr<group::Operation>> parts) {
-  if (parts.empty()) return Work();
-  if (parts.size() == 1) return Work(std::move(parts.front()));
-  return Work(std::make_shared<group::JoinedOperation>(std::move(parts)));
+Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
+                                     const std::optional<Duration>& timeout) {
+  const Deadline ends = deadline(timeout);
+  std::vector<Work> parts;
+  auto held = engine_->lock();
+  for (CollectiveCall& call : calls) {
+    Result<std::shared_ptr<group::Operation>> part = submit_locked(call, algorithm, ends, held);
+    // Those before it are on the caller's buffers already, and the others wait for all of them.
+    if (!part.ok() && !parts.empty()) group_->fail(part.status(), true);
+    if (!part.ok() || calls.size() == 1) engine_->run_continuations(held);
+    if (calls.size() == 1) return Work(std::move(part).or_throw());
+    parts.emplace_back(std::move(part).or_throw());
+  }
+  engine_->run_continuations(held);
+  return Work::all(std::move(parts));
+}
+
+Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
+    CollectiveCall& call, const std::string& algorithm, const Deadline& until,
+    std::unique_lock<std::mutex>& held) {
+  group::Group::Submission submission{.operation = call.operation,
+                                      .input = call.input,
+                                      .output = call.output,
+                                      .shares = call.shares,
+                                      .algorithm = algorithm,
+                                      .deadline = until,
+                                      .packing = std::move(call.packing)};
+  // A default algorithm that does not exist for this collective is no error; a named one is.
+  const bool by_default = algorithm.empty() && call.operation.layout != kSetUpLayout;
+  if (by_default) submission.algorithm = options_.algorithm;
+  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
+  const bool refused = operation.status().code() == StatusCode::invalid_argument;
+  if (refused && by_default && !options_.algorithm.empty()) {
+    submission.algorithm = {};
+    operation = group_->submit(submission, held);
+  }
+  if (operation.ok()) return std::shared_ptr<group::Operation>(std::move(*operation));
+  return operation.status().code() == StatusCode::invalid_argument
+             ? operation.status().with_context(fmt::format("rank {}", rank().value()))
+             : operation.status();
+}
+
+Work ScheduledBackend::exchange(std::span<const Transfer> messages,
+                                const std::optional<Duration>& timeout) {
+  const Deadline ends = deadline(timeout);
+  const auto post = [&](const Transfer& message) {
+    const View& in = message.incoming;
+    const ConstView what =
+        message.sends ? message.outgoing : ConstView{in.data, in.count, in.dtype};
+    return group_->submit({.sends = message.sends,
+                           .peer = message.peer,
+                           .tag = message.tag,
+                           .operation = {.collective = Collective::point_to_point,
+                                         .dtype = what.dtype,
+                                         .count = what.count},
+                           .outgoing = message.outgoing.span(),
+                           .incoming = message.incoming.span(),
+                           .deadline = ends});
+  };
+  auto held = engine_->lock();
+  if (messages.size() == 1) {
+    auto operation = post(messages.front()).or_throw();
+    engine_->run_continuations(held);
+    return Work(std::move(operation));
+  }
+  std::vector<Work> parts;
+  // Receives first: what is on its way then finds its place at once.
+  for (const bool sends : {false, true}) {
+    for (const Transfer& message : messages) {
+      if (message.sends == sends) parts.emplace_back(post(message).or_throw());
+    }
+  }
+  engine_->run_continuations(held);
+  return Work::all(std::move(parts));
 }
 
 // What others have freed is there again when they have heard of it; what this process lacks for a
 // moment comes back, too.
-Result<transport::Transport::Region> ScheduledCommunicator::allocate_region(std::size_t bytes) {
+Result<transport::Transport::Region> ScheduledBackend::allocate_region(std::size_t bytes) {
   const auto allocate_now = [&] {
     const auto held = engine_->lock();
     return engine_->transport().allocate(bytes);
@@ -328,44 +351,30 @@ Result<transport::Transport::Region> ScheduledCommunicator::allocate_region(std:
   return region;
 }
 
-Memory ScheduledCommunicator::allocate_bytes(std::size_t bytes) {
+Memory ScheduledBackend::allocate(std::size_t bytes) {
   transport::Transport::Region region = allocate_region(bytes).or_throw();
   return Memory(std::move(region.owner), region.bytes);
 }
 
-void ScheduledCommunicator::abort(const std::string& reason) { end("aborted: " + reason, true); }
+void ScheduledBackend::abort(const std::string& reason) { end("aborted: " + reason, true); }
 
-void ScheduledCommunicator::end(const std::string& why, bool announce) {
+void ScheduledBackend::end(const std::string& why, bool announce) {
   auto held = engine_->lock();
-  const std::string text = fmt::format("rank {} {}", rank().value(), why);
-  group_->fail(Status(StatusCode::aborted, text, rank()), announce);
+  const std::string text = fmt::format("rank {} {}", job_rank(rank()).value(), why);
+  group_->fail(Status(StatusCode::aborted, text, job_rank(rank())), announce);
   engine_->run_continuations(held);
 }
 
-std::string ScheduledCommunicator::describe_links() const {
-  const auto held = engine_->lock();
-  std::string text;
-  const auto& members = group_->membership().members;
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    if (static_cast<std::int32_t>(i) == rank().value()) continue;
-    text += fmt::format("{}{} to rank {}", text.empty() ? "" : "; ",
-                        engine_->transport().link_name(members[i]), i);
-  }
-  return text.empty() ? "no other ranks" : text;
-}
-
-std::string ScheduledCommunicator::describe_link(Rank other) const {
-  check_root({.rank = rank(), .operation = "describe_link"}, other, size());
+std::string ScheduledBackend::link_name(Rank other) const {
   const auto held = engine_->lock();
   return engine_->transport().link_name(group_->membership().job_rank(other));
 }
 
-Explanation ScheduledCommunicator::explain(Collective collective, DType dtype,
-                                           std::size_t count) const {
-  OperationDescriptor operation{.collective = collective, .dtype = dtype, .count = count};
-  if (has_root(collective)) operation.root = 0;
-  const auto held = engine_->lock();
-  return group_->explain(operation, options_.algorithm);
+Explanation ScheduledBackend::explain(const OperationDescriptor& operation) const {
+  auto held = engine_->lock();
+  const std::shared_ptr<const group::Planner> planner = group_->planner();
+  held.unlock();
+  return planner->explain(operation, options_.algorithm);
 }
 
 }  // namespace stretto::communicator

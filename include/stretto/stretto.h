@@ -5,8 +5,8 @@
 
 // What programs use, without torch: join a job, get a Communicator, move and reduce data; a job
 // whose ranks are threads of one process, for tests. On request: gradients that are reduced in
-// buckets while others are still being computed (stretto/reducer/reducer.h); key-value stores in
-// memory, in a file or behind a socket (stretto/bootstrap/store.h and *_store.h).
+// buckets while others are still being computed (stretto/reducer/reducer.h); key-value stores
+// (stretto/bootstrap/store.h and *_store.h).
 // With libtorch, include <stretto/torch.h> as well.
 
 #include "stretto/communicator/blobs.h"

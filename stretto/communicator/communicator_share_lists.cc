@@ -5,9 +5,13 @@
 // behind the other.
 
 #include "stretto/communicator/arguments.h"
-#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/communicator/backend.h"
+#include "stretto/communicator/communicator.h"
 
-namespace stretto::communicator {
+namespace stretto {
+
+using namespace communicator;
+
 namespace {
 
 // The lengths of a list that has a buffer of `dtype` for each rank.
@@ -41,46 +45,44 @@ group::Packing packing_of(std::span<const ConstView> inputs, std::span<const Vie
   return packing;
 }
 
-group::Group::Submission submission_of(const OperationDescriptor& head, const Caller& caller,
-                                       std::span<const std::size_t> counts) {
-  group::Group::Submission submission{.operation = head};
-  submission.shares = shares_of(caller, counts, static_cast<int>(counts.size()));
-  submission.operation.count = execution::total(counts);
-  if (submission.shares) submission.operation.layout = execution::layout_hash(counts);
-  return submission;
+CollectiveCall call_of(const OperationDescriptor& head, const Caller& caller,
+                       std::span<const std::size_t> counts) {
+  CollectiveCall call{.operation = head};
+  call.shares = shares_of(caller, counts, static_cast<int>(counts.size()));
+  call.operation.count = execution::total(counts);
+  if (call.shares) call.operation.layout = execution::layout_hash(counts);
+  return call;
 }
 
 }  // namespace
 
-Work ScheduledCommunicator::all_gather_list(ConstView input, std::span<const View> outputs,
-                                            const AllGatherOptions& options) {
+Work Communicator::all_gather_list(ConstView input, std::span<const View> outputs,
+                                   const AllGatherOptions& options) {
   const Caller caller{.rank = rank(), .operation = "all_gather_list"};
   const auto counts = lengths_of(caller, outputs, size(), input.dtype);
   check_count(caller, "input", input.count, counts[static_cast<std::size_t>(rank())]);
-  auto submission =
-      submission_of({.collective = Collective::all_gather, .dtype = input.dtype}, caller, counts);
-  submission.input = input.span();
-  submission.packing = packing_of({}, outputs);
-  return submit(std::move(submission), options.algorithm, options.timeout);
+  auto call = call_of({.collective = Collective::all_gather, .dtype = input.dtype}, caller, counts);
+  call.input = input.span();
+  call.packing = packing_of({}, outputs);
+  return submit(std::move(call), options.algorithm, options.timeout);
 }
 
-Work ScheduledCommunicator::reduce_scatter_list(std::span<const ConstView> inputs, View output,
-                                                const ReduceScatterOptions& options) {
+Work Communicator::reduce_scatter_list(std::span<const ConstView> inputs, View output,
+                                       const ReduceScatterOptions& options) {
   const Caller caller{.rank = rank(), .operation = "reduce_scatter_list"};
   const auto counts = lengths_of(caller, inputs, size(), output.dtype);
   check_count(caller, "output", output.count, counts[static_cast<std::size_t>(rank())]);
   check_reduction(caller, options.op, output.dtype, options.factor);
-  auto submission = submission_of(
-      {.collective = Collective::reduce_scatter, .op = options.op, .dtype = output.dtype}, caller,
-      counts);
-  submission.packing = packing_of(inputs, {}, options.factor);
-  submission.output = output.span();
-  return submit(std::move(submission), options.algorithm, options.timeout);
+  auto call =
+      call_of({.collective = Collective::reduce_scatter, .op = options.op, .dtype = output.dtype},
+              caller, counts);
+  call.packing = packing_of(inputs, {}, options.factor);
+  call.output = output.span();
+  return submit(std::move(call), options.algorithm, options.timeout);
 }
 
-Work ScheduledCommunicator::all_to_all_list(std::span<const ConstView> inputs,
-                                            std::span<const View> outputs,
-                                            const AllToAllOptions& options) {
+Work Communicator::all_to_all_list(std::span<const ConstView> inputs, std::span<const View> outputs,
+                                   const AllToAllOptions& options) {
   const Caller caller{.rank = rank(), .operation = "all_to_all_list"};
   check(caller, !inputs.empty(), "the list of inputs is empty");
   const DType dtype = inputs.front().dtype;
@@ -91,15 +93,15 @@ Work ScheduledCommunicator::all_to_all_list(std::span<const ConstView> inputs,
   // Other ranks may have lists that look equal, so equal counts are not looked for.
   (void)shares_of(caller, counts, size());
   (void)shares_of(caller, received, size());
-  group::Group::Submission submission{
+  CollectiveCall call{
       .operation = {.collective = Collective::all_to_all, .dtype = dtype, .layout = 1},
       .shares = execution::SharesView{.counts = counts, .received = received},
       .packing = packing_of(inputs, outputs)};
-  return submit(std::move(submission), options.algorithm, options.timeout);
+  return submit(std::move(call), options.algorithm, options.timeout);
 }
 
-Work ScheduledCommunicator::gather_list(ConstView input, std::span<const View> outputs,
-                                        const GatherOptions& options) {
+Work Communicator::gather_list(ConstView input, std::span<const View> outputs,
+                               const GatherOptions& options) {
   const Caller caller{.rank = rank(), .operation = "gather_list"};
   check_root(caller, options.root, size());
   const bool is_root = rank() == options.root;
@@ -107,16 +109,16 @@ Work ScheduledCommunicator::gather_list(ConstView input, std::span<const View> o
                               : counts_or_equal(options.counts, input.count, size());
   check_count(caller, "list of counts", counts.size(), static_cast<std::size_t>(size()));
   check_count(caller, "input", input.count, counts[static_cast<std::size_t>(rank())]);
-  auto submission = submission_of(
+  auto call = call_of(
       {.collective = Collective::gather, .dtype = input.dtype, .root = options.root.value()},
       caller, counts);
-  submission.input = input.span();
-  if (is_root) submission.packing = packing_of({}, outputs);
-  return submit(std::move(submission), options.algorithm, options.timeout);
+  call.input = input.span();
+  if (is_root) call.packing = packing_of({}, outputs);
+  return submit(std::move(call), options.algorithm, options.timeout);
 }
 
-Work ScheduledCommunicator::scatter_list(std::span<const ConstView> inputs, View output,
-                                         const ScatterOptions& options) {
+Work Communicator::scatter_list(std::span<const ConstView> inputs, View output,
+                                const ScatterOptions& options) {
   const Caller caller{.rank = rank(), .operation = "scatter_list"};
   check_root(caller, options.root, size());
   const bool is_root = rank() == options.root;
@@ -124,12 +126,12 @@ Work ScheduledCommunicator::scatter_list(std::span<const ConstView> inputs, View
                               : counts_or_equal(options.counts, output.count, size());
   check_count(caller, "list of counts", counts.size(), static_cast<std::size_t>(size()));
   check_count(caller, "output", output.count, counts[static_cast<std::size_t>(rank())]);
-  auto submission = submission_of(
+  auto call = call_of(
       {.collective = Collective::scatter, .dtype = output.dtype, .root = options.root.value()},
       caller, counts);
-  submission.output = output.span();
-  if (is_root) submission.packing = packing_of(inputs, {});
-  return submit(std::move(submission), options.algorithm, options.timeout);
+  call.output = output.span();
+  if (is_root) call.packing = packing_of(inputs, {});
+  return submit(std::move(call), options.algorithm, options.timeout);
 }
 
-}  // namespace stretto::communicator
+}  // namespace stretto
