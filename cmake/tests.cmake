@@ -216,7 +216,7 @@ function(stretto_add_benchmarks)
       get_filename_component(program ${source} NAME_WE)
       if(TARGET benchmark::benchmark AND TARGET stretto_${layer} AND NOT layer STREQUAL "torch")
         stretto_add_program(${program} OFF
-          SOURCES ${source} LIBRARIES stretto benchmark::benchmark_main)
+          SOURCES ${source} LIBRARIES stretto_${layer} benchmark::benchmark_main)
       endif()
     endforeach()
   endforeach()

@@ -63,7 +63,7 @@ class Examples : public testing::Test {
 };
 
 TEST_F(Examples, RanksWithDifferentNumbersOfBatchesEndWithTheSameModel) {
-  const std::string text = run("03_uneven_inputs", 3);
+  const std::string text = run("04_uneven_inputs", 3);
   std::set<std::string> hashes;
   const std::regex pattern("rank ([0-9]): ([0-9]+) steps, parameters ([0-9a-f]+)");
   int ranks = 0;
@@ -76,31 +76,31 @@ TEST_F(Examples, RanksWithDifferentNumbersOfBatchesEndWithTheSameModel) {
 }
 
 TEST_F(Examples, SparseEmbeddingsLearnAndMoveFewRows) {
-  const std::string text = run("04_sparse_embeddings", 2);
+  const std::string text = run("05_sparse_embeddings", 2);
   ASSERT_EQ(numbers(text, "loss").size(), 2u) << text;
   EXPECT_LT(numbers(text, "then").front(), 0.5 * numbers(text, "loss").front()) << text;
   EXPECT_LE(numbers(text, "moved").front(), 200) << text;
 }
 
 TEST_F(Examples, AccumulatedGradientsLearn) {
-  const auto losses = numbers(run("05_gradient_accumulation", 2), "loss");
+  const auto losses = numbers(run("06_gradient_accumulation", 2), "loss");
   ASSERT_EQ(losses.size(), 6u);
   EXPECT_LT(losses.back(), losses.front());
 }
 
 TEST_F(Examples, AGptFollowsTheSameCurveWithAnyNumberOfProcesses) {
-  const auto one = numbers(run("06_small_gpt", 1, "ARCHITECTURE.md 40"), "loss");
+  const auto one = numbers(run("07_small_gpt", 1, "ARCHITECTURE.md 40"), "loss");
   ASSERT_EQ(one.size(), 4u);
   EXPECT_LT(one.back(), one.front() - 0.2);
   for (const int processes : {2, 4}) {
-    const auto several = numbers(run("06_small_gpt", processes, "ARCHITECTURE.md 40"), "loss");
+    const auto several = numbers(run("07_small_gpt", processes, "ARCHITECTURE.md 40"), "loss");
     ASSERT_EQ(several.size(), one.size());
     for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(several[i], one[i], 2e-3);
   }
 }
 
 TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
-  EXPECT_EQ(numbers(run("07_resume_and_unfreeze", 2, folder_.string()), "mean loss").size(), 1u);
+  EXPECT_EQ(numbers(run("08_resume_and_unfreeze", 2, folder_.string()), "mean loss").size(), 1u);
 }
 
 }  // namespace

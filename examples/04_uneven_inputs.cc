@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Ranks that have different numbers of batches train together until the last one has none left:
-//   build/release/bin/stretto run -n 3 -- build/release/bin/03_uneven_inputs data/digits.csv
+//   build/release/bin/stretto run -n 3 -- build/release/bin/04_uneven_inputs data/digits.csv
 
 #include <cstdio>
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A small GPT learns the characters of a text, with one process or several:
-//   build/release/bin/stretto run -n 2 -- build/release/bin/06_small_gpt ARCHITECTURE.md [steps]
+//   build/release/bin/stretto run -n 2 -- build/release/bin/07_small_gpt ARCHITECTURE.md [steps]
 
 #include <cmath>
 #include <cstdio>

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // An embedding of which each batch uses few rows: only those travel.
-//   build/release/bin/stretto run -n 2 -- build/release/bin/04_sparse_embeddings
+//   build/release/bin/stretto run -n 2 -- build/release/bin/05_sparse_embeddings
 
 #include <cstdio>
 

@@ -3,7 +3,7 @@
 
 // What programs do around the training loop: checkpoints, parts that are frozen for a while, other
 // types on the way, metrics over all ranks, and replicas that are compared.
-//   build/release/bin/stretto run -n 2 -- build/release/bin/07_resume_and_unfreeze FOLDER
+//   build/release/bin/stretto run -n 2 -- build/release/bin/08_resume_and_unfreeze FOLDER
 
 #include <cstdio>
 #include <string>
