@@ -350,6 +350,8 @@ void Reducer::record_step(TimePoint begin, TimePoint end) {
   const bool any = step_open();
   const TimePoint first_ready = any ? slots_[ready_order_.front()].ready_time : begin;
   const auto since = [&](TimePoint time) { return seconds(time - first_ready); };
+  last_step_.step = step_ + 1;
+  last_step_.begin = first_ready;
   last_step_.backward_seconds = since(begin);
   last_step_.communication_seconds = seconds(buckets_.back().end - buckets_.front().launch);
   const Duration inside(inside_ticks_.load(std::memory_order_relaxed));

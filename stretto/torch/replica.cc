@@ -254,7 +254,7 @@ bool Replica::has_another_shape(const NamedTensor& parameter, const Look& look) 
 // this object. All ranks must do so at the same place.
 void Replica::notice_changes() {
   bool replaced = false;
-  bool rebuild = false;
+  bool rebuild = hooks_.empty();  // If the last one was refused.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& tensor = parameters_[i].tensor;
     Look& look = looks_[i];

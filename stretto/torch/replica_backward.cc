@@ -66,20 +66,20 @@ void Replica::abandon_pass() {
 }
 
 void Replica::check_gradient(std::size_t index, const torch::Tensor& gradient) const {
-  const std::string name = "'" + trained_[index].name + "'";
+  const auto name = [&] { return "'" + trained_[index].name + "'"; };
   const torch::Tensor& view = progress_[index].view;
   if (gradient.layout() != torch::kStrided) {
-    refuse("the gradient of " + name +
+    refuse("the gradient of " + name() +
            " is sparse; name it in the option sparse_parameters of DistributedDataParallel");
   }
   if (gradient.requires_grad()) {
     refuse(
         "backward(create_graph = true) does not work through DistributedDataParallel: the "
         "reduced gradient of " +
-        name + " would not be differentiable; use torch::autograd::grad");
+        name() + " would not be differentiable; use torch::autograd::grad");
   }
   if (gradient.scalar_type() != view.scalar_type() || gradient.sizes() != view.sizes()) {
-    refuse("parameter " + name +
+    refuse("parameter " + name() +
            " has changed its type or shape since the last forward pass of "
            "DistributedDataParallel; change it before forward()");
   }

@@ -61,6 +61,8 @@ struct GradientStorage {
 
 // What one step cost. Times are seconds.
 struct StepStatistics {
+  std::uint64_t step = 0;  // Counted from 1.
+  TimePoint begin;         // When the first gradient was ready.
   // From the first gradient that was ready to the call of finalize().
   double backward_seconds = 0;
   // From the launch of the first bucket to the end of the last one, as seen by this rank.
@@ -121,8 +123,8 @@ class Reducer {
   // Throws InvalidArgument if the gradient is ready already, or frozen.
   void mark_ready(std::size_t index);
 
-  // Between steps: a frozen gradient is not expected and keeps its value. All ranks must freeze
-  // alike.
+  // Between steps: a frozen gradient is not expected and keeps its value, which must not be touched
+  // during a step. All ranks must freeze alike.
   void set_frozen(std::size_t index, bool frozen);
   bool is_frozen(std::size_t index) const { return slots_[index].frozen; }
   bool all_frozen() const { return frozen_count_ == gradients_.size(); }

@@ -1,0 +1,35 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/timeline.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/run_ranks.h"
+
+namespace stretto {
+namespace {
+
+TEST(Timeline, HasATrackForBackwardAndOneForBuckets) {
+  run_ranks(2, [](Communicator& communicator) {
+    Reducer reducer(communicator, {{"a", DType::f32, 100}, {"b", DType::f32, 100}},
+                    {.bucket_bytes = {400}});
+    Timeline timeline(communicator.rank());
+    for (int step = 0; step < 2; ++step) {
+      reducer.mark_ready(1);
+      reducer.mark_ready(0);
+      reducer.finalize();
+      timeline.add(reducer.last_step(), reducer.plan());
+    }
+    const std::string json = timeline.json();
+    EXPECT_NE(json.find("\"name\":\"step 2: backward\",\"ts\":"), std::string::npos) << json;
+    EXPECT_NE(json.find("step 1: bucket 1 of 1 gradients"), std::string::npos) << json;
+    EXPECT_EQ(json.find("\"dur\":-"), std::string::npos) << json;
+    EXPECT_THROW(timeline.write("/nowhere/timeline.json"), SystemError);
+  });
+}
+
+}  // namespace
+}  // namespace stretto
