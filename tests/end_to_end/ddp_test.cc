@@ -44,13 +44,14 @@ class DdpEndToEnd : public testing::Test {
   }
 
   // Eight steps of training; `environment` is put before the command: "NAME=value".
-  std::vector<Step> train(int processes, const std::string& environment = "") {
+  std::vector<Step> train(int processes, const std::string& environment = "",
+                          const std::string& model = "mlp") {
     const std::string record = folder_ / "record.jsonl";
     const std::string log = folder_ / "log.txt";
     std::string command = fmt::format(
-        "{}/train_digits --data {}/data/digits.csv --model mlp --test-images 1285 --epochs 2 "
+        "{}/train_digits --data {}/data/digits.csv --model {} --test-images 1285 --epochs 2 "
         "--output {}",
-        STRETTO_BIN_DIR, STRETTO_SOURCE_DIR, record);
+        STRETTO_BIN_DIR, STRETTO_SOURCE_DIR, model, record);
     if (processes > 1) {
       command = fmt::format("{} run -n {} -- {}", STRETTO_TOOL, processes, command);
     }
@@ -96,6 +97,15 @@ TEST_F(DdpEndToEnd, SeveralProcessesFollowTheCurveOfOneAndAgreeOnEveryBit) {
   EXPECT_LT(one.back().loss, one.front().loss - 0.1);
   expect_same_curve(train(2), one);
   expect_same_curve(train(4), one);
+}
+
+TEST_F(DdpEndToEnd, AResNetLearnsWithAnyNumberOfProcessesAndTheyAgreeOnEveryBit) {
+  for (const int processes : {1, 2, 4}) {
+    const auto steps = train(processes, "", "resnet");
+    ASSERT_FALSE(steps.empty());
+    EXPECT_LT(steps.back().loss, steps.front().loss - 0.1) << processes << " processes";
+    for (const Step& step : steps) EXPECT_TRUE(step.ranks_agree);
+  }
 }
 
 TEST_F(DdpEndToEnd, SharedMemoryAndTcpGiveTheSameBitsAndTwiceTheSame) {

@@ -1,0 +1,82 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// A step of the reducer allocates nothing once it has been done a few times.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "stretto/job/threads.h"
+#include "stretto/reducer/reducer.h"
+#include "tests/allocation/counter.h"
+
+namespace stretto::testing {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr std::size_t kGradients = 40;
+
+class ReducerSteps {
+ public:
+  explicit ReducerSteps(const ReducerOptions& options) {
+    std::vector<GradientDescription> gradients;
+    for (std::size_t i = 0; i < kGradients; ++i) {
+      gradients.push_back({std::to_string(i), DType::f32, 100});
+    }
+    for (const auto& rank : ranks_) {
+      reducers_.push_back(std::make_unique<Reducer>(*rank, gradients, options));
+    }
+  }
+
+  // Returns how often memory was allocated in `steps` steps of all ranks. Gradient `unused` is left
+  // out on rank 1.
+  long run(int steps, std::size_t unused = kGradients) {
+    const auto step = [&](std::size_t r) {
+      for (std::size_t i = kGradients; i-- > 0;) {
+        if (r == 0 || i != unused) reducers_[r]->mark_ready(i);
+      }
+      reducers_[r]->finalize();
+      (void)reducers_[r]->rebuild();
+    };
+    std::thread other([&] {
+      for (int i = 0; i < steps; ++i) step(1);
+    });
+    step(0);  // Once the thread has begun, which allocates.
+    long count = 0;
+    {
+      const AllocationCount counted;
+      for (int i = 1; i < steps; ++i) step(0);
+      other.join();
+      count = counted.value();
+    }
+    return count;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Communicator>> ranks_ = make_thread_ranks({.size = kRanks});
+  std::vector<std::unique_ptr<Reducer>> reducers_;
+};
+
+TEST(ReducerAllocation, StepsAllocateNothing) {
+  ReducerSteps steps({.bucket_bytes = {2000}});
+  (void)steps.run(30);
+  EXPECT_EQ(steps.run(100), 0);
+}
+
+TEST(ReducerAllocation, StepsWithUnusedGradientsAllocateNothing) {
+  ReducerSteps steps({.bucket_bytes = {2000}, .find_unused = true});
+  (void)steps.run(30, 7);
+  EXPECT_EQ(steps.run(100, 7), 0);
+}
+
+TEST(ReducerAllocation, HalvedGradientsAllocateNothing) {
+  ReducerSteps steps({.bucket_bytes = {2000}, .hook = std::make_shared<Bf16Reduction>()});
+  (void)steps.run(30);
+  EXPECT_EQ(steps.run(100), 0);
+}
+
+}  // namespace
+}  // namespace stretto::testing

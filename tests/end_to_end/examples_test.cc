@@ -1,0 +1,106 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+// The programs of examples/ do what they say, with several numbers of processes, and the guide
+// shows nothing but parts of them.
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class Examples : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!STRETTO_TORCH_ENABLED) GTEST_SKIP() << "built without libtorch";
+    folder_ = fs::temp_directory_path() /
+              fmt::format("stretto_examples_{}_{}", ::getpid(),
+                          testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directory(folder_);
+  }
+  void TearDown() override {
+    if (!folder_.empty()) fs::remove_all(folder_);
+  }
+  // What an example prints on all ranks.
+  std::string run(const std::string& example, int processes, const std::string& arguments = "") {
+    const fs::path log = folder_ / "log.txt";
+    const std::string command = fmt::format(
+        "cd {} && OMP_NUM_THREADS=1 {} run -n {} -- {}/{} {} > {} 2>&1", STRETTO_SOURCE_DIR,
+        STRETTO_TOOL, processes, STRETTO_BIN_DIR, example, arguments, log.string());
+    EXPECT_EQ(std::system(command.c_str()), 0) << command << "\n" << contents(log);
+    return contents(log);
+  }
+  // The numbers behind `word` in `text`.
+  static std::vector<double> numbers(const std::string& text, const std::string& word) {
+    std::vector<double> result;
+    const std::regex pattern(word + " ([0-9.]+)");
+    for (std::sregex_iterator at(text.begin(), text.end(), pattern), end; at != end; ++at) {
+      result.push_back(std::stod((*at)[1]));
+    }
+    return result;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(Examples, RanksWithDifferentNumbersOfBatchesEndWithTheSameModel) {
+  const std::string text = run("04_uneven_inputs", 3);
+  std::set<std::string> hashes;
+  const std::regex pattern("rank ([0-9]): ([0-9]+) steps, parameters ([0-9a-f]+)");
+  int ranks = 0;
+  for (std::sregex_iterator at(text.begin(), text.end(), pattern), end; at != end; ++at, ++ranks) {
+    EXPECT_EQ(std::stoi((*at)[2]), 20 + 5 * std::stoi((*at)[1]));
+    hashes.insert((*at)[3]);
+  }
+  EXPECT_EQ(ranks, 3) << text;
+  EXPECT_EQ(hashes.size(), 1u) << text;
+}
+
+TEST_F(Examples, SparseEmbeddingsLearnAndMoveFewRows) {
+  const std::string text = run("05_sparse_embeddings", 2);
+  ASSERT_EQ(numbers(text, "loss").size(), 2u) << text;
+  EXPECT_LT(numbers(text, "then").front(), 0.5 * numbers(text, "loss").front()) << text;
+  EXPECT_LE(numbers(text, "moved").front(), 200) << text;
+}
+
+TEST_F(Examples, AccumulatedGradientsLearn) {
+  const auto losses = numbers(run("06_gradient_accumulation", 2), "loss");
+  ASSERT_EQ(losses.size(), 6u);
+  EXPECT_LT(losses.back(), losses.front());
+}
+
+TEST_F(Examples, AGptFollowsTheSameCurveWithAnyNumberOfProcesses) {
+  const auto one = numbers(run("07_small_gpt", 1, "ARCHITECTURE.md 40"), "loss");
+  ASSERT_EQ(one.size(), 4u);
+  EXPECT_LT(one.back(), one.front() - 0.2);
+  for (const int processes : {2, 4}) {
+    const auto several = numbers(run("07_small_gpt", processes, "ARCHITECTURE.md 40"), "loss");
+    ASSERT_EQ(several.size(), one.size());
+    for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(several[i], one[i], 2e-3);
+  }
+}
+
+TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
+  EXPECT_EQ(numbers(run("08_resume_and_unfreeze", 2, folder_.string()), "mean loss").size(), 1u);
+}
+
+}  // namespace
