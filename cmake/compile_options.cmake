@@ -23,6 +23,9 @@ if(STRETTO_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 add_library(stretto_build INTERFACE)
+# What the library does not show to others stands beside its sources, its public headers in include.
+target_include_directories(stretto_build INTERFACE
+  ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 # -fPIC for programs too: they can then share precompiled headers with libraries.
 target_compile_options(stretto_build INTERFACE -fPIC
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)

@@ -1,26 +1,28 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# `cmake --install` puts headers, libraries and the `stretto` program where find_package(stretto)
-# finds them: targets stretto::stretto, and stretto::torch where it was built with libtorch. For
-# programs without CMake and without libtorch there is stretto.pc.
+# `cmake --install` puts the public headers (include/), libraries and the `stretto` program where
+# find_package(stretto) finds them: targets stretto::stretto (static), stretto::shared (the same as
+# one shared library; a program links one of the two), and stretto::torch (static) where it was
+# built with libtorch. For programs without CMake and without libtorch there is stretto.pc.
 
 include(CMakePackageConfigHelpers)
 
 set(STRETTO_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/stretto)
 
-set(installed stretto)
+set(installed stretto stretto_shared)
 foreach(layer IN LISTS STRETTO_LAYERS)
   if(TARGET stretto_${layer})
     list(APPEND installed stretto_${layer})
   endif()
 endforeach()
-install(TARGETS ${installed} EXPORT strettoTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS ${installed} EXPORT strettoTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT strettoTargets NAMESPACE stretto:: DESTINATION ${STRETTO_CMAKE_DIR})
 if(TARGET stretto_tool)
   install(TARGETS stretto_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-install(DIRECTORY stretto DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 # A static library comes after those that use it.
 set(STRETTO_PC_LIBS)

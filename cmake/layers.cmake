@@ -63,7 +63,7 @@ function(stretto_add_layer layer)
   add_library(stretto::${layer} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${layer})
   target_compile_features(${target} PUBLIC cxx_std_20)
-  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:stretto_build>
     PUBLIC ${STRETTO_EXTERNAL_${layer}})
@@ -96,6 +96,33 @@ function(stretto_add_umbrella)
       target_link_libraries(stretto INTERFACE stretto_${layer})
     endif()
   endforeach()
+  # <stretto/torch.h> includes <stretto/stretto.h>: who links the one has the other.
+  if(TARGET stretto_torch)
+    target_link_libraries(stretto_torch INTERFACE stretto)
+  endif()
+endfunction()
+
+# The same as one libstretto.so, which shows what stretto.map names and nothing else.
+function(stretto_add_shared)
+  set(map ${PROJECT_SOURCE_DIR}/cmake/stretto.map)
+  add_library(stretto_shared SHARED)
+  add_library(stretto::shared ALIAS stretto_shared)
+  set_target_properties(stretto_shared PROPERTIES EXPORT_NAME shared OUTPUT_NAME stretto
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    LINK_DEPENDS ${map} LINKER_LANGUAGE CXX)
+  target_compile_features(stretto_shared PUBLIC cxx_std_20)
+  target_include_directories(stretto_shared INTERFACE
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(stretto_shared PUBLIC fmt::fmt PRIVATE stretto_build)
+  target_link_options(stretto_shared PRIVATE
+    -Wl,-Bsymbolic-functions -Wl,--version-script=${map})
+  foreach(layer IN LISTS STRETTO_LAYERS)
+    if(TARGET stretto_${layer} AND NOT layer STREQUAL "torch")
+      target_sources(stretto_shared PRIVATE $<TARGET_OBJECTS:stretto_${layer}>)
+      target_link_libraries(stretto_shared PRIVATE ${STRETTO_EXTERNAL_${layer}})
+    endif()
+  endforeach()
 endfunction()
 
 # The `stretto` program from tools/. All but main.cc is a library, so that tests can link it.
@@ -108,7 +135,6 @@ function(stretto_add_tool)
   set(libraries stretto ${STRETTO_EXTERNAL_programs})
   if(sources)
     add_library(stretto_tool_parts STATIC ${sources})
-    target_include_directories(stretto_tool_parts PUBLIC ${PROJECT_SOURCE_DIR})
     target_link_libraries(stretto_tool_parts PRIVATE stretto_build PUBLIC ${libraries})
     stretto_use_common_header(stretto_tool_parts library)
     list(PREPEND libraries stretto_tool_parts)

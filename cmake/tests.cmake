@@ -15,22 +15,35 @@ if(STRETTO_SANITIZE)
   set(STRETTO_TEST_TIMEOUT_SECONDS 180)
 endif()
 
-# Tests that start programs find them, and the files of the source tree, by these definitions.
+# What `./dev test` leaves to `./dev check`, which runs every test: exhaustive sweeps, and tests
+# that wait for limits of seconds to pass. GoogleTest's patterns of names.
+string(JOIN ":" STRETTO_SLOW_TESTS
+  *CollectivesS* *EveryAlgorithm* *RandomPrograms* *Canary* *DisagreementMatrix* Network.*)
+
+# Tests that start programs find them, and the files of the source tree, by these definitions. Only
+# sources that name them get them: what is compiled elsewhere can then be reused here by ccache.
 function(stretto_define_paths target)
-  target_compile_definitions(${target} PRIVATE
+  set(definitions
     STRETTO_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     STRETTO_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
     STRETTO_TORCH_ENABLED=$<BOOL:${STRETTO_HAVE_TORCH}>)
   if(TARGET stretto_tool)
-    target_compile_definitions(${target} PRIVATE STRETTO_TOOL="$<TARGET_FILE:stretto_tool>")
+    list(APPEND definitions STRETTO_TOOL="$<TARGET_FILE:stretto_tool>")
     add_dependencies(${target} stretto_tool)
   endif()
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    file(STRINGS ${source} hits LIMIT_COUNT 1
+      REGEX "STRETTO_(SOURCE_DIR|BIN_DIR|TOOL|TORCH_ENABLED)")
+    if(hits)
+      set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS "${definitions}")
+    endif()
+  endforeach()
 endfunction()
 
 function(stretto_add_program target uses_torch)
   cmake_parse_arguments(PARSE_ARGV 2 program "" "" "SOURCES;LIBRARIES")
   add_executable(${target} ${program_SOURCES})
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target} PRIVATE stretto_build ${program_LIBRARIES})
   if(uses_torch)
     target_link_libraries(${target} PRIVATE stretto_torch)
@@ -54,8 +67,12 @@ function(stretto_add_test_program target library uses_torch)
   if(target MATCHES "^end_to_end_")
     set(serial ON)
   endif()
-  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES
-    PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS} RUN_SERIAL ${serial})
+  set(common DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES)
+  set(properties TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS} RUN_SERIAL ${serial})
+  gtest_discover_tests(${target} ${common} TEST_FILTER "-${STRETTO_SLOW_TESTS}"
+    PROPERTIES ${properties})
+  gtest_discover_tests(${target} ${common} TEST_FILTER "${STRETTO_SLOW_TESTS}"
+    PROPERTIES ${properties} LABELS slow)
 endfunction()
 
 # Splits the sources in a program without and one with libtorch. `library` is what they test.
@@ -108,7 +125,6 @@ endfunction()
 function(stretto_add_cross_layer_tests)
   file(GLOB support CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.cc)
   add_library(stretto_test_support STATIC ${support})
-  target_include_directories(stretto_test_support PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(stretto_test_support PRIVATE stretto_build PUBLIC stretto GTest::gtest)
   file(GLOB folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${PROJECT_SOURCE_DIR}/tests/*)
   list(FILTER folders EXCLUDE REGEX "/(support|compile_fail|install)$")
@@ -186,7 +202,7 @@ function(stretto_add_compile_fail_tests)
     get_filename_component(name ${source} NAME_WE)
     add_test(NAME compile_fail.${name}
       COMMAND ${CMAKE_COMMAND} -D SOURCE=${source} -P ${PROJECT_SOURCE_DIR}/cmake/compile_fail.cmake
-        -- ${CMAKE_CXX_COMPILER} ${flags} -I${PROJECT_SOURCE_DIR})
+        -- ${CMAKE_CXX_COMPILER} ${flags} -I${PROJECT_SOURCE_DIR}/include)
     set_tests_properties(compile_fail.${name} PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS})
   endforeach()
 endfunction()
@@ -253,7 +269,6 @@ endfunction()
 # share tools/bench/measure.h with `stretto bench`.
 function(stretto_add_bench_drivers)
   add_library(stretto_bench_driver STATIC bench/drivers/driver.cc bench/drivers/pattern.cc)
-  target_include_directories(stretto_bench_driver PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(stretto_bench_driver PRIVATE stretto_build)
   foreach(name IN ITEMS stretto copy bare)
     stretto_add_program(${name}_driver OFF

@@ -24,6 +24,8 @@ def _closure(root: pathlib.Path, header: str) -> list[str]:
     found, waiting = set(), [header]
     while waiting:
         path = waiting.pop()
+        if not (root / path).is_file():
+            path = f"include/{path}"
         if path in found or not (root / path).is_file():
             continue
         found.add(path)
@@ -66,7 +68,8 @@ def check(root: pathlib.Path, headers: list[str], torch_dir: str) -> Iterator[tu
         if needs_torch and not torch_dir:
             continue
         extra = _torch_flags(torch_dir) if needs_torch else []
-        command = [COMPILER, *FLAGS, "-I.", *extra, "-include", header, "-x", "c++", "/dev/null"]
+        command = [COMPILER, *FLAGS, "-I.", "-Iinclude", *extra,
+                   "-include", header, "-x", "c++", "/dev/null"]
         stamp = cache / _digest(root, files, command)
         if not stamp.exists():
             work.append((header, command, stamp))

@@ -2,10 +2,12 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Installs this build, and builds and runs a program against it by find_package and pkg-config."""
+"""Installs this build, looks at what that is, and builds and runs programs against it: by
+find_package with the static and with the shared library, and by pkg-config."""
 
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import tempfile
@@ -24,6 +26,18 @@ def output_of(*command, **more):
                           stderr=subprocess.STDOUT, check=False, **more)
     assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout}"
     return done.stdout
+
+
+SUM = ["rank 0: root 2 is refused, the sum is 1", "rank 1: root 2 is refused, the sum is 1"]
+
+
+def declared_functions(header):
+    """Names of the functions that a header declares outside of classes and does not define."""
+    text = re.sub(r"//[^\n]*", "", header.read_text())
+    for start in re.finditer(r"^(?!inline|constexpr|using)[a-zA-Z][\w:<>,&* ]*[ &*](\w+)\(", text,
+                             re.MULTILINE):
+        if text[re.compile(r"[;{]\n").search(text, start.end()).start()] == ";":
+            yield start[1]
 
 
 class InstallTest(unittest.TestCase):
@@ -47,8 +61,10 @@ class InstallTest(unittest.TestCase):
                   f"-DCMAKE_CXX_COMPILER={CACHE['CMAKE_CXX_COMPILER:FILEPATH']}",
                   f"-DWITH_TORCH={'ON' if TORCH_DIR else 'OFF'}", f"-DTorch_DIR={TORCH_DIR}")
         output_of("cmake", "--build", built)
-        self.assertEqual(self.two_ranks_of(built / "consumer"),
-                         ["rank 0: the sum is 1", "rank 1: the sum is 1"])
+        self.assertEqual(self.two_ranks_of(built / "consumer"), SUM)
+        self.assertEqual(self.two_ranks_of(built / "shared_consumer"), SUM)
+        self.assertIn("libstretto.so", output_of("ldd", built / "shared_consumer"))
+        self.assertNotIn("libstretto.so", output_of("ldd", built / "consumer"))
         if TORCH_DIR:
             self.assertEqual(self.two_ranks_of(built / "torch_consumer"),
                              ["rank 0: the gradient is 0.5", "rank 1: the gradient is 0.5"])
@@ -62,8 +78,30 @@ class InstallTest(unittest.TestCase):
         program = self.folder / "consumer"
         output_of(CACHE["CMAKE_CXX_COMPILER:FILEPATH"], "-std=c++20",
                   SOURCE / "tests/install/consumer.cc", "-o", program, *shlex.split(flags))
-        self.assertEqual(self.two_ranks_of(program),
-                         ["rank 0: the sum is 1", "rank 1: the sum is 1"])
+        self.assertEqual(self.two_ranks_of(program), SUM)
+
+    def test_public_headers_are_installed_and_no_others(self):
+        installed = self.prefix / "include"
+        self.assertEqual({path.relative_to(installed) for path in installed.rglob("*.h")},
+                         {path.relative_to(SOURCE / "include")
+                          for path in (SOURCE / "include").rglob("*.h")})
+        self.assertTrue((installed / "stretto/stretto.h").is_file())
+        self.assertFalse((installed / "stretto/transport/transport.h").exists())
+
+    def test_shared_library_shows_the_public_headers_and_no_more(self):
+        library = next(self.prefix.rglob("libstretto.so"))
+        shown = [line.split(" ", 2)[2]
+                 for line in output_of("nm", "-DC", "--defined-only", library).splitlines()]
+        for header in (SOURCE / "include").rglob("*.h"):
+            if "torch" in header.relative_to(SOURCE / "include").parts:
+                continue  # Needs the static library.
+            for name in declared_functions(header):
+                with self.subTest(header=header.name, function=name):
+                    self.assertTrue(any(re.search(rf"::{name}[(<[]", symbol) for symbol in shown))
+        private = [symbol for symbol in shown if re.match(r"stretto::(transport|kernel|group)::",
+                                                          symbol)]
+        self.assertEqual(private, [])
+        self.assertLess(len(shown), 2000)
 
 
 if __name__ == "__main__":

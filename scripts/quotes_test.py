@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import subprocess
+import tempfile
 import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
@@ -49,6 +50,14 @@ class ExamplesTest(unittest.TestCase):
     def test_all_reduce(self):
         self.assertEqual(two_ranks_of(BUILD / "bin/01_all_reduce"),
                          [f"rank {rank} of 2: the mean rank is 0.5" for rank in (0, 1)])
+
+    def test_own_rendezvous(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = [subprocess.Popen([BUILD / "bin/03_own_rendezvous", str(rank), "2",
+                                       pathlib.Path(folder) / "meeting"],
+                                      stdout=subprocess.PIPE, text=True) for rank in (0, 1)]
+            self.assertEqual([rank.communicate(timeout=60)[0] for rank in ranks],
+                             [f"rank {rank} of 2: each of 2 sums is 2\n" for rank in (0, 1)])
 
     @unittest.skipIf(os.environ["STRETTO_HAVE_TORCH"] != "ON", "built without libtorch")
     def test_train_digits(self):

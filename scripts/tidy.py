@@ -98,6 +98,9 @@ class Source:
 
     def __init__(self, root: pathlib.Path, path: str):
         self.path = path
+        # How others include it. Public headers stand in include/, the rest beside its sources.
+        self.is_public = path.startswith("include/")
+        self.place = path.removeprefix("include/")
         self.suffix = pathlib.PurePosixPath(path).suffix
         self.name = pathlib.PurePosixPath(path).name
         self.bytes = (root / path).read_bytes()
@@ -118,11 +121,12 @@ class Source:
     @property
     def layer(self) -> str:
         """The layer of a file of the library; empty for stretto/*.h, tools, tests, examples."""
-        parts = self.path.split("/")
+        parts = self.place.split("/")
         return parts[1] if parts[0] == "stretto" and len(parts) > 2 else ""
 
     def lies_in(self, folders) -> bool:
-        return any(self.path == folder or self.path.startswith(folder + "/") for folder in folders)
+        return any(self.place == folder or self.place.startswith(folder + "/")
+                   for folder in folders)
 
 
 class Finding(NamedTuple):
@@ -200,7 +204,7 @@ def check_sizes(source: Source) -> Iterator[Finding]:
 
 
 def check_calls(source: Source) -> Iterator[Finding]:
-    if not source.is_cpp or source.is_test or not source.path.startswith("stretto/"):
+    if not source.is_cpp or source.is_test or not source.place.startswith("stretto/"):
         return
     for number, line in enumerate(source_text.code_only(source.text).splitlines(), 1):
         for rule in FORBIDDEN_IN_LIBRARY:
@@ -220,12 +224,12 @@ def includes(source: Source) -> Iterator[tuple[int, str, bool]]:
 def layer_problem(source: Source, path: str, layers: dict[str, list[str]]) -> str:
     """Why `source` may not include our own file `path`; empty if it may."""
     top, *rest = path.split("/")
-    if not source.path.startswith("stretto/"):
+    if not source.place.startswith("stretto/"):
         return ""
     if top in ("tests", "examples", "tools", "bench"):
         return "" if source.is_test and top == "tests" else f"the library does not know {top}/"
     if not source.layer:
-        uses_torch = rest[0] in ("torch", "torch.h") and source.path != "stretto/torch.h"
+        uses_torch = rest[0] in ("torch", "torch.h") and source.place != "stretto/torch.h"
         return "only stretto/torch.h may need libtorch" if uses_torch else ""
     if len(rest) == 1:
         return "name the layer's header: umbrella headers are for users of the library"
@@ -255,8 +259,20 @@ def check_includes(source: Source, layers: dict[str, list[str]]) -> Iterator[Fin
                 yield Finding(source.path, number, f"<{path}> belongs in {', '.join(folders)}")
 
 
+def check_public_headers(sources: list[Source]) -> Iterator[Finding]:
+    """What is installed includes nothing of ours that is not."""
+    public = {source.place for source in sources if source.is_public}
+    for source in sources:
+        if source.path in public:
+            yield Finding(source.path, 1, "stands in include/ as well")
+        for number, path, _ in includes(source) if source.is_public else ():
+            if path.startswith("stretto/") and path not in public:
+                yield Finding(source.path, number,
+                              f"{path}: a public header includes only public ones (include/)")
+
+
 def check_include_cycles(sources: list[Source]) -> Iterator[Finding]:
-    headers = {source.path: source for source in sources if source.suffix == ".h"}
+    headers = {source.place: source for source in sources if source.suffix == ".h"}
     used = {path: [name for _, name, _ in includes(source) if name in headers and name != path]
             for path, source in headers.items() if not path.endswith("-inl.h")}
     done, open_paths = set(), []
@@ -288,7 +304,7 @@ def check_sources(sources: list[Source], layers: dict[str, list[str]]) -> list[F
         for rule in RULES:
             findings += rule(source)
         findings += check_includes(source, layers)
-    return findings + list(check_include_cycles(sources))
+    return findings + list(check_public_headers(sources)) + list(check_include_cycles(sources))
 
 
 def tracked_files(root: pathlib.Path) -> list[str]:

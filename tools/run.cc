@@ -69,7 +69,7 @@ void describe(CLI::App& app, CommandLine& line) {
       ->check(duration);
   app.add_option("--settle", line.settle_seconds,
                  "Seconds the other ranks have, after the first failure, to end with an error of "
-                 "their own")
+                 "their own; for a job that shrinks: to do the rest of its work")
       ->check(duration)
       ->capture_default_str();
   app.add_option("--grace", line.grace_seconds,

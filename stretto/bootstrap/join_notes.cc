@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
+#include "stretto/base/printable.h"
 #include "stretto/bootstrap/join_failure.h"
 
 namespace stretto::bootstrap {
@@ -29,16 +30,18 @@ constexpr Duration kLastWords = std::chrono::seconds(2);
 
 std::string key_of(const std::string& name, int rank) { return fmt::format("{}/{}", name, rank); }
 
-// "rank 3 (node04 pid 8812)": this process.
-std::string self_name(int rank) {
+// "node04 pid 8812": this process.
+std::string this_process() {
   std::array<char, 65> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
-  return fmt::format("rank {} ({} pid {})", rank, host.data(), ::getpid());
+  return fmt::format("{} pid {}", host.data(), ::getpid());
 }
+
+std::string self_name(int rank) { return fmt::format("rank {} ({})", rank, this_process()); }
 
 }  // namespace
 
-Result<std::int64_t> JoinNotes::arrive() {
+Status JoinNotes::arrive() {
   const Status ended(StatusCode::peer_lost,
                      fmt::format("{} ended while the job was starting", self_name(options_.rank)),
                      Rank(options_.rank));
@@ -49,15 +52,38 @@ Result<std::int64_t> JoinNotes::arrive() {
   if (!watch.ok()) return watch.status();
   watch_ = std::move(*watch);
   placed_ = true;
-  const Result<std::int64_t> times =
-      store_->add(key_of("arrived", options_.rank), 1, options_.deadline);
-  if (times.ok()) log(LogLevel::info, "this rank has come to {}", store_->describe());
-  return times;
+  // Who has come first has the rank. The number makes every arrival another one.
+  const Result<std::int64_t> number = store_->add("arrivals", 1, options_.deadline);
+  if (!number.ok()) return number.status();
+  const std::string own = fmt::format("{} {}", number.value(), this_process());
+  const Result<std::string> first =
+      store_->compare_set(key_of("arrived", options_.rank), "", own, options_.deadline);
+  if (!first.ok()) return first.status();
+  if (first.value() == own) {
+    log(LogLevel::info, "this rank has come to {}", store_->describe());
+    return {};
+  }
+  STRETTO_RETURN_IF_ERROR(withdraw());
+  const std::string text =
+      fmt::format("{} has come to {} as rank {}, but {} has come as that rank before it",
+                  this_process(), store_->describe(), options_.rank,
+                  printable(first.value().substr(first.value().find(' ') + 1)));
+  // For those who wait for the rank that it was meant to be.
+  STRETTO_RETURN_IF_ERROR(store_->set(kRefusedPeerKey, text, options_.deadline));
+  return Status(StatusCode::refused, text);
 }
 
 Status JoinNotes::withdraw() {
   placed_ = false;
   return watch_->revoke(options_.deadline);
+}
+
+Status JoinNotes::failure_in_store() const {
+  const std::array key = {std::string(kJoinFailureKey)};
+  const Result<bool> there = store_->check(key, options_.deadline);
+  if (!there.ok() || !there.value()) return there.status();
+  const Result<std::string> failure = store_->get(key[0], options_.deadline);
+  return failure.ok() ? decode_join_failure(failure.value()) : failure.status();
 }
 
 Status JoinNotes::finish() { return set(key_of("joined", options_.rank), ""); }

@@ -31,13 +31,16 @@ class JoinNotes {
   JoinNotes& operator=(const JoinNotes&) = delete;
 
   // Takes this rank's place: from here on the others are told if it fails, or ends without a word.
-  // Returns how many processes have come as this rank so far, this one included.
-  Result<std::int64_t> arrive();
+  // Fails with refused, naming both, if another process has come as this rank before; what becomes
+  // of this one is not the job's concern then.
+  Status arrive();
   // This process turns out to have no place in the job: what becomes of it is not the job's
   // concern. To be called right after arrive().
   Status withdraw();
   // This rank is connected: its end no longer ends the join of all.
   Status finish();
+  // What has ended the join so far, as the store knows it.
+  Status failure_in_store() const;
   // Tells all others that this rank cannot join, if it has taken its place. Returns the failure to
   // report: if another rank has failed before, that one's.
   Status give_up(const Status& why);

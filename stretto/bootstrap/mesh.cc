@@ -256,7 +256,8 @@ Result<Mesh> Joiner::make_endpoint() {
     log_link(r);
   }
   mesh.local_cores = usable_cores(processors);
-  transport::Endpoint::Parts parts{.rank = options_.rank, .links = {}, .memory = nullptr};
+  transport::Endpoint::Parts parts{
+      .rank = options_.rank, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
   parts.links.resize(static_cast<std::size_t>(options_.size));
   parts.processes.resize(static_cast<std::size_t>(options_.size));
   for (std::size_t i = 0; i < options_.links.size(); ++i) {

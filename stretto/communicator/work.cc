@@ -3,6 +3,10 @@
 
 #include "stretto/communicator/work.h"
 
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
 #include "stretto/base/error.h"
 
 namespace stretto {
@@ -14,6 +18,7 @@ Work& Work::operator=(Work&& other) noexcept {
   exceptions_when_made_ = other.exceptions_when_made_;
   result_ = std::move(other.result_);
   source_ = other.source_;
+  info_ = other.info_;
   return *this;
 }
 
@@ -33,6 +38,7 @@ bool Work::done() {
 void Work::finish(Status status) {
   result_ = std::move(status);
   if (result_.ok()) source_ = operation_->source();
+  info_ = operation_->info();
   operation_.reset();
 }
 
@@ -59,9 +65,251 @@ void Work::wait_for(Duration timeout) {
   wait();
 }
 
-void Work::then(Continuation continuation) {
-  if (operation_ == nullptr) return continuation(result_);
-  operation_->then(std::move(continuation));
+void Work::add_callback(Continuation callback) {
+  if (operation_ == nullptr) return callback(result_);
+  operation_->then(std::move(callback));
+}
+
+std::string_view Work::operation() const {
+  const OperationInfo info = operation_ != nullptr ? operation_->info() : info_;
+  return info.collective ? name(*info.collective) : std::string_view();
+}
+
+std::uint32_t Work::number() const {
+  return operation_ != nullptr ? operation_->info().number : info_.number;
+}
+
+std::optional<Duration> Work::duration() const {
+  return operation_ == nullptr ? std::optional(info_.duration) : std::nullopt;
+}
+
+namespace {
+
+// What has ended already, among others that are still in flight or come after it.
+class EndedOperation final : public group::Operation {
+ public:
+  explicit EndedOperation(Status status, const OperationInfo& info = {})
+      : status_(std::move(status)), info_(info) {}
+  bool poll() override { return true; }
+  Status wait(Deadline) override { return status_; }
+  void then(Continuation continuation) override { continuation(status_); }
+  void abandon() override {}
+  OperationInfo info() const override { return info_; }
+
+ private:
+  const Status status_;
+  const OperationInfo info_;
+};
+
+// Several operations that one Work stands for.
+class JoinedOperation final : public group::Operation {
+ public:
+  explicit JoinedOperation(std::vector<std::shared_ptr<group::Operation>> parts)
+      : parts_(std::move(parts)) {}
+
+  bool poll() override {
+    return std::ranges::all_of(parts_, [](const auto& part) { return part->poll(); });
+  }
+  Status wait(Deadline deadline) override {
+    Status first;
+    for (const auto& part : parts_) {
+      const Status status = part->wait(deadline);
+      if (first.ok()) first = status;
+    }
+    return first;
+  }
+  void then(Continuation continuation) override;
+  void abandon() override {
+    for (const auto& part : parts_) part->abandon();
+  }
+  OperationInfo info() const override {
+    OperationInfo info;
+    for (const auto& part : parts_) info.duration = std::max(info.duration, part->info().duration);
+    return info;
+  }
+
+ private:
+  std::vector<std::shared_ptr<group::Operation>> parts_;
+};
+
+void JoinedOperation::then(Continuation continuation) {
+  // Parts may end on different threads.
+  struct Countdown {
+    std::mutex mutex;
+    std::size_t left;
+    std::vector<Status> statuses;
+    Continuation continuation;
+  };
+  auto countdown = std::make_shared<Countdown>();
+  countdown->left = parts_.size();
+  countdown->statuses.resize(parts_.size());
+  countdown->continuation = std::move(continuation);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    parts_[i]->then([countdown, i](const Status& status) {
+      {
+        const std::lock_guard guard(countdown->mutex);
+        countdown->statuses[i] = status;
+        if (--countdown->left > 0) return;
+      }
+      const auto failed =
+          std::ranges::find_if(countdown->statuses, [](const Status& each) { return !each.ok(); });
+      countdown->continuation(failed == countdown->statuses.end() ? Status() : *failed);
+    });
+  }
+}
+
+}  // namespace
+
+Work Work::all(std::vector<Work> works) {
+  std::vector<std::shared_ptr<group::Operation>> parts;
+  for (Work& work : works) {
+    if (work.operation_ != nullptr) {
+      parts.push_back(std::move(work.operation_));
+    } else if (!work.result_.ok()) {
+      parts.push_back(std::make_shared<EndedOperation>(std::move(work.result_)));
+    }
+  }
+  if (parts.empty()) return Work();
+  if (parts.size() == 1) return Work(std::move(parts.front()));
+  return Work(std::make_shared<JoinedOperation>(std::move(parts)));
+}
+
+// What then() returns: an operation, and the one that follows it once that is known.
+class ChainedOperation final : public group::Operation,
+                               public std::enable_shared_from_this<ChainedOperation> {
+ public:
+  explicit ChainedOperation(std::shared_ptr<group::Operation> first) : first_(std::move(first)) {}
+
+  void start(std::function<Work()> next) {
+    first_->then([chain = shared_from_this(), next = std::move(next)](const Status& status) {
+      chain->go_on(status, next);
+    });
+  }
+
+  bool poll() override;
+  Status wait(Deadline deadline) override;
+  void then(Continuation continuation) override;
+  void abandon() override;
+  OperationInfo info() const override;
+
+ private:
+  void go_on(const Status& status, const std::function<Work()>& next);
+  void end(const Status& status);
+  // The operation that now is to be waited for.
+  std::shared_ptr<group::Operation> current() {
+    const std::lock_guard guard(mutex_);
+    return second_ != nullptr ? second_ : first_;
+  }
+  template <class Holds>
+  bool wait_until(const Deadline& deadline, Holds holds) {
+    std::unique_lock held(mutex_);
+    while (!holds()) {
+      if (deadline.passed()) return false;
+      // An hour at most: the end of time would overflow inside the system's call.
+      changed_.wait_for(held, std::min<Duration>(deadline.remaining(), std::chrono::hours(1)));
+    }
+    return true;
+  }
+
+  const std::shared_ptr<group::Operation> first_;
+  const TimePoint started_ = Clock::now();
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::shared_ptr<group::Operation> second_;  // Null: not begun, or ended at once.
+  bool begun_ = false;                        // Whether `next` has been called, or will never be.
+  bool abandoned_ = false;
+  bool done_ = false;
+  TimePoint ended_;
+  Status status_;
+  std::vector<Continuation> continuations_;
+};
+
+void ChainedOperation::go_on(const Status& status, const std::function<Work()>& next) {
+  bool abandoned = false;
+  {
+    const std::lock_guard guard(mutex_);
+    abandoned = abandoned_;
+  }
+  Work second(status);
+  if (status.ok() && abandoned) {
+    second = Work(Status(StatusCode::aborted, "given up before its second part had begun"));
+  } else if (status.ok()) {
+    try {
+      second = next();
+    } catch (const Error& error) {
+      second = Work(error.status());
+    } catch (const std::exception& error) {
+      second = Work(
+          status_of(StatusCode::internal, "what Work::then() was given threw: {}", error.what()));
+    }
+  }
+  std::shared_ptr<group::Operation> operation = std::move(second.operation_);
+  {
+    const std::lock_guard guard(mutex_);
+    second_ = operation;
+    begun_ = true;
+  }
+  changed_.notify_all();
+  if (operation == nullptr) return end(second.result_);
+  operation->then([chain = shared_from_this()](const Status& ended) { chain->end(ended); });
+}
+
+void ChainedOperation::end(const Status& status) {
+  std::vector<Continuation> due;
+  {
+    const std::lock_guard guard(mutex_);
+    status_ = status;
+    ended_ = Clock::now();
+    done_ = true;
+    due = std::move(continuations_);
+  }
+  changed_.notify_all();
+  for (const Continuation& continuation : due) continuation(status);
+}
+
+bool ChainedOperation::poll() {
+  (void)current()->poll();
+  const std::lock_guard guard(mutex_);
+  return done_;
+}
+
+// Waiting for a part lets it advance; but it may be another thread that goes on when it has ended.
+Status ChainedOperation::wait(Deadline deadline) {
+  (void)first_->wait(deadline);
+  if (wait_until(deadline, [this] { return begun_; })) (void)current()->wait(deadline);
+  if (wait_until(deadline, [this] { return done_; })) return status_;
+  return {StatusCode::timeout, "a chain of operations has not ended yet"};
+}
+
+void ChainedOperation::then(Continuation continuation) {
+  {
+    const std::lock_guard guard(mutex_);
+    if (!done_) return continuations_.push_back(std::move(continuation));
+  }
+  continuation(status_);
+}
+
+void ChainedOperation::abandon() {
+  {
+    const std::lock_guard guard(mutex_);
+    abandoned_ = true;
+  }
+  current()->abandon();
+}
+
+OperationInfo ChainedOperation::info() const {
+  OperationInfo info = first_->info();
+  const std::lock_guard guard(mutex_);
+  info.duration = done_ ? ended_ - started_ : Duration::zero();
+  return info;
+}
+
+Work Work::continue_with(std::function<Work()> next) && {
+  auto first = operation_ != nullptr ? std::move(operation_)
+                                     : std::make_shared<EndedOperation>(std::move(result_), info_);
+  auto chain = std::make_shared<ChainedOperation>(std::move(first));
+  chain->start(std::move(next));
+  return Work(std::move(chain));
 }
 
 }  // namespace stretto

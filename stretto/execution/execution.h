@@ -10,6 +10,7 @@
 #include "stretto/base/operation.h"
 #include "stretto/base/status.h"
 #include "stretto/execution/plan.h"
+#include "stretto/execution/turn.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::execution {
@@ -36,9 +37,9 @@ struct Call {
 class Execution {
  public:
   virtual ~Execution() = default;
-  virtual void start(const Call& call) = 0;
-  // Does what can be done now. Returns whether anything was.
-  virtual bool advance() = 0;
+  virtual void start(const Call& call, Turn& turn) = 0;
+  // Does what can be done now, within the turn. Returns whether anything was.
+  virtual bool advance(Turn& turn) = 0;
   // Only takes note of the messages that have ended; returns whether there are any. What they allow
   // to go on goes on in advance().
   virtual bool take_completions() { return false; }

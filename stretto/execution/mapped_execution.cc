@@ -63,22 +63,20 @@ Status MappedExecution::check_buffers(const std::byte* input, const std::byte* o
   return registered ? Status() : needs_registered_buffers();
 }
 
-void MappedExecution::start(const Call& call) {
-  alone_ = false;
+void MappedExecution::start(const Call& call, Turn& turn) {
   call_ = call;
   if (!is_found(call.input, call.output)) find_own();
-  enter();
+  enter(turn);
 }
 
-bool MappedExecution::start_alone(const OperationDescriptor& operation, const std::byte* input,
-                                  std::byte* output, std::uint32_t sequence) {
+bool MappedExecution::try_start(const OperationDescriptor& operation, const std::byte* input,
+                                std::byte* output, std::uint32_t sequence, Turn& turn) {
   if (!is_found(input, output)) return false;
-  alone_ = true;
   call_.operation = operation;
   call_.input = input;
   call_.output = output;
   call_.sequence = sequence;
-  enter();
+  enter(turn);
   return true;
 }
 
@@ -130,34 +128,36 @@ bool MappedExecution::are_reachable(Rank member, const Post::Buffers& buffers) c
          (is_reachable(buffers.output()) || plan().output_bytes(member) == 0);
 }
 
-void MappedExecution::enter() {
+void MappedExecution::enter(Turn& turn) {
   status_ = Status();
   runner_ = nullptr;
   arrived_ = 0;
   segment_ = 0;
-  next_step_ = 0;
+  cursor_ = {};
   all_reachable_ = direct_ != nullptr;
   all_laid_out_ = true;
   any_private_ = false;
   if (!abandoned_.ok()) abandoned_ = Status();
-  phase_ = Phase::entering;
   ++windows_->entered;
-  if (direct_ == nullptr || (staged_ != nullptr && !are_reachable(membership_->rank, found_.own))) {
-    begin_staged();
+  if (direct_ != nullptr && (staged_ == nullptr || are_reachable(membership_->rank, found_.own))) {
+    return post(turn);
   }
-  post();
+  runner_ = staged_.get();
+  phase_ = Phase::laying_out;
+  if (!runner_->in_posts) return;
+  runner_->in_posts->lay_out(call_);
+  post(turn);
 }
 
 // What a rank does before the first sync touches only its own input and slots that nobody uses any
 // more: it has ended the operation before, so all have entered that one, hence ended those that
 // used these slots (see staged_mapped.cc, Note [one sync fewer]).
-void MappedExecution::begin_staged() {
-  runner_ = staged_.get();
-  if (runner_->in_posts) return runner_->in_posts->lay_out(call_);
-  run_steps();
+void MappedExecution::lay_out(Turn& turn) {
+  if (run_steps(turn) == Stop::at_sync) post(turn);
 }
 
-void MappedExecution::post() {
+void MappedExecution::post(Turn& turn) {
+  phase_ = Phase::entering;
   Post& post = *posted_by(static_cast<std::size_t>(membership_->rank));
   post.operation = call_.operation;
   post.sequence = call_.sequence;
@@ -165,34 +165,30 @@ void MappedExecution::post() {
   // Release: whoever sees the count sees the post, the input that was written before this call, and
   // what has been laid out.
   post.entered.store(windows_->entered, std::memory_order_release);
-  tell();
+  notify_all(turn);
 }
 
 // To wake others may show that one is lost, upon which the group ends, or fails, what is in flight:
 // this, in the middle of a step.
-bool MappedExecution::advance() {
+bool MappedExecution::advance(Turn& turn) {
   if (advancing_) return false;
   advancing_ = true;
-  alone_ = false;
-  const bool moved = go_on();
+  const bool moved = go_on(turn);
   advancing_ = false;
   return moved;
 }
 
-bool MappedExecution::advance_alone(bool& wake_others) {
-  alone_ = true;
-  const bool moved = go_on();
-  wake_others = wake_others_;
-  return moved;
-}
-
-bool MappedExecution::go_on() {
+bool MappedExecution::go_on(Turn& turn) {
   bool moved = false;
   while (status_.ok()) {
-    if (phase_ == Phase::entering) {
-      if (!read_posts() || !choose()) return moved;
+    const bool works = phase_ == Phase::laying_out || phase_ == Phase::running;
+    if (works && turn.is_over()) return moved;
+    if (phase_ == Phase::laying_out) {
+      lay_out(turn);
+    } else if (phase_ == Phase::entering) {
+      if (!read_posts() || !choose(turn)) return moved;
     } else if (phase_ == Phase::running) {
-      run_to_sync();
+      run_to_sync(turn);
     } else if (phase_ == Phase::syncing) {
       if (!sync_complete()) return moved;
       phase_ = Phase::running;
@@ -203,7 +199,7 @@ bool MappedExecution::go_on() {
   }
   if (!status_.ok() && phase_ != Phase::ended) {
     phase_ = Phase::ended;
-    give_up(status_);
+    give_up(status_, turn.has_lock());
   }
   return moved;
 }
@@ -247,7 +243,7 @@ bool MappedExecution::read_posts() {
 
 // Picks direct or staged, as every other rank does from the same posts; or ends what is all in the
 // posts, which are its only sync. False: ask again later.
-bool MappedExecution::choose() {
+bool MappedExecution::choose(const Turn& turn) {
   if (!status_.ok()) return true;
   if (runner_ != nullptr && runner_->in_posts) {
     runner_->in_posts->finish(call_);
@@ -255,15 +251,15 @@ bool MappedExecution::choose() {
     return true;
   }
   if (all_reachable_) {
-    if (!are_resolved() && (alone_ || !resolve_buffers())) return !status_.ok();
+    if (!are_resolved() && (!turn.has_lock() || !resolve_buffers())) return !status_.ok();
     runner_ = direct_.get();
-    next_step_ = 1;  // Posting was the first sync.
+    cursor_.step = 1;  // Posting was the first sync.
   } else if (staged_ == nullptr) {
     status_ = needs_registered_buffers();
   } else {
     // Whose buffers can be reached could not know that others' cannot: all meet once more.
-    if (runner_ == nullptr) begin_staged();
-    if (all_laid_out_) ++next_step_;
+    runner_ = staged_.get();
+    if (all_laid_out_) ++cursor_.step;
   }
   phase_ = Phase::running;
   return true;
@@ -350,13 +346,17 @@ bool MappedExecution::is_private(const schedule::Place& place) const {
 // Of the staging of this rank nobody reads anything in such a run, nor, since all have entered it,
 // anything of a run before.
 template <class Base>
-Status MappedExecution::run_single_copy(const schedule::Step& step, const Base& base_of) {
+Status MappedExecution::run_single_copy(const schedule::Step& step, const Base& base_of,
+                                        Turn& turn) {
   const auto locate = [&](const schedule::Place& place) -> SingleCopySteps::Location {
     return {.data = base_of(place), .owner = place.rank, .is_private = is_private(place)};
   };
-  if (!abandoned_.ok()) return {};
+  if (!abandoned_.ok()) {
+    cursor_ = {.step = cursor_.step + 1};
+    return {};
+  }
   const Status status = runner_->single_copy->run(
-      step, locate, {own().half(windows_->staging_turn), Window::kHalfBytes});
+      step, locate, {own().half(windows_->staging_turn), Window::kHalfBytes}, cursor_, turn);
   const bool is_over =
       status.code() == StatusCode::aborted || status.code() == StatusCode::peer_lost;
   if (!is_over) return status;
@@ -367,7 +367,7 @@ Status MappedExecution::run_single_copy(const schedule::Step& step, const Base& 
 
 // Until nobody copies from or to this rank's private memory any more, and nobody will: its owner is
 // about to get it back. See window.h, Note [private memory of those who give up].
-void MappedExecution::give_up(const Status& reason) {
+void MappedExecution::give_up(const Status& reason, bool has_lock) {
   if (single_copy_ == SingleCopy::off) return;
   own().given_up.store(windows_->entered, std::memory_order_seq_cst);
   const auto self = static_cast<std::uint32_t>(membership_->rank.value()) + 1;
@@ -377,7 +377,7 @@ void MappedExecution::give_up(const Status& reason) {
     const Rank job_rank = membership_->members[i];
     const bool is_dead = reason.code() == StatusCode::peer_lost && reason.rank() == job_rank;
     while (!is_dead && windows_->of[i]->reaches_into.load(std::memory_order_seq_cst) == self) {
-      if (!alone_ && !transport_->peer_status(job_rank).status.ok()) break;
+      if (has_lock && !transport_->peer_status(job_rank).status.ok()) break;
       if (deadline.passed()) {
         log(LogLevel::warning,
             "rank {} stands still while it copies from or to a buffer of {}, which has failed: it "
@@ -399,9 +399,9 @@ bool MappedExecution::is_news_overdue() {
   return true;
 }
 
-// Runs steps up to the next sync, of which next_step_ is then the number, or to the end of the
-// segment; says which.
-bool MappedExecution::run_steps() {
+// Runs steps up to the next sync, at which the cursor then is, to the end of the segment, or to
+// that of the turn.
+MappedExecution::Stop MappedExecution::run_steps(Turn& turn) {
   const auto base_of = [&](const schedule::Place& place) -> std::byte* {
     const auto rank = static_cast<std::size_t>(place.rank);
     const bool own_place = place.rank == membership_->rank;
@@ -415,39 +415,41 @@ bool MappedExecution::run_steps() {
     }
   };
   const auto& steps = runner_->plan->schedule().steps;
-  for (; next_step_ < steps.size(); ++next_step_) {
-    const schedule::Step& step = steps[next_step_];
-    if (step.kind == schedule::StepKind::sync) return true;
+  while (cursor_.step < steps.size()) {
+    const schedule::Step& step = steps[cursor_.step];
+    if (step.kind == schedule::StepKind::sync) return Stop::at_sync;
+    if (turn.is_over()) return Stop::turn_is_over;
     status_ = any_private_ && runner_ == direct_.get()
-                  ? run_single_copy(step, base_of)
-                  : runner_->local.run(step, segment_, base_of);
-    if (!status_.ok()) return false;
+                  ? run_single_copy(step, base_of, turn)
+                  : runner_->local.run(step, segment_, base_of, cursor_, turn);
+    if (!status_.ok()) return Stop::failed;
   }
-  return false;
+  return Stop::at_end;
 }
 
-void MappedExecution::run_to_sync() {
-  while (!run_steps()) {
-    if (!status_.ok()) return;
-    next_step_ = 0;
+void MappedExecution::run_to_sync(Turn& turn) {
+  Stop stop = run_steps(turn);
+  for (; stop == Stop::at_end; stop = run_steps(turn)) {
+    cursor_ = {};
     ++windows_->staging_turn;
     if (++segment_ == runner_->plan->segment_count()) {
       phase_ = Phase::ended;
       return;
     }
   }
-  ++next_step_;
-  reach_sync();
+  if (stop != Stop::at_sync) return;
+  ++cursor_.step;
+  reach_sync(turn);
 }
 
-void MappedExecution::reach_sync() {
+void MappedExecution::reach_sync(Turn& turn) {
   phase_ = Phase::syncing;
   arrived_ = 0;
   if (!abandoned_.ok()) return;
   ++windows_->syncs;
   // Release: what this rank has written and read before is over for whoever sees the count.
   own().syncs.store(windows_->syncs, std::memory_order_release);
-  tell();
+  notify_all(turn);
 }
 
 bool MappedExecution::sync_complete() {
@@ -461,23 +463,15 @@ bool MappedExecution::sync_complete() {
   return true;
 }
 
-// Others may sleep until what has just been stored.
-void MappedExecution::tell() {
-  if (!alone_) return notify_all();
-  for (const Rank other : others_) wake_others_ = wake_others_ || transport_->sleeps(other);
-}
-
-void MappedExecution::notify_all() {
-  wake_others_ = false;
-  for (const Rank other : others_) transport_->notify(other);
+void MappedExecution::notify_all(Turn& turn) const {
+  for (const Rank other : others_) turn.notify(other);
 }
 
 void MappedExecution::fail(const Status& status) {
   if (status_.ok()) status_ = status;
   if (phase_ == Phase::ended) return;
   phase_ = Phase::ended;
-  alone_ = false;
-  give_up(status);
+  give_up(status, true);
 }
 
 std::vector<Rank> MappedExecution::waiting_for() const {

@@ -26,7 +26,7 @@ namespace stretto::execution {
 //
 // Posting is also the first sync of either plan: a rank that can tell by its own buffers, or by the
 // plans, that the staged one will run, lays out its part before it posts.
-class MappedExecution : public Execution {
+class MappedExecution final : public Execution {
  public:
   struct Plans {
     std::shared_ptr<const Plan> direct;        // Null: never.
@@ -40,27 +40,31 @@ class MappedExecution : public Execution {
   const Call& call() const { return call_; }
   // Whether the plans can do with the caller's own buffers.
   Status check_buffers(const std::byte* input, const std::byte* output) const;
-  void start(const Call& call) override;
-  bool advance() override;
+  void start(const Call& call, Turn& turn) override;
+  bool advance(Turn& turn) override;
   bool ended() const override { return phase_ == Phase::ended; }
   const Status& status() const override { return status_; }
   void fail(const Status& status) override;
   std::vector<Rank> waiting_for() const override;
 
-  // The short way, for a thread that does not hold the engine: start(), if it needs nothing of the
+  // start() for a thread that does not hold the engine's lock, if the run needs nothing of the
   // transport but what the run before has found out; else returns false and has done nothing.
-  bool start_alone(const OperationDescriptor& operation, const std::byte* input, std::byte* output,
-                   std::uint32_t sequence);
-  // As advance(), but stops before anything for which the engine is needed. `wake_others` becomes
-  // true if somebody must be woken with it.
-  bool advance_alone(bool& wake_others);
+  // advance() stops before anything for which the lock is needed.
+  bool try_start(const OperationDescriptor& operation, const std::byte* input, std::byte* output,
+                 std::uint32_t sequence, Turn& turn);
   // Lets go of the memory of the last run. False: a run is going on.
   bool let_go();
-  // With the engine: wakes all.
-  void notify_all();
 
  private:
-  enum class Phase { entering, running, syncing, ended };
+  enum class Phase {
+    laying_out,  // What others need of this rank's private input, before it posts.
+    entering,    // Until all have posted.
+    running,
+    syncing,
+    ended,
+  };
+  // Where a turn of running steps has stopped.
+  enum class Stop { at_sync, at_end, turn_is_over, failed };
 
   struct Runner {
     explicit Runner(std::shared_ptr<const Plan> p) : plan(std::move(p)), local(*plan) {}
@@ -97,27 +101,27 @@ class MappedExecution : public Execution {
   bool is_reachable(transport::RemoteAddress address) const;
   bool are_reachable(Rank member, const Post::Buffers& buffers) const;
   bool is_private(const schedule::Place& place) const;
-  void enter();
-  void post();
-  bool go_on();
+  void enter(Turn& turn);
+  void lay_out(Turn& turn);
+  void post(Turn& turn);
+  bool go_on(Turn& turn);
+  void notify_all(Turn& turn) const;
   bool read_posts();
   Status disagreement(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence) const;
-  bool choose();
+  bool choose(const Turn& turn);
   bool are_resolved() const;
   std::byte* resolve(Rank job_rank, transport::RemoteAddress address, std::size_t bytes) const;
   bool is_resolved(std::size_t member) const;
   Status find_shortage(std::size_t member) const;
   bool resolve_buffers();
-  void begin_staged();
   template <class Base>
-  Status run_single_copy(const schedule::Step& step, const Base& base_of);
-  bool run_steps();
-  void give_up(const Status& reason);
+  Status run_single_copy(const schedule::Step& step, const Base& base_of, Turn& turn);
+  Stop run_steps(Turn& turn);
+  void give_up(const Status& reason, bool has_lock);
   bool is_news_overdue();
-  void run_to_sync();
-  void reach_sync();
+  void run_to_sync(Turn& turn);
+  void reach_sync(Turn& turn);
   bool sync_complete();
-  void tell();
   // What a member has posted, or will, about the operation that this rank has entered.
   Post* posted_by(std::size_t member) const {
     return &windows_->of[member]->posts[(windows_->entered - 1) % 2];
@@ -147,11 +151,9 @@ class MappedExecution : public Execution {
   transport::ShortageTimer shortage_;
   Status abandoned_;  // Why nothing is copied any more: a rank has given up, or is gone.
   TimePoint abandoned_at_;
-  bool alone_ = false;  // Without the engine.
-  bool wake_others_ = false;
   bool advancing_ = false;
   std::uint32_t segment_ = 0;
-  std::size_t next_step_ = 0;
+  StepCursor cursor_;  // In the segment.
 };
 
 }  // namespace stretto::execution

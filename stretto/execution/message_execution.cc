@@ -24,7 +24,7 @@ MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membe
     : plan_(std::move(plan)),
       membership_(&membership),
       transport_(&transport),
-      team_(plan_->schedule().shared_slots > 0 ? team : nullptr),
+      team_(plan_->schedule().sync_count() > 0 ? team : nullptr),
       local_(*plan_) {
   const std::size_t steps = plan_->schedule().steps.size();
   // The team's lanes are numbered; others are as good as each other.
@@ -40,7 +40,7 @@ MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membe
   }
 }
 
-void MessageExecution::start(const Call& call) {
+void MessageExecution::start(const Call& call, Turn& /*turn*/) {
   call_ = call;
   // Where each message has a count of its own, its receive compares it.
   status_ = counts_by_message(call.operation)
@@ -91,22 +91,22 @@ void MessageExecution::start_segment(std::uint32_t index) {
   }
 }
 
-bool MessageExecution::advance() {
+bool MessageExecution::advance(Turn& turn) {
   bool moved = false;
-  while (run_ready() || take_completions()) moved = true;
+  while (run_ready(turn) || take_completions()) moved = true;
   if (team_ == nullptr) return moved;
   // A lane may have become free in another execution.
   start_segments();
-  while (run_ready() || take_completions() || end_syncs()) moved = true;
+  while (run_ready(turn) || take_completions() || end_syncs()) moved = true;
   return moved;
 }
 
-bool MessageExecution::run_ready() {
+bool MessageExecution::run_ready(Turn& turn) {
   bool moved = false;
-  while (!ready_.empty() && status_.ok()) {
+  while (!ready_.empty() && status_.ok() && !turn.is_over()) {
     const Ready ready = ready_.back();
     ready_.pop_back();
-    run_step(ready);
+    run_step(ready, turn);
     moved = true;
   }
   return moved;
@@ -142,23 +142,26 @@ std::byte* MessageExecution::base_of(const Lane& lane, const schedule::Place& pl
   }
 }
 
-void MessageExecution::run_step(Ready ready) {
+void MessageExecution::run_step(Ready ready, Turn& turn) {
   Lane& lane = lanes_[ready.lane];
   const schedule::Step& step = plan_->schedule().steps[static_cast<std::size_t>(ready.step)];
   if (step.kind == schedule::StepKind::send || step.kind == schedule::StepKind::recv) {
-    return post(ready.lane, ready.step);
+    return post(ready.lane, ready.step, turn);
   }
   if (step.kind == schedule::StepKind::sync) {
     lane.sync = ready.step;
     return team_->reach_sync(turn_of(lane.segment));
   }
-  const Status status = local_.run(
-      step, lane.segment, [&](const schedule::Place& place) { return base_of(lane, place); });
+  StepCursor cursor{.element = ready.element};
+  const auto base = [&](const schedule::Place& place) { return base_of(lane, place); };
+  const Status status = local_.run(step, lane.segment, base, cursor, turn);
   if (!status.ok()) return fail(status);
+  const bool has_ended = cursor.step > 0;
+  if (!has_ended) return ready_.push_back({ready.lane, ready.step, cursor.element});
   step_done(ready.lane, ready.step);
 }
 
-void MessageExecution::post(std::uint32_t lane_index, std::int32_t index) {
+void MessageExecution::post(std::uint32_t lane_index, std::int32_t index, Turn& turn) {
   Lane& lane = lanes_[lane_index];
   const schedule::Schedule& steps = plan_->schedule();
   const schedule::Step& step = steps.steps[static_cast<std::size_t>(index)];
@@ -186,6 +189,7 @@ void MessageExecution::post(std::uint32_t lane_index, std::int32_t index) {
       request.operation.count = plan_->chunk_elements(place.slot.chunk);
     }
     std::byte* bytes = base_of(lane, place) + range.offset_bytes;
+    turn.spend(range.bytes());
     if (sends) {
       request.outgoing = {bytes, range.bytes()};
     } else {
@@ -239,14 +243,17 @@ void MessageExecution::fail(const Status& status) {
 
 std::vector<Rank> MessageExecution::waiting_for() const {
   std::vector<Rank> ranks;
+  std::vector<Rank> takers;
   for (const Lane& lane : lanes_) {
     for (std::size_t i = 0; i < lane.messages.size(); ++i) {
       const schedule::Step& step = plan_->schedule().steps[i];
-      if (!lane.messages[i].in_flight || step.kind != schedule::StepKind::recv) continue;
-      ranks.push_back(step.peer);
+      if (!lane.messages[i].in_flight) continue;
+      (step.kind == schedule::StepKind::recv ? ranks : takers).push_back(step.peer);
     }
     if (lane.sync != kNone) team_->append_late(turn_of(lane.segment), ranks);
   }
+  // Who has received all that it can waits for those that take what it sends.
+  if (ranks.empty()) ranks = std::move(takers);
   std::ranges::sort(ranks);
   const auto repeated = std::ranges::unique(ranks);
   ranks.erase(repeated.begin(), repeated.end());

@@ -26,8 +26,8 @@ class MessageExecution final : public Execution {
   MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
                    transport::Transport& transport, TeamLanes* team = nullptr);
 
-  void start(const Call& call) override;
-  bool advance() override;
+  void start(const Call& call, Turn& turn) override;
+  bool advance(Turn& turn) override;
   bool take_completions() override;
   bool ended() const override { return !status_.ok() || segments_left_ == 0; }
   const Status& status() const override { return status_; }
@@ -53,17 +53,18 @@ class MessageExecution final : public Execution {
   struct Ready {
     std::uint32_t lane;
     std::int32_t step;
+    std::size_t element = 0;  // Those before it are done.
   };
 
   std::uint64_t turn_of(std::uint32_t segment) const { return first_turn_ + segment; }
   std::optional<std::uint32_t> free_lane() const;
   void start_segments();
   void start_segment(std::uint32_t lane);
-  bool run_ready();
+  bool run_ready(Turn& turn);
   bool end_syncs();
   std::byte* base_of(const Lane& lane, const schedule::Place& place) const;
-  void run_step(Ready ready);
-  void post(std::uint32_t lane_index, std::int32_t index);
+  void run_step(Ready ready, Turn& turn);
+  void post(std::uint32_t lane_index, std::int32_t index, Turn& turn);
   void step_done(std::uint32_t lane, std::int32_t step);
 
   std::shared_ptr<const Plan> plan_;

@@ -15,9 +15,6 @@ namespace {
 
 using Location = SingleCopySteps::Location;
 
-// What is copied, reduced and copied back at a time: so much that system calls do not count, and so
-// little that two of them stay in a core's own cache.
-constexpr std::size_t kPieceBytes = 256 * 1024;
 constexpr std::size_t kAlignmentBytes = 64;
 // Of what the kernel only copies, so much goes at a time: whoever gives up waits for it.
 constexpr std::size_t kCopiedBytes = 1024 * 1024;
@@ -102,9 +99,9 @@ Status SingleCopySteps::move(const Location& from, const Location& to, std::size
   return {};
 }
 
-Status SingleCopySteps::copy(const Prepared& prepared) const {
+Status SingleCopySteps::copy(const Prepared& prepared, std::size_t count) const {
   const Location& source = prepared.sources.front();
-  const std::size_t bytes = prepared.count * prepared.element_bytes;
+  const std::size_t bytes = count * prepared.element_bytes;
   for (const Location& target : prepared.targets) {
     const bool is_private = source.is_private || target.is_private;
     const std::size_t at_once = is_private ? kCopiedBytes : bytes;
@@ -116,7 +113,7 @@ Status SingleCopySteps::copy(const Prepared& prepared) const {
   return {};
 }
 
-Status SingleCopySteps::reduce(Prepared& prepared, ByteSpan scratch) const {
+Status SingleCopySteps::reduce(Prepared& prepared, std::size_t elements, ByteSpan scratch) const {
   const auto& targets = prepared.targets;
   const auto slots = static_cast<std::size_t>(
       std::ranges::count_if(prepared.sources, [](const Location& l) { return l.is_private; }) +
@@ -125,8 +122,8 @@ Status SingleCopySteps::reduce(Prepared& prepared, ByteSpan scratch) const {
   const std::size_t piece_bytes = std::min(kPieceBytes, room / kAlignmentBytes * kAlignmentBytes);
   if (piece_bytes == 0) return {StatusCode::internal, "there is no scratch for a single copy"};
   const std::size_t piece = piece_bytes / prepared.element_bytes;
-  for (std::size_t begin = 0; begin < prepared.count; begin += piece) {
-    const std::size_t count = std::min(piece, prepared.count - begin);
+  for (std::size_t begin = 0; begin < elements; begin += piece) {
+    const std::size_t count = std::min(piece, elements - begin);
     const std::size_t offset_bytes = begin * prepared.element_bytes;
     const std::size_t bytes = count * prepared.element_bytes;
     std::byte* unused = scratch.data();

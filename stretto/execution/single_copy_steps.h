@@ -10,6 +10,7 @@
 #include "stretto/base/view.h"
 #include "stretto/execution/execution.h"
 #include "stretto/execution/plan.h"
+#include "stretto/execution/step.h"
 #include "stretto/execution/window.h"
 #include "stretto/kernel/reduce.h"
 #include "stretto/transport/transport.h"
@@ -36,28 +37,37 @@ class SingleCopySteps {
   SingleCopySteps(const Plan& plan, const Membership& membership, const Windows& windows,
                   const transport::Transport& transport);
 
-  // A step of the plan's schedule. Where the buffer of a place begins is a function of the place.
-  // `scratch` is nobody else's. Fails as Transport::get() and put() do; and with aborted, having
-  // left that rank's memory alone, if a rank has given up the operation.
+  // Works on a step of the plan's schedule, as LocalSteps does. Where the buffer of a place begins
+  // is a function of the place. `scratch` is nobody else's. Fails as Transport::get() and put() do;
+  // and with aborted, having left that rank's memory alone, if a rank has given up the operation.
   template <class Locate>
-  Status run(const schedule::Step& step, const Locate& locate, ByteSpan scratch) {
+  Status run(const schedule::Step& step, const Locate& locate, ByteSpan scratch, StepCursor& cursor,
+             Turn& turn) {
     Prepared& prepared = prepared_[static_cast<std::size_t>(&step - first_step_)];
-    if (prepared.count == 0) return {};
+    const std::size_t begin_bytes = cursor.element * prepared.element_bytes;
+    const std::size_t places = prepared.sources.size() + prepared.targets.size();
+    const std::size_t count =
+        turn.take(prepared.count - cursor.element, places * prepared.element_bytes,
+                  kPieceBytes / prepared.element_bytes);
+    if (!cursor.move(count, prepared.count)) return {};
     const auto sources = plan_->schedule().sources(step);
     const auto targets = plan_->schedule().targets(step);
     for (std::size_t i = 0; i < sources.size(); ++i) {
       prepared.sources[i] = locate(sources[i]);
-      prepared.sources[i].data += prepared.source_offsets[i];
+      prepared.sources[i].data += prepared.source_offsets[i] + begin_bytes;
     }
     for (std::size_t i = 0; i < targets.size(); ++i) {
       prepared.targets[i] = locate(targets[i]);
-      prepared.targets[i].data += prepared.target_offsets[i];
+      prepared.targets[i].data += prepared.target_offsets[i] + begin_bytes;
     }
     if (!prepared.failure.ok()) return prepared.failure;
-    return prepared.reduction ? reduce(prepared, scratch) : copy(prepared);
+    return prepared.reduction ? reduce(prepared, count, scratch) : copy(prepared, count);
   }
 
  private:
+  // What is copied, reduced and copied back at a time: so much that system calls do not count, and
+  // so little that two of them stay in a core's own cache.
+  static constexpr std::size_t kPieceBytes = 256 * 1024;
   // A step, and the buffers of one run.
   struct Prepared {
     std::size_t count = 0;
@@ -71,8 +81,8 @@ class SingleCopySteps {
     std::vector<kernel::Input> inputs;
   };
   void prepare(Prepared& prepared, const schedule::Step& step) const;
-  Status copy(const Prepared& prepared) const;
-  Status reduce(Prepared& prepared, ByteSpan scratch) const;
+  Status copy(const Prepared& prepared, std::size_t count) const;
+  Status reduce(Prepared& prepared, std::size_t elements, ByteSpan scratch) const;
   Status move(const Location& from, const Location& to, std::size_t bytes) const;
   template <class Copy>
   Status reach_into(Rank owner, const Copy& copy) const;

@@ -4,6 +4,7 @@
 #include "stretto/execution/step.h"
 
 #include "stretto/kernel/copy.h"
+#include "stretto/kernel/store_policy.h"
 
 namespace stretto::execution {
 namespace {
@@ -51,6 +52,11 @@ void LocalSteps::prepare(Prepared& prepared, const schedule::Step& step) const {
     prepared.inputs.push_back({.data = nullptr, .dtype = plan_->range(place, 0).dtype});
   }
   prepared.outputs.resize(targets.size());
+  prepared.target_element_bytes = size_bytes(plan_->range(targets.front(), 0).dtype);
+  prepared.bytes_per_element = targets.size() * prepared.target_element_bytes;
+  for (const kernel::Input& input : prepared.inputs) {
+    prepared.bytes_per_element += size_bytes(input.dtype);
+  }
   prepared.source_offsets.resize(sources.size());
   prepared.target_offsets.resize(targets.size());
   if (step.kind == schedule::StepKind::copy) return;
@@ -69,21 +75,23 @@ void LocalSteps::bind(Prepared& prepared, const schedule::Step& step, std::uint3
   for (std::size_t i = 0; i < targets.size(); ++i) {
     prepared.target_offsets[i] = plan_->range(targets[i], segment).offset_bytes;
   }
-  const Plan::Range target = plan_->range(targets.front(), segment);
-  prepared.count = target.count;
-  prepared.bytes = target.bytes();
+  prepared.count = plan_->range(targets.front(), segment).count;
   prepared.segment = segment;
 }
 
-Status LocalSteps::apply(const Prepared& prepared) {
+// How bytes are stored depends on the whole step, however it is cut into turns.
+Status LocalSteps::apply(const Prepared& prepared, std::size_t count) {
   if (prepared.reduction) {
-    prepared.reduction->run(prepared.count, prepared.inputs, prepared.outputs);
+    prepared.reduction->run(count, prepared.inputs, prepared.outputs, prepared.count);
     return {};
   }
   if (!prepared.failure.ok()) return prepared.failure;
+  const std::size_t whole_bytes = prepared.count * prepared.target_element_bytes;
+  const bool past_cache = kernel::is_non_temporal(kernel::Store::automatic, 2 * whole_bytes);
   for (void* output : prepared.outputs) {
     if (output == prepared.inputs.front().data) continue;  // In place.
-    kernel::copy(output, prepared.inputs.front().data, prepared.bytes, kernel::Store::automatic);
+    kernel::copy(output, prepared.inputs.front().data, count * prepared.target_element_bytes,
+                 past_cache ? kernel::Store::non_temporal : kernel::Store::cached);
   }
   return {};
 }

@@ -5,6 +5,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <exception>
 
 #include <fmt/format.h>
@@ -29,8 +30,12 @@ constexpr int kSpins = 400;
 constexpr std::chrono::milliseconds kYieldTime(1);
 constexpr unsigned kTurnsPerDeadlineCheck = 64;
 constexpr int kTurnsPerHeartbeat = 64;
+// For whoever wants the lock to wake up and take it: some tens of microseconds.
+constexpr int kYieldsPerHandOver = 100;
 // Whoever has missed more has not been running.
 constexpr int kBeatsMissed = 4;
+// Far more groups than a program makes at a time; a peer could name ever more.
+constexpr std::size_t kEarlyAbortsMax = 1024;
 
 }  // namespace
 
@@ -104,8 +109,8 @@ Status Engine::check_home() const {
 
 std::string Engine::name_of(Rank job_rank) const {
   const auto index = static_cast<std::size_t>(job_rank);
-  if (index >= options_.names.size()) return fmt::format("(rank {})", job_rank.value());
-  return fmt::format("({})", options_.names[index]);
+  if (index >= options_.names.size()) return fmt::format("rank {}", job_rank.value());
+  return fmt::format("rank {} ({})", job_rank.value(), options_.names[index]);
 }
 
 void Engine::note(std::string_view activity) {
@@ -115,8 +120,12 @@ void Engine::note(std::string_view activity) {
 
 void Engine::add(Group& group) {
   groups_.push_back(&group);
-  const auto aborted = early_aborts_.extract(group.id());
-  if (!aborted.empty()) group.aborted(aborted.mapped());
+  const auto aborted =
+      std::ranges::find(early_aborts_, group.id(), &std::pair<std::uint64_t, Status>::first);
+  if (aborted == early_aborts_.end()) return;
+  const Status reason = std::move(aborted->second);
+  early_aborts_.erase(aborted);
+  group.aborted(reason);
 }
 
 void Engine::call_later(Continuation continuation, Status status) {
@@ -138,7 +147,7 @@ void Engine::run_continuations(std::unique_lock<std::mutex>& held) {
     }
     // What continuations own may need the lock to go.
     batch.clear();
-    held.lock();
+    take(held);
   }
 }
 
@@ -151,17 +160,40 @@ void Engine::submitted() {
   if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
 }
 
+void Engine::take(std::unique_lock<std::mutex>& held) {
+  if (held.try_lock()) return;
+  contenders_.fetch_add(1, std::memory_order_relaxed);
+  held.lock();
+  contenders_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// Between two turns. A mutex is not fair: who lets go of it would take it again before a thread
+// that sleeps for it has woken up.
+void Engine::let_others_in(std::unique_lock<std::mutex>& held) {
+  const int contenders = contenders_.load(std::memory_order_relaxed);
+  if (contenders == 0) return;
+  held.unlock();
+  for (int i = 0; i < kYieldsPerHandOver; ++i) {
+    ::sched_yield();
+    if (contenders_.load(std::memory_order_relaxed) < contenders) break;
+  }
+  take(held);
+}
+
 bool Engine::turn() {
   std::unique_lock held = lock();
-  const bool moved = turn_locked();
+  const bool moved = turn_locked(execution::kTurnBytes);  // The caller has other things to do.
   run_continuations(held);
   return moved;
 }
 
-bool Engine::turn_locked() {
+bool Engine::turn_locked(std::size_t lone_bytes) {
   bool moved = transport_->progress();
   // By index: an ending operation may add or remove groups.
-  for (std::size_t i = 0; i < groups_.size(); ++i) moved = groups_[i]->advance() || moved;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const std::size_t bytes = in_flight_ > 1 ? execution::kTurnBytes : lone_bytes;
+    moved = groups_[i]->advance(turn_of(bytes)) || moved;
+  }
   if (++turns_ % kTurnsPerDeadlineCheck == 0) check_deadlines();
   return moved;
 }
@@ -189,6 +221,7 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   while (!(finished = done())) {
     if (turn_locked()) {
       run_continuations(held);
+      let_others_in(held);
       idle_turns = 0;
       yield_until = TimePoint{};
       continue;
@@ -197,7 +230,7 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
     held.unlock();
     if (++idle_turns <= spins_max) {
       pause();
-      held.lock();
+      take(held);
       continue;
     }
     const TimePoint now = Clock::now();
@@ -205,13 +238,13 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
     if (now >= deadline.time()) break;
     if (now < yield_until) {
       ::sched_yield();
-      held.lock();
+      take(held);
       continue;
     }
-    held.lock();
+    take(held);
     if (!done()) sleep(held, deadline);
   }
-  if (!held.owns_lock()) held.lock();
+  if (!held.owns_lock()) take(held);
   run_continuations(held);
   held.unlock();
   waiters_.fetch_sub(1, std::memory_order_relaxed);
@@ -230,7 +263,7 @@ bool Engine::sleep(std::unique_lock<std::mutex>& held, Deadline deadline) {
   if (idle) {
     held.unlock();
     transport_->sleep(deadline);
-    held.lock();
+    take(held);
   }
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
   transport_->end_sleep();
@@ -263,6 +296,7 @@ void Engine::run_background_thread() {
         moved = turn_locked();
         // What has woken a sleeper may have been taken here before it could look.
         if (moved && sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+        let_others_in(held);
       }
       check_deadlines();
       run_continuations(held);
@@ -270,6 +304,7 @@ void Engine::run_background_thread() {
     }
     if (turn_locked()) {
       run_continuations(held);
+      let_others_in(held);
       yield_until = TimePoint{};
       continue;
     }
@@ -278,7 +313,7 @@ void Engine::run_background_thread() {
     if (now < yield_until) {
       held.unlock();
       ::sched_yield();
-      held.lock();
+      take(held);
     } else {
       sleep(held, Deadline());
     }
@@ -305,8 +340,11 @@ void Engine::group_aborted(std::uint64_t group, Rank /*from*/, const Status& rea
     if (groups_[i]->id() == group) return groups_[i]->aborted(reason);
   }
   // The transport drops what concerns groups that this rank has ended, so this one is still to be
-  // made.
-  early_aborts_.emplace(group, reason);
+  // made, or never will be.
+  const auto is_known = [&](const auto& aborted) { return aborted.first == group; };
+  if (std::ranges::any_of(early_aborts_, is_known)) return;
+  if (early_aborts_.size() >= kEarlyAbortsMax) early_aborts_.erase(early_aborts_.begin());
+  early_aborts_.emplace_back(group, reason);
 }
 
 void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell farewell) {
@@ -337,7 +375,7 @@ std::string Engine::describe_state(Rank from, std::uint64_t group, std::uint32_t
     candidate->asked_about(from, sequence, operation);
     return candidate->describe_state(sequence, activity_);
   }
-  return Group::describe_absence(name_of(transport_->rank()), groups_, activity_);
+  return Group::describe_absence(groups_, activity_);
 }
 
 void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,

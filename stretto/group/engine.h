@@ -6,7 +6,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -17,6 +16,7 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/base/home_process.h"
+#include "stretto/execution/turn.h"
 #include "stretto/group/operation.h"
 #include "stretto/group/progress_thread.h"
 #include "stretto/transport/transport.h"
@@ -26,7 +26,8 @@ namespace stretto::group {
 class Group;
 
 // Runs all groups of one rank on one transport. One lock guards everything below it; it is held for
-// one turn of progress at a time and never while sleeping.
+// one turn of progress at a time, which works on a bounded number of bytes of each group
+// (execution/turn.h), and never while sleeping. Between turns other threads come in.
 //
 // Whoever waits drives: a waiting thread takes turns of progress itself, for all operations, so
 // that a blocking call needs no hand-over. The background thread drives while operations are in
@@ -58,7 +59,9 @@ class Engine final : private transport::TransportListener {
   // check_home() says: in a forked child, it may be held by a thread that is not there.
   std::unique_lock<std::mutex> lock() {
     check_home().or_throw();
-    return std::unique_lock(mutex_);
+    std::unique_lock held(mutex_, std::defer_lock);
+    take(held);
+    return held;
   }
   // invalid_argument in a child that was forked after join(). What it has is its parent's, whom it
   // must not disturb.
@@ -68,7 +71,7 @@ class Engine final : private transport::TransportListener {
   const Options& options() const { return options_; }
   bool has_progress_thread() const { return drives_; }
   bool has_core_for_each_rank() const { return core_for_each_rank_; }
-  // "(node04 pid 8812)".
+  // "rank 3 (node04 pid 8812)".
   std::string name_of(Rank job_rank) const;
   // With the lock held.
   std::span<Group* const> groups() const { return groups_; }
@@ -96,11 +99,15 @@ class Engine final : private transport::TransportListener {
   // Without the lock. Drives until `done` says true (asked with the lock held) or the deadline
   // passes; returns whether it did.
   bool drive(const std::function<bool()>& done, Deadline deadline);
+  // With the lock held: a turn that ends when others wait for the lock.
+  execution::Turn turn_of(std::size_t bytes) { return {*transport_, bytes, &contenders_}; }
   // One turn. Returns whether anything moved.
   bool turn();
 
  private:
-  bool turn_locked();
+  void take(std::unique_lock<std::mutex>& held);
+  void let_others_in(std::unique_lock<std::mutex>& held);
+  bool turn_locked(std::size_t lone_bytes = execution::kLoneTurnBytes);
   bool sleep(std::unique_lock<std::mutex>& lock, Deadline deadline);
   Engine(std::unique_ptr<transport::Transport> transport, Options options);
   Status start_background_thread();
@@ -129,11 +136,12 @@ class Engine final : private transport::TransportListener {
   std::mutex mutex_;
   std::condition_variable work_arrived_;  // For the background thread.
   std::vector<Group*> groups_;
-  // Groups that others have given up before this rank has made them.
-  std::map<std::uint64_t, Status> early_aborts_;
+  // Groups that others have given up before this rank has made them; the oldest first.
+  std::vector<std::pair<std::uint64_t, Status>> early_aborts_;
   std::vector<std::pair<Continuation, Status>> continuations_;
   std::string activity_;
   int in_flight_ = 0;
+  std::atomic<int> contenders_{0};  // Threads that wait for the lock.
   std::atomic<int> waiters_{0};
   std::atomic<int> sleepers_{0};
   unsigned turns_ = 0;

@@ -14,23 +14,7 @@ namespace {
 
 // Kinds of operations remembered; a program that never repeats itself must not grow for ever.
 constexpr std::size_t kCacheMax = 512;
-constexpr std::size_t kSegmentBytesMax = 256 * 1024;
-constexpr std::size_t kSegmentBytesMin = 32 * 1024;
-constexpr std::size_t kScratchBytes = 8 * 1024 * 1024;
 constexpr std::size_t kIdleBytesMax = 64 * 1024 * 1024;
-constexpr std::size_t kWhole = std::size_t{1} << 62;
-// Of one slot, what is staged at a time: about what stays in a core's own cache, as fewer syncs
-// gain nothing more.
-constexpr std::size_t kStagedBytes = 512 * 1024;
-// Where some ranks only lay out and others only copy, the latter begin when they have this much.
-constexpr std::size_t kStreamedBytes = 64 * 1024;
-
-// The same on all ranks, since both sides of a message must cut alike: small enough that the
-// scratch of a lane stays bounded when every rank sends to every other.
-std::size_t message_segment_bytes(int rank_count) {
-  return std::clamp(kScratchBytes / static_cast<std::size_t>(rank_count), kSegmentBytesMin,
-                    kSegmentBytesMax);
-}
 
 }  // namespace
 
@@ -45,9 +29,13 @@ Group::Group(std::shared_ptr<Engine> engine, execution::Membership membership, O
     : engine_(std::move(engine)),
       membership_(std::move(membership)),
       options_(std::move(options)),
-      selector_({.rank_count = static_cast<int>(membership_.members.size()),
-                 .hosts = hosts_of(options_.hosts, membership_.members),
-                 .links = options_.links}),
+      planner_(std::make_shared<const Planner>(
+          Planner::Setting{.rank = membership_.rank,
+                           .selector = {.rank_count = static_cast<int>(membership_.members.size()),
+                                        .hosts = hosts_of(options_.hosts, membership_.members),
+                                        .links = options_.links},
+                           .segment_bytes = options_.segment_bytes,
+                           .verification = options_.verification})),
       mailbox_(engine_, membership_),
       departed_(membership_.members.size()),
       agreement_(size(), membership_.rank),
@@ -81,110 +69,88 @@ void Group::begin_numbering() {
   open_gate();
 }
 
+template <class Change>
+void Group::change_planning(const Change& change) {
+  Planner::Setting setting = planner_->setting();
+  change(setting);
+  planner_ = std::make_shared<const Planner>(std::move(setting));
+}
+
 void Group::use_links(const LinkModel& links) {
   close_gate();
   options_.links = links;
-  selector_.use_links(links);
+  change_planning([&](Planner::Setting& setting) { setting.selector.links = links; });
   shrink_cache();  // What has been chosen by other numbers.
   open_gate();
 }
 
 void Group::use_windows(execution::Windows windows) {
-  selector_.use_cores(!windows.crowded);
   windows_ = std::move(windows);
+  change_planning([&](Planner::Setting& setting) {
+    setting.selector.has_core_for_each_rank = !windows_->crowded;
+    setting.selector.has_teams = !is_one_team();
+    setting.is_one_team = is_one_team();
+    setting.single_copy = windows_->single_copy;
+  });
   if (is_one_team()) return;
-  selector_.use_teams();
   team_lanes_.emplace(*windows_, membership_, engine_->transport());
 }
 
-std::shared_ptr<const execution::Plan> Group::make_plan(const schedule::Algorithm& algorithm,
-                                                        const Submission& submission,
-                                                        std::size_t segment_bytes) {
-  const OperationDescriptor& operation = submission.operation;
-  schedule::Schedule steps =
-      algorithm.build({.rank = membership_.rank,
-                       .rank_count = size(),
-                       .root = operation.root < 0 ? Rank(0) : Rank(operation.root),
-                       .hosts = selector_.hosts()});
-  if (algorithm.access == schedule::Access::mapped && segment_bytes < kWhole) {
-    const auto slots = static_cast<std::size_t>(std::max(1, steps.raw_slots));
-    const bool streams = has_root(operation.collective) && steps.sync_count() == 1;
-    segment_bytes =
-        std::min(execution::Window::slot_bytes(slots), streams ? kStreamedBytes : kStagedBytes);
-  }
-  if (algorithm.access == schedule::Access::both) {
-    // By what all ranks know, since both sides of a message must cut alike.
-    const auto slots = static_cast<std::size_t>(steps.chunk_count);
-    segment_bytes = std::min(segment_bytes, execution::Window::lane_slot_bytes(slots));
-  }
-  if (options_.segment_bytes > 0 && segment_bytes < kWhole)
-    segment_bytes = std::min(segment_bytes, options_.segment_bytes);
-  return std::make_shared<const execution::Plan>(
-      std::move(steps),
-      execution::Plan::Options{.operation = operation,
-                               .shares = submission.shares.value_or(execution::SharesView()).copy(),
-                               .segment_bytes_max = segment_bytes});
-}
-
-std::size_t Group::segment_bytes_of_messages() const { return message_segment_bytes(size()); }
-
-SingleCopy Group::single_copy_of(const OperationDescriptor& operation, const Choice& choice) const {
-  const SingleCopy agreed = windows_->single_copy;
-  const bool reaches_buffers =
-      choice.direct != nullptr && operation.collective != Collective::barrier;
-  if (!reaches_buffers || agreed == SingleCopy::off) return SingleCopy::off;
-  // What has been asked for by name must not depend on pages, which each rank sees by itself.
-  if (choice.staged == nullptr) return SingleCopy::always;
-  const bool wanted = agreed == SingleCopy::always || selector_.prefers_single_copy(operation);
-  return wanted ? agreed : SingleCopy::off;
-}
-
-Status Group::fill(CacheEntry& entry, const Submission& submission) {
-  const bool equal = !submission.shares.has_value();
-  Result<Choice> choice =
-      selector_.choose(submission.operation, submission.algorithm, is_one_team(), equal);
-  if (!choice.ok()) return choice.status();
-  if (!equal) entry.shares = submission.shares->copy();
-  if (choice->messages != nullptr) {
-    entry.messages = make_plan(*choice->messages, submission, segment_bytes_of_messages());
-    return {};
-  }
-  execution::MappedExecution::Plans plans;
-  if (choice->direct != nullptr) plans.direct = make_plan(*choice->direct, submission, kWhole);
-  if (choice->staged != nullptr) {
-    plans.staged = make_plan(*choice->staged, submission, execution::Window::kHalfBytes);
-  }
-  plans.single_copy = single_copy_of(submission.operation, *choice);
-  entry.mapped = std::make_unique<execution::MappedExecution>(std::move(plans), membership_,
-                                                              *windows_, engine_->transport());
-  return {};
-}
-
-Result<Group::CacheEntry*> Group::entry_for(Submission& submission) {
-  const bool equal = !submission.shares.has_value();
-  if (!submission.algorithm.empty()) {
-    Result<Choice> choice =
-        selector_.choose(submission.operation, submission.algorithm, is_one_team(), equal);
-    if (!choice.ok()) return choice.status();
-    const schedule::Algorithm* named = choice->messages != nullptr ? choice->messages
-                                       : choice->direct != nullptr ? choice->direct
-                                                                   : choice->staged;
-    submission.operation.algorithm = named->id;
-  }
-  CacheKey key{submission.operation, 0, is_one_team()};
-  if (!equal) {
-    key.shares = execution::layout_hash(submission.shares->counts) ^
-                 (execution::layout_hash(submission.shares->received) << 1);
-  }
+Result<Group::CacheEntry*> Group::find_entry(const CacheKey& key, const Submission& submission) {
   const auto found = cache_.find(key);
-  if (found != cache_.end()) {
-    if (equal || *submission.shares == found->second.shares) return &found->second;
-    return status_of(StatusCode::internal, "two lists of counts have the same hash");
+  if (found == cache_.end()) return nullptr;
+  const bool same = !submission.shares || *submission.shares == found->second.shares;
+  if (same) return &found->second;
+  return status_of(StatusCode::internal, "two lists of counts have the same hash");
+}
+
+// An operation of a new kind is planned without the lock: that may take tenths of a second, while
+// others submit operations and take turns of progress.
+Result<Group::CacheEntry*> Group::entry_for(Submission& submission,
+                                            std::unique_lock<std::mutex>& held) {
+  while (true) {
+    const std::shared_ptr<const Planner> planner = planner_;
+    if (!submission.algorithm.empty()) {
+      Result<std::uint8_t> number =
+          planner->number_of(submission.operation, !submission.shares, submission.algorithm);
+      if (!number.ok()) return number.status();
+      submission.operation.algorithm = *number;
+    }
+    CacheKey key{submission.operation, 0, is_one_team()};
+    if (submission.shares) {
+      key.shares = execution::layout_hash(submission.shares->counts) ^
+                   (execution::layout_hash(submission.shares->received) << 1);
+    }
+    Result<CacheEntry*> found = find_entry(key, submission);
+    if (!found.ok() || *found != nullptr) return found;
+    held.unlock();
+    Result<Plans> plans =
+        planner->plan(submission.operation, submission.shares, submission.algorithm);
+    held.lock();
+    if (!failure_.ok()) return failure_;
+    if (!plans.ok()) return plans.status();
+    if (planner != planner_) continue;    // Something has changed meanwhile by which it chooses.
+    found = find_entry(key, submission);  // Another thread may have been quicker.
+    if (!found.ok() || *found != nullptr) return found;
+    return &add_entry(key, submission, std::move(*plans));
   }
+}
+
+Group::CacheEntry& Group::add_entry(const CacheKey& key, const Submission& submission,
+                                    Plans plans) {
+  close_gate();
   if (cache_.size() >= kCacheMax) shrink_cache();
   CacheEntry entry;
-  STRETTO_RETURN_IF_ERROR(fill(entry, submission));
-  return &cache_.emplace(key, std::move(entry)).first->second;
+  if (submission.shares) entry.shares = submission.shares->copy();
+  entry.messages = std::move(plans.messages);
+  if (entry.messages == nullptr) {
+    entry.mapped = std::make_unique<execution::MappedExecution>(
+        execution::MappedExecution::Plans{.direct = std::move(plans.direct),
+                                          .staged = std::move(plans.staged),
+                                          .single_copy = plans.single_copy},
+        membership_, *windows_, engine_->transport());
+  }
+  return cache_.emplace(key, std::move(entry)).first->second;
 }
 
 void Group::shrink_cache() {
@@ -212,10 +178,11 @@ Status Group::borrow_scratch(Submission& submission) {
   return {};
 }
 
-Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission) {
+Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission,
+                                                        std::unique_lock<std::mutex>& held) {
   if (!failure_.ok()) return failure_;
+  Result<CacheEntry*> entry = entry_for(submission, held);
   close_gate();
-  Result<CacheEntry*> entry = entry_for(submission);
   Status status = entry.status();
   if (status.ok() && submission.packing) status = borrow_scratch(submission);
   if (status.ok() && (*entry)->mapped != nullptr) {
@@ -233,11 +200,13 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission) 
                       .output = submission.output.data(),
                       .sequence = sequence};
   collective->packing = std::move(submission.packing);
+  collective->runs_inline =
+      std::max(submission.input.size(), submission.output.size()) <= execution::kInlineBytes;
   ++(*entry)->in_use;
   queue_.push({collective, *entry});
   engine_->submitted();
-  // The short way: what can be done at once is done here, by the caller.
-  advance();
+  // The short way: what little can be done at once is done here, by the caller.
+  advance(engine_->turn_of(inline_turn_bytes(collective->runs_inline)));
   return std::shared_ptr<PendingOperation>(std::move(collective));
 }
 
@@ -245,6 +214,13 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(const Mailbox::Message& 
   if (!failure_.ok()) return failure_;
   engine_->submitted();
   return std::shared_ptr<PendingOperation>(mailbox_.submit(message));
+}
+
+// How many bytes the call that submits an operation may work on. What is left, those who wait or
+// poll do, or the progress thread: with one, a large operation is only begun.
+std::size_t Group::inline_turn_bytes(bool runs_inline) const {
+  if (runs_inline) return execution::kTurnBytes;
+  return engine_->has_progress_thread() ? 0 : execution::kInlineBytes;
 }
 
 // Mapped collectives share the windows' counters, so they run alone.
@@ -255,8 +231,17 @@ bool Group::may_start(const Queued& queued) const {
          running_.size() < kRunningMax;
 }
 
-void Group::start_ready() {
+// Returns whether anything was done.
+bool Group::start_ready(execution::Turn& turn) {
+  bool moved = false;
   while (!queue_.empty() && may_start(queue_.front())) {
+    Status packed;
+    if (auto& packing = queue_.front().collective->packing; packing && !packing->is_packed()) {
+      if (turn.is_over()) return moved;
+      moved = true;
+      packed = packing->pack(turn);
+      if (packed.ok() && !packing->is_packed()) return moved;
+    }
     Queued queued = queue_.front();
     queue_.pop();
     CacheEntry& entry = *queued.entry;
@@ -268,8 +253,15 @@ void Group::start_ready() {
       running.owned = execution_by_messages(entry);
       running.execution = running.owned.get();
     }
-    start(running);
+    moved = true;
+    report(*running.collective);
+    if (packed.ok()) {
+      running.execution->start(running.collective->call, turn);
+    } else {
+      running.execution->fail(packed);
+    }
   }
+  return moved;
 }
 
 std::unique_ptr<execution::Execution> Group::execution_by_messages(CacheEntry& entry) {
@@ -283,24 +275,15 @@ std::unique_ptr<execution::Execution> Group::execution_by_messages(CacheEntry& e
   return execution;
 }
 
-void Group::start(Running& running) {
-  report(*running.collective);
-  if (const auto& packing = running.collective->packing) {
-    const Status status = packing->pack();
-    if (!status.ok()) return running.execution->fail(status);
-  }
-  running.execution->start(running.collective->call);
-}
-
-bool Group::advance() {
+bool Group::advance(execution::Turn turn) {
   if (is_one_team()) let_go_of_memory();
   if (!failure_.ok()) return false;
   adopt_parked();
-  start_ready();
-  bool moved = mailbox_.advance();
+  bool moved = start_ready(turn);
+  moved = mailbox_.advance() || moved;
   for (std::size_t i = 0; i < running_.size();) {
     execution::Execution& execution = *running_[i].execution;
-    moved = execution.advance() || moved;
+    moved = execution.advance(turn) || moved;
     // Advancing may have told this group of a failure, which ends everything.
     if (!failure_.ok()) return true;
     if (!execution.ended()) {
@@ -312,8 +295,15 @@ bool Group::advance() {
       fail(in_context(running_[i].collective.get(), execution.status()), true);
       return true;
     }
+    if (auto& packing = running_[i].collective->packing; packing && !packing->is_unpacked()) {
+      packing->unpack(turn);
+      if (!packing->is_unpacked()) {
+        ++i;
+        continue;
+      }
+    }
     retire(i);
-    start_ready();
+    start_ready(turn);
   }
   if (!retire_messages()) return true;
   if (any_departed_) check_departed();
@@ -353,12 +343,11 @@ void Group::retire(std::size_t index) {
   if (running.owned != nullptr) {
     keep_idle(*running.entry, std::move(running.owned));
   } else if (!running.collective->packing) {
-    remember(running.collective->operation(), *running.entry);
+    remember(*running.collective, *running.entry);
   }
   --running.entry->in_use;
   PendingCollective& collective = *running.collective;
   if (collective.packing) {
-    collective.packing->unpack();
     scratch_.give_back(std::move(collective.packing->scratch));
     collective.packing.reset();
   }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,11 +19,11 @@
 #include "stretto/execution/team_lanes.h"
 #include "stretto/execution/window.h"
 #include "stretto/group/agreement.h"
-#include "stretto/group/explanation.h"
 #include "stretto/group/mailbox.h"
 #include "stretto/group/past_operations.h"
 #include "stretto/group/pending.h"
-#include "stretto/group/selector.h"
+#include "stretto/group/planner.h"
+#include "stretto/group/state_report.h"
 
 namespace stretto::group {
 
@@ -40,9 +41,10 @@ class Group {
     // Of all ranks of the job. Empty: all are on one.
     HostList hosts = {};
     LinkModel links = {};
+    schedule::Verification verification = schedule::Verification::automatic;
   };
-  // With which algorithms an operation would run, and why. `algorithm` as in a Submission.
-  Explanation explain(const OperationDescriptor& operation, std::string_view algorithm);
+  // Says with which algorithms an operation would run, and why. To be used without the lock.
+  std::shared_ptr<const Planner> planner() const { return planner_; }
 
   // What comes from now on is the callers': their first operation is #1. What a group does to be
   // set up has numbers of its own. On all ranks after the same operation.
@@ -55,6 +57,7 @@ class Group {
   std::uint64_t id() const { return membership_.group; }
   const execution::Membership& membership() const { return membership_; }
   int size() const { return static_cast<int>(membership_.members.size()); }
+  std::optional<Rank> rank_in_group(Rank job_rank) const;
   const Status& failure() const { return failure_; }
 
   struct Submission {
@@ -67,8 +70,10 @@ class Group {
     // With one, `input` or `output`, if empty, is its scratch.
     std::optional<Packing> packing = std::nullopt;
   };
-  // Fails, before anything is sent, if the algorithm does not exist or cannot be used.
-  Result<std::shared_ptr<PendingOperation>> submit(Submission& submission);
+  // Fails, before anything is sent, if the algorithm does not exist or cannot be used. `held` is
+  // the engine's lock, which is let go of while an operation of a new kind is planned.
+  Result<std::shared_ptr<PendingOperation>> submit(Submission& submission,
+                                                   std::unique_lock<std::mutex>& held);
   Result<std::shared_ptr<PendingOperation>> submit(const Mailbox::Message& message);
 
   // The fast path, without the engine's lock: a collective with equal shares, of no named
@@ -85,8 +90,9 @@ class Group {
     ended,    // Well.
     parked,   // Begun; the rest is for adopt_parked(), which is now to be called.
   };
-  // `parked`: the operation, if it was parked.
-  FastOutcome try_fast(const FastCall& call, std::shared_ptr<PendingOperation>& parked);
+  // `parked`: the operation, if it was parked. `number`: which collective it was, if it has ended.
+  FastOutcome try_fast(const FastCall& call, std::shared_ptr<PendingOperation>& parked,
+                       std::uint32_t& number);
   // Makes a parked operation an ordinary one. Nothing if somebody has done so already.
   void adopt_parked();
 
@@ -110,7 +116,7 @@ class Group {
 
   // Called by the engine.
   Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload);
-  bool advance();
+  bool advance(execution::Turn turn);
   void check_deadlines(TimePoint now);
   void member_lost(Rank job_rank, const Status& status);
   void member_left(Rank job_rank, const Status& status);
@@ -120,12 +126,10 @@ class Group {
   void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation);
   // Another has given up the group; `told` says who and why.
   void aborted(const Status& told);
-  // "+(node04 pid 8812) waits in #7 for rank 3": where this rank is, seen from operation `sequence`
-  // of another. The first character says whether it has entered that operation.
+  // An encoded StateReport: where this rank is, seen from operation `sequence` of another.
   std::string describe_state(std::uint32_t sequence, std::string_view activity) const;
   // The same of a rank that does not have the group.
-  static std::string describe_absence(std::string_view name, std::span<Group* const> groups,
-                                      std::string_view activity);
+  static std::string describe_absence(std::span<Group* const> groups, std::string_view activity);
   void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text);
 
   // The first failure wins: ends everything in flight with it, and every later submission. Tells
@@ -187,27 +191,24 @@ class Group {
   // In inquiries: about agreements.
   static constexpr std::uint32_t kAgreementSequence = 0xfffffffe;
 
-  Result<CacheEntry*> entry_for(Submission& submission);
-  Status fill(CacheEntry& entry, const Submission& submission);
-  // Of an operation on mapped memory, with private buffers.
-  SingleCopy single_copy_of(const OperationDescriptor& operation, const Choice& choice) const;
-  std::shared_ptr<const execution::Plan> make_plan(const schedule::Algorithm& algorithm,
-                                                   const Submission& submission,
-                                                   std::size_t segment_bytes);
-  std::size_t segment_bytes_of_messages() const;
+  Result<CacheEntry*> entry_for(Submission& submission, std::unique_lock<std::mutex>& held);
+  Result<CacheEntry*> find_entry(const CacheKey& key, const Submission& submission);
+  CacheEntry& add_entry(const CacheKey& key, const Submission& submission, Plans plans);
+  template <class Change>
+  void change_planning(const Change& change);
   void shrink_cache();
   std::shared_ptr<PendingCollective> pooled();
   Status borrow_scratch(Submission& submission);
 
   Recent* find_recent(const OperationDescriptor& operation);
-  void remember(const OperationDescriptor& operation, CacheEntry& entry);
+  void remember(const PendingCollective& collective, CacheEntry& entry);
   void let_go_of_memory();
   void close_gate();
   void open_gate();
 
-  void start_ready();
+  std::size_t inline_turn_bytes(bool runs_inline) const;
+  bool start_ready(execution::Turn& turn);
   std::unique_ptr<execution::Execution> execution_by_messages(CacheEntry& entry);
-  void start(Running& running);
   bool may_start(const Queued& queued) const;
   void report(const PendingCollective& collective);
   void report_ended(std::uint32_t ended);
@@ -227,7 +228,7 @@ class Group {
   void compare_beliefs();
   void disagree(const Belief& belief, const OperationDescriptor& ours);
   void fail_telling(const Status& reason, const Status* told, bool by_others = false);
-  static bool end_on_own(Running& running);
+  bool end_on_own(Running& running);
   void note_departed(Rank member, const Status& status);
   void send_agreement();
 
@@ -240,19 +241,26 @@ class Group {
   void warn(const PendingOperation& operation, TimePoint now) const;
   Status timed_out(const PendingOperation& operation) const;
   bool has_answers(const PendingOperation& operation) const {
-    return asked_ == operation.sequence() && !answers_.empty();
+    return inquiry_.sequence == operation.sequence() && !inquiry_.answers.empty();
   }
-  std::vector<Rank> late_ranks(const PendingOperation& operation) const;
+  const std::optional<StateReport>& answer_of(Rank member) const {
+    return inquiry_.answers[static_cast<std::size_t>(member)];
+  }
+  void ask(Rank member, std::uint32_t sequence, const OperationDescriptor& operation);
+  void begin_inquiry(std::uint32_t sequence, const OperationDescriptor& operation, TimePoint now);
+  Late find_late(const PendingOperation& operation) const;
+  std::vector<Rank> roots_of(std::vector<Rank> waited_for) const;
   std::string describe_late(const std::vector<Rank>& late, bool answered) const;
   std::string describe_arrived(const PendingOperation& operation) const;
   std::string describe_standstill(TimePoint since) const;
-  std::string whereabouts(std::string_view activity) const;
-  std::optional<Rank> rank_in_group(Rank job_rank) const;
+  std::vector<Rank> in_job(std::vector<Rank> members) const;
+  StateReport whereabouts(std::string_view group, std::string_view activity) const;
+  StateReport whereabouts_elsewhere() const;
 
   std::shared_ptr<Engine> engine_;
   execution::Membership membership_;
   Options options_;
-  Selector selector_;
+  std::shared_ptr<const Planner> planner_;
   std::optional<execution::Windows> windows_;
   std::optional<execution::TeamLanes> team_lanes_;  // In windows_, where those are not everybody's.
   std::map<CacheKey, CacheEntry> cache_;
@@ -282,10 +290,7 @@ class Group {
   std::uint32_t ended_noticed_ = 0;
   std::uint32_t reported_ = 0;  // The last collective that the launcher has heard of.
   TimePoint ended_at_;
-  // What others have answered about operation `asked_`, per member, since they were asked.
-  std::uint32_t asked_ = 0;
-  TimePoint asked_at_ = TimePoint::min();
-  std::vector<std::string> answers_;
+  Inquiry inquiry_;  // The last.
   Status failure_;
 };
 

@@ -59,8 +59,9 @@ Status Group::agreement_arrived(Rank from, const transport::MessageKey& key,
     return rank >= Proposal::kTakesPart && rank < size();
   };
   if (!fits || key.message > 1 || !std::ranges::all_of(lost_by, is_member)) {
-    return status_of(StatusCode::protocol, "word of an agreement that is no word of group {:x}",
-                     membership_.group);
+    return status_of(StatusCode::protocol,
+                     "what it says in shrink about who is lost does not fit the group of {}",
+                     list_ranks(membership_.members));
   }
   // It has ended its part of everything; what is in flight may well end without more of it.
   Status& departed = departed_[static_cast<std::size_t>(*member)];
@@ -76,12 +77,8 @@ Status Group::agreement_arrived(Rank from, const transport::MessageKey& key,
 }
 
 void Group::ask_late_in_agreement() {
-  asked_ = kAgreementSequence;
-  asked_at_ = Clock::now();
-  answers_.assign(membership_.members.size(), {});
-  for (const Rank member : agreement_.waiting_for()) {
-    engine_->transport().inquire(membership_.job_rank(member), membership_.group, asked_, {});
-  }
+  begin_inquiry(kAgreementSequence, {}, Clock::now());
+  for (const Rank member : agreement_.waiting_for()) ask(member, inquiry_.sequence, {});
 }
 
 Result<Proposal> Group::agreed(const Deadline& deadline) {
@@ -97,12 +94,13 @@ Result<Proposal> Group::agreed(const Deadline& deadline) {
                   job_rank);
   }
   const std::vector<Rank> late = agreement_.waiting_for();
+  const bool answered = inquiry_.sequence == kAgreementSequence;
+  const std::vector<Rank> roots = answered ? roots_of(late) : late;
   return Status(
       StatusCode::timeout,
       fmt::format("{}: timed out waiting for {}; waited {:.1f} s", self,
-                  describe_late(late, asked_ == kAgreementSequence),
-                  seconds(Clock::now() - deadline.set_at())),
-      late.size() == 1 ? std::optional(membership_.job_rank(late.front())) : std::nullopt);
+                  describe_late(late, answered), seconds(Clock::now() - deadline.set_at())),
+      roots.size() == 1 ? std::optional(membership_.job_rank(roots.front())) : std::nullopt);
 }
 
 }  // namespace stretto::group

@@ -60,9 +60,10 @@ void Group::unwind(const PendingOperation* operation) {
 // mapped memory it can be ended without them, and then it is no victim.
 bool Group::end_on_own(Running& running) {
   if (running.entry->mapped == nullptr) return false;
-  running.execution->advance();
+  execution::Turn turn(engine_->transport(), execution::kUnlimited);
+  running.execution->advance(turn);
   const bool ended_well = running.execution->ended() && running.execution->status().ok();
-  if (ended_well && running.collective->packing) running.collective->packing->unpack();
+  if (ended_well && running.collective->packing) running.collective->packing->unpack(turn);
   return ended_well;
 }
 
@@ -266,6 +267,7 @@ void Group::check_deadlines(TimePoint now) {
 // The operation that has been in flight longest: what this rank "was doing".
 const PendingOperation* Group::oldest() const {
   if (!running_.empty()) return running_.front().collective.get();
+  if (!queue_.empty()) return queue_.front().collective.get();  // It is being packed.
   for (const auto& message : mailbox_.in_flight()) {
     if (!message->done()) return message.get();
   }

@@ -22,7 +22,8 @@ namespace stretto::group {
 // is tried, never waited for, except by a holder of the engine, whom a thread on the fast path
 // keeps no longer than it spins. That thread never takes the lock while the gate is its own: an
 // operation that does not end in time is parked, and becomes an ordinary one as soon as anybody
-// holds the engine.
+// holds the engine. And only operations that run inline are remembered, so nobody spins for a long
+// pass over memory.
 
 // Note [settled memory]
 //
@@ -43,8 +44,8 @@ constexpr int kYields = 12;
 
 }  // namespace
 
-Group::FastOutcome Group::try_fast(const FastCall& call,
-                                   std::shared_ptr<PendingOperation>& parked) {
+Group::FastOutcome Group::try_fast(const FastCall& call, std::shared_ptr<PendingOperation>& parked,
+                                   std::uint32_t& number) {
   if (!engine_->is_home()) return FastOutcome::refused;
   // Acquire, and release below: what the gate guards is handed on with it.
   Gate expected = Gate::open;
@@ -54,35 +55,37 @@ Group::FastOutcome Group::try_fast(const FastCall& call,
   }
   Recent* const recent = find_recent(call.operation);
   const std::uint32_t sequence = next_sequence_.load(std::memory_order_relaxed);
+  auto turn = execution::Turn::without_lock(engine_->transport());
   // The descriptor that is remembered, not the caller's equal one: see Note [settled memory].
-  if (recent == nullptr ||
-      !recent->entry->mapped->start_alone(recent->operation, call.input, call.output, sequence)) {
+  if (recent == nullptr || !recent->entry->mapped->try_start(recent->operation, call.input,
+                                                             call.output, sequence, turn)) {
     gate_.store(Gate::open, std::memory_order_release);
     return FastOutcome::refused;
   }
   next_sequence_.store(sequence + 1, std::memory_order_relaxed);
   execution::MappedExecution& execution = *recent->entry->mapped;
   const int yields = engine_->has_core_for_each_rank() ? 0 : kYields;
-  bool wake_others = false;
-  for (int turn = 0;; ++turn) {
-    execution.advance_alone(wake_others);
-    if (execution.ended() || wake_others) break;
+  for (int attempt = 0;; ++attempt) {
+    execution.advance(turn);
+    if (execution.ended() || turn.must_notify()) break;
     if (yields > 0) {
-      if (turn == yields) break;
+      if (attempt == yields) break;
       ::sched_yield();
     } else {
-      if (turn == kPolls + kPauses) break;
-      if (turn > kPolls) pause();
+      if (attempt == kPolls + kPauses) break;
+      if (attempt > kPolls) pause();
     }
   }
-  if (execution.ended() && execution.status().ok() && !wake_others) {
+  if (execution.ended() && execution.status().ok() && !turn.must_notify()) {
     ended_.store(sequence, std::memory_order_relaxed);
+    number = sequence;
     gate_.store(Gate::open, std::memory_order_release);
     return FastOutcome::ended;
   }
   parked_ = {pooled(), recent->entry};
   parked_.collective->begin(call.operation, sequence, Deadline::after(call.timeout));
   parked_.collective->call = execution.call();
+  parked_.collective->runs_inline = true;
   parked = parked_.collective;
   gate_.store(Gate::parked, std::memory_order_release);
   return FastOutcome::parked;
@@ -98,7 +101,9 @@ void Group::adopt_parked() {
   running.execution = parked_.entry->mapped.get();
   ++running.entry->in_use;
   engine_->submitted();
-  parked_.entry->mapped->notify_all();
+  for (const Rank member : membership_.members) {
+    if (member != engine_->transport().rank()) engine_->transport().notify(member);
+  }
   report(*running.collective);
 }
 
@@ -151,8 +156,9 @@ Group::Recent* Group::find_recent(const OperationDescriptor& operation) {
   return nullptr;
 }
 
-void Group::remember(const OperationDescriptor& operation, CacheEntry& entry) {
-  if (operation.algorithm != 0 || operation.layout != 0) return;
+void Group::remember(const PendingCollective& collective, CacheEntry& entry) {
+  const OperationDescriptor& operation = collective.operation();
+  if (operation.algorithm != 0 || operation.layout != 0 || !collective.runs_inline) return;
   if (find_recent(operation) != nullptr) return;
   recent_[next_recent_++ % kRecent] = {operation, &entry};
 }

@@ -32,10 +32,10 @@ std::string waited(Duration duration) {
 std::string silence(Duration asked) {
   if (asked < std::chrono::seconds(1)) {
     return fmt::format(
-        ", which has not answered within {}: its program may be busy or asleep, or it is stopped",
+        "has not answered within {}: its program may be busy or asleep, or it is stopped",
         waited(asked));
   }
-  return ", which does not answer: it is stopped, or so busy that no thread of it makes progress";
+  return "does not answer: it is stopped, or so busy that no thread of it makes progress";
 }
 
 std::string doing(std::string_view activity) {
@@ -43,52 +43,6 @@ std::string doing(std::string_view activity) {
 }
 
 }  // namespace
-
-Explanation Group::explain(const OperationDescriptor& operation, std::string_view algorithm) {
-  Explanation explanation{.links = selector_.links().source};
-  Result<Choice> choice = selector_.choose(operation, algorithm, is_one_team(), true);
-  if (!choice.ok()) choice = selector_.choose(operation, {}, is_one_team(), true);
-  if (!choice.ok()) {
-    explanation.reason = choice.status().message();
-    return explanation;
-  }
-  const auto describe_plan = [&](const schedule::Algorithm& chosen, std::size_t segment_bytes) {
-    const auto plan = make_plan(chosen, Submission{.operation = operation}, segment_bytes);
-    explanation.segments = plan->segment_count();
-    explanation.segment_bytes = plan->segment_bytes();
-    return std::string(chosen.name);
-  };
-  if (choice->messages != nullptr) {
-    explanation.algorithm = explanation.algorithm_registered = explanation.algorithm_huge_pages =
-        describe_plan(*choice->messages, segment_bytes_of_messages());
-    for (const auto& candidate : selector_.candidates(operation, true)) {
-      explanation.candidates.push_back({std::string(candidate.algorithm->name), candidate.seconds});
-    }
-    explanation.reason = algorithm.empty() ? "the model of the links finds it cheapest among those "
-                                             "that keep the canonical order"
-                                           : "it was asked for";
-    return explanation;
-  }
-  const schedule::Algorithm& registered =
-      choice->direct != nullptr ? *choice->direct : *choice->staged;
-  explanation.algorithm_registered = registered.name;
-  const schedule::Algorithm& elsewhere =
-      choice->staged != nullptr ? *choice->staged : *choice->direct;
-  explanation.algorithm = describe_plan(elsewhere, execution::Window::kHalfBytes);
-  const SingleCopy copies = single_copy_of(operation, *choice);
-  explanation.algorithm_huge_pages =
-      copies == SingleCopy::off ? explanation.algorithm : explanation.algorithm_registered;
-  explanation.reason = fmt::format(
-      "all ranks share memory: registered buffers are used where they lie, others pass through a "
-      "window of staging memory{}{}",
-      copies == SingleCopy::off      ? ""
-      : copies == SingleCopy::always ? " or are copied once by the kernel"
-                                     : " or, in huge pages, are copied once by the kernel",
-      algorithm.empty() && operation.collective != Collective::barrier
-          ? "; " + selector_.mapped_thresholds(operation.collective)
-          : "");
-  return explanation;
-}
 
 // For the launcher: "all_reduce(sum f32 [1024]) #7" is the last thing it knows of a rank that is
 // killed.
@@ -127,37 +81,52 @@ std::vector<Rank> Group::waiting_for(const PendingOperation& operation) const {
 // Tells the others what this rank waits in, which may be news to them, and asks where they are.
 void Group::ask_others(const PendingOperation& operation, TimePoint now) {
   const std::uint32_t sequence = operation.sequence();
-  if (&operation == oldest() || asked_at_ + kAnswersAreNew < now) {
-    asked_ = sequence;
-    asked_at_ = now;
-    answers_.assign(membership_.members.size(), {});
+  if (&operation == oldest() || inquiry_.at + kAnswersAreNew < now) {
+    begin_inquiry(sequence, operation.operation(), now);
   }
   const bool everybody =
       sequence != transport::kPointToPoint && membership_.members.size() <= kAskEverybodyMax;
-  const auto ask = [&](Rank member) {
-    if (member == membership_.rank) return;
-    engine_->transport().inquire(membership_.job_rank(member), membership_.group, sequence,
-                                 operation.operation());
-  };
   if (!everybody) {
-    for (const Rank member : waiting_for(operation)) ask(member);
+    for (const Rank member : waiting_for(operation)) ask(member, sequence, operation.operation());
     return;
   }
-  for (std::int32_t member = 0; member < size(); ++member) ask(member);
+  for (std::int32_t member = 0; member < size(); ++member) {
+    ask(member, sequence, operation.operation());
+  }
 }
 
+void Group::begin_inquiry(std::uint32_t sequence, const OperationDescriptor& operation,
+                          TimePoint now) {
+  inquiry_ = {.sequence = sequence, .operation = operation, .at = now, .answers = {}};
+  inquiry_.answers.resize(membership_.members.size());
+}
+
+void Group::ask(Rank member, std::uint32_t sequence, const OperationDescriptor& operation) {
+  if (member == membership_.rank) return;
+  engine_->transport().inquire(membership_.job_rank(member), membership_.group, sequence,
+                               operation);
+}
+
+// Who waits for others leads to those at the root of it, who may not have been asked.
 void Group::state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text) {
   const std::optional<Rank> member = rank_in_group(job_rank);
-  if (!member || sequence != asked_ || answers_.empty() || text.size() < 2) return;
-  answers_[static_cast<std::size_t>(*member)] = text;
+  if (!member || sequence != inquiry_.sequence || inquiry_.answers.empty()) return;
+  std::optional<StateReport> report = decode_state_report(text);
+  if (!report) return;
+  for (const Rank awaited : report->waits_for) {
+    const std::optional<Rank> next = rank_in_group(awaited);
+    if (next && !answer_of(*next)) ask(*next, inquiry_.sequence, inquiry_.operation);
+  }
+  inquiry_.answers[static_cast<std::size_t>(*member)] = std::move(report);
 }
 
 // "; 30 of 31 others have arrived", where that is known.
 std::string Group::describe_arrived(const PendingOperation& operation) const {
   const bool collective = operation.sequence() != transport::kPointToPoint;
-  if (!collective || !has_answers(operation) || answers_.size() > kAskEverybodyMax) return {};
+  if (!collective || !has_answers(operation) || inquiry_.answers.size() > kAskEverybodyMax)
+    return {};
   const auto here = std::ranges::count_if(
-      answers_, [](const std::string& answer) { return answer.starts_with('+'); });
+      inquiry_.answers, [](const auto& answer) { return answer && answer->has_entered; });
   return fmt::format("; {} of {} others {} arrived", here, size() - 1, here == 1 ? "has" : "have");
 }
 
@@ -172,15 +141,13 @@ std::string Group::describe_standstill(TimePoint since) const {
 }
 
 Status Group::timed_out(const PendingOperation& operation) const {
-  const std::vector<Rank> late = late_ranks(operation);
+  const Late late = find_late(operation);
   const TimePoint since = operation.deadline().set_at();
   const std::string standstill = describe_standstill(since);
-  // Of several, none is the one at fault.
-  std::optional<Rank> culprit;
-  if (late.size() == 1) culprit = membership_.job_rank(late.front());
-  if (!standstill.empty()) culprit = membership_.job_rank(membership_.rank);
+  const std::optional<Rank> culprit =
+      standstill.empty() ? late.culprit : membership_.job_rank(membership_.rank);
   std::string text = fmt::format(
-      "timed out waiting for {}; waited {}{}{}", describe_late(late, has_answers(operation)),
+      "timed out waiting for {}; waited {}{}{}", describe_late(late.ranks, has_answers(operation)),
       waited(Clock::now() - since), describe_arrived(operation), standstill);
   return in_context(&operation, {StatusCode::timeout, std::move(text), culprit});
 }
@@ -191,41 +158,68 @@ void Group::warn(const PendingOperation& operation, TimePoint now) const {
   log(LogLevel::warning, "{} on rank {} has waited {} for {}{}{}. It goes on waiting{}",
       name_of(operation), membership_.job_rank(membership_.rank).value(),
       waited(now - operation.running_since()),
-      describe_late(late_ranks(operation), has_answers(operation)), describe_arrived(operation),
-      describe_standstill(operation.running_since()),
+      describe_late(find_late(operation).ranks, has_answers(operation)),
+      describe_arrived(operation), describe_standstill(operation.running_since()),
       ends == TimePoint::max() ? std::string()
                                : fmt::format(", {:.0f} s more at most", seconds(ends - now)));
 }
 
-// Those who have not entered the operation are at the root of it, even if this rank waits for
-// others who wait for them; else the one that says nothing, if all others have answered. Where all
-// have entered, it is those for whom this rank waits.
-std::vector<Rank> Group::late_ranks(const PendingOperation& operation) const {
-  std::vector<Rank> late;
-  for (std::int32_t member = 0; has_answers(operation) && member < size(); ++member) {
-    if (answers_[static_cast<std::size_t>(member)].starts_with('-')) late.push_back(member);
+// Those who have not entered the operation, even if this rank waits for others who wait for them.
+// Where all have, those at the end of the chain of ranks that wait for each other; of a message,
+// its other end as well.
+Late Group::find_late(const PendingOperation& operation) const {
+  Late late;
+  const bool collective = operation.sequence() != transport::kPointToPoint;
+  for (std::int32_t member = 0; collective && has_answers(operation) && member < size(); ++member) {
+    const auto& answer = answer_of(member);
+    if (answer && !answer->has_entered) late.ranks.push_back(member);
   }
-  const bool asked_everybody = has_answers(operation) && answers_.size() <= kAskEverybodyMax &&
-                               operation.sequence() != transport::kPointToPoint;
-  std::vector<Rank> silent;
-  for (std::int32_t member = 0; asked_everybody && member < size(); ++member) {
-    const bool is_silent = answers_[static_cast<std::size_t>(member)].empty();
-    if (is_silent && member != membership_.rank.value()) silent.push_back(member);
+  const bool all_have_entered = collective && late.ranks.empty();
+  if (late.ranks.empty()) late.ranks = waiting_for(operation);
+  const std::vector<Rank> roots = has_answers(operation) ? roots_of(late.ranks) : late.ranks;
+  if (all_have_entered) late.ranks.clear();
+  for (const Rank root : roots) {
+    if (!std::ranges::count(late.ranks, root)) late.ranks.push_back(root);
   }
-  if (late.empty() && silent.size() == 1) return silent;
-  return late.empty() ? waiting_for(operation) : late;
+  // Of several, none is the one at fault.
+  if (roots.size() == 1) late.culprit = membership_.job_rank(roots.front());
+  return late;
+}
+
+// From rank to rank, by whom each says that it waits for: those who wait for nobody or say nothing.
+// Where all wait for each other, those from whom it began.
+std::vector<Rank> Group::roots_of(std::vector<Rank> waited_for) const {
+  const std::vector<Rank> begin = waited_for;
+  std::vector<Rank> roots;
+  std::vector<bool> seen(membership_.members.size());
+  seen[static_cast<std::size_t>(membership_.rank)] = true;
+  while (!waited_for.empty()) {
+    const Rank member = waited_for.back();
+    waited_for.pop_back();
+    if (seen[static_cast<std::size_t>(member)]) continue;
+    seen[static_cast<std::size_t>(member)] = true;
+    bool waits = false;
+    const auto& answer = answer_of(member);
+    for (const Rank awaited : answer ? answer->waits_for : std::vector<Rank>()) {
+      const std::optional<Rank> next = rank_in_group(awaited);
+      if (!next) continue;
+      waits = true;
+      waited_for.push_back(*next);
+    }
+    if (!waits) roots.push_back(member);
+  }
+  std::ranges::sort(roots);
+  return roots.empty() ? begin : roots;
 }
 
 // In their own words, if `answered`: if it is they who have been asked last.
 std::string Group::describe_late(const std::vector<Rank>& late, bool answered) const {
   std::string list;
   for (const Rank member : late) {
-    list +=
-        fmt::format("{}rank {}", list.empty() ? "" : "; ", membership_.job_rank(member).value());
+    list += (list.empty() ? "" : "; ") + engine_->name_of(membership_.job_rank(member));
     if (!answered) continue;
-    const std::string_view answer = answers_[static_cast<std::size_t>(member)];
-    list +=
-        answer.empty() ? silence(Clock::now() - asked_at_) : fmt::format(" {}", answer.substr(1));
+    const auto& answer = answer_of(member);
+    list += ", which " + (answer ? answer->text : silence(Clock::now() - inquiry_.at));
   }
   return list.empty() ? "an earlier operation of the group" : list;
 }
@@ -253,45 +247,64 @@ std::string Group::between_operations() const {
   return fmt::format("between operations, after {}", name_of_ended());
 }
 
-std::string Group::whereabouts(std::string_view activity) const {
-  if (const PendingOperation* operation = oldest()) {
-    std::string list;
-    for (const Rank member : waiting_for(*operation)) {
-      list += fmt::format("{}{}", list.empty() ? "" : ", ", membership_.job_rank(member).value());
-    }
-    return fmt::format("is in {} of group {:x}, waiting for rank {}", name_of(*operation),
-                       membership_.group, list.empty() ? "none" : list);
+std::vector<Rank> Group::in_job(std::vector<Rank> members) const {
+  for (Rank& member : members) member = membership_.job_rank(member);
+  return members;
+}
+
+// `group`: " of the group of ranks 0, 2", where it is not the one that was asked about.
+StateReport Group::whereabouts(std::string_view group, std::string_view activity) const {
+  const PendingOperation* operation = oldest();
+  if (operation == nullptr && ended_ == 0) {
+    return {.text = "has called no collective of the group; " + doing(activity)};
   }
-  if (ended_ == 0) return fmt::format("has called no collective of the group; {}", doing(activity));
-  return fmt::format("ended {} {} ago; {}", name_of_ended(), in_seconds(Clock::now() - ended_at_),
-                     doing(activity));
+  if (operation == nullptr) {
+    return {.text = fmt::format("ended {} {} ago; {}", name_of_ended(),
+                                in_seconds(Clock::now() - ended_at_), doing(activity))};
+  }
+  StateReport report{.waits_for = in_job(waiting_for(*operation))};
+  report.text = fmt::format("is in {}{}", name_of(*operation), group);
+  if (!report.waits_for.empty()) report.text += ", waiting for " + list_ranks(report.waits_for);
+  return report;
+}
+
+// Where this rank waits in a group other than the one that was asked about.
+StateReport Group::whereabouts_elsewhere() const {
+  const bool everybody = size() == engine_->transport().size();
+  return whereabouts(everybody ? " of another group of all ranks"
+                               : " of the group of " + list_ranks(membership_.members),
+                     {});
 }
 
 std::string Group::describe_state(std::uint32_t sequence, std::string_view activity) const {
-  const std::string who = engine_->name_of(membership_.job_rank(membership_.rank));
   if (sequence == kAgreementSequence && !agreement_.begun()) {
-    return fmt::format("-{} has not called shrink; {}", who, doing(activity));
+    return encode({.text = "has not called shrink; " + doing(activity)});
   }
-  if (sequence == kAgreementSequence) return fmt::format("+{} is in shrink, too", who);
-  if (!failure_.ok()) return fmt::format("+{} has failed: {}", who, failure_.message());
+  if (sequence == kAgreementSequence) {
+    return encode({true, in_job(agreement_.waiting_for()), "is in shrink, too"});
+  }
+  if (!failure_.ok()) return encode({true, {}, fmt::format("has failed: {}", failure_.message())});
   const bool entered = sequence < next_sequence_ && sequence != transport::kPointToPoint;
-  if (entered && has_ended(sequence)) return fmt::format("+{} has ended it", who);
-  if (entered) return fmt::format("+{} {}", who, whereabouts(activity));
-  if (oldest() != nullptr) return fmt::format("-{} {}", who, whereabouts(activity));
+  if (entered && has_ended(sequence)) return encode({true, {}, "has ended it"});
+  StateReport report = whereabouts({}, activity);
+  report.has_entered = entered;
   // Perhaps it waits somewhere else.
   for (const Group* other : engine_->groups()) {
-    if (other->oldest() != nullptr) return fmt::format("-{} {}", who, other->whereabouts(activity));
+    if (entered || oldest() != nullptr) break;
+    if (other->oldest() != nullptr) return encode(other->whereabouts_elsewhere());
   }
-  return fmt::format("-{} {}", who, whereabouts(activity));
+  return encode(report);
 }
 
-std::string Group::describe_absence(std::string_view name, std::span<Group* const> groups,
-                                    std::string_view activity) {
+std::string Group::describe_absence(std::span<Group* const> groups, std::string_view activity) {
+  StateReport report{.text = "does not have this group; " + doing(activity)};
   for (const Group* group : groups) {
     if (group->oldest() == nullptr) continue;
-    return fmt::format("-{} does not have this group and {}", name, group->whereabouts(activity));
+    report = group->whereabouts_elsewhere();
+    report.text.insert(0, "does not have this group and ");
+    break;
   }
-  return fmt::format("-{} does not have this group; {}", name, doing(activity));
+  return encode(report);
 }
 
 }  // namespace stretto::group

@@ -10,6 +10,7 @@
 #include "stretto/base/round_up.h"
 #include "stretto/kernel/copy.h"
 #include "stretto/kernel/reduce.h"
+#include "stretto/kernel/store_policy.h"
 
 namespace stretto::group {
 namespace {
@@ -42,14 +43,18 @@ Status scale_by(double factor, const ConstView& source, std::byte* target) {
   return {};
 }
 
-Status copy_scaled(double factor, const ConstView& source, std::byte* target) {
+// How the bytes of a whole are copied, however it is cut into turns.
+kernel::Store store_of(std::size_t bytes) {
+  return kernel::is_non_temporal(kernel::Store::automatic, 2 * bytes) ? kernel::Store::non_temporal
+                                                                      : kernel::Store::cached;
+}
+
+Status copy_scaled(double factor, const ConstView& source, std::byte* target, kernel::Store store) {
   if (factor != 1) {
     return source.dtype == DType::f64 ? scale_by<double>(factor, source, target)
                                       : scale_by<float>(factor, source, target);
   }
-  if (source.bytes() > 0 && target != source.data) {
-    kernel::copy(target, source.data, source.bytes(), kernel::Store::automatic);
-  }
+  if (target != source.data) kernel::copy(target, source.data, source.bytes(), store);
   return {};
 }
 
@@ -75,22 +80,34 @@ std::size_t Packing::bytes() const {
   return std::max(source_bytes(), output_begin() + target_bytes());
 }
 
-Status Packing::pack() const {
+Status Packing::pack(execution::Turn& turn) {
   std::byte* to = place != nullptr ? place : scratch.bytes.data();
-  STRETTO_RETURN_IF_ERROR(copy_scaled(factor, source, to));
-  to += source.bytes();
-  for (const ConstView& part : more) {
-    STRETTO_RETURN_IF_ERROR(copy_scaled(factor, part, to));
+  for (std::size_t i = 0; i <= more.size(); ++i) {
+    const ConstView& part = i == 0 ? source : more[i - 1];
+    while (packed.step == i && !turn.is_over()) {
+      const std::size_t bytes = size_bytes(part.dtype);
+      const std::size_t first = packed.element;
+      const std::size_t count = turn.take(part.count - first, 2 * bytes);
+      if (!packed.move(count, part.count)) continue;
+      STRETTO_RETURN_IF_ERROR(copy_scaled(factor, part.slice(first, count), to + first * bytes,
+                                          store_of(part.bytes())));
+    }
     to += part.bytes();
   }
   return {};
 }
 
-void Packing::unpack() const {
+void Packing::unpack(execution::Turn& turn) {
   const std::byte* from = scratch.bytes.data() + output_begin();
-  for (const View& target : targets) {
-    if (target.bytes() > 0) {
-      kernel::copy(target.data, from, target.bytes(), kernel::Store::automatic);
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const View& target = targets[i];
+    while (unpacked.step == i && !turn.is_over()) {
+      const std::size_t bytes = size_bytes(target.dtype);
+      const std::size_t first = unpacked.element;
+      const std::size_t count = turn.take(target.count - first, 2 * bytes);
+      if (!unpacked.move(count, target.count)) continue;
+      kernel::copy(static_cast<std::byte*>(target.data) + first * bytes, from + first * bytes,
+                   count * bytes, store_of(target.bytes()));
     }
     from += target.bytes();
   }

@@ -8,6 +8,7 @@
 
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
+#include "stretto/execution/step.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::group {
@@ -34,8 +35,14 @@ struct Packing {
   ByteSpan input() const { return scratch.bytes.first(source_bytes()); }
   ByteSpan output() const { return scratch.bytes.subspan(output_begin(), target_bytes()); }
   bool has_sources() const { return source.bytes() > 0 || !more.empty() || factor != 1; }
-  Status pack() const;
-  void unpack() const;
+  // As far as the turn goes, from where the one before has stopped.
+  Status pack(execution::Turn& turn);
+  void unpack(execution::Turn& turn);
+  bool is_packed() const { return packed.step > more.size(); }
+  bool is_unpacked() const { return unpacked.step >= targets.size(); }
+  // How far they are; a part is a step.
+  execution::StepCursor packed = {};
+  execution::StepCursor unpacked = {};
 
  private:
   std::size_t source_bytes() const;

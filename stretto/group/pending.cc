@@ -4,7 +4,6 @@
 #include "stretto/group/pending.h"
 
 #include <algorithm>
-#include <mutex>
 
 #include <fmt/format.h>
 
@@ -64,6 +63,7 @@ bool PendingOperation::warns_at(TimePoint now) {
 void PendingOperation::finish(Status status) {
   if (done()) return;
   status_ = std::move(status);
+  duration_ = Clock::now() - deadline_.set_at();
   for (Continuation& continuation : continuations_) {
     engine_->call_later(std::move(continuation), status_);
   }
@@ -99,46 +99,6 @@ void PendingOperation::abandon() {
     if (group->id() == group_) group->unwind(this);
   }
   engine_->run_continuations(held);
-}
-
-bool JoinedOperation::poll() {
-  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->poll(); });
-}
-
-Status JoinedOperation::wait(Deadline deadline) {
-  Status first;
-  for (const auto& part : parts_) {
-    const Status status = part->wait(deadline);
-    if (first.ok()) first = status;
-  }
-  return first;
-}
-
-void JoinedOperation::abandon() {
-  for (const auto& part : parts_) part->abandon();
-}
-
-void JoinedOperation::then(Continuation continuation) {
-  // Parts may end on different threads.
-  struct Countdown {
-    std::mutex mutex;
-    std::size_t left;
-    Status first;
-    Continuation continuation;
-  };
-  auto countdown = std::make_shared<Countdown>();
-  countdown->left = parts_.size();
-  countdown->continuation = std::move(continuation);
-  for (const auto& part : parts_) {
-    part->then([countdown](const Status& status) {
-      {
-        const std::lock_guard guard(countdown->mutex);
-        if (countdown->first.ok()) countdown->first = status;
-        if (--countdown->left > 0) return;
-      }
-      countdown->continuation(countdown->first);
-    });
-  }
 }
 
 }  // namespace stretto::group

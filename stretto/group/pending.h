@@ -28,6 +28,11 @@ class PendingOperation : public Operation {
   Status wait(Deadline deadline) override;
   void then(Continuation continuation) override;
   void abandon() override;
+  // Messages are not numbered like collectives.
+  OperationInfo info() const override {
+    const bool numbered = operation_.collective != Collective::point_to_point;
+    return {operation_.collective, numbered ? sequence_ : 0, duration_};
+  }
 
   // With the engine's lock held.
   void begin(const OperationDescriptor& operation, std::uint32_t sequence, Deadline deadline);
@@ -59,7 +64,8 @@ class PendingOperation : public Operation {
   TimePoint asked_at_;
   TimePoint warn_at_;
   std::vector<Continuation> continuations_;
-  Status status_;  // Written before done_, read after it.
+  Status status_;  // Written before done_, read after it, as is the next.
+  Duration duration_{};
   std::atomic<bool> done_{false};
 };
 
@@ -69,6 +75,7 @@ class PendingCollective : public PendingOperation {
   using PendingOperation::PendingOperation;
   execution::Call call;
   std::optional<Packing> packing;
+  bool runs_inline = false;  // Its buffers are so small: see execution/turn.h.
 };
 
 // A send or a receive.
@@ -82,22 +89,6 @@ class PendingMessage : public PendingOperation {
   int tag = 0;
   std::optional<Rank> peer;  // In the group. Nothing: any, and not known yet.
   bool posted = false;       // Whether the transport has been asked.
-};
-
-// Several operations that one Work stands for.
-class JoinedOperation : public Operation {
- public:
-  explicit JoinedOperation(std::vector<std::shared_ptr<Operation>> parts)
-      : parts_(std::move(parts)) {}
-
-  bool poll() override;
-  // The first failure, in the order of the parts.
-  Status wait(Deadline deadline) override;
-  void then(Continuation continuation) override;
-  void abandon() override;
-
- private:
-  std::vector<std::shared_ptr<Operation>> parts_;
 };
 
 }  // namespace stretto::group

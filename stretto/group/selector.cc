@@ -36,22 +36,24 @@ constexpr std::size_t kSingleCopyBytes = 256 * 1024;
 constexpr std::size_t kSingleCopyReduceScatterBytes = 16 * 1024 * 1024;
 // Of a reduction by more ranks, the pieces that fit into the scratch are too small to pay.
 constexpr int kSingleCopyReducers = 16;
+constexpr double kSameCost = 1e-6;
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 
+// With all ranks on one host, their number says nothing.
+std::span<const std::int32_t> several(const HostList& hosts) {
+  const bool one_host = std::ranges::all_of(hosts, [](std::int32_t host) { return host == 0; });
+  return one_host ? std::span<const std::int32_t>() : hosts;
+}
+
 }  // namespace
+
+Selector::Selector(Setting setting)
+    : setting_(std::move(setting)), summary_(setting_.rank_count, several(setting_.hosts)) {}
 
 bool Selector::is_usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) const {
   const bool has_memory = algorithm.access == Access::messages ||
                           (algorithm.access == Access::mapped ? mapped : setting_.has_teams);
   return has_memory && (equal_chunks || !algorithm.equal_chunks);
-}
-
-// Inside a host a link copies bytes twice, a window once. The model does not charge processors for
-// what links copy, so it would prefer the link, which is slower (docs/performance.md).
-bool Selector::is_superseded(const Algorithm& algorithm) const {
-  return setting_.has_teams && algorithm.access == Access::messages &&
-         schedule::find_algorithm(algorithm.collective, Access::both,
-                                  fmt::format("{}_mapped", algorithm.name)) != nullptr;
 }
 
 // Names are unique per collective, whatever the access. Null: there is none that can be used.
@@ -73,37 +75,32 @@ std::string Selector::names(Collective collective, bool mapped, bool equal_chunk
   return list;
 }
 
-Selector::Kind Selector::kind_of(const OperationDescriptor& operation, bool equal_chunks) {
-  const std::size_t element_bytes = size_bytes(operation.dtype);
-  const std::size_t partial_bytes = size_bytes(accumulation_dtype(operation.dtype));
-  return {.collective = operation.collective,
-          .partial_scale = static_cast<int>(partial_bytes / element_bytes),
-          .equal_chunks = equal_chunks,
-          .bytes = std::bit_ceil(operation.count * element_bytes)};
-}
-
 std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor& operation,
                                                       bool equal_chunks) const {
-  const Kind kind = kind_of(operation, equal_chunks);
-  const bool one_host =
-      std::ranges::all_of(setting_.hosts, [](std::int32_t host) { return host == 0; });
+  const std::size_t element_bytes = size_bytes(operation.dtype);
+  const std::size_t partial_bytes = size_bytes(accumulation_dtype(operation.dtype));
   const schedule::CostQuery query{
-      .bytes = kind.bytes,
+      .bytes = std::bit_ceil(operation.count * element_bytes),
       .segment_bytes = 0,
-      .partial_scale = kind.partial_scale,
-      .link = one_host ? setting_.links.local : setting_.links.network,
-      .local_link = setting_.links.local,
-      .hosts = one_host ? std::span<const std::int32_t>() : setting_.hosts};
+      .partial_scale = static_cast<int>(partial_bytes / element_bytes),
+      .link = summary_.has_hosts() ? setting_.links.network : setting_.links.local,
+      .local_link = setting_.links.local};
   std::vector<Candidate> candidates;
   for (const Algorithm& algorithm : schedule::algorithms()) {
     if (algorithm.collective != operation.collective) continue;
     // Any other order would make the bits depend on the algorithm.
     if (algorithm.order == schedule::Order::fixed || algorithm.reference) continue;
-    if (!is_usable(algorithm, false, equal_chunks) || is_superseded(algorithm)) continue;
-    candidates.push_back(
-        {&algorithm, schedule::cost(algorithm, setting_.rank_count, query).seconds});
+    if (!is_usable(algorithm, false, equal_chunks)) continue;
+    candidates.push_back({&algorithm, schedule::estimate(algorithm, summary_, query)});
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::seconds);
+  // What costs the same but for how the sum is rounded is told apart by its place in the catalogue.
+  const auto near_end = std::ranges::find_if(candidates, [&](const Candidate& candidate) {
+    return candidate.seconds > candidates.front().seconds * (1 + kSameCost);
+  });
+  const auto first =
+      std::ranges::min_element(candidates.begin(), near_end, {}, &Candidate::algorithm);
+  if (first != near_end) std::rotate(candidates.begin(), first, first + 1);
   return candidates;
 }
 
@@ -169,17 +166,13 @@ Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_
   return choice;
 }
 
-const Algorithm* Selector::cheapest(const OperationDescriptor& operation, bool equal_chunks) {
-  const auto [found, added] = chosen_.try_emplace(kind_of(operation, equal_chunks), nullptr);
-  if (added) {
-    const auto candidates = this->candidates(operation, equal_chunks);
-    if (!candidates.empty()) found->second = candidates.front().algorithm;
-  }
-  return found->second;
+const Algorithm* Selector::cheapest(const OperationDescriptor& operation, bool equal_chunks) const {
+  const auto candidates = this->candidates(operation, equal_chunks);
+  return candidates.empty() ? nullptr : candidates.front().algorithm;
 }
 
 Result<Choice> Selector::choose(const OperationDescriptor& operation, std::string_view wanted,
-                                bool mapped, bool equal_chunks) {
+                                bool mapped, bool equal_chunks) const {
   const Collective collective = operation.collective;
   Choice choice;
   // Alone, a rank shares memory with nobody; a program that names an algorithm for it still runs.

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,7 +12,7 @@
 #include "stretto/base/status.h"
 #include "stretto/group/link_model.h"
 #include "stretto/schedule/algorithms.h"
-#include "stretto/schedule/cost.h"
+#include "stretto/schedule/estimate.h"
 
 namespace stretto::group {
 
@@ -27,7 +26,8 @@ struct Choice {
 
 // Chooses algorithms. Every rank must choose alike, so the choice rests only on what all ranks
 // know: the operation, the ranks and their hosts, and the model of the links. Sizes are rounded up
-// to a power of two first, so that playing the candidates is rare.
+// to a power of two first. Candidates are priced in closed form (schedule/estimate.h), so a choice
+// takes microseconds for any number of ranks. Immutable: any thread may use it.
 class Selector {
  public:
   // What a group looks like to a schedule.
@@ -39,13 +39,13 @@ class Selector {
     // Whether the ranks of each host have mapped each other's windows, though not all ranks have.
     bool has_teams = false;
   };
-  explicit Selector(Setting setting) : setting_(std::move(setting)) {}
+  explicit Selector(Setting setting);
 
   // The algorithm called `wanted`, or the cheapest that keeps the canonical order. `mapped`: all
   // ranks of the group have mapped each other's windows. `equal_chunks`: ranks have equal shares.
   // Fails with a list of what is possible.
   Result<Choice> choose(const OperationDescriptor& operation, std::string_view wanted, bool mapped,
-                        bool equal_chunks);
+                        bool equal_chunks) const;
 
   // Whether private buffers in huge pages had better be copied once than through a window.
   bool prefers_single_copy(const OperationDescriptor& operation) const;
@@ -61,37 +61,21 @@ class Selector {
   // The algorithms with messages among which it chooses, the cheapest first.
   std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
 
-  const HostList& hosts() const { return setting_.hosts; }
   const LinkModel& links() const { return setting_.links; }
-  void use_links(const LinkModel& links) {
-    setting_.links = links;
-    chosen_.clear();
-  }
-  void use_teams() { setting_.has_teams = true; }
-  // Before anything is chosen on mapped memory.
-  void use_cores(bool one_for_each_rank) { setting_.has_core_for_each_rank = one_for_each_rank; }
 
  private:
-  struct Kind {
-    Collective collective;
-    int partial_scale;
-    bool equal_chunks;
-    std::size_t bytes;
-    friend auto operator<=>(const Kind&, const Kind&) = default;
-  };
-  static Kind kind_of(const OperationDescriptor& operation, bool equal_chunks);
   bool is_usable(const schedule::Algorithm& algorithm, bool mapped, bool equal_chunks) const;
-  bool is_superseded(const schedule::Algorithm& algorithm) const;
   const schedule::Algorithm* find(Collective collective, std::string_view called, bool mapped,
                                   bool equal_chunks) const;
   std::string names(Collective collective, bool mapped, bool equal_chunks) const;
   std::size_t one_sync_bytes(Collective collective) const;
   std::size_t one_sync_private_bytes(Collective collective) const;
   Choice choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const;
-  const schedule::Algorithm* cheapest(const OperationDescriptor& operation, bool equal_chunks);
+  const schedule::Algorithm* cheapest(const OperationDescriptor& operation,
+                                      bool equal_chunks) const;
 
   Setting setting_;
-  std::map<Kind, const schedule::Algorithm*> chosen_;
+  schedule::HostSummary summary_;
 };
 
 }  // namespace stretto::group

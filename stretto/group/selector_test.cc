@@ -15,10 +15,11 @@
 namespace stretto::group {
 namespace {
 
-Selector selector_of(int ranks, int ranks_per_host) {
+Selector selector_of(int ranks, int ranks_per_host, bool has_cores = true) {
   HostList hosts;
   for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / ranks_per_host);
-  return Selector({.rank_count = ranks, .hosts = hosts, .links = {}});
+  return Selector(
+      {.rank_count = ranks, .hosts = hosts, .links = {}, .has_core_for_each_rank = has_cores});
 }
 
 OperationDescriptor operation_of(Collective collective, std::size_t bytes) {
@@ -41,7 +42,7 @@ TEST(Selector, ChoosesNoReferenceAndKeepsTheOrder) {
 }
 
 TEST(Selector, AReferenceRunsWhereItIsNamed) {
-  Selector selector = selector_of(3, 1);
+  const Selector selector = selector_of(3, 1);
   const OperationDescriptor operation = operation_of(Collective::all_reduce, 64);
   const Choice choice = selector.choose(operation, "textbook_ring", false, true).or_throw();
   ASSERT_NE(choice.messages, nullptr);
@@ -70,14 +71,14 @@ TEST(Selector, SingleCopyIsForWhatEverybodyTakesMuchOf) {
 }
 
 // "direct_mapped, eager_mapped": for registered buffers, and for others.
-std::string mapped_choice(Selector& selector, Collective collective, std::size_t bytes) {
+std::string mapped_choice(const Selector& selector, Collective collective, std::size_t bytes) {
   const Choice choice = selector.choose(operation_of(collective, bytes), "", true, true).or_throw();
   const auto& registered = choice.direct != nullptr ? *choice.direct : *choice.staged;
   return fmt::format("{}, {}", registered.name, choice.staged->name);
 }
 
 TEST(Selector, OnMappedMemoryFewBytesNeedOneSync) {
-  Selector selector = selector_of(2, 2);
+  const Selector selector = selector_of(2, 2);
   const Collective all_reduce = Collective::all_reduce;
   EXPECT_EQ(mapped_choice(selector, all_reduce, 2048), "eager_mapped, eager_mapped");
   EXPECT_EQ(mapped_choice(selector, all_reduce, 2052), "direct_mapped, eager_mapped");
@@ -88,33 +89,32 @@ TEST(Selector, OnMappedMemoryFewBytesNeedOneSync) {
   EXPECT_EQ(mapped_choice(selector, Collective::broadcast, 4100), "direct_mapped, staged_mapped");
   EXPECT_EQ(selector.mapped_thresholds(all_reduce),
             "one sync up to 2048 bytes a rank (private buffers: 524288), as each rank has a core");
-  selector.use_cores(false);
-  EXPECT_EQ(mapped_choice(selector, all_reduce, 32768), "eager_mapped, eager_mapped");
-  EXPECT_EQ(mapped_choice(selector, all_reduce, 32772), "direct_mapped, eager_mapped");
+  const Selector crowded = selector_of(2, 2, false);
+  EXPECT_EQ(mapped_choice(crowded, all_reduce, 32768), "eager_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(crowded, all_reduce, 32772), "direct_mapped, eager_mapped");
 }
 
 TEST(Selector, WhereRanksShareCoresStagingIsCheaperThanASync) {
-  Selector selector = selector_of(4, 4);
+  const Selector selector = selector_of(4, 4);
   const Collective all_gather = Collective::all_gather;
   EXPECT_EQ(mapped_choice(selector, all_gather, 2048), "staged_mapped, staged_mapped");
   EXPECT_EQ(mapped_choice(selector, all_gather, 2052), "direct_mapped, staged_mapped");
-  selector.use_cores(false);
+  const Selector crowded = selector_of(4, 4, false);
   for (const Collective shared : {all_gather, Collective::reduce_scatter, Collective::all_to_all}) {
-    EXPECT_EQ(mapped_choice(selector, shared, 262144), "staged_mapped, staged_mapped");
-    EXPECT_EQ(mapped_choice(selector, shared, 262160), "direct_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(crowded, shared, 262144), "staged_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(crowded, shared, 262160), "direct_mapped, staged_mapped");
   }
   for (const Collective rooted : {Collective::broadcast, Collective::gather, Collective::scatter}) {
-    EXPECT_EQ(mapped_choice(selector, rooted, 65536), "staged_mapped, staged_mapped");
-    EXPECT_EQ(mapped_choice(selector, rooted, 65552), "direct_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(crowded, rooted, 65536), "staged_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(crowded, rooted, 65552), "direct_mapped, staged_mapped");
   }
-  EXPECT_EQ(mapped_choice(selector, Collective::all_reduce, 16384), "eager_mapped, eager_mapped");
-  EXPECT_EQ(mapped_choice(selector, Collective::all_reduce, 16388), "direct_mapped, staged_mapped");
+  EXPECT_EQ(mapped_choice(crowded, Collective::all_reduce, 16384), "eager_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(crowded, Collective::all_reduce, 16388), "direct_mapped, staged_mapped");
 }
 
 TEST(Selector, WhatIsStagedInsteadOfASyncFitsIntoOneSegment) {
   constexpr int kRanks = 64;
-  Selector selector = selector_of(kRanks, kRanks);
-  selector.use_cores(false);
+  const Selector selector = selector_of(kRanks, kRanks, false);
   constexpr std::size_t kShare = 64 * 1024;
   const std::size_t slot = execution::Window::kHalfBytes / kRanks - 64;
   EXPECT_EQ(mapped_choice(selector, Collective::all_gather, kRanks * kShare),
@@ -126,11 +126,42 @@ TEST(Selector, WhatIsStagedInsteadOfASyncFitsIntoOneSegment) {
 }
 
 TEST(Selector, OfMoreThanTwoRanksPrivateBuffersAreSharedOutSooner) {
-  Selector selector = selector_of(4, 4);
+  const Selector selector = selector_of(4, 4);
   for (const Collective collective : {Collective::all_reduce, Collective::reduce}) {
     EXPECT_EQ(mapped_choice(selector, collective, 16384), "direct_mapped, eager_mapped");
     EXPECT_EQ(mapped_choice(selector, collective, 16388), "direct_mapped, staged_mapped");
   }
+}
+
+TEST(Selector, InsideTeamsNothingIsSentThatCouldBeMapped) {
+  HostList hosts;
+  for (int rank = 0; rank < 8; ++rank) hosts.push_back(rank / 4);
+  const Selector selector({.rank_count = 8, .hosts = hosts, .links = {}, .has_teams = true});
+  for (const Collective collective :
+       {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
+    for (const std::size_t bytes : {64u, 65536u, 16u << 20}) {
+      const auto candidates = selector.candidates(operation_of(collective, bytes), true);
+      const auto at = [&](std::string_view name) {
+        return std::ranges::find(candidates, name,
+                                 [](const auto& one) { return one.algorithm->name; });
+      };
+      EXPECT_LT(at("two_level_mapped"), at("two_level")) << name(collective) << " " << bytes;
+    }
+  }
+}
+
+TEST(Selector, ChoosesForAHundredThousandRanks) {
+  const Selector selector = selector_of(100'000, 8);
+  for (int c = 0; c < kCollectiveCount; ++c) {
+    const auto collective = static_cast<Collective>(c);
+    if (collective == Collective::point_to_point) continue;
+    for (const std::size_t bytes : {64u, 1u << 20}) {
+      EXPECT_FALSE(selector.candidates(operation_of(collective, bytes), true).empty());
+    }
+  }
+  const auto few = selector.candidates(operation_of(Collective::all_reduce, 64), true);
+  EXPECT_EQ(few.front().algorithm->name, "recursive_doubling");
+  EXPECT_LT(few.front().seconds, 1e-3);
 }
 
 // "recursive_doubling, from 16 KiB direct": what is chosen from 64 bytes to 64 MiB.

@@ -192,13 +192,9 @@ Status resolve_network_timeout(const JoinOptions& options, const Environment& en
   if (options.network_timeout) {
     from_options = {seconds(*options.network_timeout), "JoinOptions::network_timeout"};
   }
-  const auto variable = read_number(environment, "STRETTO_NETWORK_TIMEOUT");
+  const auto variable = read_seconds(environment, "STRETTO_NETWORK_TIMEOUT");
   if (!variable.ok()) return variable.status();
-  MaybeSourced<double> from_variable;
-  if (variable.value()) {
-    from_variable = {static_cast<double>(variable.value()->value), variable.value()->source};
-  }
-  const auto wanted = agree(from_options, from_variable);
+  const auto wanted = agree(from_options, variable.value());
   if (!wanted.ok()) return wanted.status();
   if (!wanted.value()) return {};
   const double value = wanted.value()->value;
@@ -206,7 +202,7 @@ Status resolve_network_timeout(const JoinOptions& options, const Environment& en
     return status_of(StatusCode::invalid_argument, "{} says {}: want 0 or at least 1, in seconds",
                      wanted.value()->source, value);
   }
-  job.network_timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+  job.network_timeout = to_duration(value);
   note(job, "network timeout in seconds", *wanted.value());
   return {};
 }
@@ -225,6 +221,29 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
   }
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));
+  return job;
+}
+
+Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int size,
+                      const JoinOptions& options, const Environment& environment) {
+  if (options.rank || options.size || !options.rendezvous.empty()) {
+    return Status(StatusCode::invalid_argument,
+                  "make_communicator() has the rank, the size and the store as arguments; leave "
+                  "rank, size and rendezvous out of its JoinOptions");
+  }
+  if (rank < 0 || rank >= size) {
+    return status_of(StatusCode::invalid_argument, "rank {} is not one of {} ranks", rank.value(),
+                     size);
+  }
+  if (store == nullptr) {
+    return Status(StatusCode::invalid_argument, "make_communicator() needs a store");
+  }
+  Job job{.rank = rank.value(),
+          .size = size,
+          .meeting = Meeting::given_store,
+          .store = std::move(store)};
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));
   return job;

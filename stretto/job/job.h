@@ -3,11 +3,14 @@
 
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "stretto/base/id.h"
 #include "stretto/base/status.h"
 #include "stretto/bootstrap/handshake.h"
+#include "stretto/bootstrap/store.h"
 #include "stretto/job/join_options.h"
 #include "stretto/job/place.h"
 
@@ -20,6 +23,7 @@ enum class Meeting {
   torch_store,     // torchrun's agent serves at host and port.
   rank_0_store,    // Rank 0 serves at host and port while the job starts.
   file,            // A file at `path`, while the job starts.
+  given_store,     // `store`, which the program has brought.
 };
 
 // Everything about this process's place in its job, resolved from options and environment.
@@ -31,6 +35,7 @@ struct Job {
   std::string rendezvous_host = {};  // Empty if they meet in a file.
   int rendezvous_port = 0;
   std::string rendezvous_path = {};
+  std::shared_ptr<bootstrap::Store> store = nullptr;
   // The folder of the path is ours: to be made, for this user only.
   bool makes_folder = false;
   // Absent where no launcher made one: then the store hands out one that rank 0 makes.
@@ -55,5 +60,9 @@ struct Job {
 // variables, contradict each other; or saying what is missing or makes no sense. Reads nothing but
 // options and environment.
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment);
+
+// The same for a program that knows its place: only transport and network timeout are looked up.
+Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int size,
+                      const JoinOptions& options, const Environment& environment);
 
 }  // namespace stretto::job

@@ -8,6 +8,10 @@
 
 #include <map>
 
+#include "stretto/base/error.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/job/join.h"
+
 namespace stretto::job {
 namespace {
 
@@ -120,11 +124,8 @@ TEST(ResolveJob, ReadsTorchrun) {
   EXPECT_EQ(job.rendezvous_port, 29500);
   EXPECT_FALSE(job.key.has_value());
   EXPECT_EQ(job.store_prefix, "stretto/digits/2/");
-  EXPECT_EQ(
-      resolve({}, with(torchrun(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(),
-      kKey);
-  EXPECT_EQ(resolve({}, with(torchrun(), {{"MASTER_ADDR", "fe80::1"}})).rendezvous_host,
-            "fe80::1");
+  EXPECT_EQ(resolve({}, with(torchrun(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(), kKey);
+  EXPECT_EQ(resolve({}, with(torchrun(), {{"MASTER_ADDR", "fe80::1"}})).rendezvous_host, "fe80::1");
 }
 
 TEST(ResolveJob, ReadsOptions) {
@@ -135,8 +136,7 @@ TEST(ResolveJob, ReadsOptions) {
   EXPECT_EQ(job.rendezvous_host, "node7");
   EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 from JoinOptions::rank\n", job.sources);
   EXPECT_EQ(resolve({.rank = 0, .size = 1}, {}).size, 1);
-  EXPECT_EQ(resolve({.rank = 3, .size = 4}, stretto_run()).launcher,
-            Launcher::stretto_run)
+  EXPECT_EQ(resolve({.rank = 3, .size = 4}, stretto_run()).launcher, Launcher::stretto_run)
       << "options that only repeat the launcher change nothing";
   EXPECT_EQ(resolve(options, with(torchrun(), {{"STRETTO_JOB_KEY", kKey}})).launcher,
             Launcher::options)
@@ -145,9 +145,9 @@ TEST(ResolveJob, ReadsOptions) {
 
 TEST(ResolveJob, TwoLaunchersThatAgreeAreNoConflict) {
   const Job job = resolve({}, with(stretto_run(), {{"RANK", "3"},
-                                                              {"WORLD_SIZE", "4"},
-                                                              {"MASTER_ADDR", "elsewhere"},
-                                                              {"MASTER_PORT", "29500"}}));
+                                                   {"WORLD_SIZE", "4"},
+                                                   {"MASTER_ADDR", "elsewhere"},
+                                                   {"MASTER_PORT", "29500"}}));
   EXPECT_EQ(job.launcher, Launcher::stretto_run);
   EXPECT_EQ(job.rendezvous_host, "127.0.0.1");
 }
@@ -184,7 +184,7 @@ TEST(ResolveJob, SaysWhatIsMissing) {
 TEST(ResolveJob, RefusesValuesThatMakeNoSense) {
   for (const char* bad : {"three", "3x", "", " 3", "99999999999"}) {
     const Variables variables = with(stretto_run(), {{"STRETTO_RANK", bad}});
-    expect_invalid({}, variables, fmt::format("STRETTO_RANK=\"{}\" is not a number", bad));
+    expect_invalid({}, variables, fmt::format("STRETTO_RANK=\"{}\" is not a whole number", bad));
   }
   expect_invalid({}, with(stretto_run(), {{"STRETTO_RANK", "4"}}),
                  "STRETTO_RANK says 4, but STRETTO_SIZE says 4: ranks go from 0 to size - 1");
@@ -209,8 +209,7 @@ TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {
   EXPECT_PRED_FORMAT2(testing::IsSubstring,
                       "rendezvous node0:29500 from MASTER_ADDR and MASTER_PORT\n", job.sources);
   EXPECT_PRED_FORMAT2(testing::IsSubstring, "job key from the store", job.sources);
-  EXPECT_EQ(resolve({}, with(by_hand(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(),
-            kKey);
+  EXPECT_EQ(resolve({}, with(by_hand(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(), kKey);
   // torchrun says itself whether its agent has a store.
   const auto meeting = [](const Variables& changes) {
     return resolve({}, with(by_hand(), changes)).meeting;
@@ -254,9 +253,8 @@ TEST(ResolveJob, ReadsOpenMpi) {
             fmt::format("/scratch/stretto-{}/prterun-node0-28821@1", ::geteuid()));
   EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 from OMPI_COMM_WORLD_RANK\n", job.sources);
   EXPECT_PRED_FORMAT2(testing::IsSubstring, "from PMIX_NAMESPACE\n", job.sources);
-  EXPECT_EQ(
-      resolve({}, with(open_mpi(), {{"PMIX_NAMESPACE", "../../etc/x"}})).rendezvous_path,
-      fmt::format("/scratch/stretto-{}/______etc_x", ::geteuid()));
+  EXPECT_EQ(resolve({}, with(open_mpi(), {{"PMIX_NAMESPACE", "../../etc/x"}})).rendezvous_path,
+            fmt::format("/scratch/stretto-{}/______etc_x", ::geteuid()));
   const Variables several_hosts = with(open_mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
   expect_invalid({}, several_hosts,
                  "on several hosts: say where the ranks meet with "
@@ -323,17 +321,50 @@ TEST(ResolveJob, ChoosesTheTransport) {
 TEST(ResolveJob, SaysHowLongTheNetworkMayBeSilent) {
   using std::chrono::milliseconds;
   EXPECT_EQ(resolve({}, {}).network_timeout, kNetworkTimeout);
-  EXPECT_EQ(resolve({}, {{"STRETTO_NETWORK_TIMEOUT", "25"}}).network_timeout,
-            milliseconds(25'000));
-  EXPECT_EQ(resolve({}, {{"STRETTO_NETWORK_TIMEOUT", "0"}}).network_timeout,
-            Duration::zero());
+  EXPECT_EQ(resolve({}, {{"STRETTO_NETWORK_TIMEOUT", "25"}}).network_timeout, milliseconds(25'000));
+  EXPECT_EQ(resolve({}, {{"STRETTO_NETWORK_TIMEOUT", "0"}}).network_timeout, Duration::zero());
   EXPECT_EQ(resolve({.network_timeout = milliseconds(1500)}, {}).network_timeout,
             milliseconds(1500));
   expect_invalid({.network_timeout = milliseconds(1500)}, {{"STRETTO_NETWORK_TIMEOUT", "2"}},
                  "network_timeout says 1.5, but STRETTO_NETWORK_TIMEOUT says 2");
   expect_invalid({.network_timeout = milliseconds(500)}, {}, "want 0 or at least 1, in seconds");
-  expect_invalid({}, {{"STRETTO_NETWORK_TIMEOUT", "-1"}}, "STRETTO_NETWORK_TIMEOUT says -1");
-  expect_invalid({}, {{"STRETTO_NETWORK_TIMEOUT", "10s"}}, "is not a number");
+  EXPECT_EQ(resolve({}, {{"STRETTO_NETWORK_TIMEOUT", "2.5"}}).network_timeout, milliseconds(2500));
+  for (const auto& [value, fault] : {std::pair("-1", "\"-1\" is negative: want seconds, such as"),
+                                     std::pair("10s", "\"10s\" is not a number: want seconds"),
+                                     std::pair("2,5", "\"2,5\" is not a number: want seconds"),
+                                     std::pair("nan", "\"nan\" is not a number: want seconds"),
+                                     std::pair("1e99", "\"1e99\" is too large: want seconds"),
+                                     std::pair("0.5", " says 0.5: want 0 or at least 1")}) {
+    expect_invalid({}, {{"STRETTO_NETWORK_TIMEOUT", value}}, fault);
+    expect_invalid({}, {{"STRETTO_NETWORK_TIMEOUT", value}}, "STRETTO_NETWORK_TIMEOUT");
+  }
+}
+
+std::string failure_of_join(JoinOptions options, const Variables& variables) {
+  const FakeEnvironment environment(variables);
+  options.environment = &environment;
+  try {
+    (void)join(options);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no failure";
+}
+
+TEST(Join, ATimeThatMakesNoSenseIsNamedByItsSource) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(failure_of_join({}, {{"STRETTO_WARN_AFTER", "0.5"}}), "no failure");
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "STRETTO_WARN_AFTER=\"-3\" is negative",
+                      failure_of_join({}, {{"STRETTO_WARN_AFTER", "-3"}}));
+  const JoinOptions negative[] = {{.join_timeout = milliseconds(-1500)},
+                                  {.timeout = milliseconds(-1500)},
+                                  {.warn_after = milliseconds(-1500)}};
+  const char* const names[] = {"join_timeout", "timeout", "warn_after"};
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_PRED_FORMAT2(testing::IsSubstring,
+                        std::string("JoinOptions::") + names[i] + " says -1.5 s, which is negative",
+                        failure_of_join(negative[i], {}));
+  }
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include "stretto/bootstrap/mesh.h"
 #include "stretto/bootstrap/shm_links.h"
 #include "stretto/bootstrap/tcp_links.h"
-#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/communicator/scheduled_backend.h"
 #include "stretto/job/job.h"
 #include "stretto/job/rendezvous.h"
 #include "stretto/job/sourced.h"
@@ -75,16 +75,34 @@ Result<SingleCopy> single_copy(const Environment& environment) {
                              {"off", SingleCopy::off}});
 }
 
+Result<schedule::Verification> verification(const Environment& environment) {
+  using enum schedule::Verification;
+  return one_of<schedule::Verification>(
+      environment, "STRETTO_VERIFY",
+      {{"automatic", automatic}, {"always", always}, {"never", never}});
+}
+
 Result<Duration> warn_after(const JoinOptions& options, const Environment& environment) {
-  const auto variable = job::read_number(environment, "STRETTO_WARN_AFTER");
+  const auto variable = job::read_seconds(environment, "STRETTO_WARN_AFTER");
   if (!variable.ok()) return variable.status();
-  Duration wanted = group::Engine::Options().warn_after;
-  if (variable.value()) wanted = std::chrono::seconds(variable.value()->value);
-  wanted = options.warn_after.value_or(wanted);
-  if (wanted >= Duration::zero()) return wanted;
-  return status_of(StatusCode::invalid_argument,
-                   "warnings after {:g} s: want none (0), or a time that is not negative",
-                   seconds(wanted));
+  if (options.warn_after) return *options.warn_after;
+  if (!variable.value()) return group::Engine::Options().warn_after;
+  return job::to_duration(variable.value()->value);
+}
+
+Status check_times(const JoinOptions& options) {
+  struct Field {
+    std::string_view name;
+    Duration value;
+  };
+  for (const Field& field :
+       {Field{"join_timeout", options.join_timeout}, Field{"timeout", options.timeout},
+        Field{"warn_after", options.warn_after.value_or(Duration::zero())}}) {
+    if (field.value >= Duration::zero()) continue;
+    return status_of(StatusCode::invalid_argument, "JoinOptions::{} says {:g} s, which is negative",
+                     field.name, seconds(field.value));
+  }
+  return {};
 }
 
 // A name that no collective knows is a slip; one that only some know runs those.
@@ -106,14 +124,13 @@ struct Settings {
   ProgressThread progress_thread;
   bool checks_memory;
   SingleCopy single_copy;
+  schedule::Verification verification;
   std::string algorithm;
   Duration warn_after;
 };
 
 Result<Settings> read_settings(const JoinOptions& options, const Environment& environment) {
-  if (options.join_timeout < Duration::zero() || options.timeout < Duration::zero()) {
-    return Status(StatusCode::invalid_argument, "JoinOptions has a timeout that is negative");
-  }
+  STRETTO_RETURN_IF_ERROR(check_times(options));
   const Result<Duration> warning = warn_after(options, environment);
   if (!warning.ok()) return warning.status();
   const Result<ProgressThread> thread = progress_thread(environment);
@@ -122,10 +139,12 @@ Result<Settings> read_settings(const JoinOptions& options, const Environment& en
   if (!checks_memory.ok()) return checks_memory.status();
   const Result<SingleCopy> copies = single_copy(environment);
   if (!copies.ok()) return copies.status();
+  const Result<schedule::Verification> proofs = verification(environment);
+  if (!proofs.ok()) return proofs.status();
   const Result<std::string> algorithm = default_algorithm(environment);
   if (!algorithm.ok()) return algorithm.status();
-  return Settings{thread.value(), checks_memory.value(), copies.value(), algorithm.value(),
-                  warning.value()};
+  return Settings{thread.value(), checks_memory.value(), copies.value(),
+                  proofs.value(), algorithm.value(),     warning.value()};
 }
 
 // A rank that is connected to all others, but for what only all ranks together can do.
@@ -207,10 +226,11 @@ void log_lines(std::string_view text) {
   }
 }
 
-Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
+Result<std::unique_ptr<Communicator>> join_job(const Result<Job>& resolved,
+                                               const JoinOptions& options,
                                                const Environment& environment) {
-  Result<Job> job = job::resolve_job(options, environment);
-  if (!job.ok()) return job.status();
+  if (!resolved.ok()) return resolved.status();
+  const Job* const job = &resolved.value();
   configure_log(environment, fmt::format("stretto [rank {}]", job->rank));
   log_lines(job->sources);
   Result<Joined> joined = connect(*job, options, environment);
@@ -218,24 +238,39 @@ Result<std::unique_ptr<Communicator>> join_job(const JoinOptions& options,
     return joined.status().with_context(
         fmt::format("rank {} of {} could not join", job->rank, job->size));
   }
-  return communicator::ScheduledCommunicator::make_world(
-      std::move(joined->engine), {.timeout = options.timeout,
-                                  .algorithm = joined->settings.algorithm,
-                                  .single_copy = joined->settings.single_copy,
-                                  .group = {.hosts = std::move(joined->hosts)},
-                                  .measure_links = communicator::link_cache_options(environment)});
+  return communicator::ScheduledBackend::make_world(
+      std::move(joined->engine),
+      {.timeout = options.timeout,
+       .algorithm = joined->settings.algorithm,
+       .single_copy = joined->settings.single_copy,
+       .group = {.hosts = std::move(joined->hosts), .verification = joined->settings.verification},
+       .measure_links = communicator::link_cache_options(environment)});
+}
+
+template <class Resolve>
+std::unique_ptr<Communicator> join_as(const JoinOptions& options, Resolve resolve) {
+  const Environment& environment =
+      options.environment != nullptr ? *options.environment : process_environment();
+  try {
+    return join_job(resolve(environment), options, environment).or_throw();
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemory({StatusCode::out_of_memory, "joining the job: there is no memory left"});
+  }
 }
 
 }  // namespace
 
 std::unique_ptr<Communicator> join(const JoinOptions& options) {
-  const Environment& environment =
-      options.environment != nullptr ? *options.environment : process_environment();
-  try {
-    return join_job(options, environment).or_throw();
-  } catch (const std::bad_alloc&) {
-    throw OutOfMemory({StatusCode::out_of_memory, "joining the job: there is no memory left"});
-  }
+  return join_as(options, [&](const Environment& environment) {
+    return job::resolve_job(options, environment);
+  });
+}
+
+std::unique_ptr<Communicator> make_communicator(std::shared_ptr<bootstrap::Store> store, Rank rank,
+                                                int size, const JoinOptions& options) {
+  return join_as(options, [&](const Environment& environment) {
+    return job::given_job(std::move(store), rank, size, options, environment);
+  });
 }
 
 }  // namespace stretto

@@ -99,11 +99,18 @@ Status OpenRendezvous::open_store(Deadline deadline) {
       return status_of(StatusCode::internal, "a job of one rank meets nobody");
     case Meeting::launcher_store:
       return connect("the launcher", deadline);
-    case Meeting::rank_0_store:
-      if (job_.rank == 0) STRETTO_RETURN_IF_ERROR(serve());
-      return connect("rank 0", deadline);
+    case Meeting::rank_0_store: {
+      const Status served = job_.rank == 0 ? serve() : Status();
+      if (served.ok()) return connect("rank 0", deadline);
+      // Perhaps it is another process of this rank that is there: then arrive() says so.
+      const WaitLimit soon = WaitLimit(deadline).within(std::chrono::seconds(1));
+      return connect("rank 0", soon.deadline()).ok() ? Status() : served;
+    }
     case Meeting::file:
       return open_file(deadline);
+    case Meeting::given_store:
+      store_ = std::make_shared<bootstrap::PrefixStore>(job_.store_prefix, job_.store);
+      return {};
     case Meeting::torch_store: {
       auto whole = bootstrap::connect_torch_store(
           {.host = job_.rendezvous_host, .port = job_.rendezvous_port}, deadline);
@@ -153,20 +160,25 @@ Status OpenRendezvous::open_file(Deadline deadline) {
 }
 
 Status OpenRendezvous::arrive() {
-  const Result<std::int64_t> times = notes_->arrive();
-  if (!times.ok()) return times.status();
-  // A launcher has given each rank its number; elsewhere it is here that contradictions show.
-  if (times.value() == 1 || !passing()) {
+  const Status arrived = notes_->arrive();
+  if (arrived.ok()) {
     owns_file_ = job_.meeting == Meeting::file && job_.rank == 0;
     return agree_on_size();
   }
-  STRETTO_RETURN_IF_ERROR(notes_->withdraw());
-  const std::string advice =
-      job_.meeting == Meeting::file
-          ? "an earlier job may have left it: remove it, and give every job a file of its own"
-          : "give every job a port of its own, and every process a rank of its own";
-  return status_of(StatusCode::refused, "another process has come to {} as rank {}; {}",
-                   store_->describe(), job_.rank, advice);
+  if (arrived.code() != StatusCode::refused) return arrived;
+  // If the other one is gone, that has ended the join; but a file may be of an earlier job.
+  const Status ended = job_.meeting == Meeting::file ? Status() : notes_->failure_in_store();
+  if (!ended.ok()) return ended;
+  constexpr std::string_view kOfFile =
+      "an earlier job may have left it: remove it, and give every job a file of its own";
+  constexpr std::string_view kOfRankZero =
+      "give every job a port of its own, and every process a rank of its own";
+  constexpr std::string_view kOfLauncher =
+      "give every process a rank of its own, and join a job once";
+  return status_of(StatusCode::refused, "{}; {}", arrived.message(),
+                   job_.meeting == Meeting::file ? kOfFile
+                   : passing()                   ? kOfRankZero
+                                                 : kOfLauncher);
 }
 
 Status OpenRendezvous::agree_on_size() {
@@ -197,7 +209,7 @@ Status OpenRendezvous::agree_on_key() {
     return notes_->set("job-key", key_.hexadecimal());
   }
   const Result<std::string> text = notes_->get("job-key");
-  if (!text.ok()) return text.status();
+  if (!text.ok()) return text.status().with_context("rank 0, which makes the job key, is missing");
   const Result<bootstrap::JobKey> parsed = bootstrap::JobKey::parse(text.value());
   if (!parsed.ok()) return parsed.status().with_context("the job key from " + store_->describe());
   key_ = parsed.value();

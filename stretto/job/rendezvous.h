@@ -23,7 +23,7 @@ class Rendezvous {
   // launcher made a job key, until rank 0 has; what has failed on another rank fails here, too.
   // Fails with timeout; with refused if the key, the version or the file is wrong, or if another
   // process has come as the same rank: two jobs use one place, or an earlier one has left its file;
-  // with mismatch if ranks disagree on the size.
+  // with peer_lost if that one is gone; with mismatch if ranks disagree on the size.
   static Result<std::unique_ptr<Rendezvous>> open(const Job& job, Deadline deadline);
   virtual ~Rendezvous() = default;
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "stretto/bootstrap/socket.h"
+#include "stretto/bootstrap/store_server.h"
 
 namespace stretto::job {
 namespace {
@@ -106,6 +107,30 @@ TEST_F(RendezvousTest, WhoHasNoKeyIsRefusedWhereOthersHaveOne) {
                       testing::internal::GetCapturedStderr());
 }
 
+void expect_second_refused(const Status& status, int rank, const std::string& advice) {
+  EXPECT_EQ(status.code(), StatusCode::refused);
+  for (const std::string& part :
+       {fmt::format("pid {} has come to the store of ", ::getpid()),
+        fmt::format(" as rank {}, but ", rank),
+        fmt::format("pid {} has come as that rank before it; ", ::getpid()), advice}) {
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, part, std::string(status.message()));
+  }
+}
+
+// A job whose ranks meet in a launcher's store.
+struct Launched {
+  explicit Launched(int size)
+      : job{.size = size,
+            .meeting = Meeting::launcher_store,
+            .rendezvous_host = "127.0.0.1",
+            .rendezvous_port = server->port(),
+            .key = key} {}
+  bootstrap::JobKey key = bootstrap::JobKey::generate().or_throw();
+  std::unique_ptr<bootstrap::StoreServer> server =
+      bootstrap::StoreServer::start({.key = key}).or_throw();
+  Job job;
+};
+
 TEST_F(RendezvousTest, RefusesASecondProcessOfOneRank) {
   const Job job = tcp_job(2);
   const auto first = Rendezvous::open(job, soon());
@@ -113,11 +138,40 @@ TEST_F(RendezvousTest, RefusesASecondProcessOfOneRank) {
   const auto second = Rendezvous::open(as_rank(job, 1), soon());
   ASSERT_TRUE(second.ok());
   const Status third = Rendezvous::open(as_rank(job, 1), soon()).status();
-  EXPECT_EQ(third.code(), StatusCode::refused);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "another process has come to the store of rank 0 at",
-                      std::string(third.message()));
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "as rank 1; give every job a port",
-                      std::string(third.message()));
+  expect_second_refused(third, 1, "give every job a port of its own");
+}
+
+TEST_F(RendezvousTest, RefusesASecondProcessThatWouldHostTheStore) {
+  const Job job = tcp_job(2);
+  const auto first = Rendezvous::open(job, soon());
+  ASSERT_TRUE(first.ok());
+  const TimePoint begin = Clock::now();
+  expect_second_refused(Rendezvous::open(job, soon()).status(), 0, "every process a rank of its");
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+}
+
+// Launchers number ranks, but people set variables. Who waits is told of the one that was refused.
+TEST_F(RendezvousTest, RefusesASecondProcessOfOneRankInALaunchersStore) {
+  const Launched launched(3);
+  const auto first = Rendezvous::open(launched.job, Deadline::after(milliseconds(1500)));
+  ASSERT_TRUE(first.ok());
+  const TimePoint begin = Clock::now();
+  expect_second_refused(Rendezvous::open(launched.job, soon()).status(), 0, "join a job once");
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "Perhaps it was one of them that was refused: ",
+                      std::string(first.value()->finish().message()));
+}
+
+TEST_F(RendezvousTest, OfTwoProcessesOfOneRankTheSecondHearsThatTheFirstIsGone) {
+  const Launched launched(2);
+  { const auto first = Rendezvous::open(launched.job, soon()); }
+  const Deadline deadline = soon();
+  Status second;
+  do second = Rendezvous::open(launched.job, deadline).status();
+  while (second.code() == StatusCode::refused && !deadline.passed());
+  EXPECT_EQ(second.code(), StatusCode::peer_lost);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "ended while the job was starting",
+                      std::string(second.message()));
 }
 
 TEST_F(RendezvousTest, RanksAgreeOnTheSize) {

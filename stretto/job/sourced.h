@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/environment.h"
 #include "stretto/base/status.h"
 
@@ -32,8 +33,15 @@ Result<MaybeSourced<T>> agree(const MaybeSourced<T>& first, const MaybeSourced<T
   return first ? first : second;
 }
 
-// The variable's text, or its number (invalid_argument if it is none).
+inline Duration to_duration(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+// The variable's text, or its number (invalid_argument if it is none): a whole one, or seconds with
+// or without a fraction, not negative.
 MaybeSourced<std::string> read_text(const Environment& environment, const std::string& variable);
 Result<MaybeSourced<int>> read_number(const Environment& environment, const std::string& variable);
+Result<MaybeSourced<double>> read_seconds(const Environment& environment,
+                                          const std::string& variable);
 
 }  // namespace stretto::job

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/thread.h"
-#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/communicator/scheduled_backend.h"
 #include "stretto/transport/loopback/world.h"
 
 namespace stretto {
@@ -25,7 +25,7 @@ Result<std::unique_ptr<Communicator>> make_rank(std::unique_ptr<transport::Endpo
                              .names = std::vector(static_cast<std::size_t>(options.size),
                                                   fmt::format("thread of pid {}", ::getpid()))});
   if (!engine.ok()) return engine.status();
-  return communicator::ScheduledCommunicator::make_world(
+  return communicator::ScheduledBackend::make_world(
       std::move(*engine),
       {.timeout = options.timeout,
        .algorithm = options.algorithm,

@@ -277,17 +277,19 @@ Result<PreparedReduction> PreparedReduction::create(const Reduction& like) {
 }
 
 void PreparedReduction::run(std::size_t count, std::span<const Input> inputs,
-                            std::span<void* const> outputs) const {
+                            std::span<void* const> outputs, std::size_t whole_count) const {
   if (count == 0) return;
+  whole_count = std::max(count, whole_count);
   // Small ones end before what is below would have been found out.
-  const bool is_small = element_bytes_ * count <= kBlockBytes && like_.store == Store::automatic;
+  const bool is_small =
+      element_bytes_ * whole_count <= kBlockBytes && like_.store == Store::automatic;
   if (kernel_ != nullptr && is_small) return run_in_one_pass(count, inputs, outputs, false);
   Reduction reduction = like_;
   reduction.count = count;
   reduction.inputs = inputs;
   reduction.outputs = outputs;
   const bool in_place = is_in_place(reduction);
-  const bool non_temporal = is_non_temporal(like_.store, element_bytes_ * count) &&
+  const bool non_temporal = is_non_temporal(like_.store, element_bytes_ * whole_count) &&
                             (like_.store == Store::non_temporal || !in_place);
   const bool copies = (outputs.size() > 1 || like_.store == Store::shared) && !in_place &&
                       !non_temporal && count * size_bytes(like_.output_dtype) >= kCopiedBytes;

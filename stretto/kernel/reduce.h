@@ -74,8 +74,10 @@ class PreparedReduction {
   // `like` says all but the buffers and the count: of its inputs only the dtypes matter, and of its
   // outputs the number. Fails as reduce() does.
   static Result<PreparedReduction> create(const Reduction& like);
-  // As reduce(). `inputs` have the dtypes, `outputs` the number, of those it was made for.
-  void run(std::size_t count, std::span<const Input> inputs, std::span<void* const> outputs) const;
+  // As reduce(). `inputs` have the dtypes, `outputs` the number, of those it was made for. Where
+  // this is a part of a reduction of `whole_count` elements, it stores as the whole would.
+  void run(std::size_t count, std::span<const Input> inputs, std::span<void* const> outputs,
+           std::size_t whole_count = 0) const;
   // The same of a few lines at most, through the cache, into the one output: with less ado.
   void run_few(std::size_t count, std::span<const Input> inputs, void* output) const {
     if (kernel_ == nullptr) return run(count, inputs, std::span(&output, 1));

@@ -4,6 +4,7 @@
 #include "stretto/reducer/reducer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -14,12 +15,15 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/round_up.h"
+#include "stretto/reducer/content_hash.h"
 
 namespace stretto {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // Bytes: a cache line, and the widest vector register.
-constexpr std::size_t kNamesInMessage = 10;
+// How often mark_ready() lets communication advance: a turn takes about a microsecond.
+constexpr Duration kPollInterval = std::chrono::microseconds(10);
+constexpr std::uint64_t kStepsBetweenRebuilds = 8;  // Doubled with each rebuild.
 
 void check_arguments(const std::vector<GradientDescription>& gradients,
                      const ReducerOptions& options) {
@@ -41,13 +45,6 @@ void check_arguments(const std::vector<GradientDescription>& gradients,
   }
 }
 
-std::string join_names(const std::vector<std::string>& names) {
-  const std::size_t shown = std::min(names.size(), kNamesInMessage);
-  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
-  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
-  return text;
-}
-
 // Whether `order` names each of `count` gradients once; it came from another rank.
 bool is_permutation(const std::vector<std::int32_t>& order, std::size_t count) {
   std::vector<bool> seen(count, false);
@@ -66,19 +63,19 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
       gradients_(std::move(gradients)),
       options_(std::move(options)),
       poll_on_ready_(!communicator.has_progress_thread()),
-      exceptions_when_made_(std::uncaught_exceptions()) {
+      exceptions_when_made_(std::uncaught_exceptions()),
+      report_(communicator, gradients_.size()) {
   check_arguments(gradients_, options_);
   slots_ = std::vector<Slot>(gradients_.size());
   ready_order_.resize(gradients_.size());
   last_step_.ready_seconds.resize(gradients_.size());
   std::vector<std::size_t> expected_order(gradients_.size());
   std::iota(expected_order.rbegin(), expected_order.rend(), std::size_t{0});
-  lay_out(reducer::plan_for_ready_order(gradient_sizes(), options_.bucket_bytes, expected_order,
-                                        options_.last_bucket_small));
+  lay_out(plan_for(expected_order));
 }
 
 Reducer::~Reducer() {
-  if (std::uncaught_exceptions() > exceptions_when_made_) abandon_step();
+  if (std::uncaught_exceptions() > exceptions_when_made_ && step_open()) abandon_step();
 }
 
 GradientStorage Reducer::gradient(std::size_t index) const {
@@ -94,6 +91,11 @@ std::vector<reducer::GradientSize> Reducer::gradient_sizes() const {
   return sizes;
 }
 
+reducer::BucketPlan Reducer::plan_for(std::span<const std::size_t> order) const {
+  return reducer::plan_for_ready_order(gradient_sizes(), options_.bucket_bytes, order,
+                                       options_.last_bucket_small);
+}
+
 // Allocates the buckets of `plan` and gives each gradient its place in them.
 void Reducer::lay_out(reducer::BucketPlan plan) {
   std::vector<Bucket> buckets(plan.size());
@@ -107,37 +109,72 @@ void Reducer::lay_out(reducer::BucketPlan plan) {
     Bucket& bucket = buckets[b];
     bucket.memory = std::make_shared<Memory>(communicator_.allocate_bytes(bytes));
     bucket.view = View(bucket.memory->bytes().data(), bytes / size_bytes(dtype), dtype);
-    bucket.gradient_count = plan[b].gradients.size();
-    bucket.pending.store(bucket.gradient_count, std::memory_order_relaxed);
     std::size_t offset = 0;
     for (const std::size_t index : plan[b].gradients) {
       slots_[index].bucket = b;
       slots_[index].view = View(bucket.view.data + offset, gradients_[index].count, dtype);
+      bucket.gradient_views.push_back(slots_[index].view);
       offset += round_up(slots_[index].view.bytes(), kAlignment);
     }
   }
   plan_ = std::move(plan);
   buckets_ = std::move(buckets);
+  last_step_.launch_seconds.resize(buckets_.size());
+  last_step_.end_seconds.resize(buckets_.size());
+  reset_step();
+}
+
+FullBucket Reducer::full(std::size_t bucket) const {
+  return {.index = bucket,
+          .of_count = buckets_.size(),
+          .view = buckets_[bucket].view,
+          .gradients = plan_[bucket].gradients,
+          .gradient_views = buckets_[bucket].gradient_views,
+          .op = options_.op,
+          .timeout = options_.timeout};
 }
 
 void Reducer::mark_ready(std::size_t index) {
   throw_if_failed();
   STRETTO_CHECK(index < slots_.size(), "gradient {} of {}", index, slots_.size());
   Slot& slot = slots_[index];
+  if (slot.frozen) {
+    throw InvalidArgument(status_of(StatusCode::invalid_argument,
+                                    "gradient {} was computed although it is frozen",
+                                    gradients_[index].name));
+  }
   if (slot.ready.exchange(true, std::memory_order_acq_rel)) {
     throw InvalidArgument(status_of(
         StatusCode::invalid_argument,
         "gradient {} became ready a second time before its step had ended. Either a second "
         "backward pass began before the first one was complete, or the parameter takes part both "
-        "inside and outside of a checkpointed (re-entrant) part of the model",
+        "inside and outside of a checkpointed (re-entrant) part of the model; then "
+        "set the option static_graph",
         gradients_[index].name));
   }
-  slot.ready_time = Clock::now();
+  const TimePoint now = Clock::now();
+  slot.ready_time = now;
   ready_order_[ready_count_.fetch_add(1, std::memory_order_acq_rel)] = index;
-  if (buckets_[slot.bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    launch_full_buckets();
+  const bool full = buckets_[slot.bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  if (full) launch_full_buckets();
+  const bool poll = poll_on_ready_ && in_flight_.load(std::memory_order_relaxed) &&
+                    now - last_poll_.load(std::memory_order_relaxed) > kPollInterval;
+  if (poll) {
+    last_poll_.store(now, std::memory_order_relaxed);
+    communicator_.poll();
   }
-  if (poll_on_ready_ && in_flight_.load(std::memory_order_relaxed)) communicator_.poll();
+  if (full || poll) {
+    inside_ticks_.fetch_add((Clock::now() - now).count(), std::memory_order_relaxed);
+  }
+}
+
+void Reducer::set_frozen(std::size_t index, bool frozen) {
+  Slot& slot = slots_[index];
+  if (slot.frozen == frozen) return;
+  STRETTO_CHECK(!step_open(), "gradient {} is frozen or unfrozen inside a step", index);
+  slot.frozen = frozen;
+  frozen_count_ += frozen ? 1 : std::size_t(-1);
+  buckets_[slot.bucket].pending.fetch_add(frozen ? std::size_t(-1) : 1, std::memory_order_relaxed);
 }
 
 void Reducer::launch_full_buckets() {
@@ -145,13 +182,13 @@ void Reducer::launch_full_buckets() {
   while (next_bucket_ < buckets_.size() &&
          buckets_[next_bucket_].pending.load(std::memory_order_acquire) == 0) {
     Bucket& bucket = buckets_[next_bucket_];
-    if (next_bucket_ == 0) first_launch_ = Clock::now();
+    if (closing_ || frozen_count_ > 0) keep_unused_values(next_bucket_);
+    bucket.launch = Clock::now();
     try {
-      bucket.work =
-          communicator_.all_reduce(bucket.view, {.op = options_.op, .timeout = options_.timeout});
+      bucket.work = options_.hook->start(communicator_, full(next_bucket_));
     } catch (const Error& error) {
-      fail(error.status());
-      throw;
+      fail(explained(error.status()));
+      throw_if_failed();
     }
     ++next_bucket_;
     in_flight_.store(true, std::memory_order_relaxed);
@@ -159,90 +196,225 @@ void Reducer::launch_full_buckets() {
   note_finished_buckets();
 }
 
-// Remembers when the newest finished bucket was first seen to be finished.
-void Reducer::note_finished_buckets() {
-  bool advanced = false;
-  while (finished_buckets_ < next_bucket_ && buckets_[finished_buckets_].work.done()) {
-    ++finished_buckets_;
-    advanced = true;
+// If all ranks leave a gradient out, its value is theirs; the mean of equal values can round.
+void Reducer::keep_unused_values(std::size_t bucket) {
+  for (const std::size_t index : plan_[bucket].gradients) {
+    if (slots_[index].ready.load(std::memory_order_acquire)) continue;
+    const auto bytes = slots_[index].view.span();
+    kept_.push_back({index, kept_bytes_.size()});
+    kept_bytes_.insert(kept_bytes_.end(), bytes.begin(), bytes.end());
   }
-  if (advanced) last_end_ = Clock::now();
 }
 
-void Reducer::finalize() {
+void Reducer::restore_unused_values() {
+  for (const Kept& kept : kept_) {
+    const auto bytes = slots_[kept.gradient].view.span();
+    if (was_used(kept.gradient) || bytes.empty()) continue;
+    std::memcpy(bytes.data(), kept_bytes_.data() + kept.offset, bytes.size());
+  }
+}
+
+// Remembers when the newest finished buckets were first seen to be finished.
+void Reducer::note_finished_buckets() {
+  if (finished_buckets_ == next_bucket_ || !buckets_[finished_buckets_].work.done()) return;
+  const TimePoint now = Clock::now();
+  while (finished_buckets_ < next_bucket_ && buckets_[finished_buckets_].work.done()) {
+    buckets_[finished_buckets_++].end = now;
+  }
+}
+
+void Reducer::finalize_without_data() {
   throw_if_failed();
-  if (!all_ready()) fail_unfinished_step();
+  STRETTO_CHECK(!step_open(), "{} gradients are ready without data", ready_count_.load());
+  for (Bucket& bucket : buckets_) {
+    std::memset(bucket.view.data, 0, bucket.view.bytes());
+  }
+  end_step(true);
+}
+
+void Reducer::end_step(bool without_data) {
+  throw_if_failed();
   const TimePoint begin = Clock::now();
+  close_buckets();
+  write_report(without_data);
+  Status failure;
+  try {
+    failure = wait_for_buckets(report_.exchange(options_.timeout));
+  } catch (const Error& error) {
+    failure = error.status();
+  }
+  if (!failure.ok()) fail(explained(failure));
+  throw_if_failed();
+  record_step(begin, Clock::now());
+  if (!without_data) restore_unused_values();
+  rebuild_due_ = report_.requested(reducer::StepReport::Request::rebuild);
+  ++step_;
+  reset_step();
+  judge_report();
+}
+
+// What is not ready will not become so: its buckets leave as they are.
+void Reducer::close_buckets() {
+  std::size_t at = ready_count_.load(std::memory_order_acquire);
+  if (at < slots_.size()) {
+    for (const reducer::PlannedBucket& bucket : plan_) {
+      for (const std::size_t index : bucket.gradients) {
+        if (!is_ready(index)) ready_order_[at++] = index;
+      }
+    }
+  }
+  {
+    const std::lock_guard lock(launch_mutex_);
+    closing_ = true;
+    for (Bucket& bucket : buckets_) bucket.pending.store(0, std::memory_order_relaxed);
+  }
+  launch_full_buckets();
+}
+
+void Reducer::write_report(bool without_data) {
+  using Use = reducer::StepReport::Use;
+  report_.begin(options_.number, step_ + 1);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].frozen) {
+      report_.say(i, Use::frozen);
+    } else if (!without_data) {
+      report_.say(i, is_ready(i) ? Use::used : Use::unused);
+    }
+  }
+  if (verification_wanted_) report_.request(reducer::StepReport::Request::verification);
+  verification_wanted_ = false;
+  if (!without_data && wants_rebuild()) {
+    report_.request(reducer::StepReport::Request::rebuild);
+  }
+}
+
+// On rank 0, whose order counts: whether the order of this step makes another plan, and is no
+// accident of one step.
+bool Reducer::wants_rebuild() {
+  if (!options_.rebuild_buckets || communicator_.rank() != Rank(0)) return false;
+  const std::uint64_t hash = reducer::content_hash(std::as_bytes(std::span(ready_order_)));
+  const bool lasts = hash == std::exchange(last_order_hash_, hash) || rebuild_count_ == 0;
+  if (!lasts || hash == planned_order_hash_ || step_ < next_rebuild_step_) return false;
+  if (plan_for(ready_order_) != plan_) return true;
+  planned_order_hash_ = hash;
+  return false;
+}
+
+// The first failure, if there is one.
+Status Reducer::wait_for_buckets(Work report) {
   {
     const std::lock_guard lock(launch_mutex_);
     note_finished_buckets();
   }
-  const bool was_hidden = finished_buckets_ == buckets_.size();
-  Status first_failure;
-  for (Bucket& bucket : buckets_) {
-    Status status = std::exchange(bucket.work, Work()).wait_status();
-    if (first_failure.ok()) first_failure = std::move(status);
+  Status failure;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    Status status = std::exchange(buckets_[b].work, Work()).wait_status();
+    if (b >= finished_buckets_) buckets_[b].end = Clock::now();
+    if (failure.ok()) failure = std::move(status);
+    if (failure.ok()) options_.hook->finish(full(b));
   }
-  const TimePoint end = Clock::now();
-  if (!first_failure.ok()) fail(first_failure);
-  throw_if_failed();
-  if (!was_hidden) last_end_ = end;
-  record_step(begin, end);
-  reset_step();
-  rebuild_due_ = options_.rebuild_buckets && !rebuild_done_;
+  Status status = report.wait_status();
+  return failure.ok() ? status : failure;
 }
 
-void Reducer::record_step(TimePoint finalize_time, TimePoint end) {
-  const TimePoint first_ready = slots_[ready_order_.front()].ready_time;
-  last_step_.backward_seconds = seconds(finalize_time - first_ready);
-  last_step_.communication_seconds = seconds(last_end_ - first_launch_);
-  last_step_.exposed_seconds = seconds(end - finalize_time);
+// All ranks come to the same conclusion, because they have the same report.
+void Reducer::judge_report() {
+  using Use = reducer::StepReport::Use;
+  if (!report_.same_step()) {
+    const auto ranks = report_.gather(options_.timeout);
+    std::string text;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      text += fmt::format("{}rank {} has ended step {} of model {}", rank == 0 ? "" : ", ", rank,
+                          ranks[rank].step, ranks[rank].reducer);
+    }
+    fail(status_of(StatusCode::mismatch,
+                   "ranks have averaged gradients of different steps: {}. Use several models of "
+                   "one communicator in the same order on all ranks",
+                   text));
+    throw_if_failed();
+  }
+  for (std::size_t i = 0; report_.any_rank_says(Use::frozen) && i < slots_.size(); ++i) {
+    const bool wanted = was_used(i) || report_.any_rank_says(i, Use::unused);
+    if (!wanted || !report_.any_rank_says(i, Use::frozen)) continue;
+    const std::string text =
+        reducer::describe_frozen(report_, report_.gather(options_.timeout), names());
+    throw Mismatch(Status(StatusCode::mismatch, text));
+  }
+  if (options_.find_unused || !report_.any_rank_says(Use::unused)) return;
+  const std::string text =
+      reducer::describe_missing(report_, report_.gather(options_.timeout), names());
+  throw InvalidArgument(Status(StatusCode::invalid_argument, text));
+}
+
+void Reducer::record_step(TimePoint begin, TimePoint end) {
+  const bool any = step_open();
+  const TimePoint first_ready = any ? slots_[ready_order_.front()].ready_time : begin;
+  const auto since = [&](TimePoint time) { return seconds(time - first_ready); };
+  last_step_.backward_seconds = since(begin);
+  last_step_.communication_seconds = seconds(buckets_.back().end - buckets_.front().launch);
+  const Duration inside(inside_ticks_.load(std::memory_order_relaxed));
+  last_step_.exposed_seconds = seconds(end - begin + inside);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    last_step_.ready_seconds[i] = seconds(slots_[i].ready_time - first_ready);
+    last_step_.ready_seconds[i] = is_ready(i) ? since(slots_[i].ready_time) : -1;
+  }
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    last_step_.launch_seconds[b] = since(buckets_[b].launch);
+    last_step_.end_seconds[b] = since(buckets_[b].end);
   }
 }
 
 void Reducer::reset_step() {
-  for (Bucket& bucket : buckets_) {
-    bucket.pending.store(bucket.gradient_count, std::memory_order_relaxed);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    buckets_[b].pending.store(plan_[b].gradients.size(), std::memory_order_relaxed);
   }
-  for (Slot& slot : slots_) slot.ready.store(false, std::memory_order_relaxed);
+  for (Slot& slot : slots_) {
+    slot.ready.store(false, std::memory_order_relaxed);
+    if (slot.frozen) buckets_[slot.bucket].pending.fetch_sub(1, std::memory_order_relaxed);
+  }
   next_bucket_ = 0;
   finished_buckets_ = 0;
+  closing_ = false;
+  kept_.clear();
+  kept_bytes_.clear();
+  inside_ticks_.store(0, std::memory_order_relaxed);
   in_flight_.store(false, std::memory_order_relaxed);
   ready_count_.store(0, std::memory_order_release);
 }
 
-std::vector<std::string> Reducer::missing_names() const {
+std::vector<std::string> Reducer::names() const {
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (!slots_[i].ready.load(std::memory_order_acquire)) names.push_back(gradients_[i].name);
-  }
+  for (const GradientDescription& gradient : gradients_) names.push_back(gradient.name);
   return names;
 }
 
-void Reducer::fail_unfinished_step() {
-  const std::vector<std::string> names = missing_names();
-  Status status = status_of(
-      StatusCode::invalid_argument,
-      "{} {} no gradient on rank {}: {}. A step needs all gradients of all ranks. Fix: let the "
-      "loss "
-      "depend on them, freeze them (requires_grad = false), or keep all but the last of several "
-      "backward passes of a step inside no_sync()",
-      names.size(), names.size() == 1 ? "parameter got" : "parameters got",
-      communicator_.rank().value(), join_names(names));
-  fail_on_all_ranks(std::move(status));
-  throw_if_failed();
+// A failure of an operation, with what it means for training.
+Status Reducer::explained(const Status& status) const {
+  if (status.code() == StatusCode::mismatch) {
+    return status.with_context(fmt::format("in step {} of model {}", step_ + 1, options_.number));
+  }
+  const bool left = status.code() == StatusCode::peer_lost && status.rank() &&
+                    status.message().ends_with("has destroyed its communicator");
+  if (!left) return status;
+  return {StatusCode::peer_lost,
+          fmt::format("{}: it left training after step {}, and rank {} waits in step {}. Ranks "
+                      "must run equally many steps: drop the batches that not all have, or let "
+                      "DistributedDataParallel::join() run the loop",
+                      status.message(), step_, communicator_.rank().value(), step_ + 1),
+          status.rank()};
 }
 
-void Reducer::abandon_step() {
-  if (!step_open() || failed_.load(std::memory_order_acquire)) return;
-  fail_on_all_ranks(status_of(
-      StatusCode::aborted,
-      "an exception ended the backward pass of rank {} when {} of {} gradients were ready; what "
-      "was thrown, only rank {} itself can say: see its output",
-      communicator_.rank().value(), ready_count_.load(), gradients_.size(),
-      communicator_.rank().value()));
+void Reducer::abandon_step(const std::string& reason) {
+  if (failed_.load(std::memory_order_acquire)) return;
+  const int rank = communicator_.rank().value();
+  const std::string why =
+      reason.empty()
+          ? fmt::format("what was thrown, only rank {} itself can say: see its output", rank)
+          : reason;
+  fail_on_all_ranks(
+      status_of(StatusCode::aborted,
+                "an exception ended the backward pass of rank {} when {} of {} gradients were "
+                "ready; {}",
+                rank, ready_count_.load(), gradients_.size(), why));
 }
 
 void Reducer::fail_on_all_ranks(Status status) {
@@ -254,13 +426,15 @@ bool Reducer::rebuild() {
   throw_if_failed();
   if (!rebuild_due_) return false;
   rebuild_due_ = false;
-  rebuild_done_ = true;
+  next_rebuild_step_ =
+      step_ + (kStepsBetweenRebuilds << std::min<std::uint64_t>(rebuild_count_, 32));
+  ++rebuild_count_;
   std::vector<std::int32_t> wire(ready_order_.begin(), ready_order_.end());
   try {
     communicator_.broadcast(wire, {.timeout = options_.timeout}).wait();
   } catch (const Error& error) {
-    fail(error.status());
-    throw;
+    fail(explained(error.status()));
+    throw_if_failed();
   }
   if (!is_permutation(wire, gradients_.size())) {
     fail(Status(StatusCode::protocol, "rank 0 sent an order of gradients that is no permutation",
@@ -268,8 +442,8 @@ bool Reducer::rebuild() {
     throw_if_failed();
   }
   const std::vector<std::size_t> order(wire.begin(), wire.end());
-  reducer::BucketPlan plan = reducer::plan_for_ready_order(gradient_sizes(), options_.bucket_bytes,
-                                                           order, options_.last_bucket_small);
+  planned_order_hash_ = reducer::content_hash(std::as_bytes(std::span(order)));
+  reducer::BucketPlan plan = plan_for(order);
   if (plan == plan_) return false;
   // The old buckets stay alive until their values have moved.
   std::vector<GradientStorage> old;

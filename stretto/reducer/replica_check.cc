@@ -14,6 +14,7 @@
 
 #include "stretto/base/check.h"
 #include "stretto/reducer/content_hash.h"
+#include "stretto/reducer/step_report.h"
 
 namespace stretto::reducer {
 namespace {
@@ -47,16 +48,6 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return parts;
-}
-
-// "rank 0", "ranks 1, 3"; of long lists the beginning.
-std::string rank_list(const std::vector<std::size_t>& ranks) {
-  constexpr std::size_t kShown = 8;
-  const std::size_t shown = std::min(ranks.size(), kShown);
-  std::string text = fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks",
-                                 fmt::join(ranks.begin(), ranks.begin() + shown, ", "));
-  if (shown < ranks.size()) text += fmt::format(" and {} more", ranks.size() - shown);
-  return text;
 }
 
 // "[10, 64] on ranks 0, 2; [10, 65] on rank 1".

@@ -197,7 +197,16 @@ class Simulation {
       return;
     }
     const double transfer = step.bytes * link.seconds_per_byte;
-    sent(instance, take(port, now, link.message_seconds + transfer), transfer);
+    const double copied = copy_through(step, now);
+    const double left = take(port, now, link.message_seconds + transfer);
+    sent(instance, std::max(left, copied), transfer);
+  }
+
+  // Inside a host it is the processors at both ends that copy a message into the link and out of
+  // it, while it passes. Returns until when one of them does.
+  double copy_through(const StepCost& step, double now) {
+    if (!stays_on_host(step.rank, steps_[step.partner].rank)) return now;
+    return take(ranks_[step.rank].processor, now, step.bytes * link_.reduce_seconds_per_byte);
   }
 
   void leave(Instance instance, double now) {
@@ -228,8 +237,9 @@ class Simulation {
       events_.push({in, What::entered, receive});
       return;
     }
-    const double duration = link.message_seconds + transfer;
-    events_.push({take(ranks_[step.rank].port_in, now, duration), What::ended, receive});
+    const double copied = copy_through(step, now);
+    const double in = take(ranks_[step.rank].port_in, now, link.message_seconds + transfer);
+    events_.push({std::max(in, copied), What::ended, receive});
   }
 
   void enter(Instance receive, double now) {

@@ -51,7 +51,8 @@ struct Cost {
 // the order in which steps become ready. Steps wait for each other as dependencies() says. A
 // message costs 2 message_seconds + latency + bytes. Where hosts are given, the ranks of a host
 // share one port out and one port in for the bytes of messages with other hosts; a rank's own ports
-// are then taken for message_seconds only. It starts whether or not its receive has
+// are then taken for message_seconds only. A message inside a host takes the processors at both
+// ends for as long as copying its bytes takes. It starts whether or not its receive has
 // begun, and waits at the receiver. A rank works on at most two segments at once (one where all
 // ranks are one team), as double buffering allows. The first eight segments are played; every
 // further one adds the average time between the ends of the last two, because a pipeline has

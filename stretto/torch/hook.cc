@@ -3,28 +3,46 @@
 
 #include "stretto/torch/hook.h"
 
-#include <cstdint>
 #include <memory>
 #include <utility>
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 namespace stretto::ddp {
 namespace {
 
 namespace autograd = torch::autograd;
 
-class CallingPostHook : public autograd::FunctionPostHook {
+class AccumulatedHook : public autograd::PostAccumulateGradHook {
  public:
-  explicit CallingPostHook(std::function<void()> function) : function_(std::move(function)) {}
+  explicit AccumulatedHook(std::function<void()> function) : function_(std::move(function)) {}
+  void operator()(const autograd::Variable&) override { function_(); }
 
-  autograd::variable_list operator()(const autograd::variable_list& outputs,
-                                     const autograd::variable_list&) override {
+ private:
+  std::function<void()> function_;
+};
+
+class EnclosingHook : public autograd::FunctionPreHook {
+ public:
+  EnclosingHook(const void* owner, std::function<void()> function)
+      : owner_(owner), function_(std::move(function)) {}
+  autograd::variable_list operator()(const autograd::variable_list& gradients) override {
     function_();
-    return outputs;
+    return gradients;
+  }
+  static bool exists_on(autograd::Node& node, const void* owner) {
+    for (const auto& hook : node.pre_hooks()) {
+      const auto* const enclosing = dynamic_cast<const EnclosingHook*>(hook.get());
+      if (enclosing != nullptr && enclosing->owner_ == owner) return true;
+    }
+    return false;
   }
 
  private:
+  const void* owner_;
   std::function<void()> function_;
 };
 
@@ -52,24 +70,29 @@ class EndOfPass {
 
 }  // namespace
 
-// The parameter itself knows its accumulator only weakly; holding it here keeps the hook alive. The
-// pointer is std::shared_ptr up to libtorch 2.12 and c10::intrusive_ptr from 2.13 on.
-struct GradientHook::Registration {
-  decltype(autograd::impl::grad_accumulator(std::declval<const torch::Tensor&>())) accumulator;
-  std::uintptr_t key = 0;
-};
-
 GradientHook::GradientHook(const torch::Tensor& parameter, std::function<void()> on_accumulated)
-    : registration_(std::make_unique<Registration>()) {
-  registration_->accumulator = autograd::impl::grad_accumulator(parameter);
-  registration_->key = registration_->accumulator->add_post_hook(
-      std::make_unique<CallingPostHook>(std::move(on_accumulated)));
+    : parameter_(parameter) {
+  autograd::impl::set_post_acc_grad_hooks(
+      parameter_, std::make_unique<AccumulatedHook>(std::move(on_accumulated)));
 }
 
-GradientHook::GradientHook(GradientHook&&) noexcept = default;
+GradientHook::GradientHook(GradientHook&& other) noexcept
+    : parameter_(std::exchange(other.parameter_, torch::Tensor())) {}
 
 GradientHook::~GradientHook() {
-  if (registration_) registration_->accumulator->del_post_hook(registration_->key);
+  if (parameter_.defined()) autograd::impl::set_post_acc_grad_hooks(parameter_, nullptr);
+}
+
+bool GradientHook::exists_on(const torch::Tensor& parameter) {
+  return autograd::impl::post_acc_grad_hooks(parameter) != nullptr;
+}
+
+void call_when_backward_reaches(const torch::Tensor& output, std::function<void()> function) {
+  output.register_hook([function = std::move(function)](const torch::Tensor&) {
+    // Who asks for chosen gradients (torch::autograd::grad) accumulates none.
+    const auto* const chosen = autograd::get_current_graph_task_exec_info();
+    if (chosen == nullptr || chosen->empty()) function();
+  });
 }
 
 int current_backward() { return autograd::get_current_graph_task_id(); }
@@ -82,6 +105,17 @@ void call_at_end_of_backward(std::function<void()> function, std::function<void(
 bool inside_backward_node() {
   const auto node = autograd::get_current_node();
   return node != nullptr;
+}
+
+// What comes next in the pass around is what the current node hands its gradients to: the node
+// itself is already running.
+void call_in_enclosing_backward(const void* owner, std::function<void()> function) {
+  const auto node = autograd::get_current_node();
+  if (node == nullptr) return;
+  for (const autograd::Edge& edge : node->next_edges()) {
+    if (edge.function == nullptr || EnclosingHook::exists_on(*edge.function, owner)) continue;
+    edge.function->add_pre_hook(std::make_unique<EnclosingHook>(owner, function));
+  }
 }
 
 }  // namespace stretto::ddp

@@ -3,6 +3,8 @@
 
 #include "stretto/torch/replica.h"
 
+#include <algorithm>
+#include <atomic>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
@@ -22,13 +24,18 @@ namespace {
 
 std::string in_quotes(const std::string& name) { return "'" + name + "'"; }
 
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 // A module lists a tensor that two of its layers share under both names; the first one counts.
 std::vector<NamedTensor> without_repetition(
-    const torch::OrderedDict<std::string, torch::Tensor>& named) {
+    const torch::OrderedDict<std::string, torch::Tensor>& named,
+    const std::vector<std::string>& ignored) {
   std::vector<NamedTensor> result;
   std::unordered_set<const void*> seen;
   for (const auto& item : named) {
-    if (!item.value().defined()) continue;
+    if (!item.value().defined() || contains(ignored, item.key())) continue;
     if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
       result.push_back({item.key(), item.value()});
     }
@@ -73,7 +80,10 @@ reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
            {"last_bucket_small", yes_or_no(options.last_bucket_small)},
            {"rebuild_buckets", yes_or_no(options.rebuild_buckets)},
            {"broadcast_buffers", yes_or_no(options.broadcast_buffers)},
-           {"broadcast_parameters", yes_or_no(options.broadcast_parameters)}}};
+           {"broadcast_parameters", yes_or_no(options.broadcast_parameters)},
+           {"find_unused_parameters", yes_or_no(options.find_unused_parameters)},
+           {"static_graph", yes_or_no(options.static_graph)},
+           {"communication_hook", options.communication_hook->name()}}};
 }
 
 // A tensor on a gradient's storage, with its parameter's strides where these fill a block of
@@ -96,14 +106,15 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     : module_(std::move(module)),
       communicator_(communicator),
       options_(std::move(options)),
-      parameters_(without_repetition(module_->named_parameters())),
-      buffers_(without_repetition(module_->named_buffers())),
+      parameters_(without_repetition(module_->named_parameters(), options_.parameters_to_ignore)),
+      buffers_(without_repetition(module_->named_buffers(), options_.parameters_to_ignore)),
+      looks_(parameters_.size()),
       buffer_broadcast_(communicator, options_.timeout) {
-  for (const NamedTensor& parameter : parameters_) {
-    if (parameter.tensor.requires_grad()) trained_.push_back(parameter);
-  }
+  if (options_.communication_hook == nullptr) refuse("the option communication_hook is null");
+  choose_trained();
   check_tensors();
   verify_descriptions();
+  agree_on_number();
   if (options_.broadcast_parameters) {
     std::vector<torch::Tensor> state = tensors_of(parameters_);
     for (const NamedTensor& buffer : buffers_) state.push_back(buffer.tensor);
@@ -111,17 +122,35 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     reducer::StateBroadcast(communicator_).run(bytes.spans());
     bytes.write_back();
   }
-  create_reducer();
-  create_views();
-  adopt_initial_gradients();
-  for (std::size_t i = 0; i < trained_.size(); ++i) {
-    hooks_.emplace_back(trained_[i].tensor, [this, i] { on_gradient(i); });
+  build();
+}
+
+// What has been trained once stays, frozen or not: some programs freeze a part every other step.
+void Replica::choose_trained() {
+  std::vector<std::string> sparse_names = sparse_parameter_names(*module_);
+  for (const std::string& name : options_.sparse_parameters) sparse_names.push_back(name);
+  trained_.clear();
+  sparse_.clear();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const NamedTensor& parameter = parameters_[i];
+    const bool was_trained = looks_[i].gradient >= 0;
+    looks_[i] = {parameter.tensor.const_data_ptr(), parameter.tensor.scalar_type(),
+                 parameter.tensor.requires_grad(), -1};
+    if (!looks_[i].requires_grad && !was_trained) continue;
+    if (contains(sparse_names, parameter.name)) {
+      sparse_.push_back(parameter);
+      continue;
+    }
+    looks_[i].gradient = static_cast<std::ptrdiff_t>(trained_.size());
+    trained_.push_back(parameter);
   }
 }
 
 void Replica::check_tensors() const {
   if (trained_.empty()) {
-    refuse("the module has no parameter that requires grad; there is nothing to keep equal");
+    refuse(std::string("the module has no parameter that requires grad") +
+           (sparse_.empty() ? "" : " and has a dense gradient") +
+           "; there is nothing to keep equal");
   }
   for (const auto* list : {&parameters_, &buffers_}) {
     for (const auto& [name, tensor] : *list) {
@@ -141,6 +170,10 @@ void Replica::check_tensors() const {
     if (const auto dtype = dtype_of_tensor(tensor); !dtype.ok()) {
       dtype.status().with_context("parameter " + in_quotes(name)).or_throw();
     }
+    if (GradientHook::exists_on(tensor)) {
+      refuse("parameter " + in_quotes(name) +
+             " already belongs to a DistributedDataParallel; only one may reduce its gradient");
+    }
   }
 }
 
@@ -148,8 +181,41 @@ void Replica::verify_descriptions() {
   std::vector<reducer::ReplicaItem> items = {describe(options_)};
   for (const NamedTensor& parameter : parameters_)
     items.push_back(describe("parameter", parameter));
+  for (const NamedTensor& parameter : sparse_)
+    items.push_back({"sparse parameter", parameter.name, {}});
   for (const NamedTensor& buffer : buffers_) items.push_back(describe("buffer", buffer));
   reducer::check_replicas_described_alike(communicator_, items);
+}
+
+// Rank 0's count of what it has built, so that no two on a communicator have the same number.
+void Replica::agree_on_number() {
+  static std::atomic<std::uint64_t> count{0};
+  std::vector<std::uint64_t> number = {++count};
+  communicator_.broadcast(number).wait();
+  number_ = number.front();
+}
+
+// The reducer, gradients in its buckets, and hooks, for the parameters that are trained now.
+// Gradients that do not exist stay undefined: an optimizer steps over them, but not over zeros.
+void Replica::build() {
+  hooks_.clear();
+  create_reducer();
+  progress_.assign(trained_.size(), {});
+  graph_known_ = false;
+  create_views();
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < trained_.size(); ++i) {
+    torch::Tensor& gradient = trained_[i].tensor.mutable_grad();
+    if (gradient.defined()) {
+      progress_[i].view.copy_(gradient);  // Also from another dtype, after Module::to.
+      gradient = progress_[i].view;
+    }
+    if (!trained_[i].tensor.requires_grad()) reducer_->set_frozen(i, true);
+    hooks_.emplace_back(trained_[i].tensor, [this, i] { on_gradient(i); });
+  }
+  for (const NamedTensor& parameter : sparse_) {
+    hooks_.emplace_back(parameter.tensor, [this] { on_sparse_gradient(); });
+  }
 }
 
 void Replica::create_reducer() {
@@ -158,89 +224,116 @@ void Replica::create_reducer() {
     gradients.push_back(
         {name, dtype_of_tensor(tensor).or_throw(), static_cast<std::size_t>(tensor.numel())});
   }
-  reducer_ =
-      std::make_unique<Reducer>(communicator_, std::move(gradients),
-                                ReducerOptions{.bucket_bytes = options_.bucket_bytes,
-                                               .last_bucket_small = options_.last_bucket_small,
-                                               .rebuild_buckets = options_.rebuild_buckets,
-                                               .timeout = options_.timeout});
+  reducer_ = std::make_unique<Reducer>(
+      communicator_, std::move(gradients),
+      ReducerOptions{.bucket_bytes = options_.bucket_bytes,
+                     .last_bucket_small = options_.last_bucket_small,
+                     .rebuild_buckets = options_.rebuild_buckets,
+                     .find_unused = options_.find_unused_parameters || options_.static_graph,
+                     .number = number_,
+                     .hook = options_.communication_hook,
+                     .timeout = options_.timeout});
 }
 
 void Replica::create_views() {
-  views_.clear();
   for (std::size_t i = 0; i < trained_.size(); ++i) {
-    views_.push_back(view_like(trained_[i].tensor, reducer_->gradient(i)));
+    const GradientStorage storage = reducer_->gradient(i);
+    progress_[i].view = view_like(trained_[i].tensor, storage);
+    progress_[i].view_data = storage.view.data;
   }
 }
 
-// Gradients that exist move into their buckets. Those that do not stay undefined: an optimizer
-// steps over them, but not over zeros.
-void Replica::adopt_initial_gradients() {
-  for (std::size_t i = 0; i < trained_.size(); ++i) {
-    if (trained_[i].tensor.grad().defined()) adopt_gradient(i);
+bool Replica::has_another_shape(const NamedTensor& parameter, const Look& look) const {
+  const torch::Tensor& tensor = parameter.tensor;
+  if (tensor.scalar_type() != look.dtype) return true;
+  if (look.gradient < 0) return false;
+  return tensor.sizes() != progress_[static_cast<std::size_t>(look.gradient)].view.sizes();
+}
+
+// Programs unfreeze and freeze parameters, load checkpoints and change types after they have built
+// this object. All ranks must do so at the same place.
+void Replica::notice_changes() {
+  bool replaced = false;
+  bool rebuild = false;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const torch::Tensor& tensor = parameters_[i].tensor;
+    Look& look = looks_[i];
+    const bool requires_grad = tensor.requires_grad();
+    if (requires_grad != look.requires_grad) {
+      look.requires_grad = requires_grad;
+      if (look.gradient >= 0) {
+        reducer_->set_frozen(static_cast<std::size_t>(look.gradient), !requires_grad);
+      } else {
+        rebuild = true;
+      }
+    }
+    const void* const data = tensor.const_data_ptr();
+    if (data == look.data && tensor.scalar_type() == look.dtype) continue;
+    rebuild = rebuild || has_another_shape(parameters_[i], look);
+    replaced = true;
+    look.data = data;
   }
+  if (rebuild) {
+    hooks_.clear();
+    choose_trained();
+    check_tensors();
+    verify_descriptions();
+    build();
+  }
+  if (replaced) reducer_->request_verification();
 }
 
 void Replica::before_forward() {
-  if (!inside_backward_node() && reducer_->step_open()) {
-    // The last backward pass ended in an exception; finalize() repeats what was said of it.
-    end_of_backward();
-  }
+  if (inside_backward_node()) return;  // A checkpoint computes again what has been computed.
+  // If the last backward pass ended in an exception, this repeats what was said of it.
+  if (pass_open_) end_of_backward();
+  notice_changes();
   if (!options_.broadcast_buffers || buffers_.empty() || no_sync_depth_ > 0) return;
   if (!module_->is_training()) return;
+  if (uneven_) uneven_->announce(reducer::UnevenSteps::Phase::buffers);
+  broadcast_buffers(uneven_ ? uneven_->leader() : Rank(0));
+}
+
+void Replica::broadcast_buffers(Rank root) {
   TensorBytes bytes(tensors_of(buffers_));
-  buffer_broadcast_.run(bytes.spans());
+  buffer_broadcast_.run(bytes.spans(), root);
   bytes.write_back();
 }
 
-void Replica::on_gradient(std::size_t index) {
-  adopt_gradient(index);
-  if (no_sync_depth_ > 0) return;
-  if (const int backward = current_backward(); backward != last_backward_) {
-    last_backward_ = backward;
-    call_at_end_of_backward([this] { end_of_backward(); }, [this] { reducer_->abandon_step(); });
+void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions& options) {
+  if (uneven_) refuse("join() is called inside of join()");
+  uneven_.emplace(communicator_, options_.timeout);
+  join_options_ = options;
+  try {
+    loop();
+    follow_others();
+  } catch (...) {
+    uneven_.reset();
+    throw;
   }
-  reducer_->mark_ready(index);
+  const Rank last = uneven_->leader();
+  uneven_.reset();
+  std::vector<torch::Tensor> state = tensors_of(parameters_);
+  for (const NamedTensor& buffer : buffers_) state.push_back(buffer.tensor);
+  TensorBytes bytes(std::move(state));
+  reducer::StateBroadcast(communicator_, options_.timeout).run(bytes.spans(), last);
+  bytes.write_back();
 }
 
-// Makes the bucket the storage of a gradient again if it is not: after zero_grad(), which by
-// default lets autograd keep the tensor that backward made, or if a program has put one there.
-// Costs a copy then, which is less than zeroing the bucket and adding to it.
-void Replica::adopt_gradient(std::size_t index) {
-  torch::Tensor& gradient = trained_[index].tensor.mutable_grad();
-  torch::Tensor& view = views_[index];
-  if (gradient.is_same(view)) return;
-  const torch::NoGradGuard no_grad;
-  if (!gradient.defined()) {
-    view.zero_();
-  } else {
-    const std::string name = in_quotes(trained_[index].name);
-    if (gradient.layout() != torch::kStrided) {
-      refuse("the gradient of " + name + " is sparse, which is not supported");
+// What this rank does when it has no data left.
+void Replica::follow_others() {
+  using Phase = reducer::UnevenSteps::Phase;
+  while (true) {
+    const Phase phase = uneven_->listen();
+    if (phase == Phase::finished) return;
+    if (phase == Phase::buffers) {
+      broadcast_buffers(uneven_->leader());
+      continue;
     }
-    if (gradient.requires_grad()) {
-      refuse(
-          "backward(create_graph = true) does not work through DistributedDataParallel: the "
-          "reduced gradient of " +
-          name + " would not be differentiable; use torch::autograd::grad");
-    }
-    if (gradient.scalar_type() != view.scalar_type() || gradient.sizes() != view.sizes()) {
-      refuse("parameter " + name +
-             " has changed its type or shape since DistributedDataParallel was built");
-    }
-    view.copy_(gradient);
+    reducer_->finalize_without_data();
+    reduce_sparse_gradients(communicator_, sparse_, false, 1, options_.timeout);
+    if (reducer_->rebuild()) create_views();
   }
-  gradient = view;
-}
-
-void Replica::end_of_backward() {
-  // An inner pass may have ended the step already, or be one of several that make it up.
-  if (!reducer_->step_open()) return;
-  if (!reducer_->all_ready() && inside_backward_node()) return;
-  reducer_->finalize();
-  if (!reducer_->rebuild()) return;
-  create_views();
-  for (std::size_t i = 0; i < trained_.size(); ++i) trained_[i].tensor.mutable_grad() = views_[i];
 }
 
 void Replica::verify_replicas() {

@@ -6,6 +6,13 @@
 #include "stretto/transport/expedited_barrier.h"
 
 namespace stretto::transport {
+namespace {
+
+Status gone() {
+  return {StatusCode::peer_lost, "the process is gone, or has given up the connection"};
+}
+
+}  // namespace
 
 // Note [sleeping and doorbells]
 //
@@ -31,7 +38,7 @@ RingLink::RingLink(Parts parts)
       memory_(std::move(parts.memory)) {}
 
 Result<std::size_t> RingLink::write(std::span<const ConstByteSpan> pieces) {
-  if (doorbell_->closed()) return status_of(StatusCode::peer_lost, "the process is gone");
+  if (doorbell_->closed()) return gone();
   Result<std::size_t> written = outgoing_.write(pieces);
   if (written.ok() && *written > 0) notify();
   return written;
@@ -43,7 +50,7 @@ Result<std::size_t> RingLink::read(ByteSpan into) {
   const std::uint64_t begin = incoming_.position();
   Result<std::size_t> given = incoming_.read(into);
   if (!given.ok()) return given;
-  if (*given == 0 && closed) return status_of(StatusCode::peer_lost, "the process is gone");
+  if (*given == 0 && closed) return gone();
   if (*given == 0) return given;
   // The peer may be asleep because the ring was full. If it was not, the peer waits for something
   // else, and to wake it at every message would double the system calls of a conversation.

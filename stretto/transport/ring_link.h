@@ -24,6 +24,8 @@ class Doorbell {
   virtual void service() = 0;
   // Whether the peer is gone. What it wrote before is in the ring.
   virtual bool closed() const = 0;
+  // Lets the peer know that this rank has given it up, where that is another process.
+  virtual void close() {}
 };
 
 // A link between two ranks that share memory: a ring each way and a doorbell.
@@ -49,6 +51,7 @@ class RingLink : public Link {
   void service() override { doorbell_->service(); }
   void notify() override;
   bool peer_sleeps() const override;
+  void disconnect() override { doorbell_->close(); }
 
  private:
   void fence() const;

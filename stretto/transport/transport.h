@@ -110,8 +110,8 @@ class TransportListener {
     return {};
   }
   // `from` waits in an operation of a group, which it believes to be `operation`, and wants to know
-  // where this rank is, seen from there: a sentence without an end, "is in broadcast(f32 [4]) #6
-  // since 3.2 s". At most kReportTextBytes of printable ASCII arrive.
+  // where this rank is, seen from there: a text for the listener of `from`, of which at most
+  // kReportTextBytes of printable ASCII arrive.
   virtual std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
                                      const OperationDescriptor& operation) {
     (void)from, (void)group, (void)sequence, (void)operation;

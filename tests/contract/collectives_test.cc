@@ -12,6 +12,7 @@
 
 #include "stretto/job/threads.h"
 #include "stretto/schedule/algorithms.h"
+#include "tests/contract/in_process_backend.h"
 #include "tests/support/problem.h"
 
 namespace stretto::testing {
@@ -106,11 +107,13 @@ struct Case {
   bool shared_memory = false;
   bool registered = false;
   bool single_copy = false;
+  bool in_process = false;  // On a Backend without schedules.
 };
 
 class Collectives : public ::testing::TestWithParam<Case> {
  protected:
   std::vector<std::unique_ptr<Communicator>> make_ranks(std::size_t segment_bytes = 0) const {
+    if (GetParam().in_process) return make_in_process_ranks(GetParam().ranks);
     return make_thread_ranks(
         {.size = GetParam().ranks,
          .shared_memory = GetParam().shared_memory,
@@ -119,6 +122,7 @@ class Collectives : public ::testing::TestWithParam<Case> {
   }
   // Those that make a difference: the others do not reach callers' buffers, or cannot.
   std::vector<std::string> algorithms(Collective collective) const {
+    if (GetParam().in_process) return {""};
     if (GetParam().single_copy) return {"", "direct_mapped"};
     const bool mapped = GetParam().shared_memory;
     auto names =
@@ -243,6 +247,7 @@ std::vector<Case> cases() {
   for (int ranks = 1; ranks <= 17; ++ranks) {
     if (!is_tried(ranks)) continue;
     list.push_back({.ranks = ranks});
+    if (ranks <= 5) list.push_back({.ranks = ranks, .in_process = true});
     list.push_back({.ranks = ranks, .shared_memory = true});
     list.push_back({.ranks = ranks, .shared_memory = true, .registered = true});
     list.push_back({.ranks = ranks, .shared_memory = true, .single_copy = true});
@@ -252,7 +257,10 @@ std::vector<Case> cases() {
 
 INSTANTIATE_TEST_SUITE_P(, Collectives, ::testing::ValuesIn(cases()), [](const auto& tested) {
   const Case& c = tested.param;
-  return "ranks" + std::to_string(c.ranks) + (c.shared_memory ? "_mapped" : "_messages") +
+  return "ranks" + std::to_string(c.ranks) +
+         (c.in_process      ? "_in_process"
+          : c.shared_memory ? "_mapped"
+                            : "_messages") +
          (c.registered ? "_registered" : "") + (c.single_copy ? "_single_copy" : "");
 });
 

@@ -205,7 +205,7 @@ TEST_P(Lateness, IsExplainedByTheLateRankItself) {
     ++failed;
     expect_contains(text, "all_reduce(sum f32 [12]) #2");
     expect_contains(text, "timed out waiting for rank 2 (");
-    expect_contains(text, "ended all_reduce(sum f32 [12]) #1");
+    expect_contains(text, "), which ended all_reduce(sum f32 [12]) #1");
     expect_contains(text, "in its own code: loading data");
     EXPECT_EQ(text.find("waiting for rank 0"), std::string::npos) << text;
     EXPECT_EQ(text.find("waiting for rank 1"), std::string::npos) << text;
@@ -241,8 +241,26 @@ TEST_P(Lateness, ARankThatWaitsInAnotherGroupSaysSo) {
     Communicator& first = comm.rank() == 0 ? comm : *other;
     const std::string text =
         error_of<Timeout>([&] { first.all_reduce(data, {.timeout = milliseconds(2000)}).wait(); });
-    expect_contains(text, "is in all_reduce(sum f32 [12]) #");
-    expect_contains(text, "waiting for rank");
+    expect_contains(text, ", which is in all_reduce(sum f32 [12]) #");
+    expect_contains(text, " of another group of all ranks, waiting for rank ");
+  });
+}
+
+// Another group is known by its ranks; no number of ours means anything to a user.
+TEST_P(Lateness, ARankThatWaitsInASmallerGroupSaysInWhich) {
+  auto ranks = make(3);
+  on_all_ranks(ranks, [&](Communicator& comm) {
+    auto pair = comm.new_group({1, 2});
+    comm.barrier().wait();
+    std::vector<float> data(12);
+    Communicator& waits_in = comm.rank() == 1 ? *pair : comm;
+    const bool asks = comm.rank() == 0;
+    const std::string text = error_of<Timeout>(
+        [&] { waits_in.all_reduce(data, {.timeout = milliseconds(asks ? 2000 : 4000)}).wait(); });
+    if (!asks) return;
+    expect_contains(text,
+                    ", which is in all_reduce(sum f32 [12]) #1 of the group of ranks 1, 2, "
+                    "waiting for rank 2");
   });
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSize = 3;
 
-class Lists : public OnBoth {
+class Lists : public OnEveryBackend {
  protected:
   // `body` gets the group and this rank's weight in it: 1, 2 or 4.
   static void on_group(const std::function<void(Communicator&, int weight)>& body) {
@@ -26,7 +26,7 @@ class Lists : public OnBoth {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(, Lists, OnBoth::both(), OnBoth::name);
+INSTANTIATE_TEST_SUITE_P(, Lists, OnEveryBackend::all(), OnEveryBackend::name);
 
 TEST_P(Lists, OfAnySizesAreReducedAsOne) {
   on_group([](Communicator& group, int weight) {

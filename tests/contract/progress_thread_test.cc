@@ -34,7 +34,7 @@ struct Watched {
 
   void begin(Work begun) {
     work = std::move(begun);
-    work.then([this](const Status& status) { code = static_cast<int>(status.code()); });
+    work.add_callback([this](const Status& status) { code = static_cast<int>(status.code()); });
   }
   // How it has ended, or -1 if it has not within a time that only a missing thread takes.
   int end() const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "stretto/job/threads.h"
+#include "tests/contract/in_process_backend.h"
 
 namespace stretto::testing {
 
@@ -59,6 +60,38 @@ class OnBoth : public ::testing::TestWithParam<std::tuple<bool, ProgressThread>>
     return make_thread_ranks(
         {.size = size, .shared_memory = mapped, .progress_thread = thread, .timeout = timeout});
   }
+};
+
+// Ranks of every kind: those, and ranks on a Backend that is not ours.
+struct RankMaker {
+  std::string name;
+  std::function<RankList(int size)> make;
+
+  static std::vector<RankMaker> all() {
+    std::vector<RankMaker> makers = {{"in_process", make_in_process_ranks}};
+    for (const bool mapped : {false, true}) {
+      for (const ProgressThread thread : {ProgressThread::never, ProgressThread::always}) {
+        makers.push_back({OnBoth::name({{mapped, thread}, 0}), [=](int size) {
+                            return make_thread_ranks({.size = size,
+                                                      .shared_memory = mapped,
+                                                      .progress_thread = thread,
+                                                      .timeout = std::chrono::seconds(30)});
+                          }});
+      }
+    }
+    return makers;
+  }
+};
+
+class OnEveryBackend : public ::testing::TestWithParam<RankMaker> {
+ public:
+  static auto all() { return ::testing::ValuesIn(RankMaker::all()); }
+  static std::string name(const ::testing::TestParamInfo<RankMaker>& tested) {
+    return tested.param.name;
+  }
+
+ protected:
+  static RankList make(int size) { return GetParam().make(size); }
 };
 
 }  // namespace stretto::testing

@@ -33,7 +33,7 @@ std::vector<AnyView> views_of(std::vector<Values>& list) {
   return views;
 }
 
-class ShareLists : public OnBoth {
+class ShareLists : public OnEveryBackend {
  protected:
   // For 1 to 4 ranks, with equal shares and others.
   static void try_all(const std::function<void(Communicator&, bool equal)>& body) {
@@ -47,7 +47,7 @@ class ShareLists : public OnBoth {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(, ShareLists, OnBoth::both(), OnBoth::name);
+INSTANTIATE_TEST_SUITE_P(, ShareLists, OnEveryBackend::all(), OnEveryBackend::name);
 
 TEST_P(ShareLists, AreGathered) {
   try_all([](Communicator& comm, bool equal) {

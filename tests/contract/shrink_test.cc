@@ -57,8 +57,30 @@ TEST_P(Shrunk, GroupsGoOnWithoutTheLost) {
     expect_sum(*left, 1 << rank->rank().value(), 1 + 4 + 8);
     // And once more, without anybody lost.
     if (rank->rank() == 3) return;
-    auto two = left->shrink({2});
+    auto two = left->shrink({3});
     expect_sum(*two, 1 << rank->rank().value(), 1 + 4);
+  });
+}
+
+// Whatever the group, a rank has one number in errors: that in the job. shrink() takes it as it is.
+TEST_P(Shrunk, RanksAreLeftOutAsErrorsNameThem) {
+  auto ranks = make(4);
+  on_each(ranks, [](std::unique_ptr<Communicator>& rank) {
+    auto group = rank->new_group({3, 1, 2});
+    rank->barrier().wait();  // Or some are still making it when it is aborted.
+    if (rank->rank() == 0) return;
+    if (rank->rank() == 1) group->abort("for the test");
+    Values data(10);
+    const Status status = failure_of<Aborted>([&] {
+      while (true) group->all_reduce(data).wait();
+    });
+    EXPECT_EQ(status.rank(), Rank(1)) << status.message();
+    EXPECT_THROW((void)group->shrink({0}), InvalidArgument) << "it is in the job, not in the group";
+    if (rank->rank() == 1) {
+      EXPECT_EQ(failure_of<Aborted>([&] { (void)group->shrink(); }).code(), StatusCode::aborted);
+      return;
+    }
+    expect_sum(*group->shrink({*status.rank()}), 1 << rank->rank().value(), 4 + 8);
   });
 }
 

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "stretto/base/huge_pages.h"
-#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/communicator/scheduled_backend.h"
 #include "stretto/group/engine.h"
 #include "stretto/transport/shm/host.h"
 #include "tests/contract/rank_communicators.h"
@@ -131,7 +131,7 @@ class SingleCopyTest : public ::testing::Test {
                                             {.local_ranks = static_cast<int>(size)})
                           .or_throw();
         ranks_[r] =
-            communicator::ScheduledCommunicator::make_world(
+            communicator::ScheduledBackend::make_world(
                 std::move(engine), {.timeout = std::chrono::seconds(30), .single_copy = wanted[r]})
                 .or_throw();
       });

@@ -100,6 +100,10 @@ TEST_P(TransportLeavingTest, MembersOfAGroupThatHasBeenGivenUpCanStillAgree) {
   world[0].send_agreement(1, {.group = 6}, pattern(2, 40));
   ASSERT_TRUE(drive_both([&] { return !b.lost.empty(); }));
   EXPECT_EQ(b.lost[0].second.code(), StatusCode::protocol);
+  // It is told that it has been given up, unless it is a thread of this process.
+  if (!GetParam().can_kill) return;
+  ASSERT_TRUE(drive_both([&] { return !a.lost.empty(); }));
+  EXPECT_EQ(a.lost[0].second.code(), StatusCode::peer_lost);
 }
 
 TEST_P(TransportLeavingTest, RanksTellWhereTheyAre) {

@@ -97,6 +97,77 @@ TEST(Waiting, ATimeoutHasTheRankThatItNames) {
   });
 }
 
+// Ranks that answer nothing, like processes that are stopped, from now on.
+std::vector<std::unique_lock<std::mutex>> stop(
+    std::span<const std::shared_ptr<group::Engine>> engines) {
+  std::vector<std::unique_lock<std::mutex>> held;
+  for (const auto& engine : engines) held.push_back(engine->lock());
+  return held;
+}
+
+// In a ring each rank waits for the one before it: whoever waits for a silent one is not to blame.
+TEST(Waiting, OfAChainThatEndsInSilenceTheSilentRankIsNamed) {
+  transport::World world = kind_named("tcp").make({.ranks = 5});
+  std::vector<std::shared_ptr<group::Engine>> engines;
+  RankList ranks = make_ranks(world, {.heartbeat = milliseconds(100)}, kTimeout, &engines);
+  const auto held = stop(std::span(engines).subspan(2, 2));
+  std::vector<std::vector<float>> data(5, std::vector<float>(50));
+  std::vector<Work> works;
+  for (const std::size_t r : {1, 4, 0}) {
+    const auto timeout = r == 0 ? Duration(milliseconds(2000)) : Duration(kTimeout);
+    works.push_back(ranks[r]->all_reduce(data[r], {.algorithm = "ring", .timeout = timeout}));
+  }
+  const Status status = works.back().wait_status();
+  EXPECT_EQ(status.code(), StatusCode::timeout);
+  EXPECT_EQ(status.rank(), Rank(3)) << status.message();
+  expect_contains(status.message(), "timed out waiting for rank 3, which ");
+}
+
+// Only the rank at its other end is asked about a message, then those for whom that one waits.
+TEST(Waiting, OfAChainOfMessagesTheRankAtItsEndIsNamed) {
+  auto worlds = make_world_ranks(kind_named("tcp"), 4, milliseconds(100), kTimeout);
+  std::vector<std::vector<float>> data(4, std::vector<float>(50));
+  std::vector<Work> works;
+  for (const int r : {2, 1, 0}) {
+    const auto timeout = r == 0 ? Duration(milliseconds(3000)) : Duration(kTimeout);
+    works.push_back(worlds[static_cast<std::size_t>(r)]->recv(data[static_cast<std::size_t>(r)],
+                                                              {.from = r + 1, .timeout = timeout}));
+  }
+  const Status status = works.back().wait_status();
+  EXPECT_EQ(status.code(), StatusCode::timeout);
+  EXPECT_EQ(status.rank(), Rank(3)) << status.message();
+  expect_contains(status.message(), "timed out waiting for rank 1, which is in send/recv(");
+  expect_contains(status.message(),
+                  "), waiting for rank 2; rank 3, which has called no collective");
+}
+
+TEST(Waiting, OfTwoThatWaitForEachOtherTheOtherIsNamed) {
+  auto worlds = make_world_ranks(kind_named("tcp"), 2, milliseconds(100), kTimeout);
+  std::vector<float> first(4), second(4);
+  Work other = worlds[1]->recv(second, {.from = 0});
+  const Status status =
+      worlds[0]->recv(first, {.from = 1, .timeout = milliseconds(1500)}).wait_status();
+  EXPECT_EQ(status.rank(), Rank(1)) << status.message();
+  expect_contains(status.message(), "timed out waiting for rank 1, which is in send/recv(");
+}
+
+// A root that sends large messages receives nothing.
+TEST(Waiting, WhoOnlySendsWaitsForThoseWhoDoNotTakeIt) {
+  transport::World world = kind_named("tcp").make({.ranks = 3});
+  std::vector<std::shared_ptr<group::Engine>> engines;
+  RankList ranks = make_ranks(world, {.heartbeat = milliseconds(100)}, kTimeout, &engines);
+  const auto held = stop(std::span(engines).subspan(1));
+  std::vector<float> data(100'000);
+  const Status status =
+      ranks[0]
+          ->broadcast(data, {.root = 0, .algorithm = "direct", .timeout = milliseconds(1500)})
+          .wait_status();
+  EXPECT_EQ(status.code(), StatusCode::timeout);
+  EXPECT_EQ(status.rank(), std::nullopt) << status.message();
+  expect_contains(status.message(), "timed out waiting for rank 1, which");
+  expect_contains(status.message(), "; rank 2, which");
+}
+
 TEST(Waiting, ALossBetweenOperationsSaysAfterWhich) {
   transport::World world = kind_named("tcp").make({.ranks = 2});
   RankList ranks = make_ranks(world, {.heartbeat = milliseconds(100)}, kTimeout);
@@ -138,7 +209,7 @@ TEST(Waiting, IsSaidInTheLogBeforeTheDeadline) {
     expect_contains(said, begin);
     EXPECT_EQ(said.find(begin), said.rfind(begin)) << said;
   }
-  expect_contains(said, "for rank 1 (");
+  expect_contains(said, "for rank 1, which has called no collective");
   expect_contains(said, "in its own code: loading data; 1 of 2 others has arrived");
   EXPECT_EQ(said.find("#2"), std::string::npos) << said;
 }

@@ -43,15 +43,15 @@ TEST_P(Works, ContinueAfterSuccess) {
     Told first, second, late;
     std::atomic<std::int32_t> seen{0};
     Work work = comm.all_reduce(data);
-    work.then(first.continuation());
-    work.then([&](const Status&) { seen = data.back(); });
-    work.then(second.continuation());
+    work.add_callback(first.continuation());
+    work.add_callback([&](const Status&) { seen = data.back(); });
+    work.add_callback(second.continuation());
     work.wait();
     EXPECT_TRUE(first.soon());
     EXPECT_TRUE(second.soon());
     EXPECT_EQ(first.code, StatusCode::ok);
     EXPECT_EQ(seen, 2) << "the result is there";
-    work.then(late.continuation());
+    work.add_callback(late.continuation());
     EXPECT_EQ(late.times, 1) << "at once";
     comm.barrier().wait();
     EXPECT_EQ(first.times, 1);
@@ -65,11 +65,11 @@ TEST_P(Works, ContinueAfterFailure) {
     Told before, after;
     try {
       Work work = comm.all_reduce(data);
-      work.then(before.continuation());
+      work.add_callback(before.continuation());
       EXPECT_EQ(work.wait_status().code(), StatusCode::mismatch);
       EXPECT_TRUE(before.soon());
       EXPECT_EQ(before.code, StatusCode::mismatch);
-      work.then(after.continuation());
+      work.add_callback(after.continuation());
       EXPECT_EQ(after.code, StatusCode::mismatch);
     } catch (const Mismatch&) {
       // The other rank's call had come before this one.
@@ -82,10 +82,10 @@ TEST_P(Works, ContinueWhenTheirCommunicatorIsDestroyed) {
   std::vector<float> data(10);
   Told told, listed;
   Work work = ranks[0]->all_reduce(data);
-  work.then(told.continuation());
+  work.add_callback(told.continuation());
   const View list[] = {as_output(data)};
   Work list_work = ranks[0]->all_reduce_coalesced(list);
-  list_work.then(listed.continuation());
+  list_work.add_callback(listed.continuation());
   EXPECT_EQ(told.times, 0);
   ranks[0].reset();
   EXPECT_EQ(work.wait_status().code(), StatusCode::aborted);
@@ -99,7 +99,7 @@ TEST_P(Works, ContinueWhenTheyAreAborted) {
   std::vector<float> data(10);
   Told told;
   Work work = ranks[0]->all_reduce(data);
-  work.then(told.continuation());
+  work.add_callback(told.continuation());
   ranks[0]->abort("enough");
   EXPECT_EQ(told.times, 1);
   EXPECT_EQ(told.code, StatusCode::aborted);
@@ -117,7 +117,7 @@ TEST_P(Works, TakeContinuationsFromSeveralThreads) {
     std::vector<std::thread> threads;
     for (Work& work : works) {
       threads.emplace_back([&] {
-        for (int i = 0; i < kEach; ++i) work.then([&](const Status&) { ++called; });
+        for (int i = 0; i < kEach; ++i) work.add_callback([&](const Status&) { ++called; });
         work.wait();
       });
     }
@@ -139,13 +139,113 @@ TEST_P(Works, MayBeSubmittedByAContinuation) {
       if (step == 10) return;
       auto& work = chain[static_cast<std::size_t>(step)];
       work = comm.all_reduce(data);
-      work.then(next);
+      work.add_callback(next);
     };
     chain[0] = comm.all_reduce(data);
-    chain[0].then(next);
+    chain[0].add_callback(next);
     const Deadline deadline = Deadline::after(std::chrono::seconds(5));
     while (steps < 10 && !deadline.passed()) comm.poll();
     EXPECT_EQ(data.front(), 1024);
+  });
+}
+
+TEST_P(Works, AreContinuedByOthersAsOneWork) {
+  auto ranks = make(2);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<std::int32_t> sum(3, 1);
+    std::vector<std::int32_t> all(6);
+    bool divided = false;
+    Work work = comm.all_reduce(sum).then([&] { return comm.all_gather(sum, all); }).then([&] {
+      for (auto& value : all) value /= 2;
+      divided = true;
+    });
+    work.wait();
+    EXPECT_TRUE(divided);
+    EXPECT_EQ(all, std::vector<std::int32_t>(6, 1));
+    EXPECT_EQ(work.operation(), "all_reduce");
+    Told told;
+    work.add_callback(told.continuation());
+    EXPECT_EQ(told.times, 1);
+    // Of what has ended already.
+    int called = 0;
+    Work().then([&] { ++called; }).wait();
+    Work().then([&] { return comm.barrier(); }).wait();
+    EXPECT_EQ(called, 1);
+  });
+}
+
+TEST_P(Works, EndAsTheFirstFailureOfAChain) {
+  auto ranks = make(2);
+  on_all(ranks, [](Communicator& comm) {
+    bool called = false;
+    const auto call = [&] { called = true; };
+    const auto refused = [&] {
+      return comm.barrier({.timeout = Duration(-1)});  // Throws InvalidArgument.
+    };
+    EXPECT_EQ(comm.barrier().then(refused).then(call).wait_status().code(),
+              StatusCode::invalid_argument);
+    const auto breaks = [] { throw std::runtime_error("broken"); };
+    const Status broken = comm.barrier().then(breaks).then(call).wait_status();
+    EXPECT_EQ(broken.code(), StatusCode::internal);
+    EXPECT_NE(broken.message().find("broken"), std::string_view::npos) << broken.message();
+    EXPECT_FALSE(called);
+    comm.barrier().wait();
+  });
+  Work never = ranks[0]->barrier().then([&] { return ranks[0]->barrier(); });
+  Told told;
+  never.add_callback(told.continuation());
+  EXPECT_THROW(never.wait_for(milliseconds(20)), Timeout);
+  EXPECT_FALSE(never.duration());
+  ranks[0]->abort("enough");
+  EXPECT_EQ(never.wait_status().code(), StatusCode::aborted);
+  EXPECT_EQ(told.code, StatusCode::aborted);
+}
+
+TEST_P(Works, MayBeOneForAll) {
+  auto ranks = make(2);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<std::int32_t> a(3, 1);
+    std::vector<std::int32_t> b(70000, 1);
+    std::vector<Work> works;
+    works.push_back(comm.all_reduce(a));
+    works.push_back(comm.all_reduce(b));
+    works.emplace_back();
+    Work all = Work::all(std::move(works));
+    all.wait();
+    EXPECT_EQ(a.back(), 2);
+    EXPECT_EQ(b.back(), 2);
+    EXPECT_TRUE(Work::all({}).done());
+    std::vector<Work> failing;
+    failing.push_back(comm.barrier());
+    failing.emplace_back(Status(StatusCode::system, "a"));
+    failing.emplace_back(Status(StatusCode::timeout, "b"));
+    EXPECT_EQ(Work::all(std::move(failing)).wait_status().code(), StatusCode::system);
+  });
+}
+
+TEST_P(Works, TellWhatTheyWereAndHowLongItTook) {
+  auto ranks = make(2);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<std::int32_t> data(3, 1);
+    for (std::uint32_t number = 1; number <= 5; ++number) {  // Small ones end at once after a few.
+      Work work = comm.all_reduce(data);
+      work.wait();
+      EXPECT_EQ(work.operation(), "all_reduce");
+      EXPECT_EQ(work.number(), number);
+      EXPECT_GE(work.duration().value(), Duration::zero());
+    }
+    if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds(20));
+    Work work = comm.barrier();
+    work.wait();
+    EXPECT_EQ(work.number(), 6u);
+    if (comm.rank() == 0) {
+      EXPECT_GE(work.duration().value(), milliseconds(10));
+    }
+    EXPECT_LT(work.duration().value(), std::chrono::seconds(20));
+    Work message = comm.rank() == 0 ? comm.send(data, {.to = 1}) : comm.recv(data, {.from = 0});
+    EXPECT_EQ(message.operation(), "send/recv");
+    EXPECT_EQ(message.number(), 0u);
+    message.wait();
   });
 }
 
@@ -159,13 +259,14 @@ TEST_P(Works, MayOwnWhatTheyCameFrom) {
     auto owned = std::shared_ptr<Communicator>(std::move(rank));
     auto first = std::make_shared<Work>(owned->all_reduce(data));
     std::weak_ptr<Work> first_left = first;
-    first->then([first](const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); });
+    first->add_callback(
+        [first](const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); });
     first.reset();
     const Deadline deadline = Deadline::after(std::chrono::seconds(5));
     while (!first_left.expired() && !deadline.passed()) owned->poll();
     ASSERT_TRUE(first_left.expired());
     Work work = owned->all_reduce(again);
-    work.then([owned = owned, &gone](const Status&) mutable {
+    work.add_callback([owned = owned, &gone](const Status&) mutable {
       owned.reset();
       gone = true;
     });

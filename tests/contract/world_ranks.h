@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/communicator/scheduled_backend.h"
 #include "stretto/group/engine.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/contract/transport_worlds.h"
@@ -28,7 +28,7 @@ inline RankList make_ranks(transport::World& world, group::Engine::Options optio
     threads.emplace_back([&, r] {
       made[r] = group::Engine::create(std::move(world.endpoints[r]), options).or_throw();
       ranks[r] =
-          communicator::ScheduledCommunicator::make_world(made[r], {.timeout = timeout}).or_throw();
+          communicator::ScheduledBackend::make_world(made[r], {.timeout = timeout}).or_throw();
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -188,6 +188,15 @@ TEST(RunEnd, AfterTheTimeLimitTheLauncherOwnsUpToWhatItDid) {
             "stretto run: rank 0: SIGKILL (sent by this launcher)\n");
 }
 
+// Survivors that shrink and go on want a long --settle, which is no reason to run for ever.
+TEST(RunEnd, TheTimeLimitHoldsAlsoAfterAFailure) {
+  const TimePoint begin = Clock::now();
+  const Ended ended = testing::run(shell(2, "[ $STRETTO_RANK = 0 ] && exit 3; exec sleep 60",
+                                         {"--settle", "50", "--timeout", "1", "--grace", "0.1"}));
+  EXPECT_EQ(ended.status, 124);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
+}
+
 TEST(RunEnd, StrangersWithOpenConnectionsDoNotKeepTheLauncher) {
   Tool tool(shell(1, "echo port=${STRETTO_RENDEZVOUS#*:}; read line </dev/null; sleep 0.5"));
   ASSERT_TRUE(tool.output().wait_for("port="));

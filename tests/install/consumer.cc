@@ -1,7 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Uses an installed stretto as somebody else's program would: the sum of all ranks.
+// Uses an installed stretto as somebody else's program would: a failure that is caught, and the sum
+// of all ranks.
 
 #include <cstdio>
 #include <vector>
@@ -11,6 +12,11 @@
 int main() {
   auto comm = stretto::join();
   std::vector<int> sum(1, comm->rank().value());
+  try {
+    comm->broadcast(sum, {.root = 2}).wait();
+  } catch (const stretto::InvalidArgument&) {
+    std::printf("rank %d: root 2 is refused, ", comm->rank().value());
+  }
   comm->all_reduce(sum).wait();
-  std::printf("rank %d: the sum is %d\n", comm->rank().value(), sum[0]);
+  std::printf("the sum is %d\n", sum[0]);
 }

@@ -58,10 +58,12 @@ class ScheduleRun {
 
   bool is_right() {
     for (std::size_t r = 0; r < kRanks; ++r) {
+      execution::Turn turn = whole_turn(r);
       executions_[r]->start({.operation = kOperation,
                              .input = inputs_[r].data(),
                              .output = outputs_[r].data(),
-                             .sequence = 1});
+                             .sequence = 1},
+                            turn);
     }
     while (move() || world_.network->skip()) continue;
     const Bytes expected = reduced(inputs_, DType::i32, ReduceOp::sum);
@@ -73,11 +75,15 @@ class ScheduleRun {
   }
 
  private:
+  execution::Turn whole_turn(std::size_t rank) {
+    return {*world_.endpoints[rank], execution::kUnlimited};
+  }
   bool move() {
     bool moved = false;
     for (std::size_t r = 0; r < kRanks; ++r) {
       moved = world_.endpoints[r]->progress() || moved;
-      moved = executions_[r]->advance() || moved;
+      execution::Turn turn = whole_turn(r);
+      moved = executions_[r]->advance(turn) || moved;
     }
     return moved;
   }

@@ -3,11 +3,11 @@
 
 #include "tests/simulation/simulation.h"
 
-#include "stretto/communicator/scheduled_communicator.h"
+#include "stretto/communicator/scheduled_backend.h"
 
 namespace stretto::simulation {
 
-using communicator::ScheduledCommunicator;
+using communicator::ScheduledBackend;
 using group::Engine;
 
 Simulation::Simulation(const Options& options) : random_(options.seed) {
@@ -22,7 +22,7 @@ Simulation::Simulation(const Options& options) : random_(options.seed) {
                                                  .heartbeat = Duration::zero()})
                       .or_throw();
     rank.communicator =
-        ScheduledCommunicator::make_world(rank.engine, {.share_windows = false}).or_throw();
+        ScheduledBackend::make_world(rank.engine, {.share_windows = false}).or_throw();
     // Some ranks are ten times as slow as others.
     rank.eagerness = random_.below(3) == 0 ? 1 : 10;
     eagerness_total_ += rank.eagerness;

@@ -98,6 +98,7 @@ class Job {
   std::optional<long> kills_before_;
   Stage stage_ = Stage::running;
   Deadline stage_ends_;
+  Deadline time_limit_;
   bool time_limit_reached_ = false;
   int ended_by_ = 0;
   TimePoint asked_to_end_at_{};
@@ -128,7 +129,7 @@ Status Job::prepare() {
   rendezvous_ = std::move(*rendezvous);
   kills_before_ = out_of_memory_kills();
   if (options_.time_limit > Duration::zero()) {
-    stage_ends_ = Deadline::after(options_.time_limit);
+    stage_ends_ = time_limit_ = Deadline::after(options_.time_limit);
   }
   return guardian_.start_ranks(rendezvous_.address);
 }
@@ -185,7 +186,8 @@ void Job::take_ended(const RankNews& news) {
   const RankOutcome& outcome = processes_.note_end(news, board_);
   tell_joiners(outcome);
   if (outcome.failed() && stage_ == Stage::running) {
-    enter(Stage::settling, Deadline::after(options_.settle_time));
+    const Deadline settled = Deadline::after(options_.settle_time);
+    enter(Stage::settling, settled.time() < time_limit_.time() ? settled : time_limit_);
   }
 }
 
@@ -241,7 +243,7 @@ void Job::handle(int signal) {
 }
 
 void Job::advance() {
-  if (stage_ == Stage::running) time_limit_reached_ = true;
+  if (stage_ <= Stage::settling && time_limit_.passed()) time_limit_reached_ = true;
   if (stage_ == Stage::ending) {
     enter(Stage::killing, Deadline(), SIGKILL);
   } else {

@@ -77,7 +77,7 @@ Hosts random_layout(int ranks, std::mt19937& random, bool in_order) {
 
 void expect_correct(const Hosts& hosts, Rank root, const std::string& what) {
   for (const Algorithm* algorithm : two_level_algorithms()) {
-    const Rank used = algorithm->collective == Collective::broadcast ? root : 0;
+    const Rank used = has_root(algorithm->collective) ? root : 0;
     const int ranks = static_cast<int>(hosts.size());
     const Status status = verify(*algorithm, ranks, used, hosts);
     ASSERT_TRUE(status.ok()) << status.message() << " from " << used.value() << " on hosts "
@@ -110,6 +110,16 @@ std::vector<double> network_buffers(const Schedules& schedules, const Hosts& hos
     }
   }
   return sent;
+}
+
+// With the tests of every algorithm, what is_proved_by_tests() says.
+TEST(TwoLevel, IsCorrectOnEqualHosts) {
+  for (int hosts = 2; hosts <= 32; ++hosts) {
+    for (int each = 1; hosts * each <= 32; ++each) {
+      expect_correct(contiguous(std::vector<int>(static_cast<std::size_t>(hosts), each)), 0,
+                     "equal");
+    }
+  }
 }
 
 TEST(TwoLevel, IsCorrectOnRandomLayouts) {

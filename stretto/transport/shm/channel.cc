@@ -56,7 +56,9 @@ Result<std::shared_ptr<Channel>> Channel::create(FileDescriptor socket) {
   return std::shared_ptr<Channel>(new Channel(std::move(socket)));
 }
 
-Channel::~Channel() { (void)::shutdown(socket_.get(), SHUT_RDWR); }
+Channel::~Channel() { shut_down(); }
+
+void Channel::shut_down() { (void)::shutdown(socket_.get(), SHUT_RDWR); }
 
 bool Channel::try_send(const Notice& notice, const FileDescriptor* file) {
   iovec vector{.iov_base = const_cast<Notice*>(&notice), .iov_len = sizeof(notice)};

@@ -73,6 +73,8 @@ class Channel {
   bool is_settled() const { return unconfirmed_.empty(); }
 
   bool closed() const { return closed_; }
+  // Ends the stream for both.
+  void shut_down();
   int descriptor() const { return socket_.get(); }
 
  private:

@@ -22,6 +22,7 @@ class ChannelDoorbell : public Doorbell {
   int descriptor() const override { return channel_->descriptor(); }
   void service() override;
   bool closed() const override { return channel_->closed(); }
+  void close() override { channel_->shut_down(); }
 
  private:
   Rank peer_;

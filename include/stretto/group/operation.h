@@ -1,0 +1,48 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/id.h"
+#include "stretto/base/operation.h"
+#include "stretto/base/status.h"
+
+namespace stretto {
+
+// Told how an operation has ended.
+using Continuation = std::function<void(const Status&)>;
+
+// What an operation was, for its user's records.
+struct OperationInfo {
+  std::optional<Collective> collective = std::nullopt;  // Nothing: several operations, or none.
+  std::uint32_t number = 0;                             // See Work::number().
+  Duration duration = {};                               // Valid once it has ended.
+};
+
+namespace group {
+// What a Work refers to: implemented by each kind of backend.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  // Whether the operation has ended, well or badly. Does not block; makes progress if it can.
+  virtual bool poll() = 0;
+  // Blocks until the operation has ended or `deadline` has passed; the latter is a timeout, after
+  // which the operation goes on (its own deadline still holds).
+  virtual Status wait(Deadline deadline) = 0;
+  // See Work::add_callback().
+  virtual void then(Continuation continuation) = 0;
+  // Gives the operation up, and its communicator with it, on all ranks, unless it has ended by now.
+  // Afterwards it has ended, and its buffers belong to the caller again. Waits for nobody.
+  virtual void abandon() = 0;
+  // Of a receive that has ended well: whose message it was.
+  virtual std::optional<Rank> source() const { return std::nullopt; }
+  virtual OperationInfo info() const { return {}; }
+};
+}  // namespace group
+
+}  // namespace stretto

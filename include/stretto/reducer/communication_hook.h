@@ -1,0 +1,99 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/dtype.h"
+#include "stretto/base/half.h"
+#include "stretto/base/reduce_op.h"
+#include "stretto/base/view.h"
+#include "stretto/communicator/communicator.h"
+
+namespace stretto {
+
+// A bucket of gradients that are all ready, as it is handed to a CommunicationHook.
+struct FullBucket {
+  std::size_t index = 0;     // In the order of reduction, which is the same on all ranks.
+  std::size_t of_count = 1;  // Buckets of the step.
+  // All of it: the gradients, each on a cache line of its own, and the gaps between them.
+  View view;
+  std::span<const std::size_t> gradients;  // As the Reducer numbers them.
+  std::span<const View> gradient_views;    // Parts of `view`, in the same order.
+  ReduceOp op = ReduceOp::mean;            // What the step is to compute.
+  std::optional<Duration> timeout = std::nullopt;
+
+  bool is_last() const { return index + 1 == of_count; }
+};
+
+// How buckets are reduced: the seat for compression, and for everything else that is not one
+// all_reduce of the gradients as they are. All ranks use the same one. It keeps what it has to
+// remember by gradient (`FullBucket::gradients`), because gradients move between buckets when
+// these are rebuilt.
+class CommunicationHook {
+ public:
+  virtual ~CommunicationHook() = default;
+
+  // What it does, with its settings: "f16, then plain". Must be equal on all ranks.
+  virtual std::string name() const = 0;
+
+  // Starts the reduction of a full bucket, in place, and returns without waiting for other ranks.
+  // When the work has ended and finish() has run, `bucket.view` must hold the same bits on all
+  // ranks: `bucket.op` of what they had, or what stands for it. Called in the order of buckets, one
+  // at a time, on whichever thread made the last gradient ready. What it throws fails the step.
+  virtual Work start(Communicator& communicator, const FullBucket& bucket) = 0;
+
+  // Ends what start() began, once its work has ended well; on the thread that ends the step, in the
+  // order of buckets. Must not communicate: other ranks may be in another bucket.
+  virtual void finish(const FullBucket& bucket) { (void)bucket; }
+
+  // What has to be kept to go on training bit by bit where it was saved; empty: nothing.
+  virtual std::vector<std::byte> save() const { return {}; }
+  // Throws InvalidArgument if `state` is not what save() of the same hook has returned.
+  virtual void load(std::span<const std::byte> state);
+};
+
+// One all_reduce of the bucket as it is: what is done without a hook.
+class PlainReduction : public CommunicationHook {
+ public:
+  std::string name() const override { return "plain"; }
+  Work start(Communicator& communicator, const FullBucket& bucket) override;
+};
+
+// Halves the bytes of f32 gradients: they travel as f16 (Number = Half) or bf16 (BFloat16), by
+// another hook or a plain reduction. Ranks' values are added in f32 and rounded once. What exceeds
+// 65504 is infinite in f16, so that a loss scaler notices. Other dtypes pass unchanged.
+template <class Number>
+class HalvedReduction : public CommunicationHook {
+ public:
+  explicit HalvedReduction(
+      std::shared_ptr<CommunicationHook> inner = std::make_shared<PlainReduction>())
+      : inner_(std::move(inner)) {}
+  std::string name() const override;
+  Work start(Communicator& communicator, const FullBucket& bucket) override;
+  void finish(const FullBucket& bucket) override;
+  std::vector<std::byte> save() const override { return inner_->save(); }
+  void load(std::span<const std::byte> state) override { inner_->load(state); }
+
+ private:
+  struct Halved {
+    Buffer<Number> numbers;
+    std::vector<View> gradient_views;
+  };
+  FullBucket halved(const FullBucket& bucket) const;
+
+  std::shared_ptr<CommunicationHook> inner_;
+  std::vector<Halved> buckets_;  // By index.
+};
+
+using F16Reduction = HalvedReduction<Half>;
+using Bf16Reduction = HalvedReduction<BFloat16>;
+
+}  // namespace stretto

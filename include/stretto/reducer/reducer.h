@@ -1,0 +1,262 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/dtype.h"
+#include "stretto/base/reduce_op.h"
+#include "stretto/base/status.h"
+#include "stretto/base/view.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/reducer/bucket_plan.h"
+#include "stretto/reducer/communication_hook.h"
+#include "stretto/reducer/step_report.h"
+
+namespace stretto {
+
+// One gradient that the reducer keeps equal on all ranks. The list must be the same on every rank.
+struct GradientDescription {
+  std::string name;  // For error messages.
+  DType dtype = DType::f32;
+  std::size_t count = 0;  // Elements.
+};
+
+struct ReducerOptions {
+  ReduceOp op = ReduceOp::mean;
+  // How many bytes close the first bucket of a dtype, the second, ...; the last limit holds for all
+  // that follow. A small first bucket lets communication begin early.
+  std::vector<std::size_t> bucket_bytes = {reducer::kFirstBucketBytes, reducer::kBucketBytes};
+  // Count the limits from the bucket that is reduced last, see plan_for_ready_order().
+  bool last_bucket_small = false;
+  // Let rebuild() form new buckets in the order in which gradients really became ready.
+  bool rebuild_buckets = true;
+  // Let a rank end a step without all gradients; else that is an error on all ranks.
+  bool find_unused = false;
+  // Tells this reducer from others on the same communicator: equal on all ranks. So ranks that use
+  // two reducers in different orders find out, even if their buckets have the same sizes.
+  std::uint64_t number = 0;
+  // Reduces the buckets; default: one all_reduce each.
+  std::shared_ptr<CommunicationHook> hook = std::make_shared<PlainReduction>();
+  // For each operation of a step; default: the communicator's.
+  std::optional<Duration> timeout = std::nullopt;
+};
+
+// Where a gradient lives: `view` lies in a bucket; `owner` keeps the bucket alive, for those who
+// hold on to the view after a rebuild or after the reducer.
+struct GradientStorage {
+  View view;
+  std::shared_ptr<const void> owner;
+};
+
+// What one step cost. Times are seconds.
+struct StepStatistics {
+  // From the first gradient that was ready to the call of finalize().
+  double backward_seconds = 0;
+  // From the launch of the first bucket to the end of the last one, as seen by this rank.
+  double communication_seconds = 0;
+  // What communication took of this rank's time: what finalize() waited, and what mark_ready()
+  // spent on it. The rest was hidden behind backward.
+  double exposed_seconds = 0;
+  // For each gradient, when it became ready, counted from the first one; -1 if it did not.
+  std::vector<double> ready_seconds;
+  // For each bucket, when its reduction began and when this rank saw that it had ended, counted
+  // alike.
+  std::vector<double> launch_seconds;
+  std::vector<double> end_seconds;
+};
+
+// Reduces gradients over all ranks while the backward pass that makes them is still running. It
+// knows gradients as bytes, not as tensors of some framework.
+//
+// A gradient's storage is its place in a bucket: memory from Communicator::allocate_bytes(), where
+// gradients of one dtype stand behind each other, each on a cache line of its own (so that the
+// framework's vector code finds them aligned, for at most 63 bytes each). A step is: write each
+// gradient, call mark_ready() for it, and when backward is over, finalize(); then the storage holds
+// the reduced values. Buckets are reduced strictly in the plan's order, the same on all ranks, each
+// as soon as it and those before it are full.
+//
+// At its end each step tells all ranks which gradients were computed where (StepReport). So a
+// gradient that only some ranks have is reduced where that is allowed, and named on all ranks in
+// the same step where it is not.
+//
+// The first plan expects gradients in reverse order of the list, as backward passes make them.
+//
+// Threads: mark_ready() may be called from any thread, for different gradients at the same time.
+// All other calls belong to one thread, while no mark_ready() is running.
+//
+// Failures throw the exceptions of base/error.h. Unless a call says otherwise, every later call
+// repeats the first failure; the storage then holds a mixture of local and reduced values.
+class Reducer {
+ public:
+  // Allocates the buckets, zeroed. Not collective. Throws InvalidArgument if there is nothing to
+  // reduce, `op` does not support a dtype, or no limit is given. `communicator` must outlive this.
+  Reducer(Communicator& communicator, std::vector<GradientDescription> gradients,
+          ReducerOptions options = {});
+  // Waits for buckets in flight, within their deadlines; if an exception unwinds the stack, it
+  // calls abandon_step() instead.
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  std::size_t gradient_count() const { return gradients_.size(); }
+  // Valid until rebuild() returns true; after that ask again.
+  GradientStorage gradient(std::size_t index) const;
+  std::span<std::byte> gradient_bytes(std::size_t index) const { return slots_[index].view.span(); }
+
+  // Says that the gradient has its local value, which must not be touched until finalize() has
+  // returned. Begins the reduction of buckets that are full now, which takes some microseconds each
+  // and waits for nobody; where there is no progress thread it also lets communication advance, for
+  // a fraction of a millisecond (see Communicator). Throws InvalidArgument if the gradient is ready
+  // already, or frozen.
+  void mark_ready(std::size_t index);
+
+  // Between steps: a frozen gradient is not expected and keeps its value. All ranks must freeze
+  // alike.
+  void set_frozen(std::size_t index, bool frozen);
+  bool is_frozen(std::size_t index) const { return slots_[index].frozen; }
+  bool all_frozen() const { return frozen_count_ == gradients_.size(); }
+
+  // Since the last finalize(): whether a gradient was marked, or any, or all that are not frozen.
+  bool is_ready(std::size_t index) const {
+    return slots_[index].ready.load(std::memory_order_acquire);
+  }
+  bool step_open() const { return ready_count_.load(std::memory_order_acquire) > 0; }
+  bool all_ready() const {
+    return ready_count_.load(std::memory_order_acquire) == gradients_.size() - frozen_count_;
+  }
+
+  // Ends the step: blocks until all buckets are reduced. Gradients that have not been marked are
+  // unused here: what their storage holds is this rank's contribution, so zero it, unless it still
+  // holds a value to be added. One that is unused on all ranks keeps its value.
+  //
+  // Without the option find_unused it throws InvalidArgument on all ranks if any gradient is unused
+  // anywhere, with names and ranks; likewise Mismatch if ranks freeze differently. These two fail
+  // only the step: the next one may follow. Throws Mismatch if ranks end different steps.
+  void finalize() { end_step(false); }
+  // Ends the step of a rank that has no data left while others have: it contributes zeros.
+  void finalize_without_data();
+  // Whether any rank had the gradient in the last step that was finalized.
+  bool was_used(std::size_t index) const {
+    return report_.any_rank_says(index, reducer::StepReport::Use::used);
+  }
+
+  // Asks that all ranks learn, when the step ends, that one of them wants the replicas compared.
+  void request_verification() { verification_wanted_ = true; }
+  bool verification_requested() const {
+    return report_.requested(reducer::StepReport::Request::verification);
+  }
+
+  // For who makes gradients and cannot go on: aborts the communicator, because the other ranks wait
+  // for the rest of the step. `reason` is told to them; empty: an exception that only this rank's
+  // output shows.
+  void abandon_step(const std::string& reason = {});
+
+  // Forms buckets in the order in which rank 0's gradients became ready and moves their values
+  // there: after the first step, and again when that order has changed for good. Returns whether
+  // storage has moved. Collective; must be called by all ranks at the same place, between
+  // finalize() and the next mark_ready(). Does nothing (and sends nothing) where there is nothing
+  // to be changed.
+  bool rebuild();
+
+  // Steps that have been finalized.
+  std::uint64_t step_count() const { return step_; }
+  const reducer::BucketPlan& plan() const { return plan_; }
+  // Of the last step that was finalized.
+  const StepStatistics& last_step() const { return last_step_; }
+
+ private:
+  struct Bucket {
+    std::shared_ptr<Memory> memory;
+    View view;
+    std::vector<View> gradient_views;
+    std::atomic<std::size_t> pending = 0;  // Gradients that are not ready.
+    Work work;
+    TimePoint launch;
+    TimePoint end;
+  };
+  struct Slot {
+    std::size_t bucket = 0;
+    View view;
+    std::atomic<bool> ready = false;
+    bool frozen = false;
+    TimePoint ready_time;
+  };
+  // The value of a gradient that may be unused everywhere, while its bucket is reduced.
+  struct Kept {
+    std::size_t gradient = 0;
+    std::size_t offset = 0;  // In kept_bytes_.
+  };
+
+  std::vector<reducer::GradientSize> gradient_sizes() const;
+  reducer::BucketPlan plan_for(std::span<const std::size_t> order) const;
+  void lay_out(reducer::BucketPlan plan);
+  FullBucket full(std::size_t bucket) const;
+  void launch_full_buckets();
+  void keep_unused_values(std::size_t bucket);
+  void restore_unused_values();
+  void note_finished_buckets();
+  void end_step(bool without_data);
+  void close_buckets();
+  void write_report(bool without_data);
+  bool wants_rebuild();
+  Status wait_for_buckets(Work report);
+  void judge_report();
+  void record_step(TimePoint begin, TimePoint end);
+  void reset_step();
+  std::vector<std::string> names() const;
+  Status explained(const Status& status) const;
+  void fail_on_all_ranks(Status status);
+  void fail(Status status);
+  void throw_if_failed() const;
+
+  Communicator& communicator_;
+  const std::vector<GradientDescription> gradients_;
+  const ReducerOptions options_;
+  const bool poll_on_ready_;
+  const int exceptions_when_made_;  // That unwound the stack then.
+
+  reducer::BucketPlan plan_;
+  std::vector<Bucket> buckets_;
+  std::vector<Slot> slots_;
+  std::size_t frozen_count_ = 0;
+  reducer::StepReport report_;
+  std::uint64_t step_ = 0;
+  bool verification_wanted_ = false;
+
+  std::atomic<std::size_t> ready_count_ = 0;
+  std::atomic<bool> in_flight_ = false;  // Whether a bucket of this step has been launched.
+  std::atomic<TimePoint> last_poll_ = TimePoint();
+  std::atomic<std::int64_t> inside_ticks_ = 0;  // What mark_ready() spent on communication.
+
+  std::vector<std::size_t> ready_order_;  // Those that were not ready come last.
+  std::uint64_t last_order_hash_ = 0;     // Of the step before.
+  std::uint64_t planned_order_hash_ = 0;  // Of an order that the present plan is right for.
+  std::uint64_t next_rebuild_step_ = 0;   // Not before.
+  std::uint64_t rebuild_count_ = 0;
+  bool rebuild_due_ = false;
+
+  std::mutex launch_mutex_;  // Guards the fields below and the works of buckets.
+  std::size_t next_bucket_ = 0;
+  std::size_t finished_buckets_ = 0;
+  bool closing_ = false;  // finalize() has been called.
+  std::vector<Kept> kept_;
+  std::vector<std::byte> kept_bytes_;
+
+  mutable std::mutex failure_mutex_;
+  Status failure_;
+  std::atomic<bool> failed_ = false;
+  StepStatistics last_step_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,99 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stretto/base/clock.h"
+#include "stretto/communicator/communicator.h"
+
+namespace stretto::reducer {
+
+// What ranks tell each other at the end of each step: which step it is, and what has become of each
+// gradient. One all_reduce of a few words, the bitwise "or" of what all ranks say. It travels
+// together with the last bucket, so it costs no time of its own.
+class StepReport {
+ public:
+  // What a gradient was on a rank.
+  enum class Use : std::uint8_t {
+    used,    // Computed in this step.
+    unused,  // Expected, but not computed.
+    frozen,  // Not expected.
+  };
+  // What a rank wants all ranks to do after this step, or to know.
+  enum class Request : std::uint8_t { rebuild, verification };
+
+  StepReport(Communicator& communicator, std::size_t gradients);
+
+  // Begins a new report. `reducer` and `step` must be equal on all ranks, see same_step().
+  void begin(std::uint64_t reducer, std::uint64_t step);
+  void say(std::size_t gradient, Use use) { set(own_, word_of(use), gradient); }
+  void request(Request request) { own_[kRequests] |= std::uint64_t{1} << bit(request); }
+
+  // Collective. What follows is valid when the work has ended.
+  Work exchange(const std::optional<Duration>& timeout);
+  // Whether all ranks have ended the same step of the same reducer. If not, nothing else here has a
+  // meaning.
+  bool same_step() const;
+  bool any_rank_says(std::size_t gradient, Use use) const {
+    return get(all_.span(), word_of(use), gradient);
+  }
+  // Of any gradient.
+  bool any_rank_says(Use use) const;
+  bool requested(Request request) const {
+    return (all_[kRequests] >> bit(request) & std::uint64_t{1}) != 0;
+  }
+
+  // Everything that each rank has said, by rank, for an error message. Collective, blocks; to be
+  // called on all ranks or on none.
+  struct OfRank {
+    std::uint64_t reducer = 0;
+    std::uint64_t step = 0;
+    std::vector<std::uint64_t> words;
+  };
+  std::vector<OfRank> gather(const std::optional<Duration>& timeout) const;
+  bool says(const OfRank& rank, std::size_t gradient, Use use) const {
+    return get(rank.words, word_of(use), gradient);
+  }
+
+ private:
+  // Numbers that must be equal stand here with their complements: unless all ranks have the same
+  // ones, some bit is set in both.
+  enum Word : std::size_t { kReducer, kNotReducer, kStep, kNotStep, kRequests, kFirstUse };
+  static constexpr std::size_t kBits = 64;
+
+  static unsigned bit(Request request) { return static_cast<unsigned>(request); }
+  std::size_t word_of(Use use) const {
+    return kFirstUse + static_cast<std::size_t>(use) * use_words_;
+  }
+  static void set(std::span<std::uint64_t> words, std::size_t first, std::size_t index) {
+    words[first + index / kBits] |= std::uint64_t{1} << (index % kBits);
+  }
+  static bool get(std::span<const std::uint64_t> words, std::size_t first, std::size_t index) {
+    return (words[first + index / kBits] >> (index % kBits) & 1) != 0;
+  }
+
+  Communicator& communicator_;
+  const std::size_t use_words_;     // For one use of each gradient.
+  std::vector<std::uint64_t> own_;  // What this rank says.
+  Buffer<std::uint64_t> all_;       // The same, then what any rank says.
+};
+
+// "2 parameters got no gradient on rank 1: b.weight, b.bias; used on ranks 0, 2." and so on, of a
+// report that some rank's gradients are missing in. `names` are those of the gradients.
+std::string describe_missing(const StepReport& report, const std::vector<StepReport::OfRank>& ranks,
+                             const std::vector<std::string>& names);
+// The same where a gradient is frozen on some ranks and not on others.
+std::string describe_frozen(const StepReport& report, const std::vector<StepReport::OfRank>& ranks,
+                            const std::vector<std::string>& names);
+
+// "rank 0", "ranks 1, 3"; of long lists the beginning.
+std::string rank_list(const std::vector<std::size_t>& ranks);
+
+}  // namespace stretto::reducer

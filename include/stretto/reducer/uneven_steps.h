@@ -1,0 +1,47 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/id.h"
+#include "stretto/communicator/communicator.h"
+
+namespace stretto::reducer {
+
+// Lets ranks that have run out of data keep those company that have not: whoever has data says what
+// it is about to do together with the others, and who has none hears it and does its part.
+class UnevenSteps {
+ public:
+  enum class Phase : std::uint8_t {
+    finished,   // Nothing any more: this rank, or every one, has no data left.
+    buffers,    // A broadcast of buffers by leader().
+    gradients,  // A step of the reducer.
+  };
+
+  explicit UnevenSteps(Communicator& communicator, std::optional<Duration> timeout = std::nullopt)
+      : communicator_(communicator), timeout_(timeout) {}
+
+  // Of a rank that has data. Collective with the announce() and listen() of all others; blocks.
+  // Throws Mismatch, on all ranks, if ranks with data are about to do different things.
+  void announce(Phase phase) { (void)exchange(phase); }
+  // Of a rank that has none: what the others are about to do.
+  Phase listen() { return exchange(Phase::finished); }
+
+  // The lowest rank that had data when last any had, and how many had.
+  Rank leader() const { return leader_; }
+  int ranks_with_data() const { return ranks_with_data_; }
+
+ private:
+  Phase exchange(Phase own);
+
+  Communicator& communicator_;
+  std::optional<Duration> timeout_;
+  Rank leader_ = 0;
+  int ranks_with_data_ = 0;
+};
+
+}  // namespace stretto::reducer

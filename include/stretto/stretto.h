@@ -1,0 +1,16 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+// What programs use, without torch: join a job, get a Communicator, move and reduce data; a job
+// whose ranks are threads of one process, for tests. On request: gradients that are reduced in
+// buckets while others are still being computed (stretto/reducer/reducer.h); key-value stores
+// (stretto/bootstrap/store.h and *_store.h).
+// With libtorch, include <stretto/torch.h> as well.
+
+#include "stretto/communicator/blobs.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/communicator/sparse.h"
+#include "stretto/job/join.h"
+#include "stretto/job/threads.h"

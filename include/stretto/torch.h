@@ -1,0 +1,12 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+// stretto for libtorch, on top of the library without torch: DistributedDataParallel,
+// SyncBatchNorm, collectives on tensors.
+
+#include "stretto/stretto.h"
+#include "stretto/torch/distributed_data_parallel.h"
+#include "stretto/torch/sync_batch_norm.h"
+#include "stretto/torch/tensors.h"

@@ -1,0 +1,189 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ranges>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "stretto/communicator/communicator.h"
+#include "stretto/reducer/reducer.h"
+#include "stretto/torch/options.h"
+#include "stretto/torch/replica.h"
+
+namespace stretto {
+
+template <class Module>
+concept TorchModule = std::derived_from<Module, torch::nn::Module>;
+
+// While it lives, backward passes of its DistributedDataParallel add to the gradients of this rank
+// and send nothing. Guards may be nested. Must not outlive the DistributedDataParallel.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(ddp::Replica& replica) : replica_(replica) { replica_.enter_no_sync(); }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+  ~NoSync() { replica_.leave_no_sync(); }
+
+ private:
+  ddp::Replica& replica_;
+};
+
+// Trains copies of a module on several ranks as one: every rank runs forward and backward on its
+// own part of the batch, and when backward() returns, each parameter's grad() is the mean over all
+// ranks, the same bits everywhere. Gradients are reduced while backward still runs, bucket by
+// bucket.
+//
+//   stretto::DistributedDataParallel ddp(model, *communicator);
+//   auto loss = torch::nll_loss(ddp.forward(data), target);
+//   optimizer.zero_grad();
+//   loss.backward();
+//   optimizer.step();
+//
+// `Module` is deduced from a module holder (TORCH_MODULE), a shared pointer or a reference. All
+// parameters and buffers are dense and on the CPU. grad() of each parameter is a view of registered
+// memory that other ranks read and write during backward(); it may be changed in place, cleared by
+// zero_grad() of either kind, or replaced between passes. Gradients may be sparse (see the option
+// sparse_parameters): then they are exchanged at the end of backward.
+//
+// All ranks must build it, run forward passes in training mode and backward passes in the same
+// order. A parameter that gets no gradient on some rank is an error, which names it, at the end of
+// that backward pass on all ranks (see the option find_unused_parameters); the next step may
+// follow. Other failures come out of forward() and backward() as the exceptions of base/error.h;
+// the gradients are then undefined, the parameters are not changed.
+//
+// Parameters may be frozen and unfrozen, loaded (torch::load) and converted (to(dtype)) at any
+// time between backward and the next forward pass, on all ranks alike; the next forward() and
+// backward() find out whether that was so. Parameters that are registered after construction are
+// not known.
+//
+// Threads: one thread at a time, which may change. The communicator must outlive it.
+template <TorchModule Module>
+class DistributedDataParallel {
+ public:
+  // Verifies that all ranks have the same model (number, names, shapes, dtypes, strides and
+  // requires_grad of parameters and buffers) and the same options, then makes rank 0's values
+  // everyone's. Collective: blocks until all ranks have called. Throws Mismatch on all ranks with
+  // the first difference; InvalidArgument for a module that cannot be trained this way.
+  DistributedDataParallel(std::shared_ptr<Module> module, Communicator& communicator,
+                          DistributedDataParallelOptions options = {})
+      : module_(std::move(module)),
+        replica_(std::make_unique<ddp::Replica>(module_, communicator, std::move(options))) {}
+  DistributedDataParallel(const torch::nn::ModuleHolder<Module>& module, Communicator& communicator,
+                          DistributedDataParallelOptions options = {})
+      : DistributedDataParallel(module.ptr(), communicator, std::move(options)) {}
+  // `module` must outlive this object.
+  DistributedDataParallel(Module& module, Communicator& communicator,
+                          DistributedDataParallelOptions options = {})
+      : DistributedDataParallel(std::shared_ptr<Module>(std::shared_ptr<void>(), &module),
+                                communicator, std::move(options)) {}
+
+  // The module's forward(). In training mode it first makes rank 0's buffers everyone's (if there
+  // are buffers and the option is on), and blocks for that. Tensors are found in what it returns if
+  // that is a tensor, a container, a pair or tuple, or an optional of such.
+  template <class... Arguments>
+  decltype(auto) forward(Arguments&&... arguments) {
+    replica_->before_forward();
+    decltype(auto) output = module_->forward(std::forward<Arguments>(arguments)...);
+    watch(output);
+    return static_cast<decltype(output)>(output);
+  }
+  template <class... Arguments>
+  decltype(auto) operator()(Arguments&&... arguments) {
+    return forward(std::forward<Arguments>(arguments)...);
+  }
+
+  // For gradient accumulation: `{ auto guard = ddp.no_sync(); loss.backward(); }`. The next
+  // backward pass outside reduces the sum of what has been accumulated. Counts when backward()
+  // runs.
+  NoSync no_sync() { return NoSync(*replica_); }
+
+  // Runs a training loop of which ranks may run different numbers of steps:
+  // `ddp.join([&] { for (auto& batch : *loader) ... })`. A rank whose loop has ended takes part in
+  // the steps of those that still have data, contributing nothing, until no rank has any; then all
+  // get the parameters and buffers of the last. Collective, blocks. Each step costs one more small
+  // operation. What `loop` throws comes out at once; other ranks are told when the communicator is
+  // destroyed.
+  void join(const std::function<void()>& loop, const UnevenInputsOptions& options = {}) {
+    replica_->join(loop, options);
+  }
+
+  const std::shared_ptr<Module>& module() const { return module_; }
+  // What programs do with a module, they do with this: calls of the module itself, but for
+  // forward(), which must be that of this class.
+  Module* operator->() const { return module_.get(); }
+  Module& operator*() const { return *module_; }
+  std::vector<torch::Tensor> parameters() const { return module_->parameters(); }
+  auto named_parameters() const { return module_->named_parameters(); }
+  std::vector<torch::Tensor> buffers() const { return module_->buffers(); }
+  auto named_buffers() const { return module_->named_buffers(); }
+  void train(bool on = true) { module_->train(on); }
+  void eval() { module_->eval(); }
+  bool is_training() const { return module_->is_training(); }
+  void zero_grad(bool set_to_none = true) { module_->zero_grad(set_to_none); }
+  // Of all ranks, between backward and forward.
+  template <class... Arguments>
+  void to(Arguments&&... arguments) {
+    module_->to(std::forward<Arguments>(arguments)...);
+  }
+
+  // Throws Mismatch, on all ranks, unless all parameters have the same bits everywhere; it names
+  // the first that differs, and where. Collective, blocks.
+  void verify_replicas() { replica_->verify_replicas(); }
+  // A hash of all parameters of this rank, equal on ranks whose parameters have the same bits.
+  std::uint64_t parameter_hash() const { return replica_->parameter_hash(); }
+
+  // What the last backward pass that was not inside no_sync() cost.
+  const StepStatistics& last_step() const { return replica_->last_step(); }
+  // Which gradients travel together; indices are those of trained_parameters().
+  const reducer::BucketPlan& bucket_plan() const { return replica_->bucket_plan(); }
+  // The parameters whose dense gradients are reduced, without repetition, in the module's order.
+  const std::vector<ddp::NamedTensor>& trained_parameters() const { return replica_->trained(); }
+
+ private:
+  template <class Output>
+  void watch(const Output& output) {
+    if constexpr (std::is_same_v<Output, torch::Tensor>) {
+      if (output.defined()) replica_->after_forward(output);
+    } else if constexpr (std::ranges::input_range<const Output>) {
+      if constexpr (!std::is_same_v<std::remove_cvref_t<std::ranges::range_value_t<Output>>,
+                                    Output>) {
+        for (const auto& part : output) watch(part);
+      }
+    } else if constexpr (requires { std::tuple_size<Output>::value; }) {
+      std::apply([this](const auto&... part) { (watch(part), ...); }, output);
+    } else if constexpr (requires { output.has_value(), *output; }) {
+      if (output.has_value()) watch(*output);
+    }
+  }
+
+  std::shared_ptr<Module> module_;
+  std::unique_ptr<ddp::Replica> replica_;
+};
+
+// torch::save(ddp, path) and torch::load(ddp, path): the module's, so that a program with one
+// process reads them, too. Load on all ranks; the next backward pass verifies that.
+template <TorchModule Module>
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const DistributedDataParallel<Module>& ddp) {
+  ddp.module()->save(archive);
+  return archive;
+}
+template <TorchModule Module>
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                           DistributedDataParallel<Module>& ddp) {
+  ddp.module()->load(archive);
+  return archive;
+}
+
+}  // namespace stretto

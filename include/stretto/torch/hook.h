@@ -1,0 +1,54 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <functional>
+
+#include <torch/torch.h>
+
+// All of libtorch's autograd internals that stretto uses, and so all that changes with its
+// versions.
+namespace stretto::ddp {
+
+// Calls a function each time autograd has accumulated a gradient into `parameter.grad()`, on the
+// thread that did so, for as long as this object lives. It belongs to the tensor, so it stays when
+// the tensor's data are replaced (torch::load, Module::to, set_data). What the function throws
+// comes out of backward().
+class GradientHook {
+ public:
+  GradientHook(const torch::Tensor& parameter, std::function<void()> on_accumulated);
+  GradientHook(GradientHook&& other) noexcept;
+  GradientHook& operator=(GradientHook&&) = delete;
+  ~GradientHook();
+
+  // Whether a tensor has one, of whomever: there is room for one.
+  static bool exists_on(const torch::Tensor& parameter);
+
+ private:
+  torch::Tensor parameter_;
+};
+
+// Calls `function` whenever a backward pass that accumulates gradients comes through `output`, a
+// tensor that is not a leaf, before it goes on. As long as the graph of `output` lives.
+void call_when_backward_reaches(const torch::Tensor& output, std::function<void()> function);
+
+// A number that identifies the backward pass that runs on this thread; passes inside of other
+// passes (re-entrant ones, as checkpointing makes them) have numbers of their own. -1: none runs.
+int current_backward();
+
+// Calls `function` on this thread when the backward pass that runs now has computed everything.
+// What it throws comes out of backward(). If the pass ends in an exception, `abandoned` is called
+// instead, as soon as the exception leaves backward(); it must not throw. May only be called while
+// a pass runs on this thread.
+void call_at_end_of_backward(std::function<void()> function, std::function<void()> abandoned);
+
+// Whether the code that calls this was called by a node of a backward pass: true at the end of an
+// inner pass, false at the end of the outermost one.
+bool inside_backward_node();
+
+// For the end of an inner pass: calls `function` while the pass around it runs, before that goes
+// on. `owner` tells callers apart; one function of each is enough, however often this is called.
+void call_in_enclosing_backward(const void* owner, std::function<void()> function);
+
+}  // namespace stretto::ddp

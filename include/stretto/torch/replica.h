@@ -1,0 +1,113 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "stretto/communicator/communicator.h"
+#include "stretto/reducer/reducer.h"
+#include "stretto/reducer/state_broadcast.h"
+#include "stretto/reducer/uneven_steps.h"
+#include "stretto/torch/hook.h"
+#include "stretto/torch/options.h"
+#include "stretto/torch/sparse_gradients.h"
+
+namespace stretto::ddp {
+
+// This rank's copy of a model, kept equal to those of the other ranks: all of
+// DistributedDataParallel that does not depend on the type of the module. See there for the
+// contract of each call.
+class Replica {
+ public:
+  Replica(std::shared_ptr<torch::nn::Module> module, Communicator& communicator,
+          DistributedDataParallelOptions options);
+  Replica(const Replica&) = delete;
+  Replica& operator=(const Replica&) = delete;
+
+  void before_forward();
+  // `output` is a tensor of what forward() has returned.
+  void after_forward(const torch::Tensor& output);
+  void enter_no_sync() { ++no_sync_depth_; }
+  void leave_no_sync() { --no_sync_depth_; }
+  void join(const std::function<void()>& loop, const UnevenInputsOptions& options);
+  void verify_replicas();
+  std::uint64_t parameter_hash() const;
+  const StepStatistics& last_step() const { return reducer_->last_step(); }
+  const reducer::BucketPlan& bucket_plan() const { return reducer_->plan(); }
+  const std::vector<NamedTensor>& trained() const { return trained_; }
+  const torch::nn::Module& module() const { return *module_; }
+
+ private:
+  // What tells that a parameter is another one than in the last forward pass.
+  struct Look {
+    const void* data = nullptr;
+    torch::ScalarType dtype = torch::kFloat;
+    bool requires_grad = false;
+    std::ptrdiff_t gradient = -1;  // Its index in trained_; -1: it has none, or a sparse one.
+  };
+  // What becomes of a gradient in a step.
+  struct Progress {
+    torch::Tensor view;  // In its bucket.
+    void* view_data = nullptr;
+    bool touched = false;  // Accumulated since the last step that was reduced.
+    int arrivals = 0;      // In this step.
+    int expected = 0;      // In each step, if the graph is static.
+  };
+
+  void choose_trained();
+  void check_tensors() const;
+  void verify_descriptions();
+  void agree_on_number();
+  void build();
+  void create_reducer();
+  void create_views();
+  void notice_changes();
+  bool has_another_shape(const NamedTensor& parameter, const Look& look) const;
+  void broadcast_buffers(Rank root);
+  void begin_pass();
+  void on_gradient(std::size_t index);
+  void on_sparse_gradient();
+  void adopt_gradient(std::size_t index);
+  void check_gradient(std::size_t index, const torch::Tensor& gradient) const;
+  void end_of_backward();
+  void abandon_pass();
+  void complete_gradients();
+  void settle_gradients();
+  void forget_progress();
+  void finish_step();
+  void follow_others();
+
+  std::shared_ptr<torch::nn::Module> module_;
+  Communicator& communicator_;
+  const DistributedDataParallelOptions options_;
+  std::uint64_t number_ = 0;             // Of this one among all on the communicator.
+  std::vector<NamedTensor> parameters_;  // Without repetition, in the module's order.
+  std::vector<NamedTensor> buffers_;
+  std::vector<Look> looks_;           // Of parameters_.
+  std::vector<NamedTensor> trained_;  // With dense gradients: index i is gradient i.
+  std::vector<NamedTensor> sparse_;   // With sparse ones.
+  std::unique_ptr<Reducer> reducer_;
+  std::vector<Progress> progress_;  // Of trained_.
+  reducer::StateBroadcast buffer_broadcast_;
+  std::optional<reducer::UnevenSteps> uneven_;  // While inside join().
+  UnevenInputsOptions join_options_;
+  int no_sync_depth_ = 0;
+  int last_backward_ = -1;    // The last pass that end_of_backward() was queued for.
+  bool pass_open_ = false;    // A pass has reached the module and not been ended.
+  bool graph_known_ = false;  // Progress::expected is.
+  std::string own_failure_;   // What this object has thrown into the pass.
+  std::shared_ptr<Replica*> self_ =
+      std::make_shared<Replica*>(this);  // For graphs that outlive it.
+  std::vector<GradientHook> hooks_;      // Last: they call into all of the above.
+};
+
+}  // namespace stretto::ddp

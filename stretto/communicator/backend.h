@@ -1,0 +1,78 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stretto/base/operation.h"
+#include "stretto/base/view.h"
+#include "stretto/communicator/memory.h"
+#include "stretto/communicator/options.h"
+#include "stretto/communicator/work.h"
+#include "stretto/execution/shares.h"
+#include "stretto/group/explanation.h"
+#include "stretto/group/packing.h"
+
+namespace stretto::communicator {
+
+// One rank's part in a collective. Its arguments have been checked.
+struct CollectiveCall {
+  OperationDescriptor operation;  // The algorithm is the backend's to fill in.
+  ConstByteSpan input = {};
+  ByteSpan output = {};
+  // How many elements belong to each rank, in lists that are gone when submit() has returned.
+  // Nothing: equal shares.
+  std::optional<execution::SharesView> shares = std::nullopt;
+  // What has to be done with the caller's buffers before and after. With it, `input` or `output`,
+  // if empty, is its scratch.
+  std::optional<group::Packing> packing = std::nullopt;
+};
+
+// What carries out the operations of a Communicator: the seam at which stretto's own schedules
+// (scheduled_backend.h) and libraries with algorithms of their own can be exchanged. A Backend
+// belongs to one Communicator, which has checked all arguments and put lists, factors and shares
+// into calls. Functions that block or fail do so as the Communicator's of the same name say, and
+// throw what those promise. Any thread may call; destroying it ends the group for this rank.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual Rank rank() const = 0;
+  virtual int size() const = 0;
+  // The number by which failures name a rank of the group.
+  virtual Rank job_rank(Rank rank) const = 0;
+
+  // Starts collectives that one Work stands for, in their order. `algorithm` is empty if the caller
+  // has named none; `timeout`, if there is one, is not negative. Calls may be moved from. If a call
+  // cannot be begun although one before it has been, the group fails.
+  virtual Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
+                      const std::optional<Duration>& timeout) = 0;
+  // Starts messages that one Work stands for.
+  virtual Work exchange(std::span<const Transfer> messages,
+                        const std::optional<Duration>& timeout) = 0;
+
+  virtual Memory allocate(std::size_t bytes) = 0;
+
+  // A group of some of these ranks; all of them make it, in the same order. Null if this rank is
+  // not in the list. `number` is the same on all ranks, and another for each group made of this
+  // one.
+  virtual std::unique_ptr<Backend> make_group(std::uint64_t number,
+                                              const std::vector<Rank>& ranks) = 0;
+  virtual std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) = 0;
+  virtual void abort(const std::string& reason) = 0;
+
+  virtual void note(std::string_view activity) = 0;
+  virtual void poll() = 0;
+  virtual bool has_progress_thread() const = 0;
+  virtual std::string link_name(Rank rank) const = 0;  // Of another rank, or of this one.
+  virtual Explanation explain(const OperationDescriptor& operation) const = 0;
+};
+
+}  // namespace stretto::communicator

@@ -1,0 +1,343 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// From a caller's buffers to calls of the backend: arguments are checked, and what a schedule
+// cannot do on the buffers as they are is left to a Packing.
+
+#include "stretto/communicator/communicator.h"
+
+#include <fmt/format.h>
+
+#include "stretto/communicator/arguments.h"
+#include "stretto/communicator/backend.h"
+
+namespace stretto {
+
+using namespace communicator;
+
+namespace {
+
+// All shares of an operation, and this rank's.
+struct Share {
+  std::optional<execution::SharesView> shares;
+  std::size_t count = 0;
+  std::ptrdiff_t begin = 0;
+  std::size_t whole = 0;
+};
+
+// `own` is what this rank's short buffer holds; with equal shares it says how long all are.
+Share share_of(const Caller& caller, const std::vector<std::size_t>& counts, std::size_t own,
+               int size) {
+  Share share{.shares = shares_of(caller, counts, size)};
+  const auto at = static_cast<std::size_t>(caller.rank);
+  if (share.shares) {
+    share.count = share.shares->counts[at];
+    share.begin = static_cast<std::ptrdiff_t>(share_begin(*share.shares, caller.rank));
+    share.whole = execution::total(share.shares->counts);
+  } else {
+    share.count = counts.empty() ? own : counts.front();
+    share.begin = static_cast<std::ptrdiff_t>(share.count * at);
+    share.whole = share.count * static_cast<std::size_t>(size);
+  }
+  return share;
+}
+
+std::uint64_t layout_of(const Share& share) {
+  return share.shares ? execution::layout_hash(share.shares->counts) : 0;
+}
+
+CollectiveCall checked_call(const Caller& caller, int size, const ConstView& input,
+                            const View& output, const ReduceScatterOptions& options) {
+  const Share share = share_of(caller, options.counts, output.count, size);
+  check_dtypes(caller, input, output);
+  check_count(caller, "output", output.count, share.count);
+  check_count(caller, "input", input.count, share.whole);
+  check_reduction(caller, options.op, input.dtype, options.factor);
+  check_overlap(caller, input, output, -share.begin);
+  CollectiveCall call{.operation = {.collective = Collective::reduce_scatter,
+                                    .op = options.op,
+                                    .dtype = input.dtype,
+                                    .count = input.count,
+                                    .layout = layout_of(share)},
+                      .input = input.span(),
+                      .output = output.span(),
+                      .shares = share.shares};
+  if (options.factor != 1) {
+    call.packing = group::Packing{.source = input, .factor = options.factor};
+    call.input = {};
+  }
+  return call;
+}
+
+CollectiveCall checked_call(const Caller& caller, int size, const ConstView& input,
+                            const View& output, const AllGatherOptions& options) {
+  const Share share = share_of(caller, options.counts, input.count, size);
+  check_dtypes(caller, input, output);
+  check_count(caller, "input", input.count, share.count);
+  check_count(caller, "output", output.count, share.whole);
+  check_overlap(caller, input, output, share.begin);
+  return {.operation = {.collective = Collective::all_gather,
+                        .dtype = input.dtype,
+                        .count = output.count,
+                        .layout = layout_of(share)},
+          .input = input.span(),
+          .output = output.span(),
+          .shares = share.shares};
+}
+
+template <class AnyOptions>
+std::vector<CollectiveCall> checked_pairs(Caller caller, int size,
+                                          std::span<const ConstView> inputs,
+                                          std::span<const View> outputs,
+                                          const AnyOptions& options) {
+  check_count(caller, "list of outputs", outputs.size(), inputs.size());
+  std::vector<CollectiveCall> calls;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    caller.entry = i;
+    calls.push_back(checked_call(caller, size, inputs[i], outputs[i], options));
+  }
+  return calls;
+}
+
+}  // namespace
+
+Communicator::Communicator(std::unique_ptr<Backend> backend)
+    : backend_(std::move(backend)), rank_(backend_->rank()), size_(backend_->size()) {}
+
+Communicator::~Communicator() = default;
+
+void Communicator::check_timeout(const std::optional<Duration>& timeout) const {
+  if (!timeout || *timeout >= Duration::zero()) return;
+  refuse(
+      {.rank = rank(), .operation = "timeout"},
+      fmt::format("{:g} s is negative; without one, the communicator's holds", seconds(*timeout)));
+}
+
+Work Communicator::submit(std::vector<CollectiveCall> calls, const std::string& algorithm,
+                          const std::optional<Duration>& timeout) {
+  check_timeout(timeout);
+  return calls.empty() ? Work() : backend_->submit(calls, algorithm, timeout);
+}
+
+Work Communicator::submit(CollectiveCall&& call, const std::string& algorithm,
+                          const std::optional<Duration>& timeout) {
+  check_timeout(timeout);
+  return backend_->submit({&call, 1}, algorithm, timeout);
+}
+
+Work Communicator::all_reduce_views(const ConstView& input, const View& output,
+                                    const AllReduceOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "all_reduce"};
+  check_dtypes(caller, input, output);
+  check_count(caller, "output", output.count, input.count);
+  check_reduction(caller, options.op, input.dtype, options.factor);
+  check_overlap(caller, input, output, 0);
+  CollectiveCall call{.operation = {.collective = Collective::all_reduce,
+                                    .op = options.op,
+                                    .dtype = input.dtype,
+                                    .count = input.count},
+                      .input = input.span(),
+                      .output = output.span()};
+  if (options.factor != 1) {
+    // The output can hold the scaled input: no scratch is needed.
+    call.input = call.output;
+    call.packing = group::Packing{.source = input, .factor = options.factor, .place = output.data};
+  }
+  return submit(std::move(call), options.algorithm, options.timeout);
+}
+
+Work Communicator::reduce_views(const ConstView& input, const View& output,
+                                const ReduceOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "reduce"};
+  check_root(caller, options.root, size());
+  check_reduction(caller, options.op, input.dtype, options.factor);
+  const bool is_root = rank() == options.root;
+  if (is_root) {
+    check_dtypes(caller, input, output);
+    check_count(caller, "output", output.count, input.count);
+    check_overlap(caller, input, output, 0);
+  }
+  CollectiveCall call{.operation = {.collective = Collective::reduce,
+                                    .op = options.op,
+                                    .dtype = input.dtype,
+                                    .root = options.root.value(),
+                                    .count = input.count},
+                      .input = input.span(),
+                      .output = is_root ? output.span() : ByteSpan()};
+  if (options.factor != 1) {
+    call.packing = group::Packing{.source = input, .factor = options.factor};
+    call.input = {};
+  }
+  return submit(std::move(call), options.algorithm, options.timeout);
+}
+
+Work Communicator::reduce_scatter_views(const ConstView& input, const View& output,
+                                        const ReduceScatterOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "reduce_scatter"};
+  return submit(checked_call(caller, size(), input, output, options), options.algorithm,
+                options.timeout);
+}
+
+Work Communicator::all_gather_views(const ConstView& input, const View& output,
+                                    const AllGatherOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "all_gather"};
+  return submit(checked_call(caller, size(), input, output, options), options.algorithm,
+                options.timeout);
+}
+
+Work Communicator::reduce_scatter_coalesced(std::span<const ConstView> inputs,
+                                            std::span<const View> outputs,
+                                            const ReduceScatterOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "reduce_scatter_coalesced"};
+  return submit(checked_pairs(caller, size(), inputs, outputs, options), options.algorithm,
+                options.timeout);
+}
+
+Work Communicator::all_gather_coalesced(std::span<const ConstView> inputs,
+                                        std::span<const View> outputs,
+                                        const AllGatherOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "all_gather_coalesced"};
+  return submit(checked_pairs(caller, size(), inputs, outputs, options), options.algorithm,
+                options.timeout);
+}
+
+Work Communicator::gather_views(const ConstView& input, const View& output,
+                                const GatherOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "gather"};
+  check_root(caller, options.root, size());
+  const Share share = share_of(caller, options.counts, input.count, size());
+  check_count(caller, "input", input.count, share.count);
+  const bool is_root = rank() == options.root;
+  if (is_root) {
+    check_dtypes(caller, input, output);
+    check_count(caller, "output", output.count, share.whole);
+    check_overlap(caller, input, output, share.begin);
+  }
+  return submit({.operation = {.collective = Collective::gather,
+                               .dtype = input.dtype,
+                               .root = options.root.value(),
+                               .count = share.whole,
+                               .layout = layout_of(share)},
+                 .input = input.span(),
+                 .output = is_root ? output.span() : ByteSpan(),
+                 .shares = share.shares},
+                options.algorithm, options.timeout);
+}
+
+Work Communicator::scatter_views(const ConstView& input, const View& output,
+                                 const ScatterOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "scatter"};
+  check_root(caller, options.root, size());
+  const Share share = share_of(caller, options.counts, output.count, size());
+  check_count(caller, "output", output.count, share.count);
+  const bool is_root = rank() == options.root;
+  if (is_root) {
+    check_dtypes(caller, input, output);
+    check_count(caller, "input", input.count, share.whole);
+    check_overlap(caller, input, output, -share.begin);
+  }
+  return submit({.operation = {.collective = Collective::scatter,
+                               .dtype = output.dtype,
+                               .root = options.root.value(),
+                               .count = share.whole,
+                               .layout = layout_of(share)},
+                 .input = is_root ? input.span() : ConstByteSpan(),
+                 .output = output.span(),
+                 .shares = share.shares},
+                options.algorithm, options.timeout);
+}
+
+Work Communicator::all_to_all_views(const ConstView& input, const View& output,
+                                    const AllToAllOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "all_to_all"};
+  check_dtypes(caller, input, output);
+  check(caller, options.send_counts.empty() == options.recv_counts.empty(),
+        "either both lists of counts are given, or none");
+  const execution::SharesView shares{.counts = options.send_counts,
+                                     .received = options.recv_counts};
+  OperationDescriptor operation{.collective = Collective::all_to_all, .dtype = input.dtype};
+  if (shares.equal()) {
+    if (input.count % static_cast<std::size_t>(size()) != 0) {
+      refuse(caller,
+             fmt::format("the input has {} elements, which cannot be divided among {} ranks",
+                         input.count, size()));
+    }
+    check_count(caller, "output", output.count, input.count);
+    operation.count = input.count;
+  } else {
+    // Other ranks may have lists that look equal, so equal counts are not looked for.
+    (void)shares_of(caller, shares.counts, size());
+    (void)shares_of(caller, shares.received, size());
+    check_count(caller, "input", input.count, execution::total(shares.counts));
+    check_count(caller, "output", output.count, execution::total(shares.received));
+    const auto self = static_cast<std::size_t>(rank());
+    check_count(caller, "share sent to oneself", shares.counts[self], shares.received[self]);
+    operation.layout = 1;
+  }
+  check_overlap(caller, input, output, 0);
+  CollectiveCall call{.operation = operation,
+                      .input = input.span(),
+                      .output = output.span(),
+                      .shares = shares.equal() ? std::nullopt : std::optional(shares)};
+  if (input.bytes() > 0 && input.data == output.data) {
+    call.packing = group::Packing{.source = input};
+    call.input = {};
+  }
+  return submit(std::move(call), options.algorithm, options.timeout);
+}
+
+Work Communicator::broadcast_view(const View& data, const BroadcastOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "broadcast"};
+  check_root(caller, options.root, size());
+  return submit({.operation = {.collective = Collective::broadcast,
+                               .dtype = data.dtype,
+                               .root = options.root.value(),
+                               .count = data.count},
+                 .input = data.span(),
+                 .output = data.span()},
+                options.algorithm, options.timeout);
+}
+
+Work Communicator::barrier(const BarrierOptions& options) {
+  return submit({.operation = {.collective = Collective::barrier}}, options.algorithm,
+                options.timeout);
+}
+
+// Rank 0 hears from every rank directly, so it knows of each whether it has come.
+void Communicator::monitored_barrier(const BarrierOptions& options) {
+  submit({.operation = {.collective = Collective::barrier, .layout = kMonitoredLayout}},
+         options.algorithm.empty() ? "direct" : options.algorithm, options.timeout)
+      .wait();
+}
+
+Memory Communicator::allocate_bytes(std::size_t bytes) { return backend_->allocate(bytes); }
+
+void Communicator::note(std::string_view activity) { backend_->note(activity); }
+
+void Communicator::poll() { backend_->poll(); }
+
+bool Communicator::has_progress_thread() const { return backend_->has_progress_thread(); }
+
+void Communicator::abort(const std::string& reason) { backend_->abort(reason); }
+
+std::string Communicator::describe_links() const {
+  std::string text;
+  for (std::int32_t r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    text += fmt::format("{}{} to rank {}", text.empty() ? "" : "; ", backend_->link_name(r), r);
+  }
+  return text.empty() ? "no other ranks" : text;
+}
+
+std::string Communicator::describe_link(Rank other) const {
+  check_root({.rank = rank(), .operation = "describe_link"}, other, size());
+  return backend_->link_name(other);
+}
+
+Explanation Communicator::explain(Collective collective, DType dtype, std::size_t count) const {
+  OperationDescriptor operation{.collective = collective, .dtype = dtype, .count = count};
+  if (has_root(collective)) operation.root = 0;
+  return backend_->explain(operation);
+}
+
+}  // namespace stretto

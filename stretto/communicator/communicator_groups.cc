@@ -1,0 +1,137 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Groups made of other groups.
+
+#include <algorithm>
+#include <tuple>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "stretto/communicator/arguments.h"
+#include "stretto/communicator/backend.h"
+#include "stretto/communicator/communicator.h"
+
+namespace stretto {
+
+using namespace communicator;
+
+namespace {
+
+// Ranks that make the same groups of one in the same order give them the same numbers, without
+// asking.
+std::uint64_t group_number(std::uint64_t made, const std::vector<Rank>& ranks) {
+  std::vector<std::size_t> words = {made};
+  for (const Rank rank : ranks) words.push_back(static_cast<std::size_t>(rank));
+  return execution::layout_hash(words);
+}
+
+void check_list(const Caller& caller, const std::vector<Rank>& ranks, int size) {
+  check(caller, !ranks.empty(), "the list of ranks is empty");
+  std::vector<bool> listed(static_cast<std::size_t>(size));
+  for (const Rank rank : ranks) {
+    if (rank < 0 || rank >= size) {
+      refuse(caller, fmt::format("rank {} is not one of {} ranks", rank.value(), size));
+    }
+    if (listed[static_cast<std::size_t>(rank)]) {
+      refuse(caller, fmt::format("rank {} is listed twice", rank.value()));
+    }
+    listed[static_cast<std::size_t>(rank)] = true;
+  }
+}
+
+// What a rank says when a group is split.
+struct Side {
+  std::int64_t key = 0;
+  std::int32_t color = 0;
+  std::int32_t takes_part = 0;
+};
+
+std::unique_ptr<Communicator> of(std::unique_ptr<Backend> backend) {
+  return backend == nullptr ? nullptr : std::make_unique<Communicator>(std::move(backend));
+}
+
+template <class T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+}  // namespace
+
+void Communicator::set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all) {
+  submit({.operation = {.collective = Collective::all_gather,
+                        .count = all.size(),
+                        .layout = kSetUpLayout},
+          .input = own,
+          .output = all},
+         {}, std::nullopt)
+      .wait();
+}
+
+std::unique_ptr<Communicator> Communicator::new_group(std::vector<Rank> ranks) {
+  check_list({.rank = rank(), .operation = "new_group"}, ranks, size());
+  const std::uint64_t number = group_number(++groups_made_, ranks);
+  // Equal numbers mean equal lists.
+  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(size()));
+  set_up_all_gather(bytes_of(number), std::as_writable_bytes(std::span(numbers)));
+  const bool all_agree = std::ranges::all_of(numbers, [&](auto other) { return other == number; });
+  if (!all_agree) refuse_lists(ranks);
+  return of(backend_->make_group(number, ranks));
+}
+
+// All ranks have seen that their lists differ, and show them to each other.
+void Communicator::refuse_lists(const std::vector<Rank>& own) {
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<std::int32_t> padded(ranks, -1);
+  std::ranges::transform(own, padded.begin(), [](Rank rank) { return rank.value(); });
+  std::vector<std::int32_t> lists(ranks * ranks);
+  set_up_all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(lists)));
+  const auto list_of = [&](std::size_t rank) {
+    const auto list = std::span<const std::int32_t>(lists).subspan(rank * ranks, ranks);
+    return list.first(static_cast<std::size_t>(std::ranges::find(list, -1) - list.begin()));
+  };
+  const auto self = static_cast<std::size_t>(rank());
+  for (std::size_t other = 0; other < ranks; ++other) {
+    if (std::ranges::equal(list_of(other), list_of(self))) continue;
+    throw Mismatch(
+        status_of(StatusCode::mismatch, "new_group: rank {} listed the ranks {}, rank {} listed {}",
+                  other, fmt::join(list_of(other), ", "), self, fmt::join(list_of(self), ", ")));
+  }
+  throw Mismatch(Status(StatusCode::mismatch,
+                        "new_group: ranks have made different numbers of groups of this one"));
+}
+
+std::unique_ptr<Communicator> Communicator::split(const SplitOptions& options) {
+  const Side own{
+      .key = options.key, .color = options.color.value_or(0), .takes_part = options.color ? 1 : 0};
+  std::vector<Side> sides(static_cast<std::size_t>(size()));
+  ++groups_made_;
+  set_up_all_gather(bytes_of(own), std::as_writable_bytes(std::span(sides)));
+  std::vector<Rank> ranks;
+  for (std::int32_t r = 0; r < size(); ++r) {
+    const Side& side = sides[static_cast<std::size_t>(r)];
+    if (side.takes_part != 0 && side.color == own.color) ranks.push_back(r);
+  }
+  if (!options.color) return nullptr;
+  std::ranges::stable_sort(
+      ranks, {}, [&](Rank r) { return std::pair(sides[static_cast<std::size_t>(r)].key, r); });
+  return of(backend_->make_group(group_number(groups_made_, ranks), ranks));
+}
+
+std::unique_ptr<Communicator> Communicator::shrink(std::vector<Rank> excluded) {
+  const Caller caller{.rank = rank(), .operation = "shrink"};
+  for (Rank& out : excluded) {
+    Rank member = 0;
+    while (member < size() && backend_->job_rank(member) != out) member = member.value() + 1;
+    check(caller, member < size(),
+          fmt::format("rank {} of the job is no rank of this group", out.value()));
+    out = member;
+  }
+  if (!excluded.empty()) check_list(caller, excluded, size());
+  check(caller, std::ranges::find(excluded, rank()) == excluded.end(),
+        "the list has this rank in it");
+  return of(backend_->shrink(excluded));
+}
+
+}  // namespace stretto

@@ -1,0 +1,137 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Collectives whose shares are buffers apart: they pass through scratch in which they lie one
+// behind the other.
+
+#include "stretto/communicator/arguments.h"
+#include "stretto/communicator/backend.h"
+#include "stretto/communicator/communicator.h"
+
+namespace stretto {
+
+using namespace communicator;
+
+namespace {
+
+// The lengths of a list that has a buffer of `dtype` for each rank.
+template <class AnyView>
+std::vector<std::size_t> lengths_of(Caller caller, std::span<const AnyView> list, int size,
+                                    DType dtype) {
+  check_count(caller, "list", list.size(), static_cast<std::size_t>(size));
+  std::vector<std::size_t> counts;
+  for (const AnyView& view : list) {
+    caller.entry = counts.size();
+    check_dtypes(caller, ConstView{nullptr, 0, dtype}, View{nullptr, 0, view.dtype});
+    counts.push_back(view.count);
+  }
+  return counts;
+}
+
+// Those that a rank without the list goes by.
+std::vector<std::size_t> counts_or_equal(const std::vector<std::size_t>& counts, std::size_t own,
+                                         int size) {
+  return counts.empty() ? std::vector<std::size_t>(static_cast<std::size_t>(size), own) : counts;
+}
+
+group::Packing packing_of(std::span<const ConstView> inputs, std::span<const View> outputs,
+                          double factor = 1) {
+  group::Packing packing{
+      .factor = factor, .targets = {outputs.begin(), outputs.end()}, .apart = true};
+  if (!inputs.empty()) {
+    packing.source = inputs.front();
+    packing.more = {inputs.begin() + 1, inputs.end()};
+  }
+  return packing;
+}
+
+CollectiveCall call_of(const OperationDescriptor& head, const Caller& caller,
+                       std::span<const std::size_t> counts) {
+  CollectiveCall call{.operation = head};
+  call.shares = shares_of(caller, counts, static_cast<int>(counts.size()));
+  call.operation.count = execution::total(counts);
+  if (call.shares) call.operation.layout = execution::layout_hash(counts);
+  return call;
+}
+
+}  // namespace
+
+Work Communicator::all_gather_list(ConstView input, std::span<const View> outputs,
+                                   const AllGatherOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "all_gather_list"};
+  const auto counts = lengths_of(caller, outputs, size(), input.dtype);
+  check_count(caller, "input", input.count, counts[static_cast<std::size_t>(rank())]);
+  auto call = call_of({.collective = Collective::all_gather, .dtype = input.dtype}, caller, counts);
+  call.input = input.span();
+  call.packing = packing_of({}, outputs);
+  return submit(std::move(call), options.algorithm, options.timeout);
+}
+
+Work Communicator::reduce_scatter_list(std::span<const ConstView> inputs, View output,
+                                       const ReduceScatterOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "reduce_scatter_list"};
+  const auto counts = lengths_of(caller, inputs, size(), output.dtype);
+  check_count(caller, "output", output.count, counts[static_cast<std::size_t>(rank())]);
+  check_reduction(caller, options.op, output.dtype, options.factor);
+  auto call =
+      call_of({.collective = Collective::reduce_scatter, .op = options.op, .dtype = output.dtype},
+              caller, counts);
+  call.packing = packing_of(inputs, {}, options.factor);
+  call.output = output.span();
+  return submit(std::move(call), options.algorithm, options.timeout);
+}
+
+Work Communicator::all_to_all_list(std::span<const ConstView> inputs, std::span<const View> outputs,
+                                   const AllToAllOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "all_to_all_list"};
+  check(caller, !inputs.empty(), "the list of inputs is empty");
+  const DType dtype = inputs.front().dtype;
+  const auto counts = lengths_of(caller, inputs, size(), dtype);
+  const auto received = lengths_of(caller, outputs, size(), dtype);
+  const auto self = static_cast<std::size_t>(rank());
+  check_count(caller, "share sent to oneself", counts[self], received[self]);
+  // Other ranks may have lists that look equal, so equal counts are not looked for.
+  (void)shares_of(caller, counts, size());
+  (void)shares_of(caller, received, size());
+  CollectiveCall call{
+      .operation = {.collective = Collective::all_to_all, .dtype = dtype, .layout = 1},
+      .shares = execution::SharesView{.counts = counts, .received = received},
+      .packing = packing_of(inputs, outputs)};
+  return submit(std::move(call), options.algorithm, options.timeout);
+}
+
+Work Communicator::gather_list(ConstView input, std::span<const View> outputs,
+                               const GatherOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "gather_list"};
+  check_root(caller, options.root, size());
+  const bool is_root = rank() == options.root;
+  const auto counts = is_root ? lengths_of(caller, outputs, size(), input.dtype)
+                              : counts_or_equal(options.counts, input.count, size());
+  check_count(caller, "list of counts", counts.size(), static_cast<std::size_t>(size()));
+  check_count(caller, "input", input.count, counts[static_cast<std::size_t>(rank())]);
+  auto call = call_of(
+      {.collective = Collective::gather, .dtype = input.dtype, .root = options.root.value()},
+      caller, counts);
+  call.input = input.span();
+  if (is_root) call.packing = packing_of({}, outputs);
+  return submit(std::move(call), options.algorithm, options.timeout);
+}
+
+Work Communicator::scatter_list(std::span<const ConstView> inputs, View output,
+                                const ScatterOptions& options) {
+  const Caller caller{.rank = rank(), .operation = "scatter_list"};
+  check_root(caller, options.root, size());
+  const bool is_root = rank() == options.root;
+  const auto counts = is_root ? lengths_of(caller, inputs, size(), output.dtype)
+                              : counts_or_equal(options.counts, output.count, size());
+  check_count(caller, "list of counts", counts.size(), static_cast<std::size_t>(size()));
+  check_count(caller, "output", output.count, counts[static_cast<std::size_t>(rank())]);
+  auto call = call_of(
+      {.collective = Collective::scatter, .dtype = output.dtype, .root = options.root.value()},
+      caller, counts);
+  call.output = output.span();
+  if (is_root) call.packing = packing_of(inputs, {});
+  return submit(std::move(call), options.algorithm, options.timeout);
+}
+
+}  // namespace stretto

@@ -1,0 +1,380 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/scheduled_backend.h"
+
+#include <algorithm>
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "stretto/base/memory_limit.h"
+#include "stretto/transport/shortage.h"
+
+namespace stretto::communicator {
+
+// What a rank tells the others of a group about its window.
+struct WindowNotice {
+  std::uint64_t offset_bytes = 0;
+  std::uint32_t region = 0;
+  std::uint8_t reaches_all = 0;   // Whether it shares memory with all ranks of the group...
+  std::uint8_t reaches_host = 0;  // ...or with those of its host.
+  SingleCopy single_copy = SingleCopy::off;
+  std::uint8_t lacks_cores = 0;  // Fewer than there are ranks on this host, as far as it knows.
+};
+static_assert(sizeof(WindowNotice) == 16, "travels as it lies in memory");
+
+namespace {
+
+constexpr std::uint64_t kWorldGroup = 1;
+
+}  // namespace
+
+ScheduledBackend::ScheduledBackend(std::shared_ptr<group::Engine> engine,
+                                   execution::Membership membership, Options options)
+    : engine_(std::move(engine)),
+      options_(std::move(options)),
+      exceptions_when_made_(std::uncaught_exceptions()) {
+  // As a default it says what is chosen anyway, wherever all buffers are registered.
+  if (options_.algorithm == "direct_mapped") options_.algorithm.clear();
+  auto held = engine_->lock();
+  group_ = std::make_unique<group::Group>(engine_, std::move(membership), options_.group);
+}
+
+ScheduledBackend::~ScheduledBackend() {
+  if (!engine_->is_home()) {
+    (void)group_.release();  // The parent of this process goes on with it.
+    return;
+  }
+  auto held = engine_->lock();
+  if (std::uncaught_exceptions() > exceptions_when_made_) group_->unwind(nullptr);
+  group_.reset();
+  engine_->run_continuations(held);
+}
+
+Result<std::unique_ptr<Communicator>> ScheduledBackend::make_world(
+    std::shared_ptr<group::Engine> engine, Options options) {
+  if (options.timeout < Duration::zero()) {
+    return status_of(StatusCode::invalid_argument, "a timeout of {:g} s is negative",
+                     seconds(options.timeout));
+  }
+  execution::Membership everyone{
+      .group = kWorldGroup, .rank = engine->transport().rank(), .members = {}};
+  for (int r = 0; r < engine->transport().size(); ++r) everyone.members.push_back(r);
+  std::unique_ptr<ScheduledBackend> backend(
+      new ScheduledBackend(std::move(engine), std::move(everyone), std::move(options)));
+  ScheduledBackend& own = *backend;
+  auto world = std::make_unique<Communicator>(std::move(backend));
+  try {
+    STRETTO_RETURN_IF_ERROR(own.share_windows(own.deadline(std::nullopt)));
+    STRETTO_RETURN_IF_ERROR(own.measure_links(*world));
+    own.begin_numbering();
+  } catch (const Error& error) {  // The operations in it speak as the public face does.
+    return error.status();
+  }
+  return world;
+}
+
+Status ScheduledBackend::set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all,
+                                           Deadline until) {
+  group::Group::Submission submission{.operation = {.collective = Collective::all_gather,
+                                                    .count = all.size(),
+                                                    .layout = kSetUpLayout},
+                                      .input = own,
+                                      .output = all,
+                                      .deadline = until};
+  auto held = engine_->lock();
+  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
+  engine_->run_continuations(held);
+  held.unlock();
+  return operation.ok() ? Work(std::move(*operation)).wait_status() : operation.status();
+}
+
+// A rank that cannot take part ends the group for all, with its reason.
+Status ScheduledBackend::share_windows(const Deadline& until) {
+  const Status status = exchange_windows(until);
+  if (status.ok()) return {};
+  auto held = engine_->lock();
+  const Rank self = engine_->transport().rank();
+  group_->fail(
+      {status.code(),
+       fmt::format("rank {} could not set up the group: {}", self.value(), status.message()),
+       status.rank().value_or(self)},
+      true);
+  engine_->run_continuations(held);
+  return group_->failure();
+}
+
+std::vector<Rank> ScheduledBackend::ranks_of_host() const {
+  const group::HostList hosts = group::hosts_of(options_.group.hosts, group_->membership().members);
+  const auto host_of = [&](Rank r) {
+    return hosts.empty() ? 0 : hosts[static_cast<std::size_t>(r)];
+  };
+  std::vector<Rank> ranks;
+  for (std::int32_t r = 0; r < size(); ++r) {
+    if (host_of(r) == host_of(rank())) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+// Makes this rank's window, if there is somebody to map it, and says what it is to tell the others.
+Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) {
+  const execution::Membership& membership = group_->membership();
+  const std::vector<Rank> of_host = ranks_of_host();
+  auto held = engine_->lock();
+  transport::Transport& transport = engine_->transport();
+  const bool reaches_all = std::ranges::all_of(
+      membership.members, [&](Rank member) { return transport.shares_memory(member); });
+  const bool reaches_host = std::ranges::all_of(
+      of_host, [&](Rank r) { return transport.shares_memory(membership.job_rank(r)); });
+  const bool reaches_all_private = std::ranges::all_of(membership.members, [&](Rank member) {
+    return member == transport.rank() || transport.reaches_private(member);
+  });
+  held.unlock();
+  if (reaches_all || (reaches_host && of_host.size() > 1)) {
+    Result<transport::Transport::Region> region = allocate_region(execution::Window::bytes());
+    if (!region.ok()) return region.status();
+    windows.own = std::move(*region);
+  }
+  return WindowNotice{.offset_bytes = windows.own.address.offset_bytes,
+                      .region = windows.own.address.region,
+                      .reaches_all = reaches_all,
+                      .reaches_host = reaches_host,
+                      .single_copy = reaches_all_private ? options_.single_copy : SingleCopy::off,
+                      .lacks_cores = !engine_->has_core_for_each_rank()};
+}
+
+// Maps the windows of the team. The regions arrive on another way than the notices.
+Status ScheduledBackend::map_windows(execution::Windows& windows,
+                                     std::span<const WindowNotice> notices, const Deadline& until) {
+  windows.of.resize(notices.size());
+  transport::Transport& transport = engine_->transport();
+  transport::ShortageTimer timer;
+  Status shortage;
+  std::size_t mapped = 0;
+  const auto map_all = [&] {
+    for (; mapped < windows.team.size(); ++mapped) {
+      const Rank member = windows.team[mapped];
+      const auto index = static_cast<std::size_t>(member);
+      const transport::RemoteAddress address{notices[index].region, notices[index].offset_bytes};
+      const Rank job_rank = group_->membership().job_rank(member);
+      std::byte* window = transport.resolve(job_rank, address, execution::Window::bytes());
+      if (window == nullptr) {
+        shortage = timer.judge(transport.find_shortage(job_rank, address));
+        return !shortage.ok() || !group_->failure().ok();
+      }
+      windows.of[index] = reinterpret_cast<execution::Window*>(window);
+      windows.held.push_back(transport.hold(job_rank, address));
+    }
+    return true;
+  };
+  if (engine_->drive(map_all, until)) return shortage;
+  return status_of(StatusCode::timeout, "the shared memory of rank {} never arrived",
+                   group_->membership().job_rank(windows.team[mapped]).value());
+}
+
+// Lets the ranks of the group map each other's windows: all of them, if they can; else those of
+// each host, if they can on every host. Collective.
+Status ScheduledBackend::exchange_windows(const Deadline& until) {
+  if (size() == 1 || !options_.share_windows) return {};
+  execution::Windows windows;
+  Result<WindowNotice> notice = make_window(windows);
+  if (!notice.ok()) return notice.status();
+  std::vector<WindowNotice> notices(static_cast<std::size_t>(size()));
+  STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::as_bytes(std::span(&*notice, 1)),
+                                            std::as_writable_bytes(std::span(notices)), until));
+  if (std::ranges::all_of(notices, &WindowNotice::reaches_all)) {
+    for (std::int32_t r = 0; r < size(); ++r) windows.team.push_back(r);
+  } else if (std::ranges::all_of(notices, &WindowNotice::reaches_host)) {
+    windows.team = ranks_of_host();
+  } else {
+    return {};
+  }
+  windows.crowded = std::ranges::any_of(notices, &WindowNotice::lacks_cores);
+  windows.single_copy = std::ranges::min(notices, {}, &WindowNotice::single_copy).single_copy;
+  if (windows.team.size() > 1) STRETTO_RETURN_IF_ERROR(map_windows(windows, notices, until));
+  // A rank may leave the group at once; its window must not go before everybody has mapped it.
+  const std::byte mapped{};
+  std::vector<std::byte> all_mapped(notices.size());
+  STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::span(&mapped, 1), all_mapped, until));
+  const auto held = engine_->lock();
+  group_->use_windows(std::move(windows));
+  return {};
+}
+
+void ScheduledBackend::begin_numbering() {
+  const auto held = engine_->lock();
+  group_->begin_numbering();
+}
+
+// Where all ranks share memory nothing is chosen by what messages cost.
+Status ScheduledBackend::measure_links(Communicator& world) {
+  const bool wanted = options_.measure_links && size() > 1 &&
+                      (!group_->is_one_team() || options_.measure_links->refresh);
+  if (!wanted) return {};
+  group::HostList hosts = options_.group.hosts;
+  hosts.resize(static_cast<std::size_t>(size()));
+  Result<group::LinkModel> links = agree_on_links(world, hosts, *options_.measure_links);
+  if (!links.ok()) return links.status();
+  options_.group.links = std::move(*links);  // Of the groups made of this one, too.
+  const auto held = engine_->lock();
+  group_->use_links(options_.group.links);
+  return {};
+}
+
+Deadline ScheduledBackend::deadline(const std::optional<Duration>& timeout) const {
+  return Deadline::after(timeout.value_or(options_.timeout));
+}
+
+Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
+                              const std::optional<Duration>& timeout) {
+  const CollectiveCall& call = calls.front();
+  const bool plain = calls.size() == 1 && !call.shares && !call.packing && algorithm.empty() &&
+                     options_.algorithm.empty();
+  if (!plain) return submit_queued(calls, algorithm, timeout);
+  std::shared_ptr<group::PendingOperation> parked;
+  std::uint32_t number = 0;
+  const auto outcome = group_->try_fast({.operation = call.operation,
+                                         .input = call.input.data(),
+                                         .output = call.output.data(),
+                                         .timeout = timeout.value_or(options_.timeout)},
+                                        parked, number);
+  using Outcome = group::Group::FastOutcome;
+  if (outcome == Outcome::ended) {
+    return Work(OperationInfo{.collective = call.operation.collective, .number = number});
+  }
+  if (outcome == Outcome::refused) return submit_queued(calls, algorithm, timeout);
+  auto held = engine_->lock();
+  group_->adopt_parked();
+  engine_->run_continuations(held);
+  return Work(std::move(parked));
+}
+
+Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
+                                     const std::optional<Duration>& timeout) {
+  const Deadline ends = deadline(timeout);
+  std::vector<Work> parts;
+  auto held = engine_->lock();
+  for (CollectiveCall& call : calls) {
+    Result<std::shared_ptr<group::Operation>> part = submit_locked(call, algorithm, ends, held);
+    // Those before it are on the caller's buffers already, and the others wait for all of them.
+    if (!part.ok() && !parts.empty()) group_->fail(part.status(), true);
+    if (!part.ok() || calls.size() == 1) engine_->run_continuations(held);
+    if (calls.size() == 1) return Work(std::move(part).or_throw());
+    parts.emplace_back(std::move(part).or_throw());
+  }
+  engine_->run_continuations(held);
+  return Work::all(std::move(parts));
+}
+
+Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
+    CollectiveCall& call, const std::string& algorithm, const Deadline& until,
+    std::unique_lock<std::mutex>& held) {
+  group::Group::Submission submission{.operation = call.operation,
+                                      .input = call.input,
+                                      .output = call.output,
+                                      .shares = call.shares,
+                                      .algorithm = algorithm,
+                                      .deadline = until,
+                                      .packing = std::move(call.packing)};
+  // A default algorithm that does not exist for this collective is no error; a named one is.
+  const bool by_default = algorithm.empty() && call.operation.layout != kSetUpLayout;
+  if (by_default) submission.algorithm = options_.algorithm;
+  Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
+  const bool refused = operation.status().code() == StatusCode::invalid_argument;
+  if (refused && by_default && !options_.algorithm.empty()) {
+    submission.algorithm = {};
+    operation = group_->submit(submission, held);
+  }
+  if (operation.ok()) return std::shared_ptr<group::Operation>(std::move(*operation));
+  return operation.status().code() == StatusCode::invalid_argument
+             ? operation.status().with_context(fmt::format("rank {}", rank().value()))
+             : operation.status();
+}
+
+Work ScheduledBackend::exchange(std::span<const Transfer> messages,
+                                const std::optional<Duration>& timeout) {
+  const Deadline ends = deadline(timeout);
+  const auto post = [&](const Transfer& message) {
+    const View& in = message.incoming;
+    const ConstView what =
+        message.sends ? message.outgoing : ConstView{in.data, in.count, in.dtype};
+    return group_->submit({.sends = message.sends,
+                           .peer = message.peer,
+                           .tag = message.tag,
+                           .operation = {.collective = Collective::point_to_point,
+                                         .dtype = what.dtype,
+                                         .count = what.count},
+                           .outgoing = message.outgoing.span(),
+                           .incoming = message.incoming.span(),
+                           .deadline = ends});
+  };
+  auto held = engine_->lock();
+  if (messages.size() == 1) {
+    auto operation = post(messages.front()).or_throw();
+    engine_->run_continuations(held);
+    return Work(std::move(operation));
+  }
+  std::vector<Work> parts;
+  // Receives first: what is on its way then finds its place at once.
+  for (const bool sends : {false, true}) {
+    for (const Transfer& message : messages) {
+      if (message.sends == sends) parts.emplace_back(post(message).or_throw());
+    }
+  }
+  engine_->run_continuations(held);
+  return Work::all(std::move(parts));
+}
+
+// What others have freed is there again when they have heard of it; what this process lacks for a
+// moment comes back, too.
+Result<transport::Transport::Region> ScheduledBackend::allocate_region(std::size_t bytes) {
+  const auto allocate_now = [&] {
+    const auto held = engine_->lock();
+    return engine_->transport().allocate(bytes);
+  };
+  Result<transport::Transport::Region> region = allocate_now();
+  const auto may_fit_soon = [&] {
+    if (region.status().code() == StatusCode::system) return true;
+    if (region.status().code() != StatusCode::out_of_memory) return false;
+    const auto left = find_memory_left();
+    return !left || bytes <= left->limit_bytes;
+  };
+  // What a rank has freed is there again when the others have heard of it, by the next turn of
+  // their heartbeat.
+  constexpr int kAttempts = 20;
+  const Duration pause = engine_->options().heartbeat / (kAttempts / 2);
+  for (int i = 0; i < kAttempts && may_fit_soon(); ++i) {
+    (void)engine_->drive([] { return false; }, Deadline::after(pause));
+    region = allocate_now();
+  }
+  return region;
+}
+
+Memory ScheduledBackend::allocate(std::size_t bytes) {
+  transport::Transport::Region region = allocate_region(bytes).or_throw();
+  return Memory(std::move(region.owner), region.bytes);
+}
+
+void ScheduledBackend::abort(const std::string& reason) { end("aborted: " + reason, true); }
+
+void ScheduledBackend::end(const std::string& why, bool announce) {
+  auto held = engine_->lock();
+  const std::string text = fmt::format("rank {} {}", job_rank(rank()).value(), why);
+  group_->fail(Status(StatusCode::aborted, text, job_rank(rank())), announce);
+  engine_->run_continuations(held);
+}
+
+std::string ScheduledBackend::link_name(Rank other) const {
+  const auto held = engine_->lock();
+  return engine_->transport().link_name(group_->membership().job_rank(other));
+}
+
+Explanation ScheduledBackend::explain(const OperationDescriptor& operation) const {
+  auto held = engine_->lock();
+  const std::shared_ptr<const group::Planner> planner = group_->planner();
+  held.unlock();
+  return planner->explain(operation, options_.algorithm);
+}
+
+}  // namespace stretto::communicator

@@ -1,0 +1,104 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/base/single_copy.h"
+#include "stretto/communicator/backend.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/communicator/link_probe.h"
+#include "stretto/group/group.h"
+
+namespace stretto::communicator {
+
+struct WindowNotice;
+
+// Runs stretto's own schedules on a transport.
+class ScheduledBackend final : public Backend {
+ public:
+  struct Options {
+    Duration timeout = std::chrono::minutes(30);
+    std::string algorithm = {};  // Instead of the chosen one, where an operation names none.
+    // False: never on mapped memory, and making a world waits for nobody (for the simulation, whose
+    // ranks share a thread).
+    bool share_windows = true;
+    SingleCopy single_copy = SingleCopy::automatic;  // The least of all ranks' holds.
+    group::Group::Options group = {};
+    // Where set, links are measured, or remembered, before the first operation.
+    std::optional<LinkCacheOptions> measure_links = std::nullopt;
+  };
+
+  // A communicator of all ranks of the job. Blocks until all have made theirs.
+  static Result<std::unique_ptr<Communicator>> make_world(std::shared_ptr<group::Engine> engine,
+                                                          Options options);
+  ~ScheduledBackend() override;
+
+  Rank rank() const override { return group_->membership().rank; }
+  int size() const override { return group_->size(); }
+  Rank job_rank(Rank rank) const override { return group_->membership().job_rank(rank); }
+  Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
+              const std::optional<Duration>& timeout) override;
+  Work exchange(std::span<const Transfer> messages,
+                const std::optional<Duration>& timeout) override;
+  Memory allocate(std::size_t bytes) override;
+  std::unique_ptr<Backend> make_group(std::uint64_t number,
+                                      const std::vector<Rank>& ranks) override;
+  std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) override;
+  void abort(const std::string& reason) override;
+  void note(std::string_view activity) override { engine_->note(activity); }
+  void poll() override { engine_->turn(); }
+  bool has_progress_thread() const override { return engine_->has_progress_thread(); }
+  std::string link_name(Rank rank) const override;
+  Explanation explain(const OperationDescriptor& operation) const override;
+
+ private:
+  ScheduledBackend(std::shared_ptr<group::Engine> engine, execution::Membership membership,
+                   Options options);
+  // What making groups needs; no default algorithm applies, and no caller's collective fits.
+  Status set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all,
+                           Deadline until);
+  Status share_windows(const Deadline& until);
+  Status exchange_windows(const Deadline& until);
+  void end(const std::string& why, bool announce);
+  std::vector<Rank> ranks_of_host() const;
+  Result<WindowNotice> make_window(execution::Windows& windows);
+  Status map_windows(execution::Windows& windows, std::span<const WindowNotice> notices,
+                     const Deadline& until);
+  Result<transport::Transport::Region> allocate_region(std::size_t bytes);
+  Status measure_links(Communicator& world);
+  void begin_numbering();
+  std::unique_ptr<ScheduledBackend> enter_group(std::uint64_t number,
+                                                const std::vector<Rank>& ranks);
+  Status set_up(Deadline until);
+  Result<group::Proposal> agree(const std::vector<Rank>& left_out, bool ready,
+                                const Deadline& until);
+  // What shrink() has made and the others may not have.
+  struct Candidate {
+    std::vector<Rank> ranks;
+    std::unique_ptr<ScheduledBackend> group;
+    Status status;
+  };
+  Status why_not_made(const Candidate& candidate) const;
+
+  // With the engine; the ordinary way.
+  Work submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
+                     const std::optional<Duration>& timeout);
+  // With the engine's lock, which it may let go of for a while.
+  Result<std::shared_ptr<group::Operation>> submit_locked(CollectiveCall& call,
+                                                          const std::string& algorithm,
+                                                          const Deadline& until,
+                                                          std::unique_lock<std::mutex>& held);
+  Deadline deadline(const std::optional<Duration>& timeout) const;
+
+  std::shared_ptr<group::Engine> engine_;
+  Options options_;
+  std::unique_ptr<group::Group> group_;
+  const int exceptions_when_made_;  // That unwound the stack then.
+  std::optional<Candidate> candidate_;
+};
+
+}  // namespace stretto::communicator

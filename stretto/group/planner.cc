@@ -1,0 +1,166 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/group/planner.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "stretto/execution/window.h"
+
+namespace stretto::group {
+namespace {
+
+constexpr std::size_t kSegmentBytesMax = 256 * 1024;
+constexpr std::size_t kSegmentBytesMin = 32 * 1024;
+constexpr std::size_t kScratchBytes = 8 * 1024 * 1024;
+constexpr std::size_t kWhole = std::size_t{1} << 62;
+// Of one slot, what is staged at a time: about what stays in a core's own cache, as fewer syncs
+// gain nothing more.
+constexpr std::size_t kStagedBytes = 512 * 1024;
+// Where some ranks only lay out and others only copy, the latter begin when they have this much.
+constexpr std::size_t kStreamedBytes = 64 * 1024;
+
+}  // namespace
+
+Result<Plans> Planner::plan(const OperationDescriptor& operation,
+                            const std::optional<execution::SharesView>& shares,
+                            std::string_view algorithm) const {
+  Result<Choice> choice =
+      selector_.choose(operation, algorithm, setting_.is_one_team, !shares.has_value());
+  if (!choice.ok()) return choice.status();
+  const auto make = [&](const schedule::Algorithm* chosen, std::size_t segment_bytes) {
+    return make_plan(chosen, operation, shares, segment_bytes);
+  };
+  auto messages = make(choice->messages, segment_bytes_of_messages());
+  if (!messages.ok()) return messages.status();
+  auto direct = make(choice->direct, kWhole);
+  if (!direct.ok()) return direct.status();
+  auto staged = make(choice->staged, execution::Window::kHalfBytes);
+  if (!staged.ok()) return staged.status();
+  return Plans{std::move(*messages), std::move(*direct), std::move(*staged),
+               single_copy_of(operation, *choice)};
+}
+
+Result<std::uint8_t> Planner::number_of(const OperationDescriptor& operation, bool equal_shares,
+                                        std::string_view algorithm) const {
+  Result<Choice> choice =
+      selector_.choose(operation, algorithm, setting_.is_one_team, equal_shares);
+  if (!choice.ok()) return choice.status();
+  const schedule::Algorithm* named = choice->messages != nullptr ? choice->messages
+                                     : choice->direct != nullptr ? choice->direct
+                                                                 : choice->staged;
+  return named->id;
+}
+
+// Null where there is no algorithm.
+Result<std::shared_ptr<const execution::Plan>> Planner::make_plan(
+    const schedule::Algorithm* algorithm, const OperationDescriptor& operation,
+    const std::optional<execution::SharesView>& shares, std::size_t segment_bytes) const {
+  if (algorithm == nullptr) return std::shared_ptr<const execution::Plan>();
+  const schedule::Shape shape{.rank = setting_.rank,
+                              .rank_count = setting_.selector.rank_count,
+                              .root = operation.root < 0 ? Rank(0) : Rank(operation.root),
+                              .hosts = setting_.selector.hosts};
+  STRETTO_RETURN_IF_ERROR(schedule::prove(*algorithm, shape, setting_.verification));
+  schedule::Schedule steps = algorithm->build(shape);
+  if (algorithm->access == schedule::Access::mapped && segment_bytes < kWhole) {
+    const auto slots = static_cast<std::size_t>(std::max(1, steps.raw_slots));
+    const bool streams = has_root(operation.collective) && steps.sync_count() == 1;
+    segment_bytes =
+        std::min(execution::Window::slot_bytes(slots), streams ? kStreamedBytes : kStagedBytes);
+  }
+  if (algorithm->access == schedule::Access::both) {
+    // By what all ranks know, since both sides of a message must cut alike.
+    const auto slots = static_cast<std::size_t>(std::max(1, steps.shared_slots_max));
+    segment_bytes = std::min(segment_bytes, execution::Window::lane_slot_bytes(slots));
+  }
+  if (setting_.segment_bytes > 0 && segment_bytes < kWhole) {
+    segment_bytes = std::min(segment_bytes, setting_.segment_bytes);
+  }
+  return std::make_shared<const execution::Plan>(
+      std::move(steps),
+      execution::Plan::Options{.operation = operation,
+                               .shares = shares.value_or(execution::SharesView()).copy(),
+                               .segment_bytes_max = segment_bytes});
+}
+
+// The same on all ranks, since both sides of a message must cut alike: small enough that the
+// scratch of a lane stays bounded when every rank sends to every other.
+std::size_t Planner::segment_bytes_of_messages() const {
+  return std::clamp(kScratchBytes / static_cast<std::size_t>(setting_.selector.rank_count),
+                    kSegmentBytesMin, kSegmentBytesMax);
+}
+
+SingleCopy Planner::single_copy_of(const OperationDescriptor& operation,
+                                   const Choice& choice) const {
+  const SingleCopy agreed = setting_.single_copy;
+  const bool reaches_buffers =
+      choice.direct != nullptr && operation.collective != Collective::barrier;
+  if (!reaches_buffers || agreed == SingleCopy::off) return SingleCopy::off;
+  // What has been asked for by name must not depend on pages, which each rank sees by itself.
+  if (choice.staged == nullptr) return SingleCopy::always;
+  const bool wanted = agreed == SingleCopy::always || selector_.prefers_single_copy(operation);
+  return wanted ? agreed : SingleCopy::off;
+}
+
+Explanation Planner::explain(const OperationDescriptor& operation,
+                             std::string_view algorithm) const {
+  Explanation explanation{.links = selector_.links().source};
+  const bool one_team = setting_.is_one_team;
+  Result<Choice> choice = selector_.choose(operation, algorithm, one_team, true);
+  if (!choice.ok()) choice = selector_.choose(operation, {}, one_team, true);
+  if (!choice.ok()) {
+    explanation.reason = choice.status().message();
+    return explanation;
+  }
+  const auto describe_plan = [&](const schedule::Algorithm& chosen, std::size_t segment_bytes) {
+    auto plan = make_plan(&chosen, operation, std::nullopt, segment_bytes);
+    if (plan.ok()) explanation.segments = (*plan)->segment_count();
+    if (plan.ok()) explanation.segment_bytes = (*plan)->segment_bytes();
+    return std::string(chosen.name);
+  };
+  if (choice->messages != nullptr) {
+    explanation.algorithm = explanation.algorithm_registered = explanation.algorithm_huge_pages =
+        describe_plan(*choice->messages, segment_bytes_of_messages());
+    explain_messages(operation, algorithm, explanation);
+    return explanation;
+  }
+  const schedule::Algorithm& elsewhere =
+      choice->staged != nullptr ? *choice->staged : *choice->direct;
+  explanation.algorithm = describe_plan(elsewhere, execution::Window::kHalfBytes);
+  explain_mapped(operation, algorithm, *choice, explanation);
+  return explanation;
+}
+
+void Planner::explain_messages(const OperationDescriptor& operation, std::string_view algorithm,
+                               Explanation& explanation) const {
+  for (const auto& candidate : selector_.candidates(operation, true)) {
+    explanation.candidates.push_back({std::string(candidate.algorithm->name), candidate.seconds});
+  }
+  explanation.reason = algorithm.empty() ? "the model of the links finds it cheapest among those "
+                                           "that keep the canonical order"
+                                         : "it was asked for";
+}
+
+void Planner::explain_mapped(const OperationDescriptor& operation, std::string_view algorithm,
+                             const Choice& choice, Explanation& explanation) const {
+  const schedule::Algorithm& registered =
+      choice.direct != nullptr ? *choice.direct : *choice.staged;
+  explanation.algorithm_registered = registered.name;
+  const SingleCopy copies = single_copy_of(operation, choice);
+  explanation.algorithm_huge_pages =
+      copies == SingleCopy::off ? explanation.algorithm : explanation.algorithm_registered;
+  explanation.reason = fmt::format(
+      "all ranks share memory: registered buffers are used where they lie, others pass through a "
+      "window of staging memory{}{}",
+      copies == SingleCopy::off      ? ""
+      : copies == SingleCopy::always ? " or are copied once by the kernel"
+                                     : " or, in huge pages, are copied once by the kernel",
+      algorithm.empty() && operation.collective != Collective::barrier
+          ? "; " + selector_.mapped_thresholds(operation.collective)
+          : "");
+}
+
+}  // namespace stretto::group

@@ -1,0 +1,70 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "stretto/base/single_copy.h"
+#include "stretto/execution/plan.h"
+#include "stretto/execution/shares.h"
+#include "stretto/group/explanation.h"
+#include "stretto/group/selector.h"
+#include "stretto/schedule/verify/proof.h"
+
+namespace stretto::group {
+
+// What an operation runs with: a plan by messages, or one or two on mapped memory.
+struct Plans {
+  std::shared_ptr<const execution::Plan> messages;
+  std::shared_ptr<const execution::Plan> direct;  // Where all buffers are registered.
+  std::shared_ptr<const execution::Plan> staged;  // Elsewhere.
+  SingleCopy single_copy = SingleCopy::off;       // Of private buffers, by `direct`.
+};
+
+// Chooses algorithms, builds their schedules, has them proved, and binds them to sizes. That takes
+// microseconds to tenths of seconds, so it happens once for each kind of operation and with no lock
+// held. Immutable: any thread may use it.
+class Planner {
+ public:
+  struct Setting {
+    Rank rank = 0;
+    Selector::Setting selector = {};
+    // Whether all ranks are one team: then operations run on mapped memory.
+    bool is_one_team = false;
+    SingleCopy single_copy = SingleCopy::off;  // As far as all ranks can do it.
+    std::size_t segment_bytes = 0;             // Bytes of a chunk that travel at a time; 0: chosen.
+    schedule::Verification verification = schedule::Verification::automatic;
+  };
+  explicit Planner(Setting setting) : setting_(std::move(setting)), selector_(setting_.selector) {}
+  const Setting& setting() const { return setting_; }
+
+  // `algorithm`: a name, or empty. `shares`: nothing where ranks have equal ones. Fails if the
+  // algorithm cannot be used here (invalid_argument), or if its schedule is wrong (internal).
+  Result<Plans> plan(const OperationDescriptor& operation,
+                     const std::optional<execution::SharesView>& shares,
+                     std::string_view algorithm) const;
+  // The number of a named algorithm, which travels with the operation.
+  Result<std::uint8_t> number_of(const OperationDescriptor& operation, bool equal_shares,
+                                 std::string_view algorithm) const;
+  // With which algorithms an operation would run, and why.
+  Explanation explain(const OperationDescriptor& operation, std::string_view algorithm) const;
+
+ private:
+  Result<std::shared_ptr<const execution::Plan>> make_plan(
+      const schedule::Algorithm* algorithm, const OperationDescriptor& operation,
+      const std::optional<execution::SharesView>& shares, std::size_t segment_bytes) const;
+  std::size_t segment_bytes_of_messages() const;
+  SingleCopy single_copy_of(const OperationDescriptor& operation, const Choice& choice) const;
+  void explain_messages(const OperationDescriptor& operation, std::string_view algorithm,
+                        Explanation& explanation) const;
+  void explain_mapped(const OperationDescriptor& operation, std::string_view algorithm,
+                      const Choice& choice, Explanation& explanation) const;
+
+  Setting setting_;
+  Selector selector_;
+};
+
+}  // namespace stretto::group

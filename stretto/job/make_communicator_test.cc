@@ -1,0 +1,92 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Communicators of programs that bring their own rendezvous.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "stretto/base/error.h"
+#include "stretto/bootstrap/memory_store.h"
+#include "stretto/bootstrap/prefix_store.h"
+#include "stretto/job/join.h"
+
+namespace stretto {
+namespace {
+
+// Somebody's own: it knows what joining asks for, and counts.
+class OwnStore : public bootstrap::Store {
+ public:
+  std::string describe() const override { return "the store of this test"; }
+  Result<bootstrap::StoreReply> answer(const bootstrap::StoreRequest& request,
+                                       const WaitLimit& limit) override {
+    ++requests;
+    return contents_.answer(request, limit);
+  }
+  std::atomic<int> requests{0};
+
+ private:
+  bootstrap::MemoryStore contents_;
+};
+
+class NoVariables : public Environment {
+ public:
+  std::optional<std::string> get(const std::string&) const override { return std::nullopt; }
+};
+const NoVariables kNoVariables;
+
+void on_ranks(int size, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) threads.emplace_back([&body, rank] { body(rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(MakeCommunicator, MeetsInAStoreThatTheProgramBrings) {
+  auto store = std::make_shared<OwnStore>();
+  on_ranks(3, [&](int rank) {
+    for (const char* part : {"first/", "second/"}) {  // One store serves several communicators.
+      auto own = std::make_shared<bootstrap::PrefixStore>(part, store);
+      auto comm = make_communicator(own, rank, 3, {.environment = &kNoVariables});
+      EXPECT_EQ(comm->rank(), Rank(rank));
+      EXPECT_EQ(comm->size(), 3);
+      std::vector<int> sum = {rank + 1};
+      comm->all_reduce(sum).wait();
+      EXPECT_EQ(sum.front(), 6);
+      comm->barrier().wait();
+    }
+  });
+  EXPECT_GT(store->requests, 0);
+}
+
+TEST(MakeCommunicator, SaysWhoIsMissing) {
+  auto store = std::make_shared<OwnStore>();
+  try {
+    make_communicator(
+        store, 1, 2,
+        {.join_timeout = std::chrono::milliseconds(200), .environment = &kNoVariables});
+    ADD_FAILURE() << "it was made";
+  } catch (const Timeout& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("rank 0"), std::string::npos) << text;
+    EXPECT_NE(text.find("the store of this test"), std::string::npos) << text;
+  }
+}
+
+TEST(MakeCommunicator, RefusesWhatMakesNoSense) {
+  auto store = std::make_shared<OwnStore>();
+  JoinOptions options{.environment = &kNoVariables};
+  EXPECT_THROW(make_communicator(store, 2, 2, options), InvalidArgument);
+  EXPECT_THROW(make_communicator(store, -1, 2, options), InvalidArgument);
+  EXPECT_THROW(make_communicator(nullptr, 0, 2, options), InvalidArgument);
+  options.rank = 0;
+  EXPECT_THROW(make_communicator(store, 0, 1, options), InvalidArgument);
+  EXPECT_EQ(make_communicator(store, 0, 1, {.environment = &kNoVariables})->size(), 1);
+  EXPECT_EQ(store->requests, 0);
+}
+
+}  // namespace
+}  // namespace stretto

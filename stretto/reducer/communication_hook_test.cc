@@ -1,0 +1,120 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/communication_hook.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/reducer/reducer.h"
+#include "tests/support/run_ranks.h"
+
+namespace stretto {
+namespace {
+
+std::span<float> floats(const Reducer& reducer, std::size_t index) {
+  const auto bytes = reducer.gradient_bytes(index);
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
+std::vector<GradientDescription> three_gradients() {
+  return {{"a", DType::f32, 100}, {"b", DType::f32, 3}, {"c", DType::f32, 1000}};
+}
+
+// A step in which every element of rank r is value + r.
+void run_step(Reducer& reducer, int rank, float value) {
+  for (std::size_t i = reducer.gradient_count(); i-- > 0;) {
+    for (float& element : floats(reducer, i)) element = value + static_cast<float>(rank);
+    reducer.mark_ready(i);
+  }
+  reducer.finalize();
+}
+
+// Writes down what it sees, and hands it on.
+class Recorder : public PlainReduction {
+ public:
+  std::string name() const override { return "recorder"; }
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    EXPECT_EQ(bucket.gradients.size(), bucket.gradient_views.size());
+    EXPECT_EQ(bucket.is_last(), bucket.index == 1);
+    for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+      EXPECT_EQ(bucket.gradient_views[i].count, three_gradients()[bucket.gradients[i]].count);
+      started.push_back(bucket.gradients[i]);
+    }
+    dtype = bucket.view.dtype;
+    return PlainReduction::start(communicator, bucket);
+  }
+  void finish(const FullBucket& bucket) override { finished.push_back(bucket.index); }
+
+  std::vector<std::size_t> started;
+  std::vector<std::size_t> finished;
+  DType dtype = DType::u8;
+};
+
+TEST(CommunicationHook, SeesBucketsGradientsAndTheLastOne) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto recorder = std::make_shared<Recorder>();
+    Reducer reducer(communicator, three_gradients(), {.bucket_bytes = {400}, .hook = recorder});
+    run_step(reducer, communicator.rank().value(), 1);
+    EXPECT_EQ(recorder->started, (std::vector<std::size_t>{2, 1, 0}));
+    EXPECT_EQ(recorder->finished, (std::vector<std::size_t>{0, 1}));
+    for (const float element : floats(reducer, 0)) EXPECT_EQ(element, 1.5f);
+  });
+}
+
+// Bf16 has 8 digits: 257.5 becomes 258.
+TEST(CommunicationHook, HalvedGradientsAreRoundedOnceAndPassThroughOtherHooks) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto recorder = std::make_shared<Recorder>();
+    const auto hook = std::make_shared<Bf16Reduction>(recorder);
+    EXPECT_EQ(hook->name(), "bf16, then recorder");
+    Reducer reducer(communicator, three_gradients(), {.bucket_bytes = {400}, .hook = hook});
+    for (int step = 0; step < 3; ++step) {
+      run_step(reducer, 0, communicator.rank() == Rank(0) ? 256.0f : 258.0f);
+      for (std::size_t i = 0; i < 3; ++i) {
+        for (const float element : floats(reducer, i)) ASSERT_EQ(element, 256.0f);
+      }
+      reducer.rebuild();
+    }
+    EXPECT_EQ(recorder->dtype, DType::bf16);
+  });
+}
+
+TEST(CommunicationHook, F16ShowsOverflowAsInfinityAndNothingElse) {
+  run_ranks(2, [](Communicator& communicator) {
+    Reducer reducer(communicator, three_gradients(), {.hook = std::make_shared<F16Reduction>()});
+    // The sum would not fit into f16, the mean does.
+    run_step(reducer, 0, 60000.0f);
+    for (const float element : floats(reducer, 2)) ASSERT_EQ(element, 60000.0f);
+    run_step(reducer, 0, 70000.0f);
+    for (const float element : floats(reducer, 2)) ASSERT_TRUE(std::isinf(element));
+  });
+}
+
+TEST(CommunicationHook, OneThatThrowsFailsTheStep) {
+  class Throwing : public PlainReduction {
+    Work start(Communicator&, const FullBucket&) override {
+      throw InvalidArgument(Status(StatusCode::invalid_argument, "not this bucket"));
+    }
+  };
+  run_ranks(1, [](Communicator& communicator) {
+    Reducer reducer(communicator, three_gradients(), {.hook = std::make_shared<Throwing>()});
+    EXPECT_THROW(run_step(reducer, 0, 1), InvalidArgument);
+  });
+}
+
+TEST(CommunicationHook, StateOfAnotherHookIsRefused) {
+  PlainReduction plain;
+  EXPECT_TRUE(plain.save().empty());
+  EXPECT_NO_THROW(plain.load({}));
+  const std::vector<std::byte> state(3);
+  EXPECT_THROW(plain.load(state), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace stretto

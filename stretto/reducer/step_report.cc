@@ -1,0 +1,136 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/step_report.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace stretto::reducer {
+namespace {
+
+using Use = StepReport::Use;
+using Ranks = std::vector<std::size_t>;
+
+constexpr std::size_t kNamesInMessage = 10;
+constexpr std::size_t kRanksInMessage = 8;
+constexpr std::size_t kCasesInMessage = 3;
+
+std::string name_list(const std::vector<std::string>& names) {
+  const std::size_t shown = std::min(names.size(), kNamesInMessage);
+  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+// Gradients that are missing on the same ranks, and used on the same ranks.
+using Case = std::pair<Ranks, Ranks>;
+
+// Which gradients are `other` on some rank, together with the ranks on which they are, and those
+// which have computed them; in the order of the gradients.
+std::vector<std::pair<Case, std::vector<std::string>>> cases_of(
+    const StepReport& report, const std::vector<StepReport::OfRank>& ranks,
+    const std::vector<std::string>& names, Use other) {
+  std::vector<std::pair<Case, std::vector<std::string>>> cases;
+  std::map<Case, std::size_t> place_of;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    Case found;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (report.says(ranks[rank], i, other)) found.first.push_back(rank);
+      if (report.says(ranks[rank], i, Use::used)) found.second.push_back(rank);
+    }
+    if (found.first.empty()) continue;
+    if (other == Use::frozen && found.first.size() == ranks.size()) continue;
+    const auto [at, is_new] = place_of.try_emplace(found, cases.size());
+    if (is_new) cases.push_back({found, {}});
+    cases[at->second].second.push_back(names[i]);
+  }
+  return cases;
+}
+
+}  // namespace
+
+StepReport::StepReport(Communicator& communicator, std::size_t gradients)
+    : communicator_(communicator),
+      use_words_((gradients + kBits - 1) / kBits),
+      own_(kFirstUse + 3 * use_words_),
+      all_(communicator.allocate<std::uint64_t>(own_.size())) {}
+
+void StepReport::begin(std::uint64_t reducer, std::uint64_t step) {
+  std::fill(own_.begin(), own_.end(), 0);
+  own_[kReducer] = reducer;
+  own_[kNotReducer] = ~reducer;
+  own_[kStep] = step;
+  own_[kNotStep] = ~step;
+}
+
+Work StepReport::exchange(const std::optional<Duration>& timeout) {
+  std::copy(own_.begin(), own_.end(), all_.begin());
+  return communicator_.all_reduce(all_, {.op = ReduceOp::bit_or, .timeout = timeout});
+}
+
+bool StepReport::same_step() const {
+  return (all_[kReducer] & all_[kNotReducer]) == 0 && (all_[kStep] & all_[kNotStep]) == 0;
+}
+
+bool StepReport::any_rank_says(Use use) const {
+  const auto words = all_.span().subspan(word_of(use), use_words_);
+  return std::any_of(words.begin(), words.end(), [](std::uint64_t word) { return word != 0; });
+}
+
+std::vector<StepReport::OfRank> StepReport::gather(const std::optional<Duration>& timeout) const {
+  std::vector<std::uint64_t> words(own_.size() * static_cast<std::size_t>(communicator_.size()));
+  communicator_.all_gather(own_, words, {.timeout = timeout}).wait();
+  std::vector<OfRank> ranks;
+  for (auto at = words.begin(); at != words.end();) {
+    const auto end = at + static_cast<std::ptrdiff_t>(own_.size());
+    ranks.push_back({at[kReducer], at[kStep], {at, end}});
+    at = end;
+  }
+  return ranks;
+}
+
+std::string describe_missing(const StepReport& report, const std::vector<StepReport::OfRank>& ranks,
+                             const std::vector<std::string>& names) {
+  const auto cases = cases_of(report, ranks, names, Use::unused);
+  std::string text;
+  for (std::size_t i = 0; i < std::min(cases.size(), kCasesInMessage); ++i) {
+    const auto& [found, missing] = cases[i];
+    text += fmt::format("{}{} {} got no gradient on {}: {}; ", text.empty() ? "" : "and ",
+                        missing.size(), missing.size() == 1 ? "parameter" : "parameters",
+                        rank_list(found.first), name_list(missing));
+    text += found.second.empty() ? "used on no rank"
+                                 : fmt::format("used on {}", rank_list(found.second));
+    text += ". ";
+  }
+  if (cases.size() > kCasesInMessage) text += "There are others. ";
+  return text +
+         "A step needs all gradients of all ranks. Fix: set the option find_unused_parameters if "
+         "that is intended, let the loss depend on them, freeze them (requires_grad = false), or "
+         "keep all but the last of several backward passes of a step inside no_sync()";
+}
+
+std::string describe_frozen(const StepReport& report, const std::vector<StepReport::OfRank>& ranks,
+                            const std::vector<std::string>& names) {
+  const auto cases = cases_of(report, ranks, names, Use::frozen);
+  if (cases.empty()) return "ranks disagree about which parameters are frozen";
+  const auto& [found, frozen] = cases.front();
+  return fmt::format(
+      "{} {} frozen (requires_grad = false) on {} and not on the others: {}. Fix: "
+      "freeze and unfreeze on all ranks before the same forward pass",
+      frozen.size(), frozen.size() == 1 ? "parameter is" : "parameters are", rank_list(found.first),
+      name_list(frozen));
+}
+
+std::string rank_list(const std::vector<std::size_t>& ranks) {
+  const std::size_t shown = std::min(ranks.size(), kRanksInMessage);
+  std::string text = fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks",
+                                 fmt::join(ranks.begin(), ranks.begin() + shown, ", "));
+  if (shown < ranks.size()) text += fmt::format(" and {} more", ranks.size() - shown);
+  return text;
+}
+
+}  // namespace stretto::reducer

@@ -1,0 +1,330 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/estimate.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "stretto/base/check.h"
+#include "stretto/schedule/estimate_model.h"
+
+namespace stretto::schedule {
+namespace {
+
+using Model = EstimateModel;
+using Pairs = HostSummary::Pairs;
+
+// Of a node of the canonical tree with `ranks` below it, two at least: the ranks on its sides.
+int left_of(int ranks) {
+  return static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks - 1)));
+}
+int right_of(int ranks) { return ranks - left_of(ranks); }
+int level_of(int left) { return std::bit_width(static_cast<unsigned>(left)) - 1; }
+
+// When the two sides of a node meet: what each sends the other, and what is then done.
+struct Meeting {
+  double to_left = 0;
+  double to_right = 0;
+  double processing = 0;
+};
+
+// Up the canonical tree. Sides of one size cost the same, so this takes O(log^2 ranks).
+template <class Meet>
+double climb(int ranks, const Meet& meet) {
+  if (ranks < 2) return 0;
+  const int left = left_of(ranks);
+  const int right = right_of(ranks);
+  const double on_left = climb(left, meet);
+  const double on_right = left == right ? on_left : climb(right, meet);
+  const Meeting meeting = meet(left, right);
+  return std::max(on_left + meeting.to_right, on_right + meeting.to_left) + meeting.processing;
+}
+
+// Down the tree: the left side's first rank hands the right side's first one what `each` says that
+// a side of that size needs, and then serves its own side.
+template <class Each>
+double descend(const Model& m, int ranks, const Each& each) {
+  if (ranks < 2) return 0;
+  const int left = left_of(ranks);
+  const int right = right_of(ranks);
+  const Pairs pairs = m.hosts.edges(level_of(left));
+  const auto [count, bytes] = each(right);
+  const double there = m.exchange(count, bytes, pairs) + descend(m, right, each);
+  if (left == right) return there;
+  return std::max(there, count * m.port(bytes, pairs) + descend(m, left, each));
+}
+
+struct Messages {
+  double count = 0;
+  double bytes = 0;  // Of each.
+};
+
+double direct_all_gather(const Model& m) { return m.all_to_all(m.bytes / m.n, m.n); }
+double direct_reduce_scatter(const Model& m) { return direct_all_gather(m) + m.process(m.bytes); }
+double direct_all_reduce(const Model& m) { return direct_reduce_scatter(m) + direct_all_gather(m); }
+double direct_gather(const Model& m) { return m.fan_in(m.bytes / m.n); }
+double direct_scatter(const Model& m) { return m.fan_out(m.bytes / m.n); }
+double direct_barrier(const Model& m) { return m.fan_in(0) + m.fan_out(0); }
+double direct_reduce(const Model& m) { return direct_reduce_scatter(m) + direct_gather(m); }
+double direct_broadcast(const Model& m) {
+  if (m.n < 2) return m.process(m.bytes);
+  const double each = m.bytes / (m.n - 1);
+  return m.fan_out(each) + m.all_to_all(each, m.n - 1);
+}
+
+double ring_all_gather(const Model& m) {
+  if (m.n < 2) return 0;
+  const double each = m.bytes / m.n;
+  const Pairs pairs = m.hosts.shifts(0);
+  if (pairs.between == 0) return (m.n - 1) * m.exchange(1, each, pairs);
+  // A chunk passes all hops but one; and each link passes all chunks but one.
+  const double way = std::min(pairs.between, m.n - 1) * m.between(1, each) +
+                     std::max(0, m.n - 1 - pairs.between) * m.inside(1, each);
+  return std::max(way, (m.n - 2) * m.port(each, pairs) + m.between(1, each));
+}
+
+// What the smaller right side's ranks have to say, each says to several on the left.
+double repeated(int left, int right) { return std::ceil(1.0 * left / right); }
+
+double doubling_all_reduce(const Model& m) {
+  return climb(m.n, [&](int left, int right) {
+    const double each = m.bytes * m.scale_of(left);
+    const Pairs pairs = m.hosts.exchanges(level_of(left));
+    return Meeting{m.exchange(repeated(left, right), m.bytes * m.scale_of(right), pairs),
+                   m.exchange(1, each, pairs), m.process(each + m.bytes * m.scale_of(right))};
+  });
+}
+double doubling_all_gather(const Model& m) {
+  return climb(m.n, [&](int left, int right) {
+    const Pairs pairs = m.hosts.exchanges(level_of(left));
+    return Meeting{m.exchange(repeated(left, right) * right, m.bytes / m.n, pairs),
+                   m.exchange(left, m.bytes / m.n, pairs)};
+  });
+}
+double dissemination_barrier(const Model& m) {
+  double seconds = 0;
+  for (int level = 0; (1 << level) < m.n; ++level) {
+    seconds += m.exchange(1, 0, m.hosts.shifts(level));
+  }
+  return seconds;
+}
+
+double binomial_up(const Model& m, double bytes) {
+  return climb(m.n, [&](int left, int right) {
+    const double sent = bytes * m.scale_of(right);
+    return Meeting{.to_left = m.exchange(1, sent, m.hosts.edges(level_of(left))),
+                   .processing = m.process(sent + bytes * m.scale_of(left))};
+  });
+}
+double binomial_down(const Model& m, double bytes) {
+  return descend(m, m.n, [=](int) { return Messages{1, bytes}; });
+}
+double binomial_reduce(const Model& m) { return binomial_up(m, m.bytes); }
+double binomial_broadcast(const Model& m) { return binomial_down(m, m.bytes); }
+double binomial_all_reduce(const Model& m) { return binomial_reduce(m) + binomial_broadcast(m); }
+double binomial_barrier(const Model& m) { return binomial_up(m, 0) + binomial_down(m, 0); }
+double binomial_gather(const Model& m) {
+  return climb(m.n, [&](int left, int right) {
+    const Pairs pairs = m.hosts.edges(level_of(left));
+    return Meeting{.to_left = m.exchange(right, m.bytes / m.n, pairs)};
+  });
+}
+double binomial_scatter(const Model& m) {
+  return descend(m, m.n, [&](int right) { return Messages{1.0 * right, m.bytes / m.n}; });
+}
+
+// Up to three subtrees beside the first one, and the pairs that their first ranks make with it.
+struct Children {
+  std::array<int, 4> ranks = {};
+  std::array<Pairs, 4> pairs = {};
+  int count = 1;
+
+  Children(const HostSummary& hosts, int node_ranks) {
+    const int left = left_of(node_ranks);
+    const int right = right_of(node_ranks);
+    const Pairs across = hosts.edges(level_of(left));
+    ranks[0] = left;
+    if (left > 1) {
+      ranks[0] = left / 2;
+      add(left / 2, hosts.edges(level_of(left / 2)));
+    }
+    if (right > 1) {
+      add(left_of(right), across);
+      add(right_of(right), across);
+    } else {
+      add(right, across);
+    }
+  }
+  void add(int subtree_ranks, Pairs to_first) {
+    ranks[static_cast<std::size_t>(count)] = subtree_ranks;
+    pairs[static_cast<std::size_t>(count++)] = to_first;
+  }
+};
+
+double knomial_reduce_of(const Model& m, int ranks) {
+  if (ranks < 2) return 0;
+  const Children children(m.hosts, ranks);
+  double below = 0;
+  double ports = 0;
+  double touched = m.bytes * m.scale_of(children.ranks[0]);
+  double last = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(children.count); ++i) {
+    const bool is_new = i == 0 || children.ranks[i] != children.ranks[i - 1];
+    if (is_new) below = std::max(below, knomial_reduce_of(m, children.ranks[i]));
+    if (i == 0) continue;
+    const double sent = m.bytes * m.scale_of(children.ranks[i]);
+    last = m.exchange(1, sent, children.pairs[i]) - m.port(sent, children.pairs[i]);
+    ports += m.port(sent, children.pairs[i]);
+    touched += sent;
+  }
+  return below + ports + last + m.process(touched);
+}
+double knomial_reduce(const Model& m) { return knomial_reduce_of(m, m.n); }
+
+double knomial_broadcast_of(const Model& m, int ranks) {
+  if (ranks < 2) return 0;
+  const Children children(m.hosts, ranks);
+  double ports = 0;
+  double latest = 0;
+  double below = -1;
+  for (std::size_t i = 1; i < static_cast<std::size_t>(children.count); ++i) {
+    if (below < 0 || children.ranks[i] != children.ranks[i - 1]) {
+      below = knomial_broadcast_of(m, children.ranks[i]);
+    }
+    latest = std::max(latest, ports + m.exchange(1, m.bytes, children.pairs[i]) + below);
+    ports += m.port(m.bytes, children.pairs[i]);
+  }
+  return std::max(latest, ports + (children.ranks[0] == children.ranks[1]
+                                       ? 0
+                                       : knomial_broadcast_of(m, children.ranks[0])));
+}
+double knomial_broadcast(const Model& m) { return knomial_broadcast_of(m, m.n); }
+
+// Each tree takes half of the buffer; a rank hands on what it gets to two others.
+double twin_trees_broadcast(const Model& m) {
+  if (m.n < 2) return 0;
+  const int depth = std::bit_width(static_cast<unsigned>(m.n - 1));
+  const double half = m.bytes / 2;
+  const Pairs pairs = m.hosts.shifts(0);
+  return depth * (m.port(half, pairs) + m.exchange(1, half, pairs));
+}
+
+double bruck_all_gather(const Model& m) {
+  double seconds = 0;
+  for (int level = 0; (1 << level) < m.n; ++level) {
+    const int moved = std::min(1 << level, m.n - (1 << level));
+    seconds += m.exchange(moved, m.bytes / m.n, m.hosts.shifts(level));
+  }
+  return seconds;
+}
+double bruck_all_to_all(const Model& m) {
+  double seconds = 0;
+  for (int level = 0; (1 << level) < m.n; ++level) {
+    const int hop = 1 << level;
+    const int moved = m.n / (2 * hop) * hop + std::max(0, m.n % (2 * hop) - hop);
+    seconds += m.exchange(moved, m.bytes / m.n, m.hosts.shifts(level));
+  }
+  return seconds;
+}
+double pairwise_all_to_all(const Model& m) { return direct_all_gather(m); }
+
+// With `chunks` chunks. Where the right side is smaller, its owners give the left ones all they
+// have; else each side keeps half.
+double halving(const Model& m, int chunks, bool up) {
+  const double each = m.bytes / chunks;
+  return climb(m.n, [&](int left, int right) {
+    const double owners = std::bit_floor(static_cast<unsigned>(right));
+    const bool even = left == right;
+    const double sent = std::ceil(even ? 0.5 * chunks / left : chunks / owners);
+    const double kept = even ? sent : std::ceil(1.0 * chunks / left);
+    const Pairs pairs = m.hosts.exchanges(level_of(left));
+    const double moved = m.exchange(sent, up ? each * m.scale_of(right) : each, pairs);
+    if (!up) return Meeting{moved, moved};
+    return Meeting{moved, even ? moved : 0,
+                   m.process(kept * each * (m.scale_of(left) + m.scale_of(right)))};
+  });
+}
+double halving_reduce_scatter(const Model& m) { return halving(m, m.n, true); }
+double halving_all_reduce(const Model& m) {
+  const int chunks = static_cast<int>(std::bit_floor(static_cast<unsigned>(m.n)));
+  return halving(m, chunks, true) + halving(m, chunks, false);
+}
+
+struct Row {
+  Collective collective;
+  std::string_view algorithm;
+  double (*seconds)(const Model&);
+};
+
+using enum Collective;
+constexpr std::array kRows = {
+    Row{all_reduce, "direct", direct_all_reduce},
+    Row{all_reduce, "recursive_doubling", doubling_all_reduce},
+    Row{all_reduce, "binomial_tree", binomial_all_reduce},
+    Row{all_reduce, "recursive_halving", halving_all_reduce},
+    Row{all_reduce, "two_level",
+        [](const Model& m) { return two_level_all_reduce(m, Inside::messages); }},
+    Row{all_reduce, "two_level_mapped",
+        [](const Model& m) { return two_level_all_reduce(m, Inside::mapped); }},
+    Row{reduce_scatter, "direct", direct_reduce_scatter},
+    Row{reduce_scatter, "recursive_halving", halving_reduce_scatter},
+    Row{reduce_scatter, "two_level",
+        [](const Model& m) { return two_level_reduce_scatter(m, Inside::messages); }},
+    Row{reduce_scatter, "two_level_mapped",
+        [](const Model& m) { return two_level_reduce_scatter(m, Inside::mapped); }},
+    Row{all_gather, "ring", ring_all_gather},
+    Row{all_gather, "direct", direct_all_gather},
+    Row{all_gather, "recursive_doubling", doubling_all_gather},
+    Row{all_gather, "bruck", bruck_all_gather},
+    Row{all_gather, "two_level",
+        [](const Model& m) { return two_level_all_gather(m, Inside::messages); }},
+    Row{all_gather, "two_level_mapped",
+        [](const Model& m) { return two_level_all_gather(m, Inside::mapped); }},
+    Row{broadcast, "direct", direct_broadcast},
+    Row{broadcast, "binomial_tree", binomial_broadcast},
+    Row{broadcast, "knomial", knomial_broadcast},
+    Row{broadcast, "double_binary_tree", twin_trees_broadcast},
+    Row{broadcast, "two_level",
+        [](const Model& m) { return two_level_broadcast(m, Inside::messages); }},
+    Row{broadcast, "two_level_mapped",
+        [](const Model& m) { return two_level_broadcast(m, Inside::mapped); }},
+    Row{reduce, "two_level_mapped", two_level_reduce},
+    Row{gather, "two_level_mapped", two_level_gather},
+    Row{scatter, "two_level_mapped", two_level_scatter},
+    Row{barrier, "two_level_mapped", two_level_barrier},
+    Row{reduce, "direct", direct_reduce},
+    Row{reduce, "binomial_tree", binomial_reduce},
+    Row{reduce, "knomial", knomial_reduce},
+    Row{gather, "direct", direct_gather},
+    Row{gather, "binomial_tree", binomial_gather},
+    Row{scatter, "direct", direct_scatter},
+    Row{scatter, "binomial_tree", binomial_scatter},
+    Row{all_to_all, "pairwise", pairwise_all_to_all},
+    Row{all_to_all, "bruck", bruck_all_to_all},
+    Row{barrier, "direct", direct_barrier},
+    Row{barrier, "recursive_doubling", dissemination_barrier},
+    Row{barrier, "binomial_tree", binomial_barrier},
+};
+
+const Row* row_of(const Algorithm& algorithm) {
+  const auto row = std::ranges::find_if(kRows, [&](const Row& candidate) {
+    return candidate.collective == algorithm.collective && candidate.algorithm == algorithm.name;
+  });
+  return row == kRows.end() ? nullptr : &*row;
+}
+
+}  // namespace
+
+bool is_estimated(const Algorithm& algorithm) { return row_of(algorithm) != nullptr; }
+
+double estimate(const Algorithm& algorithm, const HostSummary& hosts, const CostQuery& query) {
+  const Row* row = row_of(algorithm);
+  STRETTO_CHECK(row != nullptr, "{} by {} has no closed form", name(algorithm.collective),
+                algorithm.name);
+  return row->seconds(Model(hosts, query));
+}
+
+}  // namespace stretto::schedule

@@ -1,0 +1,75 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "stretto/schedule/algorithms.h"
+#include "stretto/schedule/cost.h"
+
+namespace stretto::schedule {
+
+// What decides the cost of an algorithm in a layout of hosts, computed once for a group. Building
+// it takes O(ranks log ranks) time; it keeps O(log ranks + kinds of hosts). Immutable.
+class HostSummary {
+ public:
+  // Hosts that have as many ranks, and as many subtrees of the canonical tree, are of one kind.
+  struct Kind {
+    int ranks = 0;
+    int single_subtrees = 0;  // Of one rank, whose input travels as it is.
+    int joint_subtrees = 0;   // Of several, whose partial value travels.
+    int hosts = 0;            // Of this kind.
+  };
+  // Ranks that exchange messages over a given distance, which doubles from level to level.
+  struct Pairs {
+    int leaving = 0;      // Messages that leave, or enter, the host with most of them.
+    int between = 0;      // Messages between hosts in all.
+    bool inside = false;  // Whether some stay on their host.
+    // Whether the longest chain of messages between hosts, each of which waits for the one before,
+    // is longer with this level than without.
+    bool lengthens = false;
+  };
+
+  // `hosts`: as in Shape. Empty: every rank has a link of its own to every other.
+  HostSummary(int rank_count, std::span<const std::int32_t> hosts);
+
+  int rank_count() const { return rank_count_; }
+  int host_count() const { return host_count_; }
+  bool has_hosts() const { return has_hosts_; }
+  int ranks_of_first_host() const { return ranks_of_first_host_; }
+  std::span<const Kind> kinds() const { return kinds_; }
+
+  // Of all pairs that differ in bit `level` of their numbers.
+  Pairs exchanges(int level) const { return exchanges_[static_cast<std::size_t>(level)]; }
+  // Of those among them that lead the two sides of a node of the canonical tree.
+  Pairs edges(int level) const { return edges_[static_cast<std::size_t>(level)]; }
+  // Of ranks and those 2^level places further round the ring.
+  Pairs shifts(int level) const { return shifts_[static_cast<std::size_t>(level)]; }
+
+ private:
+  void find_kinds(std::span<const std::int32_t> hosts);
+
+  int rank_count_;
+  int host_count_ = 1;
+  bool has_hosts_;
+  int ranks_of_first_host_;
+  std::vector<Kind> kinds_;
+  std::vector<Pairs> exchanges_;
+  std::vector<Pairs> edges_;
+  std::vector<Pairs> shifts_;
+};
+
+// In closed form, in O(log ranks + kinds of hosts), what cost() predicts by playing every rank's
+// steps: seconds until the last rank has ended, with root 0 and one segment (the query's
+// segment_bytes and hosts are not looked at). Phases that cost() lets overlap follow each other
+// here, so the sum may be larger; a test compares what is chosen by the two.
+//
+// Only algorithms that may be chosen have a closed form: of the others, is_estimated() is false and
+// estimate() must not be called.
+bool is_estimated(const Algorithm& algorithm);
+double estimate(const Algorithm& algorithm, const HostSummary& hosts, const CostQuery& query);
+
+}  // namespace stretto::schedule

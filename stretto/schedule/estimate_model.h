@@ -1,0 +1,129 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "stretto/schedule/estimate.h"
+
+namespace stretto::schedule {
+
+// The terms from which the formulas of estimate() are made.
+class EstimateModel {
+ public:
+  EstimateModel(const HostSummary& summary, const CostQuery& query)
+      : hosts(summary),
+        n(summary.rank_count()),
+        bytes(static_cast<double>(query.bytes)),
+        scale(query.partial_scale),
+        link_(query.link),
+        local_(query.local_link) {}
+
+  const HostSummary& hosts;
+  int n;
+  double bytes;  // Of the whole buffer.
+  double scale;  // Of partial values.
+
+  // Values of which some are partial: of a subtree with `ranks` ranks.
+  double scale_of(int ranks) const { return ranks > 1 ? scale : 1; }
+
+  double process(double touched_bytes) const {
+    return touched_bytes * link_.reduce_seconds_per_byte;
+  }
+  double sync(int ranks) const {
+    return ranks < 2 ? 0 : link_.sync_seconds * std::ceil(std::log2(ranks));
+  }
+
+  // Every rank sends `count` messages of `each` bytes, and gets as many.
+  double exchange(double count, double each, HostSummary::Pairs pairs) const {
+    if (!hosts.has_hosts()) return alone(link_, count, each);
+    const double local = pairs.inside || !pairs.lengthens ? inside(count, each) : 0;
+    if (pairs.leaving == 0) return local;
+    const double network = between(count, pairs.leaving * count * each);
+    return std::max(local, pairs.lengthens ? network : network - between(1, 0));
+  }
+  // The same inside a host, where the processors copy every byte in and out.
+  double inside(double count, double each) const {
+    if (count <= 0) return 0;
+    return std::max(alone(local_, count, each), process(2 * count * each));
+  }
+  // Of a rank's `count` messages to other hosts, if its host sends so many bytes in all.
+  double between(double count, double host_bytes) const {
+    if (count <= 0) return 0;
+    const double port =
+        std::max((count - 1) * link_.message_seconds, host_bytes * link_.seconds_per_byte);
+    return 2 * link_.message_seconds + link_.latency_seconds + port;
+  }
+  // For how long a message keeps its sender from sending the next.
+  double port(double each, HostSummary::Pairs pairs) const {
+    if (pairs.leaving > 0) {
+      return std::max(link_.message_seconds, pairs.leaving * each * link_.seconds_per_byte);
+    }
+    const LinkCost& link = hosts.has_hosts() ? local_ : link_;
+    return link.message_seconds + each * link.seconds_per_byte;
+  }
+  // Rank 0 gets a message of every other rank...
+  double fan_in(double each) const {
+    if (!hosts.has_hosts()) return alone(link_, n - 1, each);
+    const int near = hosts.ranks_of_first_host() - 1;
+    const int far = n - 1 - near;
+    return mixed(near, far, far * each, each);
+  }
+  // ...or sends them one, those of its host first.
+  double fan_out(double each) const {
+    if (!hosts.has_hosts()) return alone(link_, n - 1, each);
+    const int near = hosts.ranks_of_first_host() - 1;
+    const int far = n - 1 - near;
+    if (far == 0) return inside(near, each);
+    return near * (local_.message_seconds + each * local_.seconds_per_byte) +
+           between(far, far * each);
+  }
+  // Every rank of `ranks` sends every other a message.
+  double all_to_all(double each, int ranks) const {
+    if (ranks < 2) return 0;
+    if (!hosts.has_hosts()) return alone(link_, ranks - 1, each);
+    double seconds = 0;
+    for (const HostSummary::Kind& kind : hosts.kinds()) {
+      const int near = std::min(kind.ranks, ranks) - 1;
+      const int far = ranks - 1 - near;
+      seconds = std::max(seconds, mixed(near, far, 1.0 * kind.ranks * far * each, each));
+    }
+    return seconds;
+  }
+
+ private:
+  static double alone(const LinkCost& link, double count, double each) {
+    if (count <= 0) return 0;
+    return count * (link.message_seconds + each * link.seconds_per_byte) + link.message_seconds +
+           link.latency_seconds;
+  }
+  // `near` messages inside a host and `far` ones to others, of one rank.
+  double mixed(double near, double far, double host_bytes, double each) const {
+    if (far <= 0) return inside(near, each);
+    const double port = near * (local_.message_seconds + each * local_.seconds_per_byte) +
+                        far * link_.message_seconds;
+    const double processor = process(2 * near * each);
+    const double host = link_.message_seconds + host_bytes * link_.seconds_per_byte;
+    return std::max({port, host, processor}) + link_.latency_seconds + link_.message_seconds;
+  }
+
+  LinkCost link_;
+  LinkCost local_;
+};
+
+// How the ranks of a host reach each other's data.
+enum class Inside { messages, mapped };
+
+double two_level_all_reduce(const EstimateModel& m, Inside inside);
+double two_level_reduce_scatter(const EstimateModel& m, Inside inside);
+double two_level_all_gather(const EstimateModel& m, Inside inside);
+double two_level_broadcast(const EstimateModel& m, Inside inside);
+// On mapped memory.
+double two_level_reduce(const EstimateModel& m);
+double two_level_gather(const EstimateModel& m);
+double two_level_scatter(const EstimateModel& m);
+double two_level_barrier(const EstimateModel& m);
+
+}  // namespace stretto::schedule

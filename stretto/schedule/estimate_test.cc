@@ -1,0 +1,145 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/estimate.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace stretto::schedule {
+namespace {
+
+using Hosts = std::vector<std::int32_t>;
+
+constexpr LinkCost kInside{
+    .latency_seconds = 0.5e-6, .message_seconds = 0.2e-6, .seconds_per_byte = 1 / 5e9};
+constexpr LinkCost kBetween{
+    .latency_seconds = 20e-6, .message_seconds = 3e-6, .seconds_per_byte = 1 / 2e9};
+
+CostQuery query_of(std::size_t bytes, const Hosts& hosts) {
+  return {.bytes = bytes, .link = kBetween, .local_link = kInside, .hosts = hosts};
+}
+
+Hosts blocks(int ranks, int each) {
+  Hosts hosts;
+  for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / each);
+  return hosts;
+}
+
+// Hosts of any size, each with ranks that follow each other.
+Hosts uneven_blocks(int ranks, std::mt19937& random) {
+  Hosts hosts;
+  std::int32_t host = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank > 0 && random() % 4 == 0) ++host;
+    hosts.push_back(host);
+  }
+  return hosts;
+}
+
+Hosts scattered(int ranks, std::mt19937& random) {
+  const std::size_t most = 1 + random() % static_cast<std::size_t>(ranks);
+  std::vector<std::int32_t> number(most, -1);
+  Hosts hosts;
+  std::int32_t count = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::int32_t& host = number[random() % most];
+    if (host < 0) host = count++;
+    hosts.push_back(host);
+  }
+  return hosts;
+}
+
+// What the choice by closed forms takes, as a multiple of the best one's time; both as cost()
+// predicts by playing all ranks' steps.
+double regret(Collective collective, std::size_t bytes, int ranks, const Hosts& hosts) {
+  const HostSummary summary(ranks, hosts);
+  const CostQuery query = query_of(bytes, hosts);
+  double best = std::numeric_limits<double>::max();
+  double chosen = 0;
+  double lowest = std::numeric_limits<double>::max();
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective != collective || !is_estimated(algorithm)) continue;
+    const double played = cost(algorithm, ranks, query).seconds;
+    const double estimated = estimate(algorithm, summary, query);
+    best = std::min(best, played);
+    if (estimated < lowest) chosen = played;
+    lowest = std::min(lowest, estimated);
+  }
+  return best > 0 ? chosen / best : 1;
+}
+
+struct Regrets {
+  int count = 0;
+  int large = 0;  // Beyond a quarter.
+  double worst = 1;
+};
+
+Regrets regrets_of(int ranks, const Hosts& hosts) {
+  Regrets regrets;
+  for (int c = 0; c < kCollectiveCount; ++c) {
+    const auto collective = static_cast<Collective>(c);
+    if (collective == Collective::point_to_point) continue;
+    if (collective == Collective::all_to_all && ranks > 16) continue;
+    for (const std::size_t bytes : {64u, 16u << 10, 1u << 20}) {
+      const double found = regret(collective, bytes, ranks, hosts);
+      ++regrets.count;
+      regrets.large += found > 1.25 ? 1 : 0;
+      regrets.worst = std::max(regrets.worst, found);
+    }
+  }
+  return regrets;
+}
+
+TEST(Estimate, IsThereForWhateverMayBeChosen) {
+  for (const Algorithm& algorithm : algorithms()) {
+    const bool may_be_chosen = algorithm.access != Access::mapped &&
+                               algorithm.order != Order::fixed && !algorithm.reference;
+    EXPECT_EQ(is_estimated(algorithm), may_be_chosen)
+        << name(algorithm.collective) << " by " << algorithm.name;
+  }
+}
+
+// The tolerance: of a hundred choices, three may cost a quarter more than the best one, and none
+// two and a half times as much. The worst are hosts of many sizes.
+TEST(Estimate, ChoosesAsPlayingEveryRankWould) {
+  std::mt19937 random(7);
+  Regrets all;
+  for (const int ranks : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 24, 31, 33, 48, 64}) {
+    for (const Hosts& hosts : {Hosts{}, blocks(ranks, 1), blocks(ranks, ranks < 8 ? 2 : 4),
+                               uneven_blocks(ranks, random), scattered(ranks, random)}) {
+      const Regrets found = regrets_of(ranks, hosts);
+      EXPECT_LT(found.worst, 2.5) << ranks << " ranks";
+      all.count += found.count;
+      all.large += found.large;
+    }
+  }
+  EXPECT_LT(all.large, 0.03 * all.count);
+}
+
+// Where every rank has a link of its own, and there are as many as a power of two, nothing
+// overlaps.
+TEST(Estimate, IsExactWhereNothingOverlaps) {
+  for (const int ranks : {2, 4, 16, 64}) {
+    const HostSummary summary(ranks, {});
+    for (const auto& [collective, name] : {std::pair(Collective::all_reduce, "direct"),
+                                           {Collective::all_reduce, "recursive_doubling"},
+                                           {Collective::all_gather, "ring"},
+                                           {Collective::broadcast, "binomial_tree"},
+                                           {Collective::gather, "direct"},
+                                           {Collective::barrier, "recursive_doubling"}}) {
+      const Algorithm& algorithm = *find_algorithm(collective, Access::messages, name);
+      const CostQuery query = query_of(1 << 20, {});
+      const double played = cost(algorithm, ranks, query).seconds;
+      EXPECT_NEAR(estimate(algorithm, summary, query), played, 1e-9 + played * 1e-6)
+          << name << " on " << ranks;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stretto::schedule

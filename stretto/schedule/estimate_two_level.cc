@@ -1,0 +1,179 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <algorithm>
+#include <cmath>
+
+#include "stretto/schedule/estimate_model.h"
+
+namespace stretto::schedule {
+namespace {
+
+using Model = EstimateModel;
+using Pairs = HostSummary::Pairs;
+using Kind = HostSummary::Kind;
+
+// Whose the chunks are: as many of each host, or one of each rank, or (of a broadcast) as many for
+// each host but the root's.
+enum class Chunks { of_hosts, of_ranks, of_other_hosts };
+
+// Phases of the two-level algorithms.
+class TwoLevelPhases {
+ public:
+  TwoLevelPhases(const Model& model, Inside inside, Chunks chunks)
+      : m_(model),
+        hosts_(model.hosts.host_count()),
+        by_rank_(chunks == Chunks::of_ranks),
+        mapped_(inside == Inside::mapped),
+        chunks_(count(chunks)),
+        each_(model.bytes / chunks_) {
+    for (const Kind& kind : m_.hosts.kinds()) values_ += kind.hosts * values_of(kind);
+  }
+
+  // Every rank's inputs come to their handlers on the host.
+  double collect() const {
+    return worst([&](const Kind& kind) {
+      const double shown = chunks_ * (kind.ranks - 1) / kind.ranks;
+      if (!mapped_) return inside(shown);
+      return m_.process(shown * each_) + m_.sync(kind.ranks);
+    });
+  }
+  // Handlers combine the subtrees of their host, and send them to the owners, who combine all.
+  double reduce() const {
+    const double own = worst([&](const Kind& kind) {
+      const double joined = 1.0 * (kind.ranks - kind.single_subtrees);
+      return m_.process(joined * (chunks_ - owned(kind)) / kind.ranks * each_);
+    });
+    const double sent = worst([&](const Kind& kind) {
+      const double out = (chunks_ - owned(kind)) * values_of(kind);
+      const double in = owned(kind) * (values_ - values_of(kind));
+      return between((chunks_ - owned(kind)) * (kind.single_subtrees + kind.joint_subtrees), out,
+                     in, kind);
+    });
+    const double whole = worst([&](const Kind& kind) {
+      const double operands = kind.ranks + values_ - values_of(kind);
+      return m_.process(std::ceil(owned(kind) / kind.ranks) * operands * each_);
+    });
+    return (hosts_ > 1 ? own + sent : 0) + whole;
+  }
+  // Owners send their chunks to the handlers on other hosts.
+  double spread() const {
+    if (hosts_ < 2) return 0;
+    return worst([&](const Kind& kind) {
+      const double out = owned(kind) * (hosts_ - 1);
+      return between(out, out, chunks_ - owned(kind), kind);
+    });
+  }
+  // Handlers show the host's ranks what they have.
+  double show() const {
+    return worst([&](const Kind& kind) {
+      if (!mapped_) return inside(chunks_ * (kind.ranks - 1) / kind.ranks);
+      return kind.ranks < 2 ? 0 : m_.process(chunks_ * each_) + m_.sync(kind.ranks);
+    });
+  }
+  // Owners give the first rank the whole results.
+  double pass_to_root() const {
+    const int near = m_.hosts.ranks_of_first_host();
+    const double from_host = chunks_ / hosts_;
+    const double local =
+        near < 2 ? 0 : m_.sync(near) + m_.process(from_host * (near - 1) / near * each_);
+    if (hosts_ < 2) return local;
+    return local + m_.between(from_host, (chunks_ - from_host) * each_);
+  }
+  // The first rank deals chunks out to the other hosts, which show them to each other.
+  double deal_out() const {
+    if (hosts_ < 2) return mapped_ ? m_.process(m_.bytes) : m_.fan_out(each_);
+    const double others = hosts_ - 1;
+    const double near = mapped_ || m_.hosts.ranks_of_first_host() == 1 ? 0 : chunks_;
+    const double staged = mapped_ && m_.hosts.ranks_of_first_host() > 1 ? m_.process(m_.bytes) : 0;
+    const double root = staged + std::max(m_.between(chunks_, m_.bytes), inside(near));
+    const double passed = chunks_ / others * (others - 1);
+    if (passed == 0) return root;
+    const double passing =
+        worst([&](const Kind& kind) { return between(passed, passed, passed, kind); });
+    // Chunk by chunk; what each host gets last, it passes on when the root has dealt out all.
+    return std::max(root + m_.between(others - 1, (others - 1) * each_),
+                    passing + m_.between(1, each_));
+  }
+
+ private:
+  double count(Chunks chunks) const {
+    if (chunks == Chunks::of_ranks) return m_.n;
+    if (chunks == Chunks::of_hosts) return std::ceil(m_.n / hosts_) * hosts_;
+    const double turns = std::max(1.0, hosts_ - 1);
+    return std::max(1.0, std::ceil((m_.n - 1) / turns) * turns);
+  }
+  template <class Seconds>
+  double worst(const Seconds& seconds) const {
+    double most = 0;
+    for (const Kind& kind : m_.hosts.kinds()) most = std::max(most, double{seconds(kind)});
+    return most;
+  }
+  double inside(double messages) const {
+    return m_.hosts.has_hosts() ? m_.inside(messages, each_)
+                                : m_.exchange(messages, each_, Pairs{});
+  }
+  // Of a host that sends `messages`, with so many chunks out and in.
+  double between(double messages, double out, double in, const Kind& kind) const {
+    return m_.between(messages / kind.ranks, std::max(out, in) * each_);
+  }
+  double owned(const Kind& kind) const { return by_rank_ ? kind.ranks : chunks_ / hosts_; }
+  // In chunks' bytes, what a host sends for one chunk that it does not own.
+  double values_of(const Kind& kind) const {
+    return kind.single_subtrees + m_.scale * kind.joint_subtrees;
+  }
+
+  const Model& m_;
+  double hosts_;
+  bool by_rank_;
+  bool mapped_;
+  double chunks_;
+  double each_;
+  double values_ = 0;  // Of all hosts.
+};
+
+}  // namespace
+
+double two_level_all_reduce(const EstimateModel& m, Inside inside) {
+  const TwoLevelPhases phases(m, inside, Chunks::of_hosts);
+  return phases.collect() + phases.reduce() + phases.spread() + phases.show();
+}
+
+double two_level_reduce_scatter(const EstimateModel& m, Inside inside) {
+  const TwoLevelPhases phases(m, inside, Chunks::of_ranks);
+  return phases.collect() + phases.reduce();
+}
+
+double two_level_all_gather(const EstimateModel& m, Inside inside) {
+  const TwoLevelPhases phases(m, inside, Chunks::of_ranks);
+  return phases.spread() + phases.show();
+}
+
+double two_level_broadcast(const EstimateModel& m, Inside inside) {
+  const TwoLevelPhases phases(m, inside, Chunks::of_other_hosts);
+  return phases.deal_out() + phases.show();
+}
+
+double two_level_reduce(const EstimateModel& m) {
+  const TwoLevelPhases phases(m, Inside::mapped, Chunks::of_hosts);
+  return phases.collect() + phases.reduce() + phases.pass_to_root();
+}
+
+double two_level_gather(const EstimateModel& m) {
+  const double each = m.bytes / m.n;
+  const int near = m.hosts.ranks_of_first_host();
+  const double local = m.process(near * each) + m.sync(near);
+  return local + m.between(m.n - near, (m.n - near) * each);
+}
+
+double two_level_scatter(const EstimateModel& m) { return two_level_gather(m); }
+
+double two_level_barrier(const EstimateModel& m) {
+  double inside = 0;
+  for (const Kind& kind : m.hosts.kinds()) inside = std::max(inside, m.sync(kind.ranks));
+  const int hosts = m.hosts.host_count();
+  if (hosts < 2) return inside;
+  return 2 * inside + std::ceil(std::log2(hosts)) * m.between(1, 0);
+}
+
+}  // namespace stretto::schedule

@@ -1,0 +1,105 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/schedule/verify/proof.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "stretto/base/log.h"
+#include "stretto/schedule/verify/verify.h"
+
+namespace stretto::schedule {
+namespace {
+
+constexpr std::int32_t kTestedRanks = 64;
+constexpr std::int32_t kTestedRootedRanks = 17;
+constexpr std::int32_t kTestedRanksOnHosts = 32;
+
+// An all_to_all has a chunk for each pair of ranks.
+std::int32_t limit_for(const Algorithm& algorithm, std::int32_t ranks) {
+  return algorithm.collective == Collective::all_to_all ? ranks / 2 : ranks;
+}
+
+bool goes_by_hosts(const Algorithm& algorithm) { return algorithm.name.starts_with("two_level"); }
+
+bool is_regular(std::span<const std::int32_t> hosts) {
+  const auto each = static_cast<std::size_t>(std::ranges::count(hosts, 0));
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (std::cmp_not_equal(hosts[rank], rank / each)) return false;
+  }
+  return hosts.size() % each == 0;
+}
+
+Status prove_now(const Algorithm& algorithm, const Shape& shape) {
+  const Status proof = verify(algorithm, shape.rank_count, shape.root, shape.hosts);
+  if (proof.ok()) return {};
+  return status_of(StatusCode::internal,
+                   "{}; the schedule is wrong, so it does not run: this is an error in stretto; "
+                   "STRETTO_ALGORITHM can name another algorithm",
+                   proof.message());
+}
+
+// What has been proved, or found wrong, in this process. The lock is held during a proof, so that
+// ranks that are threads do not all prove the same.
+class Proofs {
+ public:
+  Status prove(const Algorithm& algorithm, const Shape& shape) {
+    Key key{algorithm.build, shape.rank_count, shape.root.value(), {}};
+    if (goes_by_hosts(algorithm)) get<3>(key).assign(shape.hosts.begin(), shape.hosts.end());
+    const std::lock_guard held(mutex_);
+    const auto found = known_.find(key);
+    if (found != known_.end()) return found->second;
+    if (known_.size() >= kKeptMax) known_.clear();
+    return known_.emplace(key, prove_now(algorithm, shape)).first->second;
+  }
+
+  void warn_once(const Algorithm& algorithm, const Shape& shape) {
+    {
+      const std::lock_guard held(mutex_);
+      if (!warned_.insert(algorithm.build).second) return;
+    }
+    log(LogLevel::warning,
+        "{} by {} runs on {} ranks without a proof of its schedule: tests prove up to {}, and a "
+        "running program up to {}, because the time grows with the third power; "
+        "STRETTO_VERIFY=always proves any number",
+        name(algorithm.collective), algorithm.name, shape.rank_count,
+        limit_for(algorithm, kTestedRanks), limit_for(algorithm, kProvedRanksMax));
+  }
+
+ private:
+  static constexpr std::size_t kKeptMax = 1024;
+  // The algorithm, ranks, root and, where it goes by them, hosts.
+  using Key = std::tuple<AlgorithmFunction, std::int32_t, std::int32_t, std::vector<std::int32_t>>;
+
+  std::mutex mutex_;
+  std::map<Key, Status> known_;
+  std::set<AlgorithmFunction> warned_;
+};
+
+}  // namespace
+
+bool is_proved_by_tests(const Algorithm& algorithm, const Shape& shape) {
+  if (shape.rank_count > limit_for(algorithm, kTestedRanks)) return false;
+  if (goes_by_hosts(algorithm) && std::ranges::count(shape.hosts, 0) < std::ssize(shape.hosts)) {
+    return shape.root == 0 && shape.rank_count <= kTestedRanksOnHosts && is_regular(shape.hosts);
+  }
+  return shape.root == 0 || shape.rank_count <= kTestedRootedRanks;
+}
+
+Status prove(const Algorithm& algorithm, const Shape& shape, Verification wanted) {
+  if (wanted == Verification::never) return {};
+  if (wanted == Verification::automatic && is_proved_by_tests(algorithm, shape)) return {};
+  static Proofs* const proofs = new Proofs;  // Outlives threads that end after main().
+  const bool is_large = shape.rank_count > limit_for(algorithm, kProvedRanksMax);
+  if (wanted == Verification::always || !is_large) return proofs->prove(algorithm, shape);
+  if (shape.rank == 0) proofs->warn_once(algorithm, shape);
+  return {};
+}
+
+}  // namespace stretto::schedule

@@ -1,0 +1,206 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What happens to a replica's gradients while a backward pass runs, and at its end.
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "stretto/torch/replica.h"
+
+namespace stretto::ddp {
+namespace {
+
+[[noreturn]] void refuse(std::string text) {
+  throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
+}
+
+}  // namespace
+
+// A pass in which no parameter of the module gets a gradient on this rank is a step, too: other
+// ranks may be waiting in it.
+void Replica::after_forward(const torch::Tensor& output) {
+  if (!output.requires_grad() || output.is_leaf()) return;
+  call_when_backward_reaches(output, [self = std::weak_ptr(self_)] {
+    const auto alive = self.lock();
+    if (alive == nullptr || (*alive)->no_sync_depth_ > 0) return;
+    (*alive)->begin_pass();
+  });
+}
+
+void Replica::begin_pass() {
+  const int backward = current_backward();
+  if (backward == last_backward_) return;
+  if (sparse_.empty() && reducer_->all_frozen()) return;
+  last_backward_ = backward;
+  if (!pass_open_ && uneven_) uneven_->announce(reducer::UnevenSteps::Phase::gradients);
+  pass_open_ = true;
+  call_at_end_of_backward([this] { end_of_backward(); }, [this] { abandon_pass(); });
+}
+
+void Replica::on_gradient(std::size_t index) {
+  Progress& progress = progress_[index];
+  progress.touched = true;
+  const bool reduces = no_sync_depth_ == 0;
+  if (reduces) begin_pass();
+  try {
+    adopt_gradient(index);
+    if (!reduces) return;
+    ++progress.arrivals;
+    if (options_.static_graph && (!graph_known_ || progress.arrivals < progress.expected)) return;
+    reducer_->mark_ready(index);
+  } catch (const Error& error) {
+    own_failure_ = error.what();
+    throw;
+  }
+}
+
+void Replica::on_sparse_gradient() {
+  if (no_sync_depth_ == 0) begin_pass();
+}
+
+void Replica::abandon_pass() {
+  if (!pass_open_) return;
+  reducer_->abandon_step(own_failure_);
+}
+
+void Replica::check_gradient(std::size_t index, const torch::Tensor& gradient) const {
+  const std::string name = "'" + trained_[index].name + "'";
+  const torch::Tensor& view = progress_[index].view;
+  if (gradient.layout() != torch::kStrided) {
+    refuse("the gradient of " + name +
+           " is sparse; name it in the option sparse_parameters of DistributedDataParallel");
+  }
+  if (gradient.requires_grad()) {
+    refuse(
+        "backward(create_graph = true) does not work through DistributedDataParallel: the "
+        "reduced gradient of " +
+        name + " would not be differentiable; use torch::autograd::grad");
+  }
+  if (gradient.scalar_type() != view.scalar_type() || gradient.sizes() != view.sizes()) {
+    refuse("parameter " + name +
+           " has changed its type or shape since the last forward pass of "
+           "DistributedDataParallel; change it before forward()");
+  }
+}
+
+// Makes the bucket the storage of a gradient again if it is not: after zero_grad(), which by
+// default lets autograd keep the tensor that backward made, or if a program has put one there.
+// Costs a copy then, which is less than zeroing the bucket and adding to it.
+void Replica::adopt_gradient(std::size_t index) {
+  torch::Tensor& gradient = trained_[index].tensor.mutable_grad();
+  Progress& progress = progress_[index];
+  if (gradient.is_same(progress.view)) return;
+  check_gradient(index, gradient);
+  if (gradient.strides() == progress.view.strides() && !gradient.is_neg() && !gradient.is_conj()) {
+    // What copy_ would do, without the half microsecond that it takes to find out.
+    if (gradient.numel() > 0 && gradient.const_data_ptr() != progress.view_data) {
+      std::memcpy(progress.view_data, gradient.const_data_ptr(), progress.view.nbytes());
+    }
+  } else {
+    const torch::NoGradGuard no_grad;
+    progress.view.copy_(gradient);
+  }
+  gradient = progress.view;
+}
+
+void Replica::end_of_backward() {
+  if (!pass_open_) return;
+  if (inside_backward_node() && !reducer_->all_ready()) {
+    // An inner pass, one of several that make up the step; and perhaps the last that says so.
+    call_in_enclosing_backward(this, [self = std::weak_ptr(self_)] {
+      if (const auto alive = self.lock(); alive != nullptr) (*alive)->begin_pass();
+    });
+    return;
+  }
+  pass_open_ = false;
+  try {
+    complete_gradients();
+  } catch (const Error& error) {
+    reducer_->abandon_step(error.what());
+    throw;
+  }
+  try {
+    reducer_->finalize();
+  } catch (const Error&) {
+    forget_progress();  // The next step begins anew.
+    throw;
+  }
+  finish_step();
+}
+
+void Replica::forget_progress() {
+  for (Progress& progress : progress_) {
+    progress.touched = false;
+    progress.arrivals = 0;
+  }
+  own_failure_.clear();
+}
+
+// Of gradients that this pass has not made: those of earlier passes inside no_sync() are ready, and
+// what others have left their grad() counts as it stands, or as zero.
+void Replica::complete_gradients() {
+  const bool learn = options_.static_graph && !graph_known_;
+  for (std::size_t i = 0; i < progress_.size(); ++i) {
+    Progress& progress = progress_[i];
+    if (learn) progress.expected = progress.arrivals;
+    if (reducer_->is_ready(i) || reducer_->is_frozen(i)) continue;
+    if (graph_known_ && progress.arrivals != progress.expected) {
+      refuse("static_graph was promised, but parameter '" + trained_[i].name + "' got " +
+             std::to_string(progress.arrivals) + " gradients in this step and " +
+             std::to_string(progress.expected) + " in the first one");
+    }
+    if (trained_[i].tensor.grad().defined()) {
+      adopt_gradient(i);
+    } else if (progress.view_data != nullptr) {
+      std::memset(progress.view_data, 0, progress.view.nbytes());
+    }
+    if (progress.touched) reducer_->mark_ready(i);
+  }
+  graph_known_ = options_.static_graph;
+}
+
+void Replica::settle_gradients() {
+  for (std::size_t i = 0; i < progress_.size(); ++i) {
+    if (progress_[i].touched || !reducer_->was_used(i)) continue;
+    trained_[i].tensor.mutable_grad() = progress_[i].view;
+  }
+  forget_progress();
+}
+
+void Replica::finish_step() {
+  const bool all_have_data = !uneven_ || uneven_->ranks_with_data() == communicator_.size();
+  double scale = 1;
+  if (!all_have_data && join_options_.mean_over_ranks_with_data) {
+    scale = static_cast<double>(communicator_.size()) / uneven_->ranks_with_data();
+  }
+  settle_gradients();
+  reduce_sparse_gradients(communicator_, sparse_, true, scale, options_.timeout);
+  for (std::size_t i = 0; scale != 1 && i < progress_.size(); ++i) {
+    if (reducer_->was_used(i)) progress_[i].view.mul_(scale);
+  }
+  if (reducer_->verification_requested() && all_have_data) {
+    try {
+      verify_replicas();
+    } catch (const Mismatch& mismatch) {
+      mismatch.status()
+          .with_context(
+              "parameters were replaced on some rank (torch::load, set_data, Module::to), and not "
+              "by the same values on all: do it on all ranks, or before DistributedDataParallel "
+              "is built")
+          .or_throw();
+    }
+  }
+  if (!reducer_->rebuild()) return;
+  std::vector<bool> in_bucket;
+  for (std::size_t i = 0; i < trained_.size(); ++i) {
+    in_bucket.push_back(trained_[i].tensor.grad().is_same(progress_[i].view));
+  }
+  create_views();
+  for (std::size_t i = 0; i < trained_.size(); ++i) {
+    if (in_bucket[i]) trained_[i].tensor.mutable_grad() = progress_[i].view;
+  }
+}
+
+}  // namespace stretto::ddp

@@ -1,0 +1,482 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/replica.h"
+
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "stretto/torch/tensors.h"
+#include "tests/support/torch_models.h"
+
+// What programs do with a model that has been wrapped, and which parameters a step uses.
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+
+// Runs a step with `ddp` on this rank's part, and expects the gradients of `reference` on all of
+// it.
+template <class Ddp>
+void expect_step_like_one_process(Ddp& ddp, Net& reference, int rank, int step,
+                                  torch::ScalarType dtype = torch::kFloat) {
+  Batch batch = global_batch(step);
+  batch.data = batch.data.to(dtype);
+  reference->zero_grad();
+  loss_of(*reference, batch).backward();
+  ddp.zero_grad();
+  loss_of(ddp, part(batch, rank)).backward();
+  for (const auto& item : reference->named_parameters()) {
+    if (!item.value().requires_grad()) continue;
+    expect_close(ddp.named_parameters()[item.key()].grad(), item.value().grad(), item.key());
+  }
+}
+
+using Change = std::function<void(Net&)>;
+
+// Steps before and after `change`, of the replicas and of the reference.
+void expect_works_after(const Change& change, torch::ScalarType dtype = torch::kFloat) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net reference = net();
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    expect_step_like_one_process(ddp, reference, rank, 0);
+    change(reference);
+    change(model);
+    expect_step_like_one_process(ddp, reference, rank, 1, dtype);
+    expect_step_like_one_process(ddp, reference, rank, 2, dtype);
+    EXPECT_NO_THROW(ddp.verify_replicas());
+  });
+}
+
+void load_other_values(Net& model) {
+  Net other = net(17);
+  std::stringstream file;
+  torch::save(other, file);
+  torch::load(model, file);
+}
+
+TEST(Replica, LoadedParametersAreReducedAsBefore) { expect_works_after(load_other_values); }
+
+TEST(Replica, ParametersOfAnotherTypeAreReducedAsBefore) {
+  expect_works_after([](Net& model) { model->to(torch::kDouble); }, torch::kDouble);
+}
+
+TEST(Replica, ParametersWithOtherMemoryAreReducedAsBefore) {
+  expect_works_after([](Net& model) {
+    const torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : model->parameters()) parameter.set_(parameter.clone());
+  });
+}
+
+TEST(Replica, UnfrozenParametersAreReduced) {
+  expect_works_after([](Net& model) { model->scale.set_requires_grad(true); });
+}
+
+TEST(Replica, FrozenParametersAreLeftOutAndComeBack) {
+  expect_works_after([](Net& model) { model->shared->weight.set_requires_grad(false); });
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net reference = net();
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    for (int step = 0; step < 4; ++step) {
+      reference->last->weight.set_requires_grad(step % 2 == 0);
+      model->last->weight.set_requires_grad(step % 2 == 0);
+      expect_step_like_one_process(ddp, reference, communicator.rank().value(), step);
+      EXPECT_EQ(model->last->weight.grad().defined(), step % 2 == 0);
+    }
+  });
+}
+
+// A step after `change` on rank 1 only: a Mismatch with `text` on both.
+void expect_found_out(const Change& change, const std::string& text) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    const auto step = [&] {
+      loss_of(ddp, part(global_batch(0), communicator.rank().value())).backward();
+    };
+    step();
+    if (communicator.rank() == Rank(1)) change(model);
+    expect_contains(message_of<Mismatch>(step), text);
+  });
+}
+
+TEST(Replica, LoadingOnOneRankOnlyIsFoundOutInTheSameStep) {
+  expect_found_out(load_other_values, "by the same values on all: do it on all ranks, or before");
+}
+
+TEST(Replica, FreezingOnOneRankOnlyIsFoundOutInTheSameStep) {
+  expect_found_out([](Net& model) { model->last->bias.set_requires_grad(false); },
+                   "1 parameter is frozen (requires_grad = false) on rank 1 and not on the "
+                   "others: last.bias");
+}
+
+TEST(Replica, TwoUsedInAnotherOrderAreFoundOutInTheSameStep) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net one = net();
+    Net two = net();
+    DistributedDataParallel first(one, communicator);
+    DistributedDataParallel second(two, communicator);
+    const auto step = [&] {
+      loss_of(communicator.rank() == Rank(0) ? first : second, global_batch(0)).backward();
+    };
+    expect_contains(message_of<Mismatch>(step), "averaged gradients of different steps");
+  });
+}
+
+TEST(Replica, OneParameterBelongsToOne) {
+  run_ranks(1, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel first(model, communicator);
+    expect_contains(
+        message_of<InvalidArgument>([&] { DistributedDataParallel second(model, communicator); }),
+        "'first.weight' already belongs to a DistributedDataParallel");
+  });
+}
+
+// Everything is checkpointed, so that no gradient arrives in the outermost pass.
+struct OnlyCheckpointsImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x, bool all) {
+    const auto hidden = Checkpoint::apply(x, &a);
+    return (all ? Checkpoint::apply(hidden, &b) : hidden).sum();
+  }
+  torch::nn::Linear a = register_module("a", torch::nn::Linear(kInputs, kInputs));
+  torch::nn::Linear b = register_module("b", torch::nn::Linear(kInputs, kInputs));
+};
+TORCH_MODULE(OnlyCheckpoints);
+
+// Hides its tensor from DistributedDataParallel.
+struct Hidden {
+  torch::Tensor tensor;
+};
+struct HiddenOutputImpl : OnlyCheckpointsImpl {
+  Hidden forward(const torch::Tensor& x, bool all) {
+    return {OnlyCheckpointsImpl::forward(x, all)};
+  }
+};
+TORCH_MODULE(HiddenOutput);
+
+TEST(Replica, AParameterLeftOutOfCheckpointsIsNamedInTheSameStep) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    OnlyCheckpoints model;
+    DistributedDataParallel ddp(model, communicator);
+    HiddenOutput hidden;
+    DistributedDataParallel hidden_ddp(hidden, communicator);
+    const auto x = torch::ones({2, kInputs}).set_requires_grad(true);
+    for (int step = 0; step < 2; ++step) {
+      ddp.forward(x, true).backward();
+      hidden_ddp.forward(x * 2, true).tensor.backward();
+    }
+    const std::string text = "2 parameters got no gradient on ranks 0, 1: b.weight, b.bias";
+    expect_contains(message_of<InvalidArgument>([&] { ddp.forward(x, false).backward(); }), text);
+    expect_contains(
+        message_of<InvalidArgument>([&] { hidden_ddp.forward(x * 2, false).tensor.backward(); }),
+        text);
+  });
+}
+
+TEST(Replica, UnusedParametersAreReducedWhereAnyRankHasThem) {
+  run_ranks(3, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Branches model;
+    DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
+    const auto x = torch::full({1, kInputs}, static_cast<float>(rank + 1));
+    const auto step = [&](bool both) { ddp.forward(x, both).sum().backward(); };
+    step(false);
+    EXPECT_FALSE(model->b->weight.grad().defined()) << "no rank has it: an optimizer steps over it";
+    expect_close(model->a->bias.grad(), torch::ones({2}), "a.bias");
+    for (int i = 0; i < 3; ++i) {
+      model->zero_grad();
+      step(rank == 1);
+      expect_close(model->b->weight.grad(), torch::full({2, kInputs}, 2.0f / 3), "b.weight");
+      expect_close(model->a->weight.grad(), torch::full({2, kInputs}, 2.0f), "a.weight");
+    }
+    // Not cleared and used by none: it stays as it is, bit by bit.
+    const auto before = model->b->weight.grad().clone();
+    step(false);
+    EXPECT_TRUE(torch::equal(before, model->b->weight.grad()));
+    EXPECT_NO_THROW(ddp.verify_replicas());
+  });
+}
+
+TEST(Replica, ARankWhoseLossReachesNoParameterTakesPart) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches model;
+    DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
+    const auto x = torch::ones({1, kInputs}).set_requires_grad(true);
+    model->zero_grad();
+    auto output = ddp.forward(x, true);
+    if (communicator.rank() == Rank(1)) {
+      for (auto& parameter : model->parameters()) parameter.set_requires_grad(false);
+      output = ddp.module()->forward(x, true);
+      for (auto& parameter : model->parameters()) parameter.set_requires_grad(true);
+      output = ddp.forward(x, false) * 0 + output;
+    }
+    output.sum().backward();
+    expect_close(model->b->bias.grad(), torch::full({2}, 0.5f), "b.bias");
+  });
+}
+
+TEST(Replica, GradientsAccumulatedInNoSyncCountAsUsed) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches model;
+    DistributedDataParallel ddp(model, communicator);
+    const auto x = torch::ones({1, kInputs});
+    {
+      auto guard = ddp.no_sync();
+      ddp.forward(x, true).sum().backward();
+    }
+    ddp.forward(x, false).sum().backward();
+    expect_close(model->a->bias.grad(), torch::full({2}, 2.0f), "a.bias");
+    expect_close(model->b->bias.grad(), torch::ones({2}), "b.bias");
+  });
+}
+
+// One layer inside a checkpoint, inside another one, and outside.
+struct RepeatedImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    return layer(Checkpoint::apply(Checkpoint::apply(head(x), &layer), &layer)).pow(2).mean();
+  }
+  torch::Tensor plain(const torch::Tensor& x) { return layer(layer(layer(head(x)))).pow(2).mean(); }
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(kInputs, kInputs));
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(kInputs, kInputs));
+};
+TORCH_MODULE(Repeated);
+
+TEST(Replica, AStaticGraphMayAccumulateSeveralTimesIntoAParameter) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const auto build = [] { return with_seed(3, [] { return Repeated(); }); };
+    Repeated reference = build();
+    Repeated model = build();
+    {
+      DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {1}, .static_graph = true});
+      for (int step = 0; step < 3; ++step) {
+        const auto data = global_batch(step).data;
+        reference->zero_grad();
+        reference->plain(data).backward();
+        model->zero_grad();
+        ddp.forward(data.narrow(0, rank * 4, 4)).backward();
+        expect_close(model->layer->weight.grad(), reference->layer->weight.grad(), "layer");
+        expect_close(model->head->weight.grad(), reference->head->weight.grad(), "head");
+      }
+    }
+  });
+}
+
+TEST(Replica, AStaticGraphThatChangesIsNamed) {
+  run_ranks(1, [](Communicator& communicator) {
+    Branches model;
+    DistributedDataParallel ddp(model, communicator, {.static_graph = true});
+    const auto x = torch::ones({1, kInputs});
+    ddp.forward(x, true).sum().backward();
+    expect_contains(
+        message_of<InvalidArgument>([&] { ddp.forward(x, false).sum().backward(); }),
+        "static_graph was promised, but parameter 'b.weight' got 0 gradients in this step and 1");
+  });
+}
+
+TEST(Replica, AGradientThatArrivesTwiceIsNamed) {
+  run_ranks(1, [](Communicator& communicator) {
+    Repeated model;
+    DistributedDataParallel ddp(model, communicator);
+    expect_contains(message_of<InvalidArgument>([&] {
+                      ddp.forward(torch::ones({1, kInputs})).backward();
+                    }),
+                    "became ready a second time before its step had ended");
+  });
+}
+
+TEST(Replica, SeveralForwardPassesMayPrecedeABackwardPass) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net reference = net();
+    (loss_of(*reference, global_batch(0)) + loss_of(*reference, global_batch(1))).backward();
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    const auto one = loss_of(ddp, part(global_batch(0), rank));
+    (one + loss_of(ddp, part(global_batch(1), rank))).backward();
+    expect_close(model->first->weight.grad(), reference->first->weight.grad(), "first.weight");
+    expect_close(model->last->bias.grad(), reference->last->bias.grad(), "last.bias");
+  });
+}
+
+TEST(Replica, ChosenGradientsAreNoStep) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches model;
+    DistributedDataParallel ddp(model, communicator);
+    const auto x = torch::ones({1, kInputs}).set_requires_grad(true);
+    const auto output = ddp.forward(x, true).sum();
+    const auto slope = torch::autograd::grad({output}, {x}, {}, true, true)[0];
+    (output + slope.pow(2).sum()).backward();
+    EXPECT_TRUE(model->b->bias.grad().defined());
+  });
+}
+
+// An embedding whose rows few batches use, and a layer behind it.
+struct WordsImpl : torch::nn::Module {
+  explicit WordsImpl(bool sparse)
+      : embedding(register_module(
+            "embedding", torch::nn::Embedding(torch::nn::EmbeddingOptions(50, 3).sparse(sparse)))),
+        layer(register_module("layer", torch::nn::Linear(3, 2))) {}
+  torch::Tensor forward(const torch::Tensor& words) {
+    return layer(words.numel() > 0 ? embedding(words) : torch::ones({1, 3})).pow(2).mean();
+  }
+  torch::nn::Embedding embedding{nullptr};
+  torch::nn::Linear layer{nullptr};
+};
+TORCH_MODULE(Words);
+
+TEST(Replica, SparseGradientsAreTheMeanOfDenseOnes) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Words dense = with_seed(4, [] { return Words(false); });
+    Words model = with_seed(4, [] { return Words(true); });
+    DistributedDataParallel ddp(model, communicator);
+    for (int step = 0; step < 3; ++step) {
+      const auto words = with_seed(50 + static_cast<std::uint64_t>(step),
+                                   [] { return torch::randint(0, 50, {2 * 6}); });
+      dense->zero_grad();
+      dense->forward(words).backward();
+      model->zero_grad();
+      ddp.forward(words.narrow(0, rank * 6, 6)).backward();
+      EXPECT_TRUE(model->embedding->weight.grad().is_sparse());
+      expect_close(model->embedding->weight.grad().to_dense(), dense->embedding->weight.grad(),
+                   "embedding");
+      expect_close(model->layer->weight.grad(), dense->layer->weight.grad(), "layer");
+    }
+    // Rank 0 alone uses the embedding.
+    model->zero_grad();
+    ddp.forward(rank == 0 ? torch::tensor({7}) : torch::empty({0}, torch::kLong)).backward();
+    const auto gradient = model->embedding->weight.grad();
+    ASSERT_TRUE(gradient.defined());
+    EXPECT_EQ(gradient._nnz(), 1);
+    EXPECT_EQ(gradient.coalesce().indices().item<std::int64_t>(), 7);
+  });
+}
+
+// Rank r has r + 1 batches of the same content.
+void train_unevenly(Communicator& communicator, const UnevenInputsOptions& options,
+                    float weight_of_alone) {
+  torch::nn::Linear model(2, 1);
+  torch::nn::BatchNorm1d norm(2);
+  torch::nn::Sequential both(norm, model);
+  DistributedDataParallel ddp(both, communicator);
+  torch::optim::SGD optimizer(both->parameters(), 0.1);
+  const auto before = model->bias.item<float>();
+  const auto data = torch::tensor({{1.0f, 2.0f}, {-1.0f, 3.0f}});
+  int steps = 0;
+  ddp.join(
+      [&] {
+        for (int batch = 0; batch <= communicator.rank().value(); ++batch, ++steps) {
+          optimizer.zero_grad();
+          ddp.forward(data).sum().backward();
+          optimizer.step();
+        }
+      },
+      options);
+  EXPECT_EQ(steps, communicator.rank().value() + 1);
+  // The gradient of the bias is 2 on each rank that has data.
+  const float expected = before - 0.1f * 2 * (1 + weight_of_alone);
+  EXPECT_NEAR(model->bias.item<float>(), expected, 1e-6);
+  EXPECT_NO_THROW(ddp.verify_replicas());
+  EXPECT_EQ(norm->num_batches_tracked.item<std::int64_t>(), 2) << "that of the last rank";
+  ddp.forward(data).sum().backward();  // Goes on in step.
+}
+
+TEST(Replica, RanksWithFewerBatchesFollowTheOthers) {
+  run_ranks(kRanks, [](Communicator& communicator) { train_unevenly(communicator, {}, 0.5f); });
+}
+
+TEST(Replica, AMeanMayBeThatOfRanksWithData) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    train_unevenly(communicator, {.mean_over_ranks_with_data = true}, 1.0f);
+  });
+}
+
+TEST(Replica, IgnoredParametersStayTheRanksOwn) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const auto rank = static_cast<float>(communicator.rank().value());
+    Branches model;
+    torch::nn::init::constant_(model->b->bias, rank);
+    DistributedDataParallel ddp(model, communicator,
+                                {.parameters_to_ignore = {"b.weight", "b.bias"}});
+    ddp.forward(torch::ones({1, kInputs}) * rank, true).sum().backward();
+    expect_close(model->b->bias, torch::full({2}, rank), "own value");
+    expect_close(model->b->weight.grad(), torch::full({2, kInputs}, rank), "own gradient");
+    expect_close(model->a->weight.grad(), torch::full({2, kInputs}, 0.5f), "mean");
+  });
+}
+
+TEST(Replica, ComplexGradientsAreAveraged) {
+  struct PhasesImpl : torch::nn::Module {
+    torch::Tensor forward(const torch::Tensor& x) { return torch::abs(phases * x).pow(2).sum(); }
+    torch::Tensor phases = register_parameter("phases", torch::ones({3}, torch::kComplexFloat));
+  };
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const auto model = std::make_shared<PhasesImpl>();
+    DistributedDataParallel ddp(model, communicator);
+    ddp.forward(torch::full({3}, static_cast<float>(communicator.rank().value()))).backward();
+    expect_close(torch::real(model->phases.grad()), torch::ones({3}), "real part");
+  });
+}
+
+TEST(Replica, GradientsTravelAsTheHookSays) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches model;
+    DistributedDataParallel ddp(model, communicator,
+                                {.communication_hook = std::make_shared<Bf16Reduction>()});
+    const float value = communicator.rank() == Rank(0) ? 1.001f : 1.0f;
+    ddp.forward(torch::full({1, kInputs}, value), true).sum().backward();
+    EXPECT_EQ(model->a->weight.grad()[0][0].item<float>(), 1.0f) << "eight binary digits";
+  });
+}
+
+TEST(Replica, TheNormOfAllGradientsIsThatOfOneProcess) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net reference = net();
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    expect_step_like_one_process(ddp, reference, communicator.rank().value(), 0);
+    const double norm = torch::nn::utils::clip_grad_norm_(ddp.parameters(), 0.1);
+    EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(reference->parameters(), 0.1), 1e-5);
+    expect_close(model->last->bias.grad(), reference->last->bias.grad(), "clipped");
+  });
+}
+
+TEST(Replica, HabitsOfModulesWork) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator);
+    EXPECT_EQ(ddp->first->bias.sizes(), (*ddp).first->bias.sizes());
+    EXPECT_EQ(ddp.parameters().size(), ddp.named_parameters().size());
+    EXPECT_TRUE(ddp.buffers().empty());
+    ddp.eval();
+    EXPECT_FALSE(ddp.is_training());
+    ddp.train();
+    std::stringstream file;
+    torch::save(ddp, file);
+    Net copy = net(5);
+    torch::load(copy, file);
+    expect_equal_parameters(*copy, *model);
+    file.seekg(0);
+    torch::load(ddp, file);
+    ddp.to(torch::kDouble);
+    EXPECT_EQ(model->first->weight.scalar_type(), torch::kDouble);
+    torch::Tensor rank = torch::full({2}, static_cast<float>(communicator.rank().value()));
+    all_reduce(communicator, rank, {.op = ReduceOp::mean}).wait();
+    expect_close(rank, torch::full({2}, 0.5), "mean of ranks");
+    broadcast(communicator, rank).wait();
+    EXPECT_THROW(view_of(torch::ones({4, 4}).slice(1, 0, 2)), InvalidArgument);
+  });
+}
+
+}  // namespace
+}  // namespace stretto

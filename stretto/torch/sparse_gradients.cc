@@ -1,0 +1,99 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/sparse_gradients.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "stretto/communicator/sparse.h"
+
+namespace stretto::ddp {
+namespace {
+
+[[noreturn]] void refuse(std::string text) {
+  throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
+}
+
+template <class T>
+SparseRows<T> rows_of(const torch::Tensor& gradient) {
+  if (!gradient.defined()) return {};
+  const torch::Tensor coalesced =
+      (gradient.layout() == torch::kSparse ? gradient : gradient.to_sparse(1)).coalesce();
+  const torch::Tensor rows = coalesced.indices().flatten().contiguous();
+  const torch::Tensor values = coalesced.values().contiguous();
+  const auto* const row = rows.const_data_ptr<std::int64_t>();
+  const T* const value = values.const_data_ptr<T>();
+  return {{row, row + rows.numel()}, {value, value + values.numel()}};
+}
+
+template <class T>
+torch::Tensor tensor_of(SparseRows<T>& sum, const torch::Tensor& parameter) {
+  const auto count = static_cast<std::int64_t>(sum.rows.size());
+  std::vector<std::int64_t> shape = parameter.sizes().vec();
+  shape[0] = count;
+  const torch::Tensor rows = torch::from_blob(sum.rows.data(), {1, count}, torch::kLong).clone();
+  const torch::Tensor values =
+      torch::from_blob(sum.values.data(), shape, parameter.scalar_type()).clone();
+  return torch::sparse_coo_tensor(rows, values, parameter.sizes())._coalesced_(true);
+}
+
+template <class T>
+void reduce(Communicator& communicator, NamedTensor& parameter, bool with_data, double scale,
+            const std::optional<Duration>& timeout) {
+  torch::Tensor& gradient = parameter.tensor.mutable_grad();
+  if (with_data && gradient.defined() && gradient.layout() == torch::kSparse &&
+      gradient.sparse_dim() != 1) {
+    refuse("the gradient of '" + parameter.name + "' has " + std::to_string(gradient.sparse_dim()) +
+           " sparse dimensions; only one is supported");
+  }
+  const std::int64_t rows = parameter.tensor.size(0);
+  const std::int64_t elements = rows == 0 ? 1 : parameter.tensor.numel() / rows;
+  SparseRows<T> sum =
+      all_reduce_rows(communicator, with_data ? rows_of<T>(gradient) : SparseRows<T>(),
+                      {.row_elements = static_cast<std::size_t>(elements),
+                       .op = ReduceOp::mean,
+                       .timeout = timeout});
+  if (scale != 1) {
+    for (T& value : sum.values) value *= static_cast<T>(scale);
+  }
+  if (!with_data || (sum.rows.empty() && !gradient.defined())) return;
+  gradient = tensor_of(sum, parameter.tensor);
+}
+
+}  // namespace
+
+std::vector<std::string> sparse_parameter_names(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  const auto look = [&](const torch::nn::Module& part, const std::string& name) {
+    const auto* const embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&part);
+    const auto* const bag = dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&part);
+    const bool is_sparse = (embedding != nullptr && embedding->options.sparse()) ||
+                           (bag != nullptr && bag->options.sparse());
+    if (is_sparse) names.push_back(name + "weight");
+  };
+  look(module, "");
+  for (const auto& item : module.named_modules(std::string(), /*include_self=*/false)) {
+    look(*item.value(), item.key() + ".");
+  }
+  return names;
+}
+
+void reduce_sparse_gradients(Communicator& communicator, std::vector<NamedTensor>& parameters,
+                             bool with_data, double scale, const std::optional<Duration>& timeout) {
+  const torch::NoGradGuard no_grad;
+  for (NamedTensor& parameter : parameters) {
+    if (parameter.tensor.scalar_type() == torch::kFloat) {
+      reduce<float>(communicator, parameter, with_data, scale, timeout);
+    } else if (parameter.tensor.scalar_type() == torch::kDouble) {
+      reduce<double>(communicator, parameter, with_data, scale, timeout);
+    } else {
+      refuse("parameter '" + parameter.name + "' has sparse gradients of type " +
+             c10::toString(parameter.tensor.scalar_type()) +
+             "; only Float and Double are supported");
+    }
+  }
+}
+
+}  // namespace stretto::ddp

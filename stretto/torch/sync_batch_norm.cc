@@ -1,0 +1,152 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/sync_batch_norm.h"
+
+#include <string>
+#include <vector>
+
+#include "stretto/torch/tensors.h"
+
+namespace stretto {
+namespace {
+
+// A tensor of one value per channel, to be combined with `input`.
+torch::Tensor per_channel(const torch::Tensor& values, const torch::Tensor& input) {
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim()), 1);
+  shape[1] = values.numel();
+  return values.view(shape);
+}
+
+// All dimensions but that of the channels.
+std::vector<std::int64_t> others(const torch::Tensor& input) {
+  std::vector<std::int64_t> dimensions;
+  for (std::int64_t d = 0; d < input.dim(); ++d) {
+    if (d != 1) dimensions.push_back(d);
+  }
+  return dimensions;
+}
+
+struct Moments {
+  torch::Tensor mean;      // [C], f64.
+  torch::Tensor variance;  // [C], f64, biased.
+  double count = 0;        // Elements of a channel, on all ranks.
+};
+
+// Each rank's count, mean and sum of squared deviations are combined in the order of ranks, so that
+// all get the same bits.
+Moments moments_of_all(Communicator& communicator, const torch::Tensor& input) {
+  const std::int64_t channels = input.size(1);
+  const double count = static_cast<double>(input.numel()) / static_cast<double>(channels);
+  torch::Tensor own = torch::zeros({2 * channels + 1}, torch::kDouble);
+  if (count > 0) {
+    const torch::Tensor wide = input.to(torch::kDouble);
+    const torch::Tensor mean = wide.mean(others(input));
+    own.slice(0, 0, channels).copy_(mean);
+    own.slice(0, channels, 2 * channels)
+        .copy_((wide - per_channel(mean, input)).square().sum(others(input)));
+    own[2 * channels] = count;
+  }
+  torch::Tensor all = torch::empty({communicator.size(), 2 * channels + 1}, torch::kDouble);
+  communicator.all_gather(view_of(own), view_of(all)).wait();
+  Moments sum{torch::zeros({channels}, torch::kDouble), torch::zeros({channels}, torch::kDouble)};
+  for (std::int64_t rank = 0; rank < all.size(0); ++rank) {
+    const double more = all[rank][2 * channels].item<double>();
+    if (more == 0) continue;
+    const torch::Tensor apart = all[rank].slice(0, 0, channels) - sum.mean;
+    const double total = sum.count + more;
+    sum.mean = sum.mean + apart * (more / total);
+    sum.variance = sum.variance + all[rank].slice(0, channels, 2 * channels) +
+                   apart.square() * (sum.count * more / total);
+    sum.count = total;
+  }
+  if (sum.count > 0) sum.variance = sum.variance / sum.count;
+  return sum;
+}
+
+struct Normalise : torch::autograd::Function<Normalise> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context,
+                               const torch::Tensor& input, const torch::Tensor& mean,
+                               const torch::Tensor& scale, double count,
+                               Communicator* communicator) {
+    context->save_for_backward({input, mean, scale});
+    context->saved_data["count"] = count;
+    context->saved_data["communicator"] = reinterpret_cast<std::int64_t>(communicator);
+    return (input - per_channel(mean, input)) * per_channel(scale, input);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const torch::Tensor& input = saved[0];
+    const torch::Tensor& scale = saved[2];
+    auto& communicator = *reinterpret_cast<Communicator*>(  // NOLINT: a number is what is kept.
+        context->saved_data["communicator"].toInt());
+    const torch::Tensor normal = (input - per_channel(saved[1], input)) * per_channel(scale, input);
+    torch::Tensor sums =
+        torch::stack({gradients[0].sum(others(input)), (gradients[0] * normal).sum(others(input))});
+    all_reduce(communicator, sums).wait();
+    const torch::Tensor means = sums / context->saved_data["count"].toDouble();
+    const torch::Tensor result =
+        (gradients[0] - per_channel(means[0], input) - normal * per_channel(means[1], input)) *
+        per_channel(scale, input);
+    return {result, torch::Tensor(), torch::Tensor(), torch::Tensor(), torch::Tensor()};
+  }
+};
+
+}  // namespace
+
+SyncBatchNormImpl::SyncBatchNormImpl(Communicator& communicator, std::int64_t features,
+                                     const torch::nn::BatchNormOptions& options)
+    : communicator_(&communicator), features_(features), options_(options) {
+  if (options_.affine()) {
+    weight = register_parameter("weight", torch::ones({features}));
+    bias = register_parameter("bias", torch::zeros({features}));
+  }
+  if (options_.track_running_stats()) {
+    running_mean = register_buffer("running_mean", torch::zeros({features}));
+    running_var = register_buffer("running_var", torch::ones({features}));
+    num_batches_tracked = register_buffer("num_batches_tracked", torch::zeros({}, torch::kLong));
+  }
+}
+
+void SyncBatchNormImpl::track(const torch::Tensor& mean, const torch::Tensor& variance,
+                              double count) {
+  num_batches_tracked += 1;
+  const double momentum = options_.momentum().has_value()
+                              ? *options_.momentum()
+                              : 1.0 / num_batches_tracked.item<double>();
+  const double unbiased = count > 1 ? count / (count - 1) : 1;
+  running_mean.mul_(1 - momentum).add_(mean.to(running_mean.scalar_type()), momentum);
+  running_var.mul_(1 - momentum)
+      .add_((variance * unbiased).to(running_var.scalar_type()), momentum);
+}
+
+torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
+  if (input.dim() < 2 || input.size(1) != features_) {
+    throw InvalidArgument(Status(StatusCode::invalid_argument,
+                                 "SyncBatchNorm takes inputs [N, " + std::to_string(features_) +
+                                     ", ...]; this one has " + std::to_string(input.dim()) +
+                                     " dimensions or another number of channels"));
+  }
+  const bool own_moments = is_training() || !options_.track_running_stats();
+  if (!own_moments) {
+    return torch::batch_norm(input, weight, bias, running_mean, running_var, false, 0,
+                             options_.eps(), false);
+  }
+  Moments moments;
+  {
+    const torch::NoGradGuard no_grad;
+    moments = moments_of_all(*communicator_, input);
+    if (is_training() && options_.track_running_stats()) {
+      track(moments.mean, moments.variance, moments.count);
+    }
+  }
+  const torch::Tensor scale = (moments.variance + options_.eps()).rsqrt().to(input.scalar_type());
+  torch::Tensor output = Normalise::apply(input, moments.mean.to(input.scalar_type()), scale,
+                                          moments.count, communicator_);
+  if (!options_.affine()) return output;
+  return output * per_channel(weight, input) + per_channel(bias, input);
+}
+
+}  // namespace stretto

@@ -1,0 +1,36 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/tensors.h"
+
+#include <string>
+
+#include "stretto/torch/tensor_bytes.h"
+
+namespace stretto {
+
+View view_of(const torch::Tensor& tensor) {
+  const auto refuse = [](const std::string& text) {
+    throw InvalidArgument(Status(StatusCode::invalid_argument, text));
+  };
+  if (!tensor.defined()) refuse("the tensor is undefined");
+  if (!tensor.device().is_cpu())
+    refuse("the tensor is on " + tensor.device().str() + ", not on the CPU");
+  if (tensor.layout() != torch::kStrided) refuse("the tensor is not dense; see all_reduce_rows()");
+  if (!tensor.is_non_overlapping_and_dense() || tensor.is_conj() || tensor.is_neg()) {
+    refuse("the tensor does not fill its memory; use tensor.contiguous()");
+  }
+  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel()),
+          ddp::dtype_of_tensor(tensor).or_throw()};
+}
+
+Work all_reduce(Communicator& communicator, torch::Tensor& tensor,
+                const AllReduceOptions& options) {
+  return communicator.all_reduce(view_of(tensor), options);
+}
+
+Work broadcast(Communicator& communicator, torch::Tensor& tensor, const BroadcastOptions& options) {
+  return communicator.broadcast(view_of(tensor), options);
+}
+
+}  // namespace stretto

@@ -1,0 +1,285 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/contract/in_process_backend.h"
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "stretto/base/error.h"
+#include "stretto/communicator/backend.h"
+#include "stretto/kernel/reduce.h"
+
+namespace stretto::testing {
+namespace {
+
+using communicator::Backend;
+using communicator::CollectiveCall;
+
+// One collective: the calls of all ranks, until the last has come.
+struct Meeting {
+  explicit Meeting(std::size_t size) : calls(size), shares(size) {}
+
+  std::vector<std::optional<CollectiveCall>> calls;
+  std::vector<execution::Shares> shares;  // Copies: the callers' lists may be gone by the end.
+  std::size_t come = 0;
+  bool over = false;
+  Status status;
+  std::vector<Continuation> continuations;
+};
+
+// Where the ranks of one group meet.
+struct Room {
+  explicit Room(std::size_t ranks) : size(ranks), numbers(ranks) {}
+
+  const std::size_t size;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::size_t> numbers;  // Of each rank's next meeting.
+  std::deque<std::shared_ptr<Meeting>> meetings;
+  std::map<std::uint64_t, std::shared_ptr<Room>> groups;
+  Status failure;
+};
+
+void end(Room& room, Meeting& meeting, Status status, std::vector<Continuation>& due) {
+  meeting.over = true;
+  meeting.status = std::move(status);
+  due.insert(due.end(), meeting.continuations.begin(), meeting.continuations.end());
+  room.changed.notify_all();
+}
+
+void fail(Room& room, const Status& why) {
+  std::vector<Continuation> due;
+  {
+    const std::lock_guard guard(room.mutex);
+    if (!room.failure.ok()) return;
+    room.failure = why;
+    for (const auto& meeting : room.meetings) {
+      if (!meeting->over) end(room, *meeting, why, due);
+    }
+  }
+  for (const Continuation& continuation : due) continuation(why);
+}
+
+class Visit : public group::Operation {
+ public:
+  Visit(std::shared_ptr<Room> room, std::shared_ptr<Meeting> meeting)
+      : room_(std::move(room)), meeting_(std::move(meeting)) {}
+
+  bool poll() override {
+    const std::lock_guard guard(room_->mutex);
+    return meeting_->over;
+  }
+  Status wait(Deadline deadline) override {
+    std::unique_lock held(room_->mutex);
+    const auto over = [this] { return meeting_->over; };
+    if (deadline.time() == TimePoint::max()) room_->changed.wait(held, over);
+    if (room_->changed.wait_until(held, deadline.time(), over)) return meeting_->status;
+    return {StatusCode::timeout, "the others have not come"};
+  }
+  void then(Continuation continuation) override {
+    {
+      const std::lock_guard guard(room_->mutex);
+      if (!meeting_->over) return meeting_->continuations.push_back(std::move(continuation));
+    }
+    continuation(meeting_->status);
+  }
+  void abandon() override { fail(*room_, {StatusCode::aborted, "a rank has gone"}); }
+
+ private:
+  std::shared_ptr<Room> room_;
+  std::shared_ptr<Meeting> meeting_;
+};
+
+// What a collective does, with everybody's calls at hand. Results are made apart from the buffers,
+// which may be inputs and outputs at once.
+class Computation {
+ public:
+  explicit Computation(Meeting& meeting)
+      : calls_(meeting.calls),
+        what_(calls_.front()->operation),
+        element_bytes_(size_bytes(what_.dtype)) {}
+
+  Status run() {
+    for (auto& call : calls_) {
+      if (!(call->operation == what_)) return {StatusCode::mismatch, "the ranks' calls differ"};
+      STRETTO_RETURN_IF_ERROR(pack(*call));
+    }
+    std::vector<std::byte> whole;
+    if (reduces(what_.collective)) {
+      Result<std::vector<std::byte>> reduced = reduced_inputs();
+      if (!reduced.ok()) return reduced.status();
+      whole = std::move(*reduced);
+    } else if (what_.root >= 0 && what_.collective != Collective::gather) {
+      const ConstByteSpan input = calls_[static_cast<std::size_t>(what_.root)]->input;
+      whole.assign(input.begin(), input.end());
+    } else if (what_.collective != Collective::all_to_all) {
+      for (auto& call : calls_) whole.insert(whole.end(), call->input.begin(), call->input.end());
+    }
+    std::vector<std::vector<std::byte>> results;
+    for (std::size_t r = 0; r < calls_.size(); ++r) results.push_back(result_of(whole, r));
+    for (std::size_t r = 0; r < calls_.size(); ++r) {
+      if (!calls_[r]->output.empty()) {
+        std::memcpy(calls_[r]->output.data(), results[r].data(), calls_[r]->output.size());
+      }
+      execution::Turn turn(execution::kUnlimited);
+      if (calls_[r]->packing) calls_[r]->packing->unpack(turn);
+    }
+    return {};
+  }
+
+ private:
+  Status pack(CollectiveCall& call) {
+    if (!call.packing) return {};
+    group::Packing& packing = *call.packing;
+    auto scratch = std::make_shared<std::vector<std::byte>>(packing.bytes());
+    packing.scratch.bytes = *scratch;
+    packing.scratch.owner = std::move(scratch);
+    if (packing.place == nullptr && packing.has_sources()) call.input = packing.input();
+    if (!packing.targets.empty()) call.output = packing.output();
+    execution::Turn turn(execution::kUnlimited);
+    return packing.pack(turn);
+  }
+
+  Result<std::vector<std::byte>> reduced_inputs() const {
+    std::vector<kernel::Input> inputs;
+    for (const auto& call : calls_) inputs.push_back({call->input.data(), what_.dtype});
+    std::vector<std::byte> whole(what_.count * element_bytes_);
+    void* const output = whole.data();
+    STRETTO_RETURN_IF_ERROR(
+        kernel::reduce({.dtype = what_.dtype,
+                        .output_dtype = what_.dtype,
+                        .op = what_.op,
+                        .divisor = what_.op == ReduceOp::mean ? static_cast<int>(calls_.size()) : 1,
+                        .count = what_.count,
+                        .inputs = inputs,
+                        .outputs = {&output, 1}}));
+    return whole;
+  }
+
+  // Bytes of rank `share`'s share, in the lists of rank `of`.
+  std::size_t share_bytes(std::size_t of, std::size_t share) const {
+    const auto& shares = calls_[of]->shares;
+    return (shares ? shares->counts[share] : what_.count / calls_.size()) * element_bytes_;
+  }
+  ConstByteSpan share_in(ConstByteSpan whole, std::size_t of, std::size_t share) const {
+    std::size_t begin = 0;
+    for (std::size_t r = 0; r < share; ++r) begin += share_bytes(of, r);
+    return whole.subspan(begin, share_bytes(of, share));
+  }
+
+  std::vector<std::byte> result_of(ConstByteSpan whole, std::size_t rank) const {
+    std::vector<std::byte> result;
+    if (what_.collective == Collective::all_to_all) {
+      for (std::size_t from = 0; from < calls_.size(); ++from) {
+        const ConstByteSpan part = share_in(calls_[from]->input, from, rank);
+        result.insert(result.end(), part.begin(), part.end());
+      }
+      return result;
+    }
+    const bool shared =
+        what_.collective == Collective::reduce_scatter || what_.collective == Collective::scatter;
+    if (shared) whole = share_in(whole, rank, rank);
+    return {whole.begin(), whole.end()};
+  }
+
+  std::vector<std::optional<CollectiveCall>>& calls_;
+  const OperationDescriptor what_;
+  const std::size_t element_bytes_;
+};
+
+class InProcessBackend final : public Backend {
+ public:
+  InProcessBackend(std::shared_ptr<Room> room, Rank rank) : room_(std::move(room)), rank_(rank) {}
+  ~InProcessBackend() override {
+    fail(*room_, status_of(StatusCode::peer_lost, "rank {} has left", rank_.value()));
+  }
+
+  Rank rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(room_->size); }
+  Rank job_rank(Rank rank) const override { return rank; }
+
+  Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
+              const std::optional<Duration>&) override {
+    if (!algorithm.empty() && algorithm != "direct") {
+      throw InvalidArgument({StatusCode::invalid_argument, "there are no algorithms here"});
+    }
+    std::vector<Work> works;
+    for (CollectiveCall& call : calls) works.emplace_back(visit(call));
+    return Work::all(std::move(works));
+  }
+  Work exchange(std::span<const Transfer>, const std::optional<Duration>&) override {
+    throw InvalidArgument({StatusCode::invalid_argument, "this backend has no messages"});
+  }
+  Memory allocate(std::size_t bytes) override {
+    auto owned = std::make_shared<std::vector<std::byte>>(bytes);
+    const std::span<std::byte> span = *owned;
+    return {std::move(owned), span};
+  }
+  std::unique_ptr<Backend> make_group(std::uint64_t number,
+                                      const std::vector<Rank>& ranks) override {
+    const auto own = std::ranges::find(ranks, rank_);
+    if (own == ranks.end()) return nullptr;
+    const std::lock_guard guard(room_->mutex);
+    auto& room = room_->groups[number];
+    if (room == nullptr) room = std::make_shared<Room>(ranks.size());
+    return std::make_unique<InProcessBackend>(room, static_cast<int>(own - ranks.begin()));
+  }
+  std::unique_ptr<Backend> shrink(const std::vector<Rank>&) override {
+    throw InvalidArgument({StatusCode::invalid_argument, "this backend cannot lose a rank"});
+  }
+  void abort(const std::string& reason) override {
+    fail(*room_, status_of(StatusCode::aborted, "rank {} aborted: {}", rank_.value(), reason));
+  }
+  void note(std::string_view) override {}
+  void poll() override {}
+  bool has_progress_thread() const override { return false; }
+  std::string link_name(Rank other) const override { return other == rank_ ? "self" : "memory"; }
+  Explanation explain(const OperationDescriptor&) const override {
+    return {.algorithm = "last", .reason = "whoever comes last computes for all"};
+  }
+
+ private:
+  std::shared_ptr<group::Operation> visit(CollectiveCall& call) {
+    std::vector<Continuation> due;
+    std::shared_ptr<Meeting> meeting;
+    {
+      const std::lock_guard guard(room_->mutex);
+      room_->failure.or_throw();
+      const auto self = static_cast<std::size_t>(rank_);
+      const std::size_t number = room_->numbers[self]++;
+      if (number == room_->meetings.size()) {
+        room_->meetings.push_back(std::make_shared<Meeting>(room_->size));
+      }
+      meeting = room_->meetings[number];
+      if (call.shares) {
+        const execution::Shares& kept = meeting->shares[self] = call.shares->copy();
+        call.shares = {kept.counts, kept.received};
+      }
+      meeting->calls[self] = std::move(call);
+      if (++meeting->come == room_->size) end(*room_, *meeting, Computation(*meeting).run(), due);
+    }
+    for (const Continuation& continuation : due) continuation(meeting->status);
+    return std::make_shared<Visit>(room_, std::move(meeting));
+  }
+
+  std::shared_ptr<Room> room_;
+  const Rank rank_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> make_in_process_ranks(int size) {
+  auto room = std::make_shared<Room>(static_cast<std::size_t>(size));
+  std::vector<std::unique_ptr<Communicator>> ranks;
+  for (std::int32_t r = 0; r < size; ++r) {
+    ranks.push_back(
+        std::make_unique<Communicator>(std::make_unique<InProcessBackend>(room, Rank(r))));
+  }
+  return ranks;
+}
+
+}  // namespace stretto::testing

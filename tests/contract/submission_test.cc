@@ -1,0 +1,184 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Where work is done: what a call that submits an operation does itself, and what others, groups
+// and ranks, feel of a large operation. See docs/decisions/0011.
+//
+// The bounds are many times what is measured on an idle machine, and still far below what a pass
+// over the bytes takes. What a call does itself is counted in processor time, since a thread that
+// it wakes up may take its core; of several attempts the best counts.
+
+#include <gtest/gtest.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <barrier>
+#include <thread>
+
+#include "stretto/execution/turn.h"
+#include "tests/contract/rank_communicators.h"
+
+namespace stretto::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kLarge = 64 * 1024 * 1024 / sizeof(float);
+constexpr int kRounds = 6;
+constexpr double kSubmissionSeconds = 0.5e-3;
+constexpr double kSmallSeconds = 10e-3;
+
+double best(const std::vector<double>& values) { return *std::ranges::min_element(values); }
+
+template <class Body>
+double seconds_of(const Body& body) {
+  const TimePoint begin = Clock::now();
+  body();
+  return seconds(Clock::now() - begin);
+}
+
+template <class Body>
+double processor_seconds_of(const Body& body) {
+  const auto used = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double begin = used();
+  body();
+  return used() - begin;
+}
+
+struct Variant {
+  const char* name;
+  ProgressThread thread;
+  bool registered;
+};
+
+class Submission : public ::testing::TestWithParam<Variant> {};
+INSTANTIATE_TEST_SUITE_P(, Submission,
+                         ::testing::Values(Variant{"thread_registered", ProgressThread::always,
+                                                   true},
+                                           Variant{"thread_private", ProgressThread::always, false},
+                                           Variant{"alone_registered", ProgressThread::never, true},
+                                           Variant{"alone_private", ProgressThread::never, false}),
+                         [](const auto& tested) { return tested.param.name; });
+
+// Also on the last to come, who finds all others waiting for it; and by the shortest way, on the
+// second call of a kind and later.
+TEST_P(Submission, OfALargeOperationReturnsBeforeItsBytesArePassedOver) {
+  auto ranks = make_thread_ranks({.size = 2, .progress_thread = GetParam().thread});
+  std::barrier together(2);
+  std::array<std::vector<double>, 2> first, last;
+  on_all(ranks, [&](Communicator& comm) {
+    const auto self = static_cast<std::size_t>(comm.rank());
+    std::vector<float> own(GetParam().registered ? 0 : kLarge, 1.0f);
+    const auto registered = comm.allocate<float>(GetParam().registered ? kLarge : 1);
+    const auto data = GetParam().registered ? registered.span() : std::span(own);
+    std::ranges::fill(data, 1.0f);
+    for (int round = 0; round < 2 * kRounds; ++round) {
+      together.arrive_and_wait();
+      const bool is_last = (round % 2 == 1) == (self == 1);
+      if (is_last) std::this_thread::sleep_for(milliseconds(20));
+      Work work;
+      const double taken =
+          processor_seconds_of([&] { work = comm.all_reduce(data, {.op = ReduceOp::max}); });
+      (is_last ? last : first)[self].push_back(taken);
+      work.wait();
+      ASSERT_EQ(data[kLarge / 2], 1.0f);
+    }
+  });
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    RecordProperty("first_us_rank_" + std::to_string(rank),
+                   std::to_string(1e6 * best(first[rank])));
+    RecordProperty("last_us_rank_" + std::to_string(rank), std::to_string(1e6 * best(last[rank])));
+    EXPECT_LT(best(first[rank]), kSubmissionSeconds);
+    EXPECT_LT(best(last[rank]), kSubmissionSeconds);
+  }
+}
+
+// What the header promises of small ones: that the last to come ends them in the call.
+TEST_P(Submission, OfASmallOperationEndsItInTheCallOfTheLastToCome) {
+  auto ranks = make_thread_ranks({.size = 2, .progress_thread = GetParam().thread});
+  // A segment is not longer, and the last to come needs no more of the others than that.
+  const std::size_t count = 32 * 1024 / sizeof(float);
+  static_assert(32 * 1024 <= execution::kInlineBytes);
+  std::barrier together(2);
+  std::atomic<int> ended{0};
+  on_all(ranks, [&](Communicator& comm) {
+    std::vector<float> data(count, 1.0f);
+    for (int round = 0; round < kRounds; ++round) {
+      together.arrive_and_wait();
+      if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds(5));
+      // One way: the rank that comes last needs nothing that others do afterwards.
+      Work work = comm.broadcast(data, {.root = 0});
+      std::atomic<bool> was_called{false};
+      if (comm.rank() == 1) {
+        work.add_callback([&](const Status&) { was_called = true; });
+        ended += was_called ? 1 : 0;
+      }
+      work.wait();
+    }
+  });
+  EXPECT_GT(ended, 0);
+}
+
+class BesideLargeOnes : public ::testing::Test {
+ protected:
+  static constexpr int kLargeOnes = 4;
+  // Runs `body` on each rank while all-reduces of 64 MiB are under way in another group, on the
+  // progress threads. Gives it a group that nobody has used, and the last of the large ones.
+  template <class Body>
+  void run(const Body& body) {
+    auto ranks = make_thread_ranks({.size = 2, .progress_thread = ProgressThread::always});
+    on_all(ranks, [&](Communicator& comm) {
+      auto large_group = comm.new_group({0, 1});
+      const auto data = comm.allocate<float>(kLarge);
+      for (int round = 0; round < kRounds; ++round) {
+        auto group = comm.new_group({0, 1});
+        comm.barrier().wait();
+        std::vector<Work> large;
+        for (int i = 0; i < kLargeOnes; ++i) large.push_back(large_group->all_reduce(data));
+        body(*group, large.back());
+        for (Work& work : large) work.wait();
+      }
+    });
+  }
+};
+
+TEST_F(BesideLargeOnes, EightBytesAreNotHeldUp) {
+  std::array<std::vector<double>, 2> taken;
+  run([&](Communicator& group, Work& large) {
+    std::vector<float> small(2, 1.0f);
+    // Named, it takes the lock; else it would go the fast path, beside everything.
+    const double time =
+        seconds_of([&] { group.all_reduce(small, {.algorithm = "staged_mapped"}).wait(); });
+    if (!large.done()) taken[static_cast<std::size_t>(group.rank())].push_back(time);
+  });
+  for (const auto& of_rank : taken) {
+    ASSERT_FALSE(of_rank.empty()) << "the large operations have always ended first";
+    EXPECT_LT(best(of_rank), kSmallSeconds);
+    RecordProperty("small_us", std::to_string(1e6 * best(of_rank)));
+  }
+}
+
+// Whoever waits in vain asks half-way to its deadline what the others do: these have 10 ms.
+TEST_F(BesideLargeOnes, AnInquiryIsAnswered) {
+  std::atomic<int> answered{0};
+  std::atomic<int> asked{0};
+  run([&](Communicator& group, Work& large) {
+    if (group.rank() == 0) return;
+    const Status status = group.barrier({.timeout = milliseconds(20)}).wait_status();
+    ASSERT_EQ(status.code(), StatusCode::timeout);
+    if (large.done()) return;
+    ++asked;
+    answered += status.message().find("is in all_reduce") != std::string::npos ? 1 : 0;
+  });
+  ASSERT_GT(asked, 0) << "the large operations have always ended first";
+  EXPECT_GT(answered, 0);
+}
+
+}  // namespace
+}  // namespace stretto::testing
