@@ -3,48 +3,38 @@
 
 #include "stretto/bootstrap/mesh.h"
 
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <charconv>
 #include <functional>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
 #include "stretto/bootstrap/acceptor.h"
-#include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/rank_card.h"
-#include "stretto/bootstrap/resolve.h"
-#include "stretto/bootstrap/socket.h"
-#include "stretto/transport/shm/host.h"
-#include "stretto/transport/tcp/link.h"
 
 namespace stretto::bootstrap {
 namespace {
 
-// A rank that is there has its Unix socket open.
-constexpr Duration kUnixTime = std::chrono::seconds(5);
-
-// Joining, in three exchanges through the store: cards (who is where), which Unix connections have
-// succeeded, and TCP ports for the rest. In each pair the higher rank connects, so rank 0 only
-// accepts and nobody waits in a circle.
+// Joining, in exchanges through the store: cards (who is where, and offers what), and for each
+// provider of links in turn, where to connect to, and who has succeeded. In each pair the higher
+// rank connects, so rank 0 only accepts and nobody waits in a circle.
 class Joiner {
  public:
   Joiner(JoinNotes& notes, const MeshOptions& options)
       : notes_(notes), options_(options), limit_(notes.limit()) {
     self_ = {.rank = options.rank, .configuration = options.configuration};
-    unix_sockets_.resize(static_cast<std::size_t>(options.size));
-    tcp_sockets_.resize(static_cast<std::size_t>(options.size));
+    sockets_.resize(options.links.size());
+    for (auto& sockets : sockets_) sockets.resize(static_cast<std::size_t>(options.size));
   }
 
   Result<Mesh> join();
 
  private:
   Status exchange_cards();
-  Status connect_unix();
-  Status connect_tcp_rest();
+  Status connect_by(std::size_t index);
+  Status connect_to(std::size_t index, int rank);
   Result<Mesh> make_endpoint();
   Result<std::unique_ptr<Acceptor>> accept_from(std::set<int> ranks, FileDescriptor listener,
                                                 Purpose purpose) const;
@@ -52,71 +42,50 @@ class Joiner {
       int rank, Purpose purpose,
       const std::function<Result<FileDescriptor>()>& connect_to_rank) const;
   void log_link(int rank);
-  bool same_network(int rank) const;
+  std::string why_not(const LinkProvider& provider, int rank) const;
+  bool has_other_way(std::size_t index, int rank) const;
   Result<transport::ProcessHandle> find_process(int rank) const;
-  std::string why_not_shared(int rank) const;
   Result<std::string> get(const std::string& key, int rank) {
     return notes_.get(options_.prefix + key, rank);
   }
-  Result<std::string> own_address() const;
   Status set(const std::string& key, const std::string& value) {
     return notes_.set(options_.prefix + key, value);
   }
-  FileDescriptor& unix_socket(int rank) { return unix_sockets_[static_cast<std::size_t>(rank)]; }
-  FileDescriptor& tcp_socket(int rank) { return tcp_sockets_[static_cast<std::size_t>(rank)]; }
+  FileDescriptor& socket_of(std::size_t index, int rank) {
+    return sockets_[index][static_cast<std::size_t>(rank)];
+  }
+  bool is_connected(int rank) const {
+    return std::ranges::any_of(sockets_, [&](const auto& sockets) {
+      return sockets[static_cast<std::size_t>(rank)].valid();
+    });
+  }
 
   JoinNotes& notes_;
   const MeshOptions& options_;
   const WaitLimit limit_;
   Identity self_;
   std::vector<RankCard> cards_;
-  std::string unix_name_;
-  std::unique_ptr<Acceptor> unix_acceptor_;
-  std::vector<FileDescriptor> unix_sockets_;
-  std::vector<FileDescriptor> tcp_sockets_;
+  std::vector<std::vector<FileDescriptor>> sockets_;  // Per provider and rank.
 };
-
-std::string random_name() {
-  Result<JobKey> random = JobKey::generate();
-  // A name that cannot be guessed and that no other machine has.
-  return random.ok() ? "stretto-" + random->hexadecimal().substr(0, 32) : std::string();
-}
-
-// The local address from which `host` is reached: what peers that also reach it can connect to.
-Result<std::string> local_address_towards(const std::string& host, int port,
-                                          const WaitLimit& limit) {
-  const Result<Addresses> addresses = resolve(host, port, limit);
-  if (!addresses.ok()) return addresses.status();
-  const addrinfo* found = addresses.value().get();
-  const FileDescriptor probe(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // Connecting a datagram socket sends nothing; it only asks the kernel for the route.
-  if (!probe.valid() || ::connect(probe.get(), found->ai_addr, found->ai_addrlen) != 0) {
-    return system_status(fmt::format("finding the way to {}", host));
-  }
-  return local_host(probe.get());
-}
 
 Result<Mesh> Joiner::join() {
   STRETTO_RETURN_IF_ERROR(exchange_cards());
-  STRETTO_RETURN_IF_ERROR(connect_unix());
-  STRETTO_RETURN_IF_ERROR(connect_tcp_rest());
+  for (std::size_t i = 0; i < options_.links.size(); ++i) {
+    STRETTO_RETURN_IF_ERROR(connect_by(i));
+  }
+  for (int r = 0; r < options_.size; ++r) {
+    if (r == options_.rank || is_connected(r)) continue;
+    return status_of(StatusCode::invalid_argument,
+                     "rank {} offers to be connected by {}, and this rank {} has no way among them",
+                     r, cards_[static_cast<std::size_t>(r)].links, options_.rank);
+  }
   return make_endpoint();
 }
 
 Status Joiner::exchange_cards() {
   RankCard card = local_card();
-  if (options_.shared_memory) {
-    unix_name_ = random_name();
-    Result<FileDescriptor> listener = listen_unix_abstract(unix_name_);
-    if (!listener.ok()) return listener.status();
-    card.unix_name = unix_name_;
-    std::set<int> higher;
-    for (int r = options_.rank + 1; r < options_.size; ++r) higher.insert(r);
-    auto acceptor = accept_from(std::move(higher), std::move(*listener), Purpose::mesh_unix);
-    if (!acceptor.ok()) return acceptor.status();
-    unix_acceptor_ = std::move(*acceptor);
-  } else {
-    card.unix_name = "none";
+  for (const auto& provider : options_.links) {
+    card.links += fmt::format("{}{}", card.links.empty() ? "" : " ", provider->name());
   }
   STRETTO_RETURN_IF_ERROR(set(fmt::format("card/{}", options_.rank), print(card)));
   for (int r = 0; r < options_.size; ++r) {
@@ -151,11 +120,22 @@ Result<FileDescriptor> Joiner::prove_key(
   return socket.status().with_context(fmt::format("joining rank {}", rank));
 }
 
-bool Joiner::same_network(int rank) const {
-  const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
-  const RankCard& other = cards_[static_cast<std::size_t>(rank)];
-  return own.machine == other.machine && own.network == other.network && own.unix_name != "none" &&
-         other.unix_name != "none";
+// Why a provider of this rank cannot connect it to another; empty: it may.
+std::string Joiner::why_not(const LinkProvider& provider, int rank) const {
+  const RankCard& peer = cards_[static_cast<std::size_t>(rank)];
+  const std::string offered = fmt::format(" {} ", peer.links);
+  if (offered.find(fmt::format(" {} ", provider.name())) == std::string::npos) {
+    return "switched off there";
+  }
+  return provider.why_not(cards_[static_cast<std::size_t>(options_.rank)], peer);
+}
+
+// Whether a pair that `index` does not connect can be connected by a later provider.
+bool Joiner::has_other_way(std::size_t index, int rank) const {
+  for (std::size_t i = index + 1; i < options_.links.size(); ++i) {
+    if (why_not(*options_.links[i], rank).empty()) return true;
+  }
+  return false;
 }
 
 // The process of a rank, if its number means the same to this one.
@@ -167,124 +147,94 @@ Result<transport::ProcessHandle> Joiner::find_process(int rank) const {
   return transport::ProcessHandle::of_number(is_visible ? other.pid : 0);
 }
 
-std::string Joiner::why_not_shared(int rank) const {
-  const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
-  const RankCard& other = cards_[static_cast<std::size_t>(rank)];
-  if (own.machine != other.machine) return "another machine";
-  if (own.unix_name == "none" || other.unix_name == "none") return "switched off";
-  if (own.network != other.network) return "different network namespaces";
-  return "the Unix socket could not be connected";
-}
-
-// Connects to the lower ranks, tells the higher ones which connections have succeeded, and learns
-// the same from them: both ends of a pair then know where to go on.
-Status Joiner::connect_unix() {
-  std::string succeeded;
-  for (int r = 0; r < options_.rank; ++r) {
-    if (!same_network(r)) continue;
-    const std::string& name = cards_[static_cast<std::size_t>(r)].unix_name;
-    const auto reach = [&] { return connect_unix_abstract(name, limit_.within(kUnixTime)); };
-    Result<FileDescriptor> first = reach();
-    if (!first.ok()) STRETTO_RETURN_IF_ERROR(limit_.look());
-    // A rank of another user refuses this one's connection without a word.
-    const bool welcome = first.ok() && (::geteuid() == 0 || peer_is_trusted_user(first->get()));
-    if (!welcome) {
-      log(LogLevel::warning, "no Unix socket to rank {}: {}", r,
-          first.ok() ? "it runs as another user" : first.status().message());
-      continue;
-    }
-    Result<FileDescriptor> socket = prove_key(r, Purpose::mesh_unix, [&] {
-      return first->valid() ? Result<FileDescriptor>(std::move(*first)) : reach();
-    });
-    // A refusal is final: another way would only be refused as well.
-    if (!socket.ok()) return socket.status();
-    unix_socket(r) = std::move(*socket);
-    succeeded += fmt::format("{} ", r);
-  }
-  STRETTO_RETURN_IF_ERROR(set(fmt::format("unix/{}", options_.rank), succeeded + "."));
-  const std::string own = fmt::format("{} ", options_.rank);
-  for (int r = options_.rank + 1; r < options_.size; ++r) {
-    Result<std::string> theirs = get("unix", r);
-    if (!theirs.ok()) return theirs.status();
-    const bool connected = theirs->starts_with(own) || theirs->find(" " + own) != std::string::npos;
-    if (!connected || unix_acceptor_ == nullptr) continue;
-    Result<FileDescriptor> socket = unix_acceptor_->take(r, limit_);
-    if (!socket.ok()) return socket.status();
-    unix_socket(r) = std::move(*socket);
-  }
-  unix_acceptor_.reset();
-  return {};
-}
-
-// Where peers can reach this rank: as it sees the host where all have met, if they have met on one.
-Result<std::string> Joiner::own_address() const {
-  if (!options_.rendezvous_host.empty()) {
-    return local_address_towards(options_.rendezvous_host, options_.rendezvous_port, limit_);
-  }
-  const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
-  const bool one_host = std::all_of(cards_.begin(), cards_.end(), [&](const RankCard& card) {
-    return card.machine == own.machine && card.network == own.network;
-  });
-  if (one_host) return std::string("127.0.0.1");
-  // An address that nobody has (RFC 5737) is reached through the network that leads everywhere.
-  Result<std::string> host = local_address_towards("192.0.2.1", 9, limit_);
-  if (host.ok()) return host;
-  return host.status().with_context(
-      "the ranks are on several hosts, and a file does not say by which network they reach each "
-      "other; let them meet at tcp://HOST:PORT instead");
-}
-
-Status Joiner::connect_tcp_rest() {
+// Connects to the lower ranks, and takes the connections of the higher ones. Where a pair has
+// another way if this one fails, the higher rank says whether it has succeeded, so that both go on
+// in the same way.
+Status Joiner::connect_by(std::size_t index) {
+  LinkProvider& provider = *options_.links[index];
+  const auto concerned = [&](int r) { return !is_connected(r) && why_not(provider, r).empty(); };
   std::set<int> higher;
   for (int r = options_.rank + 1; r < options_.size; ++r) {
-    if (!unix_socket(r).valid()) higher.insert(r);
+    if (concerned(r)) higher.insert(r);
   }
   std::unique_ptr<Acceptor> acceptor;
   if (!higher.empty()) {
-    Result<std::string> host = own_address();
-    if (!host.ok()) return host.status();
-    Result<FileDescriptor> listener = listen_tcp(*host, 0, limit_);
+    Result<LinkProvider::Listener> listener = provider.listen(options_.rank, cards_, limit_);
     if (!listener.ok()) return listener.status();
-    Result<int> port = local_port(listener->get());
-    if (!port.ok()) return port.status();
-    auto started = accept_from(higher, std::move(*listener), Purpose::mesh_tcp);
+    auto started = accept_from(higher, std::move(listener->socket), provider.purpose());
     if (!started.ok()) return started.status();
     acceptor = std::move(*started);
     STRETTO_RETURN_IF_ERROR(
-        set(fmt::format("tcp/{}", options_.rank), format_host_port(*host, *port)));
+        set(fmt::format("{}/{}", provider.name(), options_.rank), listener->address));
   }
+  std::string succeeded;
+  bool is_awaited = false;
   for (int r = 0; r < options_.rank; ++r) {
-    if (unix_socket(r).valid()) continue;
-    Result<std::string> text = get("tcp", r);
-    if (!text.ok()) return text.status();
-    Result<HostPort> address = parse_host_port(*text);
-    if (!address.ok()) return address.status();
-    Result<FileDescriptor> socket = prove_key(
-        r, Purpose::mesh_tcp, [&] { return connect_tcp(address->host, address->port, limit_); });
-    if (!socket.ok()) return socket.status();
-    tcp_socket(r) = std::move(*socket);
+    if (!concerned(r)) continue;
+    is_awaited = is_awaited || has_other_way(index, r);
+    STRETTO_RETURN_IF_ERROR(connect_to(index, r));
+    if (is_connected(r)) succeeded += fmt::format("{} ", r);
   }
+  const std::string told = fmt::format("{}-connected", provider.name());
+  if (is_awaited) {
+    STRETTO_RETURN_IF_ERROR(set(fmt::format("{}/{}", told, options_.rank), succeeded + "."));
+  }
+  const std::string own = fmt::format("{} ", options_.rank);
   for (const int r : higher) {
+    if (has_other_way(index, r)) {
+      Result<std::string> theirs = get(told, r);
+      if (!theirs.ok()) return theirs.status();
+      if (!theirs->starts_with(own) && theirs->find(" " + own) == std::string::npos) continue;
+    }
     Result<FileDescriptor> socket = acceptor->take(r, limit_);
     if (!socket.ok()) return socket.status();
-    tcp_socket(r) = std::move(*socket);
+    socket_of(index, r) = std::move(*socket);
   }
   return {};
+}
+
+// That a rank cannot be reached is a failure only if there is no other way.
+Status Joiner::connect_to(std::size_t index, int rank) {
+  LinkProvider& provider = *options_.links[index];
+  const Result<std::string> address = get(std::string(provider.name()), rank);
+  if (!address.ok()) return address.status();
+  FileDescriptor first;
+  if (has_other_way(index, rank)) {
+    Result<FileDescriptor> reached = provider.connect(address.value(), limit_);
+    if (!reached.ok()) {
+      STRETTO_RETURN_IF_ERROR(limit_.look());
+      log(LogLevel::warning, "no {} to rank {}: {}", provider.name(), rank,
+          reached.status().message());
+      return {};
+    }
+    first = std::move(*reached);
+  }
+  // A refusal is final: another way would only be refused as well.
+  Result<FileDescriptor> socket = prove_key(rank, provider.purpose(), [&] {
+    return first.valid() ? Result<FileDescriptor>(std::move(first))
+                         : provider.connect(address.value(), limit_);
+  });
+  if (socket.ok()) socket_of(index, rank) = std::move(*socket);
+  return socket.status();
 }
 
 void Joiner::log_link(int rank) {
   const RankCard& card = cards_[static_cast<std::size_t>(rank)];
-  if (unix_socket(rank).valid()) {
-    log(LogLevel::info, "rank {} ({} pid {}): shm", rank, card.node, card.pid);
+  std::size_t used = 0;
+  while (!socket_of(used, rank).valid()) ++used;
+  const std::string_view name = options_.links[used]->name();
+  if (used == 0) {
+    log(LogLevel::info, "rank {} ({} pid {}): {}", rank, card.node, card.pid, name);
     return;
   }
-  const bool one_machine = card.machine == cards_[static_cast<std::size_t>(options_.rank)].machine;
+  const LinkProvider& preferred = *options_.links.front();
+  const std::string reason = why_not(preferred, rank);
   // On one machine somebody may not have meant it.
-  const bool surprising = one_machine && options_.shared_memory;
+  const bool surprising = card.machine == cards_[static_cast<std::size_t>(options_.rank)].machine;
   log(surprising ? LogLevel::warning : LogLevel::info,
-      "shared memory is off between ranks {} and {} ({} pid {}): {}; using tcp{}", options_.rank,
-      rank, card.node, card.pid, why_not_shared(rank),
-      surprising ? ", which is slower. Run both in one network namespace to share memory" : "");
+      "ranks {} and {} ({} pid {}) are connected by {}, not by {}: {}", options_.rank, rank,
+      card.node, card.pid, name, preferred.name(),
+      reason.empty() ? "the connection failed" : reason);
 }
 
 Result<Mesh> Joiner::make_endpoint() {
@@ -306,22 +256,23 @@ Result<Mesh> Joiner::make_endpoint() {
     log_link(r);
   }
   mesh.local_cores = usable_cores(processors);
-  Result<transport::Endpoint::Parts> parts =
-      transport::shm::attach(options_.rank, std::move(unix_sockets_), limit_);
-  if (!parts.ok()) return parts.status();
+  transport::Endpoint::Parts parts{
+      .rank = options_.rank, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+  parts.links.resize(static_cast<std::size_t>(options_.size));
+  parts.processes.resize(static_cast<std::size_t>(options_.size));
+  for (std::size_t i = 0; i < options_.links.size(); ++i) {
+    STRETTO_RETURN_IF_ERROR(options_.links[i]->make_links(parts, std::move(sockets_[i]), limit_));
+  }
   for (int r = 0; r < options_.size; ++r) {
-    if (!tcp_socket(r).valid()) continue;
-    Result<std::unique_ptr<transport::Link>> link =
-        transport::tcp::TcpLink::create(std::move(tcp_socket(r)), options_.network_timeout);
-    if (!link.ok()) return link.status();
-    parts->links[static_cast<std::size_t>(r)] = std::move(*link);
+    transport::ProcessHandle& of_rank = parts.processes[static_cast<std::size_t>(r)];
+    if (r == options_.rank || of_rank.valid()) continue;
     Result<transport::ProcessHandle> process = find_process(r);
     if (!process.ok()) return process.status();
-    parts->processes[static_cast<std::size_t>(r)] = std::move(*process);
+    of_rank = std::move(*process);
   }
-  parts->names = mesh.names;
+  parts.names = mesh.names;
   Result<std::unique_ptr<transport::Endpoint>> endpoint =
-      transport::Endpoint::create(std::move(*parts));
+      transport::Endpoint::create(std::move(parts));
   if (!endpoint.ok()) return endpoint.status();
   mesh.endpoint = std::move(*endpoint);
   return mesh;

@@ -10,6 +10,7 @@
 
 #include "stretto/bootstrap/handshake.h"
 #include "stretto/bootstrap/join_notes.h"
+#include "stretto/bootstrap/link_provider.h"
 #include "stretto/transport/endpoint.h"
 
 namespace stretto::bootstrap {
@@ -20,13 +21,8 @@ struct MeshOptions {
   JobKey key;
   // Goes before every key in the store.
   std::string prefix;
-  bool shared_memory = true;
-  // How long the network to another rank may be silent; zero: as long as the kernel thinks fit.
-  Duration network_timeout = Duration::zero();
-  // The host and port of the store: the address from which this rank reaches them is the one it
-  // listens on, if it must. Empty: the store is no server.
-  std::string rendezvous_host;
-  int rendezvous_port = 0;
+  // In order of preference, which is the same on all ranks; one may lack what others have.
+  std::vector<std::shared_ptr<LinkProvider>> links;
   std::uint64_t configuration = 0;  // Hash of settings that must be equal on all ranks.
 };
 
@@ -40,9 +36,9 @@ struct Mesh {
   std::vector<std::int32_t> hosts = {};
 };
 
-// Connects this rank to every other: over a Unix socket and shared memory where both succeed, over
-// TCP elsewhere, and logs which and why. Every connection is authenticated. No port or socket name
-// is left open afterwards; on one machine no TCP port is opened at all.
+// Connects this rank to every other by the first way that works for both, and logs which and why.
+// Every connection is authenticated. What has been opened to be connected to is closed again
+// afterwards, and is opened only where a rank needs it: on one machine that shares memory, no port.
 //
 // Blocks until all are connected. Fails with timeout, naming the ranks that never came and the
 // store; with refused where a rank has another key, version or configuration; with what another

@@ -16,7 +16,7 @@
 namespace stretto::bootstrap {
 namespace {
 
-constexpr std::string_view kTitle = "stretto card 3";
+constexpr std::string_view kTitle = "stretto card 4";
 constexpr std::size_t kFieldBytesMax = 128;
 
 // A field that could not be read is a value like any other: ranks that both lack it try a Unix
@@ -78,14 +78,14 @@ RankCard local_card() {
           .node = host.data(),
           .pid = static_cast<int>(::getpid()),
           .processors = affinity(),
-          .unix_name = {}};
+          .links = {}};
 }
 
 std::string print(const RankCard& card) {
   return fmt::format(
-      "{}\nmachine {}\nnetwork {}\npid_namespace {}\nnode {}\npid {}\nprocessors {}\nunix {}\n",
+      "{}\nmachine {}\nnetwork {}\npid_namespace {}\nnode {}\npid {}\nprocessors {}\nlinks {}\n",
       kTitle, card.machine, card.network, card.pid_namespace, card.node, card.pid,
-      print(card.processors), card.unix_name);
+      print(card.processors), card.links);
 }
 
 Result<RankCard> parse_card(std::string_view whole) {
@@ -101,7 +101,7 @@ Result<RankCard> parse_card(std::string_view whole) {
        {std::pair("machine", &card.machine), std::pair("network", &card.network),
         std::pair("pid_namespace", &card.pid_namespace), std::pair("node", &card.node),
         std::pair("pid", &pid), std::pair("processors", &processors),
-        std::pair("unix", &card.unix_name)}) {
+        std::pair("links", &card.links)}) {
     Result<std::string> taken = take_field(text, field);
     if (!taken.ok()) return taken.status();
     *value = std::move(*taken);
@@ -114,6 +114,7 @@ Result<RankCard> parse_card(std::string_view whole) {
     return status_of(StatusCode::protocol, "a rank's card is not well formed");
   }
   card.node = printable(std::move(card.node));
+  card.links = printable(std::move(card.links));
   return card;
 }
 

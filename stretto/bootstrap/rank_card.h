@@ -13,7 +13,7 @@ namespace stretto::bootstrap {
 
 // What a rank tells the others about itself through the store, before they are connected.
 struct RankCard {
-  // Boot and network namespace: ranks with equal ones try a Unix socket. A hint only; what decides
+  // Boot and network namespace: ranks with equal ones can share memory. A hint only; what decides
   // is whether the connection and the mapping work.
   std::string machine;
   std::string network;
@@ -22,10 +22,10 @@ struct RankCard {
   std::string node;  // Host name, for messages.
   int pid = 0;
   ProcessorSet processors;  // On which it may run.
-  std::string unix_name;    // Of its Unix socket; empty: shared memory is switched off.
+  std::string links;        // The names of its link providers: "shm tcp".
 };
 
-// The card of this process, without unix_name.
+// The card of this process, without links.
 RankCard local_card();
 
 // One line per field. parse() accepts exactly what print() makes, within limits; the text may come

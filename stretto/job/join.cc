@@ -14,6 +14,8 @@
 #include "stretto/base/error.h"
 #include "stretto/base/log.h"
 #include "stretto/bootstrap/mesh.h"
+#include "stretto/bootstrap/shm_links.h"
+#include "stretto/bootstrap/tcp_links.h"
 #include "stretto/communicator/scheduled_backend.h"
 #include "stretto/job/job.h"
 #include "stretto/job/rendezvous.h"
@@ -177,6 +179,16 @@ Result<Joined> join_alone(const JoinOptions& options, const Environment& environ
   return make_engine({.endpoint = std::move(world->front())}, settings.value(), environment);
 }
 
+// The ways in which ranks are connected, best first.
+std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job) {
+  std::vector<std::shared_ptr<bootstrap::LinkProvider>> links;
+  if (job.shared_memory) links.push_back(bootstrap::shm_links());
+  links.push_back(bootstrap::tcp_links({.network_timeout = job.network_timeout,
+                                        .rendezvous_host = job.rendezvous_host,
+                                        .rendezvous_port = job.rendezvous_port}));
+  return links;
+}
+
 // All that can fail on this rank alone, so that the others are told if it does.
 Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const JoinOptions& options,
                            const Environment& environment) {
@@ -187,10 +199,7 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
                            .size = job.size,
                            .key = rendezvous.key(),
                            .prefix = "mesh/",
-                           .shared_memory = job.shared_memory,
-                           .network_timeout = job.network_timeout,
-                           .rendezvous_host = job.rendezvous_host,
-                           .rendezvous_port = job.rendezvous_port,
+                           .links = links_of(job),
                            .configuration = configuration_hash(settings.value().algorithm)});
   if (!mesh.ok()) return mesh.status();
   Result<Joined> joined = make_engine(std::move(*mesh), settings.value(), environment);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <thread>
 
 #include "stretto/base/check.h"
 #include "stretto/base/memory_limit.h"
@@ -29,6 +30,9 @@ constexpr std::chrono::milliseconds kContactCheck(50);
 constexpr std::size_t kBytesPerLook = 1 << 20;
 constexpr std::size_t kLeastBytes = 4096;
 constexpr std::uint64_t kWakeEvent = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kDataPlaneEvent = kWakeEvent - 1;
+// Between two looks at a data plane that has no descriptor, while this rank sleeps.
+constexpr std::chrono::milliseconds kPolledPlaneNap(1);
 // Added to the number of a rank: its process has ended.
 constexpr std::uint64_t kEndEvent = std::uint64_t{1} << 32;
 
@@ -44,6 +48,7 @@ Endpoint::Endpoint(Parts parts)
     : rank_(parts.rank),
       memory_(std::move(parts.memory)),
       sleep_flag_(std::move(parts.sleep_flag)),
+      data_plane_(std::move(parts.data_plane)),
       processes_(std::move(parts.processes)),
       farewell_time_(parts.farewell_time) {
   if (memory_ == nullptr) memory_ = std::make_shared<PrivateMemory>();
@@ -58,7 +63,7 @@ Endpoint::Endpoint(Parts parts)
                               .peer = static_cast<int>(r),
                               .count = static_cast<int>(ranks),
                               .peer_name = r < parts.names.size() ? parts.names[r] : std::string()},
-                  std::move(link), &listener_));
+                  std::move(link), &listener_, data_plane_.get()));
   }
 }
 
@@ -70,6 +75,13 @@ Status Endpoint::open_poll() {
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeEvent}};
   if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, wake_event_.get(), &event) != 0) {
     return system_status("epoll_ctl");
+  }
+  if (data_plane_ != nullptr && data_plane_->descriptor() >= 0) {
+    // Not edge triggered: what is left to do after progress() is said again.
+    event = {.events = EPOLLIN, .data = {.u64 = kDataPlaneEvent}};
+    if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, data_plane_->descriptor(), &event) != 0) {
+      return system_status("epoll_ctl");
+    }
   }
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     if (peers_[r] == nullptr) continue;
@@ -100,12 +112,22 @@ Status Endpoint::watch_processes() {
 
 Endpoint::~Endpoint() {
   listener_ = nullptr;
+  if (data_plane_ != nullptr) drain_plane();
   for (auto& peer : peers_) {
     if (peer == nullptr) continue;
     peer->leave();
     peer->flush();
   }
   drain();
+}
+
+// Waits until the data plane has taken what has been sent: the goodbye goes another way, and must
+// not overtake it.
+void Endpoint::drain_plane() {
+  const Deadline deadline = Deadline::after(farewell_time_);
+  while (data_plane_->has_output() && !deadline.passed()) {
+    if (!progress()) std::this_thread::sleep_for(kPolledPlaneNap);
+  }
 }
 
 // Waits until what has been queued is in the links. Reads meanwhile: two ranks that leave at the
@@ -154,14 +176,18 @@ void Endpoint::recv(Request& request) {
 
 bool Endpoint::has_arrived(Rank rank, const MessageKey& key) const {
   const Peer* from = peer(rank);
-  return from != nullptr && from->matcher().has_arrived(key);
+  return from != nullptr && from->plane().has_arrived(rank, key);
 }
 
 Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
                                const OperationDescriptor& operation) const {
-  for (const auto& peer : peers_) {
-    if (peer == nullptr) continue;
-    STRETTO_RETURN_IF_ERROR(peer->matcher().find_conflict(group, sequence, operation));
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    if (peers_[r] == nullptr) continue;
+    const auto other =
+        peers_[r]->plane().find_conflict(static_cast<int>(r), group, sequence, operation);
+    if (!other) continue;
+    return mismatch_status(other->from, other->operation, rank_, operation, sequence,
+                           other->key.segment);
   }
   return {};
 }
@@ -221,8 +247,20 @@ std::size_t Endpoint::half_forgotten_groups() const {
 bool Endpoint::progress() {
   bool moved = false;
   if (polls_always_ || ++turns_ % kTurnsPerPoll == 0) moved = poll_descriptors();
+  // The links first: what a peer has sent by another plane before it says by its link that it
+  // leaves is then here when that is acted upon.
   for (auto& peer : peers_) {
     if (peer != nullptr) moved = peer->progress() || moved;
+  }
+  return (data_plane_ != nullptr && progress_plane()) || moved;
+}
+
+bool Endpoint::progress_plane() {
+  const bool moved = data_plane_->progress(unexpected_);
+  for (; !unexpected_.empty(); unexpected_.pop()) {
+    const UnexpectedMessage message = unexpected_.front();
+    if (listener_ != nullptr)
+      listener_->message_early(message.from, message.key, message.operation);
   }
   return moved;
 }
@@ -235,7 +273,7 @@ bool Endpoint::poll_descriptors() {
   bool served = false;
   for (int i = 0; i < count; ++i) {
     const std::uint64_t index = events[static_cast<std::size_t>(i)].data.u64;
-    if (index == kWakeEvent) continue;
+    if (index == kWakeEvent || index == kDataPlaneEvent) continue;
     served = true;
     if (index >= kEndEvent) {
       peers_[index - kEndEvent]->process_ended(processes_[index - kEndEvent].number());
@@ -283,9 +321,11 @@ void Endpoint::look_at_all() { turns_ = kTurnsPerPoll - 1; }
 void Endpoint::sleep(Deadline until) {
   // Bounded: a deadline is checked by the caller, and a wake-up that went to another sleeper of
   // this process costs at most this.
-  constexpr std::chrono::milliseconds kSleepMax(100);
+  constexpr std::chrono::milliseconds kUndisturbed(100);
+  const bool must_look = data_plane_ != nullptr && data_plane_->descriptor() < 0;
+  const std::chrono::milliseconds sleep_max = must_look ? kPolledPlaneNap : kUndisturbed;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-      std::min<Duration>(until.remaining(), kSleepMax));
+      std::min<Duration>(until.remaining(), sleep_max));
   // Waiting on the epoll descriptor tells that there are events without taking them: they are edge
   // triggered, and the next progress() needs them.
   pollfd waiting{.fd = poll_.get(), .events = POLLIN, .revents = 0};

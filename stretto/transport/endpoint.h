@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
+#include "stretto/transport/data_plane.h"
 #include "stretto/transport/memory.h"
 #include "stretto/transport/peer.h"
 #include "stretto/transport/process_handle.h"
@@ -35,6 +36,9 @@ class Endpoint : public Transport {
     std::vector<std::unique_ptr<Link>> links;
     std::shared_ptr<SharedMemory> memory;   // Null: PrivateMemory.
     std::unique_ptr<SleepFlag> sleep_flag;  // May be null.
+    // What moves all messages; the links then carry only what ranks say about each other. Null: the
+    // links carry both.
+    std::unique_ptr<DataPlane> data_plane = nullptr;
     // Per rank, where it is known: who dies is gone even if a child that it has forked keeps its
     // link open. May be empty.
     std::vector<ProcessHandle> processes = {};
@@ -114,6 +118,8 @@ class Endpoint : public Transport {
   Status open_poll();
   Status watch_processes();
   bool poll_descriptors();
+  bool progress_plane();
+  void drain_plane();
   void drain();
   Status silence_of(const Peer& silent) const;
   Peer* peer(Rank rank) const { return peers_[static_cast<std::size_t>(rank)].get(); }
@@ -122,6 +128,8 @@ class Endpoint : public Transport {
   TransportListener* listener_ = nullptr;
   std::shared_ptr<SharedMemory> memory_;
   std::unique_ptr<SleepFlag> sleep_flag_;
+  std::unique_ptr<DataPlane> data_plane_;  // May be null.
+  UnexpectedQueue unexpected_;
   std::vector<std::unique_ptr<Peer>> peers_;  // Null at rank_.
   std::vector<ProcessHandle> processes_;
   FileDescriptor poll_;

@@ -14,8 +14,8 @@ constexpr std::size_t kClearsMax = 1 << 16;
 // Of a correct peer, each is a send in flight.
 constexpr std::size_t kAnnouncedMax = 1 << 18;
 
-bool agrees(const Request& request, const Frame& frame) {
-  return request.operation == frame.operation && request.incoming.size() == frame.message_bytes;
+MessageLabel label_of(const Frame& frame) {
+  return {.operation = frame.operation, .message_bytes = frame.message_bytes};
 }
 
 }  // namespace
@@ -45,18 +45,6 @@ void Matcher::drop(Early& early) {
   early_.remove_if([&](const Early& candidate) { return &candidate == &early; });
 }
 
-// Ends the receive with mismatch if the peer's idea of the message is another.
-bool Matcher::agree(Request& request, const Frame& frame) {
-  if (agrees(request, frame)) return true;
-  complete(
-      request,
-      disagreement(
-          {.rank = peer_, .operation = frame.operation, .message_bytes = frame.message_bytes},
-          {.rank = self_, .operation = request.operation, .message_bytes = request.incoming.size()},
-          peer_, request.key));
-  return false;
-}
-
 bool Matcher::post_receive(Request& request) {
   const auto found = std::find_if(early_.begin(), early_.end(), [&](const Early& early) {
     return early.frame.key == request.key && early.claimed_by == nullptr && !early.orphaned;
@@ -65,12 +53,11 @@ bool Matcher::post_receive(Request& request) {
     receives_.push_back({.request = &request});
     return request.incoming.size() > kEagerBytes;
   }
-  if (!agrees(request, found->frame)) {
+  if (!agree(request, label_of(found->frame), self_)) {
     // The message is used up, as it is when it comes second.
-    const Frame frame = found->frame;
     found->orphaned = true;
     if (found->complete) drop(*found);
-    return agree(request, frame);
+    return false;
   }
   if (found->frame.kind == FrameKind::announce) {
     drop(*found);
@@ -85,13 +72,6 @@ bool Matcher::post_receive(Request& request) {
   return false;
 }
 
-bool Matcher::has_early(const MessageKey& key) const {
-  return std::any_of(early_.begin(), early_.end(), [&](const Early& early) {
-    return early.frame.key == key && early.frame.kind == FrameKind::message && early.complete &&
-           early.claimed_by == nullptr;
-  });
-}
-
 bool Matcher::has_arrived(const MessageKey& key) const {
   return std::any_of(early_.begin(), early_.end(), [&](const Early& early) {
     return early.frame.key == key && early.complete && early.claimed_by == nullptr;
@@ -104,7 +84,7 @@ Request* Matcher::message_header(const Frame& frame, Early** early) {
   if (found != receives_.end()) {
     Request* request = found->request;
     receives_.erase(found);
-    return agree(*request, frame) ? request : nullptr;
+    return agree(*request, label_of(frame), self_) ? request : nullptr;
   }
   *early = &keep(Early{.frame = frame, .bytes = std::vector<std::byte>(frame.message_bytes)});
   return nullptr;
@@ -118,7 +98,7 @@ Request* Matcher::data_header(const Frame& frame) {
   if (found == receives_.end()) return nullptr;
   Request* request = found->request;
   receives_.erase(found);
-  return agree(*request, frame) ? request : nullptr;
+  return agree(*request, label_of(frame), self_) ? request : nullptr;
 }
 
 Result<Matcher::Announcement> Matcher::announced(const Frame& frame) {
@@ -131,16 +111,14 @@ Result<Matcher::Announcement> Matcher::announced(const Frame& frame) {
     keep(Early{.frame = frame, .bytes = {}, .complete = true});
     return Announcement::early;
   }
-  Request* request = found->request;
   found->announced = true;
-  if (agrees(*request, frame)) {
-    // The clear of a large receive and this announcement have crossed: the data follows by itself.
-    const bool cleared = request->incoming.size() > kEagerBytes;
-    return cleared ? Announcement::settled : Announcement::clear;
+  if (!agree(*found->request, label_of(frame), self_)) {
+    receives_.erase(found);
+    return Announcement::settled;
   }
-  receives_.erase(found);
-  agree(*request, frame);
-  return Announcement::settled;
+  // The clear of a large receive and this announcement have crossed: the data follows by itself.
+  const bool cleared = found->request->incoming.size() > kEagerBytes;
+  return cleared ? Announcement::settled : Announcement::clear;
 }
 
 bool Matcher::early_complete(Early& early) {
@@ -224,17 +202,17 @@ void Matcher::end_requests(const std::uint64_t* group, const Status& reason) {
   }
 }
 
-Status Matcher::find_conflict(std::uint64_t group, std::uint32_t sequence,
-                              const OperationDescriptor& operation) const {
+std::optional<UnexpectedMessage> Matcher::find_conflict(
+    std::uint64_t group, std::uint32_t sequence, const OperationDescriptor& operation) const {
   for (const Early& early : early_) {
     const MessageKey& key = early.frame.key;
     if (key.group != group || key.sequence != sequence || early.frame.operation == operation ||
         early.orphaned) {
       continue;
     }
-    return mismatch_status(peer_, early.frame.operation, self_, operation, sequence, key.segment);
+    return UnexpectedMessage{.from = peer_, .key = key, .operation = early.frame.operation};
   }
-  return {};
+  return std::nullopt;
 }
 
 }  // namespace stretto::transport

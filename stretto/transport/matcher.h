@@ -6,8 +6,8 @@
 #include <list>
 #include <vector>
 
+#include "stretto/transport/data_plane.h"
 #include "stretto/transport/frame.h"
-#include "stretto/transport/transport.h"
 
 namespace stretto::transport {
 
@@ -34,9 +34,8 @@ class Matcher {
   // A receive has been posted. If its message is here, takes it (and ends the request). Returns
   // whether the peer must be told that a large message may come.
   bool post_receive(Request& request);
-  // Whether a message with this key, all of it, waits for a receive.
-  bool has_early(const MessageKey& key) const;
-  // The same, or the peer has announced one.
+  // Whether a message with this key waits for a receive: all of it, or with the peer, who has
+  // announced it.
   bool has_arrived(const MessageKey& key) const;
   // A header has come. For message and data: the receive whose buffer takes the bytes, or null when
   // `early` (non-null afterwards) or nobody (a mismatch or a forgotten group: drop the bytes) does.
@@ -65,8 +64,9 @@ class Matcher {
   // can still be received.
   void lose(const Status& reason);
 
-  Status find_conflict(std::uint64_t group, std::uint32_t sequence,
-                       const OperationDescriptor& operation) const;
+  // See DataPlane.
+  std::optional<UnexpectedMessage> find_conflict(std::uint64_t group, std::uint32_t sequence,
+                                                 const OperationDescriptor& operation) const;
   // What the early messages count for; announced ones do not.
   std::uint64_t early_bytes() const { return early_bytes_; }
 
@@ -78,7 +78,6 @@ class Matcher {
     bool announced = false;
   };
 
-  bool agree(Request& request, const Frame& frame);
   std::vector<Posted>::iterator find_unannounced(const MessageKey& key);
   Early& keep(Early early);
   void drop(Early& early);

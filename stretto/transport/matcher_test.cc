@@ -25,6 +25,7 @@ class MatcherTest : public testing::Test {
   TrackedRequest& receive(std::size_t size, const MessageKey& key = kKey) {
     auto& entry = *receives_.emplace_back(std::make_unique<Receive>());
     entry.bytes.resize(size);
+    entry.request.peer = 6;
     entry.request.key = key;
     entry.request.incoming = entry.bytes;
     return entry.request;
@@ -61,9 +62,9 @@ TEST_F(MatcherTest, ReceiveFirst) {
 
 TEST_F(MatcherTest, MessageFirst) {
   Matcher::Early& early = arrive_early(10, std::byte{7});
-  EXPECT_FALSE(matcher_.has_early(kKey)) << "not all of it is here";
+  EXPECT_FALSE(matcher_.has_arrived(kKey)) << "not all of it is here";
   EXPECT_TRUE(matcher_.early_complete(early));
-  EXPECT_TRUE(matcher_.has_early(kKey));
+  EXPECT_TRUE(matcher_.has_arrived(kKey));
   EXPECT_GE(matcher_.early_bytes(), 10u);
   TrackedRequest& posted = receive(10);
   EXPECT_FALSE(matcher_.post_receive(posted));
@@ -91,7 +92,6 @@ TEST_F(MatcherTest, LargeMessagesWaitForTheirReceive) {
 
   EXPECT_FALSE(matcher_.has_arrived(kKey));
   EXPECT_EQ(announce(kLarge), Announcement::early);
-  EXPECT_FALSE(matcher_.has_early(kKey)) << "its bytes are with the peer";
   EXPECT_TRUE(matcher_.has_arrived(kKey)) << "a receive would take it";
   TrackedRequest& second = receive(kLarge);
   EXPECT_TRUE(matcher_.post_receive(second));
@@ -231,7 +231,8 @@ TEST_F(MatcherTest, LosingThePeerKeepsWhatItSent) {
   announce(kLarge, {.group = 1, .message = 50});
   matcher_.lose(Status(StatusCode::peer_lost, "gone"));
   EXPECT_EQ(posted.status().code(), StatusCode::peer_lost);
-  EXPECT_TRUE(matcher_.has_early(whole));
+  EXPECT_TRUE(matcher_.has_arrived(whole));
+  EXPECT_FALSE(matcher_.has_arrived({.group = 1, .message = 50})) << "its bytes are with the peer";
   TrackedRequest& late = receive(3, whole);
   EXPECT_FALSE(matcher_.post_receive(late));
   EXPECT_TRUE(late.done() && late.status().ok());

@@ -36,60 +36,45 @@ std::uint32_t rank_number(const std::optional<Rank>& rank) {
 
 }  // namespace
 
-Peer::Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* const* listener)
+Peer::Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* const* listener,
+           DataPlane* plane)
     : ranks_(ranks),
       link_(std::move(link)),
       listener_(listener),
-      matcher_(ranks.self, ranks.peer),
-      staging_(kStagingBytes) {}
+      plane_(plane),
+      staging_(kStagingBytes) {
+  if (plane_ != nullptr) return;
+  messages_ = std::make_unique<FrameMessages>(ranks.self, ranks.peer, output_);
+  plane_ = messages_.get();
+}
+
+// Ends a request that comes too late.
+bool Peer::admits(const Request& request, bool is_here) {
+  const auto given_up = given_up_.find(request.key.group);
+  if (given_up != given_up_.end()) {
+    complete(request, given_up->second.reason);
+  } else if (!status_.ok() && !is_here) {
+    complete(request, status_);
+  } else {
+    return true;
+  }
+  return false;
+}
 
 void Peer::send(Request& request) {
-  const auto given_up = given_up_.find(request.key.group);
-  if (given_up != given_up_.end()) return complete(request, given_up->second.reason);
-  if (!status_.ok()) return complete(request, status_);
-  Frame frame{.kind = FrameKind::message,
-              .key = request.key,
-              .message_bytes = request.outgoing.size(),
-              .operation = request.operation};
-  const std::uint64_t sent_cost = sent_cost_ + early_cost_bytes(request.outgoing.size());
-  const bool fits = sent_cost - sent_credit_ <= kEarlyBytesMax;
-  if (request.outgoing.size() <= kEagerBytes && fits) {
-    sent_cost_ = sent_cost;
-    output_.push(frame, request);
-  } else if (matcher_.post_waiting_send(request)) {
-    frame.kind = FrameKind::data;
-    output_.push(frame, request);
-  } else {
-    frame.kind = FrameKind::announce;
-    output_.push(frame);
-  }
+  if (admits(request, false)) plane_->send(request);
 }
 
 void Peer::recv(Request& request) {
-  const auto given_up = given_up_.find(request.key.group);
-  if (given_up != given_up_.end()) return complete(request, given_up->second.reason);
   // What a peer sent before it left counts as sent.
-  if (!status_.ok() && !matcher_.has_early(request.key)) return complete(request, status_);
-  if (matcher_.post_receive(request)) {
-    push_clear(request.key, request.incoming.size(), request.operation);
-  }
-}
-
-void Peer::push_clear(const MessageKey& key, std::uint64_t bytes,
-                      const OperationDescriptor& operation) {
-  output_.push(
-      Frame{.kind = FrameKind::clear, .key = key, .message_bytes = bytes, .operation = operation});
+  const bool is_here = !status_.ok() && plane_->has_arrived(ranks_.peer, request.key);
+  if (admits(request, is_here)) plane_->recv(request);
 }
 
 void Peer::give_up(std::uint64_t group, const Status& reason) {
   if (status_.ok() && !given_up_.emplace(group, GivenUp{reason}).second) return;
-  if (target_request_ != nullptr && target_request_->key.group == group) {
-    Request* request = std::exchange(target_request_, nullptr);
-    target_ = {};
-    complete(*request, reason);
-  }
-  sent_cost_ -= output_.forget(group, reason);
-  matcher_.forget(group, reason);
+  if (messages_ != nullptr && messages_->fills(group)) target_ = {};
+  plane_->cancel(ranks_.peer, group, reason);
   std::erase_if(inquiries_, [&](const auto& inquiry) { return inquiry.first == group; });
 }
 
@@ -143,27 +128,22 @@ void Peer::leave() {
   if (status_.ok()) output_.push(Frame{.kind = FrameKind::goodbye, .key = {}, .operation = {}});
 }
 
-// Says how much of what came early has been taken since it was last said.
-void Peer::return_credit(std::uint64_t least_step_bytes) {
-  const std::uint64_t taken = received_cost_ - matcher_.early_bytes();
-  if (taken - received_credit_ < least_step_bytes) return;
-  received_credit_ = taken;
-  output_.push(
-      Frame{.kind = FrameKind::credit, .key = {}, .message_bytes = taken, .operation = {}});
-}
-
 void Peer::check_contact(TimePoint now) {
   if (!status_.ok()) return;
   contact_ = link_->check_contact(now);
   if (!contact_.wants_sign || !output_.empty()) return;
-  // Credit may be repeated: it is news that is never wrong.
-  return_credit(0);
+  // Credit may be repeated: it is news that is never wrong. Without messages, there is none of it.
+  if (messages_ != nullptr) {
+    messages_->return_credit(0);
+  } else {
+    output_.push(Frame{.kind = FrameKind::credit, .key = {}, .operation = {}});
+  }
   flush();
 }
 
 bool Peer::progress() {
   if (!status_.ok()) return false;
-  return_credit(kCreditStepBytes);
+  if (messages_ != nullptr) messages_->return_credit(kCreditStepBytes);
   const Result<bool> flushed = output_.flush(*link_);
   if (flushed.status().code() == StatusCode::protocol) lose(flushed.status());
   // A link that refuses bytes may still hold the peer's last words: reading decides what to say.
@@ -246,46 +226,34 @@ Status Peer::begin_frame(const Frame& frame) {
   frame_ = frame;
   payload_left_bytes_ = frame.payload_bytes();
   target_ = {};
-  target_request_ = nullptr;
-  target_early_ = nullptr;
-  if (frame.kind == FrameKind::message) {
-    // Every message counts until it is taken, also the one that nobody wants.
-    received_cost_ += early_cost_bytes(frame.message_bytes);
-    if (received_cost_ - received_credit_ > kEarlyBytesMax) {
-      return status_of(StatusCode::protocol, "more than {} bytes sent that nobody has asked for",
-                       kEarlyBytesMax);
-    }
-  }
   dropping_ = unwanted(frame);
+  if (FrameMessages::carries(frame.kind)) return begin_message(frame);
   if (dropping_) return {};
   switch (frame.kind) {
-    case FrameKind::message:
-      target_request_ = matcher_.message_header(frame, &target_early_);
-      if (target_request_ != nullptr) target_ = target_request_->incoming;
-      if (target_early_ != nullptr) target_ = target_early_->bytes;
-      break;
-    case FrameKind::data:
-      target_request_ = matcher_.data_header(frame);
-      if (target_request_ != nullptr) target_ = target_request_->incoming;
-      break;
     case FrameKind::abort:
     case FrameKind::report:
     case FrameKind::agreement:
       text_.resize(frame.message_bytes);
       target_ = text_;
-      break;
-    case FrameKind::clear:
-      return clear_arrived(frame);
+      return {};
     case FrameKind::farewell:
       return farewell_arrived(frame.key.group);
-    case FrameKind::credit:
-      return credit_arrived(frame.message_bytes);
-    case FrameKind::announce:
-    case FrameKind::goodbye:
-    case FrameKind::inquiry:
-      break;
+    default:
+      return {};
   }
-  return {};
+}
+
+Status Peer::begin_message(const Frame& frame) {
+  if (messages_ != nullptr) {
+    Result<ByteSpan> target = messages_->begin(frame, dropping_);
+    if (target.ok()) target_ = *target;
+    return target.status();
+  }
+  // A sign of life.
+  if (frame.kind == FrameKind::credit && frame.message_bytes == 0) return {};
+  return status_of(StatusCode::protocol,
+                   "a message came by a link that carries none: the ranks have been set up with "
+                   "different data planes");
 }
 
 // Whether a frame is about something that this rank has no part in any more.
@@ -312,30 +280,6 @@ bool Peer::unwanted(const Frame& frame) const {
   return false;
 }
 
-Status Peer::clear_arrived(const Frame& frame) {
-  Result<Request*> found = matcher_.clear_arrived(frame);
-  if (!found.ok()) return found.status();
-  if (*found == nullptr) return {};
-  Request& request = **found;
-  if (request.outgoing.size() != frame.message_bytes) {
-    // The receiver will find out by the announcement and say so; this side only ends its part.
-    complete(request, disagreement({.rank = ranks_.self,
-                                    .operation = request.operation,
-                                    .message_bytes = request.outgoing.size()},
-                                   {.rank = ranks_.peer,
-                                    .operation = frame.operation,
-                                    .message_bytes = frame.message_bytes},
-                                   ranks_.peer, frame.key));
-    return {};
-  }
-  output_.push(Frame{.kind = FrameKind::data,
-                     .key = request.key,
-                     .message_bytes = request.outgoing.size(),
-                     .operation = request.operation},
-               request);
-  return {};
-}
-
 Status Peer::farewell_arrived(std::uint64_t group) {
   const auto given_up = given_up_.find(group);
   if (given_up != given_up_.end() && given_up->second.forgotten) {
@@ -350,25 +294,13 @@ Status Peer::farewell_arrived(std::uint64_t group) {
   return {};
 }
 
-Status Peer::credit_arrived(std::uint64_t total_bytes) {
-  if (total_bytes < sent_credit_ || total_bytes > sent_cost_) {
-    return status_of(StatusCode::protocol, "credit for {} bytes, which is not between {} and {}",
-                     total_bytes, sent_credit_, sent_cost_);
-  }
-  sent_credit_ = total_bytes;
-  return {};
-}
-
 // The payload is complete: what the frame is about happens now.
 void Peer::end_frame() {
   header_bytes_ = 0;
   target_ = {};
   if (dropping_) return;
-  bool early = false;
+  if (messages_ != nullptr && FrameMessages::carries(frame_.kind)) return end_message();
   switch (frame_.kind) {
-    case FrameKind::announce:
-      early = announcement_arrived();
-      break;
     case FrameKind::abort:
       return abort_arrived();
     case FrameKind::inquiry:
@@ -391,27 +323,15 @@ void Peer::end_frame() {
       }
       return;
     default:
-      break;
-  }
-  if (Request* request = std::exchange(target_request_, nullptr)) complete(*request, Status());
-  if (target_early_ != nullptr) {
-    early = matcher_.early_complete(*std::exchange(target_early_, nullptr));
-  }
-  if (early && *listener_ != nullptr) {
-    (*listener_)->message_early(ranks_.peer, frame_.key, frame_.operation);
+      return;
   }
 }
 
-bool Peer::announcement_arrived() {
-  Result<Matcher::Announcement> announcement = matcher_.announced(frame_);
-  if (!announcement.ok()) {
-    lose(announcement.status());
-    return false;
-  }
-  if (*announcement == Matcher::Announcement::clear) {
-    push_clear(frame_.key, frame_.message_bytes, frame_.operation);
-  }
-  return *announcement == Matcher::Announcement::early;
+void Peer::end_message() {
+  const Result<bool> unexpected = messages_->end(frame_);
+  if (!unexpected.ok()) return lose(unexpected.status());
+  if (!unexpected.value() || *listener_ == nullptr) return;
+  (*listener_)->message_early(ranks_.peer, frame_.key, frame_.operation);
 }
 
 std::string Peer::text() const {
@@ -467,13 +387,12 @@ void Peer::lose(const Status& reason) {
   status_ = Status(protocol ? StatusCode::protocol : StatusCode::peer_lost, text, ranks_.peer);
   // A peer that is given up should not go on waiting.
   if (!said_goodbye_) link_->disconnect();
-  if (Request* request = std::exchange(target_request_, nullptr)) complete(*request, status_);
   target_ = {};
   given_up_.clear();
   farewells_.clear();
   inquiries_.clear();
   output_.clear(status_);
-  matcher_.lose(status_);
+  plane_->lose(ranks_.peer, status_);
   if (*listener_ == nullptr) return;
   if (said_goodbye_) {
     (*listener_)->peer_left(ranks_.peer, status_);

@@ -12,14 +12,15 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/transport/frame.h"
+#include "stretto/transport/frame_messages.h"
 #include "stretto/transport/link.h"
-#include "stretto/transport/matcher.h"
 #include "stretto/transport/output_queue.h"
 
 namespace stretto::transport {
 
-// All that a rank knows of one other rank: the link, what is on its way out, the parser of what
-// comes in, and the matching of the two. Not thread safe.
+// The control plane of one other rank: who is alive, which groups have been given up or forgotten,
+// who wants to know what, over an ordered link; and the gate to the data plane that moves the
+// messages, by default as frames of the same link. Not thread safe.
 class Peer {
  public:
   struct Ranks {
@@ -28,8 +29,10 @@ class Peer {
     int count = 0;               // Of the job: what a peer says about ranks is checked against it.
     std::string peer_name = {};  // "node05 pid 8812", for messages; may be empty.
   };
-  // `listener` is read at each event, so that it may be set later than this.
-  Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* const* listener);
+  // `listener` is read at each event, so that it may be set later than this. `plane` moves the
+  // messages; null: frames of the link do.
+  Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* const* listener,
+       DataPlane* plane = nullptr);
 
   Link& link() { return *link_; }
   const Link& link() const { return *link_; }
@@ -67,7 +70,7 @@ class Peer {
   bool has_output() const { return !output_.empty(); }
   std::uint64_t written_bytes() const { return output_.written_bytes(); }
 
-  const Matcher& matcher() const { return matcher_; }
+  const DataPlane& plane() const { return *plane_; }
   // Groups that one of the two sides has given up or forgotten and that the other, as far as is
   // known here, has not forgotten.
   std::size_t half_forgotten() const { return given_up_.size() + farewells_.size(); }
@@ -79,11 +82,8 @@ class Peer {
   void end_frame();
   // What frames are about; they return a failure if no correct peer sends such a frame now.
   Status begin_message(const Frame& frame);
-  Status clear_arrived(const Frame& frame);
+  void end_message();
   Status farewell_arrived(std::uint64_t group);
-  Status credit_arrived(std::uint64_t total_bytes);
-  // Returns whether the message came early.
-  bool announcement_arrived();
   void abort_arrived();
   void answer_inquiry();
   void report_arrived();
@@ -91,8 +91,7 @@ class Peer {
   std::string text() const;
   bool unwanted(const Frame& frame) const;
   void check_process(bool moved);
-  void push_clear(const MessageKey& key, std::uint64_t bytes, const OperationDescriptor& operation);
-  void return_credit(std::uint64_t least_step_bytes);
+  bool admits(const Request& request, bool is_here);
 
   Ranks ranks_;
   std::unique_ptr<Link> link_;
@@ -100,7 +99,8 @@ class Peer {
   Status status_;
   Link::Contact contact_;
   OutputQueue output_;
-  Matcher matcher_;
+  std::unique_ptr<FrameMessages> messages_;  // Null: another plane moves them.
+  DataPlane* plane_;
   // Groups given up here, until both have forgotten them; and groups that the peer has forgotten
   // before this rank.
   struct GivenUp {
@@ -111,13 +111,6 @@ class Peer {
   std::set<std::uint64_t> farewells_;
   std::vector<std::pair<std::uint64_t, std::uint32_t>> inquiries_;  // Not answered yet.
 
-  // What all messages ever sent and received count for (early_cost_bytes), and how much of it the
-  // receiver has given back.
-  std::uint64_t sent_cost_ = 0;
-  std::uint64_t sent_credit_ = 0;
-  std::uint64_t received_cost_ = 0;
-  std::uint64_t received_credit_ = 0;
-
   // The parser: header bytes, then payload bytes into `target_` (or nowhere).
   std::vector<std::byte> staging_;  // What has been read ahead of the parser.
   std::size_t staged_begin_ = 0;
@@ -126,11 +119,9 @@ class Peer {
   std::size_t header_bytes_ = 0;
   Frame frame_;
   std::uint64_t payload_left_bytes_ = 0;
-  ByteSpan target_;                         // Where the rest of the payload goes; empty: dropped.
-  Request* target_request_ = nullptr;       // Done when the payload is complete.
-  Matcher::Early* target_early_ = nullptr;  // Or this.
-  bool dropping_ = false;                   // Whether the frame is about nothing of interest.
-  std::vector<std::byte> text_;             // Of an abort, a report or an agreement.
+  ByteSpan target_;              // Where the rest of the payload goes; empty: dropped.
+  bool dropping_ = false;        // Whether the frame is about nothing of interest.
+  std::vector<std::byte> text_;  // Of an abort, a report or an agreement.
   bool said_goodbye_ = false;
   int ended_process_ = 0;  // Its number, if it has ended.
   Deadline last_words_;    // When nothing of it can be on its way any more.

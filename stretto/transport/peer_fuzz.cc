@@ -63,12 +63,15 @@ class Harness : private TransportListener {
     take_completions();
     // However much has come that nobody has asked for, the end of the peer is noticed.
     if (peer_->status().ok() || !open_.empty() || told_lost_ != 1) std::abort();
-    if (peer_->half_forgotten() != 0 || peer_->matcher().early_bytes() > kEarlyBytesMax) {
+    if (peer_->half_forgotten() != 0 || messages().matcher().early_bytes() > kEarlyBytesMax) {
       std::abort();
     }
   }
 
  private:
+  const FrameMessages& messages() const {
+    return static_cast<const FrameMessages&>(peer_->plane());
+  }
   struct Message {
     Request request;
     std::vector<std::byte> bytes;

@@ -160,7 +160,7 @@ TEST_F(PeerTest, ForgetsAMessageWhoseBytesAreComing) {
     }
   }
   EXPECT_EQ(early_, std::vector<MessageKey>(4, MessageKey{.group = 2}));
-  EXPECT_EQ(peer_->matcher().early_bytes(), 0u);
+  EXPECT_EQ(static_cast<const FrameMessages&>(peer_->plane()).matcher().early_bytes(), 0u);
 }
 
 TEST_F(PeerTest, KeepsNothingForAForgottenGroup) {

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "stretto/transport/data_plane.h"
+
 namespace stretto::transport {
 namespace {
 
@@ -42,6 +44,18 @@ Status disagreement(const MessageEnd& sender, const MessageEnd& receiver, Rank b
                       receiver.message_bytes, describe(sender.operation),
                       numbered(key.sequence, key.segment)),
           blamed};
+}
+
+bool agree(const Request& receive, const MessageLabel& message, Rank self) {
+  const std::size_t bytes = receive.incoming.size();
+  if (receive.operation == message.operation && bytes == message.message_bytes) return true;
+  complete(receive,
+           disagreement({.rank = receive.peer,
+                         .operation = message.operation,
+                         .message_bytes = message.message_bytes},
+                        {.rank = self, .operation = receive.operation, .message_bytes = bytes},
+                        receive.peer, receive.key));
+  return false;
 }
 
 }  // namespace stretto::transport

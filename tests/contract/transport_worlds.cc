@@ -10,10 +10,12 @@
 #include <sys/socket.h>
 
 #include <thread>
+#include <tuple>
 
 #include "stretto/transport/loopback/world.h"
 #include "stretto/transport/shm/host.h"
 #include "stretto/transport/tcp/link.h"
+#include "tests/support/socket_plane.h"
 
 namespace stretto::transport {
 namespace {
@@ -68,6 +70,34 @@ World make_by_pairs(const WorldOptions& options, LocalPairs local) {
   return world;
 }
 
+// Messages are moved by a data plane that is not ours; the TCP connections carry the rest.
+World make_by_socket_plane(const WorldOptions& options) {
+  const auto ranks = static_cast<std::size_t>(options.ranks);
+  World world{.endpoints = {}, .sockets = std::vector(ranks, std::vector<int>(ranks, -1))};
+  std::vector<std::vector<FileDescriptor>> sockets(ranks);
+  std::vector<Endpoint::Parts> parts(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    sockets[r].resize(ranks);
+    parts[r].rank = static_cast<int>(r);
+    parts[r].links.resize(ranks);
+  }
+  for (std::size_t a = 0; a < ranks; ++a) {
+    for (std::size_t b = a + 1; b < ranks; ++b) {
+      std::tie(sockets[a][b], sockets[b][a]) = make_unix_pair(SOCK_SEQPACKET);
+      auto [mine, theirs] = make_tcp_pair(options.socket_buffer_bytes);
+      world.sockets[a][b] = mine.get();
+      world.sockets[b][a] = theirs.get();
+      parts[a].links[b] = tcp::TcpLink::create(std::move(mine)).or_throw();
+      parts[b].links[a] = tcp::TcpLink::create(std::move(theirs)).or_throw();
+    }
+  }
+  for (std::size_t r = 0; r < ranks; ++r) {
+    parts[r].data_plane = make_socket_plane(static_cast<int>(r), std::move(sockets[r]));
+    world.endpoints.push_back(Endpoint::create(std::move(parts[r])).or_throw());
+  }
+  return world;
+}
+
 bool always(int, int) { return true; }
 bool never(int, int) { return false; }
 // Hosts of two ranks each.
@@ -111,6 +141,12 @@ const std::vector<WorldKind>& world_kinds() {
        .link_name = [](int rank,
                        int peer) { return std::string(same_host(rank, peer) ? "shm" : "tcp"); },
        .shares_memory = same_host},
+      {.name = "socket_plane",
+       .can_kill = true,
+       .make = make_by_socket_plane,
+       .link_name = [](int, int) { return std::string("tcp"); },
+       .shares_memory = never,
+       .must_be_asked = true},
   };
   return kinds;
 }
@@ -142,9 +178,9 @@ std::pair<FileDescriptor, FileDescriptor> make_tcp_pair(int buffer_bytes) {
   return {std::move(client), std::move(server)};
 }
 
-std::pair<FileDescriptor, FileDescriptor> make_unix_pair() {
+std::pair<FileDescriptor, FileDescriptor> make_unix_pair(int type) {
   int ends[2] = {-1, -1};
-  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  EXPECT_EQ(::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends), 0);
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 

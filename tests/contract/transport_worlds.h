@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <sys/socket.h>
+
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -47,6 +49,8 @@ struct WorldKind {
   // Of two different ranks.
   std::string (*link_name)(int rank, int peer) = nullptr;
   bool (*shares_memory)(int rank, int peer) = nullptr;
+  // Whether no descriptor tells of messages, so that a rank wakes every millisecond to look.
+  bool must_be_asked = false;
 };
 std::ostream& operator<<(std::ostream& out, const WorldKind& kind);
 
@@ -54,6 +58,6 @@ const std::vector<WorldKind>& world_kinds();
 
 // Two connected TCP sockets of this host.
 std::pair<FileDescriptor, FileDescriptor> make_tcp_pair(int buffer_bytes = 0);
-std::pair<FileDescriptor, FileDescriptor> make_unix_pair();
+std::pair<FileDescriptor, FileDescriptor> make_unix_pair(int type = SOCK_STREAM);
 
 }  // namespace stretto::transport

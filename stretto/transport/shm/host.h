@@ -16,7 +16,7 @@ namespace stretto::transport::shm {
 //
 // Blocks until every peer has answered or the limit is reached. Fails if one peer fails, or if
 // this process lacks descriptors or address space for longer than kShortageTime: that both can map
-// each other's memory has to be known before (see bootstrap/mesh.h).
+// each other's memory has to be known before by the one who has connected the sockets.
 Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
                                const WaitLimit& limit);
 

@@ -1,0 +1,47 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stretto/bootstrap/handshake.h"
+#include "stretto/bootstrap/rank_card.h"
+#include "stretto/transport/endpoint.h"
+
+namespace stretto::bootstrap {
+
+// One way to connect two ranks. The mesh tries the ways that both ranks offer in the order of its
+// table, which is the same on all ranks; in each pair the higher rank connects, and proves that it
+// holds the job key.
+class LinkProvider {
+ public:
+  virtual ~LinkProvider() = default;
+
+  // "shm": on cards, in the keys of the store, and in messages.
+  virtual std::string_view name() const = 0;
+  // What the handshake of its connections says they are for.
+  virtual Purpose purpose() const = 0;
+  // Why two ranks that both offer this way cannot use it, as far as their cards tell, from both
+  // sides alike; empty: it is tried.
+  virtual std::string why_not(const RankCard& own, const RankCard& peer) const = 0;
+
+  // Where others connect to, opened when this rank is to be connected to.
+  struct Listener {
+    FileDescriptor socket;
+    std::string address;  // Told to them through the store; for connect().
+  };
+  virtual Result<Listener> listen(Rank self, std::span<const RankCard> cards,
+                                  const WaitLimit& limit) = 0;
+  virtual Result<FileDescriptor> connect(const std::string& address, const WaitLimit& limit) = 0;
+
+  // Makes links of connections, and whatever else they bring; `sockets[r]` leads to rank r, or is
+  // invalid.
+  virtual Status make_links(transport::Endpoint::Parts& parts, std::vector<FileDescriptor> sockets,
+                            const WaitLimit& limit) = 0;
+};
+
+}  // namespace stretto::bootstrap

@@ -1,0 +1,66 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/shm_links.h"
+
+#include <unistd.h>
+
+#include "stretto/bootstrap/peer_user.h"
+#include "stretto/bootstrap/socket.h"
+#include "stretto/transport/shm/host.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+// A rank that is there has its Unix socket open.
+constexpr Duration kUnixTime = std::chrono::seconds(5);
+
+class ShmLinks final : public LinkProvider {
+ public:
+  std::string_view name() const override { return "shm"; }
+  Purpose purpose() const override { return Purpose::mesh_unix; }
+
+  std::string why_not(const RankCard& own, const RankCard& peer) const override {
+    if (own.machine != peer.machine) return "another machine";
+    if (own.network == peer.network) return {};
+    return "different network namespaces; run both in one to share memory, which is faster";
+  }
+
+  Result<Listener> listen(Rank, std::span<const RankCard>, const WaitLimit&) override {
+    // A name that cannot be guessed and that no other machine has.
+    Result<JobKey> random = JobKey::generate();
+    if (!random.ok()) return random.status();
+    std::string name = "stretto-" + random->hexadecimal().substr(0, 32);
+    Result<FileDescriptor> socket = listen_unix_abstract(name);
+    if (!socket.ok()) return socket.status();
+    return Listener{std::move(*socket), std::move(name)};
+  }
+
+  Result<FileDescriptor> connect(const std::string& address, const WaitLimit& limit) override {
+    Result<FileDescriptor> socket = connect_unix_abstract(address, limit.within(kUnixTime));
+    // A rank of another user refuses this one's connection without a word.
+    if (!socket.ok() || ::geteuid() == 0 || peer_is_trusted_user(socket->get())) return socket;
+    return Status(StatusCode::refused, "it runs as another user");
+  }
+
+  Status make_links(transport::Endpoint::Parts& parts, std::vector<FileDescriptor> sockets,
+                    const WaitLimit& limit) override {
+    Result<transport::Endpoint::Parts> made =
+        transport::shm::attach(parts.rank, std::move(sockets), limit);
+    if (!made.ok()) return made.status();
+    parts.memory = std::move(made->memory);
+    parts.sleep_flag = std::move(made->sleep_flag);
+    for (std::size_t r = 0; r < parts.links.size(); ++r) {
+      if (made->links[r] == nullptr) continue;
+      parts.links[r] = std::move(made->links[r]);
+      parts.processes[r] = std::move(made->processes[r]);
+    }
+    return {};
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<LinkProvider> shm_links() { return std::make_shared<ShmLinks>(); }
+
+}  // namespace stretto::bootstrap

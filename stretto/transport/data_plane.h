@@ -1,0 +1,75 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include "stretto/base/ring_queue.h"
+#include "stretto/transport/transport.h"
+
+namespace stretto::transport {
+
+// A message that came before its receive.
+struct UnexpectedMessage {
+  Rank from = 0;
+  MessageKey key;
+  OperationDescriptor operation;
+};
+using UnexpectedQueue = RingQueue<UnexpectedMessage>;
+
+// What moves messages: our frames on a link (frame_messages.h), or something that matches and moves
+// messages itself, such as MPI or UCX. Who is alive, who gives up and who waits where is the
+// control plane's (peer.h), which needs a small ordered link whatever moves the data.
+//
+// A message is what Request says: its key, its operation and its size travel with its bytes, and
+// a plane calls agree() (below) on both before it moves bytes into a receive. Among equal keys the
+// first sent goes to the first posted. A send of up to kEagerBytes ends without its receive; a
+// larger one may wait for it. Each request ends exactly once, by complete().
+//
+// Not thread safe. Nothing waits, and nobody is called.
+class DataPlane {
+ public:
+  virtual ~DataPlane() = default;
+
+  virtual void send(Request& request) = 0;
+  virtual void recv(Request& request) = 0;
+  // Whether the message is here, or announced, that a receive with this key would take.
+  virtual bool has_arrived(Rank peer, const MessageKey& key) const = 0;
+  // A message of `peer` that came before its receive and belongs to operation `sequence` of the
+  // group, but describes it otherwise than `operation`. A plane that cannot look into messages that
+  // have no receive yet returns nothing: the receive finds out.
+  virtual std::optional<UnexpectedMessage> find_conflict(Rank, std::uint64_t, std::uint32_t,
+                                                         const OperationDescriptor&) const {
+    return std::nullopt;
+  }
+
+  // Ends all requests of a group with `peer` with `reason`, and drops what is here of it. No send
+  // or receive of the group follows, but messages of `peer` may: they are dropped, too, for good,
+  // for the number of a group never comes again.
+  virtual void cancel(Rank peer, std::uint64_t group, const Status& reason) = 0;
+  // The peer is gone: ends all requests with it with `reason`. What it has sent before can still be
+  // received.
+  virtual void lose(Rank peer, const Status& reason) = 0;
+
+  // Moves what can be moved now, and says which messages have come that no receive waits for.
+  // Returns whether anything moved.
+  virtual bool progress(UnexpectedQueue& unexpected) = 0;
+  // Whether something that has been sent has not left this process: waited for, within limits,
+  // before this rank says goodbye.
+  virtual bool has_output() const = 0;
+  // A descriptor that is readable when progress() has something to do, or -1: it must be asked.
+  virtual int descriptor() const { return -1; }
+};
+
+// What the sender of a message says of it.
+struct MessageLabel {
+  OperationDescriptor operation;
+  std::uint64_t message_bytes = 0;
+};
+inline MessageLabel label_of(const Request& send) {
+  return {.operation = send.operation, .message_bytes = send.outgoing.size()};
+}
+// Whether a receive expects what the message is; else ends it with mismatch, told in a sentence.
+// Both are then used up.
+bool agree(const Request& receive, const MessageLabel& message, Rank self);
+
+}  // namespace stretto::transport

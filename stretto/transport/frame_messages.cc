@@ -1,0 +1,139 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/frame_messages.h"
+
+#include <utility>
+
+namespace stretto::transport {
+
+void FrameMessages::send(Request& request) {
+  Frame frame{.kind = FrameKind::message,
+              .key = request.key,
+              .message_bytes = request.outgoing.size(),
+              .operation = request.operation};
+  const std::uint64_t sent_cost = sent_cost_ + early_cost_bytes(request.outgoing.size());
+  const bool fits = sent_cost - sent_credit_ <= kEarlyBytesMax;
+  if (request.outgoing.size() <= kEagerBytes && fits) {
+    sent_cost_ = sent_cost;
+    output_->push(frame, request);
+  } else if (matcher_.post_waiting_send(request)) {
+    frame.kind = FrameKind::data;
+    output_->push(frame, request);
+  } else {
+    frame.kind = FrameKind::announce;
+    output_->push(frame);
+  }
+}
+
+void FrameMessages::recv(Request& request) {
+  if (matcher_.post_receive(request)) {
+    push_clear(request.key, request.incoming.size(), request.operation);
+  }
+}
+
+void FrameMessages::push_clear(const MessageKey& key, std::uint64_t bytes,
+                               const OperationDescriptor& operation) {
+  output_->push(
+      Frame{.kind = FrameKind::clear, .key = key, .message_bytes = bytes, .operation = operation});
+}
+
+void FrameMessages::cancel(Rank, std::uint64_t group, const Status& reason) {
+  if (fills(group)) complete(*std::exchange(target_request_, nullptr), reason);
+  sent_cost_ -= output_->forget(group, reason);
+  matcher_.forget(group, reason);
+}
+
+void FrameMessages::lose(Rank, const Status& reason) {
+  if (target_request_ != nullptr) complete(*std::exchange(target_request_, nullptr), reason);
+  matcher_.lose(reason);
+}
+
+void FrameMessages::return_credit(std::uint64_t least_step_bytes) {
+  const std::uint64_t taken = received_cost_ - matcher_.early_bytes();
+  if (taken - received_credit_ < least_step_bytes) return;
+  received_credit_ = taken;
+  output_->push(
+      Frame{.kind = FrameKind::credit, .key = {}, .message_bytes = taken, .operation = {}});
+}
+
+bool FrameMessages::carries(FrameKind kind) {
+  return kind == FrameKind::message || kind == FrameKind::announce || kind == FrameKind::clear ||
+         kind == FrameKind::data || kind == FrameKind::credit;
+}
+
+Result<ByteSpan> FrameMessages::begin(const Frame& frame, bool unwanted) {
+  target_request_ = nullptr;
+  target_early_ = nullptr;
+  if (frame.kind == FrameKind::message) {
+    // Every message counts until it is taken, also the one that nobody wants.
+    received_cost_ += early_cost_bytes(frame.message_bytes);
+    if (received_cost_ - received_credit_ > kEarlyBytesMax) {
+      return status_of(StatusCode::protocol, "more than {} bytes sent that nobody has asked for",
+                       kEarlyBytesMax);
+    }
+  }
+  if (unwanted) return ByteSpan();
+  if (frame.kind == FrameKind::message) {
+    target_request_ = matcher_.message_header(frame, &target_early_);
+    if (target_early_ != nullptr) return ByteSpan(target_early_->bytes);
+  } else if (frame.kind == FrameKind::data) {
+    target_request_ = matcher_.data_header(frame);
+  } else if (frame.kind == FrameKind::clear) {
+    STRETTO_RETURN_IF_ERROR(clear_arrived(frame));
+  } else if (frame.kind == FrameKind::credit) {
+    STRETTO_RETURN_IF_ERROR(credit_arrived(frame.message_bytes));
+  }
+  return target_request_ != nullptr ? target_request_->incoming : ByteSpan();
+}
+
+Result<bool> FrameMessages::end(const Frame& frame) {
+  if (frame.kind == FrameKind::announce) return announcement_arrived(frame);
+  if (target_request_ != nullptr) complete(*std::exchange(target_request_, nullptr), Status());
+  return target_early_ != nullptr &&
+         matcher_.early_complete(*std::exchange(target_early_, nullptr));
+}
+
+Result<bool> FrameMessages::announcement_arrived(const Frame& frame) {
+  const Result<Matcher::Announcement> announcement = matcher_.announced(frame);
+  if (!announcement.ok()) return announcement.status();
+  if (announcement.value() == Matcher::Announcement::clear) {
+    push_clear(frame.key, frame.message_bytes, frame.operation);
+  }
+  return announcement.value() == Matcher::Announcement::early;
+}
+
+Status FrameMessages::clear_arrived(const Frame& frame) {
+  Result<Request*> found = matcher_.clear_arrived(frame);
+  if (!found.ok()) return found.status();
+  if (*found == nullptr) return {};
+  Request& request = **found;
+  if (request.outgoing.size() != frame.message_bytes) {
+    // The receiver will find out by the announcement and say so; this side only ends its part.
+    complete(request, disagreement({.rank = self_,
+                                    .operation = request.operation,
+                                    .message_bytes = request.outgoing.size()},
+                                   {.rank = peer_,
+                                    .operation = frame.operation,
+                                    .message_bytes = frame.message_bytes},
+                                   peer_, frame.key));
+    return {};
+  }
+  output_->push(Frame{.kind = FrameKind::data,
+                      .key = request.key,
+                      .message_bytes = request.outgoing.size(),
+                      .operation = request.operation},
+                request);
+  return {};
+}
+
+Status FrameMessages::credit_arrived(std::uint64_t total_bytes) {
+  if (total_bytes < sent_credit_ || total_bytes > sent_cost_) {
+    return status_of(StatusCode::protocol, "credit for {} bytes, which is not between {} and {}",
+                     total_bytes, sent_credit_, sent_cost_);
+  }
+  sent_credit_ = total_bytes;
+  return {};
+}
+
+}  // namespace stretto::transport

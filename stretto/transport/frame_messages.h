@@ -1,0 +1,72 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include "stretto/transport/data_plane.h"
+#include "stretto/transport/frame.h"
+#include "stretto/transport/matcher.h"
+#include "stretto/transport/output_queue.h"
+
+namespace stretto::transport {
+
+// The data plane of one peer whose messages are frames of the link that its control frames take,
+// too. In MPI's words: small messages go eagerly, as long as the receiver has given credit; others
+// are announced (RTS) and go when the receiver has cleared them (CTS). Not thread safe.
+class FrameMessages final : public DataPlane {
+ public:
+  FrameMessages(Rank self, Rank peer, OutputQueue& output)
+      : self_(self), peer_(peer), output_(&output), matcher_(self, peer) {}
+
+  void send(Request& request) override;
+  void recv(Request& request) override;
+  bool has_arrived(Rank, const MessageKey& key) const override { return matcher_.has_arrived(key); }
+  std::optional<UnexpectedMessage> find_conflict(
+      Rank, std::uint64_t group, std::uint32_t sequence,
+      const OperationDescriptor& operation) const override {
+    return matcher_.find_conflict(group, sequence, operation);
+  }
+  void cancel(Rank, std::uint64_t group, const Status& reason) override;
+  void lose(Rank, const Status& reason) override;
+  // Frames move when the peer's link does (Peer::progress), which says what was unexpected.
+  bool progress(UnexpectedQueue&) override { return false; }
+  bool has_output() const override { return !output_->empty(); }
+
+  // Whether a frame of this kind is about a message.
+  static bool carries(FrameKind kind);
+  // The header of such a frame has come. Returns where its payload goes; what finds no room there
+  // is dropped, as is the frame if `unwanted`. Fails if no correct peer sends such a frame now.
+  Result<ByteSpan> begin(const Frame& frame, bool unwanted);
+  // All of a frame that was not unwanted has come. Returns whether the message was unexpected.
+  Result<bool> end(const Frame& frame);
+  // Whether the frame that has begun fills a receive of the group.
+  bool fills(std::uint64_t group) const {
+    return target_request_ != nullptr && target_request_->key.group == group;
+  }
+  // Says how much of what came unexpectedly has been taken since it was last said, if it is so
+  // much.
+  void return_credit(std::uint64_t least_step_bytes);
+  const Matcher& matcher() const { return matcher_; }
+
+ private:
+  Status clear_arrived(const Frame& frame);
+  Status credit_arrived(std::uint64_t total_bytes);
+  Result<bool> announcement_arrived(const Frame& frame);
+  void push_clear(const MessageKey& key, std::uint64_t bytes, const OperationDescriptor& operation);
+
+  Rank self_;
+  Rank peer_;
+  OutputQueue* output_;
+  Matcher matcher_;
+  // What all messages ever sent and received count for (early_cost_bytes), and how much of it the
+  // receiver has given back.
+  std::uint64_t sent_cost_ = 0;
+  std::uint64_t sent_credit_ = 0;
+  std::uint64_t received_cost_ = 0;
+  std::uint64_t received_credit_ = 0;
+  // Of the frame that is coming: done when the payload is complete.
+  Request* target_request_ = nullptr;
+  Matcher::Early* target_early_ = nullptr;
+};
+
+}  // namespace stretto::transport
