@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,13 +22,14 @@ constexpr std::size_t kGradients = 40;
 
 class ReducerSteps {
  public:
-  explicit ReducerSteps(const ReducerOptions& options) {
+  // `options` are made for each rank: a hook has state.
+  explicit ReducerSteps(const std::function<ReducerOptions()>& options) {
     std::vector<GradientDescription> gradients;
     for (std::size_t i = 0; i < kGradients; ++i) {
       gradients.push_back({std::to_string(i), DType::f32, 100});
     }
     for (const auto& rank : ranks_) {
-      reducers_.push_back(std::make_unique<Reducer>(*rank, gradients, options));
+      reducers_.push_back(std::make_unique<Reducer>(*rank, gradients, options()));
     }
   }
 
@@ -61,19 +63,21 @@ class ReducerSteps {
 };
 
 TEST(ReducerAllocation, StepsAllocateNothing) {
-  ReducerSteps steps({.bucket_bytes = {2000}});
+  ReducerSteps steps([] { return ReducerOptions{.bucket_bytes = {2000}}; });
   (void)steps.run(30);
   EXPECT_EQ(steps.run(100), 0);
 }
 
 TEST(ReducerAllocation, StepsWithUnusedGradientsAllocateNothing) {
-  ReducerSteps steps({.bucket_bytes = {2000}, .find_unused = true});
+  ReducerSteps steps([] { return ReducerOptions{.bucket_bytes = {2000}, .find_unused = true}; });
   (void)steps.run(30, 7);
   EXPECT_EQ(steps.run(100, 7), 0);
 }
 
 TEST(ReducerAllocation, HalvedGradientsAllocateNothing) {
-  ReducerSteps steps({.bucket_bytes = {2000}, .hook = std::make_shared<Bf16Reduction>()});
+  ReducerSteps steps([] {
+    return ReducerOptions{.bucket_bytes = {2000}, .hook = std::make_shared<Bf16Reduction>()};
+  });
   (void)steps.run(30);
   EXPECT_EQ(steps.run(100), 0);
 }
