@@ -35,7 +35,7 @@ struct FullBucket {
 
 // How buckets are reduced: the seat for compression, and for everything else that is not one
 // all_reduce of the gradients as they are. All ranks use the same kind, and each Reducer has an
-// object of its own. It keeps what it has to remember by gradient (`FullBucket::gradients`), because
+// object of its own. It keeps what it has to remember by gradient (`FullBucket::gradients`), since
 // gradients move between buckets when these are rebuilt.
 class CommunicationHook {
  public:
