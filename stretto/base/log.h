@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <exception>
 #include <string>
 #include <string_view>
 
@@ -22,9 +23,14 @@ bool log_enabled(LogLevel level);
 // level from STRETTO_LOG (debug, info, warning, error, off; default warning).
 void configure_log(const Environment& environment, std::string prefix);
 
+// A line for which there is no memory is left out: threads and destructors log, where an exception
+// would end the process.
 template <class... Args>
-void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
-  if (log_enabled(level)) log_line(level, fmt::format(format, std::forward<Args>(args)...));
+void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) noexcept {
+  try {
+    if (log_enabled(level)) log_line(level, fmt::format(format, std::forward<Args>(args)...));
+  } catch (const std::exception&) {
+  }
 }
 
 }  // namespace stretto

@@ -11,6 +11,18 @@
 #include "stretto/base/environment.h"
 
 namespace stretto {
+struct TooLargeToPrint {};
+}  // namespace stretto
+
+template <>
+struct fmt::formatter<stretto::TooLargeToPrint> : fmt::formatter<int> {
+  auto format(const stretto::TooLargeToPrint&, fmt::format_context& context) const
+      -> decltype(context.out()) {
+    throw std::bad_alloc();
+  }
+};
+
+namespace stretto {
 namespace {
 
 class OneVariable : public Environment {
@@ -63,6 +75,13 @@ TEST_F(LogTest, AnUnknownLevelIsSaidAndChangesNothing) {
             "stretto warning: STRETTO_LOG=loud is not one of debug, info, warning, error, off\n");
   EXPECT_TRUE(log_enabled(LogLevel::warning));
   EXPECT_FALSE(log_enabled(LogLevel::info));
+}
+
+TEST_F(LogTest, ALineForWhichThereIsNoMemoryIsLeftOut) {
+  testing::internal::CaptureStderr();
+  log(LogLevel::error, "{}", TooLargeToPrint());
+  log(LogLevel::error, "the next");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "stretto error: the next\n");
 }
 
 }  // namespace

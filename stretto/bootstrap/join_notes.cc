@@ -30,6 +30,12 @@ constexpr Duration kLastWords = std::chrono::seconds(2);
 
 std::string key_of(const std::string& name, int rank) { return fmt::format("{}/{}", name, rank); }
 
+// Set when all have joined, by rank 0, for which the others wait at the end.
+constexpr const char* kAllJoined = "all-joined";
+
+// What is set when the others need nothing more of a rank to join.
+std::string last_note_of(int rank) { return rank == 0 ? kAllJoined : key_of("joined", rank); }
+
 // "node04 pid 8812": this process.
 std::string this_process() {
   std::array<char, 65> host{};
@@ -47,7 +53,7 @@ Status JoinNotes::arrive() {
                      Rank(options_.rank));
   auto watch = store_->watch(
       std::string(kJoinFailureKey),
-      {.value = encode_join_failure(ended), .revoked_by = key_of("joined", options_.rank)},
+      {.value = encode_join_failure(ended), .revoked_by = last_note_of(options_.rank)},
       options_.deadline);
   if (!watch.ok()) return watch.status();
   watch_ = std::move(*watch);
@@ -156,10 +162,12 @@ Result<std::string> JoinNotes::get(const std::string& name, int rank) const {
   return explain(value.status());
 }
 
-Status JoinNotes::wait_for_all() const {
+Status JoinNotes::end_join() {
   for (int r = 0; r < options_.size; ++r) STRETTO_RETURN_IF_ERROR(get("joined", r).status());
-  return {};
+  return set(kAllJoined, "");
 }
+
+Status JoinNotes::wait_for_join() const { return get(kAllJoined).status(); }
 
 void JoinNotes::let_all_come() const {
   const WaitLimit limit = WaitLimit(options_.deadline).within(kLateComers);
@@ -223,7 +231,7 @@ std::string JoinNotes::refused_peer() const {
 
 Status report_end(Store& store, int rank, std::string_view how) {
   const Deadline deadline = Deadline::after(kLastWords);
-  const std::array key = {key_of("joined", rank)};
+  const std::array key = {last_note_of(rank)};
   const Result<bool> joined = store.check(key, deadline);
   if (!joined.ok() || joined.value()) return joined.status();
   const Status ended(StatusCode::peer_lost,

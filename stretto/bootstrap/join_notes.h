@@ -37,7 +37,7 @@ class JoinNotes {
   // This process turns out to have no place in the job: what becomes of it is not the job's
   // concern. To be called right after arrive().
   Status withdraw();
-  // This rank is connected: its end no longer ends the join of all.
+  // This rank is connected: unless it is rank 0, its end no longer ends the join of all.
   Status finish();
   // What has ended the join so far, as the store knows it.
   Status failure_in_store() const;
@@ -54,8 +54,11 @@ class JoinNotes {
   // What rank `rank` wrote under "NAME/RANK". Fails with timeout, naming all ranks that never came,
   // or have come and written nothing, the store and its address, and how long this took.
   Result<std::string> get(const std::string& name, int rank) const;
-  // Waits until all ranks have finished.
-  Status wait_for_all() const;
+  // On rank 0: waits until all ranks have finished, and tells them. Until then its end, too, ends
+  // the join of all.
+  Status end_join();
+  // On the others: waits until rank 0 has told so.
+  Status wait_for_join() const;
   // Waits until all ranks have come, so that they can learn of a failure; for a few seconds at
   // most, and not beyond the join's deadline.
   void let_all_come() const;

@@ -66,6 +66,18 @@ TEST_P(JoinNotesTest, ARankThatEndsWithoutAWordEndsTheJoinOfAll) {
   EXPECT_EQ(zero->limit().look().message(), status.message()) << "the first failure stays";
 }
 
+// The others wait for its last word.
+TEST_P(JoinNotesTest, RankZeroMayNotEndBeforeItHasToldThatAllHaveJoined) {
+  auto zero = arrive(0, 2);
+  const auto one = arrive(1, 2);
+  EXPECT_TRUE(zero->finish().ok());
+  EXPECT_TRUE(one->finish().ok());
+  zero.reset();
+  const Status status = one->wait_for_join();
+  expect_failure(status, StatusCode::peer_lost, "ended while the job was starting");
+  EXPECT_EQ(status.rank(), Rank(0));
+}
+
 TEST_P(JoinNotesTest, TheFirstFailureIsEverybodys) {
   const auto zero = arrive(0, 3);
   const auto one = arrive(1, 3);
@@ -90,7 +102,7 @@ TEST_P(JoinNotesTest, WhoHasFinishedOrNoPlaceMayEnd) {
   EXPECT_TRUE(one->finish().ok());
   one.reset();
   EXPECT_TRUE(zero->finish().ok());
-  EXPECT_TRUE(zero->wait_for_all().ok());
+  EXPECT_TRUE(zero->end_join().ok());
   // Longer than a file is not looked at.
   std::this_thread::sleep_for(milliseconds(300));
   EXPECT_TRUE(zero->limit().look().ok()) << zero->limit().look().message();

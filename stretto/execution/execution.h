@@ -33,13 +33,27 @@ struct Call {
 };
 
 // One run of a plan. Reusable: start() after the last run has ended allocates nothing.
-// Not thread safe; called by whoever holds the engine.
+// Not thread safe; called by whoever holds the engine's lock, but for what is said otherwise.
 class Execution {
  public:
   virtual ~Execution() = default;
+  // Whether the plan can do with the caller's own buffers.
+  virtual Status check_buffers(const std::byte* input, const std::byte* output) const {
+    (void)input, (void)output;
+    return {};
+  }
   virtual void start(const Call& call, Turn& turn) = 0;
   // Does what can be done now, within the turn. Returns whether anything was.
   virtual bool advance(Turn& turn) = 0;
+  // start() for a thread that does not hold the lock, nor does anybody else use the group: if the
+  // run needs nothing of the transport but what the one before has found out. Else false: nothing
+  // has been done. advance(), with a turn without the lock, then stops before anything that needs
+  // it.
+  virtual bool try_start(const OperationDescriptor& operation, const std::byte* input,
+                         std::byte* output, std::uint32_t sequence, Turn& turn) {
+    (void)operation, (void)input, (void)output, (void)sequence, (void)turn;
+    return false;
+  }
   // Only takes note of the messages that have ended; returns whether there are any. What they allow
   // to go on goes on in advance().
   virtual bool take_completions() { return false; }
@@ -48,6 +62,10 @@ class Execution {
   virtual const Status& status() const = 0;
   // Ends a run that cannot go on. The transport must have forgotten the group's requests.
   virtual void fail(const Status& status) = 0;
+  // Before that: ends the run well if it needs nothing more of the transport. Whether it has.
+  virtual bool end_without_transport() { return false; }
+  // Lets go of what other ranks have freed. False: a run is going on.
+  virtual bool release_mappings() { return true; }
   // Memory that it keeps while it is idle.
   virtual std::size_t idle_bytes() const { return 0; }
   // The members for which this rank waits, for messages about slow operations.

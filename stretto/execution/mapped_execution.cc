@@ -10,7 +10,6 @@
 
 #include <fmt/format.h>
 
-#include "stretto/base/huge_pages.h"
 #include "stretto/base/log.h"
 
 namespace stretto::execution {
@@ -39,93 +38,37 @@ MappedExecution::MappedExecution(Plans plans, const Membership& membership, Wind
   if (plans.direct != nullptr) direct_ = std::make_unique<Runner>(std::move(plans.direct));
   if (plans.staged != nullptr) staged_ = std::make_unique<Runner>(std::move(plans.staged));
   if (direct_ == nullptr) staged_->in_posts = InlineSteps::create(*staged_->plan, windows);
+  if (direct_ != nullptr) buffers_.emplace(*direct_->plan, membership, single_copy_, transport);
   if (direct_ != nullptr && single_copy_ != SingleCopy::off) {
     direct_->single_copy.emplace(*direct_->plan, membership, windows, transport);
   }
   const Rank self = membership.job_rank(membership.rank);
   std::ranges::copy_if(membership.members, std::back_inserter(others_),
                        [&](Rank member) { return member != self; });
-  inputs_.resize(membership.members.size());
-  outputs_.resize(membership.members.size());
-  posted_.resize(membership.members.size());
-  found_.of.resize(membership.members.size());
-  found_.held.resize(2 * membership.members.size());
 }
 
 Status MappedExecution::check_buffers(const std::byte* input, const std::byte* output) const {
-  if (staged_ != nullptr) return {};
-  const Rank self = membership_->rank;
-  const auto reaches = [&](const std::byte* data, std::size_t bytes) {
-    return bytes == 0 || find(data, bytes).valid();
-  };
-  const bool registered =
-      reaches(input, plan().input_bytes(self)) && reaches(output, plan().output_bytes(self));
-  return registered ? Status() : needs_registered_buffers();
+  const bool suits = staged_ != nullptr || buffers_->could_reach(input, output);
+  return suits ? Status() : needs_registered_buffers();
 }
 
 void MappedExecution::start(const Call& call, Turn& turn) {
   call_ = call;
-  if (!is_found(call.input, call.output)) find_own();
+  if (buffers_ && !buffers_->is_own_known(call.input, call.output)) {
+    buffers_->find_own(call.input, call.output);
+  }
   enter(turn);
 }
 
 bool MappedExecution::try_start(const OperationDescriptor& operation, const std::byte* input,
                                 std::byte* output, std::uint32_t sequence, Turn& turn) {
-  if (!is_found(input, output)) return false;
+  if (buffers_ && !buffers_->is_own_known(input, output)) return false;
   call_.operation = operation;
   call_.input = input;
   call_.output = output;
   call_.sequence = sequence;
   enter(turn);
   return true;
-}
-
-bool MappedExecution::is_found(const std::byte* input, const std::byte* output) {
-  if (direct_ == nullptr) return true;
-  if (found_.may_change && ++found_.uses >= found_.uses_to_next_look) return false;
-  return found_.is_own_known && found_.input == input && found_.output == output &&
-         found_.generation == transport_->memory_generation();
-}
-
-void MappedExecution::find_own() {
-  const bool again =
-      found_.is_own_known && found_.input == call_.input && found_.output == call_.output;
-  found_.uses_to_next_look = again ? 2 * found_.uses_to_next_look : 1;
-  found_.uses = 0;
-  found_.generation = transport_->memory_generation();
-  found_.is_own_known = true;
-  found_.are_others_known = false;
-  found_.input = call_.input;
-  found_.output = call_.output;
-  const Rank self = membership_->rank;
-  const transport::RemoteAddress input = find(call_.input, plan().input_bytes(self));
-  const bool in_place =
-      call_.input == call_.output && plan().input_bytes(self) == plan().output_bytes(self);
-  const transport::RemoteAddress output =
-      in_place ? input : find(call_.output, plan().output_bytes(self));
-  found_.own = {.input_offset_bytes = input.offset_bytes,
-                .output_offset_bytes = output.offset_bytes,
-                .input_region = input.region,
-                .output_region = output.region};
-  found_.may_change = single_copy_ != SingleCopy::off && !are_reachable(self, found_.own);
-}
-
-transport::RemoteAddress MappedExecution::find(const std::byte* data, std::size_t bytes) const {
-  const transport::RemoteAddress address = transport_->locate(data, bytes);
-  if (address.valid() || single_copy_ == SingleCopy::off || bytes == 0) return address;
-  // Where pages are small, the kernel takes longer to find them than to copy what is in them.
-  const bool pays = single_copy_ == SingleCopy::always || lies_in_huge_pages(data, bytes);
-  return pays ? transport::RemoteAddress::of_private(data) : address;
-}
-
-bool MappedExecution::is_reachable(transport::RemoteAddress address) const {
-  return address.valid() && (!address.is_private() || single_copy_ != SingleCopy::off);
-}
-
-// What has no bytes need not be reached.
-bool MappedExecution::are_reachable(Rank member, const Post::Buffers& buffers) const {
-  return (is_reachable(buffers.input()) || plan().input_bytes(member) == 0) &&
-         (is_reachable(buffers.output()) || plan().output_bytes(member) == 0);
 }
 
 void MappedExecution::enter(Turn& turn) {
@@ -139,7 +82,7 @@ void MappedExecution::enter(Turn& turn) {
   any_private_ = false;
   if (!abandoned_.ok()) abandoned_ = Status();
   ++windows_->entered;
-  if (direct_ != nullptr && (staged_ == nullptr || are_reachable(membership_->rank, found_.own))) {
+  if (direct_ != nullptr && (staged_ == nullptr || buffers_->is_own_reachable())) {
     return post(turn);
   }
   runner_ = staged_.get();
@@ -161,7 +104,7 @@ void MappedExecution::post(Turn& turn) {
   Post& post = *posted_by(static_cast<std::size_t>(membership_->rank));
   post.operation = call_.operation;
   post.sequence = call_.sequence;
-  if (direct_ != nullptr) post.buffers = found_.own;
+  if (buffers_) post.buffers = buffers_->own();
   // Release: whoever sees the count sees the post, the input that was written before this call, and
   // what has been laid out.
   post.entered.store(windows_->entered, std::memory_order_release);
@@ -229,14 +172,13 @@ bool MappedExecution::read_posts() {
       status_ = disagreement(membership_->members[arrived_], post.operation, post.sequence);
       return true;
     }
-    if (direct_ == nullptr) continue;
+    if (!buffers_) continue;
     // Once: what is looked at here is what is used, whatever a peer does to its post.
-    const Post::Buffers& buffers = posted_[arrived_] = post.buffers;
-    const bool reachable = are_reachable(static_cast<std::int32_t>(arrived_), buffers);
+    const Post::Buffers buffers = post.buffers;
+    const bool reachable = buffers_->take(arrived_, buffers);
     all_reachable_ = all_reachable_ && reachable;
     all_laid_out_ = all_laid_out_ && !reachable;
-    any_private_ =
-        any_private_ || post.buffers.input().is_private() || post.buffers.output().is_private();
+    any_private_ = any_private_ || buffers.input().is_private() || buffers.output().is_private();
   }
   return true;
 }
@@ -251,7 +193,8 @@ bool MappedExecution::choose(const Turn& turn) {
     return true;
   }
   if (all_reachable_) {
-    if (!are_resolved() && (!turn.has_lock() || !resolve_buffers())) return !status_.ok();
+    const bool is_known = buffers_->are_resolved();
+    if (!is_known && !(turn.has_lock() && buffers_->resolve(status_))) return !status_.ok();
     runner_ = direct_.get();
     cursor_.step = 1;  // Posting was the first sync.
   } else if (staged_ == nullptr) {
@@ -265,80 +208,15 @@ bool MappedExecution::choose(const Turn& turn) {
   return true;
 }
 
-bool MappedExecution::let_go() {
+bool MappedExecution::release_mappings() {
   if (phase_ != Phase::ended) return false;
-  found_.is_own_known = false;
-  found_.are_others_known = false;
-  for (std::shared_ptr<void>& memory : found_.held) memory.reset();
-  return true;
-}
-
-bool MappedExecution::are_resolved() const {
-  if (!found_.are_others_known || found_.generation != transport_->memory_generation()) {
-    return false;
-  }
-  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
-    if (!(posted_[i] == found_.of[i])) return false;
-  }
-  return true;
-}
-
-// Null: not there (yet), or nothing is needed.
-std::byte* MappedExecution::resolve(Rank job_rank, transport::RemoteAddress address,
-                                    std::size_t bytes) const {
-  if (bytes == 0) return nullptr;
-  // Never to be followed here.
-  if (address.is_private()) return reinterpret_cast<std::byte*>(address.offset_bytes);
-  return transport_->resolve(job_rank, address, bytes);
-}
-
-// What this process lacks to take in the buffers of a member; ok: nothing.
-Status MappedExecution::find_shortage(std::size_t member) const {
-  const Rank job_rank = membership_->members[member];
-  const Status input = transport_->find_shortage(job_rank, posted_[member].input());
-  return input.ok() ? transport_->find_shortage(job_rank, posted_[member].output()) : input;
-}
-
-// Whether the buffers that a member has posted are mapped here.
-bool MappedExecution::is_resolved(std::size_t member) const {
-  const Rank rank = static_cast<std::int32_t>(member);
-  const Rank job_rank = membership_->members[member];
-  const Post::Buffers& buffers = posted_[member];
-  const auto is_mapped = [&](transport::RemoteAddress address, std::size_t bytes) {
-    return bytes == 0 || resolve(job_rank, address, bytes) != nullptr;
-  };
-  return is_mapped(buffers.input(), plan().input_bytes(rank)) &&
-         is_mapped(buffers.output(), plan().output_bytes(rank));
-}
-
-// False while some rank's region has been announced in its post but is not mapped here yet.
-bool MappedExecution::resolve_buffers() {
-  // What is found now is good until the memory changes after this.
-  const std::uint64_t generation = transport_->memory_generation();
-  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
-    const Post::Buffers& buffers = posted_[i];
-    const Rank job_rank = membership_->members[i];
-    const Rank member = static_cast<std::int32_t>(i);
-    // First: then what is found is still there.
-    found_.held[2 * i] = transport_->hold(job_rank, buffers.input());
-    found_.held[2 * i + 1] = transport_->hold(job_rank, buffers.output());
-    inputs_[i] = resolve(job_rank, buffers.input(), plan().input_bytes(member));
-    outputs_[i] = resolve(job_rank, buffers.output(), plan().output_bytes(member));
-    if (!is_resolved(i)) {
-      status_ = shortage_.judge(find_shortage(i));
-      return false;
-    }
-    found_.of[i] = buffers;
-  }
-  shortage_ = {};
-  found_.generation = generation;
-  found_.are_others_known = true;
+  if (buffers_) buffers_->release();
   return true;
 }
 
 bool MappedExecution::is_private(const schedule::Place& place) const {
   if (place.rank == membership_->rank) return false;
-  const Post::Buffers& buffers = posted_[static_cast<std::size_t>(place.rank)];
+  const Post::Buffers& buffers = buffers_->posted(place.rank);
   const bool is_input = place.slot.buffer == schedule::Buffer::input;
   return (is_input ? buffers.input() : buffers.output()).is_private();
 }
@@ -407,9 +285,9 @@ MappedExecution::Stop MappedExecution::run_steps(Turn& turn) {
     const bool own_place = place.rank == membership_->rank;
     switch (place.slot.buffer) {
       case schedule::Buffer::input:
-        return own_place ? const_cast<std::byte*>(call_.input) : inputs_[rank];
+        return own_place ? const_cast<std::byte*>(call_.input) : buffers_->input(rank);
       case schedule::Buffer::output:
-        return own_place ? call_.output : outputs_[rank];
+        return own_place ? call_.output : buffers_->output(rank);
       default:
         return windows_->of[rank]->half(windows_->staging_turn);
     }
@@ -474,6 +352,13 @@ void MappedExecution::fail(const Status& status) {
   give_up(status, true);
 }
 
+// Of any number of bytes, in one go: who fails hands its buffers back at once.
+bool MappedExecution::end_without_transport() {
+  Turn turn(*transport_, kUnlimited);
+  advance(turn);
+  return ended() && status_.ok();
+}
+
 std::vector<Rank> MappedExecution::waiting_for() const {
   std::vector<Rank> ranks;
   const bool is_resolving =
@@ -484,7 +369,7 @@ std::vector<Rank> MappedExecution::waiting_for() const {
     const bool gone = abandoned_.rank() == membership_->members[i];
     const bool late = gone || (phase_ == Phase::syncing && syncs < windows_->syncs) ||
                       (phase_ == Phase::entering && entered < windows_->entered) ||
-                      (is_resolving && !is_resolved(i));
+                      (is_resolving && !buffers_->is_resolved(i));
     if (late) ranks.push_back(static_cast<int>(i));
   }
   return ranks;

@@ -9,10 +9,10 @@
 
 #include "stretto/execution/execution.h"
 #include "stretto/execution/inline_steps.h"
+#include "stretto/execution/resolved_buffers.h"
 #include "stretto/execution/single_copy_steps.h"
 #include "stretto/execution/step.h"
 #include "stretto/execution/window.h"
-#include "stretto/transport/shortage.h"
 
 namespace stretto::execution {
 
@@ -36,24 +36,17 @@ class MappedExecution final : public Execution {
   MappedExecution(Plans plans, const Membership& membership, Windows& windows,
                   transport::Transport& transport);
 
-  // Of the last start.
-  const Call& call() const { return call_; }
-  // Whether the plans can do with the caller's own buffers.
-  Status check_buffers(const std::byte* input, const std::byte* output) const;
+  Status check_buffers(const std::byte* input, const std::byte* output) const override;
   void start(const Call& call, Turn& turn) override;
   bool advance(Turn& turn) override;
   bool ended() const override { return phase_ == Phase::ended; }
   const Status& status() const override { return status_; }
   void fail(const Status& status) override;
   std::vector<Rank> waiting_for() const override;
-
-  // start() for a thread that does not hold the engine's lock, if the run needs nothing of the
-  // transport but what the run before has found out; else returns false and has done nothing.
-  // advance() stops before anything for which the lock is needed.
   bool try_start(const OperationDescriptor& operation, const std::byte* input, std::byte* output,
-                 std::uint32_t sequence, Turn& turn);
-  // Lets go of the memory of the last run. False: a run is going on.
-  bool let_go();
+                 std::uint32_t sequence, Turn& turn) override;
+  bool end_without_transport() override;
+  bool release_mappings() override;
 
  private:
   enum class Phase {
@@ -74,32 +67,6 @@ class MappedExecution final : public Execution {
     std::optional<SingleCopySteps> single_copy;  // Instead, if some buffers are private.
   };
 
-  // Where the buffers of the last run were found, which are often those of the next.
-  struct Found {
-    const std::byte* input = nullptr;
-    const std::byte* output = nullptr;
-    Post::Buffers own;
-    std::vector<Post::Buffers> of;  // Per rank, as it has posted; resolved are inputs_, outputs_.
-    std::uint64_t generation = 0;   // Of the transport's memory, before anything was looked up.
-    // Keeps it mapped, input and output by turns: its owner may free it while it is still used
-    // here.
-    std::vector<std::shared_ptr<void>> held;
-    bool is_own_known = false;
-    bool are_others_known = false;
-    // Private memory that has just been allocated lies in no page before it has been written: it is
-    // looked at again, at the 2nd, 4th, 8th ... use.
-    bool may_change = false;
-    std::uint64_t uses = 0;
-    std::uint64_t uses_to_next_look = 1;
-  };
-
-  // One of the two; both say the same about callers' buffers.
-  const Plan& plan() const { return direct_ != nullptr ? *direct_->plan : *staged_->plan; }
-  bool is_found(const std::byte* input, const std::byte* output);
-  void find_own();
-  transport::RemoteAddress find(const std::byte* data, std::size_t bytes) const;
-  bool is_reachable(transport::RemoteAddress address) const;
-  bool are_reachable(Rank member, const Post::Buffers& buffers) const;
   bool is_private(const schedule::Place& place) const;
   void enter(Turn& turn);
   void lay_out(Turn& turn);
@@ -109,11 +76,6 @@ class MappedExecution final : public Execution {
   bool read_posts();
   Status disagreement(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence) const;
   bool choose(const Turn& turn);
-  bool are_resolved() const;
-  std::byte* resolve(Rank job_rank, transport::RemoteAddress address, std::size_t bytes) const;
-  bool is_resolved(std::size_t member) const;
-  Status find_shortage(std::size_t member) const;
-  bool resolve_buffers();
   template <class Base>
   Status run_single_copy(const schedule::Step& step, const Base& base_of, Turn& turn);
   Stop run_steps(Turn& turn);
@@ -139,17 +101,12 @@ class MappedExecution final : public Execution {
   Call call_;
   Phase phase_ = Phase::ended;
   Status status_;
-  Found found_;
-  // Per rank: its input in this process, or where it is private, in its own; direct runs only.
-  std::vector<std::byte*> inputs_;
-  std::vector<std::byte*> outputs_;
-  std::vector<Post::Buffers> posted_;  // Per rank, of this run.
+  std::optional<ResolvedBuffers> buffers_;  // Where there is a direct plan.
   std::size_t arrived_ = 0;     // Members known to have entered, or to have reached the sync.
   bool all_reachable_ = false;  // All buffers, or no rank's:
   bool all_laid_out_ = false;
   bool any_private_ = false;  // Some are reached by single copy.
-  transport::ShortageTimer shortage_;
-  Status abandoned_;  // Why nothing is copied any more: a rank has given up, or is gone.
+  Status abandoned_;          // Why nothing is copied any more: a rank has given up, or is gone.
   TimePoint abandoned_at_;
   bool advancing_ = false;
   std::uint32_t segment_ = 0;

@@ -24,7 +24,7 @@ MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membe
     : plan_(std::move(plan)),
       membership_(&membership),
       transport_(&transport),
-      team_(plan_->schedule().shared_slots > 0 ? team : nullptr),
+      team_(plan_->schedule().sync_count() > 0 ? team : nullptr),
       local_(*plan_) {
   const std::size_t steps = plan_->schedule().steps.size();
   // The team's lanes are numbered; others are as good as each other.

@@ -4,6 +4,7 @@
 #include "stretto/execution/plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "stretto/base/round_up.h"
 
@@ -29,8 +30,10 @@ Plan::Plan(schedule::Schedule steps, const Options& options)
   }
   const auto slots = static_cast<std::size_t>(schedule_.raw_slots);
   const auto shared_slots = static_cast<std::size_t>(schedule_.shared_slots);
-  // The ranks of a team must lay out shared slots alike, whatever other slots each has.
-  const bool is_small = !schedule_.has_messages() && schedule_.partial_slots == 0 &&
+  // The ranks of a team must lay out shared slots alike, whatever else each does: where the team is
+  // not everybody, some may send messages and others not.
+  const bool is_small = std::cmp_equal(schedule_.team.size(), schedule_.rank_count) &&
+                        schedule_.partial_slots == 0 &&
                         slots * segment_elements_ * element_bytes <= kSmallScratchBytes;
   scratch_alignment_bytes_ = is_small ? element_bytes : kCacheLineBytes;
   const std::size_t raw_bytes =

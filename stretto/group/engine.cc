@@ -13,7 +13,6 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/log.h"
 #include "stretto/base/thread.h"
-#include "stretto/group/group.h"
 #include "stretto/group/pause.h"
 
 namespace stretto::group {
@@ -118,7 +117,7 @@ void Engine::note(std::string_view activity) {
   activity_ = activity;
 }
 
-void Engine::add(Group& group) {
+void Engine::add(Client& group) {
   groups_.push_back(&group);
   const auto aborted =
       std::ranges::find(early_aborts_, group.id(), &std::pair<std::uint64_t, Status>::first);
@@ -182,17 +181,23 @@ void Engine::let_others_in(std::unique_lock<std::mutex>& held) {
 
 bool Engine::turn() {
   std::unique_lock held = lock();
-  const bool moved = turn_locked(execution::kTurnBytes);  // The caller has other things to do.
+  // The caller has other things to do, and it may not be the only one to do these.
+  const bool moved = turn_locked(drives_ ? execution::kInlineBytes : execution::kTurnBytes);
+  // What has woken the progress thread may have been taken here, and is not done with.
+  if (moved && sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
   run_continuations(held);
   return moved;
 }
 
-bool Engine::turn_locked(std::size_t lone_bytes) {
+bool Engine::turn_locked() {
+  return turn_locked(in_flight_ > 1 ? execution::kTurnBytes : execution::kLoneTurnBytes);
+}
+
+bool Engine::turn_locked(std::size_t bytes_of_each_group) {
   bool moved = transport_->progress();
   // By index: an ending operation may add or remove groups.
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    const std::size_t bytes = in_flight_ > 1 ? execution::kTurnBytes : lone_bytes;
-    moved = groups_[i]->advance(turn_of(bytes)) || moved;
+    moved = groups_[i]->advance(turn_of(bytes_of_each_group)) || moved;
   }
   if (++turns_ % kTurnsPerDeadlineCheck == 0) check_deadlines();
   return moved;
@@ -361,7 +366,7 @@ void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell fare
 
 Status Engine::agreement_arrived(Rank from, const transport::MessageKey& key,
                                  ConstByteSpan payload) {
-  for (Group* group : groups_) {
+  for (Client* group : groups_) {
     if (group->id() == key.group) return group->agreement_arrived(from, key, payload);
   }
   // Nobody shrinks a group before all have made it: this one has been destroyed here.
@@ -370,17 +375,17 @@ Status Engine::agreement_arrived(Rank from, const transport::MessageKey& key,
 
 std::string Engine::describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
                                    const OperationDescriptor& operation) {
-  for (Group* candidate : groups_) {
+  for (Client* candidate : groups_) {
     if (candidate->id() != group) continue;
     candidate->asked_about(from, sequence, operation);
     return candidate->describe_state(sequence, activity_);
   }
-  return Group::describe_absence(groups_, activity_);
+  return describe_absence(groups_, activity_);
 }
 
 void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
                             const std::string& text) {
-  for (Group* candidate : groups_) {
+  for (Client* candidate : groups_) {
     if (candidate->id() == group) candidate->state_reported(peer, sequence, text);
   }
 }

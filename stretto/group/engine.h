@@ -17,13 +17,12 @@
 #include "stretto/base/clock.h"
 #include "stretto/base/home_process.h"
 #include "stretto/execution/turn.h"
+#include "stretto/group/client.h"
 #include "stretto/group/operation.h"
 #include "stretto/group/progress_thread.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::group {
-
-class Group;
 
 // Runs all groups of one rank on one transport. One lock guards everything below it; it is held for
 // one turn of progress at a time, which works on a bounded number of bytes of each group
@@ -74,7 +73,7 @@ class Engine final : private transport::TransportListener {
   // "rank 3 (node04 pid 8812)".
   std::string name_of(Rank job_rank) const;
   // With the lock held.
-  std::span<Group* const> groups() const { return groups_; }
+  std::span<Client* const> groups() const { return groups_; }
   // What the program does between operations, for others who ask. Any thread.
   void note(std::string_view activity);
 
@@ -85,8 +84,8 @@ class Engine final : private transport::TransportListener {
   }
 
   // With the lock held.
-  void add(Group& group);
-  void remove(Group& group) { std::erase(groups_, &group); }
+  void add(Client& group);
+  void remove(Client& group) { std::erase(groups_, &group); }
   // An operation has been submitted: whoever sleeps must know of it.
   void submitted();
   // An operation has ended.
@@ -107,7 +106,8 @@ class Engine final : private transport::TransportListener {
  private:
   void take(std::unique_lock<std::mutex>& held);
   void let_others_in(std::unique_lock<std::mutex>& held);
-  bool turn_locked(std::size_t lone_bytes = execution::kLoneTurnBytes);
+  bool turn_locked();
+  bool turn_locked(std::size_t bytes_of_each_group);
   bool sleep(std::unique_lock<std::mutex>& lock, Deadline deadline);
   Engine(std::unique_ptr<transport::Transport> transport, Options options);
   Status start_background_thread();
@@ -135,7 +135,7 @@ class Engine final : private transport::TransportListener {
   HomeProcess home_;
   std::mutex mutex_;
   std::condition_variable work_arrived_;  // For the background thread.
-  std::vector<Group*> groups_;
+  std::vector<Client*> groups_;
   // Groups that others have given up before this rank has made them; the oldest first.
   std::vector<std::pair<std::uint64_t, Status>> early_aborts_;
   std::vector<std::pair<Continuation, Status>> continuations_;

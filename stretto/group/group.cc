@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "stretto/base/check.h"
+#include "stretto/execution/mapped_execution.h"
 #include "stretto/execution/message_execution.h"
 
 namespace stretto::group {
@@ -126,7 +127,7 @@ Result<Group::CacheEntry*> Group::entry_for(Submission& submission,
     held.unlock();
     Result<Plans> plans =
         planner->plan(submission.operation, submission.shares, submission.algorithm);
-    held.lock();
+    held = engine_->lock();
     if (!failure_.ok()) return failure_;
     if (!plans.ok()) return plans.status();
     if (planner != planner_) continue;    // Something has changed meanwhile by which it chooses.
@@ -142,14 +143,18 @@ Group::CacheEntry& Group::add_entry(const CacheKey& key, const Submission& submi
   if (cache_.size() >= kCacheMax) shrink_cache();
   CacheEntry entry;
   if (submission.shares) entry.shares = submission.shares->copy();
-  entry.messages = std::move(plans.messages);
-  if (entry.messages == nullptr) {
-    entry.mapped = std::make_unique<execution::MappedExecution>(
-        execution::MappedExecution::Plans{.direct = std::move(plans.direct),
-                                          .staged = std::move(plans.staged),
-                                          .single_copy = plans.single_copy},
+  entry.runs_alone = plans.messages == nullptr;
+  entry.make = [this, plans = std::move(plans)]() -> std::unique_ptr<execution::Execution> {
+    if (plans.messages != nullptr) {
+      return std::make_unique<execution::MessageExecution>(
+          plans.messages, membership_, engine_->transport(), team_lanes_ ? &*team_lanes_ : nullptr);
+    }
+    return std::make_unique<execution::MappedExecution>(
+        execution::MappedExecution::Plans{
+            .direct = plans.direct, .staged = plans.staged, .single_copy = plans.single_copy},
         membership_, *windows_, engine_->transport());
-  }
+  };
+  if (entry.runs_alone) entry.idle.push_back(entry.make());
   return cache_.emplace(key, std::move(entry)).first->second;
 }
 
@@ -178,6 +183,15 @@ Status Group::borrow_scratch(Submission& submission) {
   return {};
 }
 
+Status Group::check_buffers(const CacheEntry& entry, const Submission& submission) const {
+  const execution::Execution* any = entry.idle.empty() ? nullptr : entry.idle.front().get();
+  for (const Running& running : running_) {
+    if (running.entry == &entry) any = running.execution.get();
+  }
+  if (any == nullptr) return {};  // None is kept of those that can do with any buffers.
+  return any->check_buffers(submission.input.data(), submission.output.data());
+}
+
 Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission,
                                                         std::unique_lock<std::mutex>& held) {
   if (!failure_.ok()) return failure_;
@@ -185,9 +199,7 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission,
   close_gate();
   Status status = entry.status();
   if (status.ok() && submission.packing) status = borrow_scratch(submission);
-  if (status.ok() && (*entry)->mapped != nullptr) {
-    status = (*entry)->mapped->check_buffers(submission.input.data(), submission.output.data());
-  }
+  if (status.ok()) status = check_buffers(**entry, submission);
   if (!status.ok()) {
     open_gate();
     return status;
@@ -223,11 +235,9 @@ std::size_t Group::inline_turn_bytes(bool runs_inline) const {
   return engine_->has_progress_thread() ? 0 : execution::kInlineBytes;
 }
 
-// Mapped collectives share the windows' counters, so they run alone.
 bool Group::may_start(const Queued& queued) const {
   if (running_.empty()) return true;
-  const bool by_messages = queued.entry->messages != nullptr;
-  return by_messages && running_.front().entry->messages != nullptr &&
+  return !queued.entry->runs_alone && !running_.front().entry->runs_alone &&
          running_.size() < kRunningMax;
 }
 
@@ -248,11 +258,7 @@ bool Group::start_ready(execution::Turn& turn) {
     Running& running = running_.emplace_back();
     running.collective = std::move(queued.collective);
     running.entry = &entry;
-    running.execution = entry.mapped.get();
-    if (running.execution == nullptr) {
-      running.owned = execution_by_messages(entry);
-      running.execution = running.owned.get();
-    }
+    running.execution = take_execution(entry);
     moved = true;
     report(*running.collective);
     if (packed.ok()) {
@@ -264,11 +270,8 @@ bool Group::start_ready(execution::Turn& turn) {
   return moved;
 }
 
-std::unique_ptr<execution::Execution> Group::execution_by_messages(CacheEntry& entry) {
-  if (entry.idle.empty()) {
-    return std::make_unique<execution::MessageExecution>(
-        entry.messages, membership_, engine_->transport(), team_lanes_ ? &*team_lanes_ : nullptr);
-  }
+std::unique_ptr<execution::Execution> Group::take_execution(CacheEntry& entry) {
+  if (entry.idle.empty()) return entry.make();
   std::unique_ptr<execution::Execution> execution = std::move(entry.idle.back());
   entry.idle.pop_back();
   idle_bytes_ -= std::min(idle_bytes_, execution->idle_bytes());
@@ -276,7 +279,7 @@ std::unique_ptr<execution::Execution> Group::execution_by_messages(CacheEntry& e
 }
 
 bool Group::advance(execution::Turn turn) {
-  if (is_one_team()) let_go_of_memory();
+  if (is_one_team()) release_mappings();
   if (!failure_.ok()) return false;
   adopt_parked();
   bool moved = start_ready(turn);
@@ -325,7 +328,7 @@ void Group::keep_idle(CacheEntry& entry, std::unique_ptr<execution::Execution> e
   entry.idle.push_back(std::move(execution));
   if (idle_bytes_ <= kIdleBytesMax) return;
   for (auto& [key, other] : cache_) {
-    if (&other != &entry) other.idle.clear();
+    if (&other != &entry && !other.runs_alone) other.idle.clear();
   }
   count_idle();
 }
@@ -340,11 +343,8 @@ void Group::count_idle() {
 void Group::retire(std::size_t index) {
   Running running = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
-  if (running.owned != nullptr) {
-    keep_idle(*running.entry, std::move(running.owned));
-  } else if (!running.collective->packing) {
-    remember(*running.collective, *running.entry);
-  }
+  keep_idle(*running.entry, std::move(running.execution));
+  if (!running.collective->packing) remember(*running.collective, *running.entry);
   --running.entry->in_use;
   PendingCollective& collective = *running.collective;
   if (collective.packing) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,7 +16,7 @@
 #include <vector>
 
 #include "stretto/base/ring_queue.h"
-#include "stretto/execution/mapped_execution.h"
+#include "stretto/execution/execution.h"
 #include "stretto/execution/team_lanes.h"
 #include "stretto/execution/window.h"
 #include "stretto/group/agreement.h"
@@ -33,7 +34,7 @@ namespace stretto::group {
 // Collectives run in the order of submission: those on mapped memory one at a time, those by
 // messages a few at a time, so that on a network the latency of one hides behind the bytes of
 // another.
-class Group {
+class Group final : public Client {
  public:
   struct Options {
     // Bytes of a chunk that travel at a time; 0: chosen. The same on all ranks.
@@ -54,7 +55,7 @@ class Group {
   Group(std::shared_ptr<Engine> engine, execution::Membership membership, Options options);
   ~Group();
 
-  std::uint64_t id() const { return membership_.group; }
+  std::uint64_t id() const override { return membership_.group; }
   const execution::Membership& membership() const { return membership_; }
   int size() const { return static_cast<int>(membership_.members.size()); }
   std::optional<Rank> rank_in_group(Rank job_rank) const;
@@ -114,31 +115,25 @@ class Group {
   // Asks those who are late where they are, for the text of agreed().
   void ask_late_in_agreement();
 
-  // Called by the engine.
-  Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload);
-  bool advance(execution::Turn turn);
-  void check_deadlines(TimePoint now);
-  void member_lost(Rank job_rank, const Status& status);
-  void member_left(Rank job_rank, const Status& status);
-  void message_early(Rank from, std::uint32_t sequence, const OperationDescriptor& operation);
-  // `from` waits in what it believes to be operation `sequence`. Fails if this rank believes
-  // otherwise, now or as soon as it knows.
-  void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation);
-  // Another has given up the group; `told` says who and why.
-  void aborted(const Status& told);
-  // An encoded StateReport: where this rank is, seen from operation `sequence` of another.
-  std::string describe_state(std::uint32_t sequence, std::string_view activity) const;
-  // The same of a rank that does not have the group.
-  static std::string describe_absence(std::span<Group* const> groups, std::string_view activity);
-  void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text);
+  bool advance(execution::Turn turn) override;
+  void check_deadlines(TimePoint now) override;
+  void unwind(const PendingOperation* operation) override;
+  void member_lost(Rank job_rank, const Status& status) override;
+  void member_left(Rank job_rank, const Status& status) override;
+  void message_early(Rank from, std::uint32_t sequence,
+                     const OperationDescriptor& operation) override;
+  void asked_about(Rank from, std::uint32_t sequence,
+                   const OperationDescriptor& operation) override;
+  void aborted(const Status& told) override;
+  Status agreement_arrived(Rank from, const transport::MessageKey& key,
+                           ConstByteSpan payload) override;
+  void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text) override;
+  std::string describe_state(std::uint32_t sequence, std::string_view activity) const override;
+  std::optional<StateReport> whereabouts_elsewhere() const override;
 
   // The first failure wins: ends everything in flight with it, and every later submission. Tells
   // the others if `announce`.
   void fail(const Status& reason, bool announce);
-  // An exception that unwinds this rank's stack destroys the Work of `operation`, or (null) the
-  // communicator. If something that others need of this rank is cut off by it, the group fails and
-  // tells them; else they are told when it is destroyed.
-  void unwind(const PendingOperation* operation);
 
  private:
   struct CacheKey {
@@ -149,18 +144,16 @@ class Group {
   };
   // What a kind of operation needs, kept from one call to the next.
   struct CacheEntry {
-    // On mapped memory, where operations run one at a time...
-    std::unique_ptr<execution::MappedExecution> mapped;
-    // ...or by messages.
-    std::shared_ptr<const execution::Plan> messages;
+    std::function<std::unique_ptr<execution::Execution>()> make;
+    bool runs_alone = false;  // On the windows, whose counters are of one operation at a time.
     execution::Shares shares;
+    // The first one stays; it is the only one where they run alone.
     std::vector<std::unique_ptr<execution::Execution>> idle;
-    int in_use = 0;
+    int in_use = 0;  // Operations that are queued or run.
   };
   struct Running {
     std::shared_ptr<PendingCollective> collective;
-    std::unique_ptr<execution::Execution> owned;  // By messages only.
-    execution::Execution* execution = nullptr;
+    std::unique_ptr<execution::Execution> execution;
     CacheEntry* entry = nullptr;
   };
   struct Queued {
@@ -199,16 +192,17 @@ class Group {
   void shrink_cache();
   std::shared_ptr<PendingCollective> pooled();
   Status borrow_scratch(Submission& submission);
+  Status check_buffers(const CacheEntry& entry, const Submission& submission) const;
 
   Recent* find_recent(const OperationDescriptor& operation);
   void remember(const PendingCollective& collective, CacheEntry& entry);
-  void let_go_of_memory();
+  void release_mappings();
   void close_gate();
   void open_gate();
 
   std::size_t inline_turn_bytes(bool runs_inline) const;
   bool start_ready(execution::Turn& turn);
-  std::unique_ptr<execution::Execution> execution_by_messages(CacheEntry& entry);
+  std::unique_ptr<execution::Execution> take_execution(CacheEntry& entry);
   bool may_start(const Queued& queued) const;
   void report(const PendingCollective& collective);
   void report_ended(std::uint32_t ended);
@@ -255,7 +249,6 @@ class Group {
   std::string describe_standstill(TimePoint since) const;
   std::vector<Rank> in_job(std::vector<Rank> members) const;
   StateReport whereabouts(std::string_view group, std::string_view activity) const;
-  StateReport whereabouts_elsewhere() const;
 
   std::shared_ptr<Engine> engine_;
   execution::Membership membership_;
@@ -282,7 +275,7 @@ class Group {
   std::array<Recent, kRecent> recent_;
   std::size_t next_recent_ = 0;
   Recent* last_recent_ = recent_.data();  // The last that was found.
-  std::uint64_t memory_generation_ = 0;   // When let_go_of_memory() was called last.
+  std::uint64_t memory_generation_ = 0;   // When release_mappings() was called last.
   bool is_set_up_ = false;
   // Atomic, because others look at them who do not own the gate; relaxed, because they only look.
   std::atomic<std::uint32_t> next_sequence_{transport::kSetUpSequence};

@@ -59,12 +59,10 @@ void Group::unwind(const PendingOperation* operation) {
 // Those who gave up a later operation have done all that this rank's earlier one needs of them: on
 // mapped memory it can be ended without them, and then it is no victim.
 bool Group::end_on_own(Running& running) {
-  if (running.entry->mapped == nullptr) return false;
+  if (!running.execution->end_without_transport()) return false;
   execution::Turn turn(engine_->transport(), execution::kUnlimited);
-  running.execution->advance(turn);
-  const bool ended_well = running.execution->ended() && running.execution->status().ok();
-  if (ended_well && running.collective->packing) running.collective->packing->unpack(turn);
-  return ended_well;
+  if (running.collective->packing) running.collective->packing->unpack(turn);
+  return true;
 }
 
 std::optional<Rank> Group::rank_in_group(Rank job_rank) const {

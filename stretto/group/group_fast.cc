@@ -56,14 +56,15 @@ Group::FastOutcome Group::try_fast(const FastCall& call, std::shared_ptr<Pending
   Recent* const recent = find_recent(call.operation);
   const std::uint32_t sequence = next_sequence_.load(std::memory_order_relaxed);
   auto turn = execution::Turn::without_lock(engine_->transport());
-  // The descriptor that is remembered, not the caller's equal one: see Note [settled memory].
-  if (recent == nullptr || !recent->entry->mapped->try_start(recent->operation, call.input,
-                                                             call.output, sequence, turn)) {
+  // The descriptor that is remembered, not the caller's equal one: see Note [settled memory]. Its
+  // execution is idle, as nothing is in flight.
+  if (recent == nullptr || !recent->entry->idle.front()->try_start(recent->operation, call.input,
+                                                                   call.output, sequence, turn)) {
     gate_.store(Gate::open, std::memory_order_release);
     return FastOutcome::refused;
   }
   next_sequence_.store(sequence + 1, std::memory_order_relaxed);
-  execution::MappedExecution& execution = *recent->entry->mapped;
+  execution::Execution& execution = *recent->entry->idle.front();
   const int yields = engine_->has_core_for_each_rank() ? 0 : kYields;
   for (int attempt = 0;; ++attempt) {
     execution.advance(turn);
@@ -84,7 +85,10 @@ Group::FastOutcome Group::try_fast(const FastCall& call, std::shared_ptr<Pending
   }
   parked_ = {pooled(), recent->entry};
   parked_.collective->begin(call.operation, sequence, Deadline::after(call.timeout));
-  parked_.collective->call = execution.call();
+  parked_.collective->call = {.operation = recent->operation,
+                              .input = call.input,
+                              .output = call.output,
+                              .sequence = sequence};
   parked_.collective->runs_inline = true;
   parked = parked_.collective;
   gate_.store(Gate::parked, std::memory_order_release);
@@ -98,7 +102,7 @@ void Group::adopt_parked() {
   Running& running = running_.emplace_back();
   running.collective = std::move(parked_.collective);
   running.entry = parked_.entry;
-  running.execution = parked_.entry->mapped.get();
+  running.execution = take_execution(*parked_.entry);
   ++running.entry->in_use;
   engine_->submitted();
   for (const Rank member : membership_.members) {
@@ -124,7 +128,7 @@ void Group::close_gate() {
 // With the engine. What others have freed stays mapped as long as an execution holds it, so that
 // nobody reads where nothing is any more. Whenever memory has come or gone, executions have to find
 // it anew, and hold nothing until then; those that run, or are on the fast path, are asked again.
-void Group::let_go_of_memory() {
+void Group::release_mappings() {
   const std::uint64_t generation = engine_->transport().memory_generation();
   if (generation == memory_generation_) return;
   Gate expected = Gate::open;
@@ -133,8 +137,9 @@ void Group::let_go_of_memory() {
   if (!was_open && expected != Gate::closed) return;
   bool all = true;
   for (auto& [key, entry] : cache_) {
-    if (entry.mapped != nullptr) all = entry.mapped->let_go() && all;
+    for (auto& execution : entry.idle) all = execution->release_mappings() && all;
   }
+  for (Running& running : running_) all = running.execution->release_mappings() && all;
   if (all) memory_generation_ = generation;
   if (was_open) gate_.store(Gate::open, std::memory_order_release);
 }
@@ -158,7 +163,8 @@ Group::Recent* Group::find_recent(const OperationDescriptor& operation) {
 
 void Group::remember(const PendingCollective& collective, CacheEntry& entry) {
   const OperationDescriptor& operation = collective.operation();
-  if (operation.algorithm != 0 || operation.layout != 0 || !collective.runs_inline) return;
+  if (operation.algorithm != 0 || operation.layout != 0) return;
+  if (!collective.runs_inline || !entry.runs_alone) return;
   if (find_recent(operation) != nullptr) return;
   recent_[next_recent_++ % kRecent] = {operation, &entry};
 }

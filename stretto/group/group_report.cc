@@ -268,8 +268,8 @@ StateReport Group::whereabouts(std::string_view group, std::string_view activity
   return report;
 }
 
-// Where this rank waits in a group other than the one that was asked about.
-StateReport Group::whereabouts_elsewhere() const {
+std::optional<StateReport> Group::whereabouts_elsewhere() const {
+  if (oldest() == nullptr) return std::nullopt;
   const bool everybody = size() == engine_->transport().size();
   return whereabouts(everybody ? " of another group of all ranks"
                                : " of the group of " + list_ranks(membership_.members),
@@ -289,18 +289,19 @@ std::string Group::describe_state(std::uint32_t sequence, std::string_view activ
   StateReport report = whereabouts({}, activity);
   report.has_entered = entered;
   // Perhaps it waits somewhere else.
-  for (const Group* other : engine_->groups()) {
+  for (const Client* other : engine_->groups()) {
     if (entered || oldest() != nullptr) break;
-    if (other->oldest() != nullptr) return encode(other->whereabouts_elsewhere());
+    if (const auto elsewhere = other->whereabouts_elsewhere()) return encode(*elsewhere);
   }
   return encode(report);
 }
 
-std::string Group::describe_absence(std::span<Group* const> groups, std::string_view activity) {
+std::string describe_absence(std::span<Client* const> groups, std::string_view activity) {
   StateReport report{.text = "does not have this group; " + doing(activity)};
-  for (const Group* group : groups) {
-    if (group->oldest() == nullptr) continue;
-    report = group->whereabouts_elsewhere();
+  for (const Client* group : groups) {
+    const auto elsewhere = group->whereabouts_elsewhere();
+    if (!elsewhere) continue;
+    report = *elsewhere;
     report.text.insert(0, "does not have this group and ");
     break;
   }

@@ -7,8 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "stretto/group/group.h"
-
 namespace stretto::group {
 namespace {
 
@@ -95,7 +93,7 @@ void PendingOperation::then(Continuation continuation) {
 void PendingOperation::abandon() {
   if (poll()) return;
   auto held = engine_->lock();
-  for (Group* group : engine_->groups()) {
+  for (Client* group : engine_->groups()) {
     if (group->id() == group_) group->unwind(this);
   }
   engine_->run_continuations(held);

@@ -73,7 +73,7 @@ Result<std::shared_ptr<const execution::Plan>> Planner::make_plan(
   }
   if (algorithm->access == schedule::Access::both) {
     // By what all ranks know, since both sides of a message must cut alike.
-    const auto slots = static_cast<std::size_t>(steps.chunk_count);
+    const auto slots = static_cast<std::size_t>(std::max(1, steps.shared_slots_max));
     segment_bytes = std::min(segment_bytes, execution::Window::lane_slot_bytes(slots));
   }
   if (setting_.segment_bytes > 0 && segment_bytes < kWhole) {

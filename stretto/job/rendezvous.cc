@@ -219,10 +219,10 @@ Status OpenRendezvous::agree_on_key() {
 Status OpenRendezvous::finish() {
   STRETTO_RETURN_IF_ERROR(notes_->finish());
   if (job_.rank == 0) {
-    STRETTO_RETURN_IF_ERROR(notes_->wait_for_all());
-    return passing() ? end_place() : notes_->set("all-joined", "");
+    STRETTO_RETURN_IF_ERROR(notes_->end_join());
+    return passing() ? end_place() : Status();
   }
-  return passing() ? notes_->wait_for_end() : notes_->get("all-joined").status();
+  return passing() ? notes_->wait_for_end() : notes_->wait_for_join();
 }
 
 // The last words of rank 0 reach the others through its own store.

@@ -90,6 +90,11 @@ constexpr std::array kAlgorithms = {
     Algorithm{15, "two_level_mapped", reduce_scatter, both, Order::canonical,
               two_level_mapped_reduce_scatter},
     Algorithm{15, "two_level_mapped", all_gather, both, Order::none, two_level_mapped_all_gather},
+    Algorithm{15, "two_level_mapped", broadcast, both, Order::none, two_level_mapped_broadcast},
+    Algorithm{15, "two_level_mapped", reduce, both, Order::canonical, two_level_mapped_reduce},
+    Algorithm{15, "two_level_mapped", gather, both, Order::none, two_level_mapped_gather},
+    Algorithm{15, "two_level_mapped", scatter, both, Order::none, two_level_mapped_scatter},
+    Algorithm{15, "two_level_mapped", barrier, both, Order::none, two_level_mapped_barrier},
 };
 // clang-format on
 

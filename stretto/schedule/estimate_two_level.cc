@@ -71,12 +71,22 @@ class TwoLevelPhases {
       return kind.ranks < 2 ? 0 : m_.process(chunks_ * each_) + m_.sync(kind.ranks);
     });
   }
+  // Owners give the first rank the whole results.
+  double pass_to_root() const {
+    const int near = m_.hosts.ranks_of_first_host();
+    const double from_host = chunks_ / hosts_;
+    const double local =
+        near < 2 ? 0 : m_.sync(near) + m_.process(from_host * (near - 1) / near * each_);
+    if (hosts_ < 2) return local;
+    return local + m_.between(from_host, (chunks_ - from_host) * each_);
+  }
   // The first rank deals chunks out to the other hosts, which show them to each other.
   double deal_out() const {
-    if (hosts_ < 2) return mapped_ ? 0 : m_.fan_out(each_);
+    if (hosts_ < 2) return mapped_ ? m_.process(m_.bytes) : m_.fan_out(each_);
     const double others = hosts_ - 1;
     const double near = mapped_ || m_.hosts.ranks_of_first_host() == 1 ? 0 : chunks_;
-    const double root = std::max(m_.between(chunks_, m_.bytes), inside(near));
+    const double staged = mapped_ && m_.hosts.ranks_of_first_host() > 1 ? m_.process(m_.bytes) : 0;
+    const double root = staged + std::max(m_.between(chunks_, m_.bytes), inside(near));
     const double passed = chunks_ / others * (others - 1);
     if (passed == 0) return root;
     const double passing =
@@ -142,6 +152,28 @@ double two_level_all_gather(const EstimateModel& m, Inside inside) {
 double two_level_broadcast(const EstimateModel& m, Inside inside) {
   const TwoLevelPhases phases(m, inside, Chunks::of_other_hosts);
   return phases.deal_out() + phases.show();
+}
+
+double two_level_reduce(const EstimateModel& m) {
+  const TwoLevelPhases phases(m, Inside::mapped, Chunks::of_hosts);
+  return phases.collect() + phases.reduce() + phases.pass_to_root();
+}
+
+double two_level_gather(const EstimateModel& m) {
+  const double each = m.bytes / m.n;
+  const int near = m.hosts.ranks_of_first_host();
+  const double local = m.process(near * each) + m.sync(near);
+  return local + m.between(m.n - near, (m.n - near) * each);
+}
+
+double two_level_scatter(const EstimateModel& m) { return two_level_gather(m); }
+
+double two_level_barrier(const EstimateModel& m) {
+  double inside = 0;
+  for (const Kind& kind : m.hosts.kinds()) inside = std::max(inside, m.sync(kind.ranks));
+  const int hosts = m.hosts.host_count();
+  if (hosts < 2) return inside;
+  return 2 * inside + std::ceil(std::log2(hosts)) * m.between(1, 0);
 }
 
 }  // namespace stretto::schedule

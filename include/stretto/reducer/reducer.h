@@ -115,10 +115,10 @@ class Reducer {
   std::span<std::byte> gradient_bytes(std::size_t index) const { return slots_[index].view.span(); }
 
   // Says that the gradient has its local value, which must not be touched until finalize() has
-  // returned. Begins the reduction of buckets that are full now, which takes some microseconds each
-  // and waits for nobody; where there is no progress thread it also lets communication advance, for
-  // a fraction of a millisecond (see Communicator). Throws InvalidArgument if the gradient is ready
-  // already, or frozen.
+  // returned. Begins the reduction of buckets that are full now, and waits for nobody: the bytes
+  // are worked on later (see Communicator). Also lets communication advance, for a fraction of a
+  // millisecond at most: when it fills a bucket, and each time where there is no progress thread.
+  // Throws InvalidArgument if the gradient is ready already, or frozen.
   void mark_ready(std::size_t index);
 
   // Between steps: a frozen gradient is not expected and keeps its value. All ranks must freeze

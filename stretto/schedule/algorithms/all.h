@@ -80,5 +80,10 @@ Schedule two_level_broadcast(const Shape& shape);
 Schedule two_level_mapped_all_reduce(const Shape& shape);
 Schedule two_level_mapped_reduce_scatter(const Shape& shape);
 Schedule two_level_mapped_all_gather(const Shape& shape);
+Schedule two_level_mapped_broadcast(const Shape& shape);
+Schedule two_level_mapped_reduce(const Shape& shape);
+Schedule two_level_mapped_gather(const Shape& shape);
+Schedule two_level_mapped_scatter(const Shape& shape);
+Schedule two_level_mapped_barrier(const Shape& shape);
 
 }  // namespace stretto::schedule

@@ -32,7 +32,7 @@ class ByMessages final : public TwoLevel {
     }
   }
 
-  std::vector<Place> result_places(int c) const override { return {own(output(c))}; }
+  std::vector<Place> result_places(int c) override { return {own(output(c))}; }
 
   void spread_inside(Buffer source) override {
     for (std::size_t distance = 1; distance < member_count(); ++distance) {

@@ -87,11 +87,22 @@ class Route {
   int chunk_count_ = 1;
 };
 
-void send_from_root(ScheduleBuilder& schedule, const Others& others, const Route& route) {
+// A chunk on its way through a window of a host.
+Slot stage(int c) { return raw(c, c); }
+
+// With mapped memory, the ranks of the root's host read its window; else they are sent to.
+void send_from_root(ScheduleBuilder& schedule, const Others& others, const Route& route,
+                    bool mapped) {
   const int root_host = others.root_host();
+  if (mapped && root_host >= 0) {
+    for (int c = 0; c < route.chunk_count(); ++c) schedule.copy(input(c), stage(c));
+    schedule.sync();
+  }
   for (int c = 0; c < route.chunk_count(); ++c) {
-    schedule.send(input(c), route.handler(route.first_host(c), c));
-    if (root_host >= 0 && root_host != route.first_host(c)) {
+    const int first_host = route.first_host(c);
+    const bool is_near = first_host == root_host;
+    if (!mapped || !is_near) schedule.send(input(c), route.handler(first_host, c));
+    if (!mapped && root_host >= 0 && !is_near) {
       schedule.send(input(c), route.handler(root_host, c));
     }
   }
@@ -116,32 +127,96 @@ void pass_between(ScheduleBuilder& schedule, const Others& others, const Route& 
   }
 }
 
-void pass_on(ScheduleBuilder& schedule, const Shape& shape, const Others& others,
-             const Route& route) {
-  const Rank self = others.other_of(shape.rank);
-  const int host = others.layout().host_of(self);
-  const auto& members = others.layout().members(host);
-  std::vector<std::vector<int>> handled(members.size());
-  for (int c = 0; c < route.chunk_count(); ++c) {
-    const Rank handler = others.other_of(route.handler(host, c));
-    handled[static_cast<std::size_t>(others.layout().position_of(handler))].push_back(c);
+// The other ranks of one host.
+class PassingOn {
+ public:
+  PassingOn(ScheduleBuilder& schedule, const Shape& shape, const Others& others, const Route& route)
+      : schedule_(schedule),
+        others_(others),
+        root_(shape.root),
+        chunk_count_(route.chunk_count()),
+        host_(others.layout().host_of(others.other_of(shape.rank))),
+        members_(others.layout().members(host_)),
+        position_(
+            static_cast<std::size_t>(others.layout().position_of(others.other_of(shape.rank)))),
+        handled_(members_.size()) {
+    for (int c = 0; c < chunk_count_; ++c) {
+      const Rank handler = others.other_of(route.handler(host_, c));
+      handled_[static_cast<std::size_t>(others.layout().position_of(handler))].push_back(c);
+    }
   }
-  const auto position = static_cast<std::size_t>(others.layout().position_of(self));
-  for (const int c : handled[position]) {
-    if (route.comes_from_root(host, c)) schedule.recv(shape.root, output(c));
-  }
-  pass_between(schedule, others, route, host, handled[position]);
-  for (std::size_t distance = 1; distance < members.size(); ++distance) {
-    const auto to = (position + distance) % members.size();
-    const auto from = (position + members.size() - distance) % members.size();
-    for (const int c : handled[position]) schedule.send(output(c), others.rank_of(members[to]));
-    for (const int c : handled[from]) schedule.recv(others.rank_of(members[from]), output(c));
-  }
-}
 
-Schedule alone(const Shape& shape, const ScheduleBuilder::Options& options) {
+  bool is_near() const { return host_ == others_.root_host(); }
+
+  // Chunks come to their handlers.
+  void take(const Route& route) {
+    for (const int c : handled_[position_]) {
+      if (route.comes_from_root(host_, c)) schedule_.recv(root_, output(c));
+    }
+    pass_between(schedule_, others_, route, host_, handled_[position_]);
+  }
+  // Handlers show them to the ranks of the host.
+  void show_by_messages() {
+    for (std::size_t distance = 1; distance < members_.size(); ++distance) {
+      const std::size_t to = (position_ + distance) % members_.size();
+      const std::size_t from = (position_ + members_.size() - distance) % members_.size();
+      for (const int c : handled_[position_]) schedule_.send(output(c), member(to));
+      for (const int c : handled_[from]) schedule_.recv(member(from), output(c));
+    }
+  }
+  void show_in_window() {
+    if (members_.size() == 1) return;
+    schedule_.share_raw(chunk_count_);
+    for (const int c : handled_[position_]) schedule_.copy(output(c), stage(c));
+    schedule_.sync();
+    for (std::size_t distance = 1; distance < members_.size(); ++distance) {
+      const std::size_t from = (position_ + distance) % members_.size();
+      for (const int c : handled_[from]) schedule_.copy({member(from), stage(c)}, output(c));
+    }
+  }
+  void read_root() {
+    schedule_.share_raw(chunk_count_);
+    schedule_.sync();
+    for (int c = 0; c < chunk_count_; ++c) schedule_.copy({root_, stage(c)}, output(c));
+  }
+
+ private:
+  Rank member(std::size_t position) const { return others_.rank_of(members_[position]); }
+
+  ScheduleBuilder& schedule_;
+  const Others& others_;
+  Rank root_;
+  int chunk_count_;
+  int host_;
+  const std::vector<Rank>& members_;
+  std::size_t position_;                   // Among them.
+  std::vector<std::vector<int>> handled_;  // Chunks, per member.
+};
+
+Schedule broadcast_by(const Shape& shape, ScheduleBuilder::Options options) {
+  const bool mapped = options.access == Access::both;
+  if (shape.rank_count == 1) {
+    ScheduleBuilder schedule(shape, options);
+    schedule.copy(input(0), output(0));
+    return std::move(schedule).build();
+  }
+  const Others others(shape);
+  const Route route(others);
+  options.chunk_count = route.chunk_count();
   ScheduleBuilder schedule(shape, options);
-  schedule.copy(input(0), output(0));
+  if (mapped) schedule.share_raw_at_most(options.chunk_count);
+  if (shape.rank == shape.root) {
+    if (mapped && others.root_host() >= 0) schedule.share_raw(options.chunk_count);
+    send_from_root(schedule, others, route, mapped);
+    return std::move(schedule).build();
+  }
+  PassingOn passing(schedule, shape, others, route);
+  if (mapped && passing.is_near()) {
+    passing.read_root();
+  } else {
+    passing.take(route);
+    mapped ? passing.show_in_window() : passing.show_by_messages();
+  }
   return std::move(schedule).build();
 }
 
@@ -164,18 +239,28 @@ Schedule alone(const Shape& shape, const ScheduleBuilder::Options& options) {
 //   choose it for   several ranks per host, and a network that is slower than the hosts inside
 //   source          Karonis et al., 2000; with shards rather than leaders
 Schedule two_level_broadcast(const Shape& shape) {
-  ScheduleBuilder::Options options{.algorithm = "two_level", .collective = Collective::broadcast};
-  if (shape.rank_count == 1) return alone(shape, options);
-  const Others others(shape);
-  const Route route(others);
-  options.chunk_count = route.chunk_count();
-  ScheduleBuilder schedule(shape, options);
-  if (shape.rank == shape.root) {
-    send_from_root(schedule, others, route);
-  } else {
-    pass_on(schedule, shape, others, route);
-  }
-  return std::move(schedule).build();
+  return broadcast_by(shape, {.algorithm = "two_level", .collective = Collective::broadcast});
+}
+
+// Two-level broadcast on mapped memory: as two_level, but inside hosts nothing is sent.
+//
+//   root 0 of 0 1 2 | 3 4 | 5:   0: input --> raw of 0;    sync of the root's host
+//                                1, 2: raw of 0 --> output
+//                                0 --> 3, 3 --> 5          between, as in two_level
+//                                3: output --> raw of 3;   sync
+//                                4: raw of 3 --> output
+//
+//   steps           2 messages and 1 sync on several hosts
+//   bytes per host  as two_level
+//   bytes per rank  the root stages the buffer, and sends it once; others read it once
+//   scratch         n raw slots
+//   order           nothing is combined
+//   choose it for   several ranks per host that have mapped each other's memory
+//   source          as two_level; inside, the one-sided form of it
+Schedule two_level_mapped_broadcast(const Shape& shape) {
+  return broadcast_by(shape, {.algorithm = "two_level_mapped",
+                              .collective = Collective::broadcast,
+                              .access = Access::both});
 }
 
 }  // namespace stretto::schedule

@@ -12,14 +12,19 @@ namespace {
 
 // Raw slot c of a rank is for chunk c: for what its handler needs of this rank, or, where this rank
 // is the handler, for what the others need of it.
-class OnMappedMemory final : public TwoLevel {
+class OnMappedMemory : public TwoLevel {
  public:
-  using TwoLevel::TwoLevel;
+  OnMappedMemory(ScheduleBuilder& schedule, const Shape& shape, const HostLayout& layout,
+                 const ChunkAssignment& assignment)
+      : TwoLevel(schedule, shape, layout, assignment) {
+    schedule.share_raw_at_most(assignment.chunk_count());
+  }
 
- private:
+ protected:
   static Slot stage(int c) { return raw(c, c); }
   bool is_shared() const { return member_count() > 1; }
 
+ private:
   void collect_inputs() override {
     for (const int c : own_handled()) add_input(c, self_, own(input(c)));
     if (!is_shared()) return;
@@ -39,7 +44,7 @@ class OnMappedMemory final : public TwoLevel {
     }
   }
 
-  std::vector<Place> result_places(int c) const override {
+  std::vector<Place> result_places(int c) override {
     std::vector<Place> places = {own(output(c))};
     if (is_shared()) places.push_back(own(stage(c)));
     return places;
@@ -59,6 +64,79 @@ class OnMappedMemory final : public TwoLevel {
       for (const int c : handled_by(from)) schedule_.copy({from, stage(c)}, output(c));
     }
   }
+};
+
+// Whole results go on to the root: through the window of its host, or as messages.
+class ToRoot final : public OnMappedMemory {
+ public:
+  ToRoot(ScheduleBuilder& schedule, const Shape& shape, const HostLayout& layout,
+         const ChunkAssignment& assignment)
+      : OnMappedMemory(schedule, shape, layout, assignment),
+        root_(shape.root),
+        root_host_(layout.host_of(shape.root)),
+        is_near_(layout.host_of(shape.rank) == root_host_) {}
+
+  void pass_to_root() {
+    for (const Slot& result : results_) {
+      if (!is_near_) schedule_.send(result, root_);
+    }
+    if (is_near_ && is_shared()) schedule_.sync();
+    if (self_ != root_) return;
+    for (int c = 0; c < assignment_.chunk_count(); ++c) {
+      const Rank owner = assignment_.owner(c);
+      if (assignment_.owner_host(c) != root_host_) {
+        schedule_.recv(owner, output(c));
+      } else if (owner != self_) {
+        schedule_.copy({owner, stage(c)}, output(c));
+      }
+    }
+  }
+
+ private:
+  std::vector<Place> result_places(int c) override {
+    if (self_ == root_) return {own(output(c))};
+    results_.push_back(is_shared() ? stage(c) : schedule_.unused_raw(c));
+    return {own(results_.back())};
+  }
+
+  Rank root_;
+  int root_host_;
+  bool is_near_;
+  std::vector<Slot> results_;
+};
+
+// Of gather and scatter: the ranks of the root's host meet in its window, in a slot for each place
+// that the algorithm names; the others and the root exchange messages.
+class AroundRoot {
+ public:
+  AroundRoot(const Shape& shape, Collective collective)
+      : layout_(shape),
+        host_(layout_.members(layout_.host_of(shape.root))),
+        is_near_(layout_.host_of(shape.rank) == layout_.host_of(shape.root)),
+        schedule_(shape, {.algorithm = "two_level_mapped",
+                          .collective = collective,
+                          .access = Access::both,
+                          .chunk_count = shape.rank_count}) {}
+
+  ScheduleBuilder& schedule() { return schedule_; }
+  bool is_near() const { return is_near_; }
+  bool is_near(Rank rank) const { return layout_.host_of(rank) == layout_.host_of(host_.front()); }
+  const std::vector<Rank>& host() const { return host_; }
+  int position_of(Rank rank) const { return layout_.position_of(rank); }
+  // The most ranks of a host: any may be the root's.
+  void share(std::int32_t slots) {
+    schedule_.share_raw_at_most(slots);
+    if (is_near_ && host_.size() > 1) schedule_.share_raw(slots);
+  }
+  void meet() {
+    if (host_.size() > 1) schedule_.sync();
+  }
+
+ private:
+  HostLayout layout_;
+  const std::vector<Rank>& host_;  // The root's.
+  bool is_near_;
+  ScheduleBuilder schedule_;
 };
 
 }  // namespace
@@ -112,6 +190,148 @@ Schedule two_level_mapped_reduce_scatter(const Shape& shape) {
 //   source          as two_level; inside, the one-sided form of it
 Schedule two_level_mapped_all_gather(const Shape& shape) {
   return two_level_all_gather_by<OnMappedMemory>(shape, "two_level_mapped", Access::both);
+}
+
+// Two-level reduce on mapped memory: the first half of two_level_mapped_all_reduce, and then the
+// results to the root, through the window of its host or as messages.
+//
+//   chunk c, root 0 of 0 1 2 | 3 4:   as in two_level_mapped_all_reduce, up to its owner
+//                                     1: result --> raw c of 1;    sync of the root's host
+//                                     0: raw c of 1 --> output c
+//                                     4: result --> output c of 0                       (a message)
+//
+//   steps           2 syncs and 2 messages on several hosts
+//   bytes per host  as two_level_mapped_reduce_scatter, and 1/H of the buffer to the root's host
+//   bytes per rank  less than the buffer read on other ranks, and as much staged; the root reads
+//   the
+//                   results of its host
+//   scratch         n raw slots and a little more, as two_level
+//   order           canonical, for any layout
+//   choose it for   several ranks per host that have mapped each other's memory
+//   source          as two_level; inside, the one-sided form of it
+Schedule two_level_mapped_reduce(const Shape& shape) {
+  const HostLayout layout(shape);
+  const ChunkAssignment assignment = ChunkAssignment::in_blocks(layout, shape.rank_count);
+  ScheduleBuilder schedule(shape, {.algorithm = "two_level_mapped",
+                                   .collective = Collective::reduce,
+                                   .access = Access::both,
+                                   .order = Order::canonical,
+                                   .chunk_count = assignment.chunk_count()});
+  ToRoot steps(schedule, shape, layout, assignment);
+  steps.reduce_to_owners(shape.rank_count);
+  steps.pass_to_root();
+  return std::move(schedule).build();
+}
+
+// Two-level gather on mapped memory: the root reads the chunks of its host where their ranks have
+// laid them out; the others send theirs.
+//
+//   root 0 of 0 1 2 | 3 4:   1, 2: input --> raw 0;    sync of the root's host
+//                            0: raw 0 of 1 and 2 --> output
+//                            3, 4 --> 0                                                (messages)
+//
+//   steps           1 sync, and 1 message on several hosts
+//   bytes per rank  1/n of the buffer, sent or staged; the root takes in (n-1)/n of it
+//   scratch         1 shared slot
+//   order           nothing is combined
+//   choose it for   several ranks on the root's host that have mapped each other's memory
+//   source          direct; inside, the one-sided form of it
+Schedule two_level_mapped_gather(const Shape& shape) {
+  AroundRoot around(shape, Collective::gather);
+  ScheduleBuilder& schedule = around.schedule();
+  const ChunkIndex own = shard_of(shape.rank);
+  around.share(1);
+  if (shape.rank != shape.root) {
+    if (around.is_near()) {
+      schedule.copy(input(own), raw(0, own));
+      around.meet();
+    } else {
+      schedule.send(input(own), shape.root);
+    }
+    return std::move(schedule).build();
+  }
+  around.meet();
+  for (int distance = 1; distance < shape.rank_count; ++distance) {
+    const Rank from = neighbour(shape, distance);
+    if (!around.is_near(from)) schedule.recv(from, output(shard_of(from)));
+  }
+  for (const Rank from : around.host()) {
+    const ChunkIndex chunk = shard_of(from);
+    if (from != shape.rank) schedule.copy({from, raw(0, chunk)}, output(chunk));
+  }
+  schedule.copy(input(own), output(own));
+  return std::move(schedule).build();
+}
+
+// Two-level scatter on mapped memory: the root lays out the chunks of its host, and sends the
+// others theirs.
+//
+//   root 0 of 0 1 2 | 3 4:   0: input c --> raw of 0, for 1 and 2;    sync of the root's host
+//                            1, 2: raw of 0 --> output
+//                            0 --> 3, 4                                                (messages)
+//
+//   steps           1 sync, and 1 message on several hosts
+//   bytes per rank  the root stages or sends (n-1)/n of the buffer; the others take in 1/n of it
+//   scratch         as many shared slots as a host has ranks
+//   order           nothing is combined
+//   choose it for   several ranks on the root's host that have mapped each other's memory
+//   source          direct; inside, the one-sided form of it
+Schedule two_level_mapped_scatter(const Shape& shape) {
+  AroundRoot around(shape, Collective::scatter);
+  ScheduleBuilder& schedule = around.schedule();
+  const ChunkIndex own = shard_of(shape.rank);
+  around.share(static_cast<std::int32_t>(around.host().size()));
+  const auto stage = [&](Rank rank) { return raw(around.position_of(rank), shard_of(rank)); };
+  if (shape.rank != shape.root) {
+    if (around.is_near()) {
+      around.meet();
+      schedule.copy({shape.root, stage(shape.rank)}, output(own));
+    } else {
+      schedule.recv(shape.root, output(own));
+    }
+    return std::move(schedule).build();
+  }
+  for (const Rank to : around.host()) {
+    if (to != shape.rank) schedule.copy(input(shard_of(to)), stage(to));
+  }
+  around.meet();
+  for (int distance = 1; distance < shape.rank_count; ++distance) {
+    const Rank to = neighbour(shape, distance);
+    if (!around.is_near(to)) schedule.send(input(shard_of(to)), to);
+  }
+  schedule.copy(input(own), output(own));
+  return std::move(schedule).build();
+}
+
+// Two-level barrier on mapped memory: hosts meet inside; then the first rank of each hears of all
+// others; then hosts meet again.
+//
+//   0 1 2 | 3 4:   sync of hosts;   0 <-> 3  (signals, as in the dissemination barrier);   sync
+//
+//   steps           2 syncs, and ceil(log2 H) messages for H hosts
+//   bytes per rank  none
+//   scratch         none
+//   order           nothing is combined
+//   choose it for   several ranks per host that have mapped each other's memory
+//   source          Hensgen, Finkel and Manber, 1988, between hosts
+Schedule two_level_mapped_barrier(const Shape& shape) {
+  const HostLayout layout(shape);
+  ScheduleBuilder schedule(shape, {.algorithm = "two_level_mapped",
+                                   .collective = Collective::barrier,
+                                   .access = Access::both,
+                                   .chunk_count = 0});
+  const int host = layout.host_of(shape.rank);
+  const int hosts = layout.host_count();
+  const bool is_shared = layout.members(host).size() > 1;
+  if (is_shared) schedule.sync();
+  if (layout.members(host).front() == shape.rank) {
+    for (int distance = 1; distance < hosts; distance *= 2) {
+      schedule.send_signal(layout.members((host + distance) % hosts).front());
+      schedule.recv_signal(layout.members((host + hosts - distance) % hosts).front());
+    }
+  }
+  if (is_shared && hosts > 1) schedule.sync();
+  return std::move(schedule).build();
 }
 
 }  // namespace stretto::schedule

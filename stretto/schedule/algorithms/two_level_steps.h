@@ -114,7 +114,7 @@ class TwoLevel {
   // with another is left out, as needs_input() says: it goes to the owner directly.
   virtual void collect_inputs() = 0;
   // Where an owner puts the whole result of a chunk.
-  virtual std::vector<Place> result_places(int c) const = 0;
+  virtual std::vector<Place> result_places(int c) = 0;
   // What handlers have, in their output or (an owner) in `source`, goes to the host's ranks.
   virtual void spread_inside(Buffer source) = 0;
 

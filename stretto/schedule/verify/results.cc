@@ -221,13 +221,8 @@ Status check_results(const JointSchedule& joint, const Execution& execution, boo
 
 Status check_barrier(const JointSchedule& joint, const Execution& execution) {
   const std::size_t n = joint.schedules().size();
-  if (!joint.schedules().front().team.empty()) {
-    const auto& steps = joint.schedules().front().steps;
-    if (n == 1 || !steps.empty()) return {};
-    return refuse("no sync holds the ranks together");
-  }
-  // A signal carries what its sender knew for certain: the ranks it had heard of in receives before
-  // it in the list, and itself.
+  // A signal carries what its sender knew for certain: the ranks it had heard of in receives and
+  // syncs before it in the list, and itself. A sync tells each of its ranks what any of them knew.
   std::vector<std::vector<bool>> heard(joint.step_count());
   auto known_before = [&](std::size_t rank, std::int32_t end) {
     std::vector<bool> known(n);
@@ -239,9 +234,23 @@ Status check_barrier(const JointSchedule& joint, const Execution& execution) {
     }
     return known;
   };
-  for (const std::int32_t step : execution.order) {
-    if (joint.step(step).kind != StepKind::send) continue;
-    heard[joint.partner(step)] = known_before(joint.rank_of(step), step);
+  auto add_known_before = [&](std::vector<bool>& known, std::int32_t step) {
+    const auto more = known_before(joint.rank_of(step), step);
+    for (std::size_t rank = 0; rank < n; ++rank) known[rank] = known[rank] || more[rank];
+  };
+  for (std::size_t i = 0; i < execution.order.size();) {
+    const std::int32_t step = execution.order[i];
+    const StepKind kind = joint.step(step).kind;
+    // The ranks of a sync end it one after the other.
+    const std::size_t together = kind == StepKind::sync ? joint.schedule_of(step).team.size() : 1;
+    const auto ended = std::span(execution.order).subspan(i, together);
+    i += together;
+    if (kind != StepKind::send && kind != StepKind::sync) continue;
+    std::vector<bool> known(n);
+    for (const std::int32_t each : ended) add_known_before(known, each);
+    for (const std::int32_t each : ended) {
+      heard[kind == StepKind::send ? joint.partner(each) : each] = known;
+    }
   }
   for (std::size_t rank = 0; rank < n; ++rank) {
     const auto known = known_before(rank, joint.first_step(rank + 1));

@@ -246,7 +246,7 @@ TEST(Verify, ABarrierThatForgetsARank) {
 TEST(Verify, AMappedBarrierWithoutSync) {
   Schedules schedules = build(Collective::barrier, "direct_mapped", 2);
   for (Schedule& schedule : schedules) schedule.steps.clear();
-  expect_refused_because(schedules, "no sync holds the ranks together");
+  expect_refused_because(schedules, "rank 0 leaves without knowing that rank 1 has come");
 }
 
 TEST(Verify, AnInputThatIsOverwrittenInPlace) {

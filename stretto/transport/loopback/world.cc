@@ -59,7 +59,9 @@ Result<std::vector<std::unique_ptr<Endpoint>>> make_world(const WorldOptions& op
   for (int r = 0; r < options.ranks; ++r) {
     Endpoint::Parts parts{.rank = r, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
     for (int peer = 0; peer < options.ranks; ++peer) {
-      parts.links.push_back(peer == r ? nullptr : make_link(world, r, peer));
+      auto link = peer == r ? nullptr : make_link(world, r, peer);
+      if (link != nullptr && options.wrap) link = options.wrap(r, peer, std::move(link));
+      parts.links.push_back(std::move(link));
     }
     if (options.shared_memory) parts.memory = std::make_shared<Memory>(r, world.regions);
     const auto& inbox = world.inboxes[static_cast<std::size_t>(r)];

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct WorldOptions {
   bool shared_memory = true;
   // Per rank, a number: only ranks with the same one reach each other's memory. Empty: all do.
   std::vector<std::int32_t> hosts = {};
+  // Where set, what stands between a rank and its link to a peer: a test that counts, say.
+  std::function<std::unique_ptr<Link>(Rank self, Rank peer, std::unique_ptr<Link> link)> wrap = {};
 };
 
 // The connected endpoints of ranks that are threads of this process: a job without processes, for

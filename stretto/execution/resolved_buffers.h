@@ -1,0 +1,86 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "stretto/base/single_copy.h"
+#include "stretto/execution/execution.h"
+#include "stretto/execution/window.h"
+#include "stretto/transport/shortage.h"
+
+namespace stretto::execution {
+
+// Where the callers' buffers lie in an operation that runs on them: this rank's, for the others to
+// find, and theirs, in this process. Both are often those of the run before; to see that, the
+// engine's lock is not needed.
+class ResolvedBuffers {
+ public:
+  // The plan says how much of each rank's buffers is used. All must outlive this.
+  ResolvedBuffers(const Plan& plan, const Membership& membership, SingleCopy single_copy,
+                  transport::Transport& transport);
+
+  // Of this rank. Any thread that owns the run: whether find_own() would find the same again.
+  bool is_own_known(const std::byte* input, const std::byte* output);
+  void find_own(const std::byte* input, const std::byte* output);
+  const Post::Buffers& own() const { return own_; }
+  bool is_own_reachable() const { return are_reachable(membership_->rank, own_); }
+  // Whether others can reach these, without a word about the run.
+  bool could_reach(const std::byte* input, const std::byte* output) const;
+
+  // What a member has posted in this run; returns whether it can be reached.
+  bool take(std::size_t member, const Post::Buffers& posted) {
+    return are_reachable(static_cast<std::int32_t>(member), posted_[member] = posted);
+  }
+  const Post::Buffers& posted(Rank member) const {
+    return posted_[static_cast<std::size_t>(member)];
+  }
+  // Any thread that owns the run: whether what all have posted is what was resolved last.
+  bool are_resolved() const;
+  // Else: resolves it. False while some rank's region is not mapped here yet; `shortage` then says
+  // why, if that is for long.
+  bool resolve(Status& shortage);
+  // Whether the buffers that a member has posted are mapped here.
+  bool is_resolved(std::size_t member) const;
+  // In this process, or where it is private, in its own.
+  std::byte* input(std::size_t member) const { return inputs_[member]; }
+  std::byte* output(std::size_t member) const { return outputs_[member]; }
+
+  // Lets go of the others' memory. No run is going on.
+  void release();
+
+ private:
+  transport::RemoteAddress find(const std::byte* data, std::size_t bytes) const;
+  bool is_reachable(transport::RemoteAddress address) const;
+  bool are_reachable(Rank member, const Post::Buffers& buffers) const;
+  std::byte* resolve(Rank job_rank, transport::RemoteAddress address, std::size_t bytes) const;
+  Status find_shortage(std::size_t member) const;
+
+  const Plan* plan_;
+  const Membership* membership_;
+  SingleCopy single_copy_;
+  transport::Transport* transport_;
+  std::uint64_t generation_ = 0;  // Of the transport's memory, before anything was looked up.
+  const std::byte* input_ = nullptr;
+  const std::byte* output_ = nullptr;
+  Post::Buffers own_;
+  bool is_own_known_ = false;
+  // Private memory that has just been allocated lies in no page before it has been written: it is
+  // looked at again, at the 2nd, 4th, 8th ... use.
+  bool may_change_ = false;
+  std::uint64_t uses_ = 0;
+  std::uint64_t uses_to_next_look_ = 1;
+  std::vector<Post::Buffers> posted_;    // Per rank, of this run.
+  std::vector<Post::Buffers> resolved_;  // Per rank, of which inputs_ and outputs_ are.
+  std::vector<std::byte*> inputs_;
+  std::vector<std::byte*> outputs_;
+  // Keeps it mapped, input and output by turns: its owner may free it while it is still used here.
+  std::vector<std::shared_ptr<void>> held_;
+  bool are_others_known_ = false;
+  transport::ShortageTimer shortage_;
+};
+
+}  // namespace stretto::execution

@@ -1,0 +1,157 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What passes through the links of two hosts with two ranks each, whose ranks have mapped each
+// other's memory inside: nothing inside, and between them what the schedules say.
+
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "stretto/communicator/scheduled_backend.h"
+#include "stretto/schedule/algorithms.h"
+#include "stretto/transport/loopback/world.h"
+#include "tests/support/problem.h"
+
+namespace stretto {
+namespace {
+
+constexpr int kRanks = 4;
+const std::vector<std::int32_t> kHosts = {0, 0, 1, 1};
+constexpr std::size_t kCount = 48 * 1024;  // Of floats.
+constexpr int kTimes = 4;
+// What a message needs beside its payload, and what its receiver gives back.
+constexpr std::size_t kFrameBytesMax = 256;
+
+// Bytes from each rank to each other.
+struct Counts {
+  std::array<std::array<std::atomic<std::size_t>, kRanks>, kRanks> bytes{};
+
+  std::size_t on_ways(bool between_hosts) const {
+    std::size_t sum = 0;
+    for (std::size_t from = 0; from < kRanks; ++from) {
+      for (std::size_t to = 0; to < kRanks; ++to) {
+        if ((kHosts[from] != kHosts[to]) == between_hosts) sum += bytes[from][to];
+      }
+    }
+    return sum;
+  }
+};
+
+class CountingLink final : public transport::Link {
+ public:
+  CountingLink(std::unique_ptr<transport::Link> link, std::atomic<std::size_t>& count)
+      : link_(std::move(link)), count_(count) {}
+  std::string_view name() const override { return link_->name(); }
+  Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override {
+    Result<std::size_t> written = link_->write(pieces);
+    if (written.ok()) count_ += *written;
+    return written;
+  }
+  Result<std::size_t> read(ByteSpan into) override { return link_->read(into); }
+  bool readable() const override { return link_->readable(); }
+  bool needs_poll() const override { return link_->needs_poll(); }
+  int descriptor() const override { return link_->descriptor(); }
+  void service() override { link_->service(); }
+  void notify() override { link_->notify(); }
+  bool peer_sleeps() const override { return link_->peer_sleeps(); }
+  Contact check_contact(TimePoint now) override { return link_->check_contact(now); }
+  void disconnect() override { link_->disconnect(); }
+
+ private:
+  std::unique_ptr<transport::Link> link_;
+  std::atomic<std::size_t>& count_;
+};
+
+std::vector<std::unique_ptr<Communicator>> make_ranks(Counts& counts) {
+  auto endpoints = transport::loopback::make_world(
+                       {.ranks = kRanks,
+                        .hosts = kHosts,
+                        .wrap =
+                            [&](Rank self, Rank peer, std::unique_ptr<transport::Link> link) {
+                              auto& row = counts.bytes[static_cast<std::size_t>(self)];
+                              return std::make_unique<CountingLink>(
+                                  std::move(link), row[static_cast<std::size_t>(peer)]);
+                            }})
+                       .or_throw();
+  std::vector<std::unique_ptr<Communicator>> ranks(kRanks);
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      auto engine = group::Engine::create(std::move(endpoints[r]),
+                                          group::Engine::Options{.local_ranks = kRanks});
+      ranks[r] = communicator::ScheduledBackend::make_world(std::move(engine).or_throw(),
+                                                            {.group = {.hosts = kHosts}})
+                     .or_throw();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return ranks;
+}
+
+struct Traffic {
+  std::size_t bytes = 0;
+  std::size_t messages = 0;
+};
+
+// What all ranks send by the schedules, once.
+Traffic traffic_of(const schedule::Algorithm& algorithm, std::size_t buffer_bytes) {
+  Traffic traffic;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const schedule::Schedule steps = algorithm.build({rank, kRanks, 0, kHosts});
+    for (const schedule::Step& step : steps.steps) {
+      if (step.kind != schedule::StepKind::send) continue;
+      ++traffic.messages;
+      if (!steps.sources(step).empty()) {
+        traffic.bytes += buffer_bytes / static_cast<std::size_t>(steps.chunk_count);
+      }
+    }
+  }
+  return traffic;
+}
+
+class BytesOnHosts : public ::testing::TestWithParam<schedule::Algorithm> {};
+
+TEST_P(BytesOnHosts, InsideNothingIsSentAndBetweenWhatTheScheduleSays) {
+  const schedule::Algorithm& algorithm = GetParam();
+  testing::Problem problem{.collective = algorithm.collective,
+                           .ranks = kRanks,
+                           .count = kCount,
+                           .algorithm = std::string(algorithm.name)};
+  if (testing::has_shares(algorithm.collective)) {
+    problem = testing::with_equal_shares(problem, kCount / kRanks);
+  }
+  Counts counts;
+  const auto ranks = make_ranks(counts);
+  ASSERT_EQ(testing::try_on_all(ranks, problem), "");
+  const std::size_t inside = counts.on_ways(false);
+  const std::size_t between = counts.on_ways(true);
+  for (int i = 0; i < kTimes; ++i) ASSERT_EQ(testing::try_on_all(ranks, problem), "");
+  const Traffic once = traffic_of(algorithm, kCount * sizeof(float));
+  // Ranks that wait for long ask each other where they are.
+  EXPECT_LE(counts.on_ways(false), inside + 4 * kFrameBytesMax);
+  const std::size_t sent = counts.on_ways(true) - between;
+  // A message may travel in two segments.
+  const std::size_t frames = kTimes * once.messages * 2 * kFrameBytesMax;
+  EXPECT_GE(sent, kTimes * once.bytes);
+  EXPECT_LE(sent, kTimes * once.bytes + frames);
+  EXPECT_GT(once.messages, 0u);
+}
+
+std::vector<schedule::Algorithm> on_mapped_memory_and_by_messages() {
+  std::vector<schedule::Algorithm> found;
+  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+    if (algorithm.access == schedule::Access::both) found.push_back(algorithm);
+  }
+  return found;
+}
+
+INSTANTIATE_TEST_SUITE_P(, BytesOnHosts, ::testing::ValuesIn(on_mapped_memory_and_by_messages()),
+                         [](const auto& tested) {
+                           return std::string(name(tested.param.collective));
+                         });
+
+}  // namespace
+}  // namespace stretto
