@@ -24,6 +24,14 @@ namespace stretto::communicator {
 
 // One rank's part in a collective. Its arguments have been checked.
 struct CollectiveCall {
+  // Writes each field, and nothing else: a constructor that the compiler makes clears the whole
+  // call first, 280 bytes, which takes a tenth of an all-reduce of eight bytes.
+  CollectiveCall() {}  // NOLINT
+  explicit CollectiveCall(const OperationDescriptor& what, ConstByteSpan from = {},
+                          ByteSpan to = {},
+                          const std::optional<execution::SharesView>& of = std::nullopt)
+      : operation(what), input(from), output(to), shares(of) {}
+
   OperationDescriptor operation;  // The algorithm is the backend's to fill in.
   ConstByteSpan input = {};
   ByteSpan output = {};

@@ -46,6 +46,16 @@ std::uint64_t layout_of(const Share& share) {
   return share.shares ? execution::layout_hash(share.shares->counts) : 0;
 }
 
+// For operations that may be small: every field is written where it stays, see group_fast.cc, Note
+// [settled memory].
+CollectiveCall call_of(Collective collective, DType dtype, std::size_t count) {
+  CollectiveCall call;
+  call.operation.collective = collective;
+  call.operation.dtype = dtype;
+  call.operation.count = count;
+  return call;
+}
+
 CollectiveCall checked_call(const Caller& caller, int size, const ConstView& input,
                             const View& output, const ReduceScatterOptions& options) {
   const Share share = share_of(caller, options.counts, output.count, size);
@@ -54,14 +64,12 @@ CollectiveCall checked_call(const Caller& caller, int size, const ConstView& inp
   check_count(caller, "input", input.count, share.whole);
   check_reduction(caller, options.op, input.dtype, options.factor);
   check_overlap(caller, input, output, -share.begin);
-  CollectiveCall call{.operation = {.collective = Collective::reduce_scatter,
-                                    .op = options.op,
-                                    .dtype = input.dtype,
-                                    .count = input.count,
-                                    .layout = layout_of(share)},
-                      .input = input.span(),
-                      .output = output.span(),
-                      .shares = share.shares};
+  CollectiveCall call = call_of(Collective::reduce_scatter, input.dtype, input.count);
+  call.operation.op = options.op;
+  call.operation.layout = layout_of(share);
+  call.input = input.span();
+  call.output = output.span();
+  if (share.shares) call.shares = share.shares;
   if (options.factor != 1) {
     call.packing = group::Packing{.source = input, .factor = options.factor};
     call.input = {};
@@ -76,13 +84,12 @@ CollectiveCall checked_call(const Caller& caller, int size, const ConstView& inp
   check_count(caller, "input", input.count, share.count);
   check_count(caller, "output", output.count, share.whole);
   check_overlap(caller, input, output, share.begin);
-  return {.operation = {.collective = Collective::all_gather,
-                        .dtype = input.dtype,
-                        .count = output.count,
-                        .layout = layout_of(share)},
-          .input = input.span(),
-          .output = output.span(),
-          .shares = share.shares};
+  CollectiveCall call = call_of(Collective::all_gather, input.dtype, output.count);
+  call.operation.layout = layout_of(share);
+  call.input = input.span();
+  call.output = output.span();
+  if (share.shares) call.shares = share.shares;
+  return call;
 }
 
 template <class AnyOptions>
@@ -106,11 +113,10 @@ Communicator::Communicator(std::unique_ptr<Backend> backend)
 
 Communicator::~Communicator() = default;
 
-void Communicator::check_timeout(const std::optional<Duration>& timeout) const {
-  if (!timeout || *timeout >= Duration::zero()) return;
+void Communicator::refuse_timeout(Duration timeout) const {
   refuse(
       {.rank = rank(), .operation = "timeout"},
-      fmt::format("{:g} s is negative; without one, the communicator's holds", seconds(*timeout)));
+      fmt::format("{:g} s is negative; without one, the communicator's holds", seconds(timeout)));
 }
 
 Work Communicator::submit(std::vector<CollectiveCall> calls, const std::string& algorithm,
@@ -132,12 +138,10 @@ Work Communicator::all_reduce_views(const ConstView& input, const View& output,
   check_count(caller, "output", output.count, input.count);
   check_reduction(caller, options.op, input.dtype, options.factor);
   check_overlap(caller, input, output, 0);
-  CollectiveCall call{.operation = {.collective = Collective::all_reduce,
-                                    .op = options.op,
-                                    .dtype = input.dtype,
-                                    .count = input.count},
-                      .input = input.span(),
-                      .output = output.span()};
+  CollectiveCall call = call_of(Collective::all_reduce, input.dtype, input.count);
+  call.operation.op = options.op;
+  call.input = input.span();
+  call.output = output.span();
   if (options.factor != 1) {
     // The output can hold the scaled input: no scratch is needed.
     call.input = call.output;
@@ -157,13 +161,12 @@ Work Communicator::reduce_views(const ConstView& input, const View& output,
     check_count(caller, "output", output.count, input.count);
     check_overlap(caller, input, output, 0);
   }
-  CollectiveCall call{.operation = {.collective = Collective::reduce,
-                                    .op = options.op,
-                                    .dtype = input.dtype,
-                                    .root = options.root.value(),
-                                    .count = input.count},
-                      .input = input.span(),
-                      .output = is_root ? output.span() : ByteSpan()};
+  CollectiveCall call({.collective = Collective::reduce,
+                       .op = options.op,
+                       .dtype = input.dtype,
+                       .root = options.root.value(),
+                       .count = input.count},
+                      input.span(), is_root ? output.span() : ByteSpan());
   if (options.factor != 1) {
     call.packing = group::Packing{.source = input, .factor = options.factor};
     call.input = {};
@@ -213,14 +216,12 @@ Work Communicator::gather_views(const ConstView& input, const View& output,
     check_count(caller, "output", output.count, share.whole);
     check_overlap(caller, input, output, share.begin);
   }
-  return submit({.operation = {.collective = Collective::gather,
-                               .dtype = input.dtype,
-                               .root = options.root.value(),
-                               .count = share.whole,
-                               .layout = layout_of(share)},
-                 .input = input.span(),
-                 .output = is_root ? output.span() : ByteSpan(),
-                 .shares = share.shares},
+  return submit(CollectiveCall({.collective = Collective::gather,
+                                .dtype = input.dtype,
+                                .root = options.root.value(),
+                                .count = share.whole,
+                                .layout = layout_of(share)},
+                               input.span(), is_root ? output.span() : ByteSpan(), share.shares),
                 options.algorithm, options.timeout);
 }
 
@@ -236,15 +237,14 @@ Work Communicator::scatter_views(const ConstView& input, const View& output,
     check_count(caller, "input", input.count, share.whole);
     check_overlap(caller, input, output, -share.begin);
   }
-  return submit({.operation = {.collective = Collective::scatter,
-                               .dtype = output.dtype,
-                               .root = options.root.value(),
-                               .count = share.whole,
-                               .layout = layout_of(share)},
-                 .input = is_root ? input.span() : ConstByteSpan(),
-                 .output = output.span(),
-                 .shares = share.shares},
-                options.algorithm, options.timeout);
+  return submit(
+      CollectiveCall({.collective = Collective::scatter,
+                      .dtype = output.dtype,
+                      .root = options.root.value(),
+                      .count = share.whole,
+                      .layout = layout_of(share)},
+                     is_root ? input.span() : ConstByteSpan(), output.span(), share.shares),
+      options.algorithm, options.timeout);
 }
 
 Work Communicator::all_to_all_views(const ConstView& input, const View& output,
@@ -275,10 +275,8 @@ Work Communicator::all_to_all_views(const ConstView& input, const View& output,
     operation.layout = 1;
   }
   check_overlap(caller, input, output, 0);
-  CollectiveCall call{.operation = operation,
-                      .input = input.span(),
-                      .output = output.span(),
-                      .shares = shares.equal() ? std::nullopt : std::optional(shares)};
+  CollectiveCall call(operation, input.span(), output.span(),
+                      shares.equal() ? std::nullopt : std::optional(shares));
   if (input.bytes() > 0 && input.data == output.data) {
     call.packing = group::Packing{.source = input};
     call.input = {};
@@ -289,23 +287,20 @@ Work Communicator::all_to_all_views(const ConstView& input, const View& output,
 Work Communicator::broadcast_view(const View& data, const BroadcastOptions& options) {
   const Caller caller{.rank = rank(), .operation = "broadcast"};
   check_root(caller, options.root, size());
-  return submit({.operation = {.collective = Collective::broadcast,
-                               .dtype = data.dtype,
-                               .root = options.root.value(),
-                               .count = data.count},
-                 .input = data.span(),
-                 .output = data.span()},
-                options.algorithm, options.timeout);
+  CollectiveCall call = call_of(Collective::broadcast, data.dtype, data.count);
+  call.operation.root = options.root.value();
+  call.input = data.span();
+  call.output = data.span();
+  return submit(std::move(call), options.algorithm, options.timeout);
 }
 
 Work Communicator::barrier(const BarrierOptions& options) {
-  return submit({.operation = {.collective = Collective::barrier}}, options.algorithm,
-                options.timeout);
+  return submit(call_of(Collective::barrier, DType::u8, 0), options.algorithm, options.timeout);
 }
 
 // Rank 0 hears from every rank directly, so it knows of each whether it has come.
 void Communicator::monitored_barrier(const BarrierOptions& options) {
-  submit({.operation = {.collective = Collective::barrier, .layout = kMonitoredLayout}},
+  submit(CollectiveCall({.collective = Collective::barrier, .layout = kMonitoredLayout}),
          options.algorithm.empty() ? "direct" : options.algorithm, options.timeout)
       .wait();
 }

@@ -60,11 +60,9 @@ std::span<const std::byte> bytes_of(const T& value) {
 }  // namespace
 
 void Communicator::set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all) {
-  submit({.operation = {.collective = Collective::all_gather,
-                        .count = all.size(),
-                        .layout = kSetUpLayout},
-          .input = own,
-          .output = all},
+  submit(CollectiveCall(
+             {.collective = Collective::all_gather, .count = all.size(), .layout = kSetUpLayout},
+             own, all),
          {}, std::nullopt)
       .wait();
 }

@@ -65,7 +65,7 @@ std::size_t elements_of(const std::vector<View>& pack) {
 // `head` on one pack.
 CollectiveCall call_of(const OperationDescriptor& head, const std::vector<View>& pack,
                        double factor) {
-  CollectiveCall call{.operation = head};
+  CollectiveCall call(head);
   call.operation.dtype = pack.front().dtype;
   call.operation.count = elements_of(pack);
   if (pack.size() == 1 && factor == 1) {

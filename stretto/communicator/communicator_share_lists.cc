@@ -47,7 +47,7 @@ group::Packing packing_of(std::span<const ConstView> inputs, std::span<const Vie
 
 CollectiveCall call_of(const OperationDescriptor& head, const Caller& caller,
                        std::span<const std::size_t> counts) {
-  CollectiveCall call{.operation = head};
+  CollectiveCall call(head);
   call.shares = shares_of(caller, counts, static_cast<int>(counts.size()));
   call.operation.count = execution::total(counts);
   if (call.shares) call.operation.layout = execution::layout_hash(counts);
@@ -93,10 +93,9 @@ Work Communicator::all_to_all_list(std::span<const ConstView> inputs, std::span<
   // Other ranks may have lists that look equal, so equal counts are not looked for.
   (void)shares_of(caller, counts, size());
   (void)shares_of(caller, received, size());
-  CollectiveCall call{
-      .operation = {.collective = Collective::all_to_all, .dtype = dtype, .layout = 1},
-      .shares = execution::SharesView{.counts = counts, .received = received},
-      .packing = packing_of(inputs, outputs)};
+  CollectiveCall call({.collective = Collective::all_to_all, .dtype = dtype, .layout = 1}, {}, {},
+                      execution::SharesView{.counts = counts, .received = received});
+  call.packing = packing_of(inputs, outputs);
   return submit(std::move(call), options.algorithm, options.timeout);
 }
 

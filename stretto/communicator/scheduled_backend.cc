@@ -241,7 +241,7 @@ Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string
                                         parked, number);
   using Outcome = group::Group::FastOutcome;
   if (outcome == Outcome::ended) {
-    return Work(OperationInfo{.collective = call.operation.collective, .number = number});
+    return Work(call.operation.collective, number);
   }
   if (outcome == Outcome::refused) return submit_queued(calls, algorithm, timeout);
   auto held = engine_->lock();

@@ -250,7 +250,10 @@ class Communicator final {
               const std::optional<Duration>& timeout);
   Work submit(communicator::CollectiveCall&& call, const std::string& algorithm,
               const std::optional<Duration>& timeout);
-  void check_timeout(const std::optional<Duration>& timeout) const;
+  void check_timeout(const std::optional<Duration>& timeout) const {
+    if (timeout && *timeout < Duration::zero()) refuse_timeout(*timeout);
+  }
+  [[noreturn]] void refuse_timeout(Duration timeout) const;
   // Collective; of what making groups needs. No caller's collective fits it.
   void set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all);
   [[noreturn]] void refuse_lists(const std::vector<Rank>& own);

@@ -40,7 +40,10 @@ class [[nodiscard]] Work {
       : operation_(std::move(operation)), exceptions_when_made_(std::uncaught_exceptions()) {}
   explicit Work(Status failure) : result_(std::move(failure)) {}
   // Done, successful: an operation that ended while it was being submitted.
-  explicit Work(const OperationInfo& info) : info_(info) {}
+  Work(Collective collective, std::uint32_t number) {
+    info_.collective = collective;  // In place: copying what was just put together takes longer.
+    info_.number = number;
+  }
   Work(Work&&) noexcept = default;
   Work& operator=(Work&& other) noexcept;
   ~Work() {
