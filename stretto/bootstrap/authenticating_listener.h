@@ -59,8 +59,9 @@ class AuthenticatingListener {
   Duration patience() const;
   // Accepts, reads and answers what is there. Does not block.
   Visitors serve();
-  // Why the last connection could not be taken, since when none has been; ok: all are taken.
-  const Status& shortage() const { return shortage_; }
+  // Why a connection could not be taken, or only in the place of another, within the last second
+  // and since the last that has proven itself; ok: all are taken.
+  Status shortage() const { return shortage_over_.passed() ? Status() : shortage_; }
 
  private:
   struct Handshake {
@@ -88,6 +89,7 @@ class AuthenticatingListener {
   std::vector<Handshake> handshakes_;
   int refusals_ = 0;
   Status shortage_;
+  Deadline shortage_over_ = Deadline(TimePoint::min());
   std::optional<Deadline> listening_again_;
 };
 
