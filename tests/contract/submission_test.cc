@@ -127,7 +127,7 @@ TEST_P(Submission, OfASmallOperationEndsItInTheCallOfTheLastToCome) {
 
 class BesideLargeOnes : public ::testing::Test {
  protected:
-  static constexpr int kLargeOnes = 4;
+  static constexpr int kLargeOnes = 12;  // Some tens of milliseconds at the least.
   // Runs `body` on each rank while all-reduces of 64 MiB are under way in another group, on the
   // progress threads. Gives it a group that nobody has used, and the last of the large ones.
   template <class Body>
@@ -136,12 +136,14 @@ class BesideLargeOnes : public ::testing::Test {
     on_all(ranks, [&](Communicator& comm) {
       auto large_group = comm.new_group({0, 1});
       const auto data = comm.allocate<float>(kLarge);
+      std::vector<std::unique_ptr<Communicator>> groups;
       for (int round = 0; round < kRounds; ++round) {
-        auto group = comm.new_group({0, 1});
+        // Kept to the end: whoever destroys his tells the other that he has left.
+        Communicator& group = *groups.emplace_back(comm.new_group({0, 1}));
         comm.barrier().wait();
         std::vector<Work> large;
         for (int i = 0; i < kLargeOnes; ++i) large.push_back(large_group->all_reduce(data));
-        body(*group, large.back());
+        body(group, large.back());
         for (Work& work : large) work.wait();
       }
     });
@@ -171,7 +173,7 @@ TEST_F(BesideLargeOnes, AnInquiryIsAnswered) {
   run([&](Communicator& group, Work& large) {
     if (group.rank() == 0) return;
     const Status status = group.barrier({.timeout = milliseconds(20)}).wait_status();
-    ASSERT_EQ(status.code(), StatusCode::timeout);
+    ASSERT_EQ(status.code(), StatusCode::timeout) << status.message();
     if (large.done()) return;
     ++asked;
     answered += status.message().find("is in all_reduce") != std::string::npos ? 1 : 0;
