@@ -26,11 +26,9 @@ class Acceptor {
   // Closes what has not been taken.
   ~Acceptor();
 
-  // The connection of a rank, once it is there; or failure().
+  // The connection of a rank, once it is there. Fails if this process has lacked the descriptors
+  // for it for longer than transport::kShortageTime.
   Result<FileDescriptor> take(int rank, const WaitLimit& limit);
-  // Not ok once this process has lacked the descriptors for connections for longer than
-  // transport::kShortageTime: nobody can connect any more.
-  Status failure() const;
 
  private:
   explicit Acceptor(std::set<int> expected) : expected_(std::move(expected)) {}
@@ -40,7 +38,7 @@ class Acceptor {
 
   std::unique_ptr<AuthenticatingListener> listener_;
   std::set<int> expected_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int, FileDescriptor> connected_;
   std::set<int> seen_;

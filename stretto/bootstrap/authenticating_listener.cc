@@ -23,9 +23,6 @@ namespace {
 constexpr int kMaxLoggedRefusals = 20;
 // How long to leave the listener alone when the process has no file descriptor left.
 constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
-// Connections that have made room for others come again, and make others come again; so a shortage
-// is over when a connection has proven itself, or when nothing has failed for so long.
-constexpr Duration kShortageSeen = std::chrono::seconds(1);
 // Then those that are known already get their turn.
 constexpr int kAcceptedAtOnce = 64;
 
@@ -100,16 +97,13 @@ void AuthenticatingListener::accept_some(Visitors& visitors) {
     // A passed deadline: only connections that are there already.
     Result<FileDescriptor> fd = accept(options_.listener.get(), Deadline(TimePoint::min()));
     if (fd.ok()) {
+      shortage_ = Status();
       start(std::move(*fd), visitors);
-      continue;
-    }
-    if (fd.status().code() != StatusCode::system) return;
-    if (shortage().ok()) {
+    } else if (fd.status().code() != StatusCode::system) {
+      return;
+    } else if (!make_room()) {
       log(LogLevel::warning, "cannot take a connection: {}", fd.status().message());
-    }
-    shortage_ = fd.status();
-    shortage_over_ = Deadline::after(kShortageSeen);
-    if (!make_room()) {
+      shortage_ = fd.status();
       if (watch_listener(false).ok()) {
         listening_again_ = Deadline::after(kPauseWithoutDescriptors);
       }
@@ -168,7 +162,6 @@ AuthenticatingListener::State AuthenticatingListener::advance(Handshake& handsha
     if (!machine.done()) continue;
     (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
     visitors.proven.push_back({std::move(handshake.fd), std::move(handshake.name), machine.peer()});
-    shortage_over_ = Deadline(TimePoint::min());
     return State::over;
   }
 }

@@ -59,9 +59,8 @@ class AuthenticatingListener {
   Duration patience() const;
   // Accepts, reads and answers what is there. Does not block.
   Visitors serve();
-  // Why a connection could not be taken, or only in the place of another, within the last second
-  // and since the last that has proven itself; ok: all are taken.
-  Status shortage() const { return shortage_over_.passed() ? Status() : shortage_; }
+  // Why the last connection could not be taken, since when none has been; ok: all are taken.
+  const Status& shortage() const { return shortage_; }
 
  private:
   struct Handshake {
@@ -89,7 +88,6 @@ class AuthenticatingListener {
   std::vector<Handshake> handshakes_;
   int refusals_ = 0;
   Status shortage_;
-  Deadline shortage_over_ = Deadline(TimePoint::min());
   std::optional<Deadline> listening_again_;
 };
 

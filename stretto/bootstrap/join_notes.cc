@@ -145,15 +145,13 @@ Result<std::string> JoinNotes::get(const std::string& key) const {
   return explain(value.status());
 }
 
-Result<std::string> JoinNotes::get(const std::string& name, int rank,
-                                   const std::function<Status()>& also) const {
+Result<std::string> JoinNotes::get(const std::string& name, int rank) const {
   TimePoint reminder = Clock::now() + options_.reminder;
   const WaitLimit reminding(options_.deadline, [&] {
     if (Clock::now() >= reminder) {
       log(LogLevel::warning, "waiting {}", describe_missing(name, rank));
       reminder = Clock::now() + options_.reminder;
     }
-    if (also != nullptr) STRETTO_RETURN_IF_ERROR(also());
     return look();
   });
   Result<std::string> value = store_->get(key_of(name, rank), reminding);

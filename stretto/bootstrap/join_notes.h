@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -54,9 +53,7 @@ class JoinNotes {
   Result<std::string> get(const std::string& key) const;
   // What rank `rank` wrote under "NAME/RANK". Fails with timeout, naming all ranks that never came,
   // or have come and written nothing, the store and its address, and how long this took.
-  // `also`, if given, ends the wait when it fails.
-  Result<std::string> get(const std::string& name, int rank,
-                          const std::function<Status()>& also = nullptr) const;
+  Result<std::string> get(const std::string& name, int rank) const;
   // On rank 0: waits until all ranks have finished, and tells them. Until then its end, too, ends
   // the join of all.
   Status end_join();

@@ -45,9 +45,8 @@ class Joiner {
   std::string why_not(const LinkProvider& provider, int rank) const;
   bool has_other_way(std::size_t index, int rank) const;
   Result<transport::ProcessHandle> find_process(int rank) const;
-  Result<std::string> get(const std::string& key, int rank,
-                          const std::function<Status()>& also = nullptr) {
-    return notes_.get(options_.prefix + key, rank, also);
+  Result<std::string> get(const std::string& key, int rank) {
+    return notes_.get(options_.prefix + key, rank);
   }
   Status set(const std::string& key, const std::string& value) {
     return notes_.set(options_.prefix + key, value);
@@ -183,8 +182,7 @@ Status Joiner::connect_by(std::size_t index) {
   const std::string own = fmt::format("{} ", options_.rank);
   for (const int r : higher) {
     if (has_other_way(index, r)) {
-      // It cannot say so, and does not know it, if it is this rank that cannot take its connection.
-      Result<std::string> theirs = get(told, r, [&] { return acceptor->failure(); });
+      Result<std::string> theirs = get(told, r);
       if (!theirs.ok()) return theirs.status();
       if (!theirs->starts_with(own) && theirs->find(" " + own) == std::string::npos) continue;
     }
