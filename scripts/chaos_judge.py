@@ -13,7 +13,7 @@ OPERATION = re.compile(r"\b(all_reduce|reduce_scatter|all_gather|broadcast|barri
                        r"send|recv|reduce|gather|scatter|all_to_all|batch_send_recv|"
                        r"before the first collective)\b")
 # Numbers that only we know the meaning of.
-INTERNAL = re.compile(r"#\d{7,}")
+INTERNAL = re.compile(r"#\d{7,}|\b[0-9a-f]{16}\b")
 # Of a launcher, after the last sign of life of its ranks.
 LINGERING_SECONDS = 4.0
 

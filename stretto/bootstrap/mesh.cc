@@ -37,7 +37,11 @@ class Joiner {
     self_ = {.rank = options.rank, .configuration = options.configuration};
     unix_sockets_.resize(static_cast<std::size_t>(options.size));
     tcp_sockets_.resize(static_cast<std::size_t>(options.size));
+    notes_.end_waits_by([this] { return cannot_accept(); });
   }
+  ~Joiner() { notes_.end_waits_by(nullptr); }
+  Joiner(const Joiner&) = delete;
+  Joiner& operator=(const Joiner&) = delete;
 
   Result<Mesh> join();
 
@@ -45,6 +49,11 @@ class Joiner {
   Status exchange_cards();
   Status connect_unix();
   Status connect_tcp_rest();
+  // Who cannot connect to this rank does not tell it what it is waiting for.
+  Status cannot_accept() const {
+    if (unix_acceptor_ != nullptr) STRETTO_RETURN_IF_ERROR(unix_acceptor_->failure());
+    return tcp_acceptor_ != nullptr ? tcp_acceptor_->failure() : Status();
+  }
   Result<Mesh> make_endpoint();
   Result<std::unique_ptr<Acceptor>> accept_from(std::set<int> ranks, FileDescriptor listener,
                                                 Purpose purpose) const;
@@ -72,6 +81,7 @@ class Joiner {
   std::vector<RankCard> cards_;
   std::string unix_name_;
   std::unique_ptr<Acceptor> unix_acceptor_;
+  std::unique_ptr<Acceptor> tcp_acceptor_;
   std::vector<FileDescriptor> unix_sockets_;
   std::vector<FileDescriptor> tcp_sockets_;
 };
@@ -239,7 +249,6 @@ Status Joiner::connect_tcp_rest() {
   for (int r = options_.rank + 1; r < options_.size; ++r) {
     if (!unix_socket(r).valid()) higher.insert(r);
   }
-  std::unique_ptr<Acceptor> acceptor;
   if (!higher.empty()) {
     Result<std::string> host = own_address();
     if (!host.ok()) return host.status();
@@ -249,7 +258,7 @@ Status Joiner::connect_tcp_rest() {
     if (!port.ok()) return port.status();
     auto started = accept_from(higher, std::move(*listener), Purpose::mesh_tcp);
     if (!started.ok()) return started.status();
-    acceptor = std::move(*started);
+    tcp_acceptor_ = std::move(*started);
     STRETTO_RETURN_IF_ERROR(
         set(fmt::format("tcp/{}", options_.rank), format_host_port(*host, *port)));
   }
@@ -265,10 +274,11 @@ Status Joiner::connect_tcp_rest() {
     tcp_socket(r) = std::move(*socket);
   }
   for (const int r : higher) {
-    Result<FileDescriptor> socket = acceptor->take(r, limit_);
+    Result<FileDescriptor> socket = tcp_acceptor_->take(r, limit_);
     if (!socket.ok()) return socket.status();
     tcp_socket(r) = std::move(*socket);
   }
+  tcp_acceptor_.reset();
   return {};
 }
 
