@@ -67,6 +67,11 @@ bool Acceptor::admit(AuthenticatingListener::Proven proven) {
   return seen_.size() < expected_.size();
 }
 
+Status Acceptor::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
 Result<FileDescriptor> Acceptor::take(int rank, const WaitLimit& limit) {
   std::unique_lock lock(mutex_);
   while (!connected_.contains(rank)) {

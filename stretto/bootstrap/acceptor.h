@@ -26,9 +26,11 @@ class Acceptor {
   // Closes what has not been taken.
   ~Acceptor();
 
-  // The connection of a rank, once it is there. Fails if this process has lacked the descriptors
-  // for it for longer than transport::kShortageTime.
+  // The connection of a rank, once it is there. Fails as failure() does.
   Result<FileDescriptor> take(int rank, const WaitLimit& limit);
+  // Why nobody can connect any more: this process has lacked the descriptors for it for longer than
+  // transport::kShortageTime. Any thread.
+  Status failure() const;
 
  private:
   explicit Acceptor(std::set<int> expected) : expected_(std::move(expected)) {}
@@ -38,11 +40,11 @@ class Acceptor {
 
   std::unique_ptr<AuthenticatingListener> listener_;
   std::set<int> expected_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int, FileDescriptor> connected_;
   std::set<int> seen_;
-  Status failure_;  // Why nobody can connect any more.
+  Status failure_;
   FileDescriptor stop_;
   std::thread thread_;
 };

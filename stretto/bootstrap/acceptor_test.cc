@@ -7,19 +7,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "stretto/bootstrap/handshake.h"
 #include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"
+#include "tests/support/shortage.h"
 
 namespace stretto::bootstrap {
 namespace {
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
 
-class AcceptorTest : public testing::Test {
+class AcceptorTest : public ::testing::Test {
  protected:
   std::unique_ptr<Acceptor> start(std::set<int> expected) {
     return Acceptor::start({.listener = listen_unix_abstract(name_).or_throw(),
@@ -47,7 +50,7 @@ class AcceptorTest : public testing::Test {
 };
 
 TEST_F(AcceptorTest, LetsARankInPastManyWhoSayRubbishOrNothing) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const auto acceptor = start({1});
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < 300; ++i) {
@@ -57,7 +60,7 @@ TEST_F(AcceptorTest, LetsARankInPastManyWhoSayRubbishOrNothing) {
   }
   EXPECT_TRUE(join_as(1, key_).ok());
   EXPECT_TRUE(acceptor->take(1, soon()).ok());
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 20) << "they must not fill the log";
 }
 
@@ -77,9 +80,35 @@ TEST_F(AcceptorTest, WaitsNoLongerThanThereIsAPoint) {
   EXPECT_EQ(acceptor->take(1, limit).status().message(), "rank 2 has failed");
 }
 
+TEST_F(AcceptorTest, OneDescriptorIsEnoughForOneRank) {
+  const auto acceptor = start({1});
+  // For the rank, which is this process here, and for the acceptor.
+  const stretto::testing::FewDescriptors few(2);
+  const FileDescriptor rank = visit();
+  // Time to be accepted, and to be closed for the next that may come.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_TRUE(handshake_as_client(rank.get(), key_, Purpose::mesh_unix, {.rank = 1}, soon()).ok());
+  EXPECT_TRUE(acceptor->take(1, soon()).ok());
+}
+
+TEST_F(AcceptorTest, AShortageThatLastsIsSaidOnceAndKnown) {
+  ::testing::internal::CaptureStderr();
+  const auto acceptor = start({1});
+  const stretto::testing::FewDescriptors few(1);
+  const FileDescriptor rank = visit();
+  const Deadline deadline = soon();
+  while (acceptor->failure().ok() && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "other ranks cannot connect to this one: accept: ",
+                      std::string(acceptor->failure().message()));
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+}
+
 TEST_F(AcceptorTest, TurnsAwayProcessesOfOtherUsersUnread) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const auto acceptor = start({1});
   const pid_t child = ::fork();
   if (child == 0) {
@@ -93,8 +122,8 @@ TEST_F(AcceptorTest, TurnsAwayProcessesOfOtherUsersUnread) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   EXPECT_TRUE(join_as(1, key_).ok());
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "it belongs to another user",
-                      testing::internal::GetCapturedStderr());
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "it belongs to another user",
+                      ::testing::internal::GetCapturedStderr());
 }
 
 TEST(PeerUser, IsKnownOfConnectionsInsideTheHost) {

@@ -102,7 +102,10 @@ void AuthenticatingListener::accept_some(Visitors& visitors) {
     } else if (fd.status().code() != StatusCode::system) {
       return;
     } else if (!make_room()) {
-      log(LogLevel::warning, "cannot take a connection: {}", fd.status().message());
+      // Once for each shortage: it is looked at again ten times a second.
+      if (shortage_.ok()) {
+        log(LogLevel::warning, "cannot take a connection: {}", fd.status().message());
+      }
       shortage_ = fd.status();
       if (watch_listener(false).ok()) {
         listening_again_ = Deadline::after(kPauseWithoutDescriptors);

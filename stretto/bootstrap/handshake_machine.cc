@@ -259,9 +259,9 @@ Status HandshakeMachine::check_agreement() const {
   }
   if (peer_.configuration != self_.configuration) {
     return {StatusCode::refused,
-            fmt::format("{} joined with other settings (configuration {:016x}) than {} ({:016x}): "
-                        "settings must be equal on all ranks; refusing to join",
-                        who(peer_), peer_.configuration, this_side(self_), self_.configuration),
+            fmt::format("{} joined with other settings than {}: STRETTO_ALGORITHM must be the same "
+                        "on all ranks; refusing to join",
+                        who(peer_), this_side(self_)),
             rank_of(peer_)};
   }
   return {};

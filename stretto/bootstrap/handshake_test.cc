@@ -200,8 +200,10 @@ TEST(Handshake, RefusesOtherSettingsOnBothSides) {
   Side other = side(2);
   other.identity.configuration = 8;
   const Outcome outcome = shake(other, side(0));
-  expect_refused(outcome.server, "rank 2 joined with other settings");
-  expect_refused(outcome.client, "rank 0 joined with other settings");
+  expect_refused(outcome.server,
+                 "rank 2 joined with other settings than this rank 0: "
+                 "STRETTO_ALGORITHM must be the same on all ranks");
+  expect_refused(outcome.client, "rank 0 joined with other settings than this rank 2: ");
 }
 
 TEST(Handshake, RefusesAnotherPurposeOnBothSides) {

@@ -113,7 +113,7 @@ Status JoinNotes::give_up(const Status& why) {
 }
 
 WaitLimit JoinNotes::limit() const {
-  return {options_.deadline, [this] { return look(); }};
+  return {options_.deadline, [this] { return look_at_both(); }};
 }
 
 Status JoinNotes::look() const {
@@ -130,6 +130,11 @@ Status JoinNotes::look() const {
     told_ = true;
   }
   return failure_;
+}
+
+Status JoinNotes::look_at_both() const {
+  const Status told = look();
+  return told.ok() && own_failure_ ? own_failure_() : told;
 }
 
 // What ends a wait is the failure of the join, if there is one, and not where it was noticed.
@@ -152,7 +157,7 @@ Result<std::string> JoinNotes::get(const std::string& name, int rank) const {
       log(LogLevel::warning, "waiting {}", describe_missing(name, rank));
       reminder = Clock::now() + options_.reminder;
     }
-    return look();
+    return look_at_both();
   });
   Result<std::string> value = store_->get(key_of(name, rank), reminding);
   if (value.ok()) return value;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/status.h"
@@ -45,8 +46,11 @@ class JoinNotes {
   // report: if another rank has failed before, that one's.
   Status give_up(const Status& why);
 
-  // Ends a wait at the join's deadline, or when the join has failed for all.
+  // Ends a wait at the join's deadline, when the join has failed for all, or by end_waits_by().
   WaitLimit limit() const;
+  // From now on `failure` ends waits as well, as soon as it returns one: what goes wrong on this
+  // rank while it waits for others, who may be waiting for just that. Null: nothing does.
+  void end_waits_by(WaitLimit::Interruption failure) { own_failure_ = std::move(failure); }
   Status set(const std::string& key, const std::string& value) {
     return explain(store_->set(key, value, limit()));
   }
@@ -69,6 +73,7 @@ class JoinNotes {
 
  private:
   Status look() const;
+  Status look_at_both() const;
   Status explain(const Status& status) const;
   std::string describe_missing(const std::string& name, int rank) const;
   std::string refused_peer() const;
@@ -79,6 +84,7 @@ class JoinNotes {
   TimePoint start_ = Clock::now();
   bool placed_ = false;
   std::unique_ptr<StoreWatch> watch_;
+  WaitLimit::Interruption own_failure_;
   mutable Status failure_;     // What look() has seen.
   mutable bool told_ = false;  // Whether that is what somebody has written, not the store's end.
 };

@@ -90,6 +90,21 @@ TEST_P(JoinNotesTest, TheFirstFailureIsEverybodys) {
   EXPECT_EQ(second.rank(), Rank(1));
 }
 
+TEST_P(JoinNotesTest, WhatGoesWrongMeanwhileEndsAWaitAndIsTold) {
+  const auto zero = arrive(0, 2);
+  const auto one = arrive(1, 2);
+  Status own;
+  zero->end_waits_by([&own] { return own; });
+  EXPECT_TRUE(one->set("card/1", "").ok());
+  EXPECT_TRUE(zero->get("card", 1).ok());
+  own = Status(StatusCode::system, "nobody can connect");
+  expect_failure(zero->get("unix", 1).status(), StatusCode::system, "nobody can connect");
+  expect_failure(zero->limit().look(), StatusCode::system, "nobody can connect");
+  EXPECT_EQ(zero->give_up(own).message(), "nobody can connect");
+  expect_failure(one->get("unix", 0).status(), StatusCode::aborted,
+                 "could not join: nobody can connect");
+}
+
 TEST_P(JoinNotesTest, WhoHasFinishedOrNoPlaceMayEnd) {
   const auto zero = arrive(0, 2);
   auto one = arrive(1, 2);

@@ -27,7 +27,11 @@ class Joiner {
     self_ = {.rank = options.rank, .configuration = options.configuration};
     sockets_.resize(options.links.size());
     for (auto& sockets : sockets_) sockets.resize(static_cast<std::size_t>(options.size));
+    notes_.end_waits_by([this] { return cannot_accept(); });
   }
+  ~Joiner() { notes_.end_waits_by(nullptr); }
+  Joiner(const Joiner&) = delete;
+  Joiner& operator=(const Joiner&) = delete;
 
   Result<Mesh> join();
 
@@ -35,6 +39,8 @@ class Joiner {
   Status exchange_cards();
   Status connect_by(std::size_t index);
   Status connect_to(std::size_t index, int rank);
+  // Who cannot connect to this rank does not tell it what it is waiting for.
+  Status cannot_accept() const { return acceptor_ != nullptr ? acceptor_->failure() : Status(); }
   Result<Mesh> make_endpoint();
   Result<std::unique_ptr<Acceptor>> accept_from(std::set<int> ranks, FileDescriptor listener,
                                                 Purpose purpose) const;
@@ -66,6 +72,7 @@ class Joiner {
   Identity self_;
   std::vector<RankCard> cards_;
   std::vector<std::vector<FileDescriptor>> sockets_;  // Per provider and rank.
+  std::unique_ptr<Acceptor> acceptor_;                // Of the way that is being tried.
 };
 
 Result<Mesh> Joiner::join() {
@@ -157,13 +164,12 @@ Status Joiner::connect_by(std::size_t index) {
   for (int r = options_.rank + 1; r < options_.size; ++r) {
     if (concerned(r)) higher.insert(r);
   }
-  std::unique_ptr<Acceptor> acceptor;
   if (!higher.empty()) {
     Result<LinkProvider::Listener> listener = provider.listen(options_.rank, cards_, limit_);
     if (!listener.ok()) return listener.status();
     auto started = accept_from(higher, std::move(listener->socket), provider.purpose());
     if (!started.ok()) return started.status();
-    acceptor = std::move(*started);
+    tcp_acceptor_ = std::move(*started);
     STRETTO_RETURN_IF_ERROR(
         set(fmt::format("{}/{}", provider.name(), options_.rank), listener->address));
   }
@@ -186,10 +192,11 @@ Status Joiner::connect_by(std::size_t index) {
       if (!theirs.ok()) return theirs.status();
       if (!theirs->starts_with(own) && theirs->find(" " + own) == std::string::npos) continue;
     }
-    Result<FileDescriptor> socket = acceptor->take(r, limit_);
+    Result<FileDescriptor> socket = acceptor_->take(r, limit_);
     if (!socket.ok()) return socket.status();
     socket_of(index, r) = std::move(*socket);
   }
+  tcp_acceptor_.reset();
   return {};
 }
 

@@ -264,7 +264,11 @@ Result<FileDescriptor> accept(int listener, const WaitLimit& limit) {
     }
     // A connection that was given up while it waited is no concern of the listener.
     if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
-    if (!would_block(errno)) return system_status("accept");
+    const int error = errno;
+    // The kernel looks for a free descriptor before it looks for a connection: a lack of one is
+    // told also where nobody waits, and concerns nobody then.
+    pollfd entry{listener, POLLIN, 0};
+    if (!would_block(error) && ::poll(&entry, 1, 0) != 0) return system_status("accept", error);
     STRETTO_RETURN_IF_ERROR(wait_for(listener, POLLIN, limit));
   }
 }

@@ -42,7 +42,7 @@ Result<MaybeSourced<double>> read_seconds(const Environment& environment,
   if (is_number && number >= 0 && number <= kSecondsMax) {
     return MaybeSourced<double>({number, variable});
   }
-  return status_of(StatusCode::invalid_argument, "{}=\"{}\" {}: want seconds, such as 2 or 0.5",
+  return status_of(StatusCode::invalid_argument, "{}=\"{}\" {}: want seconds, such as 2 or 2.5",
                    variable, *text,
                    !is_number || std::isnan(number) ? "is not a number"
                    : number < 0                     ? "is negative"

@@ -2,23 +2,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Joins a job, adds up the ranks with the others, says "rank 1 of 4: sum 6". Under a system that
-// refuses threads, or unnamed files in memory, where TEST_FORBID says so.
+// refuses threads, or unnamed files in memory, where TEST_FORBID says so; with room for as many
+// more descriptors as TEST_DESCRIPTORS says.
 
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <string_view>
 
 #include "stretto/stretto.h"
 #include "tests/support/forbid.h"
+#include "tests/support/shortage.h"
 
 int main() {
   const char* wish = std::getenv("TEST_FORBID");
   const std::string_view forbidden = wish == nullptr ? "" : wish;
   if (forbidden == "threads") stretto::testing::forbid({SYS_clone, SYS_clone3}, EAGAIN);
   if (forbidden == "memfd") stretto::testing::forbid({SYS_memfd_create}, ENOSYS);
+  std::optional<stretto::testing::FewDescriptors> few;
+  if (const char* left = std::getenv("TEST_DESCRIPTORS"))
+    few.emplace(std::strtoul(left, nullptr, 10));
   try {
     auto comm = stretto::join({.join_timeout = std::chrono::seconds(20)});
     float sum[1] = {static_cast<float>(comm->rank().value())};

@@ -224,6 +224,20 @@ TEST_F(Join, WithoutThreadsIsASentenceOnAllRanks) {
   }
 }
 
+TEST_F(Join, WithFewDescriptorsAllJoinOrAllAreToldWhy) {
+  for (int left = 3; left <= 7; ++left) {
+    const std::string place = tcp_place();
+    const auto ended = start_ranks(3, [&](int rank) {
+      Variables variables = stretto_variables(rank, 3, place);
+      if (rank == 1) variables["TEST_DESCRIPTORS"] = std::to_string(left);
+      return variables;
+    });
+    if (ended[1].status == 0) continue;  // It was enough, and the others have their sum.
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "raise `ulimit -n`", ended[1].errors) << left;
+    expect_all_told({ended[0], ended[2]}, "rank 1 (");
+  }
+}
+
 TEST_F(Join, WithoutMemoryFilesByTcp) {
   const std::string place = tcp_place();
   expect_ranks_join(3, [&](int rank) {
