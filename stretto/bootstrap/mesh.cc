@@ -169,7 +169,7 @@ Status Joiner::connect_by(std::size_t index) {
     if (!listener.ok()) return listener.status();
     auto started = accept_from(higher, std::move(listener->socket), provider.purpose());
     if (!started.ok()) return started.status();
-    tcp_acceptor_ = std::move(*started);
+    acceptor_ = std::move(*started);
     STRETTO_RETURN_IF_ERROR(
         set(fmt::format("{}/{}", provider.name(), options_.rank), listener->address));
   }
@@ -196,7 +196,7 @@ Status Joiner::connect_by(std::size_t index) {
     if (!socket.ok()) return socket.status();
     socket_of(index, r) = std::move(*socket);
   }
-  tcp_acceptor_.reset();
+  acceptor_.reset();
   return {};
 }
 
