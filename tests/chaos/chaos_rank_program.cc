@@ -113,6 +113,16 @@ void limit(const std::string& name, std::uint64_t more, int lift_after_ms) {
   ::setrlimit(resource, &lowered);
 }
 
+// What is reported needs memory itself.
+void lift_limits() {
+  for (const auto resource : {RLIMIT_AS, RLIMIT_NOFILE, RLIMIT_FSIZE}) {
+    rlimit now = {};
+    ::getrlimit(resource, &now);
+    now.rlim_cur = now.rlim_max;
+    ::setrlimit(resource, &now);
+  }
+}
+
 // Moves this process to a control group whose number of threads is limited, until it is not.
 void limit_threads(const std::string& group, int lift_after_ms) {
   later(lift_after_ms, [=] { std::ofstream(group + "/pids.max") << "max"; });
@@ -137,6 +147,7 @@ class Worker {
       report(error);
       return 3;
     } catch (const std::exception& error) {
+      lift_limits();
       events_.write("error", {{"type", type_of(error)},
                               {"named", nullptr},
                               {"text", error.what()},
@@ -272,6 +283,7 @@ class Worker {
   }
 
   void report(const Error& error) {
+    lift_limits();
     const auto named = error.status().rank();
     events_.write("error", {{"type", type_of(error)},
                             {"named", named ? nlohmann::json(named->value()) : nullptr},
