@@ -51,7 +51,14 @@ struct CommandLine {
 };
 
 void describe(CLI::App& app, CommandLine& line) {
-  const auto duration = CLI::Range(0.0, 1e9);
+  // Not CLI::Range, which lets "nan" pass.
+  const CLI::Validator duration(
+      [](const std::string& text) {
+        double value = 0;
+        const bool fits = CLI::detail::lexical_cast(text, value) && value >= 0 && value <= 1e9;
+        return fits ? std::string() : text + " is no time in seconds from 0 to 1e9";
+      },
+      "SECONDS");
   app.footer(kExamples);
   app.add_option("-n,--ranks", line.launch.ranks_per_host, "Ranks to start on this host")
       ->check(CLI::Range(1, 65536))

@@ -173,6 +173,8 @@ TEST(Run, SaysWhatIsWrongWithACommandLine) {
   EXPECT_EQ(run({"run", "-n", "2"}).status, 2);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "put it behind \"--\"", run({"run"}).errors);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "goes behind \"--\"", run({"run", "./train"}).errors);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "nan is no time in seconds",
+                      run({"run", "--settle", "nan", "--", "x"}).errors);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "--ranks", run({"run", "-n", "0", "--", "x"}).errors);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "say with --host-index",
                       run({"run", "--hosts", "a,b", "--", "x"}).errors);
