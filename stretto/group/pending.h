@@ -31,7 +31,7 @@ class PendingOperation : public Operation {
   // Messages are not numbered like collectives.
   OperationInfo info() const override {
     const bool numbered = operation_.collective != Collective::point_to_point;
-    return {operation_.collective, numbered ? sequence_ : 0, duration_};
+    return {operation_.collective, numbered ? sequence_ : 0, done() ? duration_ : Duration()};
   }
 
   // With the engine's lock held.
