@@ -116,8 +116,12 @@ TEST(JobKey, IsWrittenAndReadAsHexadecimalDigits) {
 }
 
 TEST(JobKey, RefusesOtherTextWithoutRepeatingIt) {
-  for (const std::string& text : {std::string(), std::string("abc"), std::string(63, 'a'),
-                                  std::string(65, 'a'), std::string(63, 'a') + "x"}) {
+  const std::string as(65, 'a');
+  std::string no_digit(64, 'a');
+  no_digit.back() = 'x';
+  for (const std::string_view text :
+       {std::string_view(), std::string_view("abc"), std::string_view(as).substr(2),
+        std::string_view(as), std::string_view(no_digit)}) {
     const auto key = JobKey::parse(text);
     ASSERT_FALSE(key.ok());
     EXPECT_EQ(key.status().code(), StatusCode::invalid_argument);
