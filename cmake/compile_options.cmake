@@ -43,10 +43,6 @@ if(STRETTO_SANITIZE)
   target_compile_options(stretto_build INTERFACE ${sanitize} -fno-omit-frame-pointer -g1
     $<IF:$<BOOL:$<TARGET_PROPERTY:STRETTO_IS_TEST>>,-O0,-O1>)
   target_link_options(stretto_build INTERFACE ${sanitize})
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # With its checks in between g++ 12 finds overflows in the standard library that are none.
-    target_compile_options(stretto_build INTERFACE -Wno-stringop-overflow -Wno-array-bounds)
-  endif()
   if(STRETTO_SANITIZE MATCHES "undefined")
     # To look at an object's type the sanitizer opens a pipe, and takes objects for broken where
     # tests have taken all descriptors away.
