@@ -58,7 +58,8 @@ function(stretto_add_test_program target library uses_torch)
   stretto_add_program(${target} ${uses_torch}
     SOURCES ${ARGN} LIBRARIES ${library} GTest::gtest_main rapidcheck)
   set_target_properties(${target} PROPERTIES STRETTO_IS_TEST ON)
-  if(NOT uses_torch)
+  # The drivers of other libraries lack the definitions with which the header is compiled.
+  if(NOT uses_torch AND NOT library STREQUAL "stretto_bench_driver")
     stretto_use_common_header(${target} test)
   endif()
   stretto_define_paths(${target})
