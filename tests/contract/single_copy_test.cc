@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -18,7 +19,7 @@
 #include "stretto/group/engine.h"
 #include "stretto/transport/shm/host.h"
 #include "tests/contract/rank_communicators.h"
-#include "tests/contract/transport_worlds.h"
+#include "tests/support/socket_pairs.h"
 
 namespace stretto::testing {
 namespace {
@@ -113,7 +114,7 @@ class SingleCopyTest : public ::testing::Test {
     for (auto& row : sockets) row.resize(size);
     for (std::size_t a = 0; a < size; ++a) {
       for (std::size_t b = a + 1; b < size; ++b) {
-        std::tie(sockets[a][b], sockets[b][a]) = transport::make_unix_pair();
+        std::tie(sockets[a][b], sockets[b][a]) = testing::make_unix_pair(SOCK_STREAM);
       }
     }
     memories_.resize(size);

@@ -3,10 +3,7 @@
 
 #include "tests/contract/transport_worlds.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <thread>
@@ -15,6 +12,7 @@
 #include "stretto/transport/loopback/world.h"
 #include "stretto/transport/shm/host.h"
 #include "stretto/transport/tcp/link.h"
+#include "tests/support/socket_pairs.h"
 #include "tests/support/socket_plane.h"
 
 namespace stretto::transport {
@@ -43,7 +41,8 @@ World make_by_pairs(const WorldOptions& options, LocalPairs local) {
   for (std::size_t a = 0; a < ranks; ++a) {
     for (std::size_t b = a + 1; b < ranks; ++b) {
       const bool shares = local(static_cast<int>(a), static_cast<int>(b));
-      auto [mine, theirs] = shares ? make_unix_pair() : make_tcp_pair(options.socket_buffer_bytes);
+      auto [mine, theirs] = shares ? testing::make_unix_pair(SOCK_STREAM)
+                                   : testing::make_tcp_pair(options.socket_buffer_bytes);
       world.sockets[a][b] = mine.get();
       world.sockets[b][a] = theirs.get();
       auto& table = shares ? unix_sockets : tcp_sockets;
@@ -83,8 +82,8 @@ World make_by_socket_plane(const WorldOptions& options) {
   }
   for (std::size_t a = 0; a < ranks; ++a) {
     for (std::size_t b = a + 1; b < ranks; ++b) {
-      std::tie(sockets[a][b], sockets[b][a]) = make_unix_pair(SOCK_SEQPACKET);
-      auto [mine, theirs] = make_tcp_pair(options.socket_buffer_bytes);
+      std::tie(sockets[a][b], sockets[b][a]) = testing::make_unix_pair(SOCK_SEQPACKET);
+      auto [mine, theirs] = testing::make_tcp_pair(options.socket_buffer_bytes);
       world.sockets[a][b] = mine.get();
       world.sockets[b][a] = theirs.get();
       parts[a].links[b] = tcp::TcpLink::create(std::move(mine)).or_throw();
@@ -149,39 +148,6 @@ const std::vector<WorldKind>& world_kinds() {
        .must_be_asked = true},
   };
   return kinds;
-}
-
-std::pair<FileDescriptor, FileDescriptor> make_tcp_pair(int buffer_bytes) {
-  const FileDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  FileDescriptor client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  auto* const any_address = reinterpret_cast<sockaddr*>(&address);
-  // Buffers are inherited from the listener, and the window is agreed upon when connecting.
-  for (const int socket : {listener.get(), client.get()}) {
-    if (buffer_bytes == 0) continue;
-    ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof(buffer_bytes));
-    ::setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof(buffer_bytes));
-  }
-  EXPECT_EQ(::bind(listener.get(), any_address, length), 0);
-  EXPECT_EQ(::listen(listener.get(), 1), 0);
-  EXPECT_EQ(::getsockname(listener.get(), any_address, &length), 0);
-  EXPECT_EQ(::connect(client.get(), any_address, length), 0);
-  FileDescriptor server(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  EXPECT_TRUE(server.valid());
-  const int on = 1;
-  for (const int socket : {server.get(), client.get()}) {
-    ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  }
-  return {std::move(client), std::move(server)};
-}
-
-std::pair<FileDescriptor, FileDescriptor> make_unix_pair(int type) {
-  int ends[2] = {-1, -1};
-  EXPECT_EQ(::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends), 0);
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
 }  // namespace stretto::transport

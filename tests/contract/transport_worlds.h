@@ -56,8 +56,4 @@ std::ostream& operator<<(std::ostream& out, const WorldKind& kind);
 
 const std::vector<WorldKind>& world_kinds();
 
-// Two connected TCP sockets of this host.
-std::pair<FileDescriptor, FileDescriptor> make_tcp_pair(int buffer_bytes = 0);
-std::pair<FileDescriptor, FileDescriptor> make_unix_pair(int type = SOCK_STREAM);
-
 }  // namespace stretto::transport

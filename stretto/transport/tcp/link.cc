@@ -4,14 +4,18 @@
 #include "stretto/transport/tcp/link.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <limits>
 
 namespace stretto::transport::tcp {
 namespace {
@@ -43,14 +47,25 @@ Result<std::unique_ptr<Link>> TcpLink::create(FileDescriptor socket, Duration ne
   return std::unique_ptr<Link>(new TcpLink(std::move(socket), network_timeout));
 }
 
-// A socket that is closed with bytes unread resets the connection, and what is still on its way to
-// the peer is lost: so the end is announced first, and what is here is taken away. Bounded, since
-// the peer may send without end.
+// A socket that is closed with bytes unread, or that receives more later, resets the connection,
+// and what its kernel has not sent yet is lost. So the end is announced first, and what comes is
+// taken away until the peer's kernel has everything, the peer is gone, or it takes nothing for a
+// second.
 TcpLink::~TcpLink() {
   (void)::shutdown(socket_.get(), SHUT_WR);
-  std::array<std::byte, 16 * 1024> ignored;
-  for (int turn = 0; turn < 64; ++turn) {
-    if (::recv(socket_.get(), ignored.data(), ignored.size(), 0) <= 0) break;
+  TimePoint last_progress = Clock::now();
+  int unsent = std::numeric_limits<int>::max();
+  while (Clock::now() - last_progress < std::chrono::seconds(1)) {
+    std::array<std::byte, 16 * 1024> ignored;
+    const ssize_t given = ::recv(socket_.get(), ignored.data(), ignored.size(), 0);
+    if (given == 0 || (given < 0 && !would_block(errno))) return;
+    int left = 0;
+    if (::ioctl(socket_.get(), SIOCOUTQ, &left) != 0 || left == 0) return;
+    if (left < unsent) last_progress = Clock::now();
+    unsent = std::min(unsent, left);
+    // No event tells that the peer's kernel has taken something.
+    pollfd arrival{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+    (void)::poll(&arrival, 1, 1);
   }
 }
 
