@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stretto/job/threads.h"
+#include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/allocation/counter.h"
 
@@ -86,6 +87,17 @@ TEST(ReducerAllocation, HalvedGradientsAllocateNothing) {
     return ReducerOptions{.bucket_bytes = {2000}, .hook = std::make_shared<Bf16Reduction>()};
   });
   EXPECT_TRUE(steps.settle());
+}
+
+TEST(ReducerAllocation, CompressedGradientsAllocateNothing) {
+  for (const auto& codec : {top_k({.density = 0.1}), int8(), one_bit()}) {
+    ReducerSteps steps([&] {
+      return ReducerOptions{.bucket_bytes = {2000},
+                            .hook = std::make_shared<CompressedReduction>(
+                                CompressionOptions{.codec = codec, .min_elements = 1})};
+    });
+    EXPECT_TRUE(steps.settle()) << codec->name();
+  }
 }
 
 }  // namespace

@@ -25,13 +25,6 @@
 
 namespace stretto {
 
-// One gradient that the reducer keeps equal on all ranks. The list must be the same on every rank.
-struct GradientDescription {
-  std::string name;  // For error messages.
-  DType dtype = DType::f32;
-  std::size_t count = 0;  // Elements.
-};
-
 struct ReducerOptions {
   ReduceOp op = ReduceOp::mean;
   // How many bytes close the first bucket of a dtype, the second, ...; the last limit holds for all

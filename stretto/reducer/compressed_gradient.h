@@ -1,0 +1,23 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "stretto/reducer/compressed_reduction.h"
+
+namespace stretto {
+
+// What is remembered of a gradient.
+struct CompressedReduction::Gradient {
+  std::string name;
+  std::shared_ptr<const Codec> codec;  // Null: it travels as it is.
+  std::vector<float> residual;         // Empty if there is no codec.
+  std::uint32_t hint = 0;
+  std::uint64_t key = 0;
+};
+
+}  // namespace stretto
