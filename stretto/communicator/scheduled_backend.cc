@@ -234,18 +234,18 @@ Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string
   if (!plain) return submit_queued(calls, algorithm, timeout);
   std::shared_ptr<group::PendingOperation> parked;
   std::uint32_t number = 0;
-  const auto outcome = group_->try_fast({.operation = call.operation,
-                                         .input = call.input.data(),
-                                         .output = call.output.data(),
-                                         .timeout = timeout.value_or(options_.timeout)},
-                                        parked, number);
-  using Outcome = group::Group::FastOutcome;
+  const auto outcome = group_->fast_lane().run({.operation = call.operation,
+                                                .input = call.input.data(),
+                                                .output = call.output.data(),
+                                                .timeout = timeout.value_or(options_.timeout)},
+                                               parked, number);
+  using Outcome = group::FastLane::Outcome;
   if (outcome == Outcome::ended) {
     return Work(call.operation.collective, number);
   }
   if (outcome == Outcome::refused) return submit_queued(calls, algorithm, timeout);
   auto held = engine_->lock();
-  group_->adopt_parked();
+  group_->fast_lane().adopt_parked();
   engine_->run_continuations(held);
   return Work(std::move(parked));
 }

@@ -140,11 +140,9 @@ bool MappedExecution::go_on(Turn& turn) {
     }
     moved = true;
   }
-  if (!status_.ok() && phase_ != Phase::ended) {
-    phase_ = Phase::ended;
-    give_up(status_, turn.has_lock());
-  }
-  return moved;
+  if (status_.ok() || phase_ == Phase::ended) return moved;
+  hand_back(turn.has_lock());
+  return true;
 }
 
 Status MappedExecution::disagreement(Rank other, const OperationDescriptor& theirs,
@@ -243,29 +241,33 @@ Status MappedExecution::run_single_copy(const schedule::Step& step, const Base& 
   return {};
 }
 
-// Until nobody copies from or to this rank's private memory any more, and nobody will: its owner is
-// about to get it back. See window.h, Note [private memory of those who give up].
-void MappedExecution::give_up(const Status& reason, bool has_lock) {
-  if (single_copy_ == SingleCopy::off) return;
-  own().given_up.store(windows_->entered, std::memory_order_seq_cst);
-  const auto self = static_cast<std::uint32_t>(membership_->rank.value()) + 1;
-  const Deadline deadline = Deadline::after(kLastCopyTime);
-  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
-    // Whoever dies leaves its word behind, but copies no more.
-    const Rank job_rank = membership_->members[i];
-    const bool is_dead = reason.code() == StatusCode::peer_lost && reason.rank() == job_rank;
-    while (!is_dead && windows_->of[i]->reaches_into.load(std::memory_order_seq_cst) == self) {
-      if (has_lock && !transport_->peer_status(job_rank).status.ok()) break;
-      if (deadline.passed()) {
-        log(LogLevel::warning,
-            "rank {} stands still while it copies from or to a buffer of {}, which has failed: it "
-            "may go on later. Keep the buffer until that rank has ended",
-            job_rank.value(), describe(call_.operation));
-        break;
-      }
-      ::sched_yield();
-    }
+// Gives the run up, and ends it when nobody copies from or to this rank's private memory any more:
+// its owner gets it back then. See window.h, Note [private memory of those who give up].
+void MappedExecution::hand_back(bool has_lock) {
+  if (phase_ != Phase::handing_back) {
+    phase_ = single_copy_ == SingleCopy::off ? Phase::ended : Phase::handing_back;
+    if (phase_ == Phase::ended) return;
+    own().given_up.store(windows_->entered, std::memory_order_seq_cst);
+    arrived_ = 0;
+    abandoned_at_ = Clock::now();
   }
+  const auto self = static_cast<std::uint32_t>(membership_->rank.value()) + 1;
+  for (; arrived_ < windows_->of.size(); ++arrived_) {
+    if (windows_->of[arrived_]->reaches_into.load(std::memory_order_seq_cst) != self) continue;
+    // Whoever dies leaves its word behind, but copies no more.
+    const Rank job_rank = membership_->members[arrived_];
+    const bool is_lost = status_.code() == StatusCode::peer_lost && status_.rank() == job_rank;
+    if (is_lost || (has_lock && !transport_->peer_status(job_rank).status.ok())) continue;
+    if (Clock::now() - abandoned_at_ < kLastCopyTime) {
+      ::sched_yield();  // To that rank, which may need this core.
+      return;
+    }
+    log(LogLevel::warning,
+        "rank {} stands still while it copies from or to a buffer of {}, which has failed: it "
+        "may go on later. Keep the buffer until that rank has ended",
+        job_rank.value(), describe(call_.operation));
+  }
+  phase_ = Phase::ended;
 }
 
 // A run that another rank has given up, or is lost to, cannot end, and this rank must not tell the
@@ -347,9 +349,7 @@ void MappedExecution::notify_all(Turn& turn) const {
 
 void MappedExecution::fail(const Status& status) {
   if (status_.ok()) status_ = status;
-  if (phase_ == Phase::ended) return;
-  phase_ = Phase::ended;
-  give_up(status, true);
+  if (phase_ != Phase::ended) hand_back(true);
 }
 
 // Of any number of bytes, in one go: who fails hands its buffers back at once.

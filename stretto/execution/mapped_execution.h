@@ -54,6 +54,7 @@ class MappedExecution final : public Execution {
     entering,    // Until all have posted.
     running,
     syncing,
+    handing_back,  // After a failure: until nobody copies from or to this rank's private memory.
     ended,
   };
   // Where a turn of running steps has stopped.
@@ -79,7 +80,7 @@ class MappedExecution final : public Execution {
   template <class Base>
   Status run_single_copy(const schedule::Step& step, const Base& base_of, Turn& turn);
   Stop run_steps(Turn& turn);
-  void give_up(const Status& reason, bool has_lock);
+  void hand_back(bool has_lock);
   bool is_news_overdue();
   void run_to_sync(Turn& turn);
   void reach_sync(Turn& turn);
@@ -107,7 +108,7 @@ class MappedExecution final : public Execution {
   bool all_laid_out_ = false;
   bool any_private_ = false;  // Some are reached by single copy.
   Status abandoned_;          // Why nothing is copied any more: a rank has given up, or is gone.
-  TimePoint abandoned_at_;
+  TimePoint abandoned_at_;    // Since when, or since when this rank has given up itself.
   bool advancing_ = false;
   std::uint32_t segment_ = 0;
   StepCursor cursor_;  // In the segment.

@@ -4,7 +4,6 @@
 #include "stretto/execution/step.h"
 
 #include "stretto/kernel/copy.h"
-#include "stretto/kernel/store_policy.h"
 
 namespace stretto::execution {
 namespace {
@@ -86,12 +85,10 @@ Status LocalSteps::apply(const Prepared& prepared, std::size_t count) {
     return {};
   }
   if (!prepared.failure.ok()) return prepared.failure;
-  const std::size_t whole_bytes = prepared.count * prepared.target_element_bytes;
-  const bool past_cache = kernel::is_non_temporal(kernel::Store::automatic, 2 * whole_bytes);
   for (void* output : prepared.outputs) {
     if (output == prepared.inputs.front().data) continue;  // In place.
     kernel::copy(output, prepared.inputs.front().data, count * prepared.target_element_bytes,
-                 past_cache ? kernel::Store::non_temporal : kernel::Store::cached);
+                 kernel::Store::automatic, prepared.count * prepared.target_element_bytes);
   }
   return {};
 }
