@@ -93,7 +93,7 @@ void Group::open_lane() {
 // nothing is any more. Whenever memory has come or gone, executions have to find it anew, and hold
 // nothing until then; those that run, or are on the fast path, are asked again.
 void Group::release_mappings() {
-  const std::uint64_t generation = engine_->transport().memory_generation();
+  const std::uint64_t generation = engine_->transport().memory().generation();
   bool was_open = false;
   if (generation == memory_generation_ || !lane_.try_close(was_open)) return;
   const bool idle = cache_.release_mappings();

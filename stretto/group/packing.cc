@@ -110,19 +110,18 @@ void Packing::unpack(execution::Turn& turn) {
   }
 }
 
-Result<transport::Transport::Region> ScratchPool::take(std::size_t bytes,
-                                                       transport::Transport& transport) {
+Result<transport::Region> ScratchPool::take(std::size_t bytes, transport::Transport& transport) {
   const auto fits = [&](const auto& region) { return region.bytes.size() >= bytes; };
   const auto found = std::find_if(idle_.begin(), idle_.end(), fits);
   if (found == idle_.end()) {
     return transport.allocate(std::bit_ceil(std::max(bytes, kScratchBytesMin)));
   }
-  transport::Transport::Region region = std::move(*found);
+  transport::Region region = std::move(*found);
   idle_.erase(found);
   return region;
 }
 
-void ScratchPool::give_back(transport::Transport::Region region) {
+void ScratchPool::give_back(transport::Region region) {
   if (region.bytes.empty()) return;
   if (idle_.size() == kIdleMax) idle_.erase(idle_.begin());
   idle_.push_back(std::move(region));

@@ -36,7 +36,7 @@ class CountedMemory : public SharedMemory {
  public:
   explicit CountedMemory(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
 
-  Result<transport::Transport::Region> allocate(std::size_t bytes) override {
+  Result<transport::Region> allocate(std::size_t bytes) override {
     return memory_->allocate(bytes);
   }
   RemoteAddress locate(const void* data, std::size_t bytes) const override {

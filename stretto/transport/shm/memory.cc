@@ -66,7 +66,7 @@ Result<Mapping> Mapping::open(const FileDescriptor& descriptor, std::size_t byte
 Memory::Memory(Rank self, std::vector<std::shared_ptr<Channel>> channels)
     : self_(self), channels_(std::move(channels)), peers_(channels_.size()) {}
 
-Result<Transport::Region> Memory::allocate(std::size_t bytes) {
+Result<Region> Memory::allocate(std::size_t bytes) {
   service();
   Result<Mapping> created = Mapping::create(bytes);
   if (!created.ok()) return created.status();
@@ -96,9 +96,9 @@ Result<Transport::Region> Memory::allocate(std::size_t bytes) {
         }
         data.reset();
       });
-  return Transport::Region{.address = {.region = number, .offset_bytes = 0},
-                           .bytes = {mapping.data.get(), bytes},
-                           .owner = std::move(owner)};
+  return Region{.address = {.region = number, .offset_bytes = 0},
+                .bytes = {mapping.data.get(), bytes},
+                .owner = std::move(owner)};
 }
 
 RemoteAddress Memory::locate(const void* data, std::size_t bytes) const {
