@@ -18,13 +18,6 @@ Planner::Setting setting_of(const execution::Membership& membership,
           .verification = options.verification};
 }
 
-// How many bytes the call that submits an operation may work on. What is left, those who wait or
-// poll do, or the progress thread: with one, a large operation is only begun.
-std::size_t inline_turn_bytes(const Engine& engine, bool runs_inline) {
-  if (runs_inline) return execution::kTurnBytes;
-  return engine.has_progress_thread() ? 0 : execution::kInlineBytes;
-}
-
 }  // namespace
 
 Group::Group(std::shared_ptr<Engine> engine, execution::Membership membership, Options options)
@@ -170,8 +163,14 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission,
   const bool is_plain = operation.algorithm == 0 && operation.layout == 0 && !collective->packing;
   if (is_plain && runs_inline && (*entry)->runs_alone()) lane_.remember(operation, **entry);
   operations_.push(collective, **entry);
-  // The short way: what little can be done at once is done here, by the caller.
-  advance(engine_->turn_of(inline_turn_bytes(*engine_, runs_inline)));
+  // The short way: what little can be done at once is done here, by the caller. The rest is done by
+  // those who wait or poll, or by the progress thread: with one, a large operation is not even
+  // announced here, since that takes system calls.
+  if (runs_inline) {
+    advance(engine_->turn_of(execution::kTurnBytes));
+  } else if (!engine_->has_progress_thread()) {
+    advance(engine_->turn_of(execution::kInlineBytes));
+  }
   return std::shared_ptr<PendingOperation>(std::move(collective));
 }
 
