@@ -36,10 +36,14 @@ endif()
 if(STRETTO_WARNINGS_AS_ERRORS)
   target_compile_options(stretto_build INTERFACE -Werror)
 endif()
+# Tests take longer to compile than to run: -O1 -g1 is two thirds of the time.
+if(NOT STRETTO_SANITIZE)
+  target_compile_options(stretto_build INTERFACE
+    $<$<BOOL:$<TARGET_PROPERTY:STRETTO_IS_TEST>>:-O1> $<$<BOOL:$<TARGET_PROPERTY:STRETTO_IS_TEST>>:-g1>)
+endif()
 if(STRETTO_SANITIZE)
   set(sanitize -fsanitize=${STRETTO_SANITIZE})
-  # -O1 -g1: half the time to compile, and line numbers in reports all the same. Tests themselves
-  # take longer to compile than to run.
+  # -O1 -g1: half the time to compile, and line numbers in reports all the same.
   target_compile_options(stretto_build INTERFACE ${sanitize} -fno-omit-frame-pointer -g1
     $<IF:$<BOOL:$<TARGET_PROPERTY:STRETTO_IS_TEST>>,-O0,-O1>)
   target_link_options(stretto_build INTERFACE ${sanitize})
