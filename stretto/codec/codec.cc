@@ -52,6 +52,8 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
   const std::span<float> carry = encoding.carry;
   STRETTO_CHECK(carry.size() == encoding.gradient.size() && carry.size() < (std::size_t{1} << 32),
                 "{} elements of a gradient, {} carried", encoding.gradient.size(), carry.size());
+  STRETTO_CHECK(encoding.cleared.empty() || encoding.cleared.size() == carry.size(),
+                "{} elements to be cleared, {} carried", encoding.cleared.size(), carry.size());
   std::uint32_t no_hint = 0;
   std::uint32_t* const hint = encoding.hint != nullptr ? encoding.hint : &no_hint;
   const Search wanted = search(carry.size(), encoding.position, *hint);
@@ -77,7 +79,15 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
     if (bytes) out.resize(begin + *bytes);
     header.values = bytes ? *values_of(carry.size(), encoding.position.step) : 0;
   } else {
-    header.values = write({carry, encoding.position, hint, found.count, scratch}, out);
+    const bool all_finite = found.greatest < kernel::kInfinityBits;
+    header.values = write({.carry = carry,
+                           .position = encoding.position,
+                           .hint = hint,
+                           .found = found.count,
+                           .is_finite = all_finite,
+                           .scratch = scratch,
+                           .cleared = encoding.cleared},
+                          out);
   }
   if (!is_finite && encoding.non_finite == NonFinite::send) kernel::clear_non_finite(carry);
   header.checksum =

@@ -181,10 +181,12 @@ TEST_P(CodecContract, InfinityAndNaNAreSeenAndNotKept) {
   for (const float wrong : {kNaN, kInfinity, -kInfinity}) {
     Floats gradient(1000, 0.25f);
     gradient[300] = wrong;
-    const bool is_random = codec_.name().starts_with("random");
     Floats carry(1000);
     const Floats sent = decoded(codec_, encoded(codec_, carry, gradient), 1000);
-    if (!is_random) EXPECT_FALSE(std::isfinite(sent[300])) << codec_.name();
+    const auto is_wrong = [](float value) { return !std::isfinite(value); };
+    EXPECT_TRUE(std::ranges::any_of(sent, is_wrong)) << codec_.name();
+    // Where a message says which element it means.
+    if (!codec_.name().starts_with("random")) EXPECT_TRUE(is_wrong(sent[300])) << codec_.name();
     for (const float left : carry) ASSERT_TRUE(std::isfinite(left));
   }
 }
@@ -234,8 +236,10 @@ TEST_P(CodecContract, DamageIsFound) {
   }
 }
 
-// With error feedback everything is sent in the end.
+// With error feedback everything is sent in the end, where that is allowed.
 TEST_P(CodecContract, ResidualsStayBounded) {
+  EXPECT_EQ(codec_.is_contraction(), codec_.name() != "one_bit, stochastic");
+  if (!codec_.is_contraction()) return;
   constexpr std::size_t kCount = 300;
   constexpr int kSteps = 400;
   Random random(5);

@@ -19,6 +19,9 @@ class OneBit final : public WholeCodec {
       : WholeCodec(Kind::one_bit, options.stochastic ? "one_bit, stochastic" : "one_bit"),
         stochastic_(options.stochastic) {}
 
+  // Each element is said as the greatest of its block or its opposite, however small it is.
+  bool is_contraction() const override { return !stochastic_; }
+
  private:
   static std::size_t sign_bytes(std::size_t count) { return kernel::one_bit_words(count) * 8; }
   static std::size_t scale_bytes(std::size_t count) {

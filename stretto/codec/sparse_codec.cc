@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "stretto/base/check.h"
 #include "stretto/base/error.h"
@@ -111,6 +112,10 @@ std::size_t SparseCodec::write(const Task& task, std::vector<std::byte>& out) co
   const auto indices = std::span<const std::uint32_t>(task.scratch.indices).first(count);
   const std::span<float> values = room(task.scratch.values, count);
   for (std::size_t j = 0; j < count; ++j) values[j] = task.carry[indices[j]];
+  // Whether what is wrong is among the elements drawn is chance; that something is wrong is said.
+  if (!sends_indices_ && !task.is_finite && count > 0) {
+    values[0] = std::numeric_limits<float>::quiet_NaN();
+  }
   const std::size_t begin = out.size();
   out.resize(begin + payload_bytes(task.carry.size(), count));
   std::span<std::byte> to = std::span(out).subspan(begin);
@@ -121,6 +126,9 @@ std::size_t SparseCodec::write(const Task& task, std::vector<std::byte>& out) co
   }
   write_values(format_, values, to);
   for (std::size_t j = 0; j < count; ++j) task.carry[indices[j]] = values[j];
+  if (!task.cleared.empty()) {
+    for (const std::uint32_t index : indices) task.cleared[index] = 0;
+  }
   return count;
 }
 

@@ -92,6 +92,16 @@ TEST(TopK, IsThatOfTheReferenceForEveryNumberAndTies) {
   }
 }
 
+// Constant vectors, of which everything is sent: what SINGA's own tests look at.
+TEST(TopK, AllOfAConstantVectorIsSentOnce) {
+  for (const std::size_t count : {1u, 10u, 4096u, 5000u}) {
+    const Floats ones(count, 1.0f);
+    EXPECT_EQ(sent(*top_k({.density = 1}), ones), ones);
+    EXPECT_EQ(sent(*threshold({.limit = 0.05f}), ones), ones);
+    EXPECT_EQ(sent(*threshold({.limit = 1.5f}), ones), Floats(count));
+  }
+}
+
 // More of one magnitude than there is room for candidates.
 TEST(TopK, ManyEqualOnesAreTakenFromTheFrontOn) {
   Floats gradient(100000, 0.5f);

@@ -1,6 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "stretto/base/error.h"
@@ -28,8 +30,8 @@ class Threshold final : public SparseCodec {
     return std::nullopt;
   }
   // As much room as the last step needed and a quarter more.
-  Search search(std::size_t, const Position&, std::uint32_t hint) const override {
-    return {.limit = limit_, .room = std::size_t{hint} + hint / 4 + 1024};
+  Search search(std::size_t count, const Position&, std::uint32_t hint) const override {
+    return {.limit = limit_, .room = std::min(count, std::size_t{hint} + hint / 4 + 1024)};
   }
   std::size_t choose(const Task& task) const override {
     std::vector<std::uint32_t>& indices = task.scratch.indices;

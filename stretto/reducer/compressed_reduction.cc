@@ -17,6 +17,7 @@
 #include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compressed_gradient.h"
 #include "stretto/reducer/compression_trial.h"
+#include "stretto/reducer/saved_state.h"
 
 namespace stretto {
 namespace {
@@ -37,19 +38,20 @@ std::span<float> floats(const View& view) {
   return {reinterpret_cast<float*>(view.data), view.count};
 }
 
+constexpr const char* kStateName = "compressed";
+
 double squares(std::span<const float> values) {
   double sum = 0;
   for (const float value : values) sum += double{value} * double{value};
   return sum;
 }
 
-double seconds_since(TimePoint begin) { return seconds(Clock::now() - begin); }
-
 }  // namespace
 
 // A bucket on its way.
 struct CompressedReduction::Exchange {
   bool is_compressed = false;
+  TimePoint encoded;                   // When its messages were ready.
   std::vector<std::byte> own;          // The messages of this rank's gradients.
   std::vector<std::byte> all;          // Those of all ranks.
   std::vector<std::uint64_t> lengths;  // Of the ranks' parts of it.
@@ -67,6 +69,21 @@ CompressedReduction::CompressedReduction(CompressionOptions options)
                                     "a codec of CompressionOptions is null; dense() leaves "
                                     "gradients as they are"));
   }
+  const auto grows = [&](const CompressionRule& rule) { return !rule.codec->is_contraction(); };
+  if (options_.error_feedback &&
+      (!options_.codec->is_contraction() || std::ranges::any_of(options_.rules, grows))) {
+    throw InvalidArgument(
+        status_of(StatusCode::invalid_argument,
+                  "residuals of one_bit, stochastic, grow without bound; round to "
+                  "the nearest, or set error_feedback = false"));
+  }
+  if (!(options_.momentum >= 0 && options_.momentum < 1) || !(options_.clip_norm >= 0)) {
+    throw InvalidArgument(
+        status_of(StatusCode::invalid_argument,
+                  "CompressionOptions: momentum {}, clip_norm {}; the one must be "
+                  "from 0 to below 1, the other from 0 on",
+                  options_.momentum, options_.clip_norm));
+  }
   if (options_.compression == Compression::automatic) trial_ = std::make_unique<Trial>();
   compresses_ = options_.compression != Compression::never;
 }
@@ -80,11 +97,17 @@ std::string CompressedReduction::name() const {
   }
   constexpr const char* kPolicies[] = {"sent", "stop", "zeroed"};
   constexpr const char* kWhen[] = {"always", "automatic", "never"};
-  return fmt::format("{}{} from {} elements on; {}, {} residuals, infinity {}, seed {}", text,
-                     options_.codec->name(), options_.min_elements,
-                     kWhen[static_cast<int>(options_.compression)],
-                     options_.error_feedback ? "with" : "without",
-                     kPolicies[static_cast<int>(options_.non_finite)], options_.seed);
+  text += fmt::format("{} from {} elements on; {}, {} residuals, infinity {}, seed {}",
+                      options_.codec->name(), options_.min_elements,
+                      kWhen[static_cast<int>(options_.compression)],
+                      options_.error_feedback ? "with" : "without",
+                      kPolicies[static_cast<int>(options_.non_finite)], options_.seed);
+  if (options_.momentum > 0) {
+    text += fmt::format(", momentum {}{}", options_.momentum,
+                        options_.mask_momentum ? "" : " unmasked");
+  }
+  if (options_.clip_norm > 0) text += fmt::format(", clipped at {}", options_.clip_norm);
+  return text;
 }
 
 std::shared_ptr<const Codec> CompressedReduction::codec_for(
@@ -103,7 +126,6 @@ void CompressedReduction::attach(Communicator& communicator,
   rank_ = communicator.rank().value();
   ranks_ = communicator.size();
   reducer::check_same_hook(communicator, name());
-  check_origin();
   by_index_.clear();
   exchanges_.clear();
   pending_ = nullptr;
@@ -118,15 +140,55 @@ void CompressedReduction::attach(Communicator& communicator,
     gradient->codec = codec_for(description);
     gradient->key = content_hash(std::as_bytes(std::span(description.name)), options_.seed);
     const std::size_t count = gradient->codec != nullptr ? description.count : 0;
-    if (!gradient->residual.empty() && gradient->residual.size() != count) {
-      throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                      "the residual of {} has {} elements, and now {} are wanted: "
-                                      "it was saved with another model or other codecs",
-                                      description.name, gradient->residual.size(), count));
-    }
-    gradient->residual.resize(count);
+    if (gradient->residual.size() != count) gradient->residual.assign(count, 0.0f);
+    const std::size_t momenta = options_.momentum > 0 ? description.count : 0;
+    if (gradient->momentum.size() != momenta) gradient->momentum.assign(momenta, 0.0f);
     by_index_.push_back(gradient.get());
   }
+  if (loaded_ != nullptr) restore();
+}
+
+// Takes what was loaded over. Gradients that it does not mention begin anew.
+void CompressedReduction::restore() {
+  const std::unique_ptr<reducer::SavedState> state = std::move(loaded_);
+  reducer::check_origin(state->rank, state->ranks, rank_, ranks_);
+  for (const auto& [name, gradient] : gradients_) {
+    (void)reducer::find(state->residuals, name, gradient->residual.size());
+    (void)reducer::find(state->momenta, name, gradient->momentum.size());
+  }
+  step_ = state->step;
+  for (const auto& [name, gradient] : gradients_) {
+    const auto* const residual = reducer::find(state->residuals, name, gradient->residual.size());
+    gradient->has_residual = residual != nullptr;
+    if (residual != nullptr) gradient->residual = *residual;
+    if (residual == nullptr) std::ranges::fill(gradient->residual, 0.0f);
+    const auto* const momentum = reducer::find(state->momenta, name, gradient->momentum.size());
+    if (momentum != nullptr) gradient->momentum = *momentum;
+    if (momentum == nullptr) std::ranges::fill(gradient->momentum, 0.0f);
+  }
+}
+
+std::vector<std::byte> CompressedReduction::save() const {
+  if (loaded_ != nullptr) return reducer::print(*loaded_);
+  reducer::SavedState state{.hook = kStateName,
+                            .step = step_,
+                            .rank = static_cast<std::uint64_t>(rank_),
+                            .ranks = static_cast<std::uint64_t>(ranks_)};
+  for (const auto& [name, gradient] : gradients_) {
+    if (!gradient->residual.empty()) state.residuals[name] = gradient->residual;
+    if (!gradient->momentum.empty()) state.momenta[name] = gradient->momentum;
+  }
+  return reducer::print(state);
+}
+
+void CompressedReduction::load(std::span<const std::byte> bytes) {
+  loaded_ = std::make_unique<reducer::SavedState>(reducer::parse(bytes, kStateName));
+  if (communicator_ != nullptr) restore();
+}
+
+std::vector<std::vector<std::byte>> CompressedReduction::redistribute(
+    std::span<const std::vector<std::byte>> states, std::size_t ranks) {
+  return reducer::redistribute(states, ranks, kStateName);
 }
 
 codec::Position CompressedReduction::position_of(const Gradient& gradient) const {
@@ -136,7 +198,7 @@ codec::Position CompressedReduction::position_of(const Gradient& gradient) const
 }
 
 void CompressedReduction::begin_step(Communicator& communicator) {
-  if (trial_ != nullptr) compresses_ = trial_->compresses(communicator, step_);
+  if (trial_ != nullptr) compresses_ = trial_->compresses(communicator);
   ++step_;
   this_step_ = {.step = step_, .compressed = compresses_};
 }
@@ -147,6 +209,7 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& bu
                                     "{} of compressed gradients has no meaning; sum and mean have",
                                     stretto::name(bucket.op)));
   }
+  STRETTO_CHECK(communicator_ == &communicator, "attach() with this communicator comes first");
   if (bucket.index == 0) begin_step(communicator);
   send_pending(communicator);
   while (exchanges_.size() <= bucket.index) exchanges_.push_back(std::make_unique<Exchange>());
@@ -155,8 +218,10 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& bu
     return by_index_[index] != nullptr && by_index_[index]->codec != nullptr;
   };
   exchange.is_compressed = compresses_ && std::ranges::any_of(bucket.gradients, has_codec);
+  const bool is_f32 = bucket.view.dtype == DType::f32;
+  if (is_f32) clip_and_add_momentum(bucket);
   if (!exchange.is_compressed) {
-    if (bucket.view.dtype == DType::f32) add_residuals(bucket);
+    if (is_f32) add_residuals(bucket);
     return communicator.all_reduce(bucket.view, {.op = bucket.op, .timeout = bucket.timeout});
   }
   encode(bucket, exchange);
@@ -224,9 +289,17 @@ void CompressedReduction::encode(const FullBucket& bucket, Exchange& exchange) {
     } else if (!options_.error_feedback) {
       std::ranges::fill(carry, 0.0f);
     }
+    gradient.has_residual = options_.error_feedback;
     const std::size_t before = exchange.own.size();
-    const std::size_t sent = codec.encode(
-        {carry, values, position, options_.non_finite, &gradient.hint}, scratch_, exchange.own);
+    const bool masks = options_.mask_momentum && gradient.codec != nullptr;
+    const std::size_t sent =
+        codec.encode({.carry = carry,
+                      .gradient = values,
+                      .position = position,
+                      .non_finite = options_.non_finite,
+                      .hint = &gradient.hint,
+                      .cleared = masks ? std::span<float>(gradient.momentum) : std::span<float>()},
+                     scratch_, exchange.own);
     if (gradient.codec == nullptr) continue;
     this_step_.message_bytes += exchange.own.size() - before;
     this_step_.sent_values += sent;
@@ -235,34 +308,57 @@ void CompressedReduction::encode(const FullBucket& bucket, Exchange& exchange) {
     if (options_.measure_norms) this_step_.residual_norm += squares(carry);
   }
   if (is_fixed) exchange.limit = 0;
-  this_step_.encode_seconds += seconds_since(begin);
+  exchange.encoded = Clock::now();
+  this_step_.encode_seconds += seconds(exchange.encoded - begin);
+  ++this_step_.buckets;
+}
+
+// What is infinite or NaN is handed on, and not kept.
+void CompressedReduction::clip_and_add_momentum(const FullBucket& bucket) {
+  const double limit = double{options_.clip_norm} / std::sqrt(static_cast<double>(ranks_));
+  for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+    const std::span<float> values = floats(bucket.gradient_views[i]);
+    if (limit > 0) {
+      const double norm = std::sqrt(squares(values));
+      const auto factor = static_cast<float>(limit / norm);
+      for (std::size_t e = 0; norm > limit && std::isfinite(norm) && e < values.size(); ++e) {
+        values[e] *= factor;
+      }
+    }
+    std::vector<float>& momentum = by_index_[bucket.gradients[i]]->momentum;
+    for (std::size_t e = 0; e < momentum.size(); ++e) {
+      values[e] += options_.momentum * momentum[e];
+      momentum[e] = std::isfinite(values[e]) ? values[e] : 0.0f;
+    }
+  }
 }
 
 // For steps that send everything: nothing is left, then.
 void CompressedReduction::add_residuals(const FullBucket& bucket) {
   for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
-    std::vector<float>& residual = by_index_[bucket.gradients[i]]->residual;
+    Gradient& gradient = *by_index_[bucket.gradients[i]];
+    if (!std::exchange(gradient.has_residual, false)) continue;
     const std::span<float> values = floats(bucket.gradient_views[i]);
-    for (std::size_t e = 0; options_.error_feedback && e < residual.size(); ++e) {
-      values[e] += residual[e];
-    }
-    std::ranges::fill(residual, 0.0f);
+    for (std::size_t e = 0; e < gradient.residual.size(); ++e) values[e] += gradient.residual[e];
+    std::ranges::fill(gradient.residual, 0.0f);
   }
 }
 
 void CompressedReduction::finish(const FullBucket& bucket) {
   Exchange& exchange = *exchanges_[bucket.index];
   if (exchange.is_compressed) {
+    STRETTO_CHECK(pending_ != &exchange, "bucket {} ends before its messages left", bucket.index);
     exchange.second.wait();
     const TimePoint begin = Clock::now();
+    this_step_.exchange_seconds += seconds(begin - exchange.encoded);
     decode(bucket, exchange);
-    this_step_.decode_seconds += seconds_since(begin);
+    this_step_.decode_seconds += seconds(Clock::now() - begin);
   }
   if (!bucket.is_last()) return;
   this_step_.gradient_norm = std::sqrt(this_step_.gradient_norm);
   this_step_.residual_norm = std::sqrt(this_step_.residual_norm);
   last_step_ = this_step_;
-  if (trial_ != nullptr) trial_->end_step();
+  if (trial_ != nullptr) trial_->end_step(last_step_);
 }
 
 void CompressedReduction::decode(const FullBucket& bucket, Exchange& exchange) {

@@ -195,12 +195,13 @@ TEST(CompressedReduction, WithoutFeedbackNothingIsKept) {
 
 TEST(CompressedReduction, GoesOnBitForBitWhereItWasSaved) {
   for (const auto& codec : {top_k({.density = 0.1}), random_k(), int8({.stochastic = true})}) {
-    const auto through = results(2, 6, {.codec = codec});
+    const CompressionOptions options{.codec = codec, .momentum = 0.5f};
+    const auto through = results(2, 6, options);
     run_ranks(2, [&](Communicator& communicator) {
       const int rank = communicator.rank().value();
       std::vector<std::byte> state;
       for (int begin = 0; begin < 6; begin += 3) {
-        const auto compressed = hook({.codec = codec});
+        const auto compressed = hook(options);
         if (begin > 0) compressed->load(state);
         Reducer reducer(communicator, model(),
                         {.op = ReduceOp::sum, .bucket_bytes = {3000}, .hook = compressed});
@@ -271,6 +272,15 @@ TEST(CompressedReduction, AnotherCodecIsRefusedAndBothAreNamed) {
   });
 }
 
+TEST(CompressedReduction, OptionsWithoutMeaningAreRefused) {
+  EXPECT_THROW(CompressedReduction({.codec = nullptr}), InvalidArgument);
+  EXPECT_THROW(CompressedReduction({.codec = one_bit({.stochastic = true})}), InvalidArgument);
+  EXPECT_NO_THROW(
+      CompressedReduction({.codec = one_bit({.stochastic = true}), .error_feedback = false}));
+  EXPECT_THROW(CompressedReduction({.momentum = 1}), InvalidArgument);
+  EXPECT_THROW(CompressedReduction({.clip_norm = -1}), InvalidArgument);
+}
+
 TEST(CompressedReduction, NaNIsSeenByAllOrStopsAll) {
   for (const NonFinite policy : {NonFinite::send, NonFinite::stop, NonFinite::zero}) {
     run_ranks(2, [&](Communicator& communicator) {
@@ -315,6 +325,67 @@ TEST(CompressedReduction, AutomaticSwitchesAllRanksInTheSameStep) {
   EXPECT_EQ(compressed_steps[0], compressed_steps[1]);
   const std::vector<bool> trial(compressed_steps[0].begin(), compressed_steps[0].begin() + 8);
   EXPECT_EQ(trial, (std::vector<bool>{true, true, true, true, false, false, false, false}));
+}
+
+// One rank and a codec that sends every other element: what masked momentum does can be told.
+TEST(CompressedReduction, MomentumIsAddedBeforeAndBeginsAnewWhereSent) {
+  for (const bool masked : {true, false}) {
+    run_ranks(1, [&](Communicator& communicator) {
+      CompressedAllReduce compressed(communicator, {.codec = top_k({.density = 0.5}),
+                                                    .min_elements = 1,
+                                                    .momentum = 0.5f,
+                                                    .mask_momentum = masked});
+      Floats data = {4, 1};
+      compressed.run("x", data);
+      EXPECT_EQ(data, (Floats{4, 0}));
+      data = {0, 1};
+      compressed.run("x", data);
+      // Of the second element: 1 stayed, and 1 + 0.5 was added to that.
+      EXPECT_EQ(data, (Floats{0, 2.5f}));
+      data = {0, 0};
+      compressed.run("x", data);
+      // What was sent has stopped moving, or goes on: 4 / 4 + 4 / 2, and 1.5 / 2.
+      EXPECT_EQ(data, masked ? (Floats{0, 0}) : (Floats{3, 0}));
+    });
+  }
+}
+
+TEST(CompressedReduction, DenseStepsGoOnWithTheSameMomentum) {
+  run_ranks(1, [&](Communicator& communicator) {
+    CompressedAllReduce compressed(
+        communicator, {.min_elements = 1, .momentum = 0.5f, .compression = Compression::never});
+    for (const float expected : {4.0f, 2.0f, 1.0f}) {
+      Floats data = {expected == 4 ? 4.0f : 0.0f};
+      compressed.run("x", data);
+      EXPECT_EQ(data[0], expected);
+    }
+  });
+}
+
+TEST(CompressedReduction, ClipsWhatOneRankAdds) {
+  run_ranks(4, [](Communicator& communicator) {
+    CompressedAllReduce compressed(
+        communicator, {.codec = top_k({.density = 1}), .min_elements = 1, .clip_norm = 10});
+    Floats data = communicator.rank() == Rank(0) ? Floats{30, 40} : Floats{0.5f, 0};
+    compressed.run("x", data);
+    EXPECT_FLOAT_EQ(data[0], 3 + 1.5f);
+    EXPECT_FLOAT_EQ(data[1], 4);
+  });
+}
+
+TEST(CompressedReduction, MomentumDoesNotKeepNaN) {
+  run_ranks(2, [](Communicator& communicator) {
+    CompressedAllReduce compressed(
+        communicator, {.codec = top_k({.density = 0.5}), .min_elements = 1, .momentum = 0.9f});
+    Floats data = {std::numeric_limits<float>::quiet_NaN(), 1};
+    compressed.run("x", data);
+    EXPECT_TRUE(std::isnan(data[0]));
+    for (int step = 0; step < 3; ++step) {
+      data = {1, 1};
+      compressed.run("x", data);
+      for (const float value : data) EXPECT_TRUE(std::isfinite(value));
+    }
+  });
 }
 
 // Minimises |x - target|^2, of which each rank knows its part, by gradients of 1 % of elements.

@@ -10,11 +10,13 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/check.h"
 #include "stretto/base/content_hash.h"
 #include "stretto/base/error.h"
 #include "stretto/base/random.h"
 #include "stretto/codec/low_rank.h"
 #include "stretto/reducer/agreement.h"
+#include "stretto/reducer/saved_state.h"
 
 namespace stretto {
 namespace {
@@ -22,6 +24,8 @@ namespace {
 std::span<float> floats(const View& view) {
   return {reinterpret_cast<float*>(view.data), view.count};
 }
+
+constexpr const char* kStateName = "PowerSGD";
 
 bool is_finite(std::span<const float> values) {
   return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
@@ -41,6 +45,17 @@ struct PowerSgdReduction::Gradient {
   void draw_right() {
     Random random(key);
     for (float& value : right) value = static_cast<float>(random.uniform()) - 0.5f;
+  }
+  // A column that found nothing in this step would never find anything again.
+  void draw_zero_columns(std::size_t rank) {
+    for (std::size_t c = 0; c < rank; ++c) {
+      bool is_zero = true;
+      for (std::size_t i = c; i < right.size(); i += rank) is_zero = is_zero && right[i] == 0;
+      Random random(key + c);
+      for (std::size_t i = c; is_zero && i < right.size(); i += rank) {
+        right[i] = static_cast<float>(random.uniform()) - 0.5f;
+      }
+    }
   }
 };
 
@@ -72,6 +87,8 @@ std::string PowerSgdReduction::name() const {
 
 void PowerSgdReduction::attach(Communicator& communicator,
                                std::span<const GradientDescription> gradients) {
+  rank_ = communicator.rank().value();
+  ranks_ = communicator.size();
   reducer::check_same_hook(communicator, name());
   by_index_.clear();
   exchanges_.clear();
@@ -96,6 +113,48 @@ void PowerSgdReduction::attach(Communicator& communicator,
     }
     by_index_.push_back(gradient.get());
   }
+  if (loaded_ != nullptr) restore();
+}
+
+// Takes what was loaded over. Gradients that it does not mention begin anew.
+void PowerSgdReduction::restore() {
+  const std::unique_ptr<reducer::SavedState> state = std::move(loaded_);
+  reducer::check_origin(state->rank, state->ranks, rank_, ranks_);
+  for (const auto& [name, gradient] : gradients_) {
+    (void)reducer::find(state->residuals, name, gradient->matrix.size());
+    (void)reducer::find(state->factors, name, gradient->right.size());
+  }
+  for (const auto& [name, gradient] : gradients_) {
+    const auto* const residual = reducer::find(state->residuals, name, gradient->matrix.size());
+    if (residual != nullptr) gradient->matrix = *residual;
+    if (residual == nullptr) std::ranges::fill(gradient->matrix, 0.0f);
+    const auto* const factor = reducer::find(state->factors, name, gradient->right.size());
+    if (factor != nullptr) gradient->right = *factor;
+    if (factor == nullptr) gradient->draw_right();
+  }
+}
+
+std::vector<std::byte> PowerSgdReduction::save() const {
+  if (loaded_ != nullptr) return reducer::print(*loaded_);
+  reducer::SavedState state{.hook = kStateName,
+                            .rank = static_cast<std::uint64_t>(rank_),
+                            .ranks = static_cast<std::uint64_t>(ranks_)};
+  for (const auto& [name, gradient] : gradients_) {
+    if (!gradient->is_factored) continue;
+    state.residuals[name] = gradient->matrix;
+    state.factors[name] = gradient->right;
+  }
+  return reducer::print(state);
+}
+
+void PowerSgdReduction::load(std::span<const std::byte> bytes) {
+  loaded_ = std::make_unique<reducer::SavedState>(reducer::parse(bytes, kStateName));
+  if (ranks_ > 0) restore();
+}
+
+std::vector<std::vector<std::byte>> PowerSgdReduction::redistribute(
+    std::span<const std::vector<std::byte>> states, std::size_t ranks) {
+  return reducer::redistribute(states, ranks, kStateName);
 }
 
 Work PowerSgdReduction::start(Communicator& communicator, const FullBucket& bucket) {
@@ -175,6 +234,7 @@ void PowerSgdReduction::find_right_factors(Exchange& exchange) {
 
 void PowerSgdReduction::finish(const FullBucket& bucket) {
   Exchange& exchange = *exchanges_[bucket.index];
+  STRETTO_CHECK(pending_ != &exchange, "bucket {} ends before its second half", bucket.index);
   if (exchange.is_factored) exchange.second.wait();
   std::size_t at = 0;  // In the right factors.
   for (std::size_t i = 0; exchange.is_factored && i < exchange.gradients.size(); ++i) {
@@ -191,7 +251,10 @@ void PowerSgdReduction::finish(const FullBucket& bucket) {
     std::ranges::fill(values, 0.0f);
     codec::add_product(values, gradient.shape, options_.rank, gradient.left, gradient.right, 1);
     // All ranks have the same factors, and begin anew together.
-    if (is_finite(gradient.left) && is_finite(gradient.right)) continue;
+    if (is_finite(gradient.left) && is_finite(gradient.right)) {
+      gradient.draw_zero_columns(options_.rank);
+      continue;
+    }
     std::ranges::fill(values, std::numeric_limits<float>::quiet_NaN());
     std::ranges::fill(gradient.matrix, 0.0f);
     gradient.draw_right();

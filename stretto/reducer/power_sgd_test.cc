@@ -13,6 +13,7 @@
 
 #include "stretto/base/random.h"
 #include "stretto/codec/low_rank.h"
+#include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/support/run_ranks.h"
 
@@ -117,6 +118,46 @@ TEST(PowerSgd, NaNIsSeenByAllAndGoneInTheNextStep) {
     EXPECT_EQ(floats(reducer, 1)[0], 1.0f);
     run_step(reducer, 0, 1);
     for (const float value : floats(reducer, 0)) ASSERT_TRUE(std::isfinite(value));
+  });
+}
+
+TEST(PowerSgd, AGradientThatWasZeroOnceIsSentLater) {
+  run_ranks(2, [](Communicator& communicator) {
+    Reducer reducer(communicator, model(), {.hook = std::make_shared<PowerSgdReduction>()});
+    for (std::size_t i = 3; i-- > 0;) {
+      std::ranges::fill(floats(reducer, i), 0.0f);
+      reducer.mark_ready(i);
+    }
+    reducer.finalize();
+    run_step(reducer, 0, 1);
+    std::vector<float> expected(kRows * kColumns);
+    fill_matrix(expected, 0, 1);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(floats(reducer, 0)[i], expected[i], 1e-5) << i;
+    }
+  });
+}
+
+TEST(PowerSgd, GoesOnBitForBitWhereItWasSaved) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto seed = static_cast<std::uint64_t>(10 * communicator.rank().value());
+    const auto values_after = [&](Reducer& reducer, std::uint64_t first, std::uint64_t last) {
+      for (std::uint64_t step = first; step < last; ++step) run_step(reducer, 1, seed + step);
+      const auto values = floats(reducer, 0);
+      return std::vector<float>(values.begin(), values.end());
+    };
+    const auto through = std::make_shared<PowerSgdReduction>();
+    Reducer reducer(communicator, model(), {.hook = through});
+    (void)values_after(reducer, 0, 3);
+    const std::vector<std::byte> state = through->save();
+    const auto resumed = std::make_shared<PowerSgdReduction>();
+    resumed->load(state);
+    EXPECT_EQ(resumed->save(), state);
+    Reducer other(communicator, model(), {.hook = resumed});
+    EXPECT_EQ(values_after(reducer, 3, 5), values_after(other, 3, 5));
+    EXPECT_THROW(CompressedReduction().load(state), InvalidArgument);
+    const std::vector<std::vector<std::byte>> both(2, state);
+    EXPECT_THROW((void)PowerSgdReduction::redistribute(both, 3), InvalidArgument);
   });
 }
 

@@ -18,7 +18,7 @@ namespace stretto {
 // What becomes of infinities and NaN in what is to be sent. None of them ever stays in a residual.
 enum class NonFinite : std::uint8_t {
   send,  // They are sent, so that training sees them. Where a message holds fewer values than that,
-         // it holds only them, and the others are dropped.
+         // it holds only them, and the others are dropped; one of random_k() says NaN first.
   stop,  // The message says that there are some, and carries nothing else: all ranks fail alike.
   zero,  // They count as zero.
 };
@@ -52,6 +52,8 @@ struct Encoding {
   NonFinite non_finite = NonFinite::send;
   // Kept from one step to the next, for speed only; begins as zero.
   std::uint32_t* hint = nullptr;
+  // Empty, or as long as the carry: where a sparse message has a value, this becomes zero.
+  std::span<float> cleared = {};
 };
 
 }  // namespace codec
@@ -77,9 +79,13 @@ class Codec {
   // No message of a vector is longer.
   std::size_t max_message_bytes(std::size_t count) const;
 
+  // Whether what is left of a vector is shorter than the vector. If not, carrying it over from step
+  // to step makes it grow without bound: one_bit() rounded stochastically.
+  virtual bool is_contraction() const { return true; }
+
   // Appends a message to `out`; returns how many values it has.
   std::size_t encode(const codec::Encoding& encoding, codec::Scratch& scratch,
-              std::vector<std::byte>& out) const;
+                     std::vector<std::byte>& out) const;
   // Adds the vector that the message at the beginning of `bytes` stands for to `sums`, and returns
   // the length of the message. `bytes` may be anything; memory is taken for `sums.size()` elements
   // at most. Fails with mismatch if the message is of another codec, of other settings, another
@@ -100,7 +106,9 @@ class Codec {
     const codec::Position& position;
     std::uint32_t* hint;
     std::size_t found;  // How many elements have at least the magnitude that search() said.
+    bool is_finite;     // Or the carry holds infinity or NaN.
     codec::Scratch& scratch;
+    std::span<float> cleared;
   };
   // A payload of the right length for `values` values.
   struct Payload {
@@ -154,7 +162,8 @@ struct RandomKOptions {
 };
 struct RoundingOptions {
   // To the nearest is right for error feedback, which makes up for what is lost. Stochastic
-  // rounding is right on average without it; its draws depend on seed, step, gradient and rank.
+  // rounding is right on average without it; its draws depend on seed, step, gradient and rank. Of
+  // one_bit() it is refused with error feedback: see Codec::is_contraction().
   bool stochastic = false;
 };
 

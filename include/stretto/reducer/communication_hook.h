@@ -59,7 +59,8 @@ class CommunicationHook {
     (void)communicator, (void)gradients;
   }
 
-  // Starts the reduction of a full bucket, in place, and returns without waiting for other ranks.
+  // Starts the reduction of a full bucket, in place. Backward goes on when it returns, so it should
+  // not wait for other ranks.
   // When the work has ended and finish() has run, `bucket.view` must hold the same bits on all
   // ranks: `bucket.op` of what they had, or what stands for it. Called in the order of buckets, one
   // at a time, on whichever thread made the last gradient ready. What it throws fails the step.

@@ -17,6 +17,10 @@
 
 namespace stretto {
 
+namespace reducer {
+struct SavedState;
+}
+
 // Whether gradients are compressed.
 enum class Compression {
   always,
@@ -41,6 +45,15 @@ struct CompressionOptions {
   // Keep what a message does not say, and add it to the next gradient. Without it, it is lost.
   bool error_feedback = true;
   NonFinite non_finite = NonFinite::send;
+  // What Deep Gradient Compression (Lin et al., 2018) does before gradients are compressed:
+  // Momentum correction: each rank adds its gradients up with this momentum, and sends that. The
+  // optimizer must have no momentum of its own then. Of all gradients of f32; costs a vector for
+  // each of them.
+  float momentum = 0;
+  // Of elements that a sparse message has sent, the momentum begins anew.
+  bool mask_momentum = true;
+  // A gradient whose norm on a rank is above this / sqrt(ranks) is scaled down to that. 0: none.
+  float clip_norm = 0;
   Compression compression = Compression::always;
   // Of random choices.
   std::uint64_t seed = 0;
@@ -52,13 +65,18 @@ struct CompressionOptions {
 struct CompressionStatistics {
   std::uint64_t step = 0;          // Counted from 1.
   bool compressed = false;         // Or as it is: see Compression.
+  std::size_t buckets = 0;         // That were compressed.
   std::size_t gradient_bytes = 0;  // Of the gradients that codecs saw.
   std::size_t message_bytes = 0;   // What was sent of them to each other rank.
   std::size_t elements = 0;        // Of these gradients.
   std::size_t sent_values = 0;     // In these messages.
   double encode_seconds = 0;
+  double exchange_seconds = 0;  // From a bucket's last encoding to its first decoding, for all of
+                                // them together: these overlap, with each other and with backward.
   double decode_seconds = 0;
-  double gradient_norm = 0;  // Euclidean; of the residual, after the step. Only if asked for.
+  // Euclidean, if CompressionOptions::measure_norms: of what was added to the residuals, and of
+  // these after the step.
+  double gradient_norm = 0;
   double residual_norm = 0;
 };
 
@@ -70,10 +88,12 @@ struct CompressionStatistics {
 //
 // Sends what p-1 ranks have to each rank, so it pays while messages are shorter than about 2 / p of
 // the gradients. Memory: a residual for each gradient that has a codec, and the messages of all
-// ranks. A step allocates nothing once the messages have reached their length.
+// ranks. A step allocates nothing once the messages have reached their length, but for a few words
+// of threshold().
 //
 // A codec whose messages have no fixed length (threshold()) costs one more small operation for each
-// bucket, and its messages leave when the next bucket is full.
+// bucket, and its messages leave when the next bucket is full; start() then waits for that small
+// one, and in the few steps in which `automatic` decides, for the decision.
 //
 // Operations other than sum and mean throw InvalidArgument from start(). If all ranks leave a
 // gradient out in a step (find_unused), what its residual has sent in that step is lost.
@@ -85,18 +105,20 @@ class CompressedReduction : public CommunicationHook {
   std::string name() const override;
   // Throws Mismatch, on all ranks, naming both sides, unless all ranks have the same codecs and the
   // same settings; InvalidArgument if what was loaded is of another number of ranks, of another
-  // rank, or does not fit a gradient.
+  // rank, or does not fit a gradient. A gradient that has got another length begins anew.
   void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override;
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   // Throws what decoding fails with, and then has aborted the communicator, unless all ranks find
   // the same.
   void finish(const FullBucket& bucket) override;
 
-  // Of this rank: the step and all residuals, bit for bit.
+  // Of this rank: the step, all residuals and momenta, bit for bit.
   std::vector<std::byte> save() const override;
+  // Throws InvalidArgument as attach() does, after which it does.
   void load(std::span<const std::byte> state) override;
   // What save() has returned on ranks 0, 1, 2, ..., for another number of ranks: the first gets the
-  // sum of all residuals, in this order, the others get zeros.
+  // sum of all residuals, in this order, the others get zeros; all get the mean of momenta. Throws
+  // InvalidArgument if these are no such states.
   static std::vector<std::vector<std::byte>> redistribute(
       std::span<const std::vector<std::byte>> states, std::size_t ranks);
 
@@ -110,9 +132,10 @@ class CompressedReduction : public CommunicationHook {
   class Trial;
 
   std::shared_ptr<const Codec> codec_for(const GradientDescription& gradient) const;
-  void check_origin() const;
+  void restore();
   void begin_step(Communicator& communicator);
   void encode(const FullBucket& bucket, Exchange& exchange);
+  void clip_and_add_momentum(const FullBucket& bucket);
   void add_residuals(const FullBucket& bucket);
   void decode(const FullBucket& bucket, Exchange& exchange);
   void send_pending(Communicator& communicator);
@@ -127,11 +150,7 @@ class CompressedReduction : public CommunicationHook {
   Communicator* communicator_ = nullptr;
   int rank_ = 0;
   int ranks_ = 0;
-  struct Origin {
-    std::uint64_t rank = 0;
-    std::uint64_t ranks = 0;
-  };
-  std::optional<Origin> loaded_;
+  std::unique_ptr<reducer::SavedState> loaded_;  // Until it is attached.
   std::uint64_t step_ = 0;
   bool compresses_ = true;
   codec::Scratch scratch_;

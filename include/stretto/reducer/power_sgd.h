@@ -16,6 +16,10 @@
 
 namespace stretto {
 
+namespace reducer {
+struct SavedState;
+}
+
 // Must be equal on all ranks.
 struct PowerSgdOptions {
   std::size_t rank = 2;  // Of the matrices that stand for gradients, from 1 on.
@@ -47,6 +51,14 @@ class PowerSgdReduction : public CommunicationHook {
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   void finish(const FullBucket& bucket) override;
 
+  // Of this rank: residuals and the factors that the next step begins with, bit for bit.
+  std::vector<std::byte> save() const override;
+  // Throws InvalidArgument as CompressedReduction::load() does.
+  void load(std::span<const std::byte> state) override;
+  // See CompressedReduction::redistribute(); all get the factors.
+  static std::vector<std::vector<std::byte>> redistribute(
+      std::span<const std::vector<std::byte>> states, std::size_t ranks);
+
   // Elements that were sent in the last step, and those of the gradients that they stand for.
   std::size_t sent_elements() const { return last_sent_; }
   std::size_t gradient_elements() const { return last_elements_; }
@@ -57,6 +69,7 @@ class PowerSgdReduction : public CommunicationHook {
   struct Gradient;
   struct Exchange;
 
+  void restore();
   void send_pending(Communicator& communicator);
   void find_left_factors(const FullBucket& bucket, Exchange& exchange);
   void find_right_factors(Exchange& exchange);
@@ -65,7 +78,10 @@ class PowerSgdReduction : public CommunicationHook {
   std::map<std::string, std::unique_ptr<Gradient>> gradients_;
   std::vector<Gradient*> by_index_;
   std::vector<std::unique_ptr<Exchange>> exchanges_;
-  Exchange* pending_ = nullptr;  // Whose first all_reduce is on its way.
+  Exchange* pending_ = nullptr;                  // Whose first all_reduce is on its way.
+  std::unique_ptr<reducer::SavedState> loaded_;  // Until it is attached.
+  int rank_ = 0;
+  int ranks_ = 0;
   std::size_t sent_ = 0;
   std::size_t elements_ = 0;
   std::size_t last_sent_ = 0;
