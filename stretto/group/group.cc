@@ -93,7 +93,8 @@ void Group::use_windows(execution::Windows windows) {
     setting.is_one_team = is_one_team();
     setting.single_copy = windows_->single_copy;
   });
-  if (is_one_team()) return;
+  // Alone on its host, a rank has nobody to meet there.
+  if (is_one_team() || windows_->team.size() == 1) return;
   team_lanes_.emplace(*windows_, membership_, engine_->transport());
 }
 
