@@ -263,8 +263,8 @@ TEST_P(CodecContract, ResidualsStayBounded) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CodecContract, ::testing::Range<std::size_t>(0, subjects().size()),
-                         [](const auto& info) {
-                           std::string name = subjects()[info.param].codec->name();
+                         [](const auto& subject) {
+                           std::string name = subjects()[subject.param].codec->name();
                            for (char& letter : name) {
                              if (std::isalnum(static_cast<unsigned char>(letter)) == 0) {
                                letter = '_';
