@@ -85,7 +85,9 @@ Floats decoded(const Codec& codec, const Message& message, std::size_t count) {
   Floats values(count);
   const auto length = codec.decode_add(message, kPosition, scratch, values);
   EXPECT_TRUE(length.ok()) << length.status().message();
-  if (length.ok()) EXPECT_EQ(length.value(), message.size());
+  if (length.ok()) {
+    EXPECT_EQ(length.value(), message.size());
+  }
   return values;
 }
 
@@ -134,7 +136,9 @@ TEST_P(CodecContract, LengthsAreAsForetold) {
     EXPECT_LE(message.size(), codec_.max_message_bytes(count));
     EXPECT_EQ(message.size() % 8, 0u);
     const auto foretold = codec_.message_bytes(count, kPosition.step);
-    if (foretold) EXPECT_EQ(message.size(), *foretold);
+    if (foretold) {
+      EXPECT_EQ(message.size(), *foretold);
+    }
   }
 }
 
@@ -186,7 +190,9 @@ TEST_P(CodecContract, InfinityAndNaNAreSeenAndNotKept) {
     const auto is_wrong = [](float value) { return !std::isfinite(value); };
     EXPECT_TRUE(std::ranges::any_of(sent, is_wrong)) << codec_.name();
     // Where a message says which element it means.
-    if (!codec_.name().starts_with("random")) EXPECT_TRUE(is_wrong(sent[300])) << codec_.name();
+    if (!codec_.name().starts_with("random")) {
+      EXPECT_TRUE(is_wrong(sent[300])) << codec_.name();
+    }
     for (const float left : carry) ASSERT_TRUE(std::isfinite(left));
   }
 }
@@ -198,7 +204,9 @@ TEST_P(CodecContract, PoliciesForInfinityAndNaN) {
   Floats carry(1000);
   const Message stopped = encoded(codec_, carry, gradient, NonFinite::stop);
   EXPECT_EQ(refusal(codec_, stopped, 1000).code(), StatusCode::invalid_argument);
-  if (const auto bytes = codec_.message_bytes(1000, 7)) EXPECT_EQ(stopped.size(), *bytes);
+  if (const auto bytes = codec_.message_bytes(1000, 7)) {
+    EXPECT_EQ(stopped.size(), *bytes);
+  }
   carry.assign(1000, 0);
   const Message message = encoded(codec_, carry, gradient, NonFinite::zero);
   Floats zeroed = gradient, other_carry(1000);
