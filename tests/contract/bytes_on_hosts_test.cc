@@ -160,9 +160,8 @@ INSTANTIATE_TEST_SUITE_P(, BytesOnHosts,
                                                               HostList{0, 1, 0, 1},
                                                               HostList{0, 0, 0, 1})),
                          [](const auto& tested) {
-                           const auto& [algorithm, hosts] = tested.param;
-                           return fmt::format("{}_{}", name(algorithm.collective),
-                                              fmt::join(hosts, ""));
+                           return fmt::format("{}_{}", name(std::get<0>(tested.param).collective),
+                                              fmt::join(std::get<1>(tested.param), ""));
                          });
 
 }  // namespace
