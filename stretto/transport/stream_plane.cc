@@ -15,6 +15,8 @@ namespace {
 
 // One peer that sends without end must not keep the others waiting.
 constexpr int kReadsPerTurn = 16;
+// In which what a peer has sent before its end is taken, whatever others send meanwhile.
+constexpr int kLastTurns = 64;
 
 }  // namespace
 
@@ -53,7 +55,13 @@ class StreamPlane::Way final : private FrameReader::Sink {
   }
 
   bool progress(UnexpectedQueue& unexpected) {
-    if (!failure_.ok()) return false;
+    const bool moved = failure_.ok() && move();
+    for (; !unexpected_.empty(); unexpected_.pop()) unexpected.push(unexpected_.front());
+    return moved;
+  }
+
+ private:
+  bool move() {
     messages_.return_credit(FrameMessages::kCreditStepBytes);
     const Result<bool> flushed = output_.flush(*stream_);
     if (!flushed.ok()) fail(flushed.status());
@@ -62,11 +70,8 @@ class StreamPlane::Way final : private FrameReader::Sink {
       if (!read_some()) break;
       moved = true;
     }
-    for (; !unexpected_.empty(); unexpected_.pop()) unexpected.push(unexpected_.front());
     return moved;
   }
-
- private:
   // A failure shows in the next progress().
   void flush() { (void)output_.flush(*stream_); }
 
@@ -139,7 +144,11 @@ void StreamPlane::cancel(Rank peer, std::uint64_t group, const Status& reason) {
   way(peer).cancel(group, reason);
 }
 
-void StreamPlane::lose(Rank peer, const Status& reason) { way(peer).lose(reason); }
+void StreamPlane::lose(Rank peer, const Status& reason) {
+  for (int turn = 0; turn < kLastTurns && streams_->progress(); ++turn) {
+  }
+  way(peer).lose(reason);
+}
 
 bool StreamPlane::progress(UnexpectedQueue& unexpected) {
   bool moved = streams_->progress();

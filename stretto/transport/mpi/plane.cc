@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
-#include "stretto/transport/mpi/streams.h"
 
 namespace stretto::transport::mpi {
 namespace {
@@ -51,12 +50,14 @@ Result<MakeEngine> load_plugin(const std::string& path) {
                    path.empty() ? kFile : path.c_str());
 }
 
-Result<std::unique_ptr<DataPlane>> make_plane(MakeEngine make, const EngineOptions& options) {
+Result<std::unique_ptr<DataPlane>> make_plane(MakeEngine make, const EngineOptions& options,
+                                              std::size_t packets_max) {
   std::array<char, 512> text{};
   std::unique_ptr<Engine> engine(make(options, text.data(), text.size()));
   if (engine == nullptr) return status_of(StatusCode::invalid_argument, "{}", text.data());
   log(LogLevel::info, "messages are moved by {}", engine->library());
-  auto streams = std::make_unique<MpiStreams>(std::move(engine), options.rank, options.size);
+  auto streams =
+      std::make_unique<MpiStreams>(std::move(engine), options.rank, options.size, packets_max);
   return std::unique_ptr<DataPlane>(
       std::make_unique<StreamPlane>(options.rank, options.size, std::move(streams)));
 }

@@ -8,6 +8,7 @@
 
 #include "stretto/transport/data_plane.h"
 #include "stretto/transport/mpi/engine.h"
+#include "stretto/transport/mpi/streams.h"
 
 namespace stretto::transport::mpi {
 
@@ -18,7 +19,8 @@ Result<MakeEngine> load_plugin(const std::string& path);
 
 // The data plane by which MPI moves all messages. Called by all ranks together; MPI is started if
 // nobody has started it, and then ended with the process. Where the program has started it, that
-// must have been with MPI_THREAD_MULTIPLE.
-Result<std::unique_ptr<DataPlane>> make_plane(MakeEngine make, const EngineOptions& options);
+// must have been with MPI_THREAD_MULTIPLE. Up to `packets_max` packets are under way to a peer.
+Result<std::unique_ptr<DataPlane>> make_plane(MakeEngine make, const EngineOptions& options,
+                                              std::size_t packets_max = MpiStreams::kPacketsMax);
 
 }  // namespace stretto::transport::mpi

@@ -12,8 +12,6 @@ namespace {
 // Large enough that MPI's work for a packet does not count, small enough that copying one packet
 // and sending another overlap.
 constexpr std::size_t kPacketBytes = 256 * 1024;
-// Under way to one peer.
-constexpr std::size_t kPacketsMax = 8;
 // One turn must not last for ever.
 constexpr int kArrivalsPerTurn = 64;
 constexpr std::size_t kIdleMax = 64;
@@ -37,7 +35,7 @@ class MpiStreams::Stream final : public Link {
 
   Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override {
     STRETTO_RETURN_IF_ERROR(streams_->failure());
-    if (!is_connected_ || sent_.size() >= kPacketsMax) return std::size_t{0};
+    if (!is_connected_ || sent_.size() >= streams_->packets_max_) return std::size_t{0};
     Packet packet{.bytes = streams_->take_buffer()};
     for (const ConstByteSpan piece : pieces) {
       const std::size_t step = std::min(piece.size(), kPacketBytes - packet.count);
@@ -105,8 +103,9 @@ class MpiStreams::Stream final : public Link {
   std::deque<Packet> arrived_;
 };
 
-MpiStreams::MpiStreams(std::unique_ptr<Engine> engine, Rank self, int ranks)
-    : engine_(std::move(engine)) {
+MpiStreams::MpiStreams(std::unique_ptr<Engine> engine, Rank self, int ranks,
+                       std::size_t packets_max)
+    : engine_(std::move(engine)), packets_max_(packets_max) {
   for (int r = 0; r < ranks; ++r) {
     streams_.push_back(self == r ? nullptr : std::make_unique<Stream>(*this, r));
   }

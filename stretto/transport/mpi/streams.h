@@ -17,7 +17,11 @@ namespace stretto::transport::mpi {
 // what it sends.
 class MpiStreams final : public Streams {
  public:
-  MpiStreams(std::unique_ptr<Engine> engine, Rank self, int ranks);
+  static constexpr std::size_t kPacketsMax = 8;
+
+  // `packets_max` are under way to one peer.
+  MpiStreams(std::unique_ptr<Engine> engine, Rank self, int ranks,
+             std::size_t packets_max = kPacketsMax);
   ~MpiStreams() override;
 
   Link* to(Rank peer) override;
@@ -40,6 +44,7 @@ class MpiStreams final : public Streams {
   bool take_arrivals();
 
   std::unique_ptr<Engine> engine_;
+  std::size_t packets_max_;
   std::vector<std::unique_ptr<Stream>> streams_;  // Null at this rank.
   std::vector<std::unique_ptr<std::byte[]>> idle_;
   Status protocol_failure_;
