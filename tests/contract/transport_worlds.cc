@@ -140,7 +140,7 @@ World make_by_mpi(const WorldOptions& options) {
   ::setenv("OMPI_MCA_ess_singleton_isolated", "1", /*replace=*/0);
   const mpi::MakeEngine make = mpi::load_plugin(kMpiPlugin).or_throw();
   const bool is_narrow = options.socket_buffer_bytes > 0;
-  const std::size_t packets_max = is_narrow ? 1 : mpi::MpiStreams::kPacketsMax;
+  const std::size_t packets_max = is_narrow ? 2 : mpi::MpiStreams::kPacketsMax;
   Planes planes;
   for (int r = 0; r < options.ranks; ++r) {
     planes.push_back(mpi::make_plane(make,
