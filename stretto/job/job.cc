@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 
 #include "stretto/bootstrap/socket.h"
@@ -170,15 +171,18 @@ Status resolve_key(const Environment& environment, Job& job) {
 
 Status resolve_transport(const JoinOptions& options, const Environment& environment, Job& job) {
   const auto transport = environment.get("STRETTO_TRANSPORT");
-  if (transport && *transport != "auto" && *transport != "shm" && *transport != "tcp") {
+  constexpr std::array<std::string_view, 4> kTransports = {"auto", "shm", "tcp", "mpi"};
+  if (transport && std::ranges::find(kTransports, *transport) == kTransports.end()) {
     return status_of(StatusCode::invalid_argument,
-                     "STRETTO_TRANSPORT=\"{}\" is not one of auto, shm, tcp", *transport);
+                     "STRETTO_TRANSPORT=\"{}\" is not one of auto, shm, tcp, mpi", *transport);
   }
   if (options.disable_shared_memory && transport == "shm") {
     return status_of(StatusCode::invalid_argument,
                      "JoinOptions::disable_shared_memory is set, but STRETTO_TRANSPORT says shm");
   }
   job.shared_memory = !options.disable_shared_memory && transport != "tcp";
+  job.messages_by_mpi = transport == "mpi";
+  job.mpi_plugin = environment.get("STRETTO_MPI_PLUGIN").value_or("");
   if (transport) job.sources += fmt::format("transport {} from STRETTO_TRANSPORT\n", *transport);
   if (options.disable_shared_memory) {
     job.sources += "no shared memory, from JoinOptions::disable_shared_memory\n";
