@@ -190,6 +190,20 @@ Status resolve_transport(const JoinOptions& options, const Environment& environm
   return {};
 }
 
+Status resolve_network(const Environment& environment, Job& job) {
+  if (const auto network = environment.get("STRETTO_NETWORK")) {
+    job.network = *network;
+    job.sources += fmt::format("network {} from STRETTO_NETWORK\n", *network);
+  }
+  const auto text = environment.get("STRETTO_PORTS");
+  if (!text) return {};
+  const Result<bootstrap::PortRange> ports = bootstrap::parse_port_range(*text);
+  if (!ports.ok()) return ports.status().with_context("STRETTO_PORTS");
+  job.ports = ports.value();
+  job.sources += fmt::format("ports {} from STRETTO_PORTS\n", *text);
+  return {};
+}
+
 Status resolve_network_timeout(const JoinOptions& options, const Environment& environment,
                                Job& job) {
   MaybeSourced<double> from_options;
@@ -226,6 +240,7 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_network(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));
   return job;
 }
@@ -249,6 +264,7 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
           .meeting = Meeting::given_store,
           .store = std::move(store)};
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_network(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));
   return job;
 }
