@@ -199,10 +199,10 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
       .links = links_of(job),
       .configuration = fnv1a(settings.value().algorithm + (job.messages_by_mpi ? " by MPI" : ""))};
   if (job.messages_by_mpi) {
-    const auto make = transport::mpi::load_plugin(job.mpi_plugin);
-    if (!make.ok()) return make.status();
-    mesh_options.make_data_plane = [&job, make = make.value()] {
-      return transport::mpi::make_plane(make, {.rank = job.rank, .size = job.size});
+    const auto plugin = transport::mpi::load_plugin(job.mpi_plugin);
+    if (!plugin.ok()) return plugin.status();
+    mesh_options.make_data_plane = [&job, plugin = plugin.value()] {
+      return transport::mpi::make_plane(plugin, {.rank = job.rank, .size = job.size});
     };
   }
   Result<bootstrap::Mesh> mesh = bootstrap::connect_mesh(rendezvous.notes(), mesh_options);

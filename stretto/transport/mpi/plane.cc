@@ -33,7 +33,7 @@ void* open_library(const std::string& path) {
 
 }  // namespace
 
-Result<MakeEngine> load_plugin(const std::string& path) {
+Result<Plugin> load_plugin(const std::string& path) {
   void* library = open_library(path.empty() ? own_folder() + kFile : path);
   // Who has named a file means that one.
   if (library == nullptr && path.empty()) library = open_library(kFile);
@@ -44,16 +44,16 @@ Result<MakeEngine> load_plugin(const std::string& path) {
                      ::dlerror(), kFile);
   }
   void* const symbol = ::dlsym(library, kMakeEngine);
-  if (symbol != nullptr) return reinterpret_cast<MakeEngine>(symbol);
+  if (symbol != nullptr) return Plugin{reinterpret_cast<MakeEngine>(symbol)};
   return status_of(StatusCode::invalid_argument,
                    "{} is no plug-in for MPI of this version of stretto",
                    path.empty() ? kFile : path.c_str());
 }
 
-Result<std::unique_ptr<DataPlane>> make_plane(MakeEngine make, const EngineOptions& options,
+Result<std::unique_ptr<DataPlane>> make_plane(const Plugin& plugin, const EngineOptions& options,
                                               std::size_t packets_max) {
   std::array<char, 512> text{};
-  std::unique_ptr<Engine> engine(make(options, text.data(), text.size()));
+  std::unique_ptr<Engine> engine(plugin.make_engine(options, text.data(), text.size()));
   if (engine == nullptr) return status_of(StatusCode::invalid_argument, "{}", text.data());
   log(LogLevel::info, "messages are moved by {}", engine->library());
   auto streams =
