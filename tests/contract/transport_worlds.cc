@@ -138,12 +138,12 @@ constexpr const char* kMpiPlugin = STRETTO_BIN_DIR "/libstretto_mpi.so";
 World make_by_mpi(const WorldOptions& options) {
   // No daemon for a process that nobody has started by mpirun.
   ::setenv("OMPI_MCA_ess_singleton_isolated", "1", /*replace=*/0);
-  const mpi::MakeEngine make = mpi::load_plugin(kMpiPlugin).or_throw();
+  const mpi::Plugin plugin = mpi::load_plugin(kMpiPlugin).or_throw();
   const bool is_narrow = options.socket_buffer_bytes > 0;
   const std::size_t packets_max = is_narrow ? 2 : mpi::MpiStreams::kPacketsMax;
   Planes planes;
   for (int r = 0; r < options.ranks; ++r) {
-    planes.push_back(mpi::make_plane(make,
+    planes.push_back(mpi::make_plane(plugin,
                                      {.rank = r, .size = options.ranks, .in_one_process = true},
                                      packets_max)
                          .or_throw());
