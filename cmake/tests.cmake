@@ -296,3 +296,18 @@ function(stretto_add_script_tests)
     endforeach()
   endforeach()
 endfunction()
+
+# python/tests/*_test.py import the package of this build as an installed one.
+function(stretto_add_python_tests)
+  if(NOT STRETTO_HAVE_PYTHON)
+    return()
+  endif()
+  file(GLOB scripts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/python/tests/*_test.py)
+  foreach(script IN LISTS scripts)
+    get_filename_component(name ${script} NAME_WE)
+    add_test(NAME python.${name} COMMAND ${STRETTO_PYTHON} ${script})
+    set(environment PYTHONPATH=${CMAKE_BINARY_DIR}/python PYTHONDONTWRITEBYTECODE=1
+      STRETTO_PROGRAM=$<TARGET_FILE:stretto_tool> STRETTO_BUILD_DIR=${PROJECT_BINARY_DIR})
+    set_tests_properties(python.${name} PROPERTIES TIMEOUT 300 ENVIRONMENT "${environment}")
+  endforeach()
+endfunction()

@@ -1,0 +1,42 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Every block of Python in docs/pytorch_backend.md is a program that runs with two ranks."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import socket
+import unittest
+
+import ranks
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/pytorch_backend.md"
+
+
+class GuideTest(unittest.TestCase):
+    def test_blocks(self) -> None:
+        blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        for number, block in enumerate(blocks, 1):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+
+            def body(rank: int, size: int, path: str) -> None:
+                os.environ.update(
+                    MASTER_ADDR="127.0.0.1",
+                    MASTER_PORT=str(port),
+                    RANK=str(rank),
+                    WORLD_SIZE=str(size),
+                )
+                exec(compile(block, f"block {number} of {PAGE.name}", "exec"), {})
+
+            ranks.run(body)
+        self.assertGreaterEqual(len(blocks), 4)
+        print(f"{len(blocks)} programs of {PAGE.name}")
+
+
+if __name__ == "__main__":
+    unittest.main()
