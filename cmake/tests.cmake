@@ -297,17 +297,21 @@ function(stretto_add_script_tests)
   endforeach()
 endfunction()
 
-# python/tests/*_test.py import the package of this build as an installed one.
+# python/tests/*_test.py import the package of this build as an installed one. One program runs them
+# all, because loading torch takes longer than most of them do.
 function(stretto_add_python_tests)
   if(NOT STRETTO_HAVE_PYTHON)
     return()
   endif()
-  file(GLOB scripts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/python/tests/*_test.py)
-  foreach(script IN LISTS scripts)
-    get_filename_component(name ${script} NAME_WE)
-    add_test(NAME python.${name} COMMAND ${STRETTO_PYTHON} ${script})
-    set(environment PYTHONPATH=${CMAKE_BINARY_DIR}/python PYTHONDONTWRITEBYTECODE=1
-      STRETTO_PROGRAM=$<TARGET_FILE:stretto_tool> STRETTO_BUILD_DIR=${PROJECT_BINARY_DIR})
-    set_tests_properties(python.${name} PROPERTIES TIMEOUT 300 ENVIRONMENT "${environment}")
-  endforeach()
+  set(tests ${PROJECT_SOURCE_DIR}/python/tests)
+  set(runner -m unittest discover --start-directory ${tests} --pattern *_test.py)
+  execute_process(COMMAND ${STRETTO_PYTHON} -c "import pytest"
+    RESULT_VARIABLE lacks_pytest ERROR_QUIET)
+  if(NOT lacks_pytest)
+    set(runner -m pytest -p no:cacheprovider ${tests})
+  endif()
+  add_test(NAME python COMMAND ${STRETTO_PYTHON} ${runner})
+  set(environment PYTHONPATH=${CMAKE_BINARY_DIR}/python PYTHONDONTWRITEBYTECODE=1
+    STRETTO_PROGRAM=$<TARGET_FILE:stretto_tool> STRETTO_BUILD_DIR=${PROJECT_BINARY_DIR})
+  set_tests_properties(python PROPERTIES TIMEOUT 600 COST 100 ENVIRONMENT "${environment}")
 endfunction()

@@ -88,7 +88,7 @@ def run_here(backend: str, world: int, only: str) -> Outcomes:
 
         def setUp(self):
             super().setUp()
-            self._fork_processes()
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
     loader = unittest.TestLoader()
     names = [n for n in loader.getTestCaseNames(TorchSuite) if re.search(only, n)]

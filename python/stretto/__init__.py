@@ -17,7 +17,16 @@ from typing import Any
 from stretto.built_for import TORCH as _BUILT_FOR_TORCH
 from stretto.built_for import VERSION as __version__
 
-__all__ = ["Options", "__version__", "describe_links", "empty", "explain", "memory", "note"]
+__all__ = [
+    "Options",
+    "__version__",
+    "describe_links",
+    "dump_flight_record",
+    "empty",
+    "explain",
+    "memory",
+    "note",
+]
 
 if importlib.util.find_spec("torch") is None:
     raise ImportError("stretto is a backend of PyTorch, which is not installed: pip install torch")
@@ -112,6 +121,19 @@ def describe_links(group: Any = None) -> str:
 def explain(collective: str, tensor: Any, group: Any = None) -> str:
     """How a collective ("all_reduce") of a tensor of this size and type runs here, and why."""
     return _module().explain(_backend(group), collective, tensor)
+
+
+def dump_flight_record(prefix: str) -> str:
+    """Writes what the last operations of this process were, and what became of them, to a file
+    whose name is `prefix` and this process' rank, and returns that name. Once all ranks have done
+    so, PyTorch's torchfrtrace compares what they did. Of each operation the time of its end is
+    known, but not the line of Python that has called it."""
+    import torch.distributed as dist
+
+    path = f"{prefix}{dist.get_rank()}"
+    with open(path, "wb") as file:
+        file.write(_module().flight_record())
+    return path
 
 
 def empty(*size: int, dtype: Any = None, group: Any = None) -> Any:

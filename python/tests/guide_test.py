@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
 import socket
+import subprocess
+import sys
+import tempfile
 import unittest
 
 import ranks
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/pytorch_backend.md"
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+PAGE = SOURCE / "docs/pytorch_backend.md"
 
 
 class GuideTest(unittest.TestCase):
@@ -36,6 +41,24 @@ class GuideTest(unittest.TestCase):
             ranks.run(body)
         self.assertGreaterEqual(len(blocks), 4)
         print(f"{len(blocks)} programs of {PAGE.name}")
+
+    def test_example(self) -> None:
+        """A GPT learns the same with both backends."""
+        with tempfile.TemporaryDirectory() as folder:
+            answer = pathlib.Path(folder) / "answer.json"
+            command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+            run = subprocess.run(
+                [*command, "--nproc-per-node=2", SOURCE / "python/examples/train_gpt.py"]
+                + ["--steps", "20", "--json", answer],
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            told = json.loads(answer.read_text())["backends"]
+        losses = told["stretto"]["losses"]
+        self.assertLess(losses[-1], 0.8 * losses[0])
+        for ours, theirs in zip(losses, told["gloo"]["losses"]):
+            self.assertAlmostEqual(ours, theirs, delta=1e-3)
 
 
 if __name__ == "__main__":

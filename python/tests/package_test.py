@@ -29,7 +29,24 @@ print("works,", stretto.__version__, stretto.__file__)
 """
 
 
+LOADING = """
+import time
+begun = time.perf_counter()
+import torch, torch.distributed
+loaded = time.perf_counter()
+import stretto
+stretto._module()
+print((time.perf_counter() - loaded) / (loaded - begun))
+"""
+
+
 class PackageTest(unittest.TestCase):
+    def test_loads_quickly(self) -> None:
+        """Beside torch, whatever the machine does besides."""
+        run = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertLess(float(run.stdout), 0.2)
+
     def test_installed_files(self) -> None:
         with tempfile.TemporaryDirectory() as site:
             subprocess.run(

@@ -191,6 +191,37 @@ class WorkTest(unittest.TestCase):
         for text in ranks.run(body):
             self.assertRegex(text, r"rank 0 .*\[4\].*rank 1 .*\[5\]|rank 1 .*\[5\].*rank 0 .*\[4\]")
 
+    def test_failures_of_a_group(self) -> None:
+        """Ranks are named by their numbers in it, and the text says which those are in the job."""
+
+        def body(rank: int, size: int, path: str) -> str | None:
+            ranks.start(path, rank, size)
+            last = dist.new_group([1, 2])
+            text = None
+            if rank > 0:
+                try:
+                    dist.all_reduce(torch.ones(rank), group=last)
+                except dist.DistBackendError as error:
+                    text = str(error)
+            dist.barrier()
+            dist.destroy_process_group()
+            return text
+
+        _, one, two = ranks.run(body, 3)
+        for text in (one, two):
+            self.assertIn("The ranks of this group are, in the job: 1, 2", text)
+
+    def test_callbacks(self) -> None:
+        """In a callback of its future, an operation has ended, and may be waited for."""
+
+        def body(rank: int, size: int) -> None:
+            for _ in range(20):
+                work = dist.all_reduce(torch.ones(1 << 17), async_op=True)
+                seen = work.get_future().then(lambda _: work.wait() and work.is_completed())
+                assert seen.wait() is True
+
+        ranks.with_group(body)
+
     def test_wrong_arguments(self) -> None:
         def body(rank: int, size: int) -> None:
             wrong = [

@@ -204,6 +204,23 @@ def local_sgd(rank: int) -> None:
     close(flat(model), (flat(model_of(seed=0)) + flat(model_of(seed=1))) / 2)
 
 
+def compiled(rank: int) -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    model = nn.parallel.DistributedDataParallel(model_of())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    fast = torch.compile(model, backend="aot_eager")
+    for _ in range(2):
+        step(fast, optimizer, data_of(rank))
+    close(flat(model), trained_alone())
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def twice_the_sum(tensor: torch.Tensor) -> torch.Tensor:
+        return functional.all_reduce(tensor * 2, "sum", dist.group.WORLD) + 1
+
+    assert torch.equal(twice_the_sum(torch.ones(3) * (rank + 1)), torch.full((3,), 7.0))
+
+
 class ProgramsTest(unittest.TestCase):
     def test_programs(self) -> None:
         programs = [
@@ -218,6 +235,7 @@ class ProgramsTest(unittest.TestCase):
             checkpoint,
             pipeline,
             local_sgd,
+            compiled,
         ]
 
         def all_programs(rank: int, size: int) -> int:

@@ -18,6 +18,9 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
+# Before anything is computed: threads of OpenMP do not survive a fork.
+torch.set_num_threads(1)
+
 # Generous: a loaded machine, or one core for all ranks, must not make a test fail.
 TIMEOUT_SECONDS = 120
 
@@ -31,7 +34,6 @@ def start(path: str, rank: int, size: int, backend: str = "stretto", **options: 
 
 
 def _be_rank(function: Callable[..., Any], rank: int, size: int, path: str, answer: int) -> None:
-    torch.set_num_threads(1)
     try:
         result = (True, function(rank, size, path))
     except BaseException:  # Whatever it is, the parent tells it.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pathlib
 import subprocess
@@ -33,6 +34,9 @@ SAMPLE = [
 ]
 
 
+@unittest.skipUnless(
+    importlib.util.find_spec("expecttest"), "PyTorch's tests need a package: pip install expecttest"
+)
 class TorchSuiteTest(unittest.TestCase):
     def test_sample(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

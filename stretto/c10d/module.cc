@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "stretto/c10d/errors.h"
+#include "stretto/c10d/flight_recorder.h"
 #include "stretto/c10d/process_group.h"
 #include "stretto/c10d/without_gil.h"
 
@@ -25,35 +26,6 @@ namespace {
 namespace py = pybind11;
 using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
 
-// Groups that live, for the end of the process: then no thread of ours may be left.
-class Groups {
- public:
-  void add(const c10::intrusive_ptr<ProcessGroupStretto>& group) {
-    const std::lock_guard guard(mutex_);
-    std::erase_if(groups_, [](const auto& each) { return each.expired(); });
-    groups_.emplace_back(group);
-  }
-  void shut_down() {
-    std::vector<c10::weak_intrusive_ptr<ProcessGroupStretto>> all;
-    {
-      const std::lock_guard guard(mutex_);
-      all.swap(groups_);
-    }
-    for (const auto& each : all) {
-      if (const auto alive = each.lock()) alive->shutdown();
-    }
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<c10::weak_intrusive_ptr<ProcessGroupStretto>> groups_;
-};
-
-Groups& groups() {
-  static auto* const all = new Groups;  // Outlives what other static objects do at the end.
-  return *all;
-}
-
 std::optional<Duration> duration_of(const std::optional<double>& seconds) {
   if (!seconds) return std::nullopt;
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
@@ -66,9 +38,7 @@ BackendPtr create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int 
       "stretto", std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1e3)));
   options->group_name = group_name;
   options->global_ranks_in_group = global_ranks;
-  auto group = ProcessGroupStretto::create(store, rank, size, options, join_options);
-  groups().add(group);
-  return group;
+  return ProcessGroupStretto::create(store, rank, size, options, join_options);
 }
 
 std::shared_ptr<Communicator> communicator_of(const BackendPtr& backend) {
@@ -106,14 +76,14 @@ PYBIND11_MODULE(_c, module) {
            }),
            py::arg("network_timeout"), py::arg("warn_after"), py::arg("disable_shared_memory"));
   module.def("create", &create, Released());
-  module.def(
-      "shut_down_all", [] { groups().shut_down(); }, Released());
+  module.def("shut_down_all", &ProcessGroupStretto::shut_down_all, Released());
   module.def("note", [](const BackendPtr& backend, const std::string& activity) {
     communicator_of(backend)->note(activity);
   });
   module.def("describe_links",
              [](const BackendPtr& backend) { return communicator_of(backend)->describe_links(); });
   module.def("explain", &explain);
+  module.def("flight_record", [] { return py::bytes(FlightRecorder::instance().dump()); });
 }
 
 }  // namespace stretto::c10d_backend

@@ -116,13 +116,19 @@ std::optional<Duration> ProcessGroupStretto::timeout_of(std::chrono::millisecond
 WorkPtr ProcessGroupStretto::start(Start what,
                                    const std::function<stretto::Work(Communicator&)>& submit) {
   const std::shared_ptr<Communicator> comm = communicator();
-  stretto::Work submitted = for_torch([&] { return submit(*comm); });
-  ++sequence_number_;
+  const std::shared_ptr<FlightEntry> entry = record(what);
+  stretto::Work submitted;
+  try {
+    submitted = for_torch([&] { return submit(*comm); });
+  } catch (...) {
+    if (entry != nullptr) entry->end(false);
+    throw;
+  }
   if (what.tensors->has_copies()) {
     submitted = std::move(submitted).then([tensors = what.tensors] { tensors->write_back(); });
   }
   auto operation = std::make_shared<InFlight>(std::move(submitted), std::move(what.results),
-                                              std::move(what.tensors));
+                                              std::move(what.tensors), entry);
   auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title,
                                                std::move(what.inputs), operation, shared_);
   if (onCompletionHook_ != nullptr) tell_hook(operation, what.type);
@@ -424,19 +430,25 @@ WorkPtr ProcessGroupStretto::send(Tensors& tensors, int destination, int tag) {
   auto held = std::make_shared<OperationTensors>();
   const ConstView data = held->input(only(tensors, "send"));
   const Rank to = rank_of(destination, getSize(), "send: destination");
-  return start({OpType::SEND, "stretto:send", held, tensors, tensors}, [&](Communicator& comm) {
-    return comm.send(data, {.to = to, .tag = tag, .timeout = options_->timeout});
-  });
+  return start({OpType::SEND, "stretto:send", held, tensors, {}, destination},
+               [&](Communicator& comm) {
+                 return comm.send(data, {.to = to, .tag = tag, .timeout = options_->timeout});
+               });
 }
 
 WorkPtr ProcessGroupStretto::receive(Tensors& tensors, Rank source, int tag, OpType type) {
   auto held = std::make_shared<OperationTensors>();
   const View data = held->output(only(tensors, "recv"));
-  return start(
-      {type, source == kAnyRank ? "stretto:recvAnySource" : "stretto:recv", held, tensors, tensors},
-      [&](Communicator& comm) {
-        return comm.recv(data, {.from = source, .tag = tag, .timeout = options_->timeout});
-      });
+  const bool from_any = source == kAnyRank;
+  return start({type,
+                from_any ? "stretto:recvAnySource" : "stretto:recv",
+                held,
+                {},
+                tensors,
+                from_any ? -1 : source.value()},
+               [&](Communicator& comm) {
+                 return comm.recv(data, {.from = source, .tag = tag, .timeout = options_->timeout});
+               });
 }
 
 WorkPtr ProcessGroupStretto::recv(Tensors& tensors, int source, int tag) {

@@ -39,6 +39,8 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   static c10::intrusive_ptr<ProcessGroupStretto> create(
       const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
       const c10::intrusive_ptr<Options>& options, const JoinOptions& join_options);
+  // shutdown() of all groups of this process, for its end: no thread of ours may outlive Python.
+  static void shut_down_all();
   ProcessGroupStretto(std::unique_ptr<Communicator> communicator, std::vector<int> job_ranks,
                       c10::intrusive_ptr<Options> options, JoinOptions join_options);
   ~ProcessGroupStretto() override;
@@ -90,7 +92,7 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   WorkPtr endCoalescing() override;
 
   void setSequenceNumberForGroup() override {}
-  uint64_t getSequenceNumberForGroup() override { return sequence_number_; }
+  uint64_t getSequenceNumberForGroup() override { return collectives_; }
   ::c10d::ErrorType getError() override;
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<::c10d::WorkInfo>)>&& hook) override;
@@ -128,11 +130,15 @@ class ProcessGroupStretto final : public ::c10d::Backend {
     ::c10d::OpType type;
     const char* title;
     std::shared_ptr<OperationTensors> tensors;
-    Tensors inputs = {};  // For the profiler.
+    Tensors inputs = {};  // For the profiler and the flight recorder.
     Tensors results = {};
+    int peer = -1;  // Of a send or receive; -1: any.
   };
   // Submits by `submit`, which gets the communicator, and makes a Work of what it returns.
   WorkPtr start(Start what, const std::function<stretto::Work(Communicator&)>& submit);
+  std::vector<uint64_t> global_ranks() const;  // By rank in this group.
+  // Its entry in the flight recorder; null where nothing is recorded.
+  std::shared_ptr<FlightEntry> record(const Start& what);
   void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
   std::optional<Duration> timeout_of(std::chrono::milliseconds timeout) const;
   WorkPtr receive(Tensors& tensors, Rank source, int tag, ::c10d::OpType type);
@@ -145,11 +151,13 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const JoinOptions join_options_;
   const std::shared_ptr<Shared> shared_;
-  std::atomic<uint64_t> sequence_number_ = 0;
+  std::atomic<uint64_t> collectives_ = 0;  // That were submitted.
+  std::atomic<uint64_t> transfers_ = 0;    // Sends and receives.
 
   mutable std::mutex mutex_;
   std::shared_ptr<Communicator> communicator_;
   std::optional<std::vector<c10::intrusive_ptr<WorkStretto>>> coalesced_;
+  std::shared_ptr<const FlightGroup> flight_group_;
   std::vector<std::weak_ptr<InFlight>> hooked_;  // What waitForPendingWorks() waits for.
 };
 

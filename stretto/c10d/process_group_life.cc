@@ -3,8 +3,10 @@
 
 // How a group comes into being and ends, and its memory.
 
+#include <algorithm>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -22,6 +24,36 @@ namespace {
 using bootstrap::StoreOperation;
 using bootstrap::StoreReply;
 using bootstrap::StoreRequest;
+
+// The groups that live.
+class Groups {
+ public:
+  void add(const c10::intrusive_ptr<ProcessGroupStretto>& group) {
+    const std::lock_guard guard(mutex_);
+    std::erase_if(groups_, [](const auto& each) { return each.expired(); });
+    groups_.emplace_back(group);
+  }
+  std::vector<c10::weak_intrusive_ptr<ProcessGroupStretto>> take() {
+    const std::lock_guard guard(mutex_);
+    return std::exchange(groups_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<c10::weak_intrusive_ptr<ProcessGroupStretto>> groups_;
+};
+
+Groups& groups() {
+  static auto* const all = new Groups;  // Outlives what other static objects do at the end.
+  return *all;
+}
+
+template <class... Args>
+c10::intrusive_ptr<ProcessGroupStretto> make_group(Args&&... args) {
+  auto group = c10::make_intrusive<ProcessGroupStretto>(std::forward<Args>(args)...);
+  groups().add(group);
+  return group;
+}
 
 std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
@@ -104,8 +136,7 @@ c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
   });
   std::vector<int> job_ranks(static_cast<std::size_t>(size));
   std::iota(job_ranks.begin(), job_ranks.end(), 0);
-  return c10::make_intrusive<ProcessGroupStretto>(std::move(communicator), std::move(job_ranks),
-                                                  options, join_options);
+  return make_group(std::move(communicator), std::move(job_ranks), options, join_options);
 }
 
 ProcessGroupStretto::ProcessGroupStretto(std::unique_ptr<Communicator> communicator,
@@ -119,10 +150,22 @@ ProcessGroupStretto::ProcessGroupStretto(std::unique_ptr<Communicator> communica
       shared_(std::make_shared<Shared>()),
       communicator_(std::move(communicator)) {
   shared_->communicator = communicator_;
+  const std::vector<uint64_t> ranks = global_ranks();
+  shared_->job_rank = static_cast<int>(ranks[static_cast<std::size_t>(getRank())]);
+  if (ranks.back() != ranks.size() - 1 || !std::is_sorted(ranks.begin(), ranks.end())) {
+    shared_->rank_note =
+        fmt::format("(The ranks of this group are, in the job: {}.)", fmt::join(ranks, ", "));
+  }
   init();
 }
 
 ProcessGroupStretto::~ProcessGroupStretto() { shutdown(); }
+
+void ProcessGroupStretto::shut_down_all() {
+  for (const auto& each : groups().take()) {
+    if (const auto alive = each.lock()) alive->shutdown();
+  }
+}
 
 std::shared_ptr<Communicator> ProcessGroupStretto::communicator() const {
   const std::lock_guard guard(mutex_);
@@ -186,8 +229,8 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
         "are lost too; name them as well and call shrink_group() again",
         getRank(), left.size(), smaller->size()));
   }
-  return c10::make_intrusive<ProcessGroupStretto>(
-      std::move(smaller), std::move(left), options != nullptr ? options : options_, join_options_);
+  return make_group(std::move(smaller), std::move(left), options != nullptr ? options : options_,
+                    join_options_);
 }
 
 void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options,
@@ -195,6 +238,93 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
   // All ranks that are missing are named anyway.
   const WithoutGil without_gil;
   for_torch([&] { communicator()->monitored_barrier({.timeout = timeout_of(options.timeout)}); });
+}
+
+namespace {
+
+// The words by which PyTorch's tool knows which operations belong to each other.
+std::string flight_name(::c10d::OpType type, int rank, int peer) {
+  using ::c10d::OpType;
+  switch (type) {
+    case OpType::BROADCAST:
+      return "broadcast";
+    case OpType::ALLREDUCE_COALESCED:
+      return "allreduce_coalesced";
+    case OpType::REDUCE:
+      return "reduce";
+    case OpType::ALLGATHER:
+      return "all_gather";
+    case OpType::_ALLGATHER_BASE:
+      return "_all_gather_base";
+    case OpType::ALLGATHER_COALESCED:
+      return "ALLGATHER_coalesced";
+    case OpType::COALESCED:
+      return "all_gather_into_tensor_coalesced";
+    case OpType::GATHER:
+      return "gather";
+    case OpType::SCATTER:
+      return "scatter";
+    case OpType::REDUCE_SCATTER:
+      return "reduce_scatter";
+    case OpType::_REDUCE_SCATTER_BASE:
+      return "_reduce_scatter_base";
+    case OpType::REDUCE_SCATTER_TENSOR_COALESCED:
+      return "reduce_scatter_tensor_coalesced";
+    case OpType::ALLTOALL:
+    case OpType::ALLTOALL_BASE:
+      return "all_to_all";
+    case OpType::SEND:
+      return fmt::format("send {}->{}", rank, peer);
+    case OpType::RECV:
+    case OpType::RECVANYSOURCE:
+      return fmt::format("recv {}<-{}", rank, peer);
+    case OpType::BARRIER:
+      return "barrier";
+    default:
+      return "all_reduce";
+  }
+}
+
+bool is_point_to_point(::c10d::OpType type) {
+  return type == ::c10d::OpType::SEND || type == ::c10d::OpType::RECV ||
+         type == ::c10d::OpType::RECVANYSOURCE;
+}
+
+}  // namespace
+
+std::vector<uint64_t> ProcessGroupStretto::global_ranks() const {
+  std::vector<uint64_t> ranks = options_->global_ranks_in_group;
+  if (ranks.size() != static_cast<std::size_t>(getSize())) {  // Not told, or of before shrink().
+    ranks.resize(static_cast<std::size_t>(getSize()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
+  return ranks;
+}
+
+std::shared_ptr<FlightEntry> ProcessGroupStretto::record(const Start& what) {
+  const bool transfers = is_point_to_point(what.type);
+  (transfers ? transfers_ : collectives_)++;
+  FlightRecorder& recorder = FlightRecorder::instance();
+  if (!recorder.is_enabled()) return nullptr;
+  auto entry = std::make_shared<FlightEntry>();
+  entry->name = flight_name(what.type, getRank(), what.peer);
+  entry->is_point_to_point = transfers;
+  entry->collective_number = collectives_;
+  entry->point_to_point_number = transfers_;
+  entry->inputs = TensorShapes(what.inputs);
+  entry->outputs = TensorShapes(what.results);
+  entry->timeout = options_->timeout;
+  {
+    const std::lock_guard guard(mutex_);
+    // PyTorch names a group after it has made its backend.
+    if (flight_group_ == nullptr || flight_group_->name != getGroupUid()) {
+      flight_group_ = std::make_shared<const FlightGroup>(
+          FlightGroup{getGroupUid(), getGroupDesc(), global_ranks()});
+    }
+    entry->group = flight_group_;
+  }
+  recorder.record(entry);
+  return entry;
 }
 
 void ProcessGroupStretto::startCoalescing() {
@@ -280,7 +410,7 @@ class RegisteredAllocator final : public c10::Allocator {
     void* const data = owned->memory.bytes().data();
     return {data, owned.release(), &free, c10::Device(c10::kCPU)};
   }
-  c10::DeleterFn raw_deleter() const override { return nullptr; }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to));
   }

@@ -26,37 +26,62 @@ c10::TypePtr list_of_tensors() { return c10::ListType::create(c10::TensorType::g
 
 }  // namespace
 
-void InFlight::finish(Status how) {
-  status_ = std::move(how);
-  buffers_.reset();
-  ended_ = true;
+void InFlight::Outcome::end(const Status& how) {
+  std::shared_ptr<void> freed;  // Not under the lock: tensors may need the lock of Python.
+  const std::lock_guard guard(mutex);
+  if (ended) return;
+  status = how;
+  duration = Clock::now() - started;
+  freed = std::move(buffers);
+  if (entry != nullptr) entry->end(how.ok());
+  ended = true;
+}
+
+InFlight::InFlight(stretto::Work work, std::vector<at::Tensor> outputs,
+                   std::shared_ptr<void> buffers, std::shared_ptr<FlightEntry> entry)
+    : operation(work.operation()),
+      number(work.number()),
+      results(std::move(outputs)),
+      outcome_(std::make_shared<Outcome>()),
+      work_(std::move(work)) {
+  outcome_->buffers = std::move(buffers);
+  outcome_->entry = std::move(entry);
+  // First, so that the callbacks that come after it find the operation ended.
+  work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
 }
 
 bool InFlight::try_end() {
-  if (ended_) return true;
+  if (has_ended()) return true;
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || ended_) return ended_;  // Another thread waits, and moves it along.
-  if (const std::optional<Status> how = work_.status()) finish(*how);
-  return ended_;
+  if (!lock) return has_ended();  // Another thread waits, and moves it along.
+  if (const std::optional<Status> how = work_.status()) outcome_->end(*how);
+  return has_ended();
 }
 
 bool InFlight::end_within(std::chrono::milliseconds timeout) {
+  if (has_ended()) return true;
   const Deadline deadline = Deadline::after(timeout);
   const std::unique_lock lock(mutex_, timeout);
-  if (!lock || ended_) return ended_;
+  if (!lock) return has_ended();
   try {
     work_.wait_for(deadline.remaining());
   } catch (const Error&) {
     // That time is up, or why the operation failed: its status tells which.
   }
-  if (const std::optional<Status> how = work_.status()) finish(*how);
-  return ended_;
+  if (const std::optional<Status> how = work_.status()) outcome_->end(*how);
+  return has_ended();
 }
 
 void InFlight::end() {
-  if (ended_) return;
+  if (has_ended()) return;
   const std::lock_guard lock(mutex_);
-  if (!ended_) finish(work_.wait_status());
+  outcome_->end(work_.wait_status());
+}
+
+std::optional<Rank> InFlight::source() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || !work_.done()) return std::nullopt;
+  return work_.source();
 }
 
 void InFlight::then(Continuation callback) {
@@ -109,8 +134,18 @@ void Driver::run(const std::shared_ptr<State>& state) {
 }
 
 void Shared::note_failure(const Status& status) {
-  const std::lock_guard lock(mutex);
-  if (failure.ok()) failure = status;
+  {
+    const std::lock_guard lock(mutex);
+    if (!failure.ok()) return;
+    failure = status;
+  }
+  FlightRecorder::instance().dump_to_file(job_rank);
+}
+
+Status Shared::told(const Status& status) const {
+  if (rank_note.empty() || status.ok() || status.code() == StatusCode::invalid_argument)
+    return status;
+  return {status.code(), fmt::format("{} {}", status.message(), rank_note)};
 }
 
 void Shared::abort(const std::string& reason) {
@@ -141,11 +176,11 @@ bool WorkStretto::isSuccess() const { return operation_->has_ended() && operatio
 
 std::exception_ptr WorkStretto::exception() const {
   if (!operation_->has_ended() || operation_->status().ok()) return nullptr;
-  return exception_for_torch(operation_->status());
+  return exception_for_torch(shared_->told(operation_->status()));
 }
 
 int WorkStretto::sourceRank() const {
-  const std::optional<Rank> source = operation_->has_ended() ? operation_->source() : std::nullopt;
+  const std::optional<Rank> source = operation_->source();
   TORCH_CHECK(source, "only a receive that has ended knows whose message it was");
   return source->value();
 }
@@ -170,7 +205,7 @@ bool WorkStretto::wait(std::chrono::milliseconds timeout) {
   const Status& status = operation_->status();
   if (status.ok()) return true;
   shared_->note_failure(status);
-  throw_for_torch(status);
+  throw_for_torch(shared_->told(status));
 }
 
 void WorkStretto::abort() {
@@ -186,7 +221,7 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
                     shared = std::weak_ptr<Shared>(shared_)](const Status& status) {
     const std::shared_ptr<Shared> alive = status.ok() ? nullptr : shared.lock();
     if (alive != nullptr) alive->note_failure(status);
-    complete(*future, status);
+    complete(*future, alive != nullptr ? alive->told(status) : status);
   });
   const std::shared_ptr<Communicator> communicator = shared_->communicator.lock();
   const bool is_driven = communicator != nullptr && communicator->has_progress_thread();
@@ -195,6 +230,7 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
 }
 
 c10::intrusive_ptr<Future> WorkStretto::getFuture() {
+  const WithoutGil without_gil;  // Before the lock: who waits for it must not hold the GIL.
   const std::lock_guard lock(future_mutex_);
   if (future_ != nullptr) return future_;
   future_ = make_future(list_of_tensors(),

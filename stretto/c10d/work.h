@@ -16,6 +16,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "stretto/c10d/flight_recorder.h"
 #include "stretto/communicator/communicator.h"
 
 namespace stretto::c10d_backend {
@@ -23,13 +24,9 @@ namespace stretto::c10d_backend {
 // One operation, of which a Work of PyTorch's and those who wait for its future know.
 class InFlight {
  public:
-  // `buffers` lives until the operation has ended.
-  InFlight(stretto::Work work, std::vector<at::Tensor> results, std::shared_ptr<void> buffers)
-      : operation(work.operation()),
-        number(work.number()),
-        results(std::move(results)),
-        buffers_(std::move(buffers)),
-        work_(std::move(work)) {}
+  // `buffers` lives until the operation has ended. `entry` is told; null where nothing is recorded.
+  InFlight(stretto::Work work, std::vector<at::Tensor> outputs, std::shared_ptr<void> buffers,
+           std::shared_ptr<FlightEntry> entry);
 
   // What was submitted, and as which of the group's collectives.
   const std::string operation;
@@ -43,20 +40,30 @@ class InFlight {
   // Runs `callback` once when the operation has ended; on which thread, see Work::add_callback().
   void then(Continuation callback);
 
-  // Once it has ended:
-  bool has_ended() const { return ended_; }
-  const Status& status() const { return status_; }
-  std::optional<Rank> source() const { return work_.source(); }
-  Duration duration() const { return work_.duration().value_or(Duration::zero()); }
+  // Once it has ended, which its callbacks see, too:
+  bool has_ended() const { return outcome_->ended; }
+  const Status& status() const { return outcome_->status; }
+  Duration duration() const { return outcome_->duration; }
+  // Of a receive, whose message it was. Nothing in a callback of the operation, which comes before.
+  std::optional<Rank> source();
 
  private:
-  void finish(Status how);
+  // The first one that learns of the end says so here: who waits, or whoever calls callbacks.
+  struct Outcome {
+    void end(const Status& how);
 
+    const TimePoint started = Clock::now();
+    std::mutex mutex;
+    std::shared_ptr<void> buffers;
+    std::shared_ptr<FlightEntry> entry;
+    Status status;
+    Duration duration = Duration::zero();
+    std::atomic<bool> ended = false;
+  };
+
+  const std::shared_ptr<Outcome> outcome_;
   std::timed_mutex mutex_;  // Held by the one thread that waits.
-  std::shared_ptr<void> buffers_;
   stretto::Work work_;
-  Status status_;
-  std::atomic<bool> ended_ = false;
 };
 
 // Moves operations along that nobody waits for in a way that does: those of which somebody waits
@@ -85,12 +92,18 @@ class Driver {
 // What all operations of one backend share.
 struct Shared {
   std::weak_ptr<Communicator> communicator;
+  int job_rank = 0;
+  std::string rank_note;  // Where this group's ranks have other numbers in the job.
   Driver driver;
   // The first failure that came to light; what getError() tells.
   std::mutex mutex;
   Status failure;
 
+  // The first one has the flight recorder write its file.
   void note_failure(const Status& status);
+  // How an operation failed, as PyTorch's programs are told: ranks have their numbers in this
+  // group, and where those in the job are others, the text says which.
+  Status told(const Status& status) const;
   // The text for those who end all operations on purpose.
   void abort(const std::string& reason);
 };
