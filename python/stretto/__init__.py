@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import importlib.util
+import os
 from typing import Any
 
 from stretto.built_for import TORCH as _BUILT_FOR_TORCH
@@ -70,6 +71,11 @@ def _module() -> Any:
 
         _check_version(torch.__version__)
         from stretto import _c
+
+        # DistributedDataParallel asks the default backend for its buckets only where this says so.
+        # Where there are GPUs, the default backend may be NCCL, whose memory is not ours to decide.
+        if not torch.cuda.is_available():
+            os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
         # Before Python's end: no thread of a group that was never destroyed may outlive it.
         atexit.register(_c.shut_down_all)
@@ -144,7 +150,7 @@ def empty(*size: int, dtype: Any = None, group: Any = None) -> Any:
     import torch
 
     dtype = dtype or torch.get_default_dtype()
-    flat = _backend(group).allocate_tensor(math.prod(size), dtype=dtype, device="cpu")
+    flat = _backend(group).allocate_tensor(math.prod(size), dtype=dtype, device=torch.device("cpu"))
     return flat.view(size)
 
 

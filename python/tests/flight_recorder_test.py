@@ -60,9 +60,12 @@ class FlightRecorderTest(unittest.TestCase):
             self.assertEqual(first["entries"][-1]["state"], "started")
             self.assertIn("pair", [group["desc"] for group in first["pg_config"].values()])
             tool = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", folder]
-            run = subprocess.run([*tool, "-j"], capture_output=True, text=True)
+            told = os.path.join(folder, "told.db")
+            run = subprocess.run([*tool, "-o", told], capture_output=True, text=True)
             self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-            self.assertIn("all_reduce", run.stdout + run.stderr)
+            _, database = pickle.loads(pathlib.Path(told).read_bytes())
+            matched = [each.collective_name for each in database.collectives if each.pass_check]
+            self.assertEqual(matched.count("gloo:all_reduce"), names.count("gloo:all_reduce"))
 
     def test_time_is_up(self) -> None:
         def body(rank: int, size: int, path: str) -> None:
@@ -71,7 +74,7 @@ class FlightRecorderTest(unittest.TestCase):
             dist.barrier()
             if rank == 0:
                 backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-                backend._set_default_timeout(datetime.timedelta(seconds=0.2))
+                backend.set_timeout(datetime.timedelta(seconds=0.2))
                 try:
                     dist.all_reduce(torch.ones(7))
                     raise AssertionError("nobody else has come")

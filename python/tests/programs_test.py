@@ -198,9 +198,10 @@ def local_sgd(rank: int) -> None:
     from torch.distributed.algorithms.model_averaging import averagers
 
     model = model_of(seed=rank)
-    averagers.PeriodicModelAverager(period=1, warmup_steps=0).average_parameters(
-        model.parameters()
-    )
+    for parameter in model.parameters():  # Those without a gradient are left out.
+        parameter.grad = torch.zeros_like(parameter)
+    averager = averagers.PeriodicModelAverager(period=1, warmup_steps=0)
+    averager.average_parameters(list(model.parameters()))
     close(flat(model), (flat(model_of(seed=0)) + flat(model_of(seed=1))) / 2)
 
 

@@ -75,7 +75,7 @@ def train_and_survive(member: int, victim: int, last_step: int, delay: float) ->
             # One of them may have finished the step that another has not: the first one decides.
             # The model's parameters are those of rank 0 again once it is wrapped again.
             agreed = torch.tensor(step)
-            dist.broadcast(agreed, src=dist.get_process_group_ranks(dist.group.WORLD)[0])
+            dist.broadcast(agreed, group_src=0)
             step = changed_at = int(agreed)
             model = nn.parallel.DistributedDataParallel(model.module)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

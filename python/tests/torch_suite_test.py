@@ -13,7 +13,7 @@ import sys
 import tempfile
 import unittest
 
-SUITE = pathlib.Path(__file__).resolve().parents[1] / "torch_suite.py"
+SUITE = pathlib.Path(__file__).resolve().parents[1] / "commands/torch_suite.py"
 SAMPLE = [
     "all_gather",
     "DistributedDataParallelCPU",

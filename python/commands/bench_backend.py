@@ -14,8 +14,8 @@ round, so that both meet the same load of the machine. Three measurements:
                communication (no_sync)
   fsdp         milliseconds of a training step of FSDP2 (fully_shard)
 
-    python python/bench_backend.py --ranks 2 --json results.json
-    python python/bench_backend.py --hosts 2 --rate 1e9 --ranks 1     # as root
+    python python/commands/bench_backend.py --ranks 2 --json results.json
+    python python/commands/bench_backend.py --hosts 2 --rate 1e9 --ranks 1     # as root
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def measure_here(ranks: int, rounds: int) -> dict:
 
 def measure_hosts(hosts: int, rate: float, ranks: int, rounds: int) -> dict:
     """Each host is a network namespace with a torchrun of its own. Needs root and iproute2."""
-    sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "scripts"))
+    sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
     import namespaces
 
     network = namespaces.Network(f"torch{os.getpid() % 100000}", hosts)
