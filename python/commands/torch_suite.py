@@ -9,7 +9,7 @@ backend and world: as lines, with --json as JSON, with --page as the page docs/t
 PyTorch only the tables are changed in which the suite lists which backend can do what.
 
     python python/commands/torch_suite.py --worlds 2,3 --page docs/torch_suite.md
-    python python/commands/torch_suite.py --backends stretto --worlds 2 --only 'all_gather|send_recv'
+    python python/commands/torch_suite.py --backends stretto --worlds 2 --only all_gather
 
 Exits with 1 if a test fails on stretto that passes on Gloo, or (without Gloo) if any fails.
 """
