@@ -86,6 +86,18 @@ reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
            {"communication_hook", options.communication_hook->name()}}};
 }
 
+DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options) {
+  if (options.codec == nullptr) return options;
+  if (dynamic_cast<PlainReduction*>(options.communication_hook.get()) == nullptr) {
+    refuse(
+        "the options codec and communication_hook are both set; give the hook the codec: "
+        "CompressedReduction({.codec = ...})");
+  }
+  options.communication_hook = std::make_shared<CompressedReduction>(
+      CompressionOptions{.codec = options.codec, .compression = options.compression});
+  return options;
+}
+
 // A tensor on a gradient's storage, with its parameter's strides where these fill a block of
 // memory: so gradient and parameter meet element by element in the optimizer (libtorch's gradient
 // layout contract). It keeps the storage alive.
@@ -105,7 +117,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
                  DistributedDataParallelOptions options)
     : module_(std::move(module)),
       communicator_(communicator),
-      options_(std::move(options)),
+      options_(with_codec(std::move(options))),
       parameters_(without_repetition(module_->named_parameters(), options_.parameters_to_ignore)),
       buffers_(without_repetition(module_->named_buffers(), options_.parameters_to_ignore)),
       looks_(parameters_.size()),

@@ -12,6 +12,7 @@
 #include "stretto/base/clock.h"
 #include "stretto/reducer/bucket_plan.h"
 #include "stretto/reducer/communication_hook.h"
+#include "stretto/reducer/compressed_reduction.h"
 
 namespace stretto {
 
@@ -47,6 +48,11 @@ struct DistributedDataParallelOptions {
   std::vector<std::string> sparse_parameters = {};
   // How buckets are reduced; see reducer/communication_hook.h.
   std::shared_ptr<CommunicationHook> communication_hook = std::make_shared<PlainReduction>();
+  // Compresses gradients, what is not sent staying in residuals: the same as a communication_hook
+  // of CompressedReduction({.codec = codec, .compression = compression}), which can be asked what
+  // it did, and has more options. Not together with another hook. Default: gradients as they are.
+  std::shared_ptr<const Codec> codec = nullptr;
+  Compression compression = Compression::always;
   // For each operation of a step: reductions, and broadcasts of buffers. Default: the
   // communicator's, which always holds for the constructor.
   std::optional<Duration> timeout = std::nullopt;
