@@ -1,0 +1,81 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The errors that the README shows are those that a program gets.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <string>
+#include <thread>
+
+#include "stretto/base/error.h"
+#include "stretto/job/threads.h"
+#include "tests/contract/rank_threads.h"
+
+namespace stretto::testing {
+namespace {
+
+// Processes, times and line breaks are those of the day.
+std::string without_circumstances(std::string text) {
+  text = std::regex_replace(text, std::regex("\\s+"), " ");
+  text = std::regex_replace(text, std::regex("\\([^()]* pid \\d+[^()]*\\)"), "(PROCESS)");
+  return std::regex_replace(text, std::regex("\\d+\\.\\d s"), "T s");
+}
+
+bool readme_has(const std::string& text) {
+  std::ifstream file(STRETTO_SOURCE_DIR "/README.md");
+  const std::string readme{std::istreambuf_iterator<char>(file), {}};
+  return without_circumstances(readme).find(without_circumstances(text)) != std::string::npos;
+}
+
+TEST(Readme, TellsWhatALateRankDoesAsTheErrorDoes) {
+  auto ranks = make_thread_ranks({.size = 3});
+  std::atomic<int> failed{0};
+  on_all_ranks(ranks, [&](Communicator& comm) {
+    std::vector<float> data(12);
+    comm.all_reduce(data).wait();
+    if (comm.rank() == 2) {
+      comm.note("loading data");
+      while (failed < 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return;
+    }
+    std::string text;
+    try {
+      comm.all_reduce(data, {.timeout = std::chrono::seconds(2)}).wait();
+    } catch (const Timeout& timeout) {
+      text = timeout.what();
+    }
+    ++failed;
+    if (comm.rank() == 0) {
+      EXPECT_TRUE(readme_has(text)) << text;
+    }
+  });
+}
+
+TEST(Readme, TellsOfADisagreementAsTheErrorDoes) {
+  auto ranks = make_thread_ranks({.size = 2});
+  on_all_ranks(ranks, [](Communicator& comm) {
+    std::vector<float> data(12);
+    std::string text;
+    try {
+      comm.broadcast(data, {.root = comm.rank() == 1 ? 1 : 0}).wait();
+    } catch (const Mismatch& mismatch) {
+      text = mismatch.what();
+    }
+    // Who notices first is named first.
+    const std::regex calls("rank (.) called ([^.]*) as operation #1, rank (.) called ([^.]*)\\.");
+    std::smatch call;
+    ASSERT_TRUE(std::regex_search(text, call, calls)) << text;
+    const std::string turned =
+        call.format("rank $3 called $4 as operation #1, rank $1 called $2.") + call.suffix().str();
+    EXPECT_TRUE(readme_has(call.str() + call.suffix().str()) || readme_has(turned)) << text;
+  });
+}
+
+}  // namespace
+}  // namespace stretto::testing
