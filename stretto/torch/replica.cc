@@ -86,6 +86,26 @@ reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
            {"communication_hook", options.communication_hook->name()}}};
 }
 
+// Tells of each bucket that another hook has reduced.
+class ToldReduction : public CommunicationHook {
+ public:
+  ToldReduction(std::shared_ptr<CommunicationHook> inner,
+                std::function<void(const FullBucket&)> tell)
+      : inner_(std::move(inner)), tell_(std::move(tell)) {}
+  std::string name() const override { return inner_->name(); }
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    return inner_->start(communicator, bucket);
+  }
+  void finish(const FullBucket& bucket) override {
+    inner_->finish(bucket);
+    tell_(bucket);
+  }
+
+ private:
+  std::shared_ptr<CommunicationHook> inner_;
+  std::function<void(const FullBucket&)> tell_;
+};
+
 // A tensor on a gradient's storage, with its parameter's strides where these fill a block of
 // memory: so gradient and parameter meet element by element in the optimizer (libtorch's gradient
 // layout contract). It keeps the storage alive.
@@ -231,7 +251,9 @@ void Replica::create_reducer() {
                      .rebuild_buckets = options_.rebuild_buckets,
                      .find_unused = options_.find_unused_parameters || options_.static_graph,
                      .number = number_,
-                     .hook = options_.communication_hook,
+                     .hook = std::make_shared<ToldReduction>(
+                         options_.communication_hook,
+                         [this](const FullBucket& bucket) { on_reduced(bucket); }),
                      .timeout = options_.timeout});
 }
 

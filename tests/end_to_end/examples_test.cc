@@ -103,4 +103,18 @@ TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
   EXPECT_EQ(numbers(run("08_resume_and_unfreeze", 2, folder_.string()), "mean loss").size(), 1u);
 }
 
+TEST_F(Examples, EveryWayToStepLearnsAndEndsWithOneModel) {
+  const std::string after = run("09_optimizers", 2, "after");
+  for (const std::string way : {"in-backward", "sharded", "local", "partial"}) {
+    const std::string text = run("09_optimizers", 2, way);
+    const auto losses = numbers(text, "loss");
+    const auto sums = numbers(text, "sum");
+    ASSERT_EQ(sums.size(), 2u) << text;
+    EXPECT_EQ(sums[0], sums[1]) << way;
+    EXPECT_LT(losses[0], 0.1) << way;
+    // These change nothing but when, and where, a parameter is stepped.
+    if (way == "in-backward" || way == "sharded") EXPECT_EQ(sums, numbers(after, "sum")) << way;
+  }
+}
+
 }  // namespace

@@ -50,8 +50,9 @@ class CommunicationHook {
   // at a time, on whichever thread made the last gradient ready. What it throws fails the step.
   virtual Work start(Communicator& communicator, const FullBucket& bucket) = 0;
 
-  // Ends what start() began, once its work has ended well; on the thread that ends the step, in the
-  // order of buckets. Must not communicate: other ranks may be in another bucket.
+  // Ends what start() began, once its work has ended well: on a thread that makes a gradient ready
+  // or ends the step, as soon as that sees it; one bucket at a time, in the order of buckets. Must
+  // not communicate: other ranks may be in another bucket. What it throws fails the step.
   virtual void finish(const FullBucket& bucket) { (void)bucket; }
 
   // What has to be kept to go on training bit by bit where it was saved; empty: nothing.
