@@ -162,8 +162,9 @@ void Reducer::mark_ready(std::size_t index) {
   if (poll) {
     last_poll_.store(now, std::memory_order_relaxed);
     communicator_.poll();
-    const std::lock_guard lock(launch_mutex_);
-    end_finished_buckets();
+    // Who holds it does the same.
+    const std::unique_lock lock(launch_mutex_, std::try_to_lock);
+    if (lock.owns_lock()) end_finished_buckets();
   }
   if (full || poll) {
     inside_ticks_.fetch_add((Clock::now() - now).count(), std::memory_order_relaxed);
@@ -234,6 +235,10 @@ void Reducer::end_bucket() {
     if (bucket_failure_.ok()) options_.hook->finish(full(finished_buckets_));
   } catch (const Error& error) {
     bucket_failure_ = error.status();
+  } catch (const std::exception& error) {
+    bucket_failure_ = status_of(StatusCode::aborted,
+                                "what follows the reduction of bucket {} of {} has failed: {}",
+                                finished_buckets_, buckets_.size(), error.what());
   }
   ++finished_buckets_;
 }

@@ -49,7 +49,7 @@ void expect_same_bits(const torch::nn::Module& a, const torch::nn::Module& b) {
 // The same batch on all ranks: gradients are equal without being reduced.
 void backward(Net& model, int step) {
   model->zero_grad();
-  loss_of(model, global_batch(step)).backward();
+  loss_of(*model, global_batch(step)).backward();
 }
 
 TEST(ShardedOptimizer, HasTheBitsOfTheOptimizerItself) {
@@ -217,7 +217,7 @@ TEST(ParameterAveraging, LocalSgdLearns) {
     for (int step = 0; step < 5; ++step) {
       const Batch own = part(global_batch(step), communicator.rank().value());
       local_sgd.zero_grad();
-      loss_of(local, own).backward();
+      loss_of(*local, own).backward();
       local_sgd.step();
       averaging.after_step();
       sgd.zero_grad();

@@ -103,6 +103,17 @@ TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
   EXPECT_EQ(numbers(run("08_resume_and_unfreeze", 2, folder_.string()), "mean loss").size(), 1u);
 }
 
+TEST_F(Examples, AProgramForOneProcessBecomesOneForMany) {
+  const auto before = numbers(run("10_one_process", 1), "accuracy");
+  ASSERT_EQ(before.size(), 3u);
+  EXPECT_GT(before.back(), 0.7);
+  for (const int processes : {1, 2, 4}) {
+    const auto accuracies = numbers(run("10_many_processes", processes), "accuracy");
+    ASSERT_EQ(accuracies.size(), 3u) << "rank 0 alone speaks";
+    EXPECT_GT(accuracies.back(), 0.7) << processes << " processes";
+  }
+}
+
 TEST_F(Examples, EveryWayToStepLearnsAndEndsWithOneModel) {
   const std::string after = run("09_optimizers", 2, "after");
   for (const std::string way : {"in-backward", "sharded", "local", "partial"}) {
