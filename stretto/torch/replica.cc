@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <span>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
 
-#include "stretto/reducer/content_hash.h"
+#include "stretto/base/content_hash.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/torch/tensor_bytes.h"
 
@@ -93,6 +94,10 @@ class ToldReduction : public CommunicationHook {
                 std::function<void(const FullBucket&)> tell)
       : inner_(std::move(inner)), tell_(std::move(tell)) {}
   std::string name() const override { return inner_->name(); }
+  void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override {
+    inner_->attach(communicator, gradients);
+  }
+  bool finishes_early() const override { return inner_->finishes_early(); }
   Work start(Communicator& communicator, const FullBucket& bucket) override {
     return inner_->start(communicator, bucket);
   }
@@ -241,8 +246,10 @@ void Replica::build() {
 void Replica::create_reducer() {
   std::vector<GradientDescription> gradients;
   for (const auto& [name, tensor] : trained_) {
-    gradients.push_back(
-        {name, dtype_of_tensor(tensor).or_throw(), static_cast<std::size_t>(tensor.numel())});
+    gradients.push_back({.name = name,
+                         .dtype = dtype_of_tensor(tensor).or_throw(),
+                         .count = static_cast<std::size_t>(tensor.numel()),
+                         .rows = static_cast<std::size_t>(tensor.dim() > 1 ? tensor.size(0) : 0)});
   }
   reducer_ = std::make_unique<Reducer>(
       communicator_, std::move(gradients),
@@ -364,7 +371,7 @@ void Replica::verify_replicas() {
   const TensorBytes bytes(tensors_of(parameters_));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     names.push_back("parameter " + in_quotes(parameters_[i].name));
-    hashes.push_back(reducer::content_hash(bytes.spans()[i]));
+    hashes.push_back(content_hash(bytes.spans()[i]));
   }
   reducer::check_replicas_hash_alike(communicator_, names, hashes);
 }
@@ -372,7 +379,7 @@ void Replica::verify_replicas() {
 std::uint64_t Replica::parameter_hash() const {
   std::uint64_t hash = 0;
   const TensorBytes bytes(tensors_of(parameters_));
-  for (const ByteSpan span : bytes.spans()) hash = reducer::content_hash(span, hash);
+  for (const ByteSpan span : bytes.spans()) hash = content_hash(span, hash);
   return hash;
 }
 
