@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <span>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
@@ -97,6 +98,30 @@ DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options
       CompressionOptions{.codec = options.codec, .compression = options.compression});
   return options;
 }
+
+// Tells of each bucket that another hook has reduced.
+class ToldReduction : public CommunicationHook {
+ public:
+  ToldReduction(std::shared_ptr<CommunicationHook> inner,
+                std::function<void(const FullBucket&)> tell)
+      : inner_(std::move(inner)), tell_(std::move(tell)) {}
+  std::string name() const override { return inner_->name(); }
+  void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override {
+    inner_->attach(communicator, gradients);
+  }
+  bool finishes_early() const override { return inner_->finishes_early(); }
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    return inner_->start(communicator, bucket);
+  }
+  void finish(const FullBucket& bucket) override {
+    inner_->finish(bucket);
+    tell_(bucket);
+  }
+
+ private:
+  std::shared_ptr<CommunicationHook> inner_;
+  std::function<void(const FullBucket&)> tell_;
+};
 
 // A tensor on a gradient's storage, with its parameter's strides where these fill a block of
 // memory: so gradient and parameter meet element by element in the optimizer (libtorch's gradient
@@ -245,7 +270,9 @@ void Replica::create_reducer() {
                      .rebuild_buckets = options_.rebuild_buckets,
                      .find_unused = options_.find_unused_parameters || options_.static_graph,
                      .number = number_,
-                     .hook = options_.communication_hook,
+                     .hook = std::make_shared<ToldReduction>(
+                         options_.communication_hook,
+                         [this](const FullBucket& bucket) { on_reduced(bucket); }),
                      .timeout = options_.timeout});
 }
 

@@ -62,6 +62,7 @@ void Replica::on_sparse_gradient() {
 
 void Replica::abandon_pass() {
   if (!pass_open_) return;
+  if (stepping_) stepping_->forget();
   reducer_->abandon_step(own_failure_);
 }
 
@@ -125,6 +126,9 @@ void Replica::end_of_backward() {
     reducer_->finalize();
   } catch (const Error&) {
     forget_progress();  // The next step begins anew.
+    // Perhaps not all ranks have stepped the same parameters: the next step finds out.
+    if (stepping_ && stepping_->begun()) reducer_->request_verification();
+    if (stepping_) stepping_->forget();
     throw;
   }
   finish_step();
@@ -161,6 +165,23 @@ void Replica::complete_gradients() {
   graph_known_ = options_.static_graph;
 }
 
+void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
+  if (pass_open_) refuse("step_in_backward() is called inside of a backward pass");
+  stepping_.reset();
+  if (optimizer != nullptr) stepping_.emplace(*optimizer);
+}
+
+// Those that this rank has not used may yet turn out to be unused on all, and gradients of ranks
+// with different numbers of batches are not final before the end of the pass.
+void Replica::on_reduced(const FullBucket& bucket) {
+  if (!stepping_ || uneven_) return;
+  std::vector<torch::Tensor> ready;
+  for (const std::size_t i : bucket.gradients) {
+    if (reducer_->is_ready(i)) ready.push_back(trained_[i].tensor);
+  }
+  if (!ready.empty()) stepping_->step(ready);
+}
+
 void Replica::settle_gradients() {
   for (std::size_t i = 0; i < progress_.size(); ++i) {
     if (progress_[i].touched || !reducer_->was_used(i)) continue;
@@ -180,6 +201,7 @@ void Replica::finish_step() {
   for (std::size_t i = 0; scale != 1 && i < progress_.size(); ++i) {
     if (reducer_->was_used(i)) progress_[i].view.mul_(scale);
   }
+  if (stepping_) stepping_->finish();
   if (reducer_->verification_requested() && all_have_data) {
     try {
       verify_replicas();

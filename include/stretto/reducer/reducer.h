@@ -201,7 +201,8 @@ class Reducer {
   void launch_full_buckets();
   void keep_unused_values(std::size_t bucket);
   void restore_unused_values();
-  void note_finished_buckets();
+  void end_finished_buckets();
+  void end_bucket();
   void end_step(bool without_data);
   void close_buckets();
   void write_report(bool without_data);
@@ -245,7 +246,8 @@ class Reducer {
   std::mutex launch_mutex_;  // Guards the fields below and the works of buckets.
   std::size_t next_bucket_ = 0;
   std::size_t finished_buckets_ = 0;
-  bool closing_ = false;  // finalize() has been called.
+  Status bucket_failure_;  // Of this step, the first.
+  bool closing_ = false;   // finalize() has been called.
   std::vector<Kept> kept_;
   std::vector<std::byte> kept_bytes_;
 

@@ -108,6 +108,23 @@ class DistributedDataParallel {
   // runs.
   NoSync no_sync() { return NoSync(*replica_); }
 
+  // From now on each backward pass that reduces gradients also steps `optimizer`: a bucket's
+  // parameters as soon as it is reduced, while backward goes on, and at the end of the pass those
+  // that this rank has not used, or whose gradients are not reduced. Bit by bit what
+  // optimizer.step() after backward() does, which is not to be called then. Gradients cannot be
+  // changed in between (clipped, say). For optimizers that treat parameters one by one: LBFGS is
+  // refused by InvalidArgument. Inside join() all is stepped at the end of the pass.
+  //
+  // If backward() throws, some parameters may have been stepped, and not the same on all ranks. If
+  // the next step can follow at all, it verifies the replicas, and throws Mismatch if they differ.
+  //
+  // Not collective, between passes, on all ranks alike. `optimizer` must live until the last pass,
+  // or until step_after_backward().
+  void step_in_backward(torch::optim::Optimizer& optimizer) {
+    replica_->step_in_backward(&optimizer);
+  }
+  void step_after_backward() { replica_->step_in_backward(nullptr); }
+
   // Runs a training loop of which ranks may run different numbers of steps:
   // `ddp.join([&] { for (auto& batch : *loader) ... })`. A rank whose loop has ended takes part in
   // the steps of those that still have data, contributing nothing, until no rank has any; then all

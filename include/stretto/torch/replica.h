@@ -18,6 +18,7 @@
 #include "stretto/reducer/state_broadcast.h"
 #include "stretto/reducer/uneven_steps.h"
 #include "stretto/torch/hook.h"
+#include "stretto/torch/optimizer_parts.h"
 #include "stretto/torch/options.h"
 #include "stretto/torch/sparse_gradients.h"
 
@@ -38,6 +39,7 @@ class Replica {
   void after_forward(const torch::Tensor& output);
   void enter_no_sync() { ++no_sync_depth_; }
   void leave_no_sync() { --no_sync_depth_; }
+  void step_in_backward(torch::optim::Optimizer* optimizer);
   void join(const std::function<void()>& loop, const UnevenInputsOptions& options);
   void verify_replicas();
   std::uint64_t parameter_hash() const;
@@ -83,6 +85,7 @@ class Replica {
   void complete_gradients();
   void settle_gradients();
   void forget_progress();
+  void on_reduced(const FullBucket& bucket);
   void finish_step();
   void follow_others();
 
@@ -100,6 +103,7 @@ class Replica {
   reducer::StateBroadcast buffer_broadcast_;
   std::optional<reducer::UnevenSteps> uneven_;  // While inside join().
   UnevenInputsOptions join_options_;
+  std::optional<StepInBackward> stepping_;
   int no_sync_depth_ = 0;
   int last_backward_ = -1;    // The last pass that end_of_backward() was queued for.
   bool pass_open_ = false;    // A pass has reached the module and not been ended.
