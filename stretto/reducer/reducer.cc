@@ -45,6 +45,13 @@ void check_arguments(const std::vector<GradientDescription>& gradients,
   }
 }
 
+// `options` with the hook that the reduction of buckets begins with.
+ReducerOptions with_division(ReducerOptions options) {
+  if (options.mean_division == MeanDivision::after_sum) return options;
+  options.hook = std::make_shared<DividedReduction>(options.mean_division, std::move(options.hook));
+  return options;
+}
+
 // Whether `order` names each of `count` gradients once; it came from another rank.
 bool is_permutation(const std::vector<std::int32_t>& order, std::size_t count) {
   std::vector<bool> seen(count, false);
@@ -61,7 +68,7 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
                  ReducerOptions options)
     : communicator_(communicator),
       gradients_(std::move(gradients)),
-      options_(std::move(options)),
+      options_(with_division(std::move(options))),
       poll_on_ready_(!communicator.has_progress_thread()),
       exceptions_when_made_(std::uncaught_exceptions()),
       report_(communicator, gradients_.size()) {

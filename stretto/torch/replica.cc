@@ -83,6 +83,7 @@ reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
            {"broadcast_parameters", yes_or_no(options.broadcast_parameters)},
            {"find_unused_parameters", yes_or_no(options.find_unused_parameters)},
            {"static_graph", yes_or_no(options.static_graph)},
+           {"mean_division", std::string(name(options.mean_division))},
            {"communication_hook", options.communication_hook->name()}}};
 }
 
@@ -230,6 +231,7 @@ void Replica::create_reducer() {
                      .last_bucket_small = options_.last_bucket_small,
                      .rebuild_buckets = options_.rebuild_buckets,
                      .find_unused = options_.find_unused_parameters || options_.static_graph,
+                     .mean_division = options_.mean_division,
                      .number = number_,
                      .hook = options_.communication_hook,
                      .timeout = options_.timeout});

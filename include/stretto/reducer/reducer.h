@@ -21,6 +21,7 @@
 #include "stretto/communicator/communicator.h"
 #include "stretto/reducer/bucket_plan.h"
 #include "stretto/reducer/communication_hook.h"
+#include "stretto/reducer/divided_reduction.h"
 #include "stretto/reducer/step_report.h"
 
 namespace stretto {
@@ -43,6 +44,8 @@ struct ReducerOptions {
   bool rebuild_buckets = true;
   // Let a rank end a step without all gradients; else that is an error on all ranks.
   bool find_unused = false;
+  // Where a mean is divided by the number of ranks.
+  MeanDivision mean_division = MeanDivision::after_sum;
   // Tells this reducer from others on the same communicator: equal on all ranks. So ranks that use
   // two reducers in different orders find out, even if their buckets have the same sizes.
   std::uint64_t number = 0;

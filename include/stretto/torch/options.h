@@ -12,6 +12,7 @@
 #include "stretto/base/clock.h"
 #include "stretto/reducer/bucket_plan.h"
 #include "stretto/reducer/communication_hook.h"
+#include "stretto/reducer/divided_reduction.h"
 
 namespace stretto {
 
@@ -45,6 +46,8 @@ struct DistributedDataParallelOptions {
   // Names of parameters whose gradients are sparse (COO, one sparse dimension), other than those of
   // Embedding and EmbeddingBag modules with sparse = true, which are known.
   std::vector<std::string> sparse_parameters = {};
+  // Where the mean is divided by the number of ranks; sparse gradients always after the sum.
+  MeanDivision mean_division = MeanDivision::after_sum;
   // How buckets are reduced; see reducer/communication_hook.h.
   std::shared_ptr<CommunicationHook> communication_hook = std::make_shared<PlainReduction>();
   // For each operation of a step: reductions, and broadcasts of buffers. Default: the
