@@ -6,7 +6,9 @@
 // stretto for libtorch, on top of the library without torch: DistributedDataParallel,
 // SyncBatchNorm, collectives on tensors.
 
+#include "stretto/reducer/bucket_size.h"
 #include "stretto/stretto.h"
+#include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/distributed_data_parallel.h"
 #include "stretto/torch/sync_batch_norm.h"
 #include "stretto/torch/tensors.h"

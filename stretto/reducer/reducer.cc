@@ -93,7 +93,9 @@ std::vector<reducer::GradientSize> Reducer::gradient_sizes() const {
   std::vector<reducer::GradientSize> sizes;
   sizes.reserve(gradients_.size());
   for (const GradientDescription& gradient : gradients_) {
-    sizes.push_back({gradient.dtype, gradient.count * size_bytes(gradient.dtype)});
+    sizes.push_back({.dtype = gradient.dtype,
+                     .bytes = gradient.count * size_bytes(gradient.dtype),
+                     .delayed = gradient.delayed});
   }
   return sizes;
 }

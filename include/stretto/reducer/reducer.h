@@ -31,6 +31,7 @@ struct GradientDescription {
   std::string name;  // For error messages.
   DType dtype = DType::f32;
   std::size_t count = 0;  // Elements.
+  bool delayed = false;   // Reduced after those that are not: it holds up no other by being late.
 };
 
 struct ReducerOptions {

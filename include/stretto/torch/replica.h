@@ -15,9 +15,11 @@
 
 #include "stretto/communicator/communicator.h"
 #include "stretto/reducer/reducer.h"
-#include "stretto/reducer/state_broadcast.h"
 #include "stretto/reducer/uneven_steps.h"
+#include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/hook.h"
+#include "stretto/torch/logging_data.h"
+#include "stretto/torch/mixed_precision.h"
 #include "stretto/torch/options.h"
 #include "stretto/torch/sparse_gradients.h"
 
@@ -33,13 +35,19 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  void before_forward();
+  // To be kept while the module's forward() runs.
+  [[nodiscard]] ForwardScope before_forward();
+  // What the module is to be called with instead of a tensor.
+  torch::Tensor cast_input(const torch::Tensor& input) const { return precision_.cast(input); }
   // `output` is a tensor of what forward() has returned.
   void after_forward(const torch::Tensor& output);
   void enter_no_sync() { ++no_sync_depth_; }
   void leave_no_sync() { --no_sync_depth_; }
   void join(const std::function<void()>& loop, const UnevenInputsOptions& options);
   void verify_replicas();
+  void save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const;
+  void load_state(const std::string& path, torch::optim::Optimizer& optimizer);
+  LoggingData logging_data() const;
   std::uint64_t parameter_hash() const;
   const StepStatistics& last_step() const { return reducer_->last_step(); }
   const reducer::BucketPlan& bucket_plan() const { return reducer_->plan(); }
@@ -63,7 +71,10 @@ class Replica {
     int expected = 0;      // In each step, if the graph is static.
   };
 
+  std::string describe_bucket_sizes() const;
+  std::string state_path(const std::string& path) const;
   void choose_trained();
+  void refuse_assigned_weights() const;
   void check_tensors() const;
   void verify_descriptions();
   void agree_on_number();
@@ -72,11 +83,13 @@ class Replica {
   void create_views();
   void notice_changes();
   bool has_another_shape(const NamedTensor& parameter, const Look& look) const;
-  void broadcast_buffers(Rank root);
+  void synchronize_buffers();
+  void leave_low_precision_after_pass();
   void begin_pass();
   void on_gradient(std::size_t index);
   void on_sparse_gradient();
   void adopt_gradient(std::size_t index);
+  void verify_after_step();
   void check_gradient(std::size_t index, const torch::Tensor& gradient) const;
   void end_of_backward();
   void abandon_pass();
@@ -97,7 +110,11 @@ class Replica {
   std::vector<NamedTensor> sparse_;   // With sparse ones.
   std::unique_ptr<Reducer> reducer_;
   std::vector<Progress> progress_;  // Of trained_.
-  reducer::StateBroadcast buffer_broadcast_;
+  LowPrecision precision_;
+  std::shared_ptr<BufferHook> buffer_hook_;
+  StepTimer timer_;
+  bool has_rebuilt_buckets_ = false;
+  std::string initial_bucket_sizes_;            // As text.
   std::optional<reducer::UnevenSteps> uneven_;  // While inside join().
   UnevenInputsOptions join_options_;
   int no_sync_depth_ = 0;
