@@ -3,11 +3,12 @@
 
 #include "stretto/base/log.h"
 
-#include <atomic>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
 #include "stretto/base/environment.h"
@@ -15,17 +16,39 @@
 namespace stretto {
 namespace {
 
+class Sink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  void use(LogSink replacement) {
+    const std::lock_guard lock(mutex_);
+    sink_ = std::move(replacement);
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    const auto level = static_cast<LogLevel>(message.level - spdlog::level::debug);
+    if (sink_) return sink_(level, {line.data(), line.size()});
+    line.push_back('\n');
+    (void)std::fwrite(line.data(), 1, line.size(), stderr);
+  }
+  void flush_() override { (void)std::fflush(stderr); }
+
+  LogSink sink_;
+};
+
 struct Log {
-  std::mutex mutex;
-  std::string prefix = "stretto";
-  std::atomic<LogLevel> threshold{LogLevel::warning};
-  std::shared_ptr<spdlog::logger> logger = std::make_shared<spdlog::logger>(
-      "stretto", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  std::shared_ptr<Sink> sink = std::make_shared<Sink>();
+  spdlog::logger logger{"stretto", sink};
 
   Log() {
-    logger->set_pattern("%v");
-    logger->set_level(spdlog::level::trace);
-    logger->flush_on(spdlog::level::trace);
+    set_prefix("stretto");
+    logger.set_level(spdlog::level::warn);
+    logger.flush_on(spdlog::level::trace);
+  }
+  void set_prefix(const std::string& prefix) {
+    logger.set_formatter(std::make_unique<spdlog::pattern_formatter>(
+        prefix + " %l: %v", spdlog::pattern_time_type::local, ""));
   }
 };
 
@@ -34,49 +57,34 @@ Log& instance() {
   return log;
 }
 
-std::string_view name(LogLevel level) {
-  switch (level) {
-    case LogLevel::debug:
-      return "debug";
-    case LogLevel::info:
-      return "info";
-    case LogLevel::warning:
-      return "warning";
-    case LogLevel::error:
-      return "error";
-    case LogLevel::off:
-      return "off";
-  }
-  return "unknown level";
+spdlog::level::level_enum level_of(LogLevel level) {
+  if (level == LogLevel::off) return spdlog::level::off;
+  return static_cast<spdlog::level::level_enum>(spdlog::level::debug + static_cast<int>(level));
 }
+static_assert(spdlog::level::err == spdlog::level::debug + static_cast<int>(LogLevel::error));
 
 }  // namespace
 
-bool log_enabled(LogLevel level) {
-  return level >= instance().threshold.load(std::memory_order_relaxed);
-}
+void set_log_sink(LogSink sink) { instance().sink->use(std::move(sink)); }
+
+bool log_enabled(LogLevel level) { return instance().logger.should_log(level_of(level)); }
 
 void log_line(LogLevel level, std::string_view text) {
-  Log& log = instance();
-  const std::lock_guard lock(log.mutex);
-  log.logger->info("{} {}: {}", log.prefix, name(level), text);
+  instance().logger.log(level_of(level), spdlog::string_view_t(text.data(), text.size()));
 }
 
-void configure_log(const Environment& environment, std::string prefix) {
+void configure_log(const Environment& environment, const std::string& prefix) {
   Log& log = instance();
-  const std::lock_guard lock(log.mutex);
-  log.prefix = std::move(prefix);
+  log.set_prefix(prefix);
   const auto wanted = environment.get("STRETTO_LOG");
   if (!wanted) return;
-  for (LogLevel level :
-       {LogLevel::debug, LogLevel::info, LogLevel::warning, LogLevel::error, LogLevel::off}) {
-    if (*wanted == name(level)) {
-      log.threshold.store(level, std::memory_order_relaxed);
-      return;
-    }
+  for (const auto level : {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
+                           spdlog::level::err, spdlog::level::off}) {
+    if (*wanted == spdlog::level::to_string_view(level)) return log.logger.set_level(level);
   }
-  log.logger->info("{} warning: STRETTO_LOG={} is not one of debug, info, warning, error, off",
-                   log.prefix, *wanted);
+  log_line(LogLevel::warning, fmt::format("STRETTO_LOG={} is not one of debug, info, warning, "
+                                          "error, off",
+                                          *wanted));
 }
 
 }  // namespace stretto

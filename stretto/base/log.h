@@ -9,19 +9,19 @@
 
 #include <fmt/core.h>
 
+#include "stretto/base/log_sink.h"
+
 namespace stretto {
 
 class Environment;
 
-enum class LogLevel { debug, info, warning, error, off };
-
-// Lines go to standard error as "stretto [rank 3] warning: text". Thread safe.
+// Lines go to standard error, or to the sink that the program has set. Thread safe.
 void log_line(LogLevel level, std::string_view text);
 bool log_enabled(LogLevel level);
 
 // Called once by join(): the rank that every following line of this thread's process names, and the
 // level from STRETTO_LOG (debug, info, warning, error, off; default warning).
-void configure_log(const Environment& environment, std::string prefix);
+void configure_log(const Environment& environment, const std::string& prefix);
 
 // A line for which there is no memory is left out: threads and destructors log, where an exception
 // would end the process.

@@ -68,6 +68,22 @@ TEST_F(LogTest, ALineNamesPrefixAndLevel) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "stretto [rank 3] info: 2 peers over shm\n");
 }
 
+TEST_F(LogTest, AProgramMayTakeTheLinesItself) {
+  std::string lines;
+  set_log_sink([&](LogLevel level, std::string_view line) {
+    lines += fmt::format("<{}|{}>", static_cast<int>(level), line);
+  });
+  testing::internal::CaptureStderr();
+  log(LogLevel::warning, "late: 100 % {}", "{}");
+  log(LogLevel::error, "lost");
+  set_log_sink({});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(lines, "<2|stretto warning: late: 100 % {}><3|stretto error: lost>");
+  testing::internal::CaptureStderr();
+  log(LogLevel::warning, "again");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "stretto warning: again\n");
+}
+
 TEST_F(LogTest, AnUnknownLevelIsSaidAndChangesNothing) {
   testing::internal::CaptureStderr();
   configure_log(OneVariable("loud"), "stretto");

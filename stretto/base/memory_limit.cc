@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "stretto/base/cgroup.h"
+#include "stretto/base/parse_number.h"
 
 namespace stretto {
 namespace {
@@ -28,12 +28,9 @@ std::size_t minus(std::size_t a, std::size_t b) { return a - std::min(a, b); }
 std::optional<std::size_t> number_in(const std::string& path) {
   std::ifstream file(path);
   std::string word;
-  std::size_t number = 0;
   if (!(file >> word)) return std::nullopt;
-  const char* const end = word.data() + word.size();
-  const auto [rest, error] = std::from_chars(word.data(), end, number);
-  if (error != std::errc() || rest != end || number >= kUnlimited) return std::nullopt;
-  return number;
+  const std::optional<std::size_t> number = parse_number<std::size_t>(word);
+  return number && *number < kUnlimited ? number : std::nullopt;
 }
 
 // Lines of a name and a number: memory.stat, and meminfo, whose names end in ':'.

@@ -20,6 +20,7 @@ class RingQueue {
   T& front() { return items_[first_]; }
   const T& front() const { return items_[first_]; }
   T& operator[](std::size_t index) { return items_[wrap(first_ + index)]; }
+  const T& operator[](std::size_t index) const { return items_[wrap(first_ + index)]; }
 
   // Lets the queue become so long without allocating.
   void reserve(std::size_t size) {

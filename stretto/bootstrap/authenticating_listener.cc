@@ -13,6 +13,7 @@
 #include <iterator>
 
 #include "stretto/base/log.h"
+#include "stretto/base/would_block.h"
 #include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"
 
@@ -154,7 +155,7 @@ AuthenticatingListener::State AuthenticatingListener::advance(Handshake& handsha
     std::byte bytes[kHelloBytes];
     const ssize_t count = ::recv(fd, bytes, machine.wanted_bytes(), MSG_DONTWAIT);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return State::pending;
+    if (count < 0 && would_block(errno)) return State::pending;
     const Status received = count > 0 ? machine.receive({bytes, static_cast<std::size_t>(count)})
                                       : machine.ended_early();
     send_now(fd, machine.take_output());

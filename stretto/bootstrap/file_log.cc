@@ -6,6 +6,7 @@
 #include <array>
 #include <span>
 
+#include "stretto/base/fnv1a.h"
 #include "stretto/bootstrap/little_endian.h"
 #include "stretto/bootstrap/store.h"
 
@@ -22,15 +23,9 @@ enum class Kind : std::uint8_t { value = 1, deletion = 2 };
 constexpr std::size_t kChecksumAt = 8;
 constexpr std::size_t kRecordHeadBytes = 16;
 
-// FNV-1a over all of a record but the checksum itself.
+// Over all of a record but the checksum itself.
 std::uint64_t checksum(std::string_view record) {
-  std::uint64_t sum = 0xcbf29ce484222325u;
-  const auto add = [&](std::string_view bytes) {
-    for (const char c : bytes) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  };
-  add(record.substr(0, kChecksumAt));
-  add(record.substr(kRecordHeadBytes));
-  return sum;
+  return fnv1a(record.substr(kRecordHeadBytes), fnv1a(record.substr(0, kChecksumAt)));
 }
 
 template <class T>

@@ -122,20 +122,16 @@ class FileWatch : public StoreWatch {
   Result<std::optional<std::string>> look() override {
     // Whoever holds the file for longer than this says nothing.
     const Deadline deadline = Deadline::after(std::chrono::seconds(1));
-    Result<bool> there = store_.check(std::span(&key_, 1), deadline);
+    auto value = store_.look_up(key_, deadline);
     // Who has removed the file may have left a will, too.
-    if (next_wills_.passed() || there.status().code() == StatusCode::peer_lost) {
+    if (next_wills_.passed() || value.status().code() == StatusCode::peer_lost) {
       next_wills_ = Deadline::after(kBetweenWills);
       const Status executed = store_.execute_wills(own_will_);
       if (!executed.ok() && executed.code() != StatusCode::timeout) return executed;
-      there = store_.check(std::span(&key_, 1), deadline);
+      value = store_.look_up(key_, deadline);
     }
-    if (there.status().code() == StatusCode::timeout) return std::optional<std::string>();
-    if (!there.ok()) return there.status();
-    if (!there.value()) return std::optional<std::string>();
-    Result<std::string> value = store_.get(key_, deadline);
-    if (!value.ok()) return value.status();
-    return std::optional(std::move(*value));
+    if (value.status().code() == StatusCode::timeout) return std::optional<std::string>();
+    return value;
   }
 
  private:

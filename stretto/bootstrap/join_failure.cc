@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <optional>
+
+#include "stretto/base/parse_number.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -36,9 +37,7 @@ Status decode_join_failure(std::string_view text) {
   for (const StatusCode told : kTold) {
     if (name(told) == code_name) code = told;
   }
-  const std::string_view digits = take_line(text);
-  int rank = -1;
-  std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+  const int rank = parse_number<int>(take_line(text)).value_or(-1);
   std::string sentence(text.substr(0, kTextBytesMax));
   for (char& letter : sentence) {
     if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f) letter = '?';

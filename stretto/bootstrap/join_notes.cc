@@ -85,11 +85,8 @@ Status JoinNotes::withdraw() {
 }
 
 Status JoinNotes::failure_in_store() const {
-  const std::array key = {std::string(kJoinFailureKey)};
-  const Result<bool> there = store_->check(key, options_.deadline);
-  if (!there.ok() || !there.value()) return there.status();
-  const Result<std::string> failure = store_->get(key[0], options_.deadline);
-  return failure.ok() ? decode_join_failure(failure.value()) : failure.status();
+  const auto failure = store_->look_up(kJoinFailureKey, options_.deadline);
+  return failure.ok() && failure.value() ? decode_join_failure(*failure.value()) : failure.status();
 }
 
 Status JoinNotes::finish() { return set(key_of("joined", options_.rank), ""); }
@@ -226,12 +223,9 @@ std::string JoinNotes::describe_missing(const std::string& name, int rank) const
 }
 
 std::string JoinNotes::refused_peer() const {
-  const Deadline look = Deadline::after(kLook);
-  const std::array key = {std::string(kRefusedPeerKey)};
-  const Result<bool> there = store_->check(key, look);
-  if (!there.ok() || !there.value()) return "";
-  const Result<std::string> refused = store_->get(key[0], look);
-  return refused.ok() ? ". Perhaps it was one of them that was refused: " + refused.value() : "";
+  const auto refused = store_->look_up(kRefusedPeerKey, Deadline::after(kLook));
+  if (!refused.ok() || !refused.value()) return "";
+  return ". Perhaps it was one of them that was refused: " + *refused.value();
 }
 
 Status report_end(Store& store, int rank, std::string_view how) {

@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <fstream>
 
 #include <fmt/format.h>
 
+#include "stretto/base/parse_number.h"
 #include "stretto/base/printable.h"
 
 namespace stretto::bootstrap {
@@ -106,11 +106,10 @@ Result<RankCard> parse_card(std::string_view whole) {
     if (!taken.ok()) return taken.status();
     *value = std::move(*taken);
   }
-  const auto [end, error] = std::from_chars(pid.data(), pid.data() + pid.size(), card.pid);
-  const bool is_number = error == std::errc() && end == pid.data() + pid.size() && card.pid > 0;
+  card.pid = parse_number<decltype(card.pid)>(pid).value_or(0);
   card.processors = parse_processors(processors);
   // Printing it again finds every other way to write the same, such as leading zeros.
-  if (!is_number || print(card) != whole) {
+  if (card.pid <= 0 || print(card) != whole) {
     return status_of(StatusCode::protocol, "a rank's card is not well formed");
   }
   card.node = printable(std::move(card.node));

@@ -14,12 +14,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <memory>
 #include <thread>
 
 #include "stretto/base/log.h"
+#include "stretto/base/parse_number.h"
+#include "stretto/base/would_block.h"
 #include "stretto/bootstrap/resolve.h"
 #include "stretto/transport/shortage.h"
 
@@ -209,8 +210,6 @@ int poll_milliseconds(Duration nap) {
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
 }
 
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
-
 }  // namespace
 
 Result<FileDescriptor> listen_tcp(const std::string& host, int port, const WaitLimit& limit) {
@@ -364,13 +363,9 @@ Result<HostPort> parse_host_port(std::string_view text) {
     return bad();
   }
   const std::string_view digits = text.substr(colon + 1);
-  int port = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (host.empty() || error != std::errc() || end != digits.data() + digits.size() || port < 1 ||
-      port > 65535) {
-    return bad();
-  }
-  return HostPort{std::string(host), port};
+  const std::optional<int> port = parse_number<int>(digits);
+  if (host.empty() || !port || *port < 1 || *port > 65535) return bad();
+  return HostPort{std::string(host), *port};
 }
 
 std::string format_host_port(std::string_view host, int port) {

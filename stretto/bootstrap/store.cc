@@ -71,15 +71,10 @@ class PollingWatch : public StoreWatch {
  public:
   PollingWatch(Store& store, std::string key) : store_(store), key_(std::move(key)) {}
   Result<std::optional<std::string>> look() override {
+    auto value = store_.look_up(key_, Deadline::after(std::chrono::seconds(1)));
     // A store that does not answer says nothing.
-    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
-    const Result<bool> there = store_.check(std::span(&key_, 1), deadline);
-    if (there.status().code() == StatusCode::timeout) return std::optional<std::string>();
-    if (!there.ok()) return there.status();
-    if (!there.value()) return std::optional<std::string>();
-    Result<std::string> value = store_.get(key_, deadline);
-    if (!value.ok()) return value.status();
-    return std::optional(std::move(*value));
+    if (value.status().code() == StatusCode::timeout) return std::optional<std::string>();
+    return value;
   }
   Status revoke(const WaitLimit& /*limit*/) override { return {}; }
 
@@ -103,6 +98,16 @@ Result<std::string> Store::get(std::string_view key, const WaitLimit& limit) {
   Result<StoreReply> reply = ask({.operation = StoreOperation::get, .key = key}, limit);
   if (!reply.ok()) return reply.status();
   return std::move(reply->value);
+}
+
+Result<std::optional<std::string>> Store::look_up(std::string_view key, const WaitLimit& limit) {
+  const std::string name(key);
+  const Result<bool> there = check(std::span(&name, 1), limit);
+  if (!there.ok()) return there.status();
+  if (!there.value()) return std::optional<std::string>();
+  Result<std::string> value = get(key, limit);
+  if (!value.ok()) return value.status();
+  return std::optional(std::move(*value));
 }
 
 Result<std::int64_t> Store::add(std::string_view key, std::int64_t amount, const WaitLimit& limit) {

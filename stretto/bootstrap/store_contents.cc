@@ -3,8 +3,7 @@
 
 #include "stretto/bootstrap/store_contents.h"
 
-#include <charconv>
-
+#include "stretto/base/parse_number.h"
 #include "stretto/bootstrap/store.h"
 #include "stretto/bootstrap/store_page.h"
 
@@ -18,15 +17,14 @@ std::size_t entry_bytes(std::string_view key, std::string_view value) {
 }  // namespace
 
 Result<std::int64_t> checked_sum(std::string_view text, std::int64_t amount) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) {
+  const std::optional<std::int64_t> number = parse_number<std::int64_t>(text);
+  if (!number) {
     return status_of(StatusCode::invalid_argument, "what is there ({} bytes) is not a number",
                      text.size());
   }
   std::int64_t sum = 0;
-  if (__builtin_add_overflow(number, amount, &sum)) {
-    return status_of(StatusCode::invalid_argument, "{} + {} is no number of 64 bits", number,
+  if (__builtin_add_overflow(*number, amount, &sum)) {
+    return status_of(StatusCode::invalid_argument, "{} + {} is no number of 64 bits", *number,
                      amount);
   }
   return sum;

@@ -46,7 +46,7 @@ std::uint64_t layout_of(const Share& share) {
   return share.shares ? execution::layout_hash(share.shares->counts) : 0;
 }
 
-// For operations that may be small: every field is written where it stays, see group_fast.cc, Note
+// For operations that may be small: every field is written where it stays, see fast_lane.cc, Note
 // [settled memory].
 CollectiveCall call_of(Collective collective, DType dtype, std::size_t count) {
   CollectiveCall call;

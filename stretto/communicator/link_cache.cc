@@ -17,6 +17,7 @@
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/file_size_signal.h"
+#include "stretto/base/fnv1a.h"
 
 namespace stretto::communicator {
 namespace {
@@ -50,9 +51,7 @@ bool plausible(double seconds) { return std::isfinite(seconds) && seconds > 0 &&
 }  // namespace
 
 std::string link_cache_path(const std::string& folder, std::string_view link) {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const char c : link) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return fmt::format("{}/link-{:016x}.txt", folder, hash);
+  return fmt::format("{}/link-{:016x}.txt", folder, fnv1a(link));
 }
 
 std::optional<CachedLink> load_link(const std::string& path) {

@@ -124,15 +124,15 @@ Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) 
   auto held = engine_->lock();
   transport::Transport& transport = engine_->transport();
   const bool reaches_all = std::ranges::all_of(
-      membership.members, [&](Rank member) { return transport.shares_memory(member); });
+      membership.members, [&](Rank member) { return transport.memory().reaches(member); });
   const bool reaches_host = std::ranges::all_of(
-      of_host, [&](Rank r) { return transport.shares_memory(membership.job_rank(r)); });
+      of_host, [&](Rank r) { return transport.memory().reaches(membership.job_rank(r)); });
   const bool reaches_all_private = std::ranges::all_of(membership.members, [&](Rank member) {
-    return member == transport.rank() || transport.reaches_private(member);
+    return member == transport.rank() || transport.memory().reaches_private(member);
   });
   held.unlock();
   if (reaches_all || (reaches_host && of_host.size() > 1)) {
-    Result<transport::Transport::Region> region = allocate_region(execution::Window::bytes());
+    Result<transport::Region> region = allocate_region(execution::Window::bytes());
     if (!region.ok()) return region.status();
     windows.own = std::move(*region);
   }
@@ -158,13 +158,13 @@ Status ScheduledBackend::map_windows(execution::Windows& windows,
       const auto index = static_cast<std::size_t>(member);
       const transport::RemoteAddress address{notices[index].region, notices[index].offset_bytes};
       const Rank job_rank = group_->membership().job_rank(member);
-      std::byte* window = transport.resolve(job_rank, address, execution::Window::bytes());
+      std::byte* window = transport.memory().resolve(job_rank, address, execution::Window::bytes());
       if (window == nullptr) {
-        shortage = timer.judge(transport.find_shortage(job_rank, address));
+        shortage = timer.judge(transport.memory().find_shortage(job_rank, address));
         return !shortage.ok() || !group_->failure().ok();
       }
       windows.of[index] = reinterpret_cast<execution::Window*>(window);
-      windows.held.push_back(transport.hold(job_rank, address));
+      windows.held.push_back(transport.memory().hold(job_rank, address));
     }
     return true;
   };
@@ -234,18 +234,18 @@ Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string
   if (!plain) return submit_queued(calls, algorithm, timeout);
   std::shared_ptr<group::PendingOperation> parked;
   std::uint32_t number = 0;
-  const auto outcome = group_->try_fast({.operation = call.operation,
-                                         .input = call.input.data(),
-                                         .output = call.output.data(),
-                                         .timeout = timeout.value_or(options_.timeout)},
-                                        parked, number);
-  using Outcome = group::Group::FastOutcome;
+  const auto outcome = group_->fast_lane().run({.operation = call.operation,
+                                                .input = call.input.data(),
+                                                .output = call.output.data(),
+                                                .timeout = timeout.value_or(options_.timeout)},
+                                               parked, number);
+  using Outcome = group::FastLane::Outcome;
   if (outcome == Outcome::ended) {
     return Work(call.operation.collective, number);
   }
   if (outcome == Outcome::refused) return submit_queued(calls, algorithm, timeout);
   auto held = engine_->lock();
-  group_->adopt_parked();
+  group_->fast_lane().adopt_parked();
   engine_->run_continuations(held);
   return Work(std::move(parked));
 }
@@ -328,12 +328,12 @@ Work ScheduledBackend::exchange(std::span<const Transfer> messages,
 
 // What others have freed is there again when they have heard of it; what this process lacks for a
 // moment comes back, too.
-Result<transport::Transport::Region> ScheduledBackend::allocate_region(std::size_t bytes) {
+Result<transport::Region> ScheduledBackend::allocate_region(std::size_t bytes) {
   const auto allocate_now = [&] {
     const auto held = engine_->lock();
     return engine_->transport().allocate(bytes);
   };
-  Result<transport::Transport::Region> region = allocate_now();
+  Result<transport::Region> region = allocate_now();
   const auto may_fit_soon = [&] {
     if (region.status().code() == StatusCode::system) return true;
     if (region.status().code() != StatusCode::out_of_memory) return false;
@@ -352,7 +352,7 @@ Result<transport::Transport::Region> ScheduledBackend::allocate_region(std::size
 }
 
 Memory ScheduledBackend::allocate(std::size_t bytes) {
-  transport::Transport::Region region = allocate_region(bytes).or_throw();
+  transport::Region region = allocate_region(bytes).or_throw();
   return Memory(std::move(region.owner), region.bytes);
 }
 

@@ -68,7 +68,7 @@ class ScheduledBackend final : public Backend {
   Result<WindowNotice> make_window(execution::Windows& windows);
   Status map_windows(execution::Windows& windows, std::span<const WindowNotice> notices,
                      const Deadline& until);
-  Result<transport::Transport::Region> allocate_region(std::size_t bytes);
+  Result<transport::Region> allocate_region(std::size_t bytes);
   Status measure_links(Communicator& world);
   void begin_numbering();
   std::unique_ptr<ScheduledBackend> enter_group(std::uint64_t number,

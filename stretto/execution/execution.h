@@ -57,10 +57,12 @@ class Execution {
   // Only takes note of the messages that have ended; returns whether there are any. What they allow
   // to go on goes on in advance().
   virtual bool take_completions() { return false; }
-  // Whether the run has ended, well or badly.
+  // Whether the run has ended, well or badly: nobody uses the caller's buffers any more.
   virtual bool ended() const = 0;
+  // Why the run has failed, which it may have before it ends.
   virtual const Status& status() const = 0;
-  // Ends a run that cannot go on. The transport must have forgotten the group's requests.
+  // Lets a run fail that cannot go on. The transport must have forgotten the group's requests. It
+  // ends here, or in advance() as soon as others have let go of the caller's buffers.
   virtual void fail(const Status& status) = 0;
   // Before that: ends the run well if it needs nothing more of the transport. Whether it has.
   virtual bool end_without_transport() { return false; }

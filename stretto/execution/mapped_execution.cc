@@ -30,18 +30,16 @@ Status needs_registered_buffers() {
 }  // namespace
 
 MappedExecution::MappedExecution(Plans plans, const Membership& membership, Windows& windows,
-                                 transport::Transport& transport)
-    : membership_(&membership),
-      windows_(&windows),
-      transport_(&transport),
-      single_copy_(plans.single_copy) {
+                                 transport::Transport& transport, KernelQueue& queue)
+    : membership_(&membership), windows_(&windows), transport_(&transport), host_(&queue) {
   if (plans.direct != nullptr) direct_ = std::make_unique<Runner>(std::move(plans.direct));
   if (plans.staged != nullptr) staged_ = std::make_unique<Runner>(std::move(plans.staged));
-  if (direct_ == nullptr) staged_->in_posts = InlineSteps::create(*staged_->plan, windows);
-  if (direct_ != nullptr) buffers_.emplace(*direct_->plan, membership, single_copy_, transport);
-  if (direct_ != nullptr && single_copy_ != SingleCopy::off) {
-    direct_->single_copy.emplace(*direct_->plan, membership, windows, transport);
+  if (direct_ == nullptr && host_ == &host_queue()) {
+    staged_->in_posts = InlineSteps::create(*staged_->plan, windows);
   }
+  transport::SharedMemory& memory = transport.memory();
+  if (direct_ != nullptr) buffers_.emplace(*direct_->plan, membership, plans.single_copy, memory);
+  if (plans.single_copy != SingleCopy::off) process_.emplace(membership, windows, memory);
   const Rank self = membership.job_rank(membership.rank);
   std::ranges::copy_if(membership.members, std::back_inserter(others_),
                        [&](Rank member) { return member != self; });
@@ -74,12 +72,11 @@ bool MappedExecution::try_start(const OperationDescriptor& operation, const std:
 void MappedExecution::enter(Turn& turn) {
   status_ = Status();
   runner_ = nullptr;
+  queue_ = host_;
   arrived_ = 0;
+  reachable_ = 0;
   segment_ = 0;
   cursor_ = {};
-  all_reachable_ = direct_ != nullptr;
-  all_laid_out_ = true;
-  any_private_ = false;
   if (!abandoned_.ok()) abandoned_ = Status();
   ++windows_->entered;
   if (direct_ != nullptr && (staged_ == nullptr || buffers_->is_own_reachable())) {
@@ -95,8 +92,10 @@ void MappedExecution::enter(Turn& turn) {
 // What a rank does before the first sync touches only its own input and slots that nobody uses any
 // more: it has ended the operation before, so all have entered that one, hence ended those that
 // used these slots (see staged_mapped.cc, Note [one sync fewer]).
-void MappedExecution::lay_out(Turn& turn) {
-  if (run_steps(turn) == Stop::at_sync) post(turn);
+bool MappedExecution::lay_out(Turn& turn) {
+  const Stop stop = run_steps(turn);
+  if (stop == Stop::at_sync) post(turn);
+  return stop != Stop::queue_works;
 }
 
 void MappedExecution::post(Turn& turn) {
@@ -127,11 +126,11 @@ bool MappedExecution::go_on(Turn& turn) {
     const bool works = phase_ == Phase::laying_out || phase_ == Phase::running;
     if (works && turn.is_over()) return moved;
     if (phase_ == Phase::laying_out) {
-      lay_out(turn);
+      if (!lay_out(turn)) return moved;
     } else if (phase_ == Phase::entering) {
       if (!read_posts() || !choose(turn)) return moved;
     } else if (phase_ == Phase::running) {
-      run_to_sync(turn);
+      if (!run_to_sync(turn)) return moved;
     } else if (phase_ == Phase::syncing) {
       if (!sync_complete()) return moved;
       phase_ = Phase::running;
@@ -140,11 +139,9 @@ bool MappedExecution::go_on(Turn& turn) {
     }
     moved = true;
   }
-  if (!status_.ok() && phase_ != Phase::ended) {
-    phase_ = Phase::ended;
-    give_up(status_, turn.has_lock());
-  }
-  return moved;
+  if (status_.ok() || phase_ == Phase::ended) return moved;
+  hand_back(turn.has_lock());
+  return true;
 }
 
 Status MappedExecution::disagreement(Rank other, const OperationDescriptor& theirs,
@@ -175,10 +172,7 @@ bool MappedExecution::read_posts() {
     if (!buffers_) continue;
     // Once: what is looked at here is what is used, whatever a peer does to its post.
     const Post::Buffers buffers = post.buffers;
-    const bool reachable = buffers_->take(arrived_, buffers);
-    all_reachable_ = all_reachable_ && reachable;
-    all_laid_out_ = all_laid_out_ && !reachable;
-    any_private_ = any_private_ || buffers.input().is_private() || buffers.output().is_private();
+    if (buffers_->take(arrived_, buffers)) ++reachable_;
   }
   return true;
 }
@@ -192,17 +186,18 @@ bool MappedExecution::choose(const Turn& turn) {
     phase_ = Phase::ended;
     return true;
   }
-  if (all_reachable_) {
+  if (reachable_ == windows_->of.size()) {
     const bool is_known = buffers_->are_resolved();
     if (!is_known && !(turn.has_lock() && buffers_->resolve(status_))) return !status_.ok();
     runner_ = direct_.get();
+    if (buffers_->lie_in_processes()) queue_ = &*process_;
     cursor_.step = 1;  // Posting was the first sync.
   } else if (staged_ == nullptr) {
     status_ = needs_registered_buffers();
   } else {
     // Whose buffers can be reached could not know that others' cannot: all meet once more.
     runner_ = staged_.get();
-    if (all_laid_out_) ++cursor_.step;
+    if (reachable_ == 0) ++cursor_.step;
   }
   phase_ = Phase::running;
   return true;
@@ -214,58 +209,33 @@ bool MappedExecution::release_mappings() {
   return true;
 }
 
-bool MappedExecution::is_private(const schedule::Place& place) const {
-  if (place.rank == membership_->rank) return false;
-  const Post::Buffers& buffers = buffers_->posted(place.rank);
-  const bool is_input = place.slot.buffer == schedule::Buffer::input;
-  return (is_input ? buffers.input() : buffers.output()).is_private();
-}
-
-// Of the staging of this rank nobody reads anything in such a run, nor, since all have entered it,
-// anything of a run before.
-template <class Base>
-Status MappedExecution::run_single_copy(const schedule::Step& step, const Base& base_of,
-                                        Turn& turn) {
-  const auto locate = [&](const schedule::Place& place) -> SingleCopySteps::Location {
-    return {.data = base_of(place), .owner = place.rank, .is_private = is_private(place)};
-  };
-  if (!abandoned_.ok()) {
-    cursor_ = {.step = cursor_.step + 1};
-    return {};
+// Gives the run up, and ends it when nobody copies from or to this rank's private memory any more:
+// its owner gets it back then. See window.h, Note [private memory of those who give up].
+void MappedExecution::hand_back(bool has_lock) {
+  if (phase_ != Phase::handing_back) {
+    phase_ = Phase::handing_back;
+    own().given_up.store(windows_->entered, std::memory_order_seq_cst);
+    arrived_ = 0;
+    abandoned_at_ = Clock::now();
   }
-  const Status status = runner_->single_copy->run(
-      step, locate, {own().half(windows_->staging_turn), Window::kHalfBytes}, cursor_, turn);
-  const bool is_over =
-      status.code() == StatusCode::aborted || status.code() == StatusCode::peer_lost;
-  if (!is_over) return status;
-  abandoned_ = status;
-  abandoned_at_ = Clock::now();
-  return {};
-}
-
-// Until nobody copies from or to this rank's private memory any more, and nobody will: its owner is
-// about to get it back. See window.h, Note [private memory of those who give up].
-void MappedExecution::give_up(const Status& reason, bool has_lock) {
-  if (single_copy_ == SingleCopy::off) return;
-  own().given_up.store(windows_->entered, std::memory_order_seq_cst);
+  if (!queue_->is_done()) return;
   const auto self = static_cast<std::uint32_t>(membership_->rank.value()) + 1;
-  const Deadline deadline = Deadline::after(kLastCopyTime);
-  for (std::size_t i = 0; i < windows_->of.size(); ++i) {
+  for (; process_ && arrived_ < windows_->of.size(); ++arrived_) {
+    if (windows_->of[arrived_]->reaches_into.load(std::memory_order_seq_cst) != self) continue;
     // Whoever dies leaves its word behind, but copies no more.
-    const Rank job_rank = membership_->members[i];
-    const bool is_dead = reason.code() == StatusCode::peer_lost && reason.rank() == job_rank;
-    while (!is_dead && windows_->of[i]->reaches_into.load(std::memory_order_seq_cst) == self) {
-      if (has_lock && !transport_->peer_status(job_rank).status.ok()) break;
-      if (deadline.passed()) {
-        log(LogLevel::warning,
-            "rank {} stands still while it copies from or to a buffer of {}, which has failed: it "
-            "may go on later. Keep the buffer until that rank has ended",
-            job_rank.value(), describe(call_.operation));
-        break;
-      }
-      ::sched_yield();
+    const Rank job_rank = membership_->members[arrived_];
+    const bool is_lost = status_.code() == StatusCode::peer_lost && status_.rank() == job_rank;
+    if (is_lost || (has_lock && !transport_->peer_status(job_rank).status.ok())) continue;
+    if (Clock::now() - abandoned_at_ < kLastCopyTime) {
+      ::sched_yield();  // To that rank, which may need this core.
+      return;
     }
+    log(LogLevel::warning,
+        "rank {} stands still while it copies from or to a buffer of {}, which has failed: it "
+        "may go on later. Keep the buffer until that rank has ended",
+        job_rank.value(), describe(call_.operation));
   }
+  phase_ = Phase::ended;
 }
 
 // A run that another rank has given up, or is lost to, cannot end, and this rank must not tell the
@@ -277,47 +247,63 @@ bool MappedExecution::is_news_overdue() {
   return true;
 }
 
+BufferRef MappedExecution::locate(const schedule::Place& place) const {
+  const auto rank = static_cast<std::size_t>(place.rank);
+  const bool own_place = place.rank == membership_->rank;
+  switch (place.slot.buffer) {
+    case schedule::Buffer::input:
+      if (own_place) return {.data = const_cast<std::byte*>(call_.input)};
+      return buffers_->input(rank);
+    case schedule::Buffer::output:
+      if (own_place) return {.data = call_.output};
+      return buffers_->output(rank);
+    default:
+      return {.data = windows_->of[rank]->half(windows_->staging_turn)};
+  }
+}
+
 // Runs steps up to the next sync, at which the cursor then is, to the end of the segment, or to
 // that of the turn.
 MappedExecution::Stop MappedExecution::run_steps(Turn& turn) {
-  const auto base_of = [&](const schedule::Place& place) -> std::byte* {
-    const auto rank = static_cast<std::size_t>(place.rank);
-    const bool own_place = place.rank == membership_->rank;
-    switch (place.slot.buffer) {
-      case schedule::Buffer::input:
-        return own_place ? const_cast<std::byte*>(call_.input) : buffers_->input(rank);
-      case schedule::Buffer::output:
-        return own_place ? call_.output : buffers_->output(rank);
-      default:
-        return windows_->of[rank]->half(windows_->staging_turn);
-    }
-  };
+  const auto locate_place = [&](const schedule::Place& place) { return locate(place); };
   const auto& steps = runner_->plan->schedule().steps;
   while (cursor_.step < steps.size()) {
     const schedule::Step& step = steps[cursor_.step];
-    if (step.kind == schedule::StepKind::sync) return Stop::at_sync;
+    if (step.kind == schedule::StepKind::sync) {
+      return queue_->is_done() ? Stop::at_sync : Stop::queue_works;
+    }
     if (turn.is_over()) return Stop::turn_is_over;
-    status_ = any_private_ && runner_ == direct_.get()
-                  ? run_single_copy(step, base_of, turn)
-                  : runner_->local.run(step, segment_, base_of, cursor_, turn);
-    if (!status_.ok()) return Stop::failed;
+    if (!abandoned_.ok()) {
+      cursor_ = {.step = cursor_.step + 1};
+      continue;
+    }
+    const Status status = runner_->local.run(step, segment_, locate_place, cursor_, turn, *queue_);
+    if (status.ok()) continue;
+    const bool is_over =
+        status.code() == StatusCode::aborted || status.code() == StatusCode::peer_lost;
+    (is_over ? abandoned_ : status_) = status;
+    if (!is_over) return Stop::failed;
+    abandoned_at_ = Clock::now();
   }
-  return Stop::at_end;
+  return queue_->is_done() ? Stop::at_end : Stop::queue_works;
 }
 
-void MappedExecution::run_to_sync(Turn& turn) {
+// False: the queue has to come to its end first.
+bool MappedExecution::run_to_sync(Turn& turn) {
   Stop stop = run_steps(turn);
   for (; stop == Stop::at_end; stop = run_steps(turn)) {
     cursor_ = {};
     ++windows_->staging_turn;
     if (++segment_ == runner_->plan->segment_count()) {
       phase_ = Phase::ended;
-      return;
+      return true;
     }
   }
-  if (stop != Stop::at_sync) return;
-  ++cursor_.step;
-  reach_sync(turn);
+  if (stop == Stop::at_sync) {
+    ++cursor_.step;
+    reach_sync(turn);
+  }
+  return stop != Stop::queue_works;
 }
 
 void MappedExecution::reach_sync(Turn& turn) {
@@ -347,9 +333,7 @@ void MappedExecution::notify_all(Turn& turn) const {
 
 void MappedExecution::fail(const Status& status) {
   if (status_.ok()) status_ = status;
-  if (phase_ == Phase::ended) return;
-  phase_ = Phase::ended;
-  give_up(status, true);
+  if (phase_ != Phase::ended) hand_back(true);
 }
 
 // Of any number of bytes, in one go: who fails hands its buffers back at once.
@@ -361,8 +345,7 @@ bool MappedExecution::end_without_transport() {
 
 std::vector<Rank> MappedExecution::waiting_for() const {
   std::vector<Rank> ranks;
-  const bool is_resolving =
-      phase_ == Phase::entering && all_reachable_ && arrived_ == windows_->of.size();
+  const bool is_resolving = phase_ == Phase::entering && reachable_ == windows_->of.size();
   for (std::size_t i = 0; i < windows_->of.size(); ++i) {
     const std::uint64_t entered = posted_by(i)->entered.load(std::memory_order_relaxed);
     const std::uint64_t syncs = windows_->of[i]->syncs.load(std::memory_order_relaxed);

@@ -9,8 +9,8 @@
 
 #include "stretto/execution/execution.h"
 #include "stretto/execution/inline_steps.h"
+#include "stretto/execution/process_queue.h"
 #include "stretto/execution/resolved_buffers.h"
-#include "stretto/execution/single_copy_steps.h"
 #include "stretto/execution/step.h"
 #include "stretto/execution/window.h"
 
@@ -33,8 +33,9 @@ class MappedExecution final : public Execution {
     std::shared_ptr<const Plan> staged;        // Null: buffers must be registered.
     SingleCopy single_copy = SingleCopy::off;  // Of private buffers, by the direct plan.
   };
+  // `queue` works on what lies in mapped memory.
   MappedExecution(Plans plans, const Membership& membership, Windows& windows,
-                  transport::Transport& transport);
+                  transport::Transport& transport, KernelQueue& queue = host_queue());
 
   Status check_buffers(const std::byte* input, const std::byte* output) const override;
   void start(const Call& call, Turn& turn) override;
@@ -54,34 +55,33 @@ class MappedExecution final : public Execution {
     entering,    // Until all have posted.
     running,
     syncing,
+    handing_back,  // After a failure: until nobody copies from or to this rank's private memory.
     ended,
   };
-  // Where a turn of running steps has stopped.
-  enum class Stop { at_sync, at_end, turn_is_over, failed };
+  // Where a turn of running steps has stopped; `queue_works`: at a sync or the end, which is not to
+  // be told of before.
+  enum class Stop { at_sync, at_end, queue_works, turn_is_over, failed };
 
   struct Runner {
     explicit Runner(std::shared_ptr<const Plan> p) : plan(std::move(p)), local(*plan) {}
     std::shared_ptr<const Plan> plan;
     LocalSteps local;
-    std::optional<InlineSteps> in_posts;         // Instead, if its scratch is in the posts.
-    std::optional<SingleCopySteps> single_copy;  // Instead, if some buffers are private.
+    std::optional<InlineSteps> in_posts;  // Instead, if its scratch is in the posts.
   };
 
-  bool is_private(const schedule::Place& place) const;
   void enter(Turn& turn);
-  void lay_out(Turn& turn);
+  bool lay_out(Turn& turn);
   void post(Turn& turn);
   bool go_on(Turn& turn);
   void notify_all(Turn& turn) const;
   bool read_posts();
   Status disagreement(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence) const;
   bool choose(const Turn& turn);
-  template <class Base>
-  Status run_single_copy(const schedule::Step& step, const Base& base_of, Turn& turn);
+  BufferRef locate(const schedule::Place& place) const;
   Stop run_steps(Turn& turn);
-  void give_up(const Status& reason, bool has_lock);
+  void hand_back(bool has_lock);
   bool is_news_overdue();
-  void run_to_sync(Turn& turn);
+  bool run_to_sync(Turn& turn);
   void reach_sync(Turn& turn);
   bool sync_complete();
   // What a member has posted, or will, about the operation that this rank has entered.
@@ -93,21 +93,21 @@ class MappedExecution final : public Execution {
   const Membership* membership_;
   Windows* windows_;
   transport::Transport* transport_;
-  SingleCopy single_copy_;
-  std::vector<Rank> others_;  // In the job.
+  KernelQueue* host_;
+  std::optional<ProcessQueue> process_;  // For private memory, where it is copied once.
+  std::vector<Rank> others_;             // In the job.
   std::unique_ptr<Runner> direct_;
   std::unique_ptr<Runner> staged_;
-  Runner* runner_ = nullptr;  // The one in use.
+  Runner* runner_ = nullptr;      // The one in use.
+  KernelQueue* queue_ = nullptr;  // Likewise.
   Call call_;
   Phase phase_ = Phase::ended;
   Status status_;
   std::optional<ResolvedBuffers> buffers_;  // Where there is a direct plan.
-  std::size_t arrived_ = 0;     // Members known to have entered, or to have reached the sync.
-  bool all_reachable_ = false;  // All buffers, or no rank's:
-  bool all_laid_out_ = false;
-  bool any_private_ = false;  // Some are reached by single copy.
-  Status abandoned_;          // Why nothing is copied any more: a rank has given up, or is gone.
-  TimePoint abandoned_at_;
+  std::size_t arrived_ = 0;    // Members known to have entered, or to have reached the sync.
+  std::size_t reachable_ = 0;  // Of those that have entered: whose buffers others reach.
+  Status abandoned_;           // Why nothing is copied any more: a rank has given up, or is gone.
+  TimePoint abandoned_at_;     // Since when, or since when this rank has given up itself.
   bool advancing_ = false;
   std::uint32_t segment_ = 0;
   StepCursor cursor_;  // In the segment.

@@ -20,11 +20,13 @@ constexpr std::uint64_t cookie_of(std::uint32_t lane, std::int32_t step) {
 }  // namespace
 
 MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
-                                   transport::Transport& transport, TeamLanes* team)
+                                   transport::Transport& transport, TeamLanes* team,
+                                   KernelQueue& queue)
     : plan_(std::move(plan)),
       membership_(&membership),
       transport_(&transport),
       team_(plan_->schedule().sync_count() > 0 ? team : nullptr),
+      queue_(&queue),
       local_(*plan_) {
   const std::size_t steps = plan_->schedule().steps.size();
   // The team's lanes are numbered; others are as good as each other.
@@ -105,11 +107,20 @@ bool MessageExecution::run_ready(Turn& turn) {
   bool moved = false;
   while (!ready_.empty() && status_.ok() && !turn.is_over()) {
     const Ready ready = ready_.back();
+    if (must_wait_for_queue(ready)) return moved;
     ready_.pop_back();
     run_step(ready, turn);
     moved = true;
   }
   return moved;
+}
+
+// What others are told of has been written, and what is received does not overwrite what is read.
+bool MessageExecution::must_wait_for_queue(const Ready& ready) const {
+  const schedule::StepKind kind =
+      plan_->schedule().steps[static_cast<std::size_t>(ready.step)].kind;
+  const bool is_local = kind == schedule::StepKind::reduce || kind == schedule::StepKind::copy;
+  return !is_local && !queue_->is_done();
 }
 
 // Goes on in the lanes whose team has come. Returns whether there is one.
@@ -130,15 +141,15 @@ bool MessageExecution::end_syncs() {
 
 // Where the buffer of a place begins. Only send() and reductions read through an address made from
 // `input`, so nothing of the caller's is written.
-std::byte* MessageExecution::base_of(const Lane& lane, const schedule::Place& place) const {
+BufferRef MessageExecution::locate(const Lane& lane, const schedule::Place& place) const {
   switch (place.slot.buffer) {
     case schedule::Buffer::input:
-      return const_cast<std::byte*>(call_.input);
+      return {.data = const_cast<std::byte*>(call_.input)};
     case schedule::Buffer::output:
-      return call_.output;
+      return {.data = call_.output};
     default:
-      return plan_->is_shared(place.slot) ? team_->slots(place.rank, turn_of(lane.segment))
-                                          : lane.scratch;
+      return {.data = plan_->is_shared(place.slot) ? team_->slots(place.rank, turn_of(lane.segment))
+                                                   : lane.scratch};
   }
 }
 
@@ -153,8 +164,8 @@ void MessageExecution::run_step(Ready ready, Turn& turn) {
     return team_->reach_sync(turn_of(lane.segment));
   }
   StepCursor cursor{.element = ready.element};
-  const auto base = [&](const schedule::Place& place) { return base_of(lane, place); };
-  const Status status = local_.run(step, lane.segment, base, cursor, turn);
+  const auto locate_place = [&](const schedule::Place& place) { return locate(lane, place); };
+  const Status status = local_.run(step, lane.segment, locate_place, cursor, turn, *queue_);
   if (!status.ok()) return fail(status);
   const bool has_ended = cursor.step > 0;
   if (!has_ended) return ready_.push_back({ready.lane, ready.step, cursor.element});
@@ -188,7 +199,7 @@ void MessageExecution::post(std::uint32_t lane_index, std::int32_t index, Turn& 
     if (counts_by_message(call_.operation)) {
       request.operation.count = plan_->chunk_elements(place.slot.chunk);
     }
-    std::byte* bytes = base_of(lane, place) + range.offset_bytes;
+    std::byte* bytes = locate(lane, place).data + range.offset_bytes;
     turn.spend(range.bytes());
     if (sends) {
       request.outgoing = {bytes, range.bytes()};

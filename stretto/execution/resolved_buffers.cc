@@ -3,16 +3,20 @@
 
 #include "stretto/execution/resolved_buffers.h"
 
+#include <algorithm>
+
 #include "stretto/base/huge_pages.h"
 
 namespace stretto::execution {
 
+using transport::MemoryKind;
+
 ResolvedBuffers::ResolvedBuffers(const Plan& plan, const Membership& membership,
-                                 SingleCopy single_copy, transport::Transport& transport)
+                                 SingleCopy single_copy, transport::SharedMemory& memory)
     : plan_(&plan),
       membership_(&membership),
       single_copy_(single_copy),
-      transport_(&transport),
+      memory_(&memory),
       posted_(membership.members.size()),
       resolved_(membership.members.size()),
       inputs_(membership.members.size()),
@@ -22,14 +26,14 @@ ResolvedBuffers::ResolvedBuffers(const Plan& plan, const Membership& membership,
 bool ResolvedBuffers::is_own_known(const std::byte* input, const std::byte* output) {
   if (may_change_ && ++uses_ >= uses_to_next_look_) return false;
   return is_own_known_ && input_ == input && output_ == output &&
-         generation_ == transport_->memory_generation();
+         generation_ == memory_->generation();
 }
 
 void ResolvedBuffers::find_own(const std::byte* input, const std::byte* output) {
   const bool again = is_own_known_ && input_ == input && output_ == output;
   uses_to_next_look_ = again ? 2 * uses_to_next_look_ : 1;
   uses_ = 0;
-  generation_ = transport_->memory_generation();
+  generation_ = memory_->generation();
   is_own_known_ = true;
   are_others_known_ = false;
   input_ = input;
@@ -48,11 +52,11 @@ void ResolvedBuffers::find_own(const std::byte* input, const std::byte* output) 
 }
 
 transport::RemoteAddress ResolvedBuffers::find(const std::byte* data, std::size_t bytes) const {
-  const transport::RemoteAddress address = transport_->locate(data, bytes);
+  const transport::RemoteAddress address = memory_->locate(data, bytes);
   if (address.valid() || single_copy_ == SingleCopy::off || bytes == 0) return address;
   // Where pages are small, the kernel takes longer to find them than to copy what is in them.
   const bool pays = single_copy_ == SingleCopy::always || lies_in_huge_pages(data, bytes);
-  return pays ? transport::RemoteAddress::of_private(data) : address;
+  return pays ? transport::RemoteAddress::in_process(data) : address;
 }
 
 bool ResolvedBuffers::could_reach(const std::byte* input, const std::byte* output) const {
@@ -64,7 +68,8 @@ bool ResolvedBuffers::could_reach(const std::byte* input, const std::byte* outpu
 }
 
 bool ResolvedBuffers::is_reachable(transport::RemoteAddress address) const {
-  return address.valid() && (!address.is_private() || single_copy_ != SingleCopy::off);
+  return address.kind() == MemoryKind::registered ||
+         (address.kind() == MemoryKind::process && single_copy_ != SingleCopy::off);
 }
 
 // What has no bytes need not be reached.
@@ -74,31 +79,31 @@ bool ResolvedBuffers::are_reachable(Rank member, const Post::Buffers& buffers) c
 }
 
 bool ResolvedBuffers::are_resolved() const {
-  return are_others_known_ && generation_ == transport_->memory_generation() &&
-         posted_ == resolved_;
+  return are_others_known_ && generation_ == memory_->generation() && posted_ == resolved_;
 }
 
 // Null: not there (yet), or nothing is needed.
-std::byte* ResolvedBuffers::resolve(Rank job_rank, transport::RemoteAddress address,
-                                    std::size_t bytes) const {
-  if (bytes == 0) return nullptr;
-  // Never to be followed here.
-  if (address.is_private()) return reinterpret_cast<std::byte*>(address.offset_bytes);
-  return transport_->resolve(job_rank, address, bytes);
+BufferRef ResolvedBuffers::resolve(Rank member, transport::RemoteAddress address,
+                                   std::size_t bytes) const {
+  BufferRef buffer{.kind = address.kind(), .owner = member};
+  if (bytes == 0) return buffer;
+  buffer.data = buffer.kind == MemoryKind::process
+                    ? reinterpret_cast<std::byte*>(address.offset_bytes)
+                    : memory_->resolve(membership_->job_rank(member), address, bytes);
+  return buffer;
 }
 
 // What this process lacks to take in the buffers of a member; ok: nothing.
 Status ResolvedBuffers::find_shortage(std::size_t member) const {
   const Rank job_rank = membership_->members[member];
-  const Status input = transport_->find_shortage(job_rank, posted_[member].input());
-  return input.ok() ? transport_->find_shortage(job_rank, posted_[member].output()) : input;
+  const Status input = memory_->find_shortage(job_rank, posted_[member].input());
+  return input.ok() ? memory_->find_shortage(job_rank, posted_[member].output()) : input;
 }
 
 bool ResolvedBuffers::is_resolved(std::size_t member) const {
   const Rank rank = static_cast<std::int32_t>(member);
-  const Rank job_rank = membership_->members[member];
   const auto is_mapped = [&](transport::RemoteAddress address, std::size_t bytes) {
-    return bytes == 0 || resolve(job_rank, address, bytes) != nullptr;
+    return bytes == 0 || resolve(rank, address, bytes).data != nullptr;
   };
   return is_mapped(posted_[member].input(), plan_->input_bytes(rank)) &&
          is_mapped(posted_[member].output(), plan_->output_bytes(rank));
@@ -106,21 +111,24 @@ bool ResolvedBuffers::is_resolved(std::size_t member) const {
 
 bool ResolvedBuffers::resolve(Status& shortage) {
   // What is found now is good until the memory changes after this.
-  const std::uint64_t generation = transport_->memory_generation();
+  const std::uint64_t generation = memory_->generation();
   for (std::size_t i = 0; i < posted_.size(); ++i) {
     const Rank job_rank = membership_->members[i];
     const Rank member = static_cast<std::int32_t>(i);
     // First: then what is found is still there.
-    held_[2 * i] = transport_->hold(job_rank, posted_[i].input());
-    held_[2 * i + 1] = transport_->hold(job_rank, posted_[i].output());
-    inputs_[i] = resolve(job_rank, posted_[i].input(), plan_->input_bytes(member));
-    outputs_[i] = resolve(job_rank, posted_[i].output(), plan_->output_bytes(member));
+    held_[2 * i] = memory_->hold(job_rank, posted_[i].input());
+    held_[2 * i + 1] = memory_->hold(job_rank, posted_[i].output());
+    inputs_[i] = resolve(member, posted_[i].input(), plan_->input_bytes(member));
+    outputs_[i] = resolve(member, posted_[i].output(), plan_->output_bytes(member));
     if (!is_resolved(i)) {
       shortage = shortage_.judge(find_shortage(i));
       return false;
     }
     resolved_[i] = posted_[i];
   }
+  const auto is_private = [](const BufferRef& b) { return b.kind == MemoryKind::process; };
+  lie_in_processes_ =
+      std::ranges::any_of(inputs_, is_private) || std::ranges::any_of(outputs_, is_private);
   shortage_ = {};
   generation_ = generation;
   are_others_known_ = true;

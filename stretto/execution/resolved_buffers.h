@@ -9,6 +9,7 @@
 
 #include "stretto/base/single_copy.h"
 #include "stretto/execution/execution.h"
+#include "stretto/execution/step.h"
 #include "stretto/execution/window.h"
 #include "stretto/transport/shortage.h"
 
@@ -21,7 +22,7 @@ class ResolvedBuffers {
  public:
   // The plan says how much of each rank's buffers is used. All must outlive this.
   ResolvedBuffers(const Plan& plan, const Membership& membership, SingleCopy single_copy,
-                  transport::Transport& transport);
+                  transport::SharedMemory& memory);
 
   // Of this rank. Any thread that owns the run: whether find_own() would find the same again.
   bool is_own_known(const std::byte* input, const std::byte* output);
@@ -35,9 +36,6 @@ class ResolvedBuffers {
   bool take(std::size_t member, const Post::Buffers& posted) {
     return are_reachable(static_cast<std::int32_t>(member), posted_[member] = posted);
   }
-  const Post::Buffers& posted(Rank member) const {
-    return posted_[static_cast<std::size_t>(member)];
-  }
   // Any thread that owns the run: whether what all have posted is what was resolved last.
   bool are_resolved() const;
   // Else: resolves it. False while some rank's region is not mapped here yet; `shortage` then says
@@ -45,9 +43,10 @@ class ResolvedBuffers {
   bool resolve(Status& shortage);
   // Whether the buffers that a member has posted are mapped here.
   bool is_resolved(std::size_t member) const;
-  // In this process, or where it is private, in its own.
-  std::byte* input(std::size_t member) const { return inputs_[member]; }
-  std::byte* output(std::size_t member) const { return outputs_[member]; }
+  // Whether some of them are private, to be copied by the kernel.
+  bool lie_in_processes() const { return lie_in_processes_; }
+  const BufferRef& input(std::size_t member) const { return inputs_[member]; }
+  const BufferRef& output(std::size_t member) const { return outputs_[member]; }
 
   // Lets go of the others' memory. No run is going on.
   void release();
@@ -56,13 +55,13 @@ class ResolvedBuffers {
   transport::RemoteAddress find(const std::byte* data, std::size_t bytes) const;
   bool is_reachable(transport::RemoteAddress address) const;
   bool are_reachable(Rank member, const Post::Buffers& buffers) const;
-  std::byte* resolve(Rank job_rank, transport::RemoteAddress address, std::size_t bytes) const;
+  BufferRef resolve(Rank member, transport::RemoteAddress address, std::size_t bytes) const;
   Status find_shortage(std::size_t member) const;
 
   const Plan* plan_;
   const Membership* membership_;
   SingleCopy single_copy_;
-  transport::Transport* transport_;
+  transport::SharedMemory* memory_;
   std::uint64_t generation_ = 0;  // Of the transport's memory, before anything was looked up.
   const std::byte* input_ = nullptr;
   const std::byte* output_ = nullptr;
@@ -75,11 +74,12 @@ class ResolvedBuffers {
   std::uint64_t uses_to_next_look_ = 1;
   std::vector<Post::Buffers> posted_;    // Per rank, of this run.
   std::vector<Post::Buffers> resolved_;  // Per rank, of which inputs_ and outputs_ are.
-  std::vector<std::byte*> inputs_;
-  std::vector<std::byte*> outputs_;
+  std::vector<BufferRef> inputs_;
+  std::vector<BufferRef> outputs_;
   // Keeps it mapped, input and output by turns: its owner may free it while it is still used here.
   std::vector<std::shared_ptr<void>> held_;
   bool are_others_known_ = false;
+  bool lie_in_processes_ = false;
   transport::ShortageTimer shortage_;
 };
 

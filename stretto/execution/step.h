@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stretto/base/status.h"
+#include "stretto/execution/kernel_queue.h"
 #include "stretto/execution/plan.h"
 #include "stretto/execution/turn.h"
 #include "stretto/kernel/reduce.h"
@@ -33,35 +34,41 @@ struct StepCursor {
   }
 };
 
-// Carries out the steps of a plan that need no waiting: reduce and copy. What does not depend on
-// the buffers is found out beforehand, and the operand lists are kept, so that a step costs little
-// more than its bytes and allocates nothing.
+// Binds the steps of a plan that need no waiting, reduce and copy, to buffers. What does not depend
+// on the buffers is found out beforehand, and the operand lists are kept, so that a step costs
+// little more than its bytes and allocates nothing.
 class LocalSteps {
  public:
   explicit LocalSteps(const Plan& plan);
 
   // Works on a step of the plan's schedule, from element `cursor.element` on, as far as the turn
   // goes; at the end of the step the cursor is on the next one. Where a place's buffer (input,
-  // output, or the lane's scratch) begins is a function of the place.
-  template <class Base>
-  Status run(const schedule::Step& step, std::uint32_t segment, const Base& base_of,
-             StepCursor& cursor, Turn& turn) {
+  // output, or the lane's scratch) begins is a function of the place, which returns a BufferRef.
+  template <class Locate>
+  Status run(const schedule::Step& step, std::uint32_t segment, const Locate& locate,
+             StepCursor& cursor, Turn& turn, KernelQueue& queue) {
     Prepared& prepared = prepared_[static_cast<std::size_t>(&step - first_step_)];
     if (prepared.segment != segment) bind(prepared, step, segment);
+    BoundStep& bound = prepared.bound;
     const std::size_t begin = cursor.element;
-    const std::size_t count = turn.take(prepared.count - begin, prepared.bytes_per_element);
-    if (!cursor.move(count, prepared.count)) return {};
+    const std::size_t count = turn.take(bound.whole_count - begin, prepared.bytes_per_element,
+                                        queue.piece_bytes_min() / bound.output_element_bytes);
+    if (!cursor.move(count, bound.whole_count)) return {};
     const auto sources = plan_->schedule().sources(step);
     const auto targets = plan_->schedule().targets(step);
     for (std::size_t i = 0; i < sources.size(); ++i) {
-      prepared.inputs[i].data = base_of(sources[i]) + prepared.source_offsets[i] +
-                                begin * size_bytes(prepared.inputs[i].dtype);
+      const BufferRef buffer = locate(sources[i]);
+      bound.sources[i] = {.kind = buffer.kind, .owner = buffer.owner};
+      bound.inputs[i].data =
+          buffer.data + prepared.source_offsets[i] + begin * size_bytes(bound.inputs[i].dtype);
     }
     for (std::size_t i = 0; i < targets.size(); ++i) {
-      prepared.outputs[i] =
-          base_of(targets[i]) + prepared.target_offsets[i] + begin * prepared.target_element_bytes;
+      const BufferRef buffer = locate(targets[i]);
+      bound.targets[i] = {.kind = buffer.kind, .owner = buffer.owner};
+      bound.outputs[i] =
+          buffer.data + prepared.target_offsets[i] + begin * bound.output_element_bytes;
     }
-    return apply(prepared, count);
+    return prepared.failure.ok() ? queue.run(bound, count) : prepared.failure;
   }
 
  private:
@@ -69,19 +76,14 @@ class LocalSteps {
   struct Prepared {
     static constexpr auto kUnbound = std::numeric_limits<std::uint32_t>::max();
     std::uint32_t segment = kUnbound;
-    std::size_t count = 0;
-    std::size_t target_element_bytes = 1;
-    std::size_t bytes_per_element = 1;                   // Of all places.
-    std::optional<kernel::PreparedReduction> reduction;  // Nothing: a copy.
-    Status failure;                                      // Why there is no reduction, if so.
+    std::size_t bytes_per_element = 1;  // Of all places.
+    Status failure;                     // Why there is no reduction, if so.
     std::vector<std::size_t> source_offsets;
     std::vector<std::size_t> target_offsets;
-    std::vector<kernel::Input> inputs;
-    std::vector<void*> outputs;
+    BoundStep bound;
   };
   void prepare(Prepared& prepared, const schedule::Step& step) const;
   void bind(Prepared& prepared, const schedule::Step& step, std::uint32_t segment) const;
-  static Status apply(const Prepared& prepared, std::size_t count);
 
   const Plan* plan_;
   const schedule::Step* first_step_;

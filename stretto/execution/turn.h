@@ -62,11 +62,11 @@ class Turn {
   }
   // How many elements, of `count`, are worked on next; spends their bytes. At least `least`, if
   // there are so many: few are not worth a start, and cuts keep the alignment of lines.
-  std::size_t take(std::size_t count, std::size_t bytes_per_element,
-                   std::size_t least = kElementsLeast) {
+  std::size_t take(std::size_t count, std::size_t bytes_per_element, std::size_t least = 0) {
     const std::size_t most = std::min(left_, kPieceBytes) / bytes_per_element;
     if (count > most) {
-      count = std::min(count, std::max(most / kElementsLeast * kElementsLeast, least));
+      count = std::min(count,
+                       std::max({most / kElementsLeast * kElementsLeast, least, kElementsLeast}));
     }
     spend(count * bytes_per_element);
     return count;

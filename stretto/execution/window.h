@@ -101,9 +101,9 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free,
 // The windows of a team, in this rank's address space, and what has to be counted from one
 // operation to the next. Zeroed memory is a fresh window.
 struct Windows {
-  transport::Transport::Region own;  // Keeps this rank's window mapped.
-  std::vector<Window*> of;           // Per rank of the group; null for those of other teams.
-  std::vector<Rank> team;            // Those of the group that are here, in ascending order.
+  transport::Region own;    // Keeps this rank's window mapped.
+  std::vector<Window*> of;  // Per rank of the group; null for those of other teams.
+  std::vector<Rank> team;   // Those of the group that are here, in ascending order.
   // Whether the whole group is one team.
   bool are_everybodys() const { return team.size() == of.size(); }
   // Keeps the others' windows mapped: a rank may leave while another still reads what it staged.

@@ -47,7 +47,7 @@ void Group::send_agreement() {
 
 Status Group::agreement_arrived(Rank from, const transport::MessageKey& key,
                                 ConstByteSpan payload) {
-  const std::optional<Rank> member = rank_in_group(from);
+  const std::optional<Rank> member = rank_in_group(membership_, from);
   Agreement::Message message{.number = key.sequence,
                              .round = key.segment,
                              .proposal = {.lost_by = {}, .ready = key.message == 1}};
@@ -77,8 +77,8 @@ Status Group::agreement_arrived(Rank from, const transport::MessageKey& key,
 }
 
 void Group::ask_late_in_agreement() {
-  begin_inquiry(kAgreementSequence, {}, Clock::now());
-  for (const Rank member : agreement_.waiting_for()) ask(member, inquiry_.sequence, {});
+  inquiry_.begin(kAgreementSequence, {}, Clock::now());
+  for (const Rank member : agreement_.waiting_for()) inquiry_.ask(member, kAgreementSequence, {});
 }
 
 Result<Proposal> Group::agreed(const Deadline& deadline) {
@@ -94,12 +94,13 @@ Result<Proposal> Group::agreed(const Deadline& deadline) {
                   job_rank);
   }
   const std::vector<Rank> late = agreement_.waiting_for();
-  const bool answered = inquiry_.sequence == kAgreementSequence;
-  const std::vector<Rank> roots = answered ? roots_of(late) : late;
+  const bool answered = inquiry_.is_about(kAgreementSequence);
+  const std::vector<Rank> roots = answered ? inquiry_.roots_of(late) : late;
   return Status(
       StatusCode::timeout,
       fmt::format("{}: timed out waiting for {}; waited {:.1f} s", self,
-                  describe_late(late, answered), seconds(Clock::now() - deadline.set_at())),
+                  inquiry_.describe_late(kAgreementSequence, late),
+                  seconds(Clock::now() - deadline.set_at())),
       roots.size() == 1 ? std::optional(membership_.job_rank(roots.front())) : std::nullopt);
 }
 

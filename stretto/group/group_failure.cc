@@ -23,22 +23,14 @@ void Group::fail(const Status& reason, bool announce) {
 // `told`, where given, goes to all members. Each passes on what it is told: the news must not come
 // later than that a rank has left because of it, on whichever link.
 void Group::fail_telling(const Status& reason, const Status* told, bool by_others) {
-  close_gate();  // For good.
+  lane_.close();  // For good.
   failure_ = reason;
   transport::Transport& transport = engine_->transport();
   // Before the group is given up, or a member that has forgotten it would hear of it anew.
   if (told != nullptr) transport.announce_abort(membership_.group, membership_.members, *told);
   // First the transport lets go of all buffers, then their owners hear of it.
   transport.give_up(membership_.group, membership_.members, reason);
-  for (Running& running : running_) {
-    const bool ended_well = by_others && end_on_own(running);
-    if (!ended_well) running.execution->fail(reason);
-    running.collective->finish(ended_well ? Status() : reason);
-  }
-  while (!queue_.empty()) {
-    queue_.front().collective->finish(reason);
-    queue_.pop();
-  }
+  operations_.fail(reason, by_others);
   mailbox_.fail(reason);
 }
 
@@ -56,29 +48,12 @@ void Group::unwind(const PendingOperation* operation) {
   }
 }
 
-// Those who gave up a later operation have done all that this rank's earlier one needs of them: on
-// mapped memory it can be ended without them, and then it is no victim.
-bool Group::end_on_own(Running& running) {
-  if (!running.execution->end_without_transport()) return false;
-  execution::Turn turn(engine_->transport(), execution::kUnlimited);
-  if (running.collective->packing) running.collective->packing->unpack(turn);
-  return true;
-}
-
-std::optional<Rank> Group::rank_in_group(Rank job_rank) const {
-  const auto& members = membership_.members;
-  const auto found = std::find(members.begin(), members.end(), job_rank);
-  if (found == members.end()) return std::nullopt;
-  return static_cast<std::int32_t>(found - members.begin());
-}
-
 // The first cause wins: what has gone wrong in an operation comes before the news that arrive with
 // it, of one who has left because of it, say.
 void Group::tell_what_has_failed() {
-  for (const Running& running : running_) {
-    running.execution->take_completions();
-    const Status& status = running.execution->status();
-    if (!status.ok()) return fail(in_context(running.collective.get(), status), true);
+  operations_.take_completions();
+  if (const auto* failed = operations_.find_failed()) {
+    return fail(in_context(failed->collective.get(), failed->execution->status()), true);
   }
   if (failure_.ok()) retire_messages();
 }
@@ -86,8 +61,8 @@ void Group::tell_what_has_failed() {
 // Of a rank that leaves in good order. Those who believe that they did something else together wait
 // for it in vain: they are to hear of that, not only that it has left.
 void Group::tell_last_operation() {
-  const std::uint32_t last = ended_;
-  const OperationDescriptor* operation = past_.find(last);
+  const std::uint32_t last = operations_.last_ended();
+  const OperationDescriptor* operation = operations_.find_past(last);
   if (operation == nullptr || !failure_.ok()) return;
   for (const Rank member : membership_.members) {
     engine_->transport().inquire(member, membership_.group, last, *operation);
@@ -96,22 +71,24 @@ void Group::tell_last_operation() {
 
 void Group::member_lost(Rank job_rank, const Status& status) {
   tell_what_has_failed();
-  const std::optional<Rank> member = rank_in_group(job_rank);
+  const std::optional<Rank> member = rank_in_group(membership_, job_rank);
   if (!member) return;
   note_departed(*member, status);
   if (!failure_.ok()) return;
-  close_gate();  // What runs on the fast path becomes an operation with a name.
+  lane_.close();  // What runs on the fast path becomes an operation with a name.
   if (const PendingOperation* operation = oldest())
     return fail(in_context(operation, status), true);
-  const Status& said = departed_[static_cast<std::size_t>(*member)];
+  const Status& said = departed(*member);
   const Rank self = membership_.job_rank(membership_.rank);
-  fail(said.with_context(fmt::format("rank {}: {}", self.value(), between_operations())), true);
+  fail(
+      said.with_context(fmt::format("rank {}: {}", self.value(), operations_.between_operations())),
+      true);
 }
 
 // A rank that leaves in good order has ended its part of everything; what is in flight may well
 // end.
 void Group::member_left(Rank job_rank, const Status& status) {
-  const std::optional<Rank> member = rank_in_group(job_rank);
+  const std::optional<Rank> member = rank_in_group(membership_, job_rank);
   if (!member) return;
   note_departed(*member, status);
   any_departed_ = true;
@@ -121,11 +98,11 @@ void Group::member_left(Rank job_rank, const Status& status) {
 void Group::check_departed() {
   compare_beliefs();
   if (!failure_.ok()) return;
-  for (const Running& running : running_) {
-    for (const Rank member : running.execution->waiting_for()) {
-      const Status& departed = departed_[static_cast<std::size_t>(member)];
-      if (departed.ok()) continue;
-      return fail(in_context(running.collective.get(), departed), true);
+  for (const auto& item : operations_.running()) {
+    for (const Rank member : item.execution->waiting_for()) {
+      const Status& why = departed(member);
+      if (why.ok()) continue;
+      return fail(in_context(item.collective.get(), why), true);
     }
   }
   // What such a rank had sent is here by now, and it takes nothing any more.
@@ -137,27 +114,9 @@ void Group::check_departed() {
       return fail(in_context(message.get(), alone), true);
     }
     if (!message->peer) continue;
-    const Status& departed = departed_[static_cast<std::size_t>(*message->peer)];
-    if (!departed.ok()) return fail(in_context(message.get(), departed), true);
+    const Status& why = departed(*message->peer);
+    if (!why.ok()) return fail(in_context(message.get(), why), true);
   }
-}
-
-// Numbers begin anew when a group has been set up.
-bool Group::is_of_this_numbering(std::uint32_t sequence) const {
-  return (sequence >= transport::kSetUpSequence) != is_set_up_;
-}
-
-bool Group::has_ended(std::uint32_t sequence) const {
-  if (!is_of_this_numbering(sequence) || sequence >= next_sequence_) return false;
-  return !is_running(sequence) &&
-         (queue_.empty() || sequence < queue_.front().collective->sequence());
-}
-
-const OperationDescriptor* Group::running_operation(std::uint32_t sequence) const {
-  for (const Running& running : running_) {
-    if (running.collective->sequence() == sequence) return &running.collective->operation();
-  }
-  return nullptr;
 }
 
 void Group::disagree(const Belief& belief, const OperationDescriptor& ours) {
@@ -169,9 +128,8 @@ void Group::disagree(const Belief& belief, const OperationDescriptor& ours) {
 
 // Whether this rank knows what the operation is; fails if another believes otherwise.
 bool Group::compare(const Belief& belief) {
-  const OperationDescriptor* known = running_operation(belief.sequence);
-  if (known == nullptr) known = past_.find(belief.sequence);
-  if (known == nullptr || !is_of_this_numbering(belief.sequence)) return false;
+  const OperationDescriptor* known = operations_.find(belief.sequence);
+  if (known == nullptr || !operations_.is_of_this_numbering(belief.sequence)) return false;
   OperationDescriptor ours = *known;
   // Each of its messages has a count of its own, which its receive compares.
   if (execution::counts_by_message(ours)) ours.count = belief.operation.count;
@@ -182,12 +140,12 @@ bool Group::compare(const Belief& belief) {
 void Group::message_early(Rank from, std::uint32_t sequence, const OperationDescriptor& operation) {
   if (sequence == transport::kPointToPoint || !failure_.ok()) return;
   const Belief belief{.from = from, .sequence = sequence, .operation = operation};
-  close_gate();  // What runs on the fast path is to be seen.
-  if (is_running(sequence)) {
+  lane_.close();  // What runs on the fast path is to be seen.
+  if (operations_.is_running(sequence)) {
     compare(belief);
-  } else if (has_ended(sequence)) {
+  } else if (operations_.has_ended(sequence)) {
     // An operation takes all its messages before it ends: this one belongs to another idea of it.
-    const OperationDescriptor* ours = past_.find(sequence);
+    const OperationDescriptor* ours = operations_.find_past(sequence);
     if (ours != nullptr) {
       disagree(belief, *ours);
     } else {
@@ -199,31 +157,32 @@ void Group::message_early(Rank from, std::uint32_t sequence, const OperationDesc
       fail(in_context(nullptr, status), true);
     }
   }
-  open_gate();
+  open_lane();
 }
 
 // Only data carries what its sender believes, so ranks that only wait for each other would never
 // find out: each asks the others, and says in what it waits.
 void Group::asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation) {
-  const bool of_set_up = sequence >= transport::kSetUpSequence && is_set_up_;
-  if (of_set_up || !rank_in_group(from) || !failure_.ok()) return;
+  const bool of_set_up = sequence >= transport::kSetUpSequence && operations_.is_set_up();
+  if (of_set_up || !rank_in_group(membership_, from) || !failure_.ok()) return;
   beliefs_.push_back({.from = from, .sequence = sequence, .operation = operation});
   // A peer has no more in flight.
-  if (beliefs_.size() > kRunningMax * membership_.members.size()) beliefs_.erase(beliefs_.begin());
+  if (beliefs_.size() > OperationQueue::kRunningMax * membership_.members.size())
+    beliefs_.erase(beliefs_.begin());
   compare_beliefs();
 }
 
 // Those about operations that this rank has not begun stay.
 void Group::compare_beliefs() {
   if (beliefs_.empty()) return;
-  close_gate();
+  lane_.close();
   std::vector<Belief> beliefs;
   beliefs.swap(beliefs_);
   for (const Belief& belief : beliefs) {
     if (!failure_.ok()) return;
-    if (!compare(belief) && !has_ended(belief.sequence)) beliefs_.push_back(belief);
+    if (!compare(belief) && !operations_.has_ended(belief.sequence)) beliefs_.push_back(belief);
   }
-  open_gate();
+  open_lane();
 }
 
 void Group::aborted(const Status& told) {
@@ -233,11 +192,7 @@ void Group::aborted(const Status& told) {
 
 void Group::check_deadlines(TimePoint now) {
   if (!failure_.ok()) return;
-  if (const std::uint32_t ended = ended_; ended != ended_noticed_) {
-    ended_noticed_ = ended;
-    ended_at_ = now;
-    report_ended(ended);
-  }
+  operations_.note_ended(now);
   compare_beliefs();
   if (!failure_.ok()) return;
   const Engine::Options& options = engine_->options();
@@ -249,39 +204,17 @@ void Group::check_deadlines(TimePoint now) {
     fail(timed_out(operation), true);
     return false;
   };
-  for (const Running& running : running_) {
-    running.collective->runs_since(now, options.warn_after);
-    if (!check(*running.collective, options.heartbeat)) return;
+  for (const auto& item : operations_.running()) {
+    item.collective->runs_since(now, options.warn_after);
+    if (!check(*item.collective, options.heartbeat)) return;
   }
-  for (std::size_t i = 0; i < queue_.size(); ++i) {
-    if (!check(*queue_[i].collective, Duration::zero())) return;
+  for (std::size_t i = 0; i < operations_.queued().size(); ++i) {
+    if (!check(*operations_.queued()[i].collective, Duration::zero())) return;
   }
   for (const auto& message : mailbox_.in_flight()) {
     message->runs_since(now, options.warn_after);
     if (!check(*message, Duration::zero())) return;
   }
-}
-
-// The operation that has been in flight longest: what this rank "was doing".
-const PendingOperation* Group::oldest() const {
-  if (!running_.empty()) return running_.front().collective.get();
-  if (!queue_.empty()) return queue_.front().collective.get();  // It is being packed.
-  for (const auto& message : mailbox_.in_flight()) {
-    if (!message->done()) return message.get();
-  }
-  return nullptr;
-}
-
-Status Group::in_context(const PendingOperation* operation, const Status& cause) const {
-  // What a rank has said when it left the group says more than the end of its link, which came
-  // later.
-  const std::optional<Rank> gone = cause.rank() ? rank_in_group(*cause.rank()) : std::nullopt;
-  const bool has_said = gone && cause.code() == StatusCode::peer_lost &&
-                        !departed_[static_cast<std::size_t>(*gone)].ok();
-  const Status& said = has_said ? departed_[static_cast<std::size_t>(*gone)] : cause;
-  const int self = membership_.job_rank(membership_.rank).value();
-  if (operation == nullptr) return said.with_context(fmt::format("rank {}", self));
-  return said.with_context(fmt::format("{} on rank {}", name_of(*operation), self));
 }
 
 }  // namespace stretto::group

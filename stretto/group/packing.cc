@@ -10,7 +10,6 @@
 #include "stretto/base/round_up.h"
 #include "stretto/kernel/copy.h"
 #include "stretto/kernel/reduce.h"
-#include "stretto/kernel/store_policy.h"
 
 namespace stretto::group {
 namespace {
@@ -43,18 +42,16 @@ Status scale_by(double factor, const ConstView& source, std::byte* target) {
   return {};
 }
 
-// How the bytes of a whole are copied, however it is cut into turns.
-kernel::Store store_of(std::size_t bytes) {
-  return kernel::is_non_temporal(kernel::Store::automatic, 2 * bytes) ? kernel::Store::non_temporal
-                                                                      : kernel::Store::cached;
-}
-
-Status copy_scaled(double factor, const ConstView& source, std::byte* target, kernel::Store store) {
+// `source` is a part of so many bytes.
+Status copy_scaled(double factor, const ConstView& source, std::byte* target,
+                   std::size_t whole_bytes) {
   if (factor != 1) {
     return source.dtype == DType::f64 ? scale_by<double>(factor, source, target)
                                       : scale_by<float>(factor, source, target);
   }
-  if (target != source.data) kernel::copy(target, source.data, source.bytes(), store);
+  if (target != source.data) {
+    kernel::copy(target, source.data, source.bytes(), kernel::Store::automatic, whole_bytes);
+  }
   return {};
 }
 
@@ -89,8 +86,8 @@ Status Packing::pack(execution::Turn& turn) {
       const std::size_t first = packed.element;
       const std::size_t count = turn.take(part.count - first, 2 * bytes);
       if (!packed.move(count, part.count)) continue;
-      STRETTO_RETURN_IF_ERROR(copy_scaled(factor, part.slice(first, count), to + first * bytes,
-                                          store_of(part.bytes())));
+      STRETTO_RETURN_IF_ERROR(
+          copy_scaled(factor, part.slice(first, count), to + first * bytes, part.bytes()));
     }
     to += part.bytes();
   }
@@ -107,25 +104,24 @@ void Packing::unpack(execution::Turn& turn) {
       const std::size_t count = turn.take(target.count - first, 2 * bytes);
       if (!unpacked.move(count, target.count)) continue;
       kernel::copy(static_cast<std::byte*>(target.data) + first * bytes, from + first * bytes,
-                   count * bytes, store_of(target.bytes()));
+                   count * bytes, kernel::Store::automatic, target.bytes());
     }
     from += target.bytes();
   }
 }
 
-Result<transport::Transport::Region> ScratchPool::take(std::size_t bytes,
-                                                       transport::Transport& transport) {
+Result<transport::Region> ScratchPool::take(std::size_t bytes, transport::Transport& transport) {
   const auto fits = [&](const auto& region) { return region.bytes.size() >= bytes; };
   const auto found = std::find_if(idle_.begin(), idle_.end(), fits);
   if (found == idle_.end()) {
     return transport.allocate(std::bit_ceil(std::max(bytes, kScratchBytesMin)));
   }
-  transport::Transport::Region region = std::move(*found);
+  transport::Region region = std::move(*found);
   idle_.erase(found);
   return region;
 }
 
-void ScratchPool::give_back(transport::Transport::Region region) {
+void ScratchPool::give_back(transport::Region region) {
   if (region.bytes.empty()) return;
   if (idle_.size() == kIdleMax) idle_.erase(idle_.begin());
   idle_.push_back(std::move(region));

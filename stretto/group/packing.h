@@ -28,7 +28,7 @@ struct Packing {
   bool apart = false;
   // Where the sources go. Null: scratch that the group lends, of their size.
   std::byte* place = nullptr;
-  transport::Transport::Region scratch = {};  // Lent.
+  transport::Region scratch = {};  // Lent.
 
   // Of the scratch; of its parts.
   std::size_t bytes() const;
@@ -54,11 +54,11 @@ struct Packing {
 class ScratchPool {
  public:
   // At least `bytes`.
-  Result<transport::Transport::Region> take(std::size_t bytes, transport::Transport& transport);
-  void give_back(transport::Transport::Region region);
+  Result<transport::Region> take(std::size_t bytes, transport::Transport& transport);
+  void give_back(transport::Region region);
 
  private:
-  std::vector<transport::Transport::Region> idle_;
+  std::vector<transport::Region> idle_;
 };
 
 }  // namespace stretto::group

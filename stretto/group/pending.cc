@@ -12,6 +12,8 @@ namespace {
 
 // Or half-way.
 constexpr std::chrono::seconds kAskAhead(2);
+// An operation that has failed ends in half of this, whatever others do.
+constexpr std::chrono::seconds kHandBackTime(2);
 
 TimePoint ask_before(TimePoint time, TimePoint since) {
   return time - std::min<Duration>(kAskAhead, (time - since) / 2);
@@ -92,11 +94,15 @@ void PendingOperation::then(Continuation continuation) {
 
 void PendingOperation::abandon() {
   if (poll()) return;
-  auto held = engine_->lock();
-  for (Client* group : engine_->groups()) {
-    if (group->id() == group_) group->unwind(this);
+  {
+    auto held = engine_->lock();
+    for (Client* group : engine_->groups()) {
+      if (group->id() == group_) group->unwind(this);
+    }
+    engine_->run_continuations(held);
   }
-  engine_->run_continuations(held);
+  // Its buffers may go now: another rank may just be copying from or to them.
+  (void)engine_->drive([this] { return done(); }, Deadline::after(kHandBackTime));
 }
 
 }  // namespace stretto::group

@@ -75,7 +75,6 @@ class PendingCollective : public PendingOperation {
   using PendingOperation::PendingOperation;
   execution::Call call;
   std::optional<Packing> packing;
-  bool runs_inline = false;  // Its buffers are so small: see execution/turn.h.
 };
 
 // A send or a receive.

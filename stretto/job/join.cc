@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/error.h"
+#include "stretto/base/fnv1a.h"
 #include "stretto/base/log.h"
 #include "stretto/bootstrap/mesh.h"
 #include "stretto/bootstrap/shm_links.h"
@@ -29,13 +30,6 @@ namespace {
 
 using bootstrap::Mesh;
 using job::Job;
-
-// FNV-1a: the settings that must be equal on all ranks, as a number that is compared on connecting.
-std::uint64_t configuration_hash(const std::string& settings) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : settings) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
-}
 
 template <class Value>
 struct Setting {
@@ -200,7 +194,7 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
                            .key = rendezvous.key(),
                            .prefix = "mesh/",
                            .links = links_of(job),
-                           .configuration = configuration_hash(settings.value().algorithm)});
+                           .configuration = fnv1a(settings.value().algorithm)});
   if (!mesh.ok()) return mesh.status();
   Result<Joined> joined = make_engine(std::move(*mesh), settings.value(), environment);
   if (!joined.ok()) return joined;

@@ -4,27 +4,23 @@
 #include "stretto/job/status_board.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <cstdint>
 #include <cstring>
 
 #include "stretto/base/log.h"
+#include "stretto/base/parse_number.h"
+#include "stretto/base/sealed_memory.h"
 
 namespace stretto::job {
 namespace {
 
 constexpr std::size_t kTextWords = kStatusTextBytes / 8;
-// The seals of our memory; a file descriptor that has been closed and used for something else is
-// recognised by not having them.
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
 // A sequence lock: odd while the rank is writing. The text is in words that are atomic one by one,
 // so that reading what is being written is merely a note to be read again.
 struct Slot {
@@ -35,12 +31,6 @@ struct Slot {
 };
 static_assert(sizeof(Slot) == 256);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
-
-std::shared_ptr<void> map(int fd, std::size_t bytes) {
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  return {memory, [bytes](void* mapped) { ::munmap(mapped, bytes); }};
-}
 
 Slot& slot_of(const std::shared_ptr<void>& mapping, std::size_t index) {
   return static_cast<Slot*>(mapping.get())[index];
@@ -73,30 +63,25 @@ Copy copy_of(const Slot& slot) {
   return copy;
 }
 
-std::optional<int> read_number(const Environment& environment, const std::string& variable) {
-  const auto text = environment.get(variable);
-  if (!text) return std::nullopt;
-  int number = -1;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (error != std::errc() || end != text->data() + text->size() || number < 0) return std::nullopt;
-  return number;
-}
-
 }  // namespace
 
 StatusBoard StatusBoard::open(const Environment& environment) {
   StatusBoard board;
-  const auto fd = read_number(environment, "STRETTO_STATUS_FD");
-  const auto local_rank = read_number(environment, "STRETTO_LOCAL_RANK");
-  if (!fd || !local_rank) return board;
+  const auto read = [&](const char* variable) {
+    return parse_number<unsigned>(environment.get(variable).value_or(""));
+  };
+  const std::optional<unsigned> number = read("STRETTO_STATUS_FD");
+  const std::optional<unsigned> local_rank = read("STRETTO_LOCAL_RANK");
+  if (!number || !local_rank) return board;
+  const int fd = static_cast<int>(*number);
   struct stat file {};
-  if (::fcntl(*fd, F_GET_SEALS) != kSeals || ::fstat(*fd, &file) != 0) return board;
+  if (::fcntl(fd, F_GET_SEALS) != kMemorySeals || ::fstat(fd, &file) != 0) return board;
   const auto bytes = static_cast<std::size_t>(file.st_size);
-  if (bytes % sizeof(Slot) != 0 || static_cast<std::size_t>(*local_rank) >= bytes / sizeof(Slot)) {
+  if (bytes % sizeof(Slot) != 0 || *local_rank >= bytes / sizeof(Slot)) {
     return board;
   }
-  board.mapping_ = map(*fd, bytes);
-  board.slot_ = static_cast<std::size_t>(*local_rank);
+  if (auto mapping = map_shared_memory(fd, bytes); mapping.ok()) board.mapping_ = *mapping;
+  board.slot_ = *local_rank;
   return board;
 }
 
@@ -120,18 +105,16 @@ void StatusBoard::write(std::string_view text) {
 
 Result<StatusBoardReader> StatusBoardReader::create(std::size_t slots) {
   StatusBoardReader reader;
-  reader.fd_ = FileDescriptor(::memfd_create("stretto-status", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!reader.fd_.valid()) {
+  Result<FileDescriptor> file = make_sealed_memory("stretto-status", slots * sizeof(Slot));
+  if (!file.ok()) {
     log(LogLevel::warning, "{}: a report on a failure will not tell what the ranks were doing",
-        system_status("memfd_create").message());
+        file.status().message());
     return reader;
   }
-  if (::ftruncate(reader.fd(), static_cast<off_t>(slots * sizeof(Slot))) != 0 ||
-      ::fcntl(reader.fd(), F_ADD_SEALS, kSeals) != 0) {
-    return system_status("making the status board");
-  }
-  reader.mapping_ = map(reader.fd(), slots * sizeof(Slot));
-  if (reader.mapping_ == nullptr) return system_status("mapping the status board");
+  Result<std::shared_ptr<std::byte>> mapping = map_shared_memory(file->get(), slots * sizeof(Slot));
+  if (!mapping.ok()) return mapping.status();
+  reader.fd_ = std::move(*file);
+  reader.mapping_ = std::move(*mapping);
   reader.slots_ = slots;
   return reader;
 }

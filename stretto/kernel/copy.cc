@@ -3,6 +3,7 @@
 
 #include "stretto/kernel/copy.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "hwy/cache_control.h"
@@ -29,9 +30,9 @@ void copy_in_pieces(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-void copy(void* to, const void* from, std::size_t bytes, Store store) {
+void copy(void* to, const void* from, std::size_t bytes, Store store, std::size_t whole_bytes) {
   if (bytes == 0) return;  // memcpy must not be given null.
-  if (!is_non_temporal(store, 2 * bytes)) {
+  if (!is_non_temporal(store, 2 * std::max(bytes, whole_bytes))) {
     copy_in_pieces(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
     return;
   }

@@ -11,8 +11,9 @@ namespace stretto::kernel {
 
 // memcpy with a choice of store: the buffers do not overlap, need no alignment, and may be null if
 // `bytes` is 0. `automatic` goes past the cache if both buffers together are more than half of the
-// last-level cache. However the bytes were written, a release store after the call publishes them.
-// Never blocks; any thread.
-void copy(void* to, const void* from, std::size_t bytes, Store store = Store::automatic);
+// last-level cache, or if those of a copy of `whole_bytes` are, of which this is a part. However
+// the bytes were written, a release store after the call publishes them. Never blocks; any thread.
+void copy(void* to, const void* from, std::size_t bytes, Store store = Store::automatic,
+          std::size_t whole_bytes = 0);
 
 }  // namespace stretto::kernel

@@ -74,6 +74,8 @@ class PreparedReduction {
   // `like` says all but the buffers and the count: of its inputs only the dtypes matter, and of its
   // outputs the number. Fails as reduce() does.
   static Result<PreparedReduction> create(const Reduction& like);
+  // What it was made for, without buffers: for whoever carries it out in another way.
+  const Reduction& like() const { return like_; }
   // As reduce(). `inputs` have the dtypes, `outputs` the number, of those it was made for. Where
   // this is a part of a reduction of `whole_count` elements, it stores as the whole would.
   void run(std::size_t count, std::span<const Input> inputs, std::span<void* const> outputs,

@@ -345,7 +345,7 @@ void Endpoint::wake() {
   (void)!::write(wake_event_.get(), &one, sizeof(one));
 }
 
-Result<Transport::Region> Endpoint::allocate(std::size_t bytes) {
+Result<Region> Endpoint::allocate(std::size_t bytes) {
   if (!checks_memory_) return memory_->allocate(bytes);
   // Looking takes longer than allocating a few pages does.
   const std::size_t paid_bytes = std::max(bytes, kLeastBytes);

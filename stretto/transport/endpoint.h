@@ -84,27 +84,7 @@ class Endpoint : public Transport {
   // Whether allocate() refuses what does not fit into the memory that is left. It does unless told
   // otherwise.
   void check_memory(bool wanted) { checks_memory_ = wanted; }
-  RemoteAddress locate(const void* data, std::size_t bytes) const override {
-    return memory_->locate(data, bytes);
-  }
-  std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override {
-    return memory_->resolve(peer, address, bytes);
-  }
-  std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override {
-    return memory_->hold(peer, address);
-  }
-  bool shares_memory(Rank peer) const override { return memory_->reaches(peer); }
-  Status find_shortage(Rank peer, RemoteAddress address) const override {
-    return memory_->find_shortage(peer, address);
-  }
-  bool reaches_private(Rank peer) const override { return memory_->reaches_private(peer); }
-  Status get(Rank peer, RemoteAddress from, ByteSpan to) const override {
-    return memory_->get(peer, from, to);
-  }
-  Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const override {
-    return memory_->put(peer, from, to);
-  }
-  std::uint64_t memory_generation() const override { return memory_->generation(); }
+  SharedMemory& memory() const override { return *memory_; }
   void notify(Rank peer) override;
   bool sleeps(Rank peer) const override;
 

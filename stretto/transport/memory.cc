@@ -23,14 +23,14 @@ Status SharedMemory::put(Rank peer, ConstByteSpan, RemoteAddress) const {
   return unreachable(peer);
 }
 
-Result<Transport::Region> PrivateMemory::allocate(std::size_t bytes) {
+Result<Region> PrivateMemory::allocate(std::size_t bytes) {
   // Length 0 is an error to mmap, not to callers.
   const std::size_t mapped_bytes = std::max<std::size_t>(bytes, 1);
   void* data =
       ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return system_status("mmap");
   std::shared_ptr<void> owner(data, [mapped_bytes](void* p) { ::munmap(p, mapped_bytes); });
-  return Transport::Region{
+  return Region{
       .address = {}, .bytes = {static_cast<std::byte*>(data), bytes}, .owner = std::move(owner)};
 }
 

@@ -3,32 +3,83 @@
 
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "stretto/transport/transport.h"
+#include "stretto/base/id.h"
+#include "stretto/base/status.h"
+#include "stretto/base/view.h"
 
 namespace stretto::transport {
 
-// The one-sided half of a transport: memory that several ranks have mapped. One implementation per
-// kind of transport that can do it (loopback/memory.h, shm/memory.h); PrivateMemory where none can.
+// How other ranks get at memory of a rank. That of a device is to be another kind.
+enum class MemoryKind : std::uint8_t {
+  host,        // Not at all: it is its process' alone.
+  registered,  // It lies in a region, which they have mapped.
+  process,     // As host, but they copy from and to it, by get() and put().
+};
+
+// Bytes of a rank, as other ranks are told of them.
+struct RemoteAddress {
+  std::uint32_t region = 0;        // Of its owner; or what stands for the other kinds.
+  std::uint64_t offset_bytes = 0;  // In the region. Of kind process: the address there.
+
+  static RemoteAddress in_process(const void* data) {
+    return {kProcess, reinterpret_cast<std::uintptr_t>(data)};
+  }
+  bool valid() const { return region != 0; }
+  MemoryKind kind() const {
+    if (!valid()) return MemoryKind::host;
+    return region == kProcess ? MemoryKind::process : MemoryKind::registered;
+  }
+
+ private:
+  static constexpr std::uint32_t kProcess = 0xffffffff;
+};
+
+// Memory of this rank that others may have mapped.
+struct Region {
+  RemoteAddress address;
+  ByteSpan bytes;
+  std::shared_ptr<void> owner;  // Unmaps when the last copy goes; any thread.
+};
+
+// The one-sided half of a transport: memory that several ranks have mapped, or reach in another
+// way. One implementation per kind of transport that can do it (loopback/memory.h, shm/memory.h);
+// PrivateMemory where none can.
 //
-// Not thread safe, except that a Region's owner may be dropped, and reaches_private(), get() and
-// put() be called, on any thread.
+// Not thread safe, except that a Region's owner may be dropped, and reaches_private(), get(), put()
+// and generation() be called, on any thread.
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
-  virtual Result<Transport::Region> allocate(std::size_t bytes) = 0;
+  // Zeroed, page aligned, and reachable by the ranks for which reaches() holds, soon after this
+  // returns (resolve() says when).
+  virtual Result<Region> allocate(std::size_t bytes) = 0;
+  // The address of bytes of this rank that lie inside one region, or none.
   virtual RemoteAddress locate(const void* data, std::size_t bytes) const = 0;
+  // Bytes of `peer` (or of this rank) in this process; null if the region is not known (yet) or the
+  // range does not lie in it.
   virtual std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) = 0;
+  // Keeps a region mapped here even after its owner has freed it; null if it is not known (yet).
   virtual std::shared_ptr<void> hold(Rank peer, RemoteAddress address) = 0;
   virtual bool reaches(Rank peer) const = 0;
-  // See Transport::find_shortage().
+  // Why a region of `peer` that is not known here has come, but cannot be taken in: what this
+  // process lacks, in a sentence. Ok: it has not come. The region is taken in as soon as the
+  // shortage is over.
   virtual Status find_shortage(Rank, RemoteAddress) const { return {}; }
-  // See Transport::reaches_private(), get() and put(). Fails with internal where it is not reached.
+  // Whether get() and put() reach the private memory of `peer`, as far as the system allows one
+  // process to reach another's.
   virtual bool reaches_private(Rank) const { return false; }
+  // Copies private memory of `peer`, where reaches_private() holds. Whoever asks makes sure that
+  // the owner neither frees nor, against the copy, uses it meanwhile: by messages, or by what both
+  // have mapped, with release and acquire. Returns when all is copied. Fails with peer_lost if the
+  // process is gone, with internal where it is not reached and, between processes, with system if
+  // one of the two has no such memory (any more); some bytes may have been copied then.
   virtual Status get(Rank peer, RemoteAddress from, ByteSpan to) const;
   virtual Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const;
-  // See Transport::memory_generation().
+  // Grows whenever locate() or resolve() may answer otherwise than before.
   virtual std::uint64_t generation() const = 0;
   // Of all regions that are mapped here, those of peers included. None of memory that is not shared
   // between processes.
@@ -41,7 +92,7 @@ class SharedMemory {
 // Page-aligned memory that no other rank can reach.
 class PrivateMemory : public SharedMemory {
  public:
-  Result<Transport::Region> allocate(std::size_t bytes) override;
+  Result<Region> allocate(std::size_t bytes) override;
   RemoteAddress locate(const void*, std::size_t) const override { return {}; }
   std::byte* resolve(Rank, RemoteAddress, std::size_t) override { return nullptr; }
   std::shared_ptr<void> hold(Rank, RemoteAddress) override { return nullptr; }

@@ -55,7 +55,7 @@ TEST(RegionTableTest, ErasesAndReplaces) {
 
 TEST(PrivateMemoryTest, IsReachedByNobody) {
   PrivateMemory memory;
-  const Transport::Region region = memory.allocate(100).or_throw();
+  const Region region = memory.allocate(100).or_throw();
   EXPECT_EQ(region.bytes.size(), 100u);
   EXPECT_FALSE(region.address.valid());
   EXPECT_FALSE(memory.locate(region.bytes.data(), 1).valid());

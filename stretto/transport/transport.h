@@ -16,6 +16,7 @@
 #include "stretto/base/ring_queue.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
+#include "stretto/transport/memory.h"
 
 namespace stretto::transport {
 
@@ -61,22 +62,6 @@ inline void complete(const Request& request, Status status) {
   request.completions->push(
       {.cookie = request.cookie, .status = std::move(status), .bytes = bytes});
 }
-
-// Bytes of a rank that other ranks may reach. Region 0 means none.
-struct RemoteAddress {
-  // In place of a region: private memory, which nobody else has mapped, and others copy by get()
-  // and put(). The offset is its address in that rank's process.
-  static constexpr std::uint32_t kPrivate = 0xffffffff;
-
-  std::uint32_t region = 0;
-  std::uint64_t offset_bytes = 0;
-
-  bool valid() const { return region != 0; }
-  bool is_private() const { return region == kPrivate; }
-  static RemoteAddress of_private(const void* data) {
-    return {kPrivate, reinterpret_cast<std::uintptr_t>(data)};
-  }
-};
 
 // How a rank has come to forget a group.
 enum class Farewell : std::uint32_t {
@@ -198,41 +183,12 @@ class Transport {
   // Ends the sleep() of all threads that are in it. Any thread.
   virtual void wake() = 0;
 
-  // One-sided. A region is zeroed, page aligned, and reachable by the ranks for which
-  // shares_memory() holds, soon after this returns (resolve() says when). Fails with out_of_memory
-  // if it cannot fit into what the machine or this process' cgroup has left, what is mapped but not
-  // yet touched included: such memory is paid for when it is touched, and who cannot pay then is
-  // killed.
-  struct Region {
-    RemoteAddress address;
-    ByteSpan bytes;
-    std::shared_ptr<void> owner;  // Unmaps when the last copy goes; any thread.
-  };
+  // One-sided: the memory that this rank shares with others. Fails as SharedMemory::allocate()
+  // does, and with out_of_memory if the region cannot fit into what the machine or this process'
+  // cgroup has left, what is mapped but not yet touched included: such memory is paid for when it
+  // is touched, and who cannot pay then is killed.
   virtual Result<Region> allocate(std::size_t bytes) = 0;
-  // The address of bytes of this rank that lie inside one region, or none.
-  virtual RemoteAddress locate(const void* data, std::size_t bytes) const = 0;
-  // Bytes of `peer` (or of this rank) in this process; null if the region is not known (yet) or the
-  // range does not lie in it.
-  virtual std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) = 0;
-  // Keeps a region mapped here even after its owner has freed it; null if it is not known (yet).
-  virtual std::shared_ptr<void> hold(Rank peer, RemoteAddress address) = 0;
-  virtual bool shares_memory(Rank peer) const = 0;
-  // Why a region of `peer` that is not known here has come, but cannot be taken in: what this
-  // process lacks, in a sentence. Ok: it has not come. The region is taken in as soon as the
-  // shortage is over.
-  virtual Status find_shortage(Rank peer, RemoteAddress address) const = 0;
-  // One-sided, without a region. Whether get() and put() reach the private memory of `peer`, as far
-  // as the system allows one process to reach another's. Any thread.
-  virtual bool reaches_private(Rank peer) const = 0;
-  // Copies private memory of `peer`, where reaches_private() holds. Whoever asks makes sure that
-  // the owner neither frees nor, against the copy, uses it meanwhile: by messages, or by what both
-  // have mapped, with release and acquire. Returns when all is copied. Fails with peer_lost if the
-  // process is gone and, between processes, with system if one of the two has no such memory (any
-  // more); some bytes may have been copied then. Any thread.
-  virtual Status get(Rank peer, RemoteAddress from, ByteSpan to) const = 0;
-  virtual Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const = 0;
-  // Grows whenever locate() or resolve() may answer otherwise than before. Any thread.
-  virtual std::uint64_t memory_generation() const = 0;
+  virtual SharedMemory& memory() const = 0;
   // Wakes `peer` if it sleeps. To be called after storing something in shared memory that it waits
   // for.
   virtual void notify(Rank peer) = 0;

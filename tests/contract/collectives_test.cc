@@ -53,7 +53,7 @@ constexpr int kTypeStep = kIsSanitized ? 11 : 1;
 constexpr int kFewRanks = 4;
 
 bool is_tried(int ranks) {
-  return !kIsSanitized || ranks <= 7 || ranks == 9 || ranks == 12 || ranks == 17;
+  return !kIsSanitized || ranks <= 4 || ranks == 7 || ranks == 12;
 }
 
 // The types and operations that are worth trying with a collective: all where it reduces; where it

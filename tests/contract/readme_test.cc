@@ -51,7 +51,9 @@ TEST(Readme, TellsWhatALateRankDoesAsTheErrorDoes) {
       text = timeout.what();
     }
     ++failed;
-    if (comm.rank() == 0) EXPECT_TRUE(readme_has(text)) << text;
+    if (comm.rank() == 0) {
+      EXPECT_TRUE(readme_has(text)) << text;
+    }
   });
 }
 

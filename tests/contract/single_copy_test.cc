@@ -36,7 +36,7 @@ class CountedMemory : public SharedMemory {
  public:
   explicit CountedMemory(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
 
-  Result<transport::Transport::Region> allocate(std::size_t bytes) override {
+  Result<transport::Region> allocate(std::size_t bytes) override {
     return memory_->allocate(bytes);
   }
   RemoteAddress locate(const void* data, std::size_t bytes) const override {
@@ -317,15 +317,23 @@ TEST_F(SingleCopyTest, WhoHasGivenUpIsNotWrittenTo) {
   EXPECT_EQ(memories_[0]->puts, 0);
 }
 
-// Rank 1 gives up while rank 0 writes to its buffer: it does not get it back before that is over.
+// Rank 1 gives up while rank 0 writes to its buffer: it does not get it back before that is over,
+// but whoever holds its lock does not wait for that.
 TEST_F(SingleCopyTest, WhoGivesUpWaitsForTheLastWrite) {
   make({kAlways, kAlways});
   std::atomic<bool> is_aborted{false};
+  std::atomic<bool> has_returned{false};
   std::thread aborts;
   memories_[0]->before_put = [&] {
     if (is_aborted.exchange(true)) return;
-    aborts = std::thread([&] { ranks_[1]->abort("a test"); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    aborts = std::thread([&] {
+      ranks_[1]->abort("a test");
+      has_returned = true;
+    });
+    const Deadline deadline = Deadline::after(std::chrono::milliseconds(800));
+    while (!has_returned && !deadline.passed()) std::this_thread::yield();
+    EXPECT_TRUE(has_returned);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
   };
   on_all(ranks_, [&](Communicator& comm) {
     Floats data(kCount, false);

@@ -32,6 +32,8 @@ constexpr double kSlower = 20;  // What a sanitizer watches takes longer.
 #else
 constexpr double kSlower = 1;
 #endif
+// With a progress thread, which does all of it; else the call works on a MiB.
+constexpr double kQueuedSeconds = kSlower * 0.1e-3;
 constexpr double kSubmissionSeconds = kSlower * 0.5e-3;
 constexpr double kSmallSeconds = kSlower * 10e-3;
 
@@ -95,12 +97,14 @@ TEST_P(Submission, OfALargeOperationReturnsBeforeItsBytesArePassedOver) {
       ASSERT_EQ(data[kLarge / 2], 1.0f);
     }
   });
+  const double limit =
+      GetParam().thread == ProgressThread::always ? kQueuedSeconds : kSubmissionSeconds;
   for (std::size_t rank = 0; rank < 2; ++rank) {
     RecordProperty("first_us_rank_" + std::to_string(rank),
                    std::to_string(1e6 * best(first[rank])));
     RecordProperty("last_us_rank_" + std::to_string(rank), std::to_string(1e6 * best(last[rank])));
-    EXPECT_LT(best(first[rank]), kSubmissionSeconds);
-    EXPECT_LT(best(last[rank]), kSubmissionSeconds);
+    EXPECT_LT(best(first[rank]), limit);
+    EXPECT_LT(best(last[rank]), limit);
   }
 }
 

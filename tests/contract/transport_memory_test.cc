@@ -16,7 +16,7 @@
 namespace stretto::transport {
 namespace {
 
-using Region = Transport::Region;
+using Region = Region;
 
 class TransportMemoryTest : public TransportTest {};
 
@@ -24,7 +24,7 @@ class TransportMemoryTest : public TransportTest {};
 std::byte* reach(World& world, int rank, int peer, RemoteAddress address, std::size_t bytes) {
   std::byte* data = nullptr;
   (void)drive({&world[rank], &world[peer]}, [&] {
-    data = world[rank].resolve(peer, address, bytes);
+    data = world[rank].memory().resolve(peer, address, bytes);
     return data != nullptr;
   });
   return data;
@@ -49,29 +49,29 @@ TEST_P(TransportMemoryTest, ReachesExactlyWhoSharesMemory) {
   settle({&world[0], &world[1], &world[2], &world[3]});
   for (int r = 1; r < 4; ++r) {
     const bool shares = GetParam().shares_memory(0, r);
-    EXPECT_EQ(world[r].shares_memory(0), shares) << r;
+    EXPECT_EQ(world[r].memory().reaches(0), shares) << r;
     std::byte* const data = shares ? reach(world, r, 0, region.address, 1000)
-                                   : world[r].resolve(0, region.address, 1000);
+                                   : world[r].memory().resolve(0, region.address, 1000);
     EXPECT_EQ(data != nullptr, shares) << r;
   }
 }
 
 TEST_P(TransportMemoryTest, LocatesOnlyWhatLiesInOneRegion) {
   World world = make();
-  if (!world[0].shares_memory(0)) GTEST_SKIP() << "it has no shared memory";
+  if (!world[0].memory().reaches(0)) GTEST_SKIP() << "it has no shared memory";
   const Region a = world[0].allocate(8192).or_throw();
   const Region b = world[0].allocate(100).or_throw();
   const std::byte* const begin = a.bytes.data();
-  EXPECT_EQ(world[0].locate(begin, 8192).region, a.address.region);
-  EXPECT_EQ(world[0].locate(begin + 8000, 192).offset_bytes, 8000u);
-  EXPECT_EQ(world[0].locate(b.bytes.data() + 1, 99).region, b.address.region);
-  EXPECT_FALSE(world[0].locate(begin + 8000, 193).valid());
-  EXPECT_FALSE(world[0].locate(begin, std::numeric_limits<std::size_t>::max()).valid());
-  EXPECT_FALSE(world[0].locate(begin - 1, 1).valid());
+  EXPECT_EQ(world[0].memory().locate(begin, 8192).region, a.address.region);
+  EXPECT_EQ(world[0].memory().locate(begin + 8000, 192).offset_bytes, 8000u);
+  EXPECT_EQ(world[0].memory().locate(b.bytes.data() + 1, 99).region, b.address.region);
+  EXPECT_FALSE(world[0].memory().locate(begin + 8000, 193).valid());
+  EXPECT_FALSE(world[0].memory().locate(begin, std::numeric_limits<std::size_t>::max()).valid());
+  EXPECT_FALSE(world[0].memory().locate(begin - 1, 1).valid());
   const Bytes elsewhere(10);
-  EXPECT_FALSE(world[0].locate(elsewhere.data(), 10).valid());
-  EXPECT_FALSE(world[1].locate(begin, 1).valid()) << "another rank's";
-  EXPECT_EQ(world[0].resolve(0, world[0].locate(begin + 5, 5), 5), begin + 5);
+  EXPECT_FALSE(world[0].memory().locate(elsewhere.data(), 10).valid());
+  EXPECT_FALSE(world[1].memory().locate(begin, 1).valid()) << "another rank's";
+  EXPECT_EQ(world[0].memory().resolve(0, world[0].memory().locate(begin + 5, 5), 5), begin + 5);
 }
 
 TEST_P(TransportMemoryTest, ChecksBounds) {
@@ -85,18 +85,18 @@ TEST_P(TransportMemoryTest, ChecksBounds) {
   for (const int rank : {0, 1}) {
     SCOPED_TRACE(rank);
     Endpoint& endpoint = world[rank];
-    EXPECT_NE(endpoint.resolve(0, {number, 4999}, 1), nullptr);
-    EXPECT_NE(endpoint.resolve(0, {number, 5000}, 0), nullptr);
-    EXPECT_EQ(endpoint.resolve(0, {number, 4999}, 2), nullptr);
-    EXPECT_EQ(endpoint.resolve(0, {number, 5001}, 0), nullptr);
-    EXPECT_EQ(endpoint.resolve(0, {number, kHuge}, 2), nullptr);
-    EXPECT_EQ(endpoint.resolve(0, {number, 2}, kHuge), nullptr);
-    EXPECT_EQ(endpoint.resolve(0, {number, kHuge - 1}, 2), nullptr);
-    EXPECT_EQ(endpoint.resolve(0, {number + 77, 0}, 1), nullptr);
-    EXPECT_EQ(endpoint.resolve(0, {}, 0), nullptr);
-    EXPECT_EQ(endpoint.resolve(1, region.address, 1), nullptr) << "of the wrong rank";
+    EXPECT_NE(endpoint.memory().resolve(0, {number, 4999}, 1), nullptr);
+    EXPECT_NE(endpoint.memory().resolve(0, {number, 5000}, 0), nullptr);
+    EXPECT_EQ(endpoint.memory().resolve(0, {number, 4999}, 2), nullptr);
+    EXPECT_EQ(endpoint.memory().resolve(0, {number, 5001}, 0), nullptr);
+    EXPECT_EQ(endpoint.memory().resolve(0, {number, kHuge}, 2), nullptr);
+    EXPECT_EQ(endpoint.memory().resolve(0, {number, 2}, kHuge), nullptr);
+    EXPECT_EQ(endpoint.memory().resolve(0, {number, kHuge - 1}, 2), nullptr);
+    EXPECT_EQ(endpoint.memory().resolve(0, {number + 77, 0}, 1), nullptr);
+    EXPECT_EQ(endpoint.memory().resolve(0, {}, 0), nullptr);
+    EXPECT_EQ(endpoint.memory().resolve(1, region.address, 1), nullptr) << "of the wrong rank";
   }
-  EXPECT_EQ(world[1].resolve(0, {number, 100}, 4900), data + 100);
+  EXPECT_EQ(world[1].memory().resolve(0, {number, 100}, 4900), data + 100);
 }
 
 TEST_P(TransportMemoryTest, WritesAreSeenByTheOthers) {
@@ -119,19 +119,21 @@ TEST_P(TransportMemoryTest, PrivateMemoryIsCopiedWhereItCanBeReached) {
   World world = make();
   Bytes theirs = pattern(1, 100000);
   Bytes own(100000);
-  const RemoteAddress address = RemoteAddress::of_private(theirs.data() + 5);
-  EXPECT_EQ(world[0].resolve(1, address, 1), nullptr);
-  if (!world[0].reaches_private(1)) {
-    EXPECT_EQ(world[0].get(1, address, ByteSpan(own).first(10)).code(), StatusCode::internal);
-    EXPECT_EQ(world[0].put(1, ByteSpan(own).first(10), address).code(), StatusCode::internal);
+  const RemoteAddress address = RemoteAddress::in_process(theirs.data() + 5);
+  EXPECT_EQ(world[0].memory().resolve(1, address, 1), nullptr);
+  if (!world[0].memory().reaches_private(1)) {
+    EXPECT_EQ(world[0].memory().get(1, address, ByteSpan(own).first(10)).code(),
+              StatusCode::internal);
+    EXPECT_EQ(world[0].memory().put(1, ByteSpan(own).first(10), address).code(),
+              StatusCode::internal);
     EXPECT_EQ(theirs, pattern(1, 100000));
     return;
   }
   EXPECT_TRUE(GetParam().shares_memory(0, 1));
-  ASSERT_TRUE(world[0].get(1, address, ByteSpan(own).first(50000)).ok());
+  ASSERT_TRUE(world[0].memory().get(1, address, ByteSpan(own).first(50000)).ok());
   EXPECT_TRUE(std::equal(own.begin(), own.begin() + 50000, theirs.begin() + 5));
   const Bytes sent = pattern(2, 49999);
-  ASSERT_TRUE(world[0].put(1, sent, address).ok());
+  ASSERT_TRUE(world[0].memory().put(1, sent, address).ok());
   EXPECT_TRUE(std::equal(sent.begin(), sent.end(), theirs.begin() + 5));
   const Bytes before = pattern(1, 100000);
   EXPECT_TRUE(std::equal(before.begin(), before.begin() + 5, theirs.begin()));
@@ -150,7 +152,7 @@ TEST_P(TransportMemoryTest, NotifyWakesWhoWaitsForAWord) {
     Endpoint& endpoint = self.endpoint();
     const auto parity = static_cast<std::uint64_t>(endpoint.rank().value());
     auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(
-        endpoint.resolve(0, region.address, sizeof(std::uint64_t)));
+        endpoint.memory().resolve(0, region.address, sizeof(std::uint64_t)));
     for (std::uint64_t round = parity; round < kRounds && overslept < 2; round += 2) {
       while (word.load(std::memory_order_acquire) != round && overslept < 2) {
         endpoint.begin_sleep();
@@ -179,12 +181,12 @@ TEST_P(TransportMemoryTest, FreedRegionsAreGoneEverywhere) {
   ASSERT_NE(reach(world, 1, 0, address, 1), nullptr);
   std::shared_ptr<void> copy = region.owner;
   region.owner.reset();
-  EXPECT_TRUE(world[0].locate(place, 1).valid()) << "a copy of the owner is left";
+  EXPECT_TRUE(world[0].memory().locate(place, 1).valid()) << "a copy of the owner is left";
   std::thread([&] { copy.reset(); }).join();
-  EXPECT_FALSE(world[0].locate(place, 1).valid());
-  EXPECT_EQ(world[0].resolve(0, address, 1), nullptr);
-  EXPECT_TRUE(
-      drive({&world[0], &world[1]}, [&] { return world[1].resolve(0, address, 1) == nullptr; }));
+  EXPECT_FALSE(world[0].memory().locate(place, 1).valid());
+  EXPECT_EQ(world[0].memory().resolve(0, address, 1), nullptr);
+  EXPECT_TRUE(drive({&world[0], &world[1]},
+                    [&] { return world[1].memory().resolve(0, address, 1) == nullptr; }));
   // The next region may lie where the last one was, but is another.
   for (int i = 0; i < 10; ++i) {
     const Region next = world[0].allocate(5000).or_throw();
@@ -194,7 +196,7 @@ TEST_P(TransportMemoryTest, FreedRegionsAreGoneEverywhere) {
     EXPECT_EQ(data[4999], std::byte{0});
     data[4999] = std::byte{9};
     EXPECT_EQ(next.bytes[4999], std::byte{9});
-    EXPECT_EQ(world[0].locate(next.bytes.data(), 5000).region, next.address.region);
+    EXPECT_EQ(world[0].memory().locate(next.bytes.data(), 5000).region, next.address.region);
   }
 }
 
@@ -205,14 +207,14 @@ TEST_P(TransportMemoryTest, HeldRegionsStayMapped) {
   region.bytes[7] = std::byte{7};
   std::byte* const data = reach(world, 1, 0, region.address, 5000);
   ASSERT_NE(data, nullptr);
-  const std::shared_ptr<void> held = world[1].hold(0, region.address);
+  const std::shared_ptr<void> held = world[1].memory().hold(0, region.address);
   ASSERT_NE(held, nullptr);
   const RemoteAddress address = region.address;
   region = {};
-  EXPECT_TRUE(
-      drive({&world[0], &world[1]}, [&] { return world[1].resolve(0, address, 1) == nullptr; }));
+  EXPECT_TRUE(drive({&world[0], &world[1]},
+                    [&] { return world[1].memory().resolve(0, address, 1) == nullptr; }));
   EXPECT_EQ(data[7], std::byte{7});
-  EXPECT_EQ(world[1].hold(0, address), nullptr);
+  EXPECT_EQ(world[1].memory().hold(0, address), nullptr);
 }
 
 TEST_P(TransportMemoryTest, ManyRegionsLeaveNothingBehind) {
@@ -261,7 +263,8 @@ TEST_P(TransportMemoryTest, GivesNothingTwice) {
   EXPECT_EQ(world[0].allocate(part).status().code(), StatusCode::out_of_memory);
   const RemoteAddress address = other.address;
   other = {};
-  (void)drive({&world[0], &world[1]}, [&] { return world[0].resolve(1, address, 1) == nullptr; });
+  (void)drive({&world[0], &world[1]},
+              [&] { return world[0].memory().resolve(1, address, 1) == nullptr; });
   EXPECT_TRUE(world[0].allocate(part).ok());
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/fnv1a.h"
 #include "stretto/base/random.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/schedule/algorithms.h"
@@ -27,7 +28,7 @@ inline std::vector<std::string> canonical_algorithms() {
 // It must not depend on the transport, nor on the algorithm as long as that is canonical.
 inline std::uint64_t hash_of_all_reduces(Communicator& comm, const std::string& algorithm,
                                          bool registered) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
+  std::uint64_t hash = fnv1a({});
   for (const std::size_t count : {0u, 1u, 7u, 1000u, 20011u, 400009u}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32}) {
       std::vector<std::byte> own(count * size_bytes(dtype));
@@ -38,9 +39,7 @@ inline std::uint64_t hash_of_all_reduces(Communicator& comm, const std::string& 
       for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
         comm.all_reduce(View(bytes.data(), count, dtype), {.op = op, .algorithm = algorithm})
             .wait();
-        for (const std::byte byte : bytes) {
-          hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3u;
-        }
+        hash = fnv1a({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, hash);
       }
     }
   }

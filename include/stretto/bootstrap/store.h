@@ -53,6 +53,8 @@ class Store {
   Status set(std::string_view key, std::string_view value, const WaitLimit& limit);
   // Waits until somebody has set the key.
   Result<std::string> get(std::string_view key, const WaitLimit& limit);
+  // The value, if the key has one; does not wait for that.
+  Result<std::optional<std::string>> look_up(std::string_view key, const WaitLimit& limit);
   // Adds to a decimal number and returns the sum; an absent key counts as 0. Fails with
   // invalid_argument, and changes nothing, if the value is no number or the sum is none of 64 bits.
   Result<std::int64_t> add(std::string_view key, std::int64_t amount, const WaitLimit& limit);

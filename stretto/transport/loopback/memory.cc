@@ -7,8 +7,8 @@
 
 namespace stretto::transport::loopback {
 
-Result<Transport::Region> Memory::allocate(std::size_t bytes) {
-  Result<Transport::Region> region = PrivateMemory().allocate(bytes);
+Result<Region> Memory::allocate(std::size_t bytes) {
+  Result<Region> region = PrivateMemory().allocate(bytes);
   if (!region.ok()) return region;
   const std::lock_guard lock(regions_->mutex);
   const std::uint32_t number = regions_->next++;

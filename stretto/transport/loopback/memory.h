@@ -37,7 +37,7 @@ class Memory : public SharedMemory {
  public:
   Memory(Rank self, std::shared_ptr<Regions> regions) : self_(self), regions_(std::move(regions)) {}
 
-  Result<Transport::Region> allocate(std::size_t bytes) override;
+  Result<Region> allocate(std::size_t bytes) override;
   RemoteAddress locate(const void* data, std::size_t bytes) const override;
   std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override;
   std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override;

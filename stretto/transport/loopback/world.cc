@@ -13,7 +13,7 @@ namespace {
 
 struct World {
   std::vector<std::shared_ptr<Bell>> bells;
-  std::vector<Transport::Region> inboxes;
+  std::vector<Region> inboxes;
   std::shared_ptr<Regions> regions;
 };
 
@@ -22,7 +22,7 @@ Status add_rank(World& world, int ranks) {
   bell->event = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell->event.valid()) return system_status("eventfd");
   world.bells.push_back(std::move(bell));
-  Result<Transport::Region> inbox = PrivateMemory().allocate(Inbox::bytes(ranks));
+  Result<Region> inbox = PrivateMemory().allocate(Inbox::bytes(ranks));
   if (!inbox.ok()) return inbox.status();
   world.inboxes.push_back(std::move(inbox.value()));
   return {};

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "stretto/base/log.h"
+#include "stretto/base/would_block.h"
 
 namespace stretto::transport::shm {
 namespace {
@@ -38,8 +39,8 @@ msghdr make_message(iovec& vector) {
 
 // Whether a refusal to send will pass: the socket is full, too many descriptors are on their way.
 bool passing(int error_number) {
-  return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == EINTR ||
-         error_number == ETOOMANYREFS || error_number == ENOBUFS || error_number == ENOMEM;
+  return would_block(error_number) || error_number == ETOOMANYREFS || error_number == ENOBUFS ||
+         error_number == ENOMEM;
 }
 
 bool known(Notice::Kind kind) {
@@ -188,9 +189,7 @@ std::optional<Channel::Received> Channel::receive_next(bool& file_lost) {
   message.msg_control = control.bytes;
   message.msg_controllen = kControlBytes;
   const ssize_t given = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
-  if (given < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-    return std::nullopt;
-  }
+  if (given < 0 && would_block(errno)) return std::nullopt;
   const cmsghdr* header = given > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
   if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
     int descriptor = -1;

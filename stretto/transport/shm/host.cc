@@ -118,9 +118,9 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
     return alone;
   }
   const auto memory = std::make_shared<Memory>(self, channels);
-  Transport::Region own;
+  Region own;
   STRETTO_RETURN_IF_ERROR(do_patiently([&] {
-    Result<Transport::Region> inbox = memory->allocate(Inbox::bytes(ranks));
+    Result<Region> inbox = memory->allocate(Inbox::bytes(ranks));
     if (inbox.ok()) own = std::move(*inbox);
     return inbox.status();
   }));

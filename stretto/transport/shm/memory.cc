@@ -4,15 +4,14 @@
 #include "stretto/transport/shm/memory.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <random>
 
-#include "stretto/base/file_size_signal.h"
 #include "stretto/base/log.h"
+#include "stretto/base/sealed_memory.h"
 
 namespace stretto::transport::shm {
 namespace {
@@ -20,29 +19,15 @@ namespace {
 constexpr std::chrono::milliseconds kMapPause(20);
 constexpr double kMib = 1024.0 * 1024.0;
 
-Result<std::shared_ptr<std::byte>> map(int descriptor, std::size_t bytes) {
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (data == MAP_FAILED) return system_status("mmap of shared memory");
-  return std::shared_ptr<std::byte>(static_cast<std::byte*>(data),
-                                    [bytes](std::byte* p) { ::munmap(p, bytes); });
-}
-
 }  // namespace
 
 Result<Mapping> Mapping::create(std::size_t bytes) {
   bytes = std::max<std::size_t>(bytes, 1);
-  FileDescriptor descriptor(::memfd_create("stretto", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!descriptor.valid()) return system_status("memfd_create");
-  const FileSizeSignalBlocked blocked;
-  if (::ftruncate(descriptor.get(), static_cast<off_t>(bytes)) != 0) {
-    return system_status(fmt::format("reserving {} bytes of shared memory", bytes));
-  }
-  if (::fcntl(descriptor.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return system_status("sealing shared memory");
-  }
-  Result<std::shared_ptr<std::byte>> data = map(descriptor.get(), bytes);
+  Result<FileDescriptor> descriptor = make_sealed_memory("stretto", bytes);
+  if (!descriptor.ok()) return descriptor.status();
+  Result<std::shared_ptr<std::byte>> data = map_shared_memory(descriptor->get(), bytes);
   if (!data.ok()) return data.status();
-  return Mapping{std::move(descriptor), std::move(*data), bytes};
+  return Mapping{std::move(*descriptor), std::move(*data), bytes};
 }
 
 Result<Mapping> Mapping::open(const FileDescriptor& descriptor, std::size_t bytes) {
@@ -58,7 +43,7 @@ Result<Mapping> Mapping::open(const FileDescriptor& descriptor, std::size_t byte
     return status_of(StatusCode::protocol, "a region of {} bytes is said to have {}", info.st_size,
                      bytes);
   }
-  Result<std::shared_ptr<std::byte>> data = map(descriptor.get(), bytes);
+  Result<std::shared_ptr<std::byte>> data = map_shared_memory(descriptor.get(), bytes);
   if (!data.ok()) return data.status();
   return Mapping{FileDescriptor(), std::move(*data), bytes};
 }
@@ -66,7 +51,7 @@ Result<Mapping> Mapping::open(const FileDescriptor& descriptor, std::size_t byte
 Memory::Memory(Rank self, std::vector<std::shared_ptr<Channel>> channels)
     : self_(self), channels_(std::move(channels)), peers_(channels_.size()) {}
 
-Result<Transport::Region> Memory::allocate(std::size_t bytes) {
+Result<Region> Memory::allocate(std::size_t bytes) {
   service();
   Result<Mapping> created = Mapping::create(bytes);
   if (!created.ok()) return created.status();
@@ -96,9 +81,9 @@ Result<Transport::Region> Memory::allocate(std::size_t bytes) {
         }
         data.reset();
       });
-  return Transport::Region{.address = {.region = number, .offset_bytes = 0},
-                           .bytes = {mapping.data.get(), bytes},
-                           .owner = std::move(owner)};
+  return Region{.address = {.region = number, .offset_bytes = 0},
+                .bytes = {mapping.data.get(), bytes},
+                .owner = std::move(owner)};
 }
 
 RemoteAddress Memory::locate(const void* data, std::size_t bytes) const {

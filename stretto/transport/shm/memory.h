@@ -38,7 +38,7 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
   // channels[r] leads to rank r; null where there is none (the rank itself, other hosts).
   Memory(Rank self, std::vector<std::shared_ptr<Channel>> channels);
 
-  Result<Transport::Region> allocate(std::size_t bytes) override;
+  Result<Region> allocate(std::size_t bytes) override;
   RemoteAddress locate(const void* data, std::size_t bytes) const override;
   std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override;
   std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override;

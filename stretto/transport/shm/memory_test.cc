@@ -114,7 +114,7 @@ TEST_F(MemoryTest, PrivateMemoryIsReachedOnceItIsProved) {
   EXPECT_FALSE(memory_->reaches_private(1)) << "nothing is there";
   std::byte theirs{7};
   std::byte ours{};
-  const auto address = RemoteAddress::of_private(&theirs);
+  const auto address = RemoteAddress::in_process(&theirs);
   EXPECT_EQ(memory_->get(1, address, {&ours, 1}).code(), StatusCode::internal);
   memory_->prove(1, proof);
   if (!memory_->reaches_private(1)) GTEST_SKIP() << "the system does not allow it";
@@ -222,7 +222,7 @@ class MemoryShortage : public ::testing::Test {
 
 TEST_F(MemoryShortage, AFileThatFindsNoDescriptorIsAskedForAgain) {
   const int before = open_descriptors();
-  const Transport::Region region = owner_->allocate(1024 * 1024).or_throw();
+  const Region region = owner_->allocate(1024 * 1024).or_throw();
   EXPECT_TRUE(other_->find_shortage(0, region.address).ok()) << "it has not come yet";
   {
     const stretto::testing::FewDescriptors none(0);
@@ -245,7 +245,7 @@ TEST_F(MemoryShortage, AFileThatFindsNoDescriptorIsAskedForAgain) {
 }
 
 TEST_F(MemoryShortage, ALostRegionThatIsFreedMeanwhileIsForgotten) {
-  Transport::Region region = owner_->allocate(4096).or_throw();
+  Region region = owner_->allocate(4096).or_throw();
   const RemoteAddress address = region.address;
   const stretto::testing::FewDescriptors none(0);
   turn_for_a_while();
@@ -256,7 +256,7 @@ TEST_F(MemoryShortage, ALostRegionThatIsFreedMeanwhileIsForgotten) {
 }
 
 TEST_F(MemoryShortage, ARegionThatFindsNoAddressesIsMappedLater) {
-  const Transport::Region region = owner_->allocate(256 * 1024 * 1024).or_throw();
+  const Region region = owner_->allocate(256 * 1024 * 1024).or_throw();
   {
     const stretto::testing::LittleAddressSpace little(64 * 1024 * 1024);
     turn_for_a_while();
@@ -269,7 +269,7 @@ TEST_F(MemoryShortage, ARegionThatFindsNoAddressesIsMappedLater) {
 
 TEST_F(MemoryShortage, EndsWithTheRankThatHasNotTakenTheFile) {
   const int before = open_descriptors();
-  const Transport::Region region = owner_->allocate(4096).or_throw();
+  const Region region = owner_->allocate(4096).or_throw();
   EXPECT_GT(open_descriptors(), before);
   other_.reset();
   channels_[1].reset();
@@ -290,7 +290,7 @@ TEST_F(MemoryTest, APieceOfANoticeClosesTheChannel) {
 }
 
 TEST_F(MemoryTest, ManyRegionsReachAPeerThatLooksLate) {
-  std::vector<Transport::Region> regions;
+  std::vector<Region> regions;
   for (int i = 0; i < 500; ++i) regions.push_back(memory_->allocate(10).or_throw());
   auto reader = Channel::create(std::move(peer_)).or_throw();
   Memory peer_memory(1, {reader, nullptr});

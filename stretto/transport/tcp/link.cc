@@ -17,12 +17,10 @@
 #include <cerrno>
 #include <limits>
 
+#include "stretto/base/would_block.h"
+
 namespace stretto::transport::tcp {
 namespace {
-
-bool would_block(int error_number) {
-  return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == EINTR;
-}
 
 // Joining guards its connections by the kernel's means, which would end this one while the peer
 // has no room (see failure_detector.cc).

@@ -1,0 +1,58 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "stretto/base/status.h"
+#include "stretto/kernel/reduce.h"
+#include "stretto/transport/memory.h"
+
+namespace stretto::execution {
+
+// Where bytes begin, and whose they are.
+struct BufferRef {
+  std::byte* data = nullptr;  // In this process; of kind process, in its owner's.
+  transport::MemoryKind kind = transport::MemoryKind::host;
+  Rank owner = 0;  // In the group.
+};
+
+// A step of a plan that reduces or copies, bound to buffers: `count` elements of each source into
+// every target, where inputs[i].data and outputs[i] say. Of a kind that this process does not reach
+// they are addresses elsewhere, for the queue that was made for that kind.
+struct BoundStep {
+  // Whose a source or a target is.
+  struct Place {
+    transport::MemoryKind kind = transport::MemoryKind::host;
+    Rank owner = 0;
+  };
+  std::optional<kernel::PreparedReduction> reduction;  // Nothing: a copy of the one input.
+  std::vector<kernel::Input> inputs;
+  std::vector<void*> outputs;
+  std::vector<Place> sources;
+  std::vector<Place> targets;
+  std::size_t output_element_bytes = 1;
+  std::size_t whole_count = 0;  // Of the step, however it is cut: decides how bytes are stored.
+};
+
+// What carries out such steps, in their order: where a stream of a device takes the place of this
+// process' own loads and stores. An execution waits for is_done() before it tells other ranks of
+// what the steps have written, sends it, or ends.
+class KernelQueue {
+ public:
+  virtual ~KernelQueue() = default;
+  // Works on `count` elements of a step, or begins to; `step` changes when this has returned.
+  virtual Status run(const BoundStep& step, std::size_t count) = 0;
+  // Whether all is done that has been begun. Does not wait.
+  virtual bool is_done() { return true; }
+  // Turns cut steps into pieces; of no fewer bytes of an operand than this.
+  virtual std::size_t piece_bytes_min() const { return 0; }
+};
+
+// For memory that this process has mapped: everything is done when run() returns. Any thread.
+KernelQueue& host_queue();
+
+}  // namespace stretto::execution

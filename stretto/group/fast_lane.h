@@ -1,0 +1,79 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+
+#include "stretto/group/operation_queue.h"
+
+namespace stretto::group {
+
+// Where a collective on mapped memory whose kind has run before runs on its caller's thread,
+// without the engine's lock. See fast_lane.cc, Note [fast path].
+class FastLane {
+ public:
+  // A collective with equal shares, of no named algorithm, without packing.
+  struct Call {
+    const OperationDescriptor& operation;
+    const std::byte* input = nullptr;
+    std::byte* output = nullptr;
+    Duration timeout{};
+  };
+  enum class Outcome {
+    refused,  // Nothing has happened: it is to be submitted to the group.
+    ended,    // Well.
+    parked,   // Begun; whoever holds the engine next makes it an ordinary operation.
+  };
+
+  // Both must outlive it.
+  FastLane(Engine& engine, OperationQueue& operations)
+      : engine_(&engine), operations_(&operations) {}
+
+  // Any thread. `parked`: the operation, if it was parked, upon which adopt_parked() is to be
+  // called. `number`: which collective it was, if it has ended.
+  Outcome run(const Call& call, std::shared_ptr<PendingOperation>& parked, std::uint32_t& number);
+
+  // With the engine's lock held, from here on. Makes a parked operation an ordinary one, and closes
+  // the gate. False: nothing is parked; somebody may have adopted it already.
+  bool adopt_parked();
+  // Afterwards, what the gate guards belongs to the holder of the lock.
+  void close();
+  // The same, if nobody has to be waited for. False: a thread is on the fast path, or has parked.
+  bool try_close(bool& was_open);
+  // Nothing is in flight, and the group goes on. Does nothing if the gate is not closed.
+  void open();
+  // Operations of such a kind run here from now on. The gate is closed.
+  void remember(const OperationDescriptor& operation, PlanCache::Entry& entry);
+  void forget_all() { kinds_ = {}; }
+
+ private:
+  // A kind of operation that has run before.
+  struct Kind {
+    OperationDescriptor operation;
+    PlanCache::Entry* entry = nullptr;
+  };
+  static constexpr std::size_t kKinds = 8;
+  // To whom the collectives of the group, their numbers and their windows belong.
+  enum class Gate {
+    closed,  // Whoever holds the engine: something is in flight, being set up, or has failed.
+    open,    // Nobody: nothing is in flight.
+    fast,    // A thread on the fast path.
+    parked,  // Whoever holds the engine next, who has to adopt parked_ first.
+  };
+
+  Kind* find(const OperationDescriptor& operation);
+
+  Engine* engine_;
+  OperationQueue* operations_;
+  std::atomic<Gate> gate_{Gate::closed};
+  std::shared_ptr<PendingCollective> parked_;
+  PlanCache::Entry* parked_entry_ = nullptr;
+  std::array<Kind, kKinds> kinds_;
+  std::size_t next_kind_ = 0;
+  Kind* last_found_ = kinds_.data();
+};
+
+}  // namespace stretto::group

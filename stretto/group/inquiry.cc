@@ -1,0 +1,143 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/group/inquiry.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace stretto::group {
+namespace {
+
+// In larger groups only those are asked for whom this rank itself waits.
+constexpr int kAskEverybodyMax = 64;
+// An older operation that has asked within this keeps the answers: it is what the younger ones wait
+// for.
+constexpr std::chrono::seconds kAnswersAreNew(2);
+
+// Where nothing has been heard of a rank that has been asked. Progress threads look about once a
+// second at the latest, so a shorter silence means nothing.
+std::string silence(Duration asked) {
+  if (asked < std::chrono::seconds(1)) {
+    return fmt::format(
+        "has not answered within {}: its program may be busy or asleep, or it is stopped",
+        waited(asked));
+  }
+  return "does not answer: it is stopped, or so busy that no thread of it makes progress";
+}
+
+bool is_collective(std::uint32_t sequence) { return sequence != transport::kPointToPoint; }
+
+}  // namespace
+
+std::string in_seconds(Duration duration) { return fmt::format("{:.1f} s", seconds(duration)); }
+
+std::string waited(Duration duration) {
+  const double milliseconds = 1e3 * seconds(duration);
+  return milliseconds < 1e3 ? fmt::format("{:.0f} ms", milliseconds) : in_seconds(duration);
+}
+
+std::optional<Rank> rank_in_group(const execution::Membership& membership, Rank job_rank) {
+  const auto found = std::ranges::find(membership.members, job_rank);
+  if (found == membership.members.end()) return std::nullopt;
+  return static_cast<std::int32_t>(found - membership.members.begin());
+}
+
+void Inquiry::begin(std::uint32_t sequence, const OperationDescriptor& operation, TimePoint now,
+                    bool may_wait) {
+  if (may_wait && at_ + kAnswersAreNew >= now) return;
+  sequence_ = sequence;
+  operation_ = operation;
+  at_ = now;
+  answers_.assign(membership_->members.size(), std::nullopt);
+}
+
+void Inquiry::ask(Rank member, std::uint32_t sequence, const OperationDescriptor& operation) {
+  if (member == membership_->rank) return;
+  engine_->transport().inquire(membership_->job_rank(member), membership_->group, sequence,
+                               operation);
+}
+
+void Inquiry::ask_about(std::uint32_t sequence, const OperationDescriptor& operation,
+                        const std::vector<Rank>& waited_for) {
+  if (!is_collective(sequence) || size() > kAskEverybodyMax) {
+    for (const Rank member : waited_for) ask(member, sequence, operation);
+    return;
+  }
+  for (std::int32_t member = 0; member < size(); ++member) ask(member, sequence, operation);
+}
+
+void Inquiry::take(Rank member, std::uint32_t sequence, const std::string& text) {
+  if (!is_about(sequence)) return;
+  std::optional<StateReport> report = decode_state_report(text);
+  if (!report) return;
+  for (const Rank awaited : report->waits_for) {
+    const std::optional<Rank> next = rank_in_group(*membership_, awaited);
+    if (next && !answer_of(*next)) ask(*next, sequence_, operation_);
+  }
+  answers_[static_cast<std::size_t>(member)] = std::move(report);
+}
+
+std::string Inquiry::describe_arrived(std::uint32_t sequence) const {
+  if (!is_collective(sequence) || !is_about(sequence) || size() > kAskEverybodyMax) return {};
+  const auto here = std::ranges::count_if(
+      answers_, [](const auto& answer) { return answer && answer->has_entered; });
+  return fmt::format("; {} of {} others {} arrived", here, size() - 1, here == 1 ? "has" : "have");
+}
+
+Late Inquiry::find_late(std::uint32_t sequence, const std::vector<Rank>& waited_for) const {
+  Late late;
+  const bool answered = is_about(sequence);
+  for (std::int32_t member = 0; is_collective(sequence) && answered && member < size(); ++member) {
+    const auto& answer = answer_of(member);
+    if (answer && !answer->has_entered) late.ranks.push_back(member);
+  }
+  const bool all_have_entered = is_collective(sequence) && late.ranks.empty();
+  if (late.ranks.empty()) late.ranks = waited_for;
+  const std::vector<Rank> roots = answered ? roots_of(late.ranks) : late.ranks;
+  if (all_have_entered) late.ranks.clear();
+  for (const Rank root : roots) {
+    if (!std::ranges::count(late.ranks, root)) late.ranks.push_back(root);
+  }
+  // Of several, none is the one at fault.
+  if (roots.size() == 1) late.culprit = membership_->job_rank(roots.front());
+  return late;
+}
+
+std::vector<Rank> Inquiry::roots_of(std::vector<Rank> waited_for) const {
+  const std::vector<Rank> begin = waited_for;
+  std::vector<Rank> roots;
+  std::vector<bool> seen(membership_->members.size());
+  seen[static_cast<std::size_t>(membership_->rank)] = true;
+  while (!waited_for.empty()) {
+    const Rank member = waited_for.back();
+    waited_for.pop_back();
+    if (seen[static_cast<std::size_t>(member)]) continue;
+    seen[static_cast<std::size_t>(member)] = true;
+    bool waits = false;
+    const auto& answer = answer_of(member);
+    for (const Rank awaited : answer ? answer->waits_for : std::vector<Rank>()) {
+      const std::optional<Rank> next = rank_in_group(*membership_, awaited);
+      if (!next) continue;
+      waits = true;
+      waited_for.push_back(*next);
+    }
+    if (!waits) roots.push_back(member);
+  }
+  std::ranges::sort(roots);
+  return roots.empty() ? begin : roots;
+}
+
+std::string Inquiry::describe_late(std::uint32_t sequence, const std::vector<Rank>& late) const {
+  std::string list;
+  for (const Rank member : late) {
+    list += (list.empty() ? "" : "; ") + engine_->name_of(membership_->job_rank(member));
+    if (!is_about(sequence)) continue;
+    const auto& answer = answer_of(member);
+    list += ", which " + (answer ? answer->text : silence(Clock::now() - at_));
+  }
+  return list.empty() ? "an earlier operation of the group" : list;
+}
+
+}  // namespace stretto::group

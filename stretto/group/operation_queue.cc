@@ -1,0 +1,251 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/group/operation_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace stretto::group {
+
+void OperationQueue::begin_numbering() {
+  next_sequence_ = 1;
+  past_.clear();
+  ended_ = 0;
+  reported_ = 0;
+  is_set_up_ = true;
+}
+
+std::shared_ptr<PendingCollective> OperationQueue::pooled() {
+  for (const auto& collective : pool_) {
+    if (collective.use_count() == 1) return collective;
+  }
+  return pool_.emplace_back(std::make_shared<PendingCollective>(engine_, membership_->group));
+}
+
+Status OperationQueue::lend_scratch(Packing& packing) {
+  if (packing.place != nullptr) return {};
+  Result<transport::Region> scratch = scratch_.take(packing.bytes(), engine_->transport());
+  if (!scratch.ok()) return scratch.status();
+  packing.scratch = std::move(*scratch);
+  return {};
+}
+
+void OperationQueue::push(std::shared_ptr<PendingCollective> collective, PlanCache::Entry& entry) {
+  ++entry.in_use;
+  queue_.push({std::move(collective), &entry});
+  engine_->submitted();
+}
+
+void OperationQueue::adopt(std::shared_ptr<PendingCollective> collective, PlanCache::Entry& entry) {
+  ++entry.in_use;
+  running_.push_back({std::move(collective), &entry, cache_->take(entry)});
+  engine_->submitted();
+  for (const Rank member : membership_->members) {
+    if (member != engine_->transport().rank()) engine_->transport().notify(member);
+  }
+  report(*running_.back().collective);
+}
+
+bool OperationQueue::may_start(const Item& item) const {
+  if (running_.empty()) return true;
+  return !item.entry->runs_alone() && !running_.front().entry->runs_alone() &&
+         running_.size() < kRunningMax;
+}
+
+bool OperationQueue::start_ready(execution::Turn& turn) {
+  bool moved = false;
+  while (!queue_.empty() && may_start(queue_.front())) {
+    Status packed;
+    if (auto& packing = queue_.front().collective->packing; packing && !packing->is_packed()) {
+      if (turn.is_over()) return moved;
+      moved = true;
+      packed = packing->pack(turn);
+      if (packed.ok() && !packing->is_packed()) return moved;
+    }
+    Item& item = running_.emplace_back(std::move(queue_.front()));
+    queue_.pop();
+    item.execution = cache_->take(*item.entry);
+    moved = true;
+    report(*item.collective);
+    if (packed.ok()) {
+      item.execution->start(item.collective->call, turn);
+    } else {
+      item.execution->fail(packed);
+    }
+  }
+  return moved;
+}
+
+bool OperationQueue::advance(execution::Turn& turn) {
+  bool moved = false;
+  for (std::size_t i = 0; i < running_.size();) {
+    execution::Execution& execution = *running_[i].execution;
+    moved = execution.advance(turn) || moved;
+    // Advancing may have told the group of a failure, which ends everything.
+    if (has_failed_ || !execution.status().ok()) return true;
+    if (!execution.ended()) {
+      ++i;
+      continue;
+    }
+    moved = true;
+    if (auto& packing = running_[i].collective->packing; packing && !packing->is_unpacked()) {
+      packing->unpack(turn);
+      if (!packing->is_unpacked()) {
+        ++i;
+        continue;
+      }
+    }
+    retire(i);
+    start_ready(turn);
+  }
+  return moved;
+}
+
+void OperationQueue::retire(std::size_t index) {
+  Item item = std::move(running_[index]);
+  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
+  cache_->keep(*item.entry, std::move(item.execution));
+  --item.entry->in_use;
+  PendingCollective& collective = *item.collective;
+  if (collective.packing) {
+    scratch_.give_back(std::move(collective.packing->scratch));
+    collective.packing.reset();
+  }
+  past_.add(collective.sequence(), collective.operation(),
+            [&](std::uint32_t sequence) { return is_running(sequence); });
+  set_ended(std::max(last_ended(), collective.sequence()));
+  collective.finish(Status());
+}
+
+const OperationQueue::Item* OperationQueue::find_failed() const {
+  const auto found = std::ranges::find_if(
+      running_, [](const Item& item) { return !item.execution->status().ok(); });
+  return found == running_.end() ? nullptr : &*found;
+}
+
+void OperationQueue::take_completions() {
+  for (const Item& item : running_) item.execution->take_completions();
+}
+
+// Those who gave up a later operation have done all that this rank's earlier one needs of them: on
+// mapped memory it can be ended without them, and then it is no victim.
+void OperationQueue::fail(const Status& reason, bool of_others) {
+  has_failed_ = true;
+  for (const Item& item : running_) {
+    PendingCollective& collective = *item.collective;
+    if (of_others && item.execution->end_without_transport()) {
+      execution::Turn turn(engine_->transport(), execution::kUnlimited);
+      if (collective.packing) collective.packing->unpack(turn);
+      collective.finish(Status());
+      continue;
+    }
+    item.execution->fail(reason);
+    if (item.execution->ended()) collective.finish(reason);
+  }
+  for (; !queue_.empty(); queue_.pop()) queue_.front().collective->finish(reason);
+}
+
+bool OperationQueue::hand_back(const Status& reason, execution::Turn& turn) {
+  bool waits = false;
+  for (const Item& item : running_) {
+    if (item.collective->done()) continue;
+    item.execution->advance(turn);
+    if (item.execution->ended()) item.collective->finish(reason);
+    waits = true;
+  }
+  return waits;
+}
+
+const PendingCollective* OperationQueue::oldest() const {
+  if (!running_.empty()) return running_.front().collective.get();
+  if (!queue_.empty()) return queue_.front().collective.get();  // It is being packed.
+  return nullptr;
+}
+
+std::vector<Rank> OperationQueue::waiting_for(const PendingOperation& operation) const {
+  for (const Item& item : running_) {
+    if (item.collective.get() == &operation) return item.execution->waiting_for();
+  }
+  const bool is_queued = operation.sequence() != transport::kPointToPoint;
+  if (is_queued && !running_.empty()) return running_.front().execution->waiting_for();
+  std::vector<Rank> others;
+  for (std::int32_t rank = 0; std::cmp_less(rank, membership_->members.size()); ++rank) {
+    if (rank != membership_->rank.value()) others.push_back(rank);
+  }
+  return others;
+}
+
+bool OperationQueue::release_mappings() {
+  bool all = true;
+  for (const Item& item : running_) all = item.execution->release_mappings() && all;
+  return all;
+}
+
+// Numbers begin anew when a group has been set up.
+bool OperationQueue::is_of_this_numbering(std::uint32_t sequence) const {
+  return (sequence >= transport::kSetUpSequence) != is_set_up_;
+}
+
+bool OperationQueue::has_ended(std::uint32_t sequence) const {
+  if (!is_of_this_numbering(sequence) || sequence >= next_sequence()) return false;
+  return !is_running(sequence) &&
+         (queue_.empty() || sequence < queue_.front().collective->sequence());
+}
+
+const OperationDescriptor* OperationQueue::find_running(std::uint32_t sequence) const {
+  for (const Item& item : running_) {
+    if (item.collective->sequence() == sequence) return &item.collective->operation();
+  }
+  return nullptr;
+}
+
+const OperationDescriptor* OperationQueue::find(std::uint32_t sequence) const {
+  const OperationDescriptor* running = find_running(sequence);
+  return running != nullptr ? running : past_.find(sequence);
+}
+
+std::string OperationQueue::name_of(const PendingOperation& operation) const {
+  if (!is_set_up_) return "the set-up of the communicator";
+  if (operation.sequence() == transport::kPointToPoint) return describe(operation.operation());
+  return fmt::format("{} #{}", describe(operation.operation()), operation.sequence());
+}
+
+std::string OperationQueue::name_of_ended() const {
+  // What took the fast path has left its number only.
+  const std::uint32_t ended = last_ended();
+  const OperationDescriptor* past = past_.find(ended);
+  return past != nullptr ? fmt::format("{} #{}", describe(*past), ended)
+                         : fmt::format("#{}", ended);
+}
+
+std::string OperationQueue::between_operations() const {
+  if (!is_set_up_) return "while setting up the communicator";
+  if (last_ended() == 0) return "before the first collective";
+  return fmt::format("between operations, after {}", name_of_ended());
+}
+
+// For the launcher: "all_reduce(sum f32 [1024]) #7" is the last thing it knows of a rank that is
+// killed.
+void OperationQueue::report(const PendingCollective& collective) {
+  const auto& report_activity = engine_->options().report_activity;
+  if (!report_activity) return;
+  reported_ = collective.sequence();
+  report_activity(name_of(collective));
+}
+
+// What takes the fast path is reported here, now and then only.
+void OperationQueue::note_ended(TimePoint now) {
+  const std::uint32_t ended = last_ended();
+  if (ended == ended_noted_) return;
+  ended_noted_ = ended;
+  ended_at_ = now;
+  const auto& report_activity = engine_->options().report_activity;
+  if (!report_activity || ended <= reported_ || !is_set_up_) return;
+  reported_ = ended;
+  report_activity(fmt::format("#{} or one soon after it", ended));
+}
+
+}  // namespace stretto::group

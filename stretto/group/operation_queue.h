@@ -1,0 +1,126 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/base/ring_queue.h"
+#include "stretto/group/past_operations.h"
+#include "stretto/group/pending.h"
+#include "stretto/group/plan_cache.h"
+
+namespace stretto::group {
+
+// The collectives of a group, numbered in the order of submission, in which they run: those on
+// mapped memory one at a time, those by messages a few at a time, so that on a network the latency
+// of one hides behind the bytes of another.
+//
+// Used under the engine's lock, but for pooled() and the numbers, which belong to whoever owns the
+// group's gate (fast_lane.h).
+class OperationQueue {
+ public:
+  // Collectives by messages that run at the same time.
+  static constexpr std::size_t kRunningMax = 4;
+  struct Item {
+    std::shared_ptr<PendingCollective> collective;
+    PlanCache::Entry* entry = nullptr;
+    std::unique_ptr<execution::Execution> execution = nullptr;  // Of what runs.
+  };
+
+  // `membership` and `cache` must outlive it.
+  OperationQueue(std::shared_ptr<Engine> engine, const execution::Membership& membership,
+                 PlanCache& cache)
+      : engine_(std::move(engine)), membership_(&membership), cache_(&cache) {}
+
+  // What comes from now on is the callers': their first operation is #1.
+  void begin_numbering();
+  bool is_set_up() const { return is_set_up_; }
+  // Of the next collective.
+  std::uint32_t next_sequence() const { return next_sequence_.load(std::memory_order_relaxed); }
+  void take_sequence() { next_sequence_.store(next_sequence() + 1, std::memory_order_relaxed); }
+  // The last that has ended; 0: none.
+  std::uint32_t last_ended() const { return ended_.load(std::memory_order_relaxed); }
+  void set_ended(std::uint32_t sequence) { ended_.store(sequence, std::memory_order_relaxed); }
+
+  // One that nobody else holds.
+  std::shared_ptr<PendingCollective> pooled();
+  // Scratch for a packing that has no place of its own.
+  Status lend_scratch(Packing& packing);
+  void push(std::shared_ptr<PendingCollective> collective, PlanCache::Entry& entry);
+  // Takes over one that has been started by the first execution of its kind.
+  void adopt(std::shared_ptr<PendingCollective> collective, PlanCache::Entry& entry);
+
+  // Do what can be done now, within the turn. Return whether anything was.
+  bool start_ready(execution::Turn& turn);
+  bool advance(execution::Turn& turn);
+  // One that has failed by itself; null: none.
+  const Item* find_failed() const;
+  // Takes note of the messages that have ended, and no more.
+  void take_completions();
+  // Ends all with `reason`, but for those whose buffers others still use. If the failure is the
+  // news `of_others`, what can end without them ends well.
+  void fail(const Status& reason, bool of_others);
+  // Afterwards: ends those whose buffers nobody uses any more. Returns whether there were any left.
+  bool hand_back(const Status& reason, execution::Turn& turn);
+
+  bool is_empty() const { return running_.empty() && queue_.empty(); }
+  const std::vector<Item>& running() const { return running_; }
+  const RingQueue<Item>& queued() const { return queue_; }
+  // The one that is in flight longest; null: none.
+  const PendingCollective* oldest() const;
+  // The members for which an operation waits; a collective that is queued, for what runs before it.
+  // All, if nothing is known.
+  std::vector<Rank> waiting_for(const PendingOperation& operation) const;
+  // Lets go of what other ranks have freed. False: something that runs still uses it.
+  bool release_mappings();
+
+  // Whether operation `sequence` can be told apart from those by which the group is set up.
+  bool is_of_this_numbering(std::uint32_t sequence) const;
+  bool has_ended(std::uint32_t sequence) const;
+  bool is_running(std::uint32_t sequence) const { return find_running(sequence) != nullptr; }
+  // What one was that has ended; null: it did not run here, or it is forgotten.
+  const OperationDescriptor* find_past(std::uint32_t sequence) const {
+    return past_.find(sequence);
+  }
+  // What one is that has begun here, or was; null likewise.
+  const OperationDescriptor* find(std::uint32_t sequence) const;
+
+  // "all_reduce(sum f32 [4]) #7"; nothing that only this library knows.
+  std::string name_of(const PendingOperation& operation) const;
+  // "between operations, after all_reduce(sum f32 [4]) #7".
+  std::string between_operations() const;
+  // The last collective that has ended, and about when.
+  std::string name_of_ended() const;
+  TimePoint ended_at() const { return ended_at_; }
+  // Looks whether one has ended since this was called last.
+  void note_ended(TimePoint now);
+
+ private:
+  bool may_start(const Item& item) const;
+  void retire(std::size_t index);
+  void report(const PendingCollective& collective);
+  const OperationDescriptor* find_running(std::uint32_t sequence) const;
+
+  std::shared_ptr<Engine> engine_;
+  const execution::Membership* membership_;
+  PlanCache* cache_;
+  std::vector<Item> running_;
+  RingQueue<Item> queue_;
+  ScratchPool scratch_;
+  std::vector<std::shared_ptr<PendingCollective>> pool_;  // Reused when nobody else holds them.
+  PastOperations past_;
+  bool has_failed_ = false;
+  bool is_set_up_ = false;
+  // Atomic, because others look at them who do not own the gate; relaxed, because they only look.
+  std::atomic<std::uint32_t> next_sequence_{transport::kSetUpSequence};
+  std::atomic<std::uint32_t> ended_{0};
+  std::uint32_t ended_noted_ = 0;
+  TimePoint ended_at_ = Clock::now();
+  std::uint32_t reported_ = 0;  // The last collective that the launcher has heard of.
+};
+
+}  // namespace stretto::group

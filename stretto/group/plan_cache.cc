@@ -1,0 +1,129 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/group/plan_cache.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "stretto/execution/mapped_execution.h"
+#include "stretto/execution/message_execution.h"
+
+namespace stretto::group {
+namespace {
+
+// A program that never repeats itself must not grow for ever.
+constexpr std::size_t kEntriesMax = 512;
+constexpr std::size_t kIdleBytesMax = 64 * 1024 * 1024;
+
+std::uint64_t hash_of(const std::optional<execution::SharesView>& shares) {
+  if (!shares) return 0;
+  return execution::layout_hash(shares->counts) ^ (execution::layout_hash(shares->received) << 1);
+}
+
+}  // namespace
+
+bool PlanCache::Key::operator<(const Key& other) const {
+  if (shares != other.shares) return shares < other.shares;
+  static_assert(std::has_unique_object_representations_v<OperationDescriptor>);
+  return std::memcmp(&operation, &other.operation, sizeof(operation)) < 0;
+}
+
+PlanCache::PlanCache(const execution::Membership& membership, transport::Transport& transport,
+                     Planner::Setting setting)
+    : membership_(&membership), transport_(&transport) {
+  replace_planner(std::move(setting));
+}
+
+void PlanCache::replace_planner(Planner::Setting setting) {
+  planner_ = std::make_shared<const Planner>(std::move(setting));
+}
+
+void PlanCache::use_links(const LinkModel& links) {
+  Planner::Setting setting = planner_->setting();
+  setting.selector.links = links;
+  replace_planner(std::move(setting));
+}
+
+void PlanCache::use_windows(execution::Windows windows) {
+  windows_ = std::move(windows);
+  Planner::Setting setting = planner_->setting();
+  setting.selector.has_core_for_each_rank = !windows_->crowded;
+  setting.selector.has_teams = !is_one_team();
+  setting.is_one_team = is_one_team();
+  setting.single_copy = windows_->single_copy;
+  replace_planner(std::move(setting));
+  if (!is_one_team()) team_lanes_.emplace(*windows_, *membership_, *transport_);
+}
+
+PlanCache::Entry* PlanCache::find(const OperationDescriptor& operation,
+                                  const std::optional<execution::SharesView>& shares) {
+  const auto [first, last] = entries_.equal_range({operation, hash_of(shares)});
+  const auto found = std::find_if(
+      first, last, [&](const auto& item) { return !shares || *shares == item.second.shares; });
+  return found == last ? nullptr : &found->second;
+}
+
+PlanCache::Entry& PlanCache::add(const OperationDescriptor& operation,
+                                 const std::optional<execution::SharesView>& shares, Plans plans) {
+  Entry& entry = entries_.emplace(Key{operation, hash_of(shares)}, Entry())->second;
+  if (shares) entry.shares = shares->copy();
+  entry.plans = std::move(plans);
+  if (entry.runs_alone()) entry.idle.push_back(make(entry));
+  return entry;
+}
+
+bool PlanCache::is_full() const { return entries_.size() >= kEntriesMax; }
+
+void PlanCache::shrink() {
+  std::erase_if(entries_, [](const auto& item) { return item.second.in_use == 0; });
+  count_idle();
+}
+
+std::unique_ptr<execution::Execution> PlanCache::make(const Entry& entry) {
+  const Plans& plans = entry.plans;
+  if (entry.runs_alone()) {
+    return std::make_unique<execution::MappedExecution>(
+        execution::MappedExecution::Plans{
+            .direct = plans.direct, .staged = plans.staged, .single_copy = plans.single_copy},
+        *membership_, *windows_, *transport_);
+  }
+  return std::make_unique<execution::MessageExecution>(plans.messages, *membership_, *transport_,
+                                                       team_lanes_ ? &*team_lanes_ : nullptr);
+}
+
+std::unique_ptr<execution::Execution> PlanCache::take(Entry& entry) {
+  if (entry.idle.empty()) return make(entry);
+  std::unique_ptr<execution::Execution> execution = std::move(entry.idle.back());
+  entry.idle.pop_back();
+  idle_bytes_ -= std::min(idle_bytes_, execution->idle_bytes());
+  return execution;
+}
+
+// A program with many kinds must not keep scratch for each.
+void PlanCache::keep(Entry& entry, std::unique_ptr<execution::Execution> execution) {
+  idle_bytes_ += execution->idle_bytes();
+  entry.idle.push_back(std::move(execution));
+  if (idle_bytes_ <= kIdleBytesMax) return;
+  for (auto& [key, other] : entries_) {
+    if (&other != &entry && !other.runs_alone()) other.idle.clear();
+  }
+  count_idle();
+}
+
+void PlanCache::count_idle() {
+  idle_bytes_ = 0;
+  for (const auto& [key, entry] : entries_) {
+    for (const auto& kept : entry.idle) idle_bytes_ += kept->idle_bytes();
+  }
+}
+
+bool PlanCache::release_mappings() {
+  bool all = true;
+  for (auto& [key, entry] : entries_) {
+    for (auto& execution : entry.idle) all = execution->release_mappings() && all;
+  }
+  return all;
+}
+
+}  // namespace stretto::group
