@@ -7,6 +7,7 @@
 // SyncBatchNorm, collectives on tensors.
 
 #include "stretto/reducer/bucket_size.h"
+#include "stretto/reducer/timeline.h"
 #include "stretto/stretto.h"
 #include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/distributed_data_parallel.h"

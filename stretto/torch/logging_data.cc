@@ -78,7 +78,9 @@ bool has_sync_batch_norm(const torch::nn::Module& module) {
 
 }  // namespace
 
-void StepTimer::add(const StepStatistics& step) {
+void StepTimer::add(StepStatistics& step) {
+  step.forward_begin = forward_begin_;
+  step.forward_seconds = seconds(forward_end_ - forward_begin_);
   compute_end_ = after(step.begin, step.backward_seconds);
   comm_begin_ = after(step.begin, step.launch_seconds.front());
   comm_end_ = after(step.begin, step.end_seconds.back());
@@ -142,7 +144,7 @@ LoggingData Replica::logging_data() const {
           {"gradient_as_bucket_view", 1},
           {"has_sync_bn", has_sync_batch_norm(*module_)}};
   timer_.describe(data);
-  const StepStatistics& step = reducer_->last_step();
+  const StepStatistics& step = last_step_;
   if (step.step == 0) return data;
   std::int64_t unused_bytes = 0;
   for (std::size_t i = 0; i < trained_.size(); ++i) {

@@ -140,7 +140,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   refuse_assigned_weights();
   choose_trained();
   check_tensors();
-  verify_descriptions();
+  verify_descriptions(std::nullopt);
   agree_on_number();
   if (options_.broadcast_parameters) {
     std::vector<torch::Tensor> state = tensors_of(parameters_);
@@ -242,7 +242,7 @@ void Replica::check_tensors() const {
   }
 }
 
-void Replica::verify_descriptions() {
+void Replica::verify_descriptions(const std::optional<Duration>& timeout) {
   std::vector<reducer::ReplicaItem> items = {describe(options_)};
   for (const NamedTensor& parameter : parameters_)
     items.push_back(describe("parameter", parameter));
@@ -251,7 +251,7 @@ void Replica::verify_descriptions() {
   for (const std::string& name : options_.delayed_parameters)
     items.push_back({"delayed parameter", name, {}});
   for (const NamedTensor& buffer : buffers_) items.push_back(describe("buffer", buffer));
-  reducer::check_replicas_described_alike(communicator_, items);
+  reducer::check_replicas_described_alike(communicator_, items, timeout);
 }
 
 // Rank 0's count of what it has built, so that no two on a communicator have the same number.
@@ -350,7 +350,7 @@ void Replica::notice_changes() {
     hooks_.clear();
     choose_trained();
     check_tensors();
-    verify_descriptions();
+    verify_descriptions(options_.timeout);
     build();
   }
   if (replaced) reducer_->request_verification();
@@ -366,8 +366,10 @@ ForwardScope Replica::before_forward() {
   const bool synchronizes = options_.broadcast_buffers && !buffers_.empty() &&
                             no_sync_depth_ == 0 && module_->is_training();
   if (synchronizes) {
+    const TimePoint begin = Clock::now();
     if (uneven_) uneven_->announce(reducer::UnevenSteps::Phase::buffers);
     synchronize_buffers();
+    spent_besides_ += Clock::now() - begin;
   }
   return ForwardScope(precision_);
 }
@@ -423,7 +425,7 @@ void Replica::verify_replicas() {
     names.push_back("parameter " + in_quotes(parameters_[i].name));
     hashes.push_back(reducer::content_hash(bytes.spans()[i]));
   }
-  reducer::check_replicas_hash_alike(communicator_, names, hashes);
+  reducer::check_replicas_hash_alike(communicator_, names, hashes, options_.timeout);
 }
 
 std::uint64_t Replica::parameter_hash() const {

@@ -12,6 +12,8 @@
 namespace stretto::ddp {
 namespace {
 
+constexpr std::size_t kTimedBytes = std::size_t{32} << 10;  // Copying less costs less than a clock.
+
 [[noreturn]] void refuse(std::string text) {
   throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
 }
@@ -57,6 +59,8 @@ void Replica::on_gradient(std::size_t index) {
   Progress& progress = progress_[index];
   progress.touched = true;
   const bool reduces = no_sync_depth_ == 0;
+  // Gradients stay where autograd puts them until a pass reduces them.
+  if (!reduces && !precision_.entered()) return;
   if (reduces) {
     begin_pass();
   } else {
@@ -114,19 +118,22 @@ void Replica::adopt_gradient(std::size_t index) {
   Progress& progress = progress_[index];
   if (gradient.is_same(progress.view)) return;
   check_gradient(index, gradient);
+  const std::size_t bytes = progress.view.nbytes();
+  const TimePoint begin = bytes < kTimedBytes ? TimePoint() : Clock::now();
   const bool same_bytes = gradient.scalar_type() == progress.view.scalar_type() &&
                           gradient.strides() == progress.view.strides() && !gradient.is_neg() &&
                           !gradient.is_conj();
   if (same_bytes) {
     // What copy_ would do, without the half microsecond that it takes to find out.
-    if (gradient.numel() > 0 && gradient.const_data_ptr() != progress.view_data) {
-      std::memcpy(progress.view_data, gradient.const_data_ptr(), progress.view.nbytes());
+    if (bytes > 0 && gradient.const_data_ptr() != progress.view_data) {
+      std::memcpy(progress.view_data, gradient.const_data_ptr(), bytes);
     }
   } else {
     const torch::NoGradGuard no_grad;
     progress.view.copy_(gradient);
   }
   gradient = progress.view;
+  if (bytes >= kTimedBytes) spent_besides_ += Clock::now() - begin;
 }
 
 void Replica::end_of_backward() {
@@ -216,6 +223,7 @@ void Replica::verify_after_step() {
 }
 
 void Replica::finish_step() {
+  const TimePoint begin = Clock::now();
   const bool all_have_data = !uneven_ || uneven_->ranks_with_data() == communicator_.size();
   double scale = 1;
   if (!all_have_data && join_options_.mean_over_ranks_with_data) {
@@ -226,8 +234,15 @@ void Replica::finish_step() {
   for (std::size_t i = 0; scale != 1 && i < progress_.size(); ++i) {
     if (reducer_->was_used(i)) progress_[i].view.mul_(scale);
   }
-  timer_.add(reducer_->last_step());
+  last_step_ = reducer_->last_step();
+  timer_.add(last_step_);
   if (all_have_data) verify_after_step();
+  adopt_rebuilt_buckets();
+  const Duration spent = Clock::now() - begin + std::exchange(spent_besides_, Duration(0));
+  last_step_.exposed_seconds += seconds(spent);
+}
+
+void Replica::adopt_rebuilt_buckets() {
   if (!reducer_->rebuild()) return;
   has_rebuilt_buckets_ = true;
   std::vector<bool> in_bucket;

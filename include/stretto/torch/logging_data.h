@@ -29,8 +29,8 @@ class StepTimer {
  public:
   void forward_begins() { forward_begin_ = Clock::now(); }
   void forward_ends() { forward_end_ = Clock::now(); }
-  // A step that has been reduced.
-  void add(const StepStatistics& step);
+  // A step that has been reduced: adds it, and writes the forward pass into it.
+  void add(StepStatistics& step);
   void describe(LoggingData& data) const;
 
  private:

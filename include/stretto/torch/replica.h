@@ -49,7 +49,7 @@ class Replica {
   void load_state(const std::string& path, torch::optim::Optimizer& optimizer);
   LoggingData logging_data() const;
   std::uint64_t parameter_hash() const;
-  const StepStatistics& last_step() const { return reducer_->last_step(); }
+  const StepStatistics& last_step() const { return last_step_; }
   const reducer::BucketPlan& bucket_plan() const { return reducer_->plan(); }
   const std::vector<NamedTensor>& trained() const { return trained_; }
   const torch::nn::Module& module() const { return *module_; }
@@ -76,7 +76,7 @@ class Replica {
   void choose_trained();
   void refuse_assigned_weights() const;
   void check_tensors() const;
-  void verify_descriptions();
+  void verify_descriptions(const std::optional<Duration>& timeout);
   void agree_on_number();
   void build();
   void create_reducer();
@@ -97,6 +97,7 @@ class Replica {
   void settle_gradients();
   void forget_progress();
   void finish_step();
+  void adopt_rebuilt_buckets();
   void follow_others();
 
   std::shared_ptr<torch::nn::Module> module_;
@@ -113,6 +114,8 @@ class Replica {
   LowPrecision precision_;
   std::shared_ptr<BufferHook> buffer_hook_;
   StepTimer timer_;
+  StepStatistics last_step_;
+  Duration spent_besides_{};  // On communication outside of reducer_, since the last step.
   bool has_rebuilt_buckets_ = false;
   std::string initial_bucket_sizes_;            // As text.
   std::optional<reducer::UnevenSteps> uneven_;  // While inside join().
