@@ -181,3 +181,13 @@ bench_peers() {
   ensure_peers "$@"
   exec python3 bench/peers.py "$@"
 }
+
+bench_hosts() {
+  ensure_packages build check
+  ensure_torch
+  build_in build/release release -- stretto_driver stretto_tool lossy_cable_program
+  mkdir -p "$peers"
+  ensure_debian_mpi
+  ensure_gloo
+  exec python3 bench/hosts.py "$@"
+}

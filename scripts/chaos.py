@@ -34,8 +34,8 @@ import chaos_job
 import chaos_judge
 import chaos_kinds
 import chaos_misuse
-import chaos_network
 import chaos_plan
+import namespaces
 
 KINDS = {kind.name: kind for kind in chaos_kinds.KINDS + chaos_misuse.KINDS}
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -92,7 +92,7 @@ class Runner:
         """One for each thread: its cases come one after the other."""
         if not hasattr(self._local, "network"):
             name = f"chaos{threading.get_native_id()}"
-            self._local.network = chaos_network.Network(name)
+            self._local.network = namespaces.Network(name)
             self._networks.append(self._local.network)
             self._local.network.make()
         return self._local.network
@@ -123,11 +123,11 @@ def cases(names, seed):
 
 def usable_worlds():
     """Every world that this machine has, and a sentence about the one it has not."""
-    network = chaos_network.Network("chaosprobe")
+    network = namespaces.Network("chaosprobe")
     try:
         network.make()
         return chaos_plan.WORLDS, ""
-    except chaos_network.NetworkError as error:
+    except namespaces.NetworkError as error:
         return {"shm", "tcp", "bare"}, f"cases of two hosts are left out: {error}"
     finally:
         network.remove()

@@ -58,7 +58,7 @@ def free_port():
 
 
 class Job:
-    """A running job. `network`: the namespaces of plans of two hosts (chaos_network.py)."""
+    """A running job. `network`: the namespaces of plans of two hosts (namespaces.py)."""
 
     def __init__(self, plan, bin_dir, folder, network=None):
         self.plan = plan

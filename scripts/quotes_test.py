@@ -51,6 +51,11 @@ class ExamplesTest(unittest.TestCase):
         self.assertEqual(two_ranks_of(BUILD / "bin/01_all_reduce"),
                          [f"rank {rank} of 2: the mean rank is 0.5" for rank in (0, 1)])
 
+    def test_compressed_all_reduce(self):
+        self.assertEqual(two_ranks_of(BUILD / "bin/11_compressed_all_reduce"),
+                         [f"rank {rank}: top k -0.04, threshold -0.01, half 100.5, partial 0.5"
+                          for rank in (0, 1)])
+
     def test_own_rendezvous(self):
         with tempfile.TemporaryDirectory() as folder:
             ranks = [subprocess.Popen([BUILD / "bin/03_own_rendezvous", str(rank), "2",

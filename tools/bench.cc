@@ -11,6 +11,7 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/environment.h"
 #include "stretto/job/slurm.h"
+#include "tools/bench/compression.h"
 #include "tools/bench/explain.h"
 #include "tools/bench/options.h"
 #include "tools/bench/rank_program.h"
@@ -53,6 +54,7 @@ int bench_command(const std::vector<std::string>& arguments) {
   if (!parsed.options) return parsed.status;
   bench::BenchOptions& options = *parsed.options;
   if (!is_rank()) return start_ranks(options, arguments);
+  if (options.compression) return bench::run_compressing_rank(options);
   return options.explain ? bench::run_explaining_rank(options) : bench::run_rank(options);
 }
 

@@ -117,6 +117,11 @@ std::vector<Rank> ScheduledBackend::ranks_of_host() const {
   return ranks;
 }
 
+bool ScheduledBackend::some_share_a_host() const {
+  const group::HostList hosts = group::hosts_of(options_.group.hosts, group_->membership().members);
+  return hosts.empty() || std::ranges::max(hosts) + 1 < size();
+}
+
 // Makes this rank's window, if there is somebody to map it, and says what it is to tell the others.
 Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) {
   const execution::Membership& membership = group_->membership();
@@ -125,8 +130,10 @@ Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) 
   transport::Transport& transport = engine_->transport();
   const bool reaches_all = std::ranges::all_of(
       membership.members, [&](Rank member) { return transport.memory().reaches(member); });
-  const bool reaches_host = std::ranges::all_of(
-      of_host, [&](Rank r) { return transport.memory().reaches(membership.job_rank(r)); });
+  // Who is alone on its host needs no memory to reach it.
+  const bool reaches_host = std::ranges::all_of(of_host, [&](Rank r) {
+    return r == rank() || transport.memory().reaches(membership.job_rank(r));
+  });
   const bool reaches_all_private = std::ranges::all_of(membership.members, [&](Rank member) {
     return member == transport.rank() || transport.memory().reaches_private(member);
   });
@@ -185,7 +192,7 @@ Status ScheduledBackend::exchange_windows(const Deadline& until) {
                                             std::as_writable_bytes(std::span(notices)), until));
   if (std::ranges::all_of(notices, &WindowNotice::reaches_all)) {
     for (std::int32_t r = 0; r < size(); ++r) windows.team.push_back(r);
-  } else if (std::ranges::all_of(notices, &WindowNotice::reaches_host)) {
+  } else if (std::ranges::all_of(notices, &WindowNotice::reaches_host) && some_share_a_host()) {
     windows.team = ranks_of_host();
   } else {
     return {};

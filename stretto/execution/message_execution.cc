@@ -105,10 +105,26 @@ bool MessageExecution::advance(Turn& turn) {
 
 bool MessageExecution::run_ready(Turn& turn) {
   bool moved = false;
-  while (!ready_.empty() && status_.ok() && !turn.is_over()) {
+  while (!ready_.empty() && status_.ok()) {
+    if (turn.is_over()) return post_receives(turn) || moved;
     const Ready ready = ready_.back();
     if (must_wait_for_queue(ready)) return moved;
     ready_.pop_back();
+    run_step(ready, turn);
+    moved = true;
+  }
+  return moved;
+}
+
+// A message that finds no receive has to be kept, in memory that is allocated for it, so receives
+// are posted even where the turn is over.
+bool MessageExecution::post_receives(Turn& turn) {
+  bool moved = false;
+  for (std::size_t i = ready_.size(); i-- > 0 && status_.ok();) {
+    const Ready ready = ready_[i];
+    const auto& step = plan_->schedule().steps[static_cast<std::size_t>(ready.step)];
+    if (step.kind != schedule::StepKind::recv || must_wait_for_queue(ready)) continue;
+    ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(i));
     run_step(ready, turn);
     moved = true;
   }
@@ -200,8 +216,8 @@ void MessageExecution::post(std::uint32_t lane_index, std::int32_t index, Turn& 
       request.operation.count = plan_->chunk_elements(place.slot.chunk);
     }
     std::byte* bytes = locate(lane, place).data + range.offset_bytes;
-    turn.spend(range.bytes());
     if (sends) {
+      turn.spend(range.bytes());
       request.outgoing = {bytes, range.bytes()};
     } else {
       request.incoming = {bytes, range.bytes()};

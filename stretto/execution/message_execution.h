@@ -65,6 +65,7 @@ class MessageExecution final : public Execution {
   void start_segments();
   void start_segment(std::uint32_t lane);
   bool run_ready(Turn& turn);
+  bool post_receives(Turn& turn);
   bool end_syncs();
   BufferRef locate(const Lane& lane, const schedule::Place& place) const;
   bool must_wait_for_queue(const Ready& ready) const;

@@ -53,7 +53,9 @@ void PlanCache::use_windows(execution::Windows windows) {
   setting.is_one_team = is_one_team();
   setting.single_copy = windows_->single_copy;
   replace_planner(std::move(setting));
-  if (!is_one_team()) team_lanes_.emplace(*windows_, *membership_, *transport_);
+  // Alone on its host, a rank has nobody to meet there.
+  if (is_one_team() || windows_->team.size() == 1) return;
+  team_lanes_.emplace(*windows_, *membership_, *transport_);
 }
 
 PlanCache::Entry* PlanCache::find(const OperationDescriptor& operation,

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/error.h"
+#include "stretto/codec/arithmetic.h"
 
 namespace stretto {
 
@@ -49,7 +50,7 @@ Work HalvedReduction<Number>::start(Communicator& communicator, const FullBucket
     state.gradient_views.push_back(view_of(state.numbers.span().subspan(first, view.count)));
   }
   const auto* const from = reinterpret_cast<const float*>(bucket.view.data);
-  for (std::size_t i = 0; i < bucket.view.count; ++i) state.numbers[i] = Number(from[i]);
+  codec::narrow(std::span(from, bucket.view.count), state.numbers.span());
   return inner_->start(communicator, halved(bucket));
 }
 
@@ -59,7 +60,7 @@ void HalvedReduction<Number>::finish(const FullBucket& bucket) {
   inner_->finish(halved(bucket));
   const Halved& state = buckets_[bucket.index];
   auto* const to = reinterpret_cast<float*>(bucket.view.data);
-  for (std::size_t i = 0; i < bucket.view.count; ++i) to[i] = static_cast<float>(state.numbers[i]);
+  codec::widen(std::span<const Number>(state.numbers.span()), std::span(to, bucket.view.count));
 }
 
 template class HalvedReduction<Half>;

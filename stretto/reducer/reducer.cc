@@ -14,8 +14,8 @@
 #include <fmt/format.h>
 
 #include "stretto/base/check.h"
+#include "stretto/base/content_hash.h"
 #include "stretto/base/round_up.h"
-#include "stretto/reducer/content_hash.h"
 
 namespace stretto {
 namespace {
@@ -79,6 +79,7 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
   std::vector<std::size_t> expected_order(gradients_.size());
   std::iota(expected_order.rbegin(), expected_order.rend(), std::size_t{0});
   lay_out(plan_for(expected_order));
+  options_.hook->attach(communicator_, gradients_);
 }
 
 Reducer::~Reducer() {
@@ -303,7 +304,7 @@ void Reducer::write_report(bool without_data) {
 // accident of one step.
 bool Reducer::wants_rebuild() {
   if (!options_.rebuild_buckets || communicator_.rank() != Rank(0)) return false;
-  const std::uint64_t hash = reducer::content_hash(std::as_bytes(std::span(ready_order_)));
+  const std::uint64_t hash = content_hash(std::as_bytes(std::span(ready_order_)));
   const bool lasts = hash == std::exchange(last_order_hash_, hash) || rebuild_count_ == 0;
   if (!lasts || hash == planned_order_hash_ || step_ < next_rebuild_step_) return false;
   if (plan_for(ready_order_) != plan_) return true;
@@ -455,7 +456,7 @@ bool Reducer::rebuild() {
     throw_if_failed();
   }
   const std::vector<std::size_t> order(wire.begin(), wire.end());
-  planned_order_hash_ = reducer::content_hash(std::as_bytes(std::span(order)));
+  planned_order_hash_ = content_hash(std::as_bytes(std::span(order)));
   reducer::BucketPlan plan = plan_for(order);
   if (plan == plan_) return false;
   // The old buckets stay alive until their values have moved.

@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/check.h"
-#include "stretto/reducer/content_hash.h"
+#include "stretto/base/content_hash.h"
 #include "stretto/reducer/step_report.h"
 
 namespace stretto::reducer {

@@ -16,11 +16,13 @@ namespace stretto::schedule {
 // it takes O(ranks log ranks) time; it keeps O(log ranks + kinds of hosts). Immutable.
 class HostSummary {
  public:
-  // Hosts that have as many ranks, and as many subtrees of the canonical tree, are of one kind.
+  // Hosts that have as many ranks, and as many subtrees of the canonical tree, and own as many
+  // chunks, are of one kind. That of the first host comes first.
   struct Kind {
     int ranks = 0;
     int single_subtrees = 0;  // Of one rank, whose input travels as it is.
     int joint_subtrees = 0;   // Of several, whose partial value travels.
+    int owned_chunks = 0;     // Of chunk_count_for() ones, as owner_hosts() says.
     int hosts = 0;            // Of this kind.
   };
   // Ranks that exchange messages over a given distance, which doubles from level to level.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "stretto/schedule/chunk_owners.h"
 #include "stretto/schedule/estimate_model.h"
 
 namespace stretto::schedule {
@@ -13,7 +14,7 @@ using Model = EstimateModel;
 using Pairs = HostSummary::Pairs;
 using Kind = HostSummary::Kind;
 
-// Whose the chunks are: as many of each host, or one of each rank, or (of a broadcast) as many for
+// Whose the chunks are: as owner_hosts() says, or one of each rank, or (of a broadcast) as many for
 // each host but the root's.
 enum class Chunks { of_hosts, of_ranks, of_other_hosts };
 
@@ -23,7 +24,7 @@ class TwoLevelPhases {
   TwoLevelPhases(const Model& model, Inside inside, Chunks chunks)
       : m_(model),
         hosts_(model.hosts.host_count()),
-        by_rank_(chunks == Chunks::of_ranks),
+        owners_(chunks),
         mapped_(inside == Inside::mapped),
         chunks_(count(chunks)),
         each_(model.bytes / chunks_) {
@@ -74,7 +75,7 @@ class TwoLevelPhases {
   // Owners give the first rank the whole results.
   double pass_to_root() const {
     const int near = m_.hosts.ranks_of_first_host();
-    const double from_host = chunks_ / hosts_;
+    const double from_host = owned(m_.hosts.kinds().front());
     const double local =
         near < 2 ? 0 : m_.sync(near) + m_.process(from_host * (near - 1) / near * each_);
     if (hosts_ < 2) return local;
@@ -99,7 +100,7 @@ class TwoLevelPhases {
  private:
   double count(Chunks chunks) const {
     if (chunks == Chunks::of_ranks) return m_.n;
-    if (chunks == Chunks::of_hosts) return std::ceil(m_.n / hosts_) * hosts_;
+    if (chunks == Chunks::of_hosts) return chunk_count_for(m_.n, m_.hosts.host_count());
     const double turns = std::max(1.0, hosts_ - 1);
     return std::max(1.0, std::ceil((m_.n - 1) / turns) * turns);
   }
@@ -117,7 +118,10 @@ class TwoLevelPhases {
   double between(double messages, double out, double in, const Kind& kind) const {
     return m_.between(messages / kind.ranks, std::max(out, in) * each_);
   }
-  double owned(const Kind& kind) const { return by_rank_ ? kind.ranks : chunks_ / hosts_; }
+  double owned(const Kind& kind) const {
+    if (owners_ == Chunks::of_ranks) return kind.ranks;
+    return owners_ == Chunks::of_hosts ? kind.owned_chunks : chunks_ / hosts_;
+  }
   // In chunks' bytes, what a host sends for one chunk that it does not own.
   double values_of(const Kind& kind) const {
     return kind.single_subtrees + m_.scale * kind.joint_subtrees;
@@ -125,7 +129,7 @@ class TwoLevelPhases {
 
   const Model& m_;
   double hosts_;
-  bool by_rank_;
+  Chunks owners_;
   bool mapped_;
   double chunks_;
   double each_;

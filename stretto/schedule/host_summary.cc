@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "stretto/schedule/canonical_tree.h"
+#include "stretto/schedule/chunk_owners.h"
 #include "stretto/schedule/estimate.h"
 #include "stretto/schedule/host_layout.h"
 
@@ -74,17 +74,6 @@ int partner_of(int rank, int distance, int rank_count) {
   return middle < rank_count ? middle + (rank - begin) % (rank_count - middle) : rank;
 }
 
-void count_subtrees(const HostLayout& layout, int begin, int end,
-                    std::vector<HostSummary::Kind>& hosts) {
-  if (!layout.together(begin, end)) {
-    const Split split = split_of(begin, end);
-    count_subtrees(layout, split.begin, split.middle, hosts);
-    return count_subtrees(layout, split.middle, split.end, hosts);
-  }
-  HostSummary::Kind& host = hosts[static_cast<std::size_t>(layout.host_of(begin))];
-  ++(end - begin == 1 ? host.single_subtrees : host.joint_subtrees);
-}
-
 }  // namespace
 
 HostSummary::HostSummary(int rank_count, std::span<const std::int32_t> hosts)
@@ -115,11 +104,19 @@ void HostSummary::find_kinds(std::span<const std::int32_t> hosts) {
     all[static_cast<std::size_t>(host)].ranks = static_cast<int>(layout.members(host).size());
   }
   ranks_of_first_host_ = all.front().ranks;
-  count_subtrees(layout, 0, rank_count_, all);
+  const auto subtrees = subtrees_by_host(layout, rank_count_);
+  for (std::size_t host = 0; host < all.size(); ++host) {
+    for (const Subtree& subtree : subtrees[host]) {
+      ++(subtree.single() ? all[host].single_subtrees : all[host].joint_subtrees);
+    }
+  }
+  for (const int host : owner_hosts(subtrees, chunk_count_for(rank_count_, host_count_))) {
+    ++all[static_cast<std::size_t>(host)].owned_chunks;
+  }
   for (const Kind& host : all) {
     const auto same = std::ranges::find_if(kinds_, [&](const Kind& kind) {
       return kind.ranks == host.ranks && kind.single_subtrees == host.single_subtrees &&
-             kind.joint_subtrees == host.joint_subtrees;
+             kind.joint_subtrees == host.joint_subtrees && kind.owned_chunks == host.owned_chunks;
     });
     Kind& kind = same == kinds_.end() ? kinds_.emplace_back(host) : *same;
     ++kind.hosts;

@@ -9,7 +9,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "stretto/reducer/content_hash.h"
+#include "stretto/base/content_hash.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/reducer/state_broadcast.h"
 #include "stretto/torch/tensor_bytes.h"
@@ -293,6 +293,7 @@ void Replica::create_reducer() {
     gradients.push_back({.name = name,
                          .dtype = dtype_of_tensor(tensor).or_throw(),
                          .count = static_cast<std::size_t>(tensor.numel()),
+                         .rows = static_cast<std::size_t>(tensor.dim() > 1 ? tensor.size(0) : 0),
                          .delayed = contains(options_.delayed_parameters, name)});
   }
   reducer_ = std::make_unique<Reducer>(
@@ -423,7 +424,7 @@ void Replica::verify_replicas() {
   const TensorBytes bytes(tensors_of(parameters_));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     names.push_back("parameter " + in_quotes(parameters_[i].name));
-    hashes.push_back(reducer::content_hash(bytes.spans()[i]));
+    hashes.push_back(content_hash(bytes.spans()[i]));
   }
   reducer::check_replicas_hash_alike(communicator_, names, hashes, options_.timeout);
 }
@@ -431,7 +432,7 @@ void Replica::verify_replicas() {
 std::uint64_t Replica::parameter_hash() const {
   std::uint64_t hash = 0;
   const TensorBytes bytes(tensors_of(parameters_));
-  for (const ByteSpan span : bytes.spans()) hash = reducer::content_hash(span, hash);
+  for (const ByteSpan span : bytes.spans()) hash = content_hash(span, hash);
   return hash;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stretto/job/threads.h"
+#include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/allocation/counter.h"
 
@@ -28,9 +29,12 @@ class ReducerSteps {
     for (std::size_t i = 0; i < kGradients; ++i) {
       gradients.push_back({std::to_string(i), DType::f32, 100});
     }
-    for (const auto& rank : ranks_) {
-      reducers_.push_back(std::make_unique<Reducer>(*rank, gradients, options()));
-    }
+    // At the same time: hooks find out whether ranks use the same.
+    reducers_.resize(ranks_.size());
+    std::thread other(
+        [&] { reducers_[1] = std::make_unique<Reducer>(*ranks_[1], gradients, options()); });
+    reducers_[0] = std::make_unique<Reducer>(*ranks_[0], gradients, options());
+    other.join();
   }
 
   // Whether a hundred steps pass without an allocation, within a few hundred. Where one rank falls
@@ -86,6 +90,17 @@ TEST(ReducerAllocation, HalvedGradientsAllocateNothing) {
     return ReducerOptions{.bucket_bytes = {2000}, .hook = std::make_shared<Bf16Reduction>()};
   });
   EXPECT_TRUE(steps.settle());
+}
+
+TEST(ReducerAllocation, CompressedGradientsAllocateNothing) {
+  for (const auto& codec : {top_k({.density = 0.1}), int8(), one_bit()}) {
+    ReducerSteps steps([&] {
+      return ReducerOptions{.bucket_bytes = {2000},
+                            .hook = std::make_shared<CompressedReduction>(
+                                CompressionOptions{.codec = codec, .min_elements = 1})};
+    });
+    EXPECT_TRUE(steps.settle()) << codec->name();
+  }
 }
 
 }  // namespace

@@ -1,13 +1,16 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What passes through the links of two hosts with two ranks each, whose ranks have mapped each
-// other's memory inside: nothing inside, and between them what the schedules say.
+// What passes through the links of two hosts, whose ranks have mapped each other's memory inside:
+// nothing inside, and between them what the schedules say.
 
 #include <array>
 #include <atomic>
 #include <thread>
+#include <tuple>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "stretto/communicator/scheduled_backend.h"
@@ -19,7 +22,7 @@ namespace stretto {
 namespace {
 
 constexpr int kRanks = 4;
-const std::vector<std::int32_t> kHosts = {0, 0, 1, 1};
+using HostList = std::vector<std::int32_t>;
 constexpr std::size_t kCount = 48 * 1024;  // Of floats.
 constexpr int kTimes = 4;
 // What a message needs beside its payload, and what its receiver gives back.
@@ -27,13 +30,14 @@ constexpr std::size_t kFrameBytesMax = 256;
 
 // Bytes from each rank to each other.
 struct Counts {
+  HostList hosts;
   std::array<std::array<std::atomic<std::size_t>, kRanks>, kRanks> bytes{};
 
   std::size_t on_ways(bool between_hosts) const {
     std::size_t sum = 0;
     for (std::size_t from = 0; from < kRanks; ++from) {
       for (std::size_t to = 0; to < kRanks; ++to) {
-        if ((kHosts[from] != kHosts[to]) == between_hosts) sum += bytes[from][to];
+        if ((hosts[from] != hosts[to]) == between_hosts) sum += bytes[from][to];
       }
     }
     return sum;
@@ -68,7 +72,7 @@ class CountingLink final : public transport::Link {
 std::vector<std::unique_ptr<Communicator>> make_ranks(Counts& counts) {
   auto endpoints = transport::loopback::make_world(
                        {.ranks = kRanks,
-                        .hosts = kHosts,
+                        .hosts = counts.hosts,
                         .wrap =
                             [&](Rank self, Rank peer, std::unique_ptr<transport::Link> link) {
                               auto& row = counts.bytes[static_cast<std::size_t>(self)];
@@ -83,7 +87,7 @@ std::vector<std::unique_ptr<Communicator>> make_ranks(Counts& counts) {
       auto engine = group::Engine::create(std::move(endpoints[r]),
                                           group::Engine::Options{.local_ranks = kRanks});
       ranks[r] = communicator::ScheduledBackend::make_world(std::move(engine).or_throw(),
-                                                            {.group = {.hosts = kHosts}})
+                                                            {.group = {.hosts = counts.hosts}})
                      .or_throw();
     });
   }
@@ -97,10 +101,11 @@ struct Traffic {
 };
 
 // What all ranks send by the schedules, once.
-Traffic traffic_of(const schedule::Algorithm& algorithm, std::size_t buffer_bytes) {
+Traffic traffic_of(const schedule::Algorithm& algorithm, const HostList& hosts,
+                   std::size_t buffer_bytes) {
   Traffic traffic;
   for (int rank = 0; rank < kRanks; ++rank) {
-    const schedule::Schedule steps = algorithm.build({rank, kRanks, 0, kHosts});
+    const schedule::Schedule steps = algorithm.build({rank, kRanks, 0, hosts});
     for (const schedule::Step& step : steps.steps) {
       if (step.kind != schedule::StepKind::send) continue;
       ++traffic.messages;
@@ -112,10 +117,10 @@ Traffic traffic_of(const schedule::Algorithm& algorithm, std::size_t buffer_byte
   return traffic;
 }
 
-class BytesOnHosts : public ::testing::TestWithParam<schedule::Algorithm> {};
+class BytesOnHosts : public ::testing::TestWithParam<std::tuple<schedule::Algorithm, HostList>> {};
 
 TEST_P(BytesOnHosts, InsideNothingIsSentAndBetweenWhatTheScheduleSays) {
-  const schedule::Algorithm& algorithm = GetParam();
+  const auto& [algorithm, hosts] = GetParam();
   testing::Problem problem{.collective = algorithm.collective,
                            .ranks = kRanks,
                            .count = kCount,
@@ -123,13 +128,13 @@ TEST_P(BytesOnHosts, InsideNothingIsSentAndBetweenWhatTheScheduleSays) {
   if (testing::has_shares(algorithm.collective)) {
     problem = testing::with_equal_shares(problem, kCount / kRanks);
   }
-  Counts counts;
+  Counts counts{.hosts = hosts};
   const auto ranks = make_ranks(counts);
   ASSERT_EQ(testing::try_on_all(ranks, problem), "");
   const std::size_t inside = counts.on_ways(false);
   const std::size_t between = counts.on_ways(true);
   for (int i = 0; i < kTimes; ++i) ASSERT_EQ(testing::try_on_all(ranks, problem), "");
-  const Traffic once = traffic_of(algorithm, kCount * sizeof(float));
+  const Traffic once = traffic_of(algorithm, hosts, kCount * sizeof(float));
   // Ranks that wait for long ask each other where they are.
   EXPECT_LE(counts.on_ways(false), inside + 4 * kFrameBytesMax);
   const std::size_t sent = counts.on_ways(true) - between;
@@ -148,9 +153,15 @@ std::vector<schedule::Algorithm> on_mapped_memory_and_by_messages() {
   return found;
 }
 
-INSTANTIATE_TEST_SUITE_P(, BytesOnHosts, ::testing::ValuesIn(on_mapped_memory_and_by_messages()),
+// Two and two, in order and in turns; and one rank that shares memory with nobody.
+INSTANTIATE_TEST_SUITE_P(, BytesOnHosts,
+                         ::testing::Combine(::testing::ValuesIn(on_mapped_memory_and_by_messages()),
+                                            ::testing::Values(HostList{0, 0, 1, 1},
+                                                              HostList{0, 1, 0, 1},
+                                                              HostList{0, 0, 0, 1})),
                          [](const auto& tested) {
-                           return std::string(name(tested.param.collective));
+                           return fmt::format("{}_{}", name(std::get<0>(tested.param).collective),
+                                              fmt::join(std::get<1>(tested.param), ""));
                          });
 
 }  // namespace

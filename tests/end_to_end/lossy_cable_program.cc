@@ -14,6 +14,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -58,10 +59,21 @@ FileDescriptor open_device(const std::string& space, int end) {
   return device;
 }
 
+// Until the next packet is due; at most a second.
+timespec until_next(const std::array<std::deque<Packet>, 2>& queues) {
+  stretto::Duration wait = std::chrono::seconds(1);
+  for (const auto& queue : queues) {
+    if (!queue.empty()) wait = std::min(wait, queue.front().due - stretto::Clock::now());
+  }
+  const auto ns = std::max<std::chrono::nanoseconds>(wait, std::chrono::nanoseconds(0)).count();
+  return {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+}
+
 void run(char** arguments) {
   const std::array<FileDescriptor, 2> devices{open_device(arguments[1], 0),
                                               open_device(arguments[2], 1)};
-  const std::chrono::milliseconds delay(std::stoi(arguments[3]));
+  const auto delay = std::chrono::duration_cast<stretto::Duration>(
+      std::chrono::duration<double, std::milli>(std::stod(arguments[3])));
   const auto loss_permille = static_cast<std::uint64_t>(std::stoi(arguments[4]));
   std::puts("up");
   std::fflush(stdout);
@@ -70,7 +82,8 @@ void run(char** arguments) {
   std::array<char, 65536> buffer;
   while (true) {
     pollfd entries[2] = {{devices[0].get(), POLLIN, 0}, {devices[1].get(), POLLIN, 0}};
-    ::poll(entries, 2, queues[0].empty() && queues[1].empty() ? 1000 : 1);
+    const timespec wait = until_next(queues);
+    ::ppoll(entries, 2, &wait, nullptr);
     const stretto::TimePoint now = stretto::Clock::now();
     for (std::size_t end = 0; end < 2; ++end) {
       ssize_t count = 0;

@@ -14,7 +14,7 @@
 namespace stretto::bench {
 namespace {
 
-// Neighbouring sizes that run alike are one line.
+// Neighbouring sizes that run alike are one line; of sizes that were named each has its own.
 struct SizeRange {
   std::size_t bytes_min = 0;
   std::size_t bytes_max = 0;
@@ -35,7 +35,8 @@ std::vector<SizeRange> lines_of(const Communicator& comm, Collective collective,
              last.algorithm_registered == explanation.algorithm_registered &&
              last.algorithm_huge_pages == explanation.algorithm_huge_pages;
     };
-    const bool same = !lines.empty() && runs_alike(lines.back().explanation);
+    const bool same =
+        !lines.empty() && options.bytes.empty() && runs_alike(lines.back().explanation);
     if (!same) lines.push_back({.bytes_min = bytes, .bytes_max = bytes, .explanation = {}});
     lines.back().bytes_max = bytes;
     lines.back().explanation = std::move(explanation);

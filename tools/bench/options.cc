@@ -21,7 +21,8 @@ constexpr std::size_t kLargestBytes = std::size_t{1} << 40;
 constexpr const char* kDescription =
     "Measures collectives, or explains how they run:\n"
     "stretto bench [COLLECTIVE...|all] [-n RANKS] [OPTIONS]\n"
-    "stretto bench --explain [COLLECTIVE] [OPTIONS]\n";
+    "stretto bench --explain [COLLECTIVE] [OPTIONS]\n"
+    "stretto bench --compression [-n RANKS] [--bytes LIST]\n";
 constexpr const char* kExamples = R"(
 Starts its own ranks on this host; under a launcher (stretto run, torchrun, mpirun, srun) it joins
 that job instead. Collectives: all_reduce (the default), reduce_scatter, all_gather, broadcast,
@@ -40,6 +41,8 @@ Examples:
     stretto bench all_reduce --transport tcp --max-bytes 64M
   Which algorithm runs at which size, and why:
     stretto bench --explain -n 4
+  Whether compressed gradients pay between these hosts, and which:
+    stretto bench --compression --bytes 1M,25M
   On several hosts, started by any launcher:
     stretto run -n 2 --hosts a,b ... -- stretto bench all_reduce
 )";
@@ -112,7 +115,11 @@ void describe(CLI::App& app, BenchOptions& options, Texts& texts) {
   auto* check = app.add_flag("--check", texts.check, "Check the results (the default)");
   app.add_flag("--no-check", texts.no_check, "Do not check the results")->excludes(check);
   app.add_flag("--json", options.json, "An object a line instead of a table");
-  app.add_flag("--explain", options.explain, "Measure nothing; say how collectives run, and why");
+  auto* explain = app.add_flag("--explain", options.explain,
+                               "Measure nothing; say how collectives run, and why");
+  app.add_flag("--compression", options.compression,
+               "Measure steps with compressed gradients of --bytes [1M,25M], and say which pay")
+      ->excludes(explain);
   app.add_option("--table-terminal", options.table_terminal)->group("");
   app.add_option("--progress-terminal", options.progress_terminal)->group("");
 }

@@ -36,6 +36,7 @@ struct BenchOptions {
   bool check = true;
   bool json = false;
   bool explain = false;
+  bool compression = false;
   // Set by the process that starts the ranks, for rank 0: terminals that it writes to by itself,
   // because what goes through the launcher arrives by whole lines.
   std::string table_terminal = {};

@@ -19,6 +19,15 @@
 
 namespace stretto {
 
+// One gradient that the reducer keeps equal on all ranks. The list must be the same on every rank.
+struct GradientDescription {
+  std::string name;  // For error messages.
+  DType dtype = DType::f32;
+  std::size_t count = 0;  // Elements.
+  std::size_t rows = 0;   // Of the matrix that it is, where that is known: they divide `count`.
+  bool delayed = false;   // Reduced after those that are not: it holds up no other by being late.
+};
+
 // A bucket of gradients that are all ready, as it is handed to a CommunicationHook.
 struct FullBucket {
   std::size_t index = 0;     // In the order of reduction, which is the same on all ranks.
@@ -44,7 +53,15 @@ class CommunicationHook {
   // What it does, with its settings: "f16, then plain". Must be equal on all ranks.
   virtual std::string name() const = 0;
 
-  // Starts the reduction of a full bucket, in place, and returns without waiting for other ranks.
+  // Called when a Reducer that uses it is built, with all its gradients: before the first start(),
+  // and again by the next Reducer, if gradients have changed. May communicate and block, since all
+  // ranks build their reducers. What it throws, the constructor throws.
+  virtual void attach(Communicator& communicator, std::span<const GradientDescription> gradients) {
+    (void)communicator, (void)gradients;
+  }
+
+  // Starts the reduction of a full bucket, in place. Backward goes on when it returns, so it should
+  // not wait for other ranks.
   // When the work has ended and finish() has run, `bucket.view` must hold the same bits on all
   // ranks: `bucket.op` of what they had, or what stands for it. Called in the order of buckets, one
   // at a time, on whichever thread made the last gradient ready. What it throws fails the step.
@@ -77,6 +94,9 @@ class HalvedReduction : public CommunicationHook {
       std::shared_ptr<CommunicationHook> inner = std::make_shared<PlainReduction>())
       : inner_(std::move(inner)) {}
   std::string name() const override;
+  void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override {
+    inner_->attach(communicator, gradients);
+  }
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   void finish(const FullBucket& bucket) override;
   std::vector<std::byte> save() const override { return inner_->save(); }

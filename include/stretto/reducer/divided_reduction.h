@@ -39,6 +39,9 @@ class DividedReduction : public CommunicationHook {
                                                        std::make_shared<PlainReduction>());
 
   std::string name() const override;
+  void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override {
+    inner_->attach(communicator, gradients);
+  }
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   void finish(const FullBucket& bucket) override;
   std::vector<std::byte> save() const override { return inner_->save(); }

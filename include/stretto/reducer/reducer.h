@@ -26,14 +26,6 @@
 
 namespace stretto {
 
-// One gradient that the reducer keeps equal on all ranks. The list must be the same on every rank.
-struct GradientDescription {
-  std::string name;  // For error messages.
-  DType dtype = DType::f32;
-  std::size_t count = 0;  // Elements.
-  bool delayed = false;   // Reduced after those that are not: it holds up no other by being late.
-};
-
 struct ReducerOptions {
   ReduceOp op = ReduceOp::mean;
   // How many bytes close the first bucket of a dtype, the second, ...; the last limit holds for all
@@ -111,8 +103,9 @@ struct StepStatistics {
 // repeats the first failure; the storage then holds a mixture of local and reduced values.
 class Reducer {
  public:
-  // Allocates the buckets, zeroed. Not collective. Throws InvalidArgument if there is nothing to
-  // reduce, `op` does not support a dtype, or no limit is given. `communicator` must outlive this.
+  // Allocates the buckets, zeroed, and attaches the hook; collective if that is. Throws
+  // InvalidArgument if there is nothing to reduce, `op` does not support a dtype, or no limit is
+  // given. `communicator` must outlive this.
   Reducer(Communicator& communicator, std::vector<GradientDescription> gradients,
           ReducerOptions options = {});
   // Waits for buckets in flight, within their deadlines; if an exception unwinds the stack, it

@@ -18,18 +18,6 @@ bool are_sides(const std::vector<Place>& left, const std::vector<Place>& right) 
 
 }  // namespace
 
-void TwoLevel::find_subtrees(int begin, int end) {
-  if (layout_.together(begin, end)) {
-    const auto host = static_cast<std::size_t>(layout_.host_of(begin));
-    subtrees_[host].push_back({begin, end});
-    alone_[static_cast<std::size_t>(begin)] = end - begin == 1;
-    return;
-  }
-  const Split split = split_of(begin, end);
-  find_subtrees(split.begin, split.middle);
-  find_subtrees(split.middle, split.end);
-}
-
 // Handlers combine what the canonical tree combines before anything from another host comes in.
 void TwoLevel::reduce_subtrees() {
   for (const int c : own_handled()) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stretto/schedule/builder.h"
+#include "stretto/schedule/chunk_owners.h"
 #include "stretto/schedule/host_layout.h"
 
 // What two-level algorithms have in common, whether ranks of a host send to each other or have
@@ -18,14 +19,14 @@ namespace stretto::schedule {
 // result becomes whole.
 class ChunkAssignment {
  public:
-  // As many chunks as there are ranks, or a little more; owners take turns by host, so that all
-  // hosts send and receive equally much, and handlers by blocks.
+  // As many chunks as there are ranks, or a little more, owned by hosts as owner_hosts() says, and
+  // on them by blocks.
   static ChunkAssignment in_blocks(const HostLayout& layout, int rank_count) {
-    const int hosts = layout.host_count();
-    const int chunk_count = (rank_count + hosts - 1) / hosts * hosts;
+    const int chunk_count = chunk_count_for(rank_count, layout.host_count());
+    const std::vector<int> hosts = owner_hosts(subtrees_by_host(layout, rank_count), chunk_count);
     ChunkAssignment assignment(layout, /*by_rank=*/false);
     for (int c = 0; c < chunk_count; ++c) {
-      const auto& members = layout.members(c % hosts);
+      const auto& members = layout.members(hosts[static_cast<std::size_t>(c)]);
       assignment.owners_.push_back(
           members[static_cast<std::size_t>(c) * members.size() / chunk_count]);
     }
@@ -57,13 +58,6 @@ class ChunkAssignment {
   std::vector<Rank> owners_;
 };
 
-// A subtree of the canonical tree that lies on one host, and is no part of a larger one that does.
-struct Subtree {
-  int begin = 0;
-  int end = 0;
-  bool single() const { return end - begin == 1; }
-};
-
 // The steps of one rank. What happens between hosts is the same for all; how ranks of one host
 // reach each other's chunks is for those who derive from this.
 class TwoLevel {
@@ -78,13 +72,17 @@ class TwoLevel {
         host_(layout.host_of(shape.rank)),
         members_(layout.members(host_)),
         position_(layout.position_of(shape.rank)),
-        subtrees_(static_cast<std::size_t>(layout.host_count())),
+        subtrees_(subtrees_by_host(layout, shape.rank_count)),
         alone_(static_cast<std::size_t>(shape.rank_count)),
         owned_(static_cast<std::size_t>(layout.host_count())),
         handled_(members_.size()),
         inputs_(static_cast<std::size_t>(assignment.chunk_count())),
         arrived_(inputs_.size()) {
-    find_subtrees(0, shape.rank_count);
+    for (const auto& subtrees : subtrees_) {
+      for (const Subtree& subtree : subtrees) {
+        alone_[static_cast<std::size_t>(subtree.begin)] = subtree.single();
+      }
+    }
     for (int c = 0; c < assignment.chunk_count(); ++c) {
       owned_[static_cast<std::size_t>(assignment.owner_host(c))].push_back(c);
       const int handler = layout.position_of(assignment.handler(host_, c));
@@ -152,7 +150,6 @@ class TwoLevel {
   bool is_alone(Rank rank) const { return alone_[static_cast<std::size_t>(rank)]; }
 
  private:
-  void find_subtrees(int begin, int end);
   void reduce_subtrees();
   void exchange_subtrees();
   void send_subtrees(int c);

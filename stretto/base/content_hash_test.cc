@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/reducer/content_hash.h"
+#include "stretto/base/content_hash.h"
 
 #include <cstddef>
 #include <set>
@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stretto::reducer {
+namespace stretto {
 namespace {
 
 TEST(ContentHash, EveryBitOfEveryLengthCounts) {
@@ -43,4 +43,4 @@ TEST(ContentHash, OrderOfWordsAndSeedCount) {
 }
 
 }  // namespace
-}  // namespace stretto::reducer
+}  // namespace stretto

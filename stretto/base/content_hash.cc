@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/reducer/content_hash.h"
+#include "stretto/base/content_hash.h"
 
 #include <array>
 #include <bit>
@@ -10,7 +10,7 @@
 
 #include "stretto/base/random.h"
 
-namespace stretto::reducer {
+namespace stretto {
 namespace {
 
 // Odd, so that multiplication loses nothing: a lane is a bijection of its state for each word.
@@ -54,4 +54,4 @@ std::uint64_t content_hash(ConstByteSpan bytes, std::uint64_t seed) {
   return hash;
 }
 
-}  // namespace stretto::reducer
+}  // namespace stretto

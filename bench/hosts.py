@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Collectives between hosts: stretto, Gloo and Open MPI in turns, against the floor of the wire.
+
+Hosts are network namespaces of this machine, each with one of its cores, joined by virtual cables
+of a given rate. Needs root and iproute2; removes all that it has made. Peers are used where
+./dev bench peers has installed them.
+
+examples:
+  ./dev bench hosts                                      # 2 hosts of 2 ranks, 1 Gbit/s
+  ./dev bench hosts --shapes 4x1,3+1,rr2x2 --bytes 8,64K,16M
+  ./dev bench hosts --operations all --rate 100M --systems stretto
+  ./dev bench hosts --delay 5 --loss 10 --rate 100M --bytes 8,64K   # 5 ms each way, 1 % lost
+  ./dev bench hosts --json lines.jsonl --page docs/hosts.md         # writes the page's tables anew
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+import conversation
+import hosts_floor
+import hosts_report
+import hosts_systems
+import peers
+import systems
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "scripts"))
+import namespaces  # noqa: E402  pylint: disable=wrong-import-position
+
+ALGORITHMS = ("two_level_mapped", "two_level", "direct", "ring", "recursive_doubling",
+              "recursive_halving")
+PLAIN_BYTES = 16 << 20
+START_SECONDS = 60
+
+
+def rate_of(word):
+    """ "1G", "100M": bits a second, by powers of 1000."""
+    factor = {"K": 1e3, "M": 1e6, "G": 1e9}.get(word[-1:].upper())
+    try:
+        return float(word[:-1]) * factor if factor else float(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{word}' is no rate such as 1G or 100M") from None
+
+
+def shapes_of(text):
+    names = text.split(",")
+    for name in names:
+        try:
+            if max(hosts_systems.placement_of(name)) < 1:
+                raise ValueError
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"'{name}' is no shape of several hosts such as 2x2, 3+1 or rr2x2") from None
+    return names
+
+
+def parse_arguments(words):
+    parser = argparse.ArgumentParser(
+        prog="./dev bench hosts", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", type=shapes_of, default=["2x2"], metavar="LIST",
+                        help="hosts x ranks (4x1), ranks of each host (3+1), or rr2x2: ranks dealt "
+                        "out to hosts in turns (default: 2x2)")
+    parser.add_argument("--rate", type=rate_of, default=1e9, help="bit/s of a port (default: 1G)")
+    parser.add_argument("--delay", type=float, default=0, metavar="MS",
+                        help="one way, between two hosts; a process passes packets on then")
+    parser.add_argument("--loss", type=int, default=0, metavar="PERMILLE", help="of packets")
+    parser.add_argument("--operations", default=["all_reduce"], metavar="LIST",
+                        type=lambda text: systems.OPERATIONS if text == "all" else
+                        peers.list_of(systems.OPERATIONS)(text), help="or all")
+    parser.add_argument("--bytes", type=peers.sizes_of,
+                        default=[8, 4096, 65536, 1 << 20, 4 << 20, 16 << 20], metavar="LIST")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.1, help="of samples for each line")
+    parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS",
+                        help="after which a line counts as hung (default: 60)")
+    parser.add_argument("--systems", type=peers.list_of(hosts_systems.NAMES),
+                        default=list(hosts_systems.NAMES), metavar="LIST",
+                        help=f"of {', '.join(hosts_systems.NAMES)}")
+    parser.add_argument("--algorithms", type=peers.list_of(ALGORITHMS), default=list(ALGORITHMS),
+                        metavar="LIST", help="of stretto's all_reduce, measured by name as well")
+    parser.add_argument("--no-algorithms", dest="algorithms", action="store_const", const=[],
+                        help="measure what the library chooses, and nothing else")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
+    parser.add_argument("--page", type=pathlib.Path, metavar="FILE",
+                        help="a page whose tables are replaced by those of this run")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
+                        metavar="FOLDER", help="build folder of stretto")
+    parser.add_argument("--peers", type=pathlib.Path, default=ROOT / "build" / "peers",
+                        metavar="FOLDER", help="where the peers are installed")
+    arguments = parser.parse_args(words)
+    arguments.build, arguments.peers = arguments.build.resolve(), arguments.peers.resolve()
+    arguments.buffers = ["private"]
+    if arguments.delay or arguments.loss:
+        more = [name for name in arguments.shapes
+                if max(hosts_systems.placement_of(name)) > 1]
+        if more:
+            parser.error(f"--delay and --loss are for two hosts, not {more[0]}")
+    return arguments
+
+
+def network_of(arguments, hosts):
+    name = f"hosts{os.getpid()}"
+    if not (arguments.delay or arguments.loss):
+        return namespaces.Network(name, hosts)
+    program = arguments.build / "bin" / "lossy_cable_program"
+    return namespaces.Cable(name, program, arguments.delay, arguments.loss)
+
+
+def plain_link(network):
+    """(round trip, 16 MiB both ways) in seconds, by plain sockets between hosts 0 and 1."""
+    script = [sys.executable, str(ROOT / "bench" / "drivers" / "plain_link.py")]
+    far = [*network.enter(1), *hosts_systems.on_core_of(1), *script, "serve"]
+    near = [*network.enter(0), *hosts_systems.on_core_of(0), *script, "ask", network.address(1),
+            str(PLAIN_BYTES)]
+    with subprocess.Popen(far, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            server.stdout.readline()
+            words = subprocess.run(near, capture_output=True, text=True, check=True,
+                                   timeout=START_SECONDS).stdout.split()
+        finally:
+            server.kill()
+    return float(words[0]), float(words[1])
+
+
+def predictions(arguments, network, placement, cache):
+    """What the library says that it would choose, and expect: (operation, bytes) -> an object."""
+    sizes = sorted({size for _, size in peers.plan_of(arguments) if size}) or [8]
+    command = [str(arguments.build / "bin" / "stretto"), "bench", "--explain", "--json",
+               "--bytes", ",".join(map(str, sizes)), "--collective",
+               arguments.operations[0] if len(arguments.operations) == 1 else "all"]
+    with tempfile.TemporaryDirectory(prefix="stretto_bench_hosts_") as meet:
+        common = systems.clean_environment(meet) | {
+            "STRETTO_SIZE": str(len(placement))} | hosts_systems.environment_of(network, cache)
+        ranks = [subprocess.Popen([*network.enter(host), *hosts_systems.on_core_of(host), *command],
+                                  env=common | {"STRETTO_RANK": str(rank)}, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                 for rank, host in enumerate(placement)]
+        try:
+            ended = [rank.communicate(timeout=START_SECONDS) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+    for rank, (_, errors) in zip(ranks, ended):
+        if rank.returncode != 0:
+            raise conversation.SystemFailed(f"stretto bench --explain: {errors.strip()}")
+    objects = [json.loads(line) for line in ended[0][0].splitlines()]
+    # A barrier has no size.
+    return {(entry["collective"], 0 if entry["collective"] == "barrier" else entry["bytes_max"]):
+            entry for entry in objects}
+
+
+def add_expectations(lines, link, placement, explained):
+    """Each line's floor, and what the library has predicted for it."""
+    for line in lines:
+        line["floor_us"] = 1e6 * hosts_floor.floor_s(line["operation"], line["bytes"], placement,
+                                                     link)
+        if line["system"] != "stretto":
+            continue
+        entry = explained.get((line["operation"], line["bytes"]), {})
+        line["chosen"] = entry.get("algorithm", "")
+        expected = {one["algorithm"]: one["seconds"] for one in entry.get("predicted", [])}
+        seconds = expected.get(line["algorithm"] or line["chosen"])
+        if seconds is not None:
+            line["predicted_us"] = 1e6 * seconds
+
+
+def measure_shape(arguments, shape):
+    """All lines of one shape; every line says how it was made."""
+    placement = hosts_systems.placement_of(shape)
+    arguments.ranks = len(placement)
+    network = network_of(arguments, max(placement) + 1)
+    with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
+        try:
+            network.make()
+            network.shape(arguments.rate)
+            round_trip_s, plain_s = plain_link(network)
+            link = hosts_floor.Link(arguments.rate, round_trip_s,
+                                    namespaces.burst_bytes(arguments.rate))
+            cores = min(len(os.sched_getaffinity(0)), max(placement) + 1)
+            place = systems.Place(arguments.ranks, cores, arguments.build, arguments.peers)
+            every = hosts_systems.all_on(network, placement, arguments.algorithms, cache)
+            chosen = [every[name] for name in arguments.systems if not every[name].missing(place)]
+            missing = {name: every[name].missing(place) for name in arguments.systems
+                       if every[name].missing(place)}
+            contest = peers.Contest(arguments, chosen, place)
+            try:
+                contest.run()
+            finally:
+                contest.close()
+            explained = predictions(arguments, network, placement, cache)
+        finally:
+            network.remove()
+    add_expectations(contest.lines, link, placement, explained)
+    facts = {"shape": shape, "rate": arguments.rate, "delay_ms": arguments.delay,
+             "loss_permille": arguments.loss, "round_trip_us": 1e6 * round_trip_s,
+             "plain_16mib_ms": 1e3 * plain_s, "missing": missing, "notes": contest.notes,
+             "versions": {line["system"]: line["version"] for line in contest.lines
+                          if line["version"]}}
+    return facts, [line | {"shape": shape, "rate": arguments.rate} for line in contest.lines]
+
+
+def main(words):
+    arguments = parse_arguments(words)
+    # Leaves by an exception, so that everything that was started is ended on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    conversation.adopt_orphans()
+    conversation.remove_remains()
+    load = peers.cores_in_use()
+    runs = []
+    try:
+        for shape in arguments.shapes:
+            runs.append(measure_shape(arguments, shape))
+            print(hosts_report.text(*runs[-1]))
+    except (namespaces.NetworkError, conversation.SystemFailed) as error:
+        print(f"./dev bench hosts: {error}", file=sys.stderr)
+        return 2
+    peers.warn_if_busy(load)
+    lines = [line for _, of_shape in runs for line in of_shape]
+    if arguments.json:
+        arguments.json.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if arguments.page:
+        command = "./dev bench hosts " + " ".join(peers.without_files(words))
+        hosts_report.write_page(arguments.page, command.strip(), load, runs)
+    bad = [line for line in lines if line["system"] == "stretto" and "error" in line]
+    bad += [line for line in lines if line.get("error", "").startswith("wrong")]
+    for line in bad:
+        print(f"{line['shape']} {line['system']} {line['operation']} {line['algorithm']} "
+              f"{line['bytes']} B: {line['error']}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

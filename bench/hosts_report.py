@@ -1,0 +1,131 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The tables of bench/hosts.py, on a terminal and in a page."""
+
+import statistics
+
+import figures
+
+BEGIN = "<!-- made by ./dev bench hosts -->"
+END = "<!-- end of what ./dev bench hosts makes -->"
+TITLES = {"stretto": "stretto", "gloo": "Gloo", "openmpi": "Open MPI 4"}
+NEAR_PREDICTION = 0.15
+
+
+def time_text(microseconds):
+    for unit, name in ((1e6, "s"), (1e3, "ms")):
+        if microseconds >= unit:
+            return f"{microseconds / unit:.3g} {name}"
+    return f"{microseconds:.3g} us"
+
+
+def medians(lines):
+    """(operation, bytes, system, algorithm) -> a line whose p50_us is the median of all repeats."""
+    groups = {}
+    for line in lines:
+        if "p50_us" in line:
+            key = (line["operation"], line["bytes"], line["system"], line["algorithm"])
+            groups.setdefault(key, []).append(line)
+    return {key: group[0] | {"p50_us": statistics.median(line["p50_us"] for line in group)}
+            for key, group in groups.items()}
+
+
+def row_text(words):
+    return f"| {' | '.join(words)} |"
+
+
+def table(titles, rows):
+    return [row_text(titles), row_text("---" for _ in titles), *map(row_text, rows)]
+
+
+def times_of_floor(line):
+    if line is None:
+        return "-"
+    return f"{time_text(line['p50_us'])} ({line['p50_us'] / line['floor_us']:.2f})"
+
+
+def compared(found):
+    """Every operation and size: the floor, and each system's time with its multiple of it."""
+    systems = [name for name in TITLES if any(key[2] == name for key in found)]
+    rows = []
+    for operation, size in dict.fromkeys(key[:2] for key in found):
+        lines = [found.get((operation, size, name, "")) for name in systems]
+        known = [line for line in lines if line]
+        if not known:
+            continue
+        chosen = next((line["chosen"] for line in known if line.get("chosen")), "-")
+        rows.append([operation, figures.size_text(size) if size else "",
+                     time_text(known[0]["floor_us"]), *map(times_of_floor, lines), chosen])
+    return table(["operation", "bytes", "floor", *(TITLES[name] for name in systems),
+                  "stretto chooses"], rows)
+
+
+def by_algorithm(found):
+    """What each algorithm of an all_reduce takes, and how far its prediction is from that."""
+    named = {key: line for key, line in found.items() if key[3]}
+    algorithms = list(dict.fromkeys(key[3] for key in named))
+    rows = []
+    for size in dict.fromkeys(key[1] for key in named):
+        cells = []
+        for algorithm in algorithms:
+            line = named.get(("all_reduce", size, "stretto", algorithm))
+            text = "-" if line is None else time_text(line["p50_us"])
+            if line and "predicted_us" in line:
+                text += f" ({line['predicted_us'] / line['p50_us']:.2f})"
+            cells.append(text)
+        rows.append([figures.size_text(size), *cells])
+    return table(["bytes", *algorithms], rows) if rows else []
+
+
+def near_predictions(found):
+    """(how many predictions are near what was measured, of how many)."""
+    ratios = [line["predicted_us"] / line["p50_us"] for line in found.values()
+              if "predicted_us" in line and line["algorithm"]]
+    return sum(abs(ratio - 1) <= NEAR_PREDICTION for ratio in ratios), len(ratios)
+
+
+def link_text(facts):
+    words = [f"{facts['rate'] / 1e6:g} Mbit/s"]
+    if facts["delay_ms"]:
+        words.append(f"{facts['delay_ms']:g} ms each way")
+    if facts["loss_permille"]:
+        words.append(f"{facts['loss_permille'] / 10:g} % of packets lost")
+    words.append(f"plain sockets: {time_text(facts['round_trip_us'])} there and back, 16 MiB both "
+                 f"ways at once in {facts['plain_16mib_ms']:.0f} ms")
+    return ", ".join(words)
+
+
+def sections(facts, lines):
+    """The parts of one shape."""
+    found = medians(lines)
+    parts = [[f"{facts['shape']}: {link_text(facts)}."], compared(found)]
+    if named := by_algorithm(found):
+        near, count = near_predictions(found)
+        parts.append([f"all_reduce by algorithm, and in brackets predicted over measured: within "
+                      f"{NEAR_PREDICTION:.0%} in {near} of {count}."])
+        parts.append(named)
+    left_out = [f"Without {TITLES[name]}: {reason}." for name, reason in facts["missing"].items()]
+    left_out += [f"{TITLES.get(name, name)}: {'; '.join(texts)}."
+                 for name, texts in facts["notes"].items()]
+    return parts + ([left_out] if left_out else [])
+
+
+def text(facts, lines):
+    return "\n\n".join("\n".join(part) for part in sections(facts, lines)) + "\n"
+
+
+def write_page(path, command, load, runs):
+    """Puts the tables of this run into the place that the page has for them."""
+    page = path.read_text()
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path} has no lines '{BEGIN}' and '{END}'")
+    versions = {TITLES[name]: version for facts, _ in runs
+                for name, version in facts["versions"].items()}
+    said = ", ".join(f"{title} ({version})" for title, version in versions.items())
+    parts = [f"`{command}`, with {load:.1f} cores busy with something else when it began. "
+             f"Versions: {said}."]
+    parts += [text(facts, lines).strip() for facts, lines in runs]
+    path.write_text(before + begin + "\n\n" + "\n\n".join(parts) + "\n\n" + end + after)

@@ -1,0 +1,118 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The systems that bench/hosts.py compares: those of bench/systems.py, with each rank on a host.
+
+A host has one core, so that ranks of different hosts do not take turns on one: as many hosts as
+this machine has cores run at once, as real ones do.
+"""
+
+import dataclasses
+import os
+
+import systems
+
+NAMES = ("stretto", "gloo", "openmpi")
+
+
+def placement_of(name):
+    """The host of every rank: "2x2", "3+1", and "rr2x2" in turns. ValueError for other words."""
+    if "+" in name:
+        return [host for host, ranks in enumerate(name.split("+")) for _ in range(int(ranks))]
+    hosts, ranks = (int(word) for word in name.removeprefix("rr").split("x"))
+    if name.startswith("rr"):
+        return [host for _ in range(ranks) for host in range(hosts)]
+    return [host for host in range(hosts) for _ in range(ranks)]
+
+
+def on_core_of(host):
+    """The words that give a program its host's core."""
+    cores = sorted(os.sched_getaffinity(0))
+    return ["taskset", "-c", str(cores[host % len(cores)])]
+
+
+class OnHosts(systems.System):
+    """A system whose ranks are each started in the namespace of its host."""
+
+    def __init__(self, inner, network, placement, algorithms=()):
+        super().__init__(inner.name, inner.title)
+        self.family = inner.family
+        self.is_restless = inner.is_restless
+        self.inner = inner
+        self.network = network
+        self.placement = placement
+        self.algorithms = algorithms
+
+    def missing(self, place):
+        return self.inner.missing(place)
+
+    def settings(self, place):
+        return "as it is" if self.family == "stretto" else self.inner.settings(place)
+
+    def variants(self, operation, size, wanted):
+        if operation == "barrier":
+            return [systems.Variant(operation, 0)]
+        in_place = operation in ("all_reduce", "broadcast")
+        named = self.algorithms if operation == "all_reduce" else ()
+        return [systems.Variant(operation, size, "private", in_place, algorithm)
+                for algorithm in ("", *named)]
+
+    def start(self, place):
+        return [dataclasses.replace(started, command=[*self.network.enter(host), *on_core_of(host),
+                                                      *started.command])
+                for host, started in zip(self.placement, self.inner.start(place))]
+
+
+class OpenMpiOnHosts(OnHosts):
+    """mpirun starts a daemon on each host by a stand-in for ssh, which enters a namespace."""
+
+    def start(self, place):
+        agent = place.meet / "agent"
+        first = self.network.address(0)
+        prefix = first.rpartition(".")[0]
+        cases = "".join(f"{self.network.address(host)}) space={self.network.space(host)};"
+                        f" core='{' '.join(on_core_of(host))}';;\n"
+                        for host in range(max(self.placement) + 1))
+        # A host name of its own: mpirun takes daemons of the same name for one.
+        agent.write_text(f'#!/bin/sh\nhost=$1\nshift\ncase $host in\n{cases}esac\n'
+                         'exec ip netns exec $space unshare --uts $core sh -c '
+                         '"hostname $space; $*"\n')
+        agent.chmod(0o755)
+        started, = self.inner.start(place)
+        ranks_of = [self.placement.count(host) for host in range(max(self.placement) + 1)]
+        in_turns = self.placement[:2] == [0, 1] and ranks_of[0] > 1
+        at = started.command.index("-n")
+        options = ["--mca", "plm_rsh_agent", str(agent), "--mca", "plm_rsh_no_tree_spawn", "1",
+                   "--mca", "btl_tcp_if_include", f"{prefix}.0/24", "--mca", "oob_tcp_if_include",
+                   f"{prefix}.0/24", "--host",
+                   ",".join(f"{self.network.address(host)}:{ranks}"
+                            for host, ranks in enumerate(ranks_of)),
+                   "--map-by", "node" if in_turns else "slot"]
+        command = [*self.network.enter(0), *on_core_of(0), "unshare", "--uts", "sh", "-c",
+                   f'hostname {self.network.space(0)}; exec "$@"', "sh",
+                   *started.command[:at], *options, *started.command[at:]]
+        return [dataclasses.replace(started, command=command)]
+
+
+def environment_of(network, link_cache):
+    """What stretto's ranks are told besides who they are."""
+    return {"STRETTO_LINK_CACHE": str(link_cache),
+            "STRETTO_RENDEZVOUS": f"tcp://{network.address(0)}:29600"}
+
+
+def all_on(network, placement, algorithms, link_cache):
+    """Every system by its name, in the order of columns."""
+    gloo = systems.Gloo()
+    # Gloo takes the interface that the host's name resolves to, unless it is told.
+    inner_start = gloo.start
+    gloo.start = lambda place: [
+        dataclasses.replace(started, environment=started.environment
+                            | {"GLOO_SOCKET_IFNAME": network.device})
+        for started in inner_start(place)]
+    mpi = systems.Mpi("openmpi", "Open MPI 4", "openmpi4", "mpirun.openmpi",
+                      ["--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl",
+                       "vader,tcp,self", "--mca", "mpi_yield_when_idle", "1"])
+    stretto = systems.Stretto("stretto", environment_of(network, link_cache))
+    return {"stretto": OnHosts(stretto, network, placement, algorithms),
+            "gloo": OnHosts(gloo, network, placement),
+            "openmpi": OpenMpiOnHosts(mpi, network, placement)}

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tests of bench/hosts.py. What needs the drivers or network namespaces is skipped without them."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import hosts
+import hosts_floor
+import hosts_report
+import hosts_systems
+
+HERE = pathlib.Path(__file__).resolve().parent
+BUILD = pathlib.Path(os.environ.get("STRETTO_BUILD_DIR", HERE.parent / "build/release"))
+GIGABIT = hosts_floor.Link(1e9, 100e-6, 125000)
+
+
+def line(system, p50, size=8, repeat=0, **more):
+    return {"operation": "all_reduce", "bytes": size, "system": system, "algorithm": "",
+            "repeat": repeat, "p50_us": p50, "floor_us": 50.0, "version": "1"} | more
+
+
+FACTS = {"shape": "2x2", "rate": 1e9, "delay_ms": 0, "loss_permille": 0, "round_trip_us": 100.0,
+         "plain_16mib_ms": 141.0, "missing": {"gloo": "not there"}, "notes": {},
+         "versions": {"stretto": "stretto 1"}}
+
+
+class ShapesTest(unittest.TestCase):
+    def test_shapes_place_ranks(self):
+        self.assertEqual(hosts_systems.placement_of("2x2"), [0, 0, 1, 1])
+        self.assertEqual(hosts_systems.placement_of("4x1"), [0, 1, 2, 3])
+        self.assertEqual(hosts_systems.placement_of("3+1"), [0, 0, 0, 1])
+        self.assertEqual(hosts_systems.placement_of("rr2x2"), [0, 1, 0, 1])
+
+    def test_one_host_is_refused(self):
+        for words in (["--shapes", "1x4"], ["--shapes", "two"], ["--rate", "fast"],
+                      ["--shapes", "4x1", "--delay", "1"]):
+            with self.assertRaises(SystemExit), open(os.devnull, "w") as nowhere:
+                stderr, sys.stderr = sys.stderr, nowhere
+                try:
+                    hosts.parse_arguments(words)
+                finally:
+                    sys.stderr = stderr
+
+
+class FloorTest(unittest.TestCase):
+    def test_bytes_of_the_busiest_port(self):
+        two, four, uneven = [0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1]
+        expected = {("all_reduce", 0): 100, ("all_gather", 0): 50, ("reduce_scatter", 0): 50,
+                    ("all_to_all", 0): 100, ("broadcast", 0): 100, ("barrier", 0): 0,
+                    ("all_reduce", 1): 150, ("all_gather", 1): 75, ("all_to_all", 1): 75,
+                    ("all_reduce", 2): 100, ("all_gather", 2): 75, ("all_to_all", 2): 75}
+        for (operation, place), many in expected.items():
+            placement = (two, four, uneven)[place]
+            self.assertEqual(hosts_floor.host_bytes(operation, 100, placement), many,
+                             (operation, placement))
+
+    def test_16_mib_of_two_hosts_take_140_ms_at_a_gigabit(self):
+        seconds = hosts_floor.floor_s("all_reduce", 16 << 20, [0, 0, 1, 1], GIGABIT)
+        self.assertAlmostEqual(seconds, 0.140, delta=0.002)
+
+    def test_few_bytes_take_the_round_trips(self):
+        self.assertAlmostEqual(hosts_floor.floor_s("all_reduce", 8, [0, 1, 2, 3], GIGABIT), 100e-6)
+        self.assertAlmostEqual(hosts_floor.floor_s("all_to_all", 16, [0, 1, 2, 3], GIGABIT), 50e-6)
+
+
+class ReportTest(unittest.TestCase):
+    LINES = [line("stretto", 90, chosen="ring"), line("stretto", 110, repeat=1, chosen="ring"),
+             line("openmpi", 200),
+             line("stretto", 100, algorithm="direct", predicted_us=90.0, chosen="ring"),
+             line("stretto", 100, algorithm="two_level", predicted_us=150.0, chosen="ring")]
+
+    def test_systems_stand_beside_the_floor(self):
+        text = hosts_report.text(FACTS, self.LINES)
+        self.assertIn("| all_reduce | 8 B | 50 us | 100 us (2.00) | 200 us (4.00) | ring |", text)
+        self.assertIn("Without Gloo: not there.", text)
+
+    def test_predictions_stand_beside_what_was_measured(self):
+        text = hosts_report.text(FACTS, self.LINES)
+        self.assertIn("| 8 B | 100 us (0.90) | 100 us (1.50) |", text)
+        self.assertIn("within 15% in 1 of 2", text)
+
+    def test_a_page_keeps_what_is_around_its_tables(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "page.md"
+            path.write_text(f"before\n{hosts_report.BEGIN}\nold\n{hosts_report.END}\nafter\n")
+            hosts_report.write_page(path, "./dev bench hosts", 0.5, [(FACTS, self.LINES)])
+            text = path.read_text()
+            self.assertTrue(text.startswith("before\n") and text.endswith("\nafter\n"), text)
+            self.assertNotIn("old", text)
+            self.assertIn("stretto 1", text)
+            path.write_text("no place")
+            with self.assertRaises(ValueError):
+                hosts_report.write_page(path, "", 0, [(FACTS, self.LINES)])
+
+
+def spaces():
+    return {name for name in subprocess.run(["ip", "netns"], capture_output=True, text=True,
+                                            check=False).stdout.split() if "hosts" in name}
+
+
+class RunTest(unittest.TestCase):
+    def run_hosts(self, *words):
+        if not (BUILD / "bin/stretto_driver").exists():
+            self.skipTest("the drivers are not built")
+        with tempfile.TemporaryDirectory() as folder:
+            lines = pathlib.Path(folder) / "lines"
+            before = spaces()
+            run = subprocess.run(
+                [sys.executable, HERE / "hosts.py", "--build", BUILD, "--peers", folder,
+                 "--systems", "stretto", "--repeats", "1", "--seconds", "0.01", "--json", lines,
+                 *words], capture_output=True, text=True, timeout=250, check=False)
+            if "Operation not permitted" in run.stderr or "is not installed" in run.stderr:
+                self.skipTest(f"cannot make network namespaces: {run.stderr}")
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            self.assertLessEqual(spaces(), before)
+            return [json.loads(text) for text in lines.read_text().splitlines()]
+
+    def test_every_operation_is_right_on_uneven_hosts_and_in_turns(self):
+        lines = self.run_hosts("--shapes", "3+1,rr2x2", "--operations", "all", "--bytes", "16,256K",
+                               "--algorithms", "two_level_mapped")
+        # Of 5 operations 2 sizes, a barrier, and an algorithm of one operation.
+        self.assertEqual(len(lines), 2 * (5 * 2 + 1 + 2))
+        for entry in lines:
+            self.assertGreater(entry["p50_us"], 0)
+            self.assertGreater(entry["floor_us"], 0)
+            self.assertIn("chosen", entry)
+        named = [entry for entry in lines if entry["algorithm"]]
+        self.assertTrue(all(entry["predicted_us"] > 0 for entry in named))
+
+    def test_a_cable_takes_its_time(self):
+        if not (BUILD / "bin/lossy_cable_program").exists():
+            self.skipTest("the cable is not built")
+        entry, = self.run_hosts("--delay", "20", "--bytes", "8", "--no-algorithms")
+        # A message there at least; the ranks of a host need not wait for each other's.
+        self.assertGreater(entry["p50_us"], 20_000)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,76 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What SINGA's DistOpt calls its modes of synchronisation, one by one, on plain vectors:
+//   build/release/bin/stretto run -n 2 -- build/release/bin/11_compressed_all_reduce
+//
+//   all_reduce, fused_all_reduce                all_reduce, all_reduce_coalesced
+//   all_reduce_half, fused_all_reduce_half      half(), below: clipped, sent as f16, added in f32
+//   sparsification, topK = false, corr = true   CompressedAllReduce with threshold()
+//   sparsification, topK = true, corr = true    CompressedAllReduce with top_k()
+//   sparsification, corr = false                the same with error_feedback = false
+//   backward_and_partial_update                 partial_update(), below
+// The fused forms are the same calls for each vector of a list.
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "stretto/reducer/compressed_reduction.h"
+#include "stretto/stretto.h"
+
+namespace {
+
+// backward_and_update_half: half of the bytes. The mean, not the sum, is what has to fit into f16.
+void half(stretto::Communicator& comm, std::vector<float>& gradient, float clip) {
+  std::vector<stretto::Half> wire(gradient.size());
+  for (std::size_t i = 0; i < wire.size(); ++i) {
+    wire[i] = stretto::Half(std::clamp(gradient[i], -clip, clip));
+  }
+  comm.all_reduce(wire, {.op = stretto::ReduceOp::mean}).wait();
+  for (std::size_t i = 0; i < wire.size(); ++i) gradient[i] = static_cast<float>(wire[i]);
+}
+
+// backward_and_partial_update: each rank has stepped by itself; in each step one part of the
+// parameters becomes their mean.
+void partial_update(stretto::Communicator& comm, std::vector<std::vector<float>>& parameters,
+                    std::size_t step) {
+  std::vector<float>& part = parameters[step % parameters.size()];
+  comm.all_reduce(part, {.op = stretto::ReduceOp::mean}).wait();
+}
+
+float sum(const std::vector<float>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0f);
+}
+
+}  // namespace
+
+int main() {
+  auto comm = stretto::join();
+  const std::vector<float> gradient = {0.01f, -0.04f, 0.02f, 0.03f};  // The same on all ranks.
+
+  // corr = true: what is not sent now is sent later.
+  stretto::CompressedAllReduce compressed(
+      *comm, {.codec = stretto::top_k({.density = 0.25}), .min_elements = 1});
+  std::vector<float> reduced = gradient;
+  compressed.run("weight", reduced, {.op = stretto::ReduceOp::mean});
+
+  stretto::CompressedAllReduce uncorrected(
+      *comm,
+      {.codec = stretto::threshold({.limit = 0.025f}), .min_elements = 1, .error_feedback = false});
+  std::vector<float> above = gradient;
+  uncorrected.run("weight", above, {.op = stretto::ReduceOp::mean});
+
+  std::vector<float> halved = {1000.0f, 0.5f};
+  half(*comm, halved, 100.0f);
+
+  std::vector<std::vector<float>> parameters(2, std::vector<float>(3));
+  for (auto& part : parameters) part[0] = static_cast<float>(comm->rank().value());
+  partial_update(*comm, parameters, 0);
+
+  std::printf("rank %d: top k %g, threshold %g, half %g, partial %g\n", comm->rank().value(),
+              static_cast<double>(reduced[1]), static_cast<double>(sum(above)),
+              static_cast<double>(sum(halved)), static_cast<double>(parameters[0][0]));
+}

@@ -1,0 +1,180 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stretto/base/status.h"
+
+namespace stretto {
+
+// What becomes of infinities and NaN in what is to be sent. None of them ever stays in a residual.
+enum class NonFinite : std::uint8_t {
+  send,  // They are sent, so that training sees them. Where a message holds fewer values than that,
+         // it holds only them, and the others are dropped; one of random_k() says NaN first.
+  stop,  // The message says that there are some, and carries nothing else: all ranks fail alike.
+  zero,  // They count as zero.
+};
+
+// How the values of a sparse message travel.
+enum class ValueFormat : std::uint8_t { f32, bf16, int8 };
+
+namespace codec {
+
+// Room that encoders and decoders use one after the other; grows to what was needed most. One
+// thread at a time.
+struct Scratch {
+  std::vector<std::uint32_t> indices;
+  std::vector<std::uint32_t> magnitudes;
+  std::vector<float> values;
+};
+
+// What a codec is told beside the values. Must be the same for a message where it is encoded and
+// where it is decoded, but for `own_key`.
+struct Position {
+  std::uint64_t step = 0;        // Counted from 0.
+  std::uint64_t shared_key = 0;  // Of random choices that are the same on all ranks.
+  std::uint64_t own_key = 0;     // Of those that are not: stochastic rounding.
+};
+
+struct Encoding {
+  // The gradient is added to it, and what the message does not say is left in it: the residual.
+  std::span<float> carry;
+  std::span<const float> gradient;
+  Position position;
+  NonFinite non_finite = NonFinite::send;
+  // Kept from one step to the next, for speed only; begins as zero.
+  std::uint32_t* hint = nullptr;
+  // Empty, or as long as the carry: where a sparse message has a value, this becomes zero.
+  std::span<float> cleared = {};
+};
+
+}  // namespace codec
+
+// Makes messages of vectors of floats, and vectors of messages: docs/wire_format.md. Immutable, so
+// several threads may use one. Vectors have fewer than 2^32 elements.
+//
+// What a message says + what is left in the carry = carry + gradient, where that sum is rounded
+// once, as every addition of floats is. Exactly so (bit for bit, but for the sign of zero) for
+// dense(), and for values in f32, bf16, and int8 rounded to the nearest; within half a unit of the
+// last place of the difference, at most 2^-24 of the scale of the block, for int8 rounded
+// stochastically and one_bit(). It is true of finite values; for others see NonFinite.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+  Codec(const Codec&) = delete;
+  Codec& operator=(const Codec&) = delete;
+
+  // "top_k(0.01), bf16": what it is and its settings; codecs of the same name do the same.
+  const std::string& name() const { return name_; }
+  // The length of the message of a vector, if that does not depend on the values.
+  std::optional<std::size_t> message_bytes(std::size_t count, std::uint64_t step) const;
+  // No message of a vector is longer.
+  std::size_t max_message_bytes(std::size_t count) const;
+
+  // Whether what is left of a vector is shorter than the vector. If not, carrying it over from step
+  // to step makes it grow without bound: one_bit() rounded stochastically.
+  virtual bool is_contraction() const { return true; }
+
+  // Appends a message to `out`; returns how many values it has.
+  std::size_t encode(const codec::Encoding& encoding, codec::Scratch& scratch,
+                     std::vector<std::byte>& out) const;
+  // Adds the vector that the message at the beginning of `bytes` stands for to `sums`, and returns
+  // the length of the message. `bytes` may be anything; memory is taken for `sums.size()` elements
+  // at most. Fails with mismatch if the message is of another codec, of other settings, another
+  // version or length of vector; with invalid_argument if it says that there were infinities or
+  // NaN; with protocol if no codec makes such bytes. Then `sums` may have changed.
+  Result<std::size_t> decode_add(std::span<const std::byte> bytes, const codec::Position& position,
+                                 codec::Scratch& scratch, std::span<float> sums) const;
+
+ protected:
+  // Of messages; never reorder.
+  enum class Kind : std::uint8_t { dense = 1, top_k, threshold, random_k, int8, one_bit };
+
+  Codec(Kind kind, std::string name) : kind_(kind), name_(std::move(name)) {}
+
+  // A vector that is being encoded: the gradient has been added.
+  struct Task {
+    std::span<float> carry;
+    const codec::Position& position;
+    std::uint32_t* hint;
+    std::size_t found;  // How many elements have at least the magnitude that search() said.
+    bool is_finite;     // Or the carry holds infinity or NaN.
+    codec::Scratch& scratch;
+    std::span<float> cleared;
+  };
+  // A payload of the right length for `values` values.
+  struct Payload {
+    std::span<const std::byte> bytes;
+    std::size_t values;
+    const codec::Position& position;
+    codec::Scratch& scratch;
+  };
+  // What to look for while the gradient is added: the indices of elements of at least this
+  // magnitude, at most `room` of them, come to scratch.indices.
+  struct Search {
+    std::uint32_t limit = 0xFFFFFFFF;
+    std::size_t room = 0;
+  };
+
+  virtual Search search(std::size_t count, const codec::Position& position,
+                        std::uint32_t hint) const = 0;
+  // How many values the message of a vector has; nothing if it depends on them.
+  virtual std::optional<std::size_t> values_of(std::size_t count, std::uint64_t step) const = 0;
+  // Of a vector of `count` elements; `values` is at most that.
+  virtual std::size_t payload_bytes(std::size_t count, std::size_t values) const = 0;
+  // Appends the payload to `out`, leaves in the carry what it does not say, and returns the number
+  // of values in it.
+  virtual std::size_t write(const Task& task, std::vector<std::byte>& out) const = 0;
+  // False if no codec makes such bytes.
+  virtual bool read(const Payload& payload, std::span<float> sums) const = 0;
+
+ private:
+  Status check(std::span<const std::byte> bytes, const codec::Position& position,
+               std::size_t count) const;
+
+  const Kind kind_;
+  const std::string name_;
+};
+
+struct TopKOptions {
+  double density = 0.01;  // Of the elements, those with the greatest magnitudes are sent; one at
+                          // least. Of equal ones, those that come first.
+  ValueFormat values = ValueFormat::f32;
+  // For so many steps the density falls from 1 to what is said above, by the same factor each.
+  std::uint64_t warm_up_steps = 0;
+};
+struct ThresholdOptions {
+  float limit = 0;  // Elements of at least this magnitude are sent.
+  ValueFormat values = ValueFormat::f32;
+};
+struct RandomKOptions {
+  double density = 0.01;  // One element of each of so many equal parts of the vector, drawn anew in
+                          // each step and equal on all ranks: indices do not travel.
+  ValueFormat values = ValueFormat::f32;
+};
+struct RoundingOptions {
+  // To the nearest is right for error feedback, which makes up for what is lost. Stochastic
+  // rounding is right on average without it; its draws depend on seed, step, gradient and rank. Of
+  // one_bit() it is refused with error feedback: see Codec::is_contraction().
+  bool stochastic = false;
+};
+
+// Throw InvalidArgument for a density outside of (0, 1], or a limit that is negative or no number.
+std::shared_ptr<const Codec> dense();  // Everything as it is.
+std::shared_ptr<const Codec> top_k(const TopKOptions& options = {});
+std::shared_ptr<const Codec> threshold(const ThresholdOptions& options);
+std::shared_ptr<const Codec> random_k(const RandomKOptions& options = {});
+std::shared_ptr<const Codec> int8(
+    const RoundingOptions& options = {});  // A quarter, 256 share a scale.
+std::shared_ptr<const Codec> one_bit(
+    const RoundingOptions& options = {});  // 1/30, 512 share a scale.
+
+}  // namespace stretto

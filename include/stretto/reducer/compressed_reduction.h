@@ -1,0 +1,187 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stretto/codec/codec.h"
+#include "stretto/reducer/communication_hook.h"
+
+namespace stretto {
+
+namespace reducer {
+struct SavedState;
+}
+
+// Whether gradients are compressed.
+enum class Compression {
+  always,
+  automatic,  // As long as it pays: what steps take is measured with and without, now and then, and
+              // all ranks switch in the same step. The log has a line for each decision.
+  never,
+};
+
+// A codec for some gradients.
+struct CompressionRule {
+  std::string pattern;  // Of the gradient's name; * stands for any letters.
+  std::shared_ptr<const Codec> codec;
+};
+
+// Must be equal on all ranks.
+struct CompressionOptions {
+  std::shared_ptr<const Codec> codec = top_k();
+  // For the gradients that they name; the first that fits counts.
+  std::vector<CompressionRule> rules = {};
+  // Gradients with fewer elements, which no rule names, travel as they are.
+  std::size_t min_elements = 1024;
+  // Keep what a message does not say, and add it to the next gradient. Without it, it is lost.
+  bool error_feedback = true;
+  NonFinite non_finite = NonFinite::send;
+  // What Deep Gradient Compression (Lin et al., 2018) does before gradients are compressed:
+  // Momentum correction: each rank adds its gradients up with this momentum, and sends that. The
+  // optimizer must have no momentum of its own then. Of all gradients of f32; costs a vector for
+  // each of them.
+  float momentum = 0;
+  // Of elements that a sparse message has sent, the momentum begins anew.
+  bool mask_momentum = true;
+  // A gradient whose norm on a rank is above this / sqrt(ranks) is scaled down to that. 0: none.
+  float clip_norm = 0;
+  Compression compression = Compression::always;
+  // Of random choices.
+  std::uint64_t seed = 0;
+  // Also measure the norms in CompressionStatistics, which costs another look at everything.
+  bool measure_norms = false;
+};
+
+// What the last step of this rank cost.
+struct CompressionStatistics {
+  std::uint64_t step = 0;          // Counted from 1.
+  bool compressed = false;         // Or as it is: see Compression.
+  std::size_t buckets = 0;         // That were compressed.
+  std::size_t gradient_bytes = 0;  // Of the gradients that codecs saw.
+  std::size_t message_bytes = 0;   // What was sent of them to each other rank.
+  std::size_t elements = 0;        // Of these gradients.
+  std::size_t sent_values = 0;     // In these messages.
+  double encode_seconds = 0;
+  double exchange_seconds = 0;  // From a bucket's last encoding to its first decoding, for all of
+                                // them together: these overlap, with each other and with backward.
+  double decode_seconds = 0;
+  // Euclidean, if CompressionOptions::measure_norms: of what was added to the residuals, and of
+  // these after the step.
+  double gradient_norm = 0;
+  double residual_norm = 0;
+};
+
+// Reduces gradients of f32 by messages of codecs, which all ranks send to all: each rank decodes
+// the messages of ranks 0, 1, 2, ... in this order, and adds them up in f32, so that all have the
+// same bits. What a message does not say stays in a residual that belongs to the gradient, by its
+// name: it survives new buckets and new reducers, and is saved. Gradients of other dtypes, and
+// buckets without a gradient that is compressed, are reduced as they are, residuals included.
+//
+// Sends what p-1 ranks have to each rank, so it pays while messages are shorter than about 2 / p of
+// the gradients. Memory: a residual for each gradient that has a codec, and the messages of all
+// ranks. A step allocates nothing once the messages have reached their length, but for a few words
+// of threshold().
+//
+// A codec whose messages have no fixed length (threshold()) costs one more small operation for each
+// bucket, and its messages leave when the next bucket is full; start() then waits for that small
+// one, and in the few steps in which `automatic` decides, for the decision.
+//
+// Operations other than sum and mean throw InvalidArgument from start(). If all ranks leave a
+// gradient out in a step (find_unused), what its residual has sent in that step is lost.
+class CompressedReduction : public CommunicationHook {
+ public:
+  explicit CompressedReduction(CompressionOptions options = {});
+  ~CompressedReduction() override;
+
+  std::string name() const override;
+  // Throws Mismatch, on all ranks, naming both sides, unless all ranks have the same codecs and the
+  // same settings; InvalidArgument if what was loaded is of another number of ranks, of another
+  // rank, or does not fit a gradient. A gradient that has got another length begins anew.
+  void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override;
+  Work start(Communicator& communicator, const FullBucket& bucket) override;
+  // Throws what decoding fails with, and then has aborted the communicator, unless all ranks find
+  // the same.
+  void finish(const FullBucket& bucket) override;
+
+  // Of this rank: the step, all residuals and momenta, bit for bit.
+  std::vector<std::byte> save() const override;
+  // Throws InvalidArgument as attach() does, after which it does.
+  void load(std::span<const std::byte> state) override;
+  // What save() has returned on ranks 0, 1, 2, ..., for another number of ranks: the first gets the
+  // sum of all residuals, in this order, the others get zeros; all get the mean of momenta. Throws
+  // InvalidArgument if these are no such states.
+  static std::vector<std::vector<std::byte>> redistribute(
+      std::span<const std::vector<std::byte>> states, std::size_t ranks);
+
+  const CompressionStatistics& last_step() const { return last_step_; }
+  // Of the gradient of this name; empty if it has none.
+  std::span<const float> residual(const std::string& name) const;
+
+ private:
+  struct Gradient;
+  struct Exchange;
+  class Trial;
+
+  std::shared_ptr<const Codec> codec_for(const GradientDescription& gradient) const;
+  void restore();
+  void begin_step(Communicator& communicator);
+  void encode(const FullBucket& bucket, Exchange& exchange);
+  void clip_and_add_momentum(const FullBucket& bucket);
+  void add_residuals(const FullBucket& bucket);
+  void decode(const FullBucket& bucket, Exchange& exchange);
+  void send_pending(Communicator& communicator);
+  codec::Position position_of(const Gradient& gradient) const;
+
+  const CompressionOptions options_;
+  std::map<std::string, std::unique_ptr<Gradient>> gradients_;
+  std::vector<Gradient*> by_index_;  // Null: not of f32.
+  std::vector<std::unique_ptr<Exchange>> exchanges_;
+  Exchange* pending_ = nullptr;  // Whose lengths are on their way.
+  std::unique_ptr<Trial> trial_;
+  Communicator* communicator_ = nullptr;
+  int rank_ = 0;
+  int ranks_ = 0;
+  std::unique_ptr<reducer::SavedState> loaded_;  // Until it is attached.
+  std::uint64_t step_ = 0;
+  bool compresses_ = true;
+  codec::Scratch scratch_;
+  CompressionStatistics last_step_;
+  CompressionStatistics this_step_;
+};
+
+// An all_reduce of vectors by messages of codecs, with residuals that are kept by name:
+//   stretto::CompressedAllReduce compressed(*communicator, {.codec = stretto::top_k()});
+//   compressed.run("embedding", gradient, {.op = stretto::ReduceOp::mean});
+class CompressedAllReduce {
+ public:
+  // The communicator must outlive it.
+  explicit CompressedAllReduce(Communicator& communicator, CompressionOptions options = {})
+      : communicator_(communicator), options_(std::move(options)) {}
+
+  struct RunOptions {
+    ReduceOp op = ReduceOp::sum;
+    std::optional<Duration> timeout = std::nullopt;
+  };
+  // In place; collective, blocks. The same name stands for a vector of the same length on all
+  // ranks, whose calls are in the same order. Throws what CompressedReduction and operations throw.
+  void run(const std::string& name, std::span<float> data, const RunOptions& options);
+  void run(const std::string& name, std::span<float> data) { run(name, data, RunOptions()); }
+  // Of the vector of this name; null if there was none.
+  CompressedReduction* state(const std::string& name) const;
+
+ private:
+  Communicator& communicator_;
+  const CompressionOptions options_;
+  std::map<std::string, std::unique_ptr<CompressedReduction>> states_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,47 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/codec/arithmetic.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/base/random.h"
+
+namespace stretto {
+namespace {
+
+template <class Number>
+void compare_with_casts_of_one() {
+  Random random(1);
+  std::vector<float> from(5003), back(from.size());
+  for (float& value : from) {
+    value = std::bit_cast<float>(static_cast<std::uint32_t>(random.next()));
+    if (random.below(2) == 0) value = static_cast<float>(random.uniform());
+  }
+  std::vector<Number> to(from.size());
+  codec::narrow(std::span<const float>(from), std::span(to));
+  codec::widen(std::span<const Number>(to), std::span(back));
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const auto expected = static_cast<float>(Number(from[i]));
+    ASSERT_TRUE(back[i] == expected || (std::isnan(back[i]) && std::isnan(expected))) << from[i];
+  }
+}
+
+TEST(Arithmetic, CastsOfVectorsAreThoseOfNumbers) {
+  compare_with_casts_of_one<Half>();
+  compare_with_casts_of_one<BFloat16>();
+}
+
+TEST(Arithmetic, Divides) {
+  std::vector<float> values(101, 7.0f);
+  codec::divide(values, 3);
+  for (const float value : values) EXPECT_EQ(value, 7.0f / 3.0f);
+}
+
+}  // namespace
+}  // namespace stretto

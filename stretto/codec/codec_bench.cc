@@ -1,0 +1,119 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Bytes of gradient that are encoded per second, the addition of the residual included, and bytes
+// of gradient that one message is decoded into. Compare with memcpy of as many: both over the bytes
+// of the gradient.
+
+#include <benchmark/benchmark.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/base/random.h"
+#include "stretto/codec/arithmetic.h"
+#include "stretto/codec/codec.h"
+
+namespace stretto {
+namespace {
+
+// Of a Laplace distribution, which gradients resemble.
+std::vector<float> gradient_of(std::size_t count) {
+  Random random(1);
+  std::vector<float> values(count);
+  for (float& value : values) {
+    const double sign = random.below(2) == 0 ? -1 : 1;
+    value = static_cast<float>(sign * std::log(1 - random.uniform()));
+  }
+  return values;
+}
+
+void count_bytes(benchmark::State& state, std::size_t count) {
+  state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(count * sizeof(float)));
+}
+
+void bench_memcpy(benchmark::State& state, std::size_t count) {
+  const std::vector<float> from = gradient_of(count);
+  std::vector<float> to(count);
+  for (auto _ : state) {
+    std::memcpy(to.data(), from.data(), count * sizeof(float));
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, count);
+}
+
+void bench_encode(benchmark::State& state, const std::shared_ptr<const Codec>& codec,
+                  std::size_t count) {
+  const std::vector<float> gradient = gradient_of(count);
+  std::vector<float> carry(count);
+  std::vector<std::byte> message;
+  codec::Scratch scratch;
+  std::uint32_t hint = 0;
+  codec::Position position;
+  for (auto _ : state) {
+    message.clear();
+    codec->encode({carry, gradient, position, NonFinite::send, &hint}, scratch, message);
+    ++position.step;
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, count);
+  state.counters["ratio"] =
+      static_cast<double>(count * sizeof(float)) / static_cast<double>(message.size());
+}
+
+void bench_decode(benchmark::State& state, const std::shared_ptr<const Codec>& codec,
+                  std::size_t count) {
+  const std::vector<float> gradient = gradient_of(count);
+  std::vector<float> carry(count), sums(count);
+  std::vector<std::byte> message;
+  codec::Scratch scratch;
+  codec->encode({carry, gradient, {}}, scratch, message);
+  for (auto _ : state) {
+    if (!codec->decode_add(message, {}, scratch, sums).ok()) state.SkipWithError("not decoded");
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, count);
+}
+
+template <class Number>
+void bench_narrow(benchmark::State& state, std::size_t count) {
+  const std::vector<float> from = gradient_of(count);
+  std::vector<Number> to(count);
+  for (auto _ : state) {
+    codec::narrow(std::span<const float>(from), std::span(to));
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, count);
+}
+
+void register_size(const std::string& size, std::size_t count) {
+  const auto add = [&](const std::string& name, auto function) {
+    benchmark::RegisterBenchmark((name + "/" + size).c_str(), function);
+  };
+  add("memcpy", [=](benchmark::State& state) { bench_memcpy(state, count); });
+  add("narrow f16", [=](benchmark::State& state) { bench_narrow<Half>(state, count); });
+  add("narrow bf16", [=](benchmark::State& state) { bench_narrow<BFloat16>(state, count); });
+  for (const auto& codec :
+       {top_k({.density = 0.001}), top_k({.density = 0.01}),
+        top_k({.density = 0.01, .values = ValueFormat::bf16}), threshold({.limit = 5}), random_k(),
+        int8(), int8({.stochastic = true}), one_bit()}) {
+    add("encode " + codec->name(),
+        [=](benchmark::State& state) { bench_encode(state, codec, count); });
+    add("decode " + codec->name(),
+        [=](benchmark::State& state) { bench_decode(state, codec, count); });
+  }
+}
+
+const bool kRegistered = [] {
+  register_size("1Mi", std::size_t{1} << 20);
+  register_size("26Mi", std::size_t{26} << 20);
+  return true;
+}();
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,110 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/codec/index_set.h"
+
+#include <bit>
+#include <cstring>
+
+namespace stretto::codec {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "messages are little endian");
+
+constexpr std::size_t kWordBits = 64;
+constexpr std::size_t kWordBytes = 8;
+constexpr std::size_t words(std::size_t bits) { return (bits + kWordBits - 1) / kWordBits; }
+
+// Words need not be aligned.
+std::uint64_t load(std::span<const std::byte> from, std::size_t word) {
+  std::uint64_t value = 0;
+  std::memcpy(&value, from.data() + word * kWordBytes, kWordBytes);
+  return value;
+}
+void add_bits(std::span<std::byte> to, std::size_t word, std::uint64_t bits) {
+  bits |= load(to, word);
+  std::memcpy(to.data() + word * kWordBytes, &bits, kWordBytes);
+}
+
+// Elias-Fano: the low bits of each index one behind the other, then, for index j with the high part
+// h, bit h + j. A bitmap is the same without low bits where an index is its own place.
+struct Layout {
+  bool is_bitmap = false;
+  unsigned low_bits = 0;
+  std::size_t low_words = 0;
+  std::size_t high_words = 0;
+};
+
+Layout layout_of(std::size_t universe, std::size_t count) {
+  if (count == 0) return {};
+  Layout layout;
+  layout.low_bits = static_cast<unsigned>(std::bit_width(universe / count)) - 1;
+  layout.low_words = words(count * layout.low_bits);
+  layout.high_words = words(count + ((universe - 1) >> layout.low_bits) + 1);
+  const std::size_t bitmap_words = words(universe);
+  if (layout.low_words + layout.high_words < bitmap_words) return layout;
+  return {.is_bitmap = true, .low_bits = 0, .low_words = 0, .high_words = bitmap_words};
+}
+
+}  // namespace
+
+std::size_t index_set_bytes(std::size_t universe, std::size_t count) {
+  const Layout layout = layout_of(universe, count);
+  return (layout.low_words + layout.high_words) * kWordBytes;
+}
+
+void write_index_set(std::span<const std::uint32_t> indices, std::size_t universe,
+                     std::span<std::byte> to) {
+  const Layout layout = layout_of(universe, indices.size());
+  const std::span<std::byte> high = to.subspan(layout.low_words * kWordBytes);
+  const std::uint64_t mask = (std::uint64_t{1} << layout.low_bits) - 1;
+  for (std::size_t j = 0; j < indices.size(); ++j) {
+    const std::uint64_t index = indices[j];
+    if (layout.low_bits > 0) {
+      const std::size_t at = j * layout.low_bits;
+      const std::size_t shift = at % kWordBits;
+      const std::uint64_t low = index & mask;
+      add_bits(to, at / kWordBits, low << shift);
+      if (shift + layout.low_bits > kWordBits) {
+        add_bits(to, at / kWordBits + 1, low >> (kWordBits - shift));
+      }
+    }
+    const std::size_t place = (index >> layout.low_bits) + (layout.is_bitmap ? 0 : j);
+    add_bits(high, place / kWordBits, std::uint64_t{1} << (place % kWordBits));
+  }
+}
+
+bool read_index_set(std::span<const std::byte> from, std::size_t universe,
+                    std::span<std::uint32_t> indices) {
+  const std::size_t count = indices.size();
+  const Layout layout = layout_of(universe, count);
+  const std::span<const std::byte> high = from.subspan(layout.low_words * kWordBytes);
+  const std::uint64_t mask = (std::uint64_t{1} << layout.low_bits) - 1;
+  const std::size_t low_end = count * layout.low_bits % kWordBits;
+  if (low_end != 0 && load(from, layout.low_words - 1) >> low_end != 0) return false;
+  std::size_t j = 0;
+  std::uint64_t next = 0;  // The least index that may follow.
+  for (std::size_t word = 0; word < layout.high_words; ++word) {
+    for (std::uint64_t bits = load(high, word); bits != 0; bits &= bits - 1) {
+      if (j == count) return false;
+      const std::uint64_t place =
+          word * kWordBits + static_cast<std::uint64_t>(std::countr_zero(bits));
+      std::uint64_t index = layout.is_bitmap ? place : (place - j) << layout.low_bits;
+      if (layout.low_bits > 0) {
+        const std::size_t at = j * layout.low_bits;
+        const std::size_t shift = at % kWordBits;
+        std::uint64_t low = load(from, at / kWordBits) >> shift;
+        if (shift + layout.low_bits > kWordBits) {
+          low |= load(from, at / kWordBits + 1) << (kWordBits - shift);
+        }
+        index |= low & mask;
+      }
+      if (index < next || index >= universe) return false;
+      indices[j++] = static_cast<std::uint32_t>(index);
+      next = index + 1;
+    }
+  }
+  return j == count;
+}
+
+}  // namespace stretto::codec

@@ -1,0 +1,49 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/base/round_up.h"
+#include "stretto/codec/whole_codec.h"
+
+namespace stretto::codec {
+namespace {
+
+// Codes, then scales, padded to 8 bytes.
+class Int8 final : public WholeCodec {
+ public:
+  explicit Int8(const RoundingOptions& options)
+      : WholeCodec(Kind::int8, options.stochastic ? "int8, stochastic" : "int8"),
+        stochastic_(options.stochastic) {}
+
+ private:
+  std::size_t payload_bytes(std::size_t count, std::size_t) const override {
+    return round_up(count + kernel::int8_blocks(count), 8);
+  }
+  std::size_t write(const Task& task, std::vector<std::byte>& out) const override {
+    const std::size_t count = task.carry.size();
+    std::byte* const to = append(out, payload_bytes(count, count));
+    kernel::quantize_int8(
+        task.carry, rounding_at(stochastic_, task.position),
+        {reinterpret_cast<std::int8_t*>(to), count},
+        {reinterpret_cast<std::uint8_t*>(to) + count, kernel::int8_blocks(count)});
+    return count;
+  }
+  bool read(const Payload& payload, std::span<float> sums) const override {
+    const std::byte* const from = payload.bytes.data();
+    kernel::add_int8({reinterpret_cast<const std::int8_t*>(from), sums.size()},
+                     {reinterpret_cast<const std::uint8_t*>(from) + sums.size(),
+                      kernel::int8_blocks(sums.size())},
+                     sums);
+    return true;
+  }
+
+  const bool stochastic_;
+};
+
+}  // namespace
+}  // namespace stretto::codec
+
+namespace stretto {
+std::shared_ptr<const Codec> int8(const RoundingOptions& options) {
+  return std::make_shared<codec::Int8>(options);
+}
+}  // namespace stretto

@@ -1,0 +1,35 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace stretto::codec {
+
+// A vector seen as a matrix, row after row; the last row may be shorter than the others.
+struct MatrixShape {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+};
+// With `rows` rows if they divide `count`, else nearly a square.
+MatrixShape matrix_shape(std::size_t count, std::size_t rows);
+
+// The steps of PowerSGD (Vogels, Karimireddy, Jaggi, 2019). `left` has `rank` numbers for each row
+// of the matrix, `right` as many for each column. Same bits each time.
+
+// left = matrix * right.
+void multiply(std::span<const float> matrix, MatrixShape shape, std::size_t rank,
+              std::span<const float> right, std::span<float> left);
+// right = transposed matrix * left.
+void multiply_transposed(std::span<const float> matrix, MatrixShape shape, std::size_t rank,
+                         std::span<const float> left, std::span<float> right);
+// Makes the columns of `left` orthogonal and of length 1, by Gram and Schmidt; those that are
+// nothing but rounding errors become zero.
+void orthonormalize(std::size_t rows, std::size_t rank, std::span<float> left);
+// matrix += factor * left * transposed right.
+void add_product(std::span<float> matrix, MatrixShape shape, std::size_t rank,
+                 std::span<const float> left, std::span<const float> right, float factor);
+
+}  // namespace stretto::codec

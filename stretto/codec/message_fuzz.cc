@@ -1,0 +1,102 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What another rank may send where compressed gradients are expected. The first byte chooses the
+// codec and what is mended: with a header that fits and a right checksum, payloads are reached.
+// Whatever comes, decoding ends, and touches nothing but what is its own.
+//
+//   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I. -Iinclude
+//     stretto/codec/*.cc stretto/kernel/*.cc stretto/base/{status,check,...}.cc -lhwy -lfmt
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "stretto/base/content_hash.h"
+#include "stretto/codec/codec.h"
+#include "stretto/codec/header.h"
+#include "stretto/codec/index_set.h"
+
+namespace {
+
+using namespace stretto;
+
+constexpr std::size_t kCount = 300;
+
+const std::vector<std::shared_ptr<const Codec>>& codecs() {
+  static const std::vector<std::shared_ptr<const Codec>> all = {
+      dense(),
+      top_k({.density = 0.05}),
+      top_k({.density = 0.3, .values = ValueFormat::bf16}),
+      threshold({.limit = 1}),
+      threshold({.limit = 1, .values = ValueFormat::int8}),
+      random_k({.density = 0.1}),
+      int8(),
+      one_bit()};
+  return all;
+}
+
+// The message with a header as `codec` writes it, but for the number of values and the flags.
+void mend(const Codec& codec, std::vector<std::byte>& message) {
+  std::vector<float> carry(kCount), gradient(kCount);
+  codec::Scratch scratch;
+  std::vector<std::byte> good;
+  codec.encode({carry, gradient, {}}, scratch, good);
+  codec::Header header, found;
+  std::memcpy(&header, good.data(), sizeof(header));
+  if (message.size() < sizeof(header)) message.resize(sizeof(header));
+  std::memcpy(&found, message.data(), sizeof(found));
+  const auto fixed = codec.message_bytes(kCount, 0);
+  header.flags = found.flags;
+  if (fixed) {
+    message.resize(*fixed);
+  } else {
+    header.values = found.values % (kCount + 2);
+    message.resize(codec.max_message_bytes(kCount));
+  }
+  const auto prefix = std::as_bytes(std::span(&header, 1)).first(offsetof(codec::Header, checksum));
+  // Where the length is in the header, all lengths are tried.
+  std::vector<float> sums(kCount);
+  for (std::size_t bytes = fixed ? message.size() : sizeof(header); bytes <= message.size();
+       bytes += 8) {
+    const auto payload =
+        std::span<const std::byte>(message).subspan(sizeof(header), bytes - sizeof(header));
+    header.checksum = content_hash(payload, content_hash(prefix));
+    std::memcpy(message.data(), &header, sizeof(header));
+    const auto length = codec.decode_add(message, {}, scratch, sums);
+    if (length.ok() && length.value() != bytes) std::abort();
+  }
+}
+
+// What is read is what would be written.
+void check_indices(std::span<const std::byte> bytes) {
+  if (bytes.size() < 2) return;
+  const std::size_t universe = 1 + std::to_integer<std::size_t>(bytes[0]) * 3;
+  std::vector<std::uint32_t> indices(std::to_integer<std::size_t>(bytes[1]) % (universe + 1));
+  std::vector<std::byte> set(codec::index_set_bytes(universe, indices.size()));
+  const std::size_t there = std::min(set.size(), bytes.size() - 2);
+  if (there > 0) std::memcpy(set.data(), bytes.data() + 2, there);
+  if (!codec::read_index_set(set, universe, indices)) return;
+  std::vector<std::byte> again(set.size());
+  codec::write_index_set(indices, universe, again);
+  if (again != set) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
+  const Codec& codec = *codecs()[data[0] % codecs().size()];
+  check_indices(bytes);
+  codec::Scratch scratch;
+  std::vector<float> sums(kCount);
+  const auto length = codec.decode_add(bytes, {}, scratch, sums);
+  if (length.ok() && length.value() > bytes.size()) std::abort();
+  std::vector<std::byte> message(bytes.begin(), bytes.end());
+  if (data[0] >= 128) mend(codec, message);
+  return 0;
+}

@@ -1,0 +1,85 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cstring>
+
+#include "stretto/base/round_up.h"
+#include "stretto/codec/whole_codec.h"
+
+namespace stretto::codec {
+namespace {
+
+// Block by block, so that neither side needs more room than for one.
+constexpr std::size_t kSection = std::size_t{64} * kernel::kOneBitBlock;
+
+// Signs in words, then scales, padded to 8 bytes: for each section of 64 blocks.
+class OneBit final : public WholeCodec {
+ public:
+  explicit OneBit(const RoundingOptions& options)
+      : WholeCodec(Kind::one_bit, options.stochastic ? "one_bit, stochastic" : "one_bit"),
+        stochastic_(options.stochastic) {}
+
+  // Each element is said as the greatest of its block or its opposite, however small it is.
+  bool is_contraction() const override { return !stochastic_; }
+
+ private:
+  static std::size_t sign_bytes(std::size_t count) { return kernel::one_bit_words(count) * 8; }
+  static std::size_t scale_bytes(std::size_t count) {
+    return kernel::one_bit_blocks(count) * sizeof(float);
+  }
+  static std::size_t section_bytes(std::size_t count) {
+    return sign_bytes(count) + round_up(scale_bytes(count), 8);
+  }
+
+  std::size_t payload_bytes(std::size_t count, std::size_t) const override {
+    return count / kSection * section_bytes(kSection) + section_bytes(count % kSection);
+  }
+  std::size_t write(const Task& task, std::vector<std::byte>& out) const override;
+  bool read(const Payload& payload, std::span<float> sums) const override;
+
+  const bool stochastic_;
+};
+
+struct Room {
+  std::uint64_t signs[kernel::one_bit_words(kSection)];
+  float scales[kernel::one_bit_blocks(kSection)];
+};
+
+std::size_t OneBit::write(const Task& task, std::vector<std::byte>& out) const {
+  std::byte* to = append(out, payload_bytes(task.carry.size(), 0));
+  kernel::Rounding rounding = rounding_at(stochastic_, task.position);
+  Room room;
+  for (std::size_t first = 0; first < task.carry.size(); first += kSection, ++rounding.key) {
+    const std::size_t count = std::min(kSection, task.carry.size() - first);
+    kernel::quantize_one_bit(task.carry.subspan(first, count), rounding,
+                             {room.signs, kernel::one_bit_words(count)},
+                             {room.scales, kernel::one_bit_blocks(count)});
+    std::memcpy(to, room.signs, sign_bytes(count));
+    std::memcpy(to + sign_bytes(count), room.scales, scale_bytes(count));
+    to += section_bytes(count);
+  }
+  return task.carry.size();
+}
+
+bool OneBit::read(const Payload& payload, std::span<float> sums) const {
+  const std::byte* from = payload.bytes.data();
+  Room room;
+  for (std::size_t first = 0; first < sums.size(); first += kSection) {
+    const std::size_t count = std::min(kSection, sums.size() - first);
+    std::memcpy(room.signs, from, sign_bytes(count));
+    std::memcpy(room.scales, from + sign_bytes(count), scale_bytes(count));
+    kernel::add_one_bit({room.signs, kernel::one_bit_words(count)},
+                        {room.scales, kernel::one_bit_blocks(count)}, sums.subspan(first, count));
+    from += section_bytes(count);
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace stretto::codec
+
+namespace stretto {
+std::shared_ptr<const Codec> one_bit(const RoundingOptions& options) {
+  return std::make_shared<codec::OneBit>(options);
+}
+}  // namespace stretto

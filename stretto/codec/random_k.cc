@@ -1,0 +1,56 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <fmt/format.h>
+
+#include "stretto/base/random.h"
+#include "stretto/codec/sparse_codec.h"
+
+namespace stretto::codec {
+namespace {
+
+class RandomK final : public SparseCodec {
+ public:
+  explicit RandomK(const RandomKOptions& options)
+      : SparseCodec(Kind::random_k, name_of(options), options.values, false),
+        density_(options.density) {}
+
+ private:
+  static std::string name_of(const RandomKOptions& options) {
+    check_density(options.density, "random_k");
+    return fmt::format("random_k({})", options.density);
+  }
+
+  std::optional<std::size_t> values_of(std::size_t count, std::uint64_t) const override {
+    return part_of(count, density_);
+  }
+  Search search(std::size_t count, const Position&, std::uint32_t) const override {
+    return {.room = part_of(count, density_)};
+  }
+  std::size_t choose(const Task& task) const override {
+    const std::size_t wanted = part_of(task.carry.size(), density_);
+    guess(task.position, task.carry.size(), std::span(task.scratch.indices).first(wanted));
+    return wanted;
+  }
+  void guess(const Position& position, std::size_t count,
+             std::span<std::uint32_t> indices) const override {
+    Random random(position.shared_key ^ Random(position.step).next());
+    const std::size_t parts = indices.size();
+    for (std::size_t j = 0; j < parts; ++j) {
+      const std::size_t first = j * count / parts;
+      const std::size_t length = (j + 1) * count / parts - first;
+      indices[j] = static_cast<std::uint32_t>(first + random.below(length));
+    }
+  }
+
+  const double density_;
+};
+
+}  // namespace
+}  // namespace stretto::codec
+
+namespace stretto {
+std::shared_ptr<const Codec> random_k(const RandomKOptions& options) {
+  return std::make_shared<codec::RandomK>(options);
+}
+}  // namespace stretto

@@ -1,0 +1,41 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <string>
+
+#include "stretto/codec/codec.h"
+
+namespace stretto::codec {
+
+// Throws InvalidArgument unless `density` is in (0, 1].
+void check_density(double density, const char* codec);
+// At least one, if there are any.
+std::size_t part_of(std::size_t count, double density);
+// ", bf16 values"; empty for f32.
+const char* suffix(ValueFormat format);
+
+// Some elements as they are: their indices, then their values, each padded to 8 bytes. The codecs
+// differ in which elements they choose.
+class SparseCodec : public Codec {
+ protected:
+  SparseCodec(Kind kind, std::string name, ValueFormat format, bool sends_indices = true)
+      : Codec(kind, name + suffix(format)), format_(format), sends_indices_(sends_indices) {}
+
+  // Leaves the indices of the chosen elements, ascending, at the beginning of scratch.indices.
+  virtual std::size_t choose(const Task& task) const = 0;
+  // The same for a codec that does not send them, on the side that reads.
+  virtual void guess(const Position& position, std::size_t count,
+                     std::span<std::uint32_t> indices) const;
+
+  std::size_t payload_bytes(std::size_t count, std::size_t values) const override;
+  std::size_t write(const Task& task, std::vector<std::byte>& out) const override;
+  bool read(const Payload& payload, std::span<float> sums) const override;
+
+ private:
+  const ValueFormat format_;
+  const bool sends_indices_;
+};
+
+}  // namespace stretto::codec

@@ -1,0 +1,235 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Which elements sparse codecs choose, compared with naive references; and indices as bits.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/base/error.h"
+#include "stretto/base/random.h"
+#include "stretto/codec/codec.h"
+#include "stretto/codec/index_set.h"
+#include "stretto/kernel/select.h"
+
+namespace stretto {
+namespace {
+
+using Floats = std::vector<float>;
+
+// A gradient of one layer, about.
+Floats normal(std::size_t count, double sigma, Random& random) {
+  Floats values(count);
+  for (float& value : values) {
+    double sum = 0;
+    for (int i = 0; i < 12; ++i) sum += random.uniform();
+    value = static_cast<float>((sum - 6) * sigma);
+  }
+  return values;
+}
+
+// What a message holds that is not zero.
+Floats sent(const Codec& codec, const Floats& gradient, std::uint32_t* hint = nullptr) {
+  codec::Scratch scratch;
+  std::vector<std::byte> message;
+  Floats carry(gradient.size()), values(gradient.size());
+  codec.encode({.carry = carry, .gradient = gradient, .position = {}, .hint = hint}, scratch,
+               message);
+  EXPECT_TRUE(codec.decode_add(message, {}, scratch, values).ok());
+  return values;
+}
+
+Floats naive_top_k(const Floats& gradient, std::size_t k) {
+  std::vector<std::size_t> order(gradient.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](std::size_t i) { return kernel::magnitude_bits(gradient[i]); });
+  Floats values(gradient.size());
+  for (std::size_t j = 0; j < k; ++j) values[order[j]] = gradient[order[j]];
+  return values;
+}
+
+Floats naive_threshold(const Floats& gradient, float limit) {
+  Floats values(gradient);
+  for (float& value : values) {
+    if (!(std::abs(value) >= limit)) value = 0;
+  }
+  return values;
+}
+
+// Where a comparison of floats cut to integers chooses the first ones: all below 1.
+TEST(TopK, SmallGradientsAreComparedAsTheyAre) {
+  Random random(1);
+  for (const double sigma : {0.01, 0.3, 1.0, 1e-30}) {
+    const Floats gradient = normal(1 << 14, sigma, random);
+    EXPECT_EQ(sent(*top_k({.density = 0.05}), gradient), naive_top_k(gradient, 820));
+  }
+}
+
+TEST(TopK, IsThatOfTheReferenceForEveryNumberAndTies) {
+  Random random(2);
+  for (int attempt = 0; attempt < 60; ++attempt) {
+    const std::size_t count = 1 + random.below(3000);
+    Floats gradient(count);
+    const auto distinct = 1 + random.below(40);
+    for (float& value : gradient) {
+      value = (static_cast<float>(random.below(distinct)) - 3) * 0.01f;
+    }
+    const std::size_t k = 1 + random.below(count);
+    const double density = (static_cast<double>(k) - 0.5) / static_cast<double>(count);
+    std::uint32_t hint = static_cast<std::uint32_t>(random.below(0x40000000));
+    ASSERT_EQ(sent(*top_k({.density = density}), gradient, &hint), naive_top_k(gradient, k));
+    // The hint that it has left serves a similar vector.
+    gradient[random.below(count)] = 1;
+    ASSERT_EQ(sent(*top_k({.density = density}), gradient, &hint), naive_top_k(gradient, k));
+  }
+}
+
+// Constant vectors, of which everything is sent: what SINGA's own tests look at.
+TEST(TopK, AllOfAConstantVectorIsSentOnce) {
+  for (const std::size_t count : {1u, 10u, 4096u, 5000u}) {
+    const Floats ones(count, 1.0f);
+    EXPECT_EQ(sent(*top_k({.density = 1}), ones), ones);
+    EXPECT_EQ(sent(*threshold({.limit = 0.05f}), ones), ones);
+    EXPECT_EQ(sent(*threshold({.limit = 1.5f}), ones), Floats(count));
+  }
+}
+
+// More of one magnitude than there is room for candidates.
+TEST(TopK, ManyEqualOnesAreTakenFromTheFrontOn) {
+  Floats gradient(100000, 0.5f);
+  gradient[77777] = 0.50001f;
+  EXPECT_EQ(sent(*top_k({.density = 0.001}), gradient), naive_top_k(gradient, 100));
+  std::fill(gradient.begin(), gradient.end(), 0.0f);
+  gradient[5] = -1;
+  EXPECT_EQ(sent(*top_k({.density = 0.001}), gradient), naive_top_k(gradient, 100));
+}
+
+TEST(TopK, InfinityComesFirstAndNaNBeforeIt) {
+  Floats gradient(1000, 1.0f);
+  gradient[900] = -std::numeric_limits<float>::infinity();
+  gradient[901] = std::numeric_limits<float>::quiet_NaN();
+  const Floats values = sent(*top_k({.density = 0.002}), gradient);
+  EXPECT_EQ(values[900], gradient[900]);
+  EXPECT_TRUE(std::isnan(values[901]));
+  EXPECT_EQ(values[0], 0);
+}
+
+TEST(TopK, WarmsUpFromAllToFew) {
+  const auto codec = top_k({.density = 0.01, .warm_up_steps = 4});
+  EXPECT_EQ(codec->name(), "top_k(0.01 after 4 steps)");
+  std::size_t last = std::numeric_limits<std::size_t>::max();
+  for (std::uint64_t step = 0; step <= 4; ++step) {
+    const auto bytes = codec->message_bytes(10000, step).value();
+    EXPECT_LT(bytes, last);
+    last = bytes;
+  }
+  EXPECT_EQ(codec->message_bytes(10000, 9), top_k({.density = 0.01})->message_bytes(10000, 0));
+}
+
+// Zeros between the values that are sent: nothing is sent twice, nothing of zeros.
+TEST(Threshold, IsThatOfTheReferenceWithZerosInBetween) {
+  Random random(3);
+  for (const double density : {0.0, 0.01, 0.05, 0.3, 1.0}) {
+    Floats gradient = normal(5000, 1, random);
+    for (float& value : gradient) {
+      if (random.uniform() >= density) value = 0;
+    }
+    for (const float limit : {0.0f, 0.5f, 3.0f}) {
+      EXPECT_EQ(sent(*threshold({.limit = limit}), gradient), naive_threshold(gradient, limit));
+    }
+  }
+}
+
+TEST(Threshold, GrowsBeyondTheRoomOfTheLastStep) {
+  std::uint32_t hint = 0;
+  const auto codec = threshold({.limit = 0.5f});
+  for (const std::size_t above : {0u, 3000u, 20000u, 10u}) {
+    Floats gradient(20000, 0.1f);
+    std::fill_n(gradient.begin(), above, 0.7f);
+    EXPECT_EQ(sent(*codec, gradient, &hint), naive_threshold(gradient, 0.5f));
+  }
+}
+
+TEST(RandomK, DrawsAreEqualOnAllRanksAndOthersInEveryStep) {
+  const auto codec = random_k({.density = 0.1});
+  const Floats gradient(1000, 1.0f);
+  const auto chosen = [&](std::uint64_t step, std::uint64_t shared, std::uint64_t own) {
+    const codec::Position position{step, shared, own};
+    codec::Scratch scratch;
+    std::vector<std::byte> message;
+    Floats carry(1000);
+    codec->encode({carry, gradient, position}, scratch, message);
+    return carry;
+  };
+  EXPECT_EQ(chosen(1, 2, 3), chosen(1, 2, 4));
+  EXPECT_NE(chosen(1, 2, 3), chosen(2, 2, 3));
+  EXPECT_NE(chosen(1, 2, 3), chosen(1, 3, 3));
+  EXPECT_EQ(std::ranges::count(chosen(1, 2, 3), 0.0f), 100);
+}
+
+TEST(Int8, StochasticRoundingIsRightOnAverage) {
+  const auto codec = int8({.stochastic = true});
+  Floats gradient(512, 0.3f);
+  gradient[0] = 64;  // So the scale is 1.
+  gradient[256] = 64;
+  double sum = 0;
+  for (std::uint64_t step = 0; step < 200; ++step) {
+    const codec::Position position{.step = step, .shared_key = 0, .own_key = 5};
+    codec::Scratch scratch;
+    std::vector<std::byte> message;
+    Floats carry(512), values(512);
+    codec->encode({carry, gradient, position}, scratch, message);
+    ASSERT_TRUE(codec->decode_add(message, position, scratch, values).ok());
+    for (std::size_t i = 1; i < 256; ++i) sum += values[i];
+  }
+  EXPECT_NEAR(sum / (200 * 255), 0.3, 0.01);
+}
+
+TEST(Codec, SettingsWithoutMeaningAreRefused) {
+  EXPECT_THROW((void)top_k({.density = 0}), InvalidArgument);
+  EXPECT_THROW((void)random_k({.density = 1.5}), InvalidArgument);
+  EXPECT_THROW((void)threshold({.limit = std::nanf("")}), InvalidArgument);
+}
+
+TEST(IndexSet, EverySetComesBack) {
+  Random random(6);
+  for (int attempt = 0; attempt < 200; ++attempt) {
+    const std::size_t universe = 1 + random.below(20000);
+    const std::uint64_t density = 1 + random.below(200);
+    std::vector<std::uint32_t> indices;
+    for (std::uint32_t i = 0; i < universe; ++i) {
+      if (random.below(density) == 0) indices.push_back(i);
+    }
+    const std::size_t bytes = codec::index_set_bytes(universe, indices.size());
+    const double count = static_cast<double>(indices.size());
+    const double bits = count * (2 + std::log2(static_cast<double>(universe) / (count + 1e-9)));
+    EXPECT_LE(static_cast<double>(bytes), bits / 8 + 24);
+    EXPECT_LE(bytes, (universe + 63) / 64 * 8);
+    std::vector<std::byte> room(bytes);
+    codec::write_index_set(indices, universe, room);
+    std::vector<std::uint32_t> read(indices.size());
+    ASSERT_TRUE(codec::read_index_set(room, universe, read));
+    ASSERT_EQ(read, indices);
+  }
+}
+
+TEST(IndexSet, TheLastIndicesOfTheGreatestUniverseComeBack) {
+  const std::size_t universe = (std::size_t{1} << 32) - 1;
+  const std::vector<std::uint32_t> indices = {0, 1, 0xFFFFFFFD, 0xFFFFFFFE};
+  std::vector<std::byte> room(codec::index_set_bytes(universe, indices.size()));
+  codec::write_index_set(indices, universe, room);
+  std::vector<std::uint32_t> read(indices.size());
+  ASSERT_TRUE(codec::read_index_set(room, universe, read));
+  EXPECT_EQ(read, indices);
+}
+
+}  // namespace
+}  // namespace stretto

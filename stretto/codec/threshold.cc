@@ -1,0 +1,56 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "stretto/base/error.h"
+#include "stretto/codec/sparse_codec.h"
+#include "stretto/kernel/select.h"
+
+namespace stretto::codec {
+namespace {
+
+class Threshold final : public SparseCodec {
+ public:
+  explicit Threshold(const ThresholdOptions& options)
+      : SparseCodec(Kind::threshold, name_of(options), options.values),
+        limit_(kernel::magnitude_bits(options.limit)) {}
+
+ private:
+  static std::string name_of(const ThresholdOptions& options) {
+    if (options.limit >= 0) return fmt::format("threshold({})", options.limit);
+    throw InvalidArgument(status_of(StatusCode::invalid_argument,
+                                    "threshold: the limit is {}; it must be a number from 0 on",
+                                    options.limit));
+  }
+
+  std::optional<std::size_t> values_of(std::size_t, std::uint64_t) const override {
+    return std::nullopt;
+  }
+  // As much room as the last step needed and a quarter more.
+  Search search(std::size_t count, const Position&, std::uint32_t hint) const override {
+    return {.limit = limit_, .room = std::min(count, std::size_t{hint} + hint / 4 + 1024)};
+  }
+  std::size_t choose(const Task& task) const override {
+    std::vector<std::uint32_t>& indices = task.scratch.indices;
+    *task.hint = static_cast<std::uint32_t>(task.found);
+    if (task.found > indices.size()) {
+      indices.resize(task.found);
+      kernel::find_at_least(task.carry, limit_, indices);
+    }
+    return task.found;
+  }
+
+  const std::uint32_t limit_;
+};
+
+}  // namespace
+}  // namespace stretto::codec
+
+namespace stretto {
+std::shared_ptr<const Codec> threshold(const ThresholdOptions& options) {
+  return std::make_shared<codec::Threshold>(options);
+}
+}  // namespace stretto

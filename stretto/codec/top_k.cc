@@ -1,0 +1,164 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+
+#include <fmt/format.h>
+
+#include "stretto/codec/sparse_codec.h"
+#include "stretto/kernel/select.h"
+
+namespace stretto::codec {
+namespace {
+
+using kernel::kMagnitudeBins;
+using kernel::magnitude_bits;
+
+// Which elements are the greatest: all above a magnitude, and the first few of that magnitude.
+struct Cut {
+  std::uint32_t magnitude = 0;
+  std::size_t equal = 0;
+};
+
+// Candidates for `wanted` that the first pass may leave. More cost time and room, fewer make the
+// second pass, over everything, likely.
+std::size_t candidate_room(std::size_t wanted) { return 8 * wanted + 1024; }
+
+// Half of an octave below the last step's: residuals change slowly.
+std::uint32_t next_hint(std::uint32_t magnitude) {
+  constexpr std::uint32_t kHalfOctave = 1u << 22;
+  return magnitude > kHalfOctave ? magnitude - kHalfOctave : 0;
+}
+
+// The cut at the `wanted` greatest of some magnitudes, whose order changes.
+Cut cut_of(std::span<std::uint32_t> magnitudes, std::size_t wanted) {
+  const auto place = magnitudes.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
+  std::ranges::nth_element(magnitudes, place, std::greater<>());
+  const std::uint32_t magnitude = *place;
+  const auto above = std::count_if(magnitudes.begin(), place,
+                                   [=](std::uint32_t other) { return other > magnitude; });
+  return {magnitude, wanted - static_cast<std::size_t>(above)};
+}
+
+// The digit that holds the `wanted`th greatest, counted from above; `wanted` becomes what is to be
+// found of that digit.
+std::uint32_t digit_of(std::span<const std::uint32_t> counts, std::size_t& wanted) {
+  auto digit = static_cast<std::uint32_t>(counts.size());
+  while (wanted > counts[--digit]) wanted -= counts[digit];
+  return digit;
+}
+
+class TopK final : public SparseCodec {
+ public:
+  explicit TopK(const TopKOptions& options)
+      : SparseCodec(Kind::top_k, name_of(options), options.values), options_(options) {}
+
+ private:
+  static std::string name_of(const TopKOptions& options) {
+    check_density(options.density, "top_k");
+    if (options.warm_up_steps == 0) return fmt::format("top_k({})", options.density);
+    return fmt::format("top_k({} after {} steps)", options.density, options.warm_up_steps);
+  }
+
+  std::size_t wanted(std::size_t count, std::uint64_t step) const {
+    if (step >= options_.warm_up_steps) return part_of(count, options_.density);
+    const double part = static_cast<double>(step) / static_cast<double>(options_.warm_up_steps);
+    return part_of(count, std::pow(options_.density, part));
+  }
+  std::optional<std::size_t> values_of(std::size_t count, std::uint64_t step) const override {
+    return wanted(count, step);
+  }
+
+  Search search(std::size_t count, const Position& position, std::uint32_t hint) const override {
+    const std::size_t room = candidate_room(wanted(count, position.step));
+    if (hint == 0) return {.room = room};
+    return {.limit = hint, .room = room};
+  }
+
+  std::size_t choose(const Task& task) const override;
+  static std::size_t keep(const Task& task, std::size_t found, std::size_t wanted);
+  static Cut exact_cut(const Task& task, std::span<const std::uint32_t> counts, std::size_t wanted);
+
+  const TopKOptions options_;
+};
+
+// Of candidates that are known to hold the greatest, keeps these.
+std::size_t TopK::keep(const Task& task, std::size_t found, std::size_t wanted) {
+  std::vector<std::uint32_t>& magnitudes = task.scratch.magnitudes;
+  if (magnitudes.size() < found) magnitudes.resize(task.scratch.indices.size());
+  const std::span<std::uint32_t> indices(task.scratch.indices);
+  for (std::size_t j = 0; j < found; ++j) magnitudes[j] = magnitude_bits(task.carry[indices[j]]);
+  Cut cut = cut_of(std::span(magnitudes).first(found), wanted);
+  std::size_t kept = 0;
+  for (std::size_t j = 0; j < found; ++j) {
+    const std::uint32_t magnitude = magnitude_bits(task.carry[indices[j]]);
+    if (magnitude < cut.magnitude) continue;
+    if (magnitude == cut.magnitude) {
+      if (cut.equal == 0) continue;
+      --cut.equal;
+    }
+    indices[kept++] = indices[j];
+  }
+  *task.hint = next_hint(cut.magnitude);
+  return kept;
+}
+
+// Digit by digit, where so many elements are alike that they are not worth being candidates.
+Cut TopK::exact_cut(const Task& task, std::span<const std::uint32_t> counts, std::size_t wanted) {
+  constexpr unsigned kShift = kernel::kMagnitudeBinShift;
+  std::uint32_t prefix = digit_of(counts, wanted);
+  unsigned prefix_shift = kShift;
+  for (const unsigned shift : {7u, 0u}) {
+    std::array<std::uint32_t, kMagnitudeBins> of_digit{};
+    const std::uint32_t mask = (1u << (prefix_shift - shift)) - 1;
+    for (const float value : task.carry) {
+      const std::uint32_t magnitude = magnitude_bits(value);
+      if (magnitude >> prefix_shift == prefix) ++of_digit[magnitude >> shift & mask];
+    }
+    prefix = prefix << (prefix_shift - shift) | digit_of(of_digit, wanted);
+    prefix_shift = shift;
+  }
+  return {prefix, wanted};
+}
+
+std::size_t TopK::choose(const Task& task) const {
+  const std::size_t count = task.carry.size();
+  if (count == 0) return 0;
+  const std::size_t k = wanted(count, task.position.step);
+  std::vector<std::uint32_t>& indices = task.scratch.indices;
+  // The first pass has found enough, and not too many.
+  const std::size_t room = candidate_room(k);
+  if (task.found >= k && task.found <= room) return keep(task, task.found, k);
+  std::array<std::uint32_t, kMagnitudeBins> counts;
+  kernel::count_magnitudes(task.carry, counts);
+  std::size_t rest = k;
+  const std::uint32_t digit = digit_of(counts, rest);
+  if (k - rest + counts[digit] <= room) {
+    const auto limit = digit << kernel::kMagnitudeBinShift;
+    const std::size_t found =
+        kernel::find_at_least(task.carry, limit, std::span(indices).first(room)).count;
+    return keep(task, found, k);
+  }
+  Cut cut = exact_cut(task, counts, k);
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < count && kept < k; ++i) {
+    const std::uint32_t magnitude = magnitude_bits(task.carry[i]);
+    const bool is_equal = magnitude == cut.magnitude && cut.equal > 0;
+    if (is_equal) --cut.equal;
+    if (magnitude > cut.magnitude || is_equal) indices[kept++] = static_cast<std::uint32_t>(i);
+  }
+  *task.hint = next_hint(cut.magnitude);
+  return kept;
+}
+
+}  // namespace
+}  // namespace stretto::codec
+
+namespace stretto {
+std::shared_ptr<const Codec> top_k(const TopKOptions& options) {
+  return std::make_shared<codec::TopK>(options);
+}
+}  // namespace stretto

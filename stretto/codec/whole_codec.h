@@ -1,0 +1,33 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include "stretto/base/random.h"
+#include "stretto/codec/codec.h"
+#include "stretto/kernel/quantize.h"
+
+namespace stretto::codec {
+
+// Something of every element, so messages need no indices.
+class WholeCodec : public Codec {
+ protected:
+  using Codec::Codec;
+
+  std::optional<std::size_t> values_of(std::size_t count, std::uint64_t) const override {
+    return count;
+  }
+  Search search(std::size_t, const Position&, std::uint32_t) const override { return {}; }
+};
+
+inline kernel::Rounding rounding_at(bool stochastic, const Position& position) {
+  return {stochastic, Random(position.own_key ^ Random(position.step).next()).next()};
+}
+
+// Appends `bytes` zeros, and returns where.
+inline std::byte* append(std::vector<std::byte>& out, std::size_t bytes) {
+  out.resize(out.size() + bytes);
+  return out.data() + out.size() - bytes;
+}
+
+}  // namespace stretto::codec

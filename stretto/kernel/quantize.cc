@@ -1,0 +1,295 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/kernel/quantize.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+// The same targets as kernels.cc.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define STRETTO_UNSANITIZED_TARGETS (HWY_SSE4 | HWY_AVX3)
+#else
+#define STRETTO_UNSANITIZED_TARGETS 0
+#endif
+#define HWY_DISABLED_TARGETS                                               \
+  (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | \
+   STRETTO_UNSANITIZED_TARGETS)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "stretto/kernel/quantize.cc"
+#include "hwy/foreach_target.h"  // Must come before highway.h.
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace stretto::kernel::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F32 = hn::ScalableTag<float>;
+using I32 = hn::ScalableTag<std::int32_t>;
+using U32 = hn::ScalableTag<std::uint32_t>;
+using I8 = hn::Rebind<std::int8_t, F32>;
+constexpr std::size_t kLanes = hn::MaxLanes(F32());
+
+// Blocks are worked on in room of a whole number of vectors.
+constexpr std::size_t padded(std::size_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
+
+HWY_INLINE hn::Vec<I32> magnitudes(hn::Vec<F32> value) {
+  return hn::And(hn::BitCast(I32(), value), hn::Set(I32(), 0x7FFFFFFF));
+}
+
+// Zeros instead of infinity and NaN.
+HWY_INLINE hn::Vec<F32> finite_or_zero(hn::Vec<F32> value) {
+  const auto finite = hn::Lt(magnitudes(value), hn::Set(I32(), 0x7F800000));
+  return hn::IfThenElseZero(hn::RebindMask(F32(), finite), value);
+}
+
+HWY_INLINE std::uint32_t greatest_of(hn::Vec<I32> vector) {
+  HWY_ALIGN std::int32_t lanes[kLanes];
+  hn::Store(vector, I32(), lanes);
+  return static_cast<std::uint32_t>(*std::max_element(lanes, lanes + kLanes));
+}
+
+// Uniform in [0, 1), of 24 bits, from a counter: two rounds of a mixer of 32 bits (the multipliers
+// are those of Wellons' search for little bias), each with half of the key.
+class Draws {
+ public:
+  explicit Draws(std::uint64_t key)
+      : low_(hn::Set(U32(), static_cast<std::uint32_t>(key))),
+        high_(hn::Set(U32(), static_cast<std::uint32_t>(key >> 32))) {}
+  HWY_INLINE hn::Vec<F32> at(std::size_t index) const {
+    auto bits = hn::Iota(U32(), static_cast<std::uint32_t>(index));
+    bits = mixed(hn::Add(bits, low_));
+    bits = mixed(hn::Xor(bits, high_));
+    const auto integer = hn::BitCast(I32(), hn::ShiftRight<8>(bits));
+    return hn::Mul(hn::ConvertTo(F32(), integer), hn::Set(F32(), 0x1p-24f));
+  }
+
+ private:
+  static HWY_INLINE hn::Vec<U32> mixed(hn::Vec<U32> bits) {
+    bits = hn::Xor(bits, hn::ShiftRight<16>(bits));
+    bits = hn::Mul(bits, hn::Set(U32(), 0x21F0AAADu));
+    bits = hn::Xor(bits, hn::ShiftRight<15>(bits));
+    bits = hn::Mul(bits, hn::Set(U32(), 0xD35A2D97u));
+    return hn::Xor(bits, hn::ShiftRight<15>(bits));
+  }
+
+  hn::Vec<U32> low_;
+  hn::Vec<U32> high_;
+};
+
+// One block, of whole vectors. Returns the exponent of its scale. Products with a power of two are
+// exact, whether or not the compiler joins them with what follows.
+HWY_INLINE std::uint8_t int8_block(float* values, std::size_t count, bool stochastic,
+                                   const Draws& draws, std::size_t first, std::int8_t* codes) {
+  auto greatest = hn::Zero(I32());
+  for (std::size_t i = 0; i < count; i += kLanes) {
+    const auto value = finite_or_zero(hn::LoadU(F32(), values + i));
+    greatest = hn::Max(greatest, magnitudes(value));
+  }
+  const std::uint32_t exponent = std::max<std::uint32_t>(7, greatest_of(greatest) >> 23) - 6;
+  const auto scale = hn::Set(F32(), std::bit_cast<float>(exponent << 23));
+  const auto inverse = hn::Set(F32(), std::bit_cast<float>((254 - exponent) << 23));
+  for (std::size_t i = 0; i < count; i += kLanes) {
+    const auto raw = hn::LoadU(F32(), values + i);
+    const auto value = finite_or_zero(raw);
+    const auto scaled = hn::Mul(value, inverse);
+    auto code = stochastic ? hn::ConvertTo(I32(), hn::Floor(hn::Add(scaled, draws.at(first + i))))
+                           : hn::NearestInt(scaled);
+    code = hn::Max(hn::Set(I32(), -127), hn::Min(code, hn::Set(I32(), 127)));
+    hn::StoreU(hn::Sub(value, hn::Mul(hn::ConvertTo(F32(), code), scale)), F32(), values + i);
+    const auto finite = hn::Lt(magnitudes(raw), hn::Set(I32(), 0x7F800000));
+    code = hn::IfThenElse(finite, code, hn::Set(I32(), -128));
+    hn::StoreU(hn::DemoteTo(I8(), code), I8(), codes + i);
+  }
+  return static_cast<std::uint8_t>(exponent);
+}
+
+void int8_encode(float* values, std::size_t count, bool stochastic, std::uint64_t key,
+                 std::int8_t* codes, std::uint8_t* scales) {
+  const Draws draws(key);
+  std::size_t first = 0;
+  for (; first + kInt8Block <= count; first += kInt8Block) {
+    *scales++ = int8_block(values + first, kInt8Block, stochastic, draws, first, codes + first);
+  }
+  if (first == count) return;
+  const std::size_t rest = count - first;
+  HWY_ALIGN float room[kInt8Block] = {};
+  HWY_ALIGN std::int8_t code_room[kInt8Block];
+  std::copy(values + first, values + count, room);
+  *scales = int8_block(room, padded(rest), stochastic, draws, first, code_room);
+  std::copy(room, room + rest, values + first);
+  std::copy(code_room, code_room + rest, codes + first);
+}
+
+HWY_INLINE void int8_add_block(const std::int8_t* codes, float scale_value, float* sums,
+                               std::size_t count) {
+  const auto scale = hn::Set(F32(), scale_value);
+  const auto nan = hn::Set(F32(), std::numeric_limits<float>::quiet_NaN());
+  for (std::size_t i = 0; i < count; i += kLanes) {
+    const auto code = hn::PromoteTo(I32(), hn::LoadU(I8(), codes + i));
+    const auto is_number = hn::RebindMask(F32(), hn::Gt(code, hn::Set(I32(), -128)));
+    const auto value = hn::IfThenElse(is_number, hn::Mul(hn::ConvertTo(F32(), code), scale), nan);
+    hn::StoreU(hn::Add(hn::LoadU(F32(), sums + i), value), F32(), sums + i);
+  }
+}
+
+void int8_add(const std::int8_t* codes, const std::uint8_t* scales, float* sums,
+              std::size_t count) {
+  for (std::size_t first = 0; first < count; first += kInt8Block) {
+    const std::uint32_t exponent = std::min<std::uint32_t>(*scales++, 248);
+    const auto scale = std::bit_cast<float>(exponent << 23);
+    const std::size_t length = std::min(kInt8Block, count - first);
+    if (length % kLanes == 0) {
+      int8_add_block(codes + first, scale, sums + first, length);
+      continue;
+    }
+    HWY_ALIGN float room[kInt8Block] = {};
+    HWY_ALIGN std::int8_t code_room[kInt8Block] = {};
+    std::copy(codes + first, codes + first + length, code_room);
+    std::copy(sums + first, sums + first + length, room);
+    int8_add_block(code_room, scale, room, padded(length));
+    std::copy(room, room + length, sums + first);
+  }
+}
+
+// The mean magnitude of the first `count` of a block, added in an order that does not depend on the
+// width of vectors. Infinite if the sum is.
+constexpr std::size_t kPartialSums = 16;
+HWY_INLINE float mean_magnitude(const float* values, std::size_t count) {
+  constexpr std::size_t kVectors = std::max<std::size_t>(1, kPartialSums / kLanes);
+  HWY_ALIGN float sums[kVectors * kLanes] = {};
+  for (std::size_t i = 0; i < kOneBitBlock; i += kVectors * kLanes) {
+    for (std::size_t j = 0; j < kVectors * kLanes; j += kLanes) {
+      const auto value = hn::Abs(hn::LoadU(F32(), values + i + j));
+      hn::Store(hn::Add(hn::Load(F32(), sums + j), value), F32(), sums + j);
+    }
+  }
+  for (std::size_t width = kPartialSums / 2; width > 0; width /= 2) {
+    for (std::size_t j = 0; j < width; ++j) sums[j] += sums[j + width];
+  }
+  return sums[0] / static_cast<float>(count);
+}
+
+// The bits of a mask, the first lane lowest.
+HWY_INLINE std::uint64_t bits_of_mask(hn::Mask<F32> mask) {
+  std::uint8_t bytes[8] = {};
+  hn::StoreMaskBits(F32(), mask, bytes);
+  std::uint64_t bits = 0;
+  for (std::size_t i = 0; i < (kLanes + 7) / 8; ++i) bits |= std::uint64_t{bytes[i]} << (8 * i);
+  return bits;
+}
+HWY_INLINE hn::Mask<F32> mask_of_bits(std::uint64_t bits) {
+  const std::uint64_t lanes = bits & ((std::uint64_t{1} << kLanes) - 1);
+  std::uint8_t bytes[8];
+  for (std::size_t i = 0; i < 8; ++i) bytes[i] = static_cast<std::uint8_t>(lanes >> (8 * i));
+  return hn::LoadMaskBits(F32(), bytes);
+}
+
+// `count` values and zeros behind them, kOneBitBlock in all. Returns the scale.
+HWY_INLINE float one_bit_block(float* values, std::size_t count, bool stochastic,
+                               const Draws& draws, std::size_t first, std::uint64_t* signs) {
+  auto top = hn::Zero(I32());
+  for (std::size_t i = 0; i < kOneBitBlock; i += kLanes) {
+    top = hn::Max(top, magnitudes(hn::LoadU(F32(), values + i)));
+  }
+  const std::uint32_t greatest = greatest_of(top);
+  std::fill(signs, signs + one_bit_words(count), std::uint64_t{0});
+  if (greatest >= 0x7F800000) {
+    std::fill(values, values + count, 0.0f);
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  // Of less, half of the inverse would be infinite; of more, twice.
+  const bool draw = stochastic && greatest >= 0x01000000 && greatest < 0x7F000000;
+  const auto top_value = std::bit_cast<float>(greatest);
+  const float scale = draw ? top_value : std::min(top_value, mean_magnitude(values, count));
+  const auto plus = hn::Set(F32(), scale);
+  const auto half_inverse = hn::Set(F32(), 0.5f / scale);
+  for (std::size_t i = 0; i < padded(count); i += kLanes) {
+    const auto value = hn::LoadU(F32(), values + i);
+    auto negative = hn::Lt(value, hn::Zero(F32()));
+    if (draw) {
+      // Both sides are from -1 to 0: the odds of the positive one, and the draw, less one. The
+      // greatest is always positive, and its opposite negative.
+      const auto odds = hn::Mul(hn::Sub(value, plus), half_inverse);
+      const auto drawn = hn::Add(draws.at(first + i), hn::Set(F32(), 0x1p-25f));
+      negative = hn::Lt(odds, hn::Sub(drawn, hn::Set(F32(), 1.0f)));
+    }
+    const auto said = hn::IfThenElse(negative, hn::Neg(plus), plus);
+    hn::StoreU(hn::Sub(value, said), F32(), values + i);
+    signs[i / 64] |= bits_of_mask(negative) << (i % 64);
+  }
+  if (count % 64 != 0) signs[count / 64] &= (std::uint64_t{1} << (count % 64)) - 1;
+  return scale;
+}
+
+void one_bit_encode(float* values, std::size_t count, bool stochastic, std::uint64_t key,
+                    std::uint64_t* signs, float* scales) {
+  const Draws draws(key);
+  std::size_t first = 0;
+  for (; first + kOneBitBlock <= count; first += kOneBitBlock) {
+    *scales++ =
+        one_bit_block(values + first, kOneBitBlock, stochastic, draws, first, signs + first / 64);
+  }
+  if (first == count) return;
+  const std::size_t rest = count - first;
+  HWY_ALIGN float room[kOneBitBlock] = {};
+  HWY_ALIGN std::uint64_t sign_room[kOneBitBlock / 64];
+  std::copy(values + first, values + count, room);
+  *scales = one_bit_block(room, rest, stochastic, draws, first, sign_room);
+  std::copy(room, room + rest, values + first);
+  std::copy(sign_room, sign_room + one_bit_words(rest), signs + first / 64);
+}
+
+void one_bit_add(const std::uint64_t* signs, const float* scales, float* sums, std::size_t count) {
+  for (std::size_t first = 0; first < count; first += kOneBitBlock) {
+    const float scale = *scales++;
+    const auto plus = hn::Set(F32(), scale);
+    const auto minus = hn::Set(F32(), -scale);
+    const std::size_t last = std::min(count, first + kOneBitBlock);
+    std::size_t i = first;
+    for (; i + kLanes <= last; i += kLanes) {
+      const auto negative = mask_of_bits(signs[i / 64] >> (i % 64));
+      const auto value = hn::IfThenElse(negative, minus, plus);
+      hn::StoreU(hn::Add(hn::LoadU(F32(), sums + i), value), F32(), sums + i);
+    }
+    for (; i < last; ++i) sums[i] += (signs[i / 64] >> (i % 64) & 1) != 0 ? -scale : scale;
+  }
+}
+
+}  // namespace stretto::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace stretto::kernel {
+
+HWY_EXPORT(int8_encode);
+HWY_EXPORT(int8_add);
+HWY_EXPORT(one_bit_encode);
+HWY_EXPORT(one_bit_add);
+
+void quantize_int8(std::span<float> values, const Rounding& rounding, std::span<std::int8_t> codes,
+                   std::span<std::uint8_t> scales) {
+  HWY_DYNAMIC_DISPATCH(int8_encode)
+  (values.data(), values.size(), rounding.stochastic, rounding.key, codes.data(), scales.data());
+}
+
+void add_int8(std::span<const std::int8_t> codes, std::span<const std::uint8_t> scales,
+              std::span<float> sums) {
+  HWY_DYNAMIC_DISPATCH(int8_add)(codes.data(), scales.data(), sums.data(), sums.size());
+}
+
+void quantize_one_bit(std::span<float> values, const Rounding& rounding,
+                      std::span<std::uint64_t> signs, std::span<float> scales) {
+  HWY_DYNAMIC_DISPATCH(one_bit_encode)
+  (values.data(), values.size(), rounding.stochastic, rounding.key, signs.data(), scales.data());
+}
+
+void add_one_bit(std::span<const std::uint64_t> signs, std::span<const float> scales,
+                 std::span<float> sums) {
+  HWY_DYNAMIC_DISPATCH(one_bit_add)(signs.data(), scales.data(), sums.data(), sums.size());
+}
+
+}  // namespace stretto::kernel
+#endif  // HWY_ONCE

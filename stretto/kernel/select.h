@@ -1,0 +1,46 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace stretto::kernel {
+
+// The magnitude of a float as an integer that is ordered as magnitudes are: infinity above all
+// numbers, NaN above infinity.
+inline std::uint32_t magnitude_bits(float value) {
+  return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFF;
+}
+inline constexpr std::uint32_t kInfinityBits = 0x7F800000;
+
+// All of these are vector loops with the same result on every SIMD target. Spans of one call have
+// the same length, below 2^32, and do not overlap. Never allocate, never block; any thread.
+
+struct Found {
+  std::size_t count = 0;       // Of the elements that were looked for, more than fit included.
+  std::uint32_t greatest = 0;  // The magnitude_bits() of all elements.
+};
+
+// Writes the indices of the elements whose magnitude_bits() are at least `limit`, ascending, as
+// far as there is room.
+Found find_at_least(std::span<const float> values, std::uint32_t limit,
+                    std::span<std::uint32_t> indices);
+
+// The same of the sums, after `sums[i] += addends[i]`.
+Found add_and_find_at_least(std::span<float> sums, std::span<const float> addends,
+                            std::uint32_t limit, std::span<std::uint32_t> indices);
+
+// How many elements have each value of the upper 12 of their 31 bits of magnitude. `counts` has
+// kMagnitudeBins elements, which are overwritten.
+inline constexpr std::size_t kMagnitudeBins = 4096;
+inline constexpr unsigned kMagnitudeBinShift = 19;
+void count_magnitudes(std::span<const float> values, std::span<std::uint32_t> counts);
+
+// Makes infinities and NaN zero; returns how many there were.
+std::size_t clear_non_finite(std::span<float> values);
+
+}  // namespace stretto::kernel

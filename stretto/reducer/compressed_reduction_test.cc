@@ -1,0 +1,444 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/compressed_reduction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/base/random.h"
+#include "stretto/reducer/reducer.h"
+#include "tests/support/run_ranks.h"
+
+namespace stretto {
+namespace {
+
+using Floats = std::vector<float>;
+
+std::span<float> floats(const Reducer& reducer, std::size_t index) {
+  const auto bytes = reducer.gradient_bytes(index);
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
+std::vector<GradientDescription> model() {
+  return {{"a.weight", DType::f32, 2000},
+          {"a.bias", DType::f32, 10},
+          {"b.weight", DType::f32, 1500},
+          {"steps", DType::i64, 3}};
+}
+
+// The gradients of a rank in a step, the same whatever the buckets.
+void make_gradients(Reducer& reducer, int rank, int step) {
+  for (std::size_t i = reducer.gradient_count(); i-- > 0;) {
+    Random random(static_cast<std::uint64_t>(1000 * step + 100 * rank) + i);
+    if (i == 3) {
+      std::ranges::fill(reducer.gradient_bytes(i), std::byte{0});
+    } else {
+      for (float& value : floats(reducer, i)) value = static_cast<float>(random.uniform()) - 0.5f;
+    }
+    reducer.mark_ready(i);
+  }
+}
+
+std::shared_ptr<CompressedReduction> hook(CompressionOptions options) {
+  return std::make_shared<CompressedReduction>(std::move(options));
+}
+
+Floats all_of(const Reducer& reducer) {
+  Floats values;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto part = floats(reducer, i);
+    values.insert(values.end(), part.begin(), part.end());
+  }
+  return values;
+}
+
+// What `steps` steps of `ranks` ranks leave in the gradients, after each of them; all ranks must
+// have the same.
+std::vector<Floats> results(int ranks, int steps, const CompressionOptions& options,
+                            bool rebuild = false) {
+  std::vector<std::vector<Floats>> of_rank(static_cast<std::size_t>(ranks));
+  run_ranks(ranks, [&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Reducer reducer(communicator, model(),
+                    {.op = ReduceOp::sum, .bucket_bytes = {6000}, .hook = hook(options)});
+    for (int step = 0; step < steps; ++step) {
+      make_gradients(reducer, rank, step);
+      reducer.finalize();
+      of_rank[static_cast<std::size_t>(rank)].push_back(all_of(reducer));
+      if (rebuild) (void)reducer.rebuild();
+    }
+  });
+  for (const auto& other : of_rank) EXPECT_EQ(other, of_rank[0]);
+  return of_rank[0];
+}
+
+std::vector<std::shared_ptr<const Codec>> codecs() {
+  return {top_k({.density = 0.1}),
+          top_k({.density = 0.1, .values = ValueFormat::bf16}),
+          threshold({.limit = 0.6f}),
+          random_k({.density = 0.1}),
+          int8(),
+          int8({.stochastic = true}),
+          one_bit()};
+}
+
+TEST(CompressedReduction, RanksAgreeBitForBitAndAgain) {
+  for (const auto& codec : codecs()) {
+    const auto once = results(3, 4, {.codec = codec});
+    EXPECT_EQ(once, results(3, 4, {.codec = codec})) << codec->name();
+  }
+}
+
+TEST(CompressedReduction, BucketsDoNotMatter) {
+  for (const auto& codec : codecs()) {
+    EXPECT_EQ(results(2, 5, {.codec = codec}, true), results(2, 5, {.codec = codec}))
+        << codec->name();
+  }
+}
+
+// What all ranks have sent so far, and what they still hold, is what they had.
+TEST(CompressedReduction, NothingIsLost) {
+  for (const auto& codec : codecs()) {
+    std::mutex mutex;
+    std::vector<double> had(3510), left(3510), sent(3510);
+    run_ranks(2, [&](Communicator& communicator) {
+      const int rank = communicator.rank().value();
+      const auto compressed = hook({.codec = codec});
+      Reducer reducer(communicator, model(),
+                      {.op = ReduceOp::sum, .bucket_bytes = {6000}, .hook = compressed});
+      for (int step = 0; step < 5; ++step) {
+        make_gradients(reducer, rank, step);
+        {
+          // They are still there only if no bucket is full: so they are made again.
+          const std::lock_guard lock(mutex);
+          std::size_t at = 0;
+          for (std::size_t i = 0; i < 3; ++i) {
+            Random random(static_cast<std::uint64_t>(1000 * step + 100 * rank) + i);
+            for (std::size_t e = 0; e < model()[i].count; ++e) {
+              had[at++] += static_cast<float>(random.uniform()) - 0.5f;
+            }
+          }
+        }
+        reducer.finalize();
+        if (rank != 0) continue;
+        const Floats values = all_of(reducer);
+        const std::lock_guard lock(mutex);
+        for (std::size_t e = 0; e < values.size(); ++e) sent[e] += values[e];
+      }
+      const std::lock_guard lock(mutex);
+      std::size_t at = 0;
+      for (const char* name : {"a.weight", "a.bias", "b.weight"}) {
+        const auto residual = compressed->residual(name);
+        for (std::size_t e = 0; e < residual.size(); ++e) left[at + e] += residual[e];
+        at += residual.empty() ? 10 : residual.size();
+      }
+      EXPECT_LT(compressed->last_step().message_bytes, compressed->last_step().gradient_bytes / 2);
+      EXPECT_EQ(compressed->last_step().elements, 3500u);
+    });
+    for (std::size_t e = 0; e < had.size(); ++e) {
+      ASSERT_NEAR(sent[e] + left[e], had[e], 1e-5) << codec->name() << ", element " << e;
+    }
+  }
+}
+
+TEST(CompressedReduction, AllOfThemAreTheMean) {
+  run_ranks(2, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const auto reduced = [&](std::shared_ptr<CommunicationHook> with) {
+      Reducer reducer(communicator, model(), {.hook = std::move(with)});
+      make_gradients(reducer, rank, 0);
+      reducer.finalize();
+      return all_of(reducer);
+    };
+    EXPECT_EQ(reduced(hook({.codec = top_k({.density = 1})})),
+              reduced(std::make_shared<PlainReduction>()));
+    EXPECT_EQ(reduced(hook({.compression = Compression::never})),
+              reduced(std::make_shared<PlainReduction>()));
+  });
+}
+
+TEST(CompressedReduction, RulesChooseByNameAndSmallOnesTravelAsTheyAre) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto compressed =
+        hook({.codec = top_k({.density = 0.01}), .rules = {{"b.*", int8()}, {"*.bias", dense()}}});
+    Reducer reducer(communicator, model(), {.hook = compressed});
+    make_gradients(reducer, communicator.rank().value(), 0);
+    reducer.finalize();
+    const auto zeros = [&](std::size_t i) { return std::ranges::count(floats(reducer, i), 0.0f); };
+    EXPECT_GE(zeros(0), 1960);
+    EXPECT_LT(zeros(1), 3);
+    EXPECT_LT(zeros(2), 100);
+    EXPECT_TRUE(compressed->residual("a.bias").empty());
+  });
+}
+
+TEST(CompressedReduction, WithoutFeedbackNothingIsKept) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto compressed = hook({.error_feedback = false});
+    Reducer reducer(communicator, {{"w", DType::f32, 2000}}, {.hook = compressed});
+    for (int step = 0; step < 2; ++step) {
+      for (float& value : floats(reducer, 0)) value = step == 0 ? 1.0f : 0.0f;
+      reducer.mark_ready(0);
+      reducer.finalize();
+    }
+    for (const float value : floats(reducer, 0)) ASSERT_EQ(value, 0.0f);
+  });
+}
+
+TEST(CompressedReduction, GoesOnBitForBitWhereItWasSaved) {
+  for (const auto& codec : {top_k({.density = 0.1}), random_k(), int8({.stochastic = true})}) {
+    const CompressionOptions options{.codec = codec, .momentum = 0.5f};
+    const auto through = results(2, 6, options);
+    run_ranks(2, [&](Communicator& communicator) {
+      const int rank = communicator.rank().value();
+      std::vector<std::byte> state;
+      for (int begin = 0; begin < 6; begin += 3) {
+        const auto compressed = hook(options);
+        if (begin > 0) compressed->load(state);
+        Reducer reducer(communicator, model(),
+                        {.op = ReduceOp::sum, .bucket_bytes = {3000}, .hook = compressed});
+        for (int step = begin; step < begin + 3; ++step) {
+          make_gradients(reducer, rank, step);
+          reducer.finalize();
+          EXPECT_EQ(all_of(reducer), through[static_cast<std::size_t>(step)]) << codec->name();
+        }
+        state = compressed->save();
+      }
+    });
+  }
+}
+
+TEST(CompressedReduction, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
+  std::vector<std::vector<std::byte>> states(3);
+  Floats sum(2000);
+  std::mutex mutex;
+  run_ranks(3, [&](Communicator& communicator) {
+    const auto compressed = hook({});
+    Reducer reducer(communicator, model(), {.hook = compressed});
+    make_gradients(reducer, communicator.rank().value(), 0);
+    reducer.finalize();
+    const std::lock_guard lock(mutex);
+    states[static_cast<std::size_t>(communicator.rank().value())] = compressed->save();
+  });
+  const auto made = CompressedReduction::redistribute(states, 2);
+  ASSERT_EQ(made.size(), 2u);
+  run_ranks(2, [&](Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank().value());
+    const auto of_three = hook({});
+    of_three->load(states[rank]);
+    EXPECT_THROW(Reducer(communicator, model(), {.hook = of_three}), InvalidArgument);
+    const auto compressed = hook({});
+    compressed->load(made[rank]);
+    Reducer reducer(communicator, model(), {.hook = compressed});
+    const auto residual = compressed->residual("a.weight");
+    ASSERT_EQ(residual.size(), 2000u);
+    const bool is_zero = std::ranges::all_of(residual, [](float value) { return value == 0; });
+    EXPECT_EQ(is_zero, rank == 1);
+  });
+}
+
+TEST(CompressedReduction, DamagedStatesAreRefused) {
+  CompressedReduction reduction;
+  std::vector<std::byte> state = reduction.save();
+  EXPECT_NO_THROW(reduction.load(state));
+  state[9] ^= std::byte{1};
+  EXPECT_THROW(reduction.load(state), InvalidArgument);
+  EXPECT_THROW(reduction.load({}), InvalidArgument);
+}
+
+TEST(CompressedReduction, AnotherCodecIsRefusedAndBothAreNamed) {
+  run_ranks(2, [](Communicator& communicator) {
+    const bool first = communicator.rank() == Rank(0);
+    try {
+      Reducer reducer(communicator, model(),
+                      {.hook = hook({.codec = top_k({.density = first ? 0.01 : 0.02})})});
+      FAIL() << "not refused";
+    } catch (const Mismatch& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("top_k(0.01) from 1024 elements on"), std::string::npos) << text;
+      EXPECT_NE(text.find("top_k(0.02) from 1024 elements on; always, with residuals, infinity "
+                          "sent, seed 0' on rank 1"),
+                std::string::npos)
+          << text;
+    }
+  });
+}
+
+TEST(CompressedReduction, OptionsWithoutMeaningAreRefused) {
+  EXPECT_THROW(CompressedReduction({.codec = nullptr}), InvalidArgument);
+  EXPECT_THROW(CompressedReduction({.codec = one_bit({.stochastic = true})}), InvalidArgument);
+  EXPECT_NO_THROW(
+      CompressedReduction({.codec = one_bit({.stochastic = true}), .error_feedback = false}));
+  EXPECT_THROW(CompressedReduction({.momentum = 1}), InvalidArgument);
+  EXPECT_THROW(CompressedReduction({.clip_norm = -1}), InvalidArgument);
+}
+
+TEST(CompressedReduction, NaNIsSeenByAllOrStopsAll) {
+  for (const NonFinite policy : {NonFinite::send, NonFinite::stop, NonFinite::zero}) {
+    run_ranks(2, [&](Communicator& communicator) {
+      Reducer reducer(communicator, {{"w", DType::f32, 2000}},
+                      {.hook = hook({.non_finite = policy})});
+      for (float& value : floats(reducer, 0)) value = 1;
+      if (communicator.rank() == Rank(1)) {
+        floats(reducer, 0)[77] = std::numeric_limits<float>::quiet_NaN();
+      }
+      reducer.mark_ready(0);
+      if (policy == NonFinite::stop) {
+        try {
+          reducer.finalize();
+          FAIL() << "not stopped";
+        } catch (const InvalidArgument& error) {
+          EXPECT_STREQ(error.what(),
+                       "gradient w of rank 1, in step 1: the gradient holds infinity or NaN, and "
+                       "NonFinite::stop is set");
+        }
+        return;
+      }
+      reducer.finalize();
+      EXPECT_EQ(std::isnan(floats(reducer, 0)[77]), policy == NonFinite::send);
+    });
+  }
+}
+
+// The trial's steps and those after it: all ranks take the same decisions, and nothing is lost.
+TEST(CompressedReduction, AutomaticSwitchesAllRanksInTheSameStep) {
+  std::vector<std::vector<bool>> compressed_steps(2);
+  run_ranks(2, [&](Communicator& communicator) {
+    const auto compressed = hook({.compression = Compression::automatic});
+    Reducer reducer(communicator, model(), {.hook = compressed});
+    const int rank = communicator.rank().value();
+    for (int step = 0; step < 20; ++step) {
+      make_gradients(reducer, rank, step);
+      reducer.finalize();
+      compressed_steps[static_cast<std::size_t>(rank)].push_back(
+          compressed->last_step().compressed);
+    }
+  });
+  EXPECT_EQ(compressed_steps[0], compressed_steps[1]);
+  const std::vector<bool> trial(compressed_steps[0].begin(), compressed_steps[0].begin() + 8);
+  EXPECT_EQ(trial, (std::vector<bool>{true, true, true, true, false, false, false, false}));
+}
+
+// One rank and a codec that sends every other element: what masked momentum does can be told.
+TEST(CompressedReduction, MomentumIsAddedBeforeAndBeginsAnewWhereSent) {
+  for (const bool masked : {true, false}) {
+    run_ranks(1, [&](Communicator& communicator) {
+      CompressedAllReduce compressed(communicator, {.codec = top_k({.density = 0.5}),
+                                                    .min_elements = 1,
+                                                    .momentum = 0.5f,
+                                                    .mask_momentum = masked});
+      Floats data = {4, 1};
+      compressed.run("x", data);
+      EXPECT_EQ(data, (Floats{4, 0}));
+      data = {0, 1};
+      compressed.run("x", data);
+      // Of the second element: 1 stayed, and 1 + 0.5 was added to that.
+      EXPECT_EQ(data, (Floats{0, 2.5f}));
+      data = {0, 0};
+      compressed.run("x", data);
+      // What was sent has stopped moving, or goes on: 4 / 4 + 4 / 2, and 1.5 / 2.
+      EXPECT_EQ(data, masked ? (Floats{0, 0}) : (Floats{3, 0}));
+    });
+  }
+}
+
+TEST(CompressedReduction, DenseStepsGoOnWithTheSameMomentum) {
+  run_ranks(1, [&](Communicator& communicator) {
+    CompressedAllReduce compressed(
+        communicator, {.min_elements = 1, .momentum = 0.5f, .compression = Compression::never});
+    for (const float expected : {4.0f, 2.0f, 1.0f}) {
+      Floats data = {expected == 4 ? 4.0f : 0.0f};
+      compressed.run("x", data);
+      EXPECT_EQ(data[0], expected);
+    }
+  });
+}
+
+TEST(CompressedReduction, ClipsWhatOneRankAdds) {
+  run_ranks(4, [](Communicator& communicator) {
+    CompressedAllReduce compressed(
+        communicator, {.codec = top_k({.density = 1}), .min_elements = 1, .clip_norm = 10});
+    Floats data = communicator.rank() == Rank(0) ? Floats{30, 40} : Floats{0.5f, 0};
+    compressed.run("x", data);
+    EXPECT_FLOAT_EQ(data[0], 3 + 1.5f);
+    EXPECT_FLOAT_EQ(data[1], 4);
+  });
+}
+
+TEST(CompressedReduction, MomentumDoesNotKeepNaN) {
+  run_ranks(2, [](Communicator& communicator) {
+    CompressedAllReduce compressed(
+        communicator, {.codec = top_k({.density = 0.5}), .min_elements = 1, .momentum = 0.9f});
+    Floats data = {std::numeric_limits<float>::quiet_NaN(), 1};
+    compressed.run("x", data);
+    EXPECT_TRUE(std::isnan(data[0]));
+    for (int step = 0; step < 3; ++step) {
+      data = {1, 1};
+      compressed.run("x", data);
+      for (const float value : data) EXPECT_TRUE(std::isfinite(value));
+    }
+  });
+}
+
+// Minimises |x - target|^2, of which each rank knows its part, by gradients of 1 % of elements.
+double distance_after(int steps, bool error_feedback) {
+  double distance = 0;
+  run_ranks(2, [&](Communicator& communicator) {
+    constexpr std::size_t kCount = 2000;
+    Reducer reducer(
+        communicator, {{"x", DType::f32, kCount}},
+        {.hook = hook({.codec = random_k({.density = 0.01}), .error_feedback = error_feedback})});
+    const int rank = communicator.rank().value();
+    Floats x(kCount);
+    for (int step = 0; step < steps; ++step) {
+      const auto gradient = floats(reducer, 0);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        const auto target = static_cast<float>(i % 7) + (rank == 0 ? 0.5f : -0.5f);
+        gradient[i] = x[i] - target;
+      }
+      reducer.mark_ready(0);
+      reducer.finalize();
+      for (std::size_t i = 0; i < kCount; ++i) x[i] -= 0.005f * floats(reducer, 0)[i];
+    }
+    if (rank != 0) return;
+    for (std::size_t i = 0; i < kCount; ++i) {
+      distance += std::abs(double{x[i]} - static_cast<double>(i % 7)) / kCount;
+    }
+  });
+  return distance;
+}
+
+TEST(CompressedReduction, ErrorFeedbackMakesUpForWhatIsNotSent) {
+  EXPECT_LT(distance_after(1000, true), 0.5);
+  EXPECT_GT(distance_after(1000, false), 2);
+}
+
+TEST(CompressedAllReduce, KeepsResidualsByName) {
+  run_ranks(2, [](Communicator& communicator) {
+    CompressedAllReduce compressed(communicator,
+                                   {.codec = top_k({.density = 0.5}), .min_elements = 1});
+    Floats data = {4, 1, 3, 2};
+    compressed.run("x", data);
+    EXPECT_EQ(data, (Floats{8, 0, 6, 0}));
+    data = {0, 0, 0, 0};
+    compressed.run("x", data, {.op = ReduceOp::mean});
+    EXPECT_EQ(data, (Floats{0, 1, 0, 2}));
+    data = {1, 2};
+    compressed.run("y", data);
+    EXPECT_EQ(data, (Floats{0, 4}));
+    EXPECT_EQ(compressed.state("y")->residual("y")[0], 1);
+    EXPECT_THROW(compressed.run("x", data), InvalidArgument);
+    EXPECT_EQ(compressed.state("z"), nullptr);
+  });
+}
+
+}  // namespace
+}  // namespace stretto

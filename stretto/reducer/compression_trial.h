@@ -1,0 +1,44 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "stretto/base/clock.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/reducer/compressed_reduction.h"
+
+namespace stretto {
+
+// Finds out whether steps are shorter with compression: some steps each way, in turns, then what
+// all ranks together have found holds for a long time.
+class CompressedReduction::Trial {
+ public:
+  // Called when a step begins, on all ranks. Returns whether to compress it. Collective, and
+  // blocks, in the steps in which a decision is due.
+  bool compresses(Communicator& communicator);
+  // When the last bucket of the step has been decoded.
+  void end_step(const CompressionStatistics& statistics);
+
+ private:
+  // So many steps in turns decide for this many.
+  static constexpr std::size_t kTrialSteps = 16;
+  static constexpr std::size_t kPeriod = 2048;
+  static constexpr std::size_t kBlock = 4;  // The first of each block is not counted.
+  static constexpr std::size_t kCounted = kTrialSteps / 2 / kBlock * (kBlock - 1);  // Each way.
+
+  void decide(Communicator& communicator);
+
+  std::array<std::array<double, kCounted>, 2> seconds_ = {};  // Of steps without and with.
+  std::array<std::size_t, 2> counted_ = {};
+  std::size_t next_step_ = 0;  // In the period.
+  std::size_t buckets_ = 1;    // That are compressed in a step.
+  bool counts_ = false;
+  bool compresses_ = false;
+  bool decision_ = true;
+  TimePoint begin_;
+};
+
+}  // namespace stretto

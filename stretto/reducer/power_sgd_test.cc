@@ -1,0 +1,231 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/power_sgd.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/base/random.h"
+#include "stretto/codec/low_rank.h"
+#include "stretto/reducer/compressed_reduction.h"
+#include "stretto/reducer/reducer.h"
+#include "tests/support/run_ranks.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::size_t kRows = 60;
+constexpr std::size_t kColumns = 50;
+
+std::span<float> floats(const Reducer& reducer, std::size_t index) {
+  const auto bytes = reducer.gradient_bytes(index);
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
+std::vector<GradientDescription> model() {
+  return {
+      {"w", DType::f32, kRows * kColumns, kRows}, {"bias", DType::f32, 7}, {"v", DType::f32, 2000}};
+}
+
+// A matrix of rank 1 and some noise, the same for a seed.
+void fill_matrix(std::span<float> values, double noise, std::uint64_t seed) {
+  Random random(seed);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto row = static_cast<double>(i / kColumns), column = static_cast<double>(i % kColumns);
+    values[i] =
+        static_cast<float>(std::sin(row) * std::cos(column) + noise * (random.uniform() - 0.5));
+  }
+}
+
+void run_step(Reducer& reducer, double noise, std::uint64_t seed) {
+  for (std::size_t i = reducer.gradient_count(); i-- > 0;) {
+    if (i == 1) std::ranges::fill(floats(reducer, i), 3.0f);
+    if (i != 1) fill_matrix(floats(reducer, i), noise, seed + i);
+    reducer.mark_ready(i);
+  }
+  reducer.finalize();
+}
+
+TEST(PowerSgd, AMatrixOfItsRankComesThroughAndSmallOnesAsTheyAre) {
+  run_ranks(3, [](Communicator& communicator) {
+    const auto hook = std::make_shared<PowerSgdReduction>();
+    Reducer reducer(communicator, model(), {.bucket_bytes = {8000}, .hook = hook});
+    run_step(reducer, 0, 1);
+    std::vector<float> expected(kRows * kColumns);
+    fill_matrix(expected, 0, 1);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(floats(reducer, 0)[i], expected[i], 1e-5) << i;
+    }
+    for (const float value : floats(reducer, 1)) EXPECT_EQ(value, 3.0f);
+    EXPECT_TRUE(hook->residual("bias").empty());
+    EXPECT_LT(hook->sent_elements(), hook->gradient_elements() / 8);
+  });
+}
+
+// What all ranks have got and what they still hold is what they had, and all have the same bits.
+TEST(PowerSgd, NothingIsLostAndRanksAgree) {
+  constexpr int kSteps = 6;
+  std::vector<std::vector<float>> of_rank(2);
+  std::vector<std::vector<double>> got(2), left(2);
+  run_ranks(2, [&](Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank().value());
+    const auto hook = std::make_shared<PowerSgdReduction>(PowerSgdOptions{.rank = 5});
+    Reducer reducer(communicator, model(),
+                    {.op = ReduceOp::sum, .bucket_bytes = {8000}, .hook = hook});
+    got[rank].resize(kRows * kColumns);
+    for (int step = 0; step < kSteps; ++step) {
+      run_step(reducer, 1, static_cast<std::uint64_t>(step) + 10 * rank);
+      const auto values = floats(reducer, 0);
+      of_rank[rank].insert(of_rank[rank].end(), values.begin(), values.end());
+      for (std::size_t i = 0; i < values.size(); ++i) got[rank][i] += values[i];
+      (void)reducer.rebuild();
+    }
+    const auto residual = hook->residual("w");
+    left[rank].assign(residual.begin(), residual.end());
+  });
+  EXPECT_EQ(of_rank[0], of_rank[1]);
+  std::vector<double> had(kRows * kColumns);
+  for (std::uint64_t rank = 0; rank < 2; ++rank) {
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      std::vector<float> values(had.size());
+      fill_matrix(values, 1, step + 10 * rank);
+      for (std::size_t i = 0; i < had.size(); ++i) had[i] += values[i];
+    }
+  }
+  for (std::size_t i = 0; i < had.size(); ++i) {
+    ASSERT_NEAR(got[0][i] + left[0][i] + left[1][i], had[i], 1e-4) << i;
+  }
+}
+
+TEST(PowerSgd, NaNIsSeenByAllAndGoneInTheNextStep) {
+  run_ranks(2, [](Communicator& communicator) {
+    Reducer reducer(communicator, model(), {.hook = std::make_shared<PowerSgdReduction>()});
+    for (std::size_t i = 3; i-- > 0;) {
+      std::ranges::fill(floats(reducer, i), 1.0f);
+      if (i == 0 && communicator.rank() == Rank(1)) {
+        floats(reducer, 0)[5] = std::numeric_limits<float>::quiet_NaN();
+      }
+      reducer.mark_ready(i);
+    }
+    reducer.finalize();
+    EXPECT_TRUE(std::isnan(floats(reducer, 0)[0]));
+    EXPECT_EQ(floats(reducer, 1)[0], 1.0f);
+    run_step(reducer, 0, 1);
+    for (const float value : floats(reducer, 0)) ASSERT_TRUE(std::isfinite(value));
+  });
+}
+
+TEST(PowerSgd, AGradientThatWasZeroOnceIsSentLater) {
+  run_ranks(2, [](Communicator& communicator) {
+    Reducer reducer(communicator, model(), {.hook = std::make_shared<PowerSgdReduction>()});
+    for (std::size_t i = 3; i-- > 0;) {
+      std::ranges::fill(floats(reducer, i), 0.0f);
+      reducer.mark_ready(i);
+    }
+    reducer.finalize();
+    run_step(reducer, 0, 1);
+    std::vector<float> expected(kRows * kColumns);
+    fill_matrix(expected, 0, 1);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(floats(reducer, 0)[i], expected[i], 1e-5) << i;
+    }
+  });
+}
+
+TEST(PowerSgd, GoesOnBitForBitWhereItWasSaved) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto seed = static_cast<std::uint64_t>(10 * communicator.rank().value());
+    const auto values_after = [&](Reducer& reducer, std::uint64_t first, std::uint64_t last) {
+      for (std::uint64_t step = first; step < last; ++step) run_step(reducer, 1, seed + step);
+      const auto values = floats(reducer, 0);
+      return std::vector<float>(values.begin(), values.end());
+    };
+    const auto through = std::make_shared<PowerSgdReduction>();
+    Reducer reducer(communicator, model(), {.hook = through});
+    (void)values_after(reducer, 0, 3);
+    const std::vector<std::byte> state = through->save();
+    const auto resumed = std::make_shared<PowerSgdReduction>();
+    resumed->load(state);
+    EXPECT_EQ(resumed->save(), state);
+    Reducer other(communicator, model(), {.hook = resumed});
+    EXPECT_EQ(values_after(reducer, 3, 5), values_after(other, 3, 5));
+    EXPECT_THROW(CompressedReduction().load(state), InvalidArgument);
+    const std::vector<std::vector<std::byte>> both(2, state);
+    EXPECT_THROW((void)PowerSgdReduction::redistribute(both, 3), InvalidArgument);
+  });
+}
+
+TEST(PowerSgd, AnotherRankOfMatricesIsRefused) {
+  EXPECT_THROW(PowerSgdReduction({.rank = 0}), InvalidArgument);
+  run_ranks(2, [](Communicator& communicator) {
+    const PowerSgdOptions options{.rank = communicator.rank() == Rank(0) ? 2u : 4u};
+    const auto hook = std::make_shared<PowerSgdReduction>(options);
+    EXPECT_THROW(Reducer(communicator, model(), {.hook = hook}), Mismatch);
+  });
+}
+
+TEST(LowRank, ColumnsBecomeOrthonormalAndDependentOnesZero) {
+  constexpr std::size_t kRank = 3, kCount = 40;
+  Random random(3);
+  std::vector<float> left(kCount * kRank);
+  for (std::size_t row = 0; row < kCount; ++row) {
+    left[row * kRank] = static_cast<float>(random.uniform());
+    left[row * kRank + 1] = 2 * left[row * kRank];
+    left[row * kRank + 2] = static_cast<float>(random.uniform());
+  }
+  codec::orthonormalize(kCount, kRank, left);
+  const auto dot = [&](std::size_t a, std::size_t b) {
+    double sum = 0;
+    for (std::size_t row = 0; row < kCount; ++row) {
+      sum += double{left[row * kRank + a]} * double{left[row * kRank + b]};
+    }
+    return sum;
+  };
+  EXPECT_NEAR(dot(0, 0), 1, 1e-6);
+  EXPECT_EQ(dot(1, 1), 0);
+  EXPECT_NEAR(dot(2, 2), 1, 1e-6);
+  EXPECT_NEAR(dot(0, 2), 0, 1e-6);
+}
+
+// A vector that fills no matrix, of more than a group of columns.
+TEST(LowRank, ProductsAreThoseOfTheDefinition) {
+  constexpr std::size_t kCount = 107, kRank = 6;
+  const codec::MatrixShape shape = codec::matrix_shape(kCount, 0);
+  EXPECT_EQ(shape.rows, 11u);
+  EXPECT_EQ(shape.columns, 10u);
+  EXPECT_EQ(codec::matrix_shape(kCount, 1).rows, 1u);
+  Random random(4);
+  const auto drawn = [&](std::size_t count) {
+    std::vector<float> values(count);
+    for (float& value : values) value = static_cast<float>(random.below(5)) - 2;
+    return values;
+  };
+  const std::vector<float> matrix = drawn(kCount), right = drawn(shape.columns * kRank);
+  const std::vector<float> factor = drawn(shape.rows * kRank);
+  std::vector<float> left(shape.rows * kRank), other(shape.columns * kRank), product(kCount);
+  codec::multiply(matrix, shape, kRank, right, left);
+  codec::multiply_transposed(matrix, shape, kRank, factor, other);
+  codec::add_product(product, shape, kRank, factor, right, 2);
+  std::vector<float> left_sum(left.size()), other_sum(other.size());
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const std::size_t row = i / shape.columns, column = i % shape.columns;
+    float sum = 0;
+    for (std::size_t c = 0; c < kRank; ++c) {
+      left_sum[row * kRank + c] += matrix[i] * right[column * kRank + c];
+      other_sum[column * kRank + c] += matrix[i] * factor[row * kRank + c];
+      sum += 2 * factor[row * kRank + c] * right[column * kRank + c];
+    }
+    EXPECT_EQ(product[i], sum);
+  }
+  EXPECT_EQ(left, left_sum);
+  EXPECT_EQ(other, other_sum);
+}
+
+}  // namespace
+}  // namespace stretto

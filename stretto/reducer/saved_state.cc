@@ -1,0 +1,166 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/saved_state.h"
+
+#include <cstring>
+#include <limits>
+
+#include "stretto/base/content_hash.h"
+#include "stretto/base/error.h"
+
+namespace stretto::reducer {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3145544154535453;  // "STSTATE1".
+
+void put(std::vector<std::byte>& out, const void* data, std::size_t bytes) {
+  const auto* const from = static_cast<const std::byte*>(data);
+  out.insert(out.end(), from, from + bytes);
+}
+void put(std::vector<std::byte>& out, std::uint64_t number) { put(out, &number, sizeof(number)); }
+void put(std::vector<std::byte>& out, const std::string& text) {
+  put(out, text.size());
+  put(out, text.data(), text.size());
+}
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw InvalidArgument(status_of(StatusCode::invalid_argument,
+                                  "this is no saved state of the communication hook: {}", why));
+}
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  std::span<const std::byte> take(std::uint64_t bytes) {
+    if (bytes > bytes_.size()) refuse("it ends too early");
+    const auto taken = bytes_.first(bytes);
+    bytes_ = bytes_.subspan(bytes);
+    return taken;
+  }
+  std::uint64_t number() {
+    std::uint64_t value = 0;
+    std::memcpy(&value, take(sizeof(value)).data(), sizeof(value));
+    return value;
+  }
+  std::string text() {
+    const auto bytes = take(number());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  void values(SavedState::Values& into) {
+    for (std::uint64_t left = number(); left > 0; --left) {
+      std::vector<float>& values = into[text()];
+      const std::uint64_t count = number();
+      if (count > std::numeric_limits<std::uint32_t>::max()) refuse("a vector is too long");
+      const auto bytes = take(count * sizeof(float));
+      values.resize(count);
+      if (count > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
+    }
+  }
+  bool at_end() const { return bytes_.empty(); }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+void add(SavedState::Values& sums, const SavedState::Values& values) {
+  for (const auto& [name, from] : values) {
+    std::vector<float>& into = sums[name];
+    if (!into.empty() && into.size() != from.size()) refuse("ranks had vectors of other lengths");
+    into.resize(from.size());
+    for (std::size_t i = 0; i < from.size(); ++i) into[i] += from[i];
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> print(const SavedState& state) {
+  std::vector<std::byte> out;
+  put(out, kMagic);
+  put(out, state.hook);
+  for (const std::uint64_t number : {state.step, state.rank, state.ranks}) put(out, number);
+  for (const auto* const part : {&state.residuals, &state.momenta, &state.factors}) {
+    put(out, part->size());
+    for (const auto& [name, values] : *part) {
+      put(out, name);
+      put(out, values.size());
+      put(out, values.data(), values.size() * sizeof(float));
+    }
+  }
+  put(out, content_hash(out));
+  return out;
+}
+
+SavedState parse(std::span<const std::byte> bytes, const std::string& hook) {
+  if (bytes.size() < sizeof(std::uint64_t)) refuse("it is too short");
+  const auto body = bytes.first(bytes.size() - sizeof(std::uint64_t));
+  if (Reader(bytes.subspan(body.size())).number() != content_hash(body)) {
+    refuse("its checksum is wrong");
+  }
+  Reader reader(body);
+  if (reader.number() != kMagic) refuse("it begins with something else");
+  SavedState state;
+  state.hook = reader.text();
+  if (state.hook != hook) refuse("it is of '" + state.hook + "', and this is '" + hook + "'");
+  state.step = reader.number();
+  state.rank = reader.number();
+  state.ranks = reader.number();
+  for (auto* const part : {&state.residuals, &state.momenta, &state.factors}) reader.values(*part);
+  if (!reader.at_end()) refuse("there is more than it says");
+  return state;
+}
+
+void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank, int ranks) {
+  if (saved_ranks == static_cast<std::uint64_t>(ranks) &&
+      saved_rank == static_cast<std::uint64_t>(rank)) {
+    return;
+  }
+  throw InvalidArgument(status_of(
+      StatusCode::invalid_argument,
+      "the hook's state was saved by rank {} of {}, and this is rank {} of {}. Load what the same "
+      "rank has saved; for another number of ranks, what redistribute() makes",
+      saved_rank, saved_ranks, rank, ranks));
+}
+
+std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std::byte>> states,
+                                                 std::size_t ranks, const std::string& hook) {
+  SavedState made;
+  for (std::size_t rank = 0; rank < states.size(); ++rank) {
+    SavedState state = parse(states[rank], hook);
+    if (state.rank != rank || state.ranks != states.size()) {
+      refuse("the states are not those of all ranks in their order");
+    }
+    if (rank > 0 && state.step != made.step) refuse("the states are of different steps");
+    add(made.residuals, state.residuals);
+    add(made.momenta, state.momenta);
+    if (rank == 0) made.factors = std::move(state.factors);
+    made.step = state.step;
+  }
+  made.hook = hook;
+  made.ranks = ranks;
+  for (auto& [name, values] : made.momenta) {
+    for (float& value : values) value /= static_cast<float>(states.size());
+  }
+  std::vector<std::vector<std::byte>> printed;
+  for (made.rank = 0; made.rank < ranks; ++made.rank) {
+    printed.push_back(print(made));
+    if (made.rank > 0) continue;
+    for (auto& [name, values] : made.residuals) values.assign(values.size(), 0.0f);
+  }
+  return printed;
+}
+
+const std::vector<float>* find(const SavedState::Values& values, const std::string& name,
+                               std::size_t count) {
+  const auto found = values.find(name);
+  if (found == values.end()) return nullptr;
+  if (found->second.size() == count) return &found->second;
+  throw InvalidArgument(status_of(
+      StatusCode::invalid_argument,
+      "the hook's state has {} elements for {}, and now {} are wanted: it was saved with another "
+      "model or other settings",
+      found->second.size(), name, count));
+}
+
+}  // namespace stretto::reducer

@@ -1,0 +1,45 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace stretto::reducer {
+
+// What a communication hook of one rank saves: docs/wire_format.md.
+struct SavedState {
+  using Values = std::map<std::string, std::vector<float>>;  // By the gradient's name.
+
+  std::string hook = {};  // Whose it is, without its settings.
+  std::uint64_t step = 0;
+  std::uint64_t rank = 0;
+  std::uint64_t ranks = 0;
+  Values residuals = {};  // Of another number of ranks: the first gets their sum, others zeros,
+  Values momenta = {};    // each gets their mean,
+  Values factors = {};    // each gets rank 0's: they are equal.
+};
+
+std::vector<std::byte> print(const SavedState& state);
+// Throws InvalidArgument if the bytes are not what print() makes of a state of `hook`.
+SavedState parse(std::span<const std::byte> bytes, const std::string& hook);
+
+// Throws InvalidArgument unless it was saved by this rank of as many.
+void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank, int ranks);
+
+// See CompressedReduction::redistribute().
+std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std::byte>> states,
+                                                 std::size_t ranks, const std::string& hook);
+
+// The values of a gradient that has `count` of them; null if there are none. Throws
+// InvalidArgument if there is another number.
+const std::vector<float>* find(const SavedState::Values& values, const std::string& name,
+                               std::size_t count);
+
+}  // namespace stretto::reducer
