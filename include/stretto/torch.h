@@ -6,7 +6,10 @@
 // stretto for libtorch, on top of the library without torch: DistributedDataParallel,
 // ParameterAveraging, ShardedOptimizer, SyncBatchNorm, collectives on tensors.
 
+#include "stretto/reducer/bucket_size.h"
+#include "stretto/reducer/timeline.h"
 #include "stretto/stretto.h"
+#include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/distributed_data_parallel.h"
 #include "stretto/torch/parameter_averaging.h"
 #include "stretto/torch/sharded_optimizer.h"

@@ -45,6 +45,13 @@ void check_arguments(const std::vector<GradientDescription>& gradients,
   }
 }
 
+// `options` with the hook that the reduction of buckets begins with.
+ReducerOptions with_division(ReducerOptions options) {
+  if (options.mean_division == MeanDivision::after_sum) return options;
+  options.hook = std::make_shared<DividedReduction>(options.mean_division, std::move(options.hook));
+  return options;
+}
+
 // Whether `order` names each of `count` gradients once; it came from another rank.
 bool is_permutation(const std::vector<std::int32_t>& order, std::size_t count) {
   std::vector<bool> seen(count, false);
@@ -61,7 +68,7 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
                  ReducerOptions options)
     : communicator_(communicator),
       gradients_(std::move(gradients)),
-      options_(std::move(options)),
+      options_(with_division(std::move(options))),
       poll_on_ready_(!communicator.has_progress_thread()),
       exceptions_when_made_(std::uncaught_exceptions()),
       report_(communicator, gradients_.size()) {
@@ -87,7 +94,9 @@ std::vector<reducer::GradientSize> Reducer::gradient_sizes() const {
   std::vector<reducer::GradientSize> sizes;
   sizes.reserve(gradients_.size());
   for (const GradientDescription& gradient : gradients_) {
-    sizes.push_back({gradient.dtype, gradient.count * size_bytes(gradient.dtype)});
+    sizes.push_back({.dtype = gradient.dtype,
+                     .bytes = gradient.count * size_bytes(gradient.dtype),
+                     .delayed = gradient.delayed});
   }
   return sizes;
 }
@@ -122,6 +131,8 @@ void Reducer::lay_out(reducer::BucketPlan plan) {
   buckets_ = std::move(buckets);
   last_step_.launch_seconds.resize(buckets_.size());
   last_step_.end_seconds.resize(buckets_.size());
+  last_step_.bytes = 0;
+  for (const Bucket& bucket : buckets_) last_step_.bytes += bucket.view.bytes();
   reset_step();
 }
 

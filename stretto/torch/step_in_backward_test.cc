@@ -165,5 +165,16 @@ TEST(StepInBackward, LbfgsIsRefused) {
   });
 }
 
+TEST(StepInBackward, ParametersInLowPrecisionAreNotStepped) {
+  run_ranks(1, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator,
+                                {.mixed_precision = {.parameter_dtype = DType::bf16}});
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    expect_contains(message_of<InvalidArgument>([&] { ddp.step_in_backward(optimizer); }),
+                    "mixed_precision.parameter_dtype");
+  });
+}
+
 }  // namespace
 }  // namespace stretto

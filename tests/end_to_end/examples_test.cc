@@ -100,7 +100,9 @@ TEST_F(Examples, AGptFollowsTheSameCurveWithAnyNumberOfProcesses) {
 }
 
 TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
-  EXPECT_EQ(numbers(run("08_resume_and_unfreeze", 2, folder_.string()), "mean loss").size(), 1u);
+  const std::string text = run("08_resume_and_unfreeze", 2, folder_.string());
+  EXPECT_EQ(numbers(text, "mean loss").size(), 1u) << text;
+  EXPECT_EQ(text.find("another one"), std::string::npos) << text;
 }
 
 TEST_F(Examples, AProgramForOneProcessBecomesOneForMany) {
