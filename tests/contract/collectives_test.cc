@@ -52,9 +52,7 @@ constexpr bool kIsSanitized = false;
 constexpr int kTypeStep = kIsSanitized ? 11 : 1;
 constexpr int kFewRanks = 4;
 
-bool is_tried(int ranks) {
-  return !kIsSanitized || ranks <= 4 || ranks == 7 || ranks == 12;
-}
+bool is_tried(int ranks) { return !kIsSanitized || ranks <= 4 || ranks == 7 || ranks == 12; }
 
 // The types and operations that are worth trying with a collective: all where it reduces; where it
 // only moves, sizes of elements are all that counts.
