@@ -83,7 +83,8 @@ endfunction()
 
 function(stretto_add_layers)
   foreach(layer IN LISTS STRETTO_LAYERS)
-    if(NOT layer STREQUAL "torch" OR STRETTO_HAVE_TORCH)
+    # The layer c10d is no library: python.cmake makes a Python module of it.
+    if(NOT layer STREQUAL "c10d" AND (NOT layer STREQUAL "torch" OR STRETTO_HAVE_TORCH))
       stretto_add_layer(${layer})
     endif()
   endforeach()

@@ -7,6 +7,15 @@
 set(STRETTO_TORCH_MINIMUM 2.11)
 set(STRETTO_HAVE_TORCH OFF)
 
+# pip hides what is installed from what it builds, and does not move it.
+if(SKBUILD AND NOT Torch_DIR)
+  execute_process(COMMAND ${Python_EXECUTABLE} -c "import importlib.util, os, sysconfig
+torch = importlib.util.find_spec('torch')
+print(os.path.dirname(torch.origin) if torch else sysconfig.get_path('purelib') + '/torch')"
+    OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE)
+  set(Torch_DIR ${folder}/share/cmake/Torch CACHE PATH "The folder of TorchConfig.cmake" FORCE)
+endif()
+
 # A sanitized program needs a sanitized libtorch, which nobody ships: only the core is checked.
 if(STRETTO_TORCH STREQUAL "AUTO" AND STRETTO_SANITIZE)
   message(STATUS "torch: off, because libtorch is not built with -fsanitize=${STRETTO_SANITIZE}")
@@ -60,6 +69,7 @@ if(STRETTO_HAVE_TORCH)
   file(CONFIGURE OUTPUT ${source} CONTENT "// Exists so that its target has a source.\n")
   add_library(stretto_torch_header OBJECT ${source})
   target_link_libraries(stretto_torch_header PRIVATE stretto_build stretto_libtorch)
-  target_compile_options(stretto_torch_header PRIVATE $<$<CONFIG:RelWithDebInfo>:-g1>)
+  # In every build, as tests have it: what is compiled without may use a header with it.
+  target_compile_options(stretto_torch_header PRIVATE -g1)
   target_precompile_headers(stretto_torch_header PRIVATE <torch/torch.h>)
 endif()

@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What programs do around the training loop: checkpoints, parts that are frozen for a while, other
-// types on the way, metrics over all ranks, and replicas that are compared.
+// types on the way and inside, samples shared out, metrics over all ranks, replicas that are
+// compared, and what steps cost.
 //   build/release/bin/stretto run -n 2 -- build/release/bin/08_resume_and_unfreeze FOLDER
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "stretto/torch.h"
 
@@ -18,6 +20,45 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear head = register_module("head", torch::nn::Linear(8, 1));
 };
 TORCH_MODULE(Net);
+
+void train_in_bf16(stretto::Communicator& comm) {
+  stretto::DistributedDataParallelOptions options;
+  options.mixed_precision = {.parameter_dtype = stretto::DType::bf16};
+  options.mean_division = stretto::MeanDivision::before_sum;
+  options.bucket_bytes = stretto::measured_bucket_bytes(comm);
+  options.verify_every_steps = 10;  // Names the first parameter that differs, and where.
+  Net model;
+  stretto::DistributedDataParallel ddp(model, comm, options);
+  torch::optim::Adam optimizer(ddp.parameters(), 0.01);
+  for (int i = 0; i < 20; ++i) {
+    const auto data = torch::randn({16, 8});
+    optimizer.zero_grad();
+    (ddp.forward(data).to(torch::kFloat) - data.sum(1, true)).pow(2).mean().backward();
+    optimizer.step();  // All digits: parameters and gradients are f32 outside of a step.
+  }
+}
+
+void train_on_samples(stretto::DistributedDataParallel<NetImpl>& ddp, stretto::Communicator& comm,
+                      torch::optim::Optimizer& optimizer, const std::string& timeline_path) {
+  const auto samples = torch::arange(8 * 100, torch::kFloat).reshape({100, 8}).sin();
+  torch::data::samplers::DistributedRandomSampler sampler(static_cast<std::size_t>(samples.size(0)),
+                                                          static_cast<std::size_t>(comm.size()),
+                                                          static_cast<std::size_t>(comm.rank()));
+  stretto::Timeline timeline(comm.rank());
+  for (std::size_t epoch = 0; epoch < 2; ++epoch) {
+    sampler.set_epoch(epoch);  // The same order on all ranks, another one in each epoch.
+    sampler.reset();
+    while (const auto indices = sampler.next(16)) {
+      const std::vector<std::int64_t> rows(indices->begin(), indices->end());
+      const auto data = samples.index_select(0, torch::tensor(rows));
+      optimizer.zero_grad();
+      (ddp.forward(data) - data.sum(1, true)).pow(2).mean().backward();
+      optimizer.step();
+      timeline.add(ddp.last_step(), ddp.bucket_plan());
+    }
+  }
+  timeline.write(timeline_path);
+}
 
 }  // namespace
 
@@ -50,8 +91,20 @@ int main(int, char** argv) {
   torch::load(ddp, path);  // On all ranks; the next backward pass compares them.
   step();
 
+  const std::string state = std::string(argv[1]) + "/state";
+  ddp.save_state(state, optimizer);  // Each rank its own file, with the optimizer's state.
+  step();
+  const std::uint64_t after = ddp.parameter_hash();
+  ddp.load_state(state, optimizer);
+  step();
+  if (ddp.parameter_hash() != after) std::printf("the step is another one\n");
+
+  train_in_bf16(*comm);
+  const std::string rank = std::to_string(comm->rank().value());
+  train_on_samples(ddp, *comm, optimizer, std::string(argv[1]) + "/timeline" + rank + ".json");
+
   auto mean = loss.detach();
-  stretto::all_reduce(*comm, mean, {.op = stretto::ReduceOp::mean}).wait();
+  comm->all_reduce(mean, {.op = stretto::ReduceOp::mean}).wait();
   ddp.verify_replicas();
   if (comm->rank() == 0) std::printf("mean loss %.3f\n", mean.item<double>());
 }

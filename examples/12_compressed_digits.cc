@@ -118,9 +118,33 @@ double mean_loss(const Network& network, const std::vector<Image>& images) {
 
 using MakeHook = std::function<std::shared_ptr<stretto::CommunicationHook>()>;
 
-// The loss over all images at the start and after each quarter of the steps.
-std::vector<double> train(stretto::Communicator& comm, const std::vector<Image>& images, int steps,
-                          const std::shared_ptr<stretto::CommunicationHook>& hook) {
+struct Run {
+  const char* name;
+  MakeHook hook;
+  double share = 1;       // Of the bytes of a gradient, if the hook does not say.
+  float momentum = 0.9f;  // Of the optimizer.
+};
+
+// Of the bytes of the gradients what the last step has sent.
+double share_of(const Run& run, const stretto::CommunicationHook& hook) {
+  if (const auto* const one = dynamic_cast<const stretto::CompressedReduction*>(&hook)) {
+    return static_cast<double>(one->last_step().message_bytes) /
+           static_cast<double>(one->last_step().gradient_bytes);
+  }
+  if (const auto* const one = dynamic_cast<const stretto::PowerSgdReduction*>(&hook)) {
+    return static_cast<double>(one->sent_elements()) /
+           static_cast<double>(one->gradient_elements());
+  }
+  return run.share;
+}
+
+struct Outcome {
+  std::vector<double> losses;  // Over all images, at the start and after each quarter of the steps.
+  double share = 0;            // Of the bytes, the mean of all steps.
+};
+
+Outcome train(stretto::Communicator& comm, const std::vector<Image>& images, int steps,
+              const Run& run, const std::shared_ptr<stretto::CommunicationHook>& hook) {
   Network network;
   std::vector<stretto::GradientDescription> descriptions;
   for (std::size_t i = 0; i < 4; ++i) {
@@ -134,9 +158,11 @@ std::vector<double> train(stretto::Communicator& comm, const std::vector<Image>&
   std::vector<std::vector<float>> momentum;
   for (const auto& values : network.values) momentum.emplace_back(values.size());
   stretto::Random random(2);  // The same batches for all.
-  std::vector<double> losses;
+  Outcome outcome;
   for (int step = 0; step < steps; ++step) {
-    if (comm.rank() == 0 && step % (steps / 4) == 0) losses.push_back(mean_loss(network, images));
+    if (comm.rank() == 0 && step % (steps / 4) == 0) {
+      outcome.losses.push_back(mean_loss(network, images));
+    }
     std::vector<std::span<float>> gradients;
     for (std::size_t i = 0; i < 4; ++i) {
       const auto bytes = reducer.gradient_bytes(i);
@@ -151,22 +177,17 @@ std::vector<double> train(stretto::Communicator& comm, const std::vector<Image>&
     }
     for (std::size_t i = 4; i-- > 0;) reducer.mark_ready(i);
     reducer.finalize();
+    outcome.share += share_of(run, *hook) / steps;
     for (std::size_t i = 0; i < 4; ++i) {
       for (std::size_t e = 0; e < gradients[i].size(); ++e) {
-        momentum[i][e] = 0.9f * momentum[i][e] + gradients[i][e];
+        momentum[i][e] = run.momentum * momentum[i][e] + gradients[i][e];
         network.values[i][e] -= 0.05f * momentum[i][e];
       }
     }
   }
-  if (comm.rank() == 0) losses.push_back(mean_loss(network, images));
-  return losses;
+  if (comm.rank() == 0) outcome.losses.push_back(mean_loss(network, images));
+  return outcome;
 }
-
-struct Run {
-  const char* name;
-  MakeHook hook;
-  double share = 1;  // Of the bytes of a gradient, if the hook does not say.
-};
 
 std::vector<Run> runs() {
   using namespace stretto;
@@ -185,24 +206,15 @@ std::vector<Run> runs() {
       {"top_k 1 %, bf16 values",
        compressed({.codec = top_k({.density = 0.01, .values = ValueFormat::bf16})})},
       {"top_k 1 %, no residual", compressed({.codec = few, .error_feedback = false})},
+      {"top_k 1 %, momentum corrected",
+       compressed({.codec = top_k({.density = 0.01, .warm_up_steps = 100}), .momentum = 0.9f}), 1,
+       0},
       {"random_k 1 %", compressed({.codec = random_k({.density = 0.01})})},
       {"int8", compressed({.codec = int8()})},
       {"one_bit", compressed({.codec = one_bit()})},
       {"PowerSGD rank 2", factored(2)},
       {"PowerSGD rank 4", factored(4)},
   };
-}
-
-double share_of(const Run& run, const stretto::CommunicationHook& hook) {
-  if (const auto* const one = dynamic_cast<const stretto::CompressedReduction*>(&hook)) {
-    return static_cast<double>(one->last_step().message_bytes) /
-           static_cast<double>(one->last_step().gradient_bytes);
-  }
-  if (const auto* const one = dynamic_cast<const stretto::PowerSgdReduction*>(&hook)) {
-    return static_cast<double>(one->sent_elements()) /
-           static_cast<double>(one->gradient_elements());
-  }
-  return run.share;
 }
 
 }  // namespace
@@ -221,22 +233,19 @@ int main(int count, char** arguments) {
   double dense = 0;
   for (const Run& run : runs()) {
     const auto communicators = stretto::make_thread_ranks({.size = ranks});
-    std::vector<double> losses;
-    std::shared_ptr<stretto::CommunicationHook> first;
+    Outcome outcome;
     std::vector<std::thread> threads;
     for (const auto& comm : communicators) {
-      const auto hook = run.hook();
-      if (comm->rank() == 0) first = hook;
-      threads.emplace_back([&, hook, rank = comm.get()] {
-        const auto own = train(*rank, images, steps, hook);
-        if (rank->rank() == 0) losses = own;
+      threads.emplace_back([&, hook = run.hook(), rank = comm.get()] {
+        const Outcome own = train(*rank, images, steps, run, hook);
+        if (rank->rank() == 0) outcome = own;
       });
     }
     for (std::thread& thread : threads) thread.join();
-    if (dense == 0) dense = losses.back();
+    if (dense == 0) dense = outcome.losses.back();
     std::printf("| %s |", run.name);
-    for (std::size_t i = 0; i < 5; ++i) std::printf(" %.4f |", losses[i]);
-    std::printf(" %.2f | %.2f %% |\n", losses.back() / dense, 100 * share_of(run, *first));
+    for (std::size_t i = 0; i < 5; ++i) std::printf(" %.4f |", outcome.losses[i]);
+    std::printf(" %.2f | %.2f %% |\n", outcome.losses.back() / dense, 100 * outcome.share);
     std::fflush(stdout);
   }
 }

@@ -2,25 +2,32 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every C++ example in a document is quoted from a file of examples/, which is run here."""
+"""Every example in a document is quoted from a file of examples/, which is run here."""
 
 import os
 import pathlib
 import re
+import socket
 import subprocess
+import sys
 import tempfile
 import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(SOURCE / "bench"))
+import ddp  # noqa: E402
+
 BUILD = pathlib.Path(os.environ["STRETTO_BUILD_DIR"])
-QUOTED = re.compile(r"<!-- quoted from (examples/\S+\.cc)")
+QUOTED = re.compile(r"<!-- quoted from (examples/\S+\.(?:cc|py))")
 
 
 def blocks(document):
-    """Pairs of the line before a block of C++ and the block."""
-    parts = re.split(r"^```(?:cpp|c\+\+|cc)\n", document, flags=re.MULTILINE)
-    for before, after in zip(parts, parts[1:]):
-        yield before.rstrip().rsplit("\n", 1)[-1], after.split("```", 1)[0]
+    """Pairs of the line before a block of C++ and the block; of Python those that are quoted."""
+    parts = re.split(r"^```(cpp|c\+\+|cc|python)\n", document, flags=re.MULTILINE)
+    for before, language, after in zip(parts[::2], parts[1::2], parts[2::2]):
+        line = before.rstrip().rsplit("\n", 1)[-1]
+        if language != "python" or QUOTED.match(line):
+            yield line, after.split("```", 1)[0]
 
 
 class QuotesTest(unittest.TestCase):
@@ -63,6 +70,29 @@ class ExamplesTest(unittest.TestCase):
                                       stdout=subprocess.PIPE, text=True) for rank in (0, 1)]
             self.assertEqual([rank.communicate(timeout=60)[0] for rank in ranks],
                              [f"rank {rank} of 2: each of 2 sums is 2\n" for rank in (0, 1)])
+
+    @unittest.skipIf(os.environ["STRETTO_HAVE_TORCH"] != "ON", "built without libtorch")
+    def test_the_same_program_learns_in_both_languages(self):
+        data = SOURCE / "data/digits.csv"
+        self.assert_learns(two_ranks_of(BUILD / "bin/10_many_processes", data))
+        python = ddp.python_with_torch(BUILD)
+        if python is None:
+            self.skipTest("no Python has the libtorch of this build")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        ranks = [subprocess.Popen(
+            [python, SOURCE / "examples/10_many_processes.py", data],
+            stdout=subprocess.PIPE, text=True,
+            env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                              "MASTER_PORT": str(port)}) for rank in (0, 1)]
+        said = [rank.communicate(timeout=200)[0].splitlines() for rank in ranks]
+        self.assert_learns(said[0])
+        self.assertEqual(said[1], [])
+
+    def assert_learns(self, lines):
+        found = [re.fullmatch(r"epoch (\d): accuracy ([0-9.]+)", line).groups() for line in lines]
+        self.assertEqual([epoch for epoch, _ in found], ["0", "1", "2"])
+        self.assertGreater(float(found[-1][1]), 0.7)
 
     @unittest.skipIf(os.environ["STRETTO_HAVE_TORCH"] != "ON", "built without libtorch")
     def test_train_digits(self):

@@ -119,6 +119,15 @@ ensure_torch() {
       fail "$venv has no libtorch; delete it and try again"
     export STRETTO_TORCH_PYTHON=$PWD/$venv/bin/python
   fi
+  ensure_python_headers
+}
+
+# What the backend of torch.distributed is compiled with; without them only that is not built.
+ensure_python_headers() {
+  [[ -n ${STRETTO_TORCH_PYTHON:-} ]] || return 0
+  "$STRETTO_TORCH_PYTHON" -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
+    ensure_packages torch
 }
 
 # Sets demo_python: an interpreter with numpy and matplotlib.

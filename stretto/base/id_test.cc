@@ -3,6 +3,7 @@
 
 #include "stretto/base/id.h"
 
+#include <sstream>
 #include <type_traits>
 #include <unordered_set>
 
@@ -23,6 +24,12 @@ TEST(IdTest, KindsCannotBeMixedUp) {
   EXPECT_FALSE((std::is_convertible_v<Rank, ChunkIndex>));
   EXPECT_FALSE((std::is_constructible_v<Rank, ChunkIndex>));
   EXPECT_FALSE((std::is_convertible_v<Rank, int>));
+}
+
+TEST(IdTest, IsPrintedAsItsNumber) {
+  std::ostringstream text;
+  text << "rank " << Rank(7) << ", " << kAnyRank;
+  EXPECT_EQ(text.str(), "rank 7, -1");
 }
 
 TEST(IdTest, CanBeHashed) {

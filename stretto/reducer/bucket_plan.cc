@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "stretto/base/check.h"
 
@@ -72,10 +73,11 @@ BucketPlan plan_buckets(std::span<const GradientSize> gradients,
                         std::span<const std::size_t> limits_bytes,
                         std::span<const std::size_t> order) {
   STRETTO_CHECK(!limits_bytes.empty(), "a plan needs at least one limit");
-  STRETTO_CHECK(order.empty() || order.size() == gradients.size(), "{} positions, {} gradients",
-                order.size(), gradients.size());
+  STRETTO_CHECK(order.size() <= gradients.size(), "{} positions, {} gradients", order.size(),
+                gradients.size());
+  const std::size_t count = order.empty() ? gradients.size() : order.size();
   Planner planner(gradients, limits_bytes);
-  for (std::size_t i = 0; i < gradients.size(); ++i) planner.add(order.empty() ? i : order[i], i);
+  for (std::size_t i = 0; i < count; ++i) planner.add(order.empty() ? i : order[i], i);
   BucketPlan plan = planner.finish();
   if (order.empty()) {
     std::sort(plan.begin(), plan.end(), [](const PlannedBucket& a, const PlannedBucket& b) {
@@ -85,15 +87,35 @@ BucketPlan plan_buckets(std::span<const GradientSize> gradients,
   return plan;
 }
 
-BucketPlan plan_for_ready_order(std::span<const GradientSize> gradients,
-                                std::span<const std::size_t> limits_bytes,
-                                std::span<const std::size_t> ready_order, bool last_bucket_small) {
-  if (!last_bucket_small) return plan_buckets(gradients, limits_bytes, ready_order);
-  const std::vector<std::size_t> reversed(ready_order.rbegin(), ready_order.rend());
+namespace {
+
+// Of the gradients that `order` names.
+BucketPlan plan_part(std::span<const GradientSize> gradients,
+                     std::span<const std::size_t> limits_bytes, std::span<const std::size_t> order,
+                     bool last_bucket_small) {
+  if (order.empty()) return {};
+  if (!last_bucket_small) return plan_buckets(gradients, limits_bytes, order);
+  const std::vector<std::size_t> reversed(order.rbegin(), order.rend());
   BucketPlan plan = plan_buckets(gradients, limits_bytes, reversed);
   std::reverse(plan.begin(), plan.end());
   for (PlannedBucket& bucket : plan) {
     std::reverse(bucket.gradients.begin(), bucket.gradients.end());
+  }
+  return plan;
+}
+
+}  // namespace
+
+BucketPlan plan_for_ready_order(std::span<const GradientSize> gradients,
+                                std::span<const std::size_t> limits_bytes,
+                                std::span<const std::size_t> ready_order, bool last_bucket_small) {
+  std::vector<std::size_t> order(ready_order.begin(), ready_order.end());
+  const auto delayed = std::stable_partition(
+      order.begin(), order.end(), [&](std::size_t index) { return !gradients[index].delayed; });
+  BucketPlan plan = plan_part(gradients, limits_bytes, {order.begin(), delayed}, last_bucket_small);
+  for (PlannedBucket& bucket :
+       plan_part(gradients, limits_bytes, {delayed, order.end()}, last_bucket_small)) {
+    plan.push_back(std::move(bucket));
   }
   return plan;
 }

@@ -79,5 +79,20 @@ TEST(BucketPlan, TheSmallBucketCanBeTheLast) {
             (std::vector<Indices>{{4, 3}, {2, 1}, {0}}));
 }
 
+TEST(BucketPlan, DelayedGradientsComeLastInBucketsOfTheirOwn) {
+  std::vector<GradientSize> gradients(5, f32(10));
+  gradients[3].delayed = true;
+  gradients[1].delayed = true;
+  const std::vector<std::size_t> limits = {10, 20};
+  const Indices ready = {4, 3, 2, 1, 0};
+  EXPECT_EQ(members(plan_for_ready_order(gradients, limits, ready, false)),
+            (std::vector<Indices>{{4}, {2, 0}, {3}, {1}}));
+  EXPECT_EQ(members(plan_for_ready_order(gradients, limits, ready, true)),
+            (std::vector<Indices>{{4, 2}, {0}, {3}, {1}}));
+  for (GradientSize& gradient : gradients) gradient.delayed = true;
+  EXPECT_EQ(members(plan_for_ready_order(gradients, limits, ready, false)),
+            (std::vector<Indices>{{4}, {3, 2}, {1, 0}}));
+}
+
 }  // namespace
 }  // namespace stretto::reducer

@@ -48,13 +48,12 @@ struct PowerSgdReduction::Gradient {
   }
   // A column that found nothing in this step would never find anything again.
   void draw_zero_columns(std::size_t rank) {
+    const std::size_t columns = right.size() / rank;
     for (std::size_t c = 0; c < rank; ++c) {
-      bool is_zero = true;
-      for (std::size_t i = c; i < right.size(); i += rank) is_zero = is_zero && right[i] == 0;
+      const auto column = std::span(right).subspan(c * columns, columns);
+      if (std::ranges::any_of(column, [](float value) { return value != 0; })) continue;
       Random random(key + c);
-      for (std::size_t i = c; is_zero && i < right.size(); i += rank) {
-        right[i] = static_cast<float>(random.uniform()) - 0.5f;
-      }
+      for (float& value : column) value = static_cast<float>(random.uniform()) - 0.5f;
     }
   }
 };

@@ -217,9 +217,9 @@ TEST(LowRank, ProductsAreThoseOfTheDefinition) {
     const std::size_t row = i / shape.columns, column = i % shape.columns;
     float sum = 0;
     for (std::size_t c = 0; c < kRank; ++c) {
-      left_sum[row * kRank + c] += matrix[i] * right[column * kRank + c];
-      other_sum[column * kRank + c] += matrix[i] * factor[row * kRank + c];
-      sum += 2 * factor[row * kRank + c] * right[column * kRank + c];
+      left_sum[row * kRank + c] += matrix[i] * right[c * shape.columns + column];
+      other_sum[c * shape.columns + column] += matrix[i] * factor[row * kRank + c];
+      sum += 2 * factor[row * kRank + c] * right[c * shape.columns + column];
     }
     EXPECT_EQ(product[i], sum);
   }

@@ -45,6 +45,13 @@ void check_arguments(const std::vector<GradientDescription>& gradients,
   }
 }
 
+// `options` with the hook that the reduction of buckets begins with.
+ReducerOptions with_division(ReducerOptions options) {
+  if (options.mean_division == MeanDivision::after_sum) return options;
+  options.hook = std::make_shared<DividedReduction>(options.mean_division, std::move(options.hook));
+  return options;
+}
+
 // Whether `order` names each of `count` gradients once; it came from another rank.
 bool is_permutation(const std::vector<std::int32_t>& order, std::size_t count) {
   std::vector<bool> seen(count, false);
@@ -61,7 +68,7 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
                  ReducerOptions options)
     : communicator_(communicator),
       gradients_(std::move(gradients)),
-      options_(std::move(options)),
+      options_(with_division(std::move(options))),
       poll_on_ready_(!communicator.has_progress_thread()),
       exceptions_when_made_(std::uncaught_exceptions()),
       report_(communicator, gradients_.size()) {
@@ -87,7 +94,9 @@ std::vector<reducer::GradientSize> Reducer::gradient_sizes() const {
   std::vector<reducer::GradientSize> sizes;
   sizes.reserve(gradients_.size());
   for (const GradientDescription& gradient : gradients_) {
-    sizes.push_back({gradient.dtype, gradient.count * size_bytes(gradient.dtype)});
+    sizes.push_back({.dtype = gradient.dtype,
+                     .bytes = gradient.count * size_bytes(gradient.dtype),
+                     .delayed = gradient.delayed});
   }
   return sizes;
 }
@@ -122,6 +131,8 @@ void Reducer::lay_out(reducer::BucketPlan plan) {
   buckets_ = std::move(buckets);
   last_step_.launch_seconds.resize(buckets_.size());
   last_step_.end_seconds.resize(buckets_.size());
+  last_step_.bytes = 0;
+  for (const Bucket& bucket : buckets_) last_step_.bytes += bucket.view.bytes();
   reset_step();
 }
 
@@ -163,6 +174,9 @@ void Reducer::mark_ready(std::size_t index) {
   if (poll) {
     last_poll_.store(now, std::memory_order_relaxed);
     communicator_.poll();
+    // Who holds it does the same.
+    const std::unique_lock lock(launch_mutex_, std::try_to_lock);
+    if (lock.owns_lock()) end_finished_buckets();
   }
   if (full || poll) {
     inside_ticks_.fetch_add((Clock::now() - now).count(), std::memory_order_relaxed);
@@ -194,7 +208,7 @@ void Reducer::launch_full_buckets() {
     ++next_bucket_;
     in_flight_.store(true, std::memory_order_relaxed);
   }
-  note_finished_buckets();
+  end_finished_buckets();
 }
 
 // If all ranks leave a gradient out, its value is theirs; the mean of equal values can round.
@@ -215,13 +229,31 @@ void Reducer::restore_unused_values() {
   }
 }
 
-// Remembers when the newest finished buckets were first seen to be finished.
-void Reducer::note_finished_buckets() {
-  if (finished_buckets_ == next_bucket_ || !buckets_[finished_buckets_].work.done()) return;
-  const TimePoint now = Clock::now();
+// Of the buckets under way, ends those that are reduced: while backward still runs, so that what a
+// hook does with them is hidden, too.
+void Reducer::end_finished_buckets() {
+  if (!options_.hook->finishes_early()) return;
   while (finished_buckets_ < next_bucket_ && buckets_[finished_buckets_].work.done()) {
-    buckets_[finished_buckets_++].end = now;
+    end_bucket();
   }
+}
+
+// The next one in their order, whose work is waited for. After a failure nothing more is finished.
+void Reducer::end_bucket() {
+  Bucket& bucket = buckets_[finished_buckets_];
+  Status status = std::exchange(bucket.work, Work()).wait_status();
+  bucket.end = Clock::now();
+  if (bucket_failure_.ok()) bucket_failure_ = std::move(status);
+  try {
+    if (bucket_failure_.ok()) options_.hook->finish(full(finished_buckets_));
+  } catch (const Error& error) {
+    bucket_failure_ = error.status();
+  } catch (const std::exception& error) {
+    bucket_failure_ = status_of(StatusCode::aborted,
+                                "what follows the reduction of bucket {} of {} has failed: {}",
+                                finished_buckets_, buckets_.size(), error.what());
+  }
+  ++finished_buckets_;
 }
 
 void Reducer::finalize_without_data() {
@@ -303,17 +335,9 @@ bool Reducer::wants_rebuild() {
 
 // The first failure, if there is one.
 Status Reducer::wait_for_buckets(Work report) {
-  {
-    const std::lock_guard lock(launch_mutex_);
-    note_finished_buckets();
-  }
-  Status failure;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    Status status = std::exchange(buckets_[b].work, Work()).wait_status();
-    if (b >= finished_buckets_) buckets_[b].end = Clock::now();
-    if (failure.ok()) failure = std::move(status);
-    if (failure.ok()) options_.hook->finish(full(b));
-  }
+  const std::lock_guard lock(launch_mutex_);
+  while (finished_buckets_ < buckets_.size()) end_bucket();
+  const Status failure = bucket_failure_;
   Status status = report.wait_status();
   return failure.ok() ? status : failure;
 }
@@ -376,6 +400,7 @@ void Reducer::reset_step() {
   }
   next_bucket_ = 0;
   finished_buckets_ = 0;
+  bucket_failure_ = Status();
   closing_ = false;
   kept_.clear();
   kept_bytes_.clear();

@@ -64,10 +64,10 @@ Step draw_step(Random& random, const Case& drawn, const std::vector<std::size_t>
   return step;
 }
 
-Case draw(std::uint64_t seed) {
+Case draw(std::uint64_t seed, int least_ranks = 1) {
   Random random(seed);
   Case drawn;
-  drawn.ranks = 1 + static_cast<int>(random.below(4));
+  drawn.ranks = std::max(least_ranks, 1 + static_cast<int>(random.below(4)));
   const std::size_t count = 1 + random.below(12);
   constexpr std::array kDTypes = {DType::f32, DType::f32, DType::f64, DType::i32};
   for (std::size_t i = 0; i < count; ++i) {
@@ -129,23 +129,36 @@ double expected(const Step& step, std::size_t gradient, std::size_t number, doub
   return used ? sum : before;
 }
 
+// The first `at_most` gradients of the rank's order; those that it does not use count.
+void make_gradients(Reducer& reducer, const Case& drawn, std::size_t number, std::size_t rank,
+                    std::size_t at_most) {
+  const Step& step = drawn.steps[number];
+  const std::vector<Use>& uses = step.uses[rank];
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    fill(reducer.gradient(i).view, uses[i] == Use::frozen ? 3 : 0);
+  }
+  for (std::size_t made = 0; made < at_most; ++made) {
+    const std::size_t i = step.order[rank][made];
+    if (uses[i] != Use::used) continue;
+    fill(reducer.gradient(i).view, value_of(rank, i, number));
+    reducer.mark_ready(i);
+  }
+}
+
+void freeze(Reducer& reducer, const std::vector<Use>& uses) {
+  for (std::size_t i = 0; i < uses.size(); ++i) reducer.set_frozen(i, uses[i] == Use::frozen);
+}
+
 void run_step(Reducer& reducer, const Case& drawn, std::size_t number, std::size_t rank) {
   const Step& step = drawn.steps[number];
   const std::vector<Use>& uses = step.uses[rank];
-  for (std::size_t i = 0; i < uses.size(); ++i) reducer.set_frozen(i, uses[i] == Use::frozen);
+  freeze(reducer, uses);
   if (!step.has_data[rank]) {
     reducer.finalize_without_data();
     (void)reducer.rebuild();
     return;
   }
-  for (std::size_t i = 0; i < uses.size(); ++i) {
-    fill(reducer.gradient(i).view, uses[i] == Use::frozen ? 3 : 0);
-  }
-  for (const std::size_t i : step.order[rank]) {
-    if (uses[i] != Use::used) continue;
-    fill(reducer.gradient(i).view, value_of(rank, i, number));
-    reducer.mark_ready(i);
-  }
+  make_gradients(reducer, drawn, number, rank, uses.size());
   reducer.finalize();
   (void)reducer.rebuild();
   for (std::size_t i = 0; i < uses.size(); ++i) {
@@ -156,20 +169,63 @@ void run_step(Reducer& reducer, const Case& drawn, std::size_t number, std::size
   }
 }
 
-TEST(ReducerProperty, StepsEqualTheSerialOracle) {
+std::uint64_t seed_count(std::uint64_t by_default) {
   const char* const asked = std::getenv("STRETTO_REDUCER_SEEDS");
-  const std::uint64_t seeds = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 150;
-  for (std::uint64_t seed = 0; seed < seeds && !testing::Test::HasFailure(); ++seed) {
+  return asked != nullptr ? std::strtoull(asked, nullptr, 10) : by_default;
+}
+
+// With a hook of this rank's own.
+ReducerOptions options_of(const Case& drawn) {
+  ReducerOptions options = drawn.options;
+  if (options.hook->name() != "plain") options.hook = std::make_shared<F16Reduction>();
+  return options;
+}
+
+TEST(ReducerProperty, StepsEqualTheSerialOracle) {
+  for (std::uint64_t seed = 0; seed < seed_count(150) && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     const Case drawn = draw(seed);
     run_ranks(drawn.ranks, [&](Communicator& communicator) {
       const auto rank = static_cast<std::size_t>(communicator.rank().value());
-      ReducerOptions options = drawn.options;
-      // A hook belongs to one rank.
-      if (options.hook->name() != "plain") options.hook = std::make_shared<F16Reduction>();
-      Reducer reducer(communicator, drawn.gradients, options);
+      Reducer reducer(communicator, drawn.gradients, options_of(drawn));
       for (std::size_t step = 0; step < drawn.steps.size(); ++step) {
         run_step(reducer, drawn, step, rank);
+      }
+    });
+  }
+}
+
+// A rank gives up somewhere in a backward pass and does nothing more: all others are told so in
+// that step, wherever they are in it; or at the end of the step before, if it was faster there.
+TEST(ReducerProperty, AFailureInMidBackwardIsToldToAllRanks) {
+  for (std::uint64_t seed = 0; seed < seed_count(20) && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    const Case drawn = draw(seed, 2);
+    Random random(seed + 1'000'000);
+    const auto failing = random.below(static_cast<std::uint64_t>(drawn.ranks));
+    const std::size_t last_step = random.below(6);
+    const std::size_t made = random.below(drawn.gradients.size() + 1);
+    run_ranks(drawn.ranks, [&](Communicator& communicator) {
+      const auto rank = static_cast<std::size_t>(communicator.rank().value());
+      Reducer reducer(communicator, drawn.gradients, options_of(drawn));
+      std::size_t step = 0;
+      if (rank == failing) {
+        for (; step < last_step; ++step) run_step(reducer, drawn, step, rank);
+        freeze(reducer, drawn.steps[last_step].uses[rank]);
+        make_gradients(reducer, drawn, last_step, rank, made);
+        reducer.abandon_step("its loss is not a number");
+        return;
+      }
+      try {
+        for (; step <= last_step; ++step) run_step(reducer, drawn, step, rank);
+        ADD_FAILURE() << "rank " << rank << " has ended step " << last_step;
+      } catch (const Aborted& error) {
+        const std::string text = error.what();
+        EXPECT_GE(step + 1, last_step);
+        EXPECT_NE(text.find(fmt::format("backward pass of rank {} when", failing)),
+                  std::string::npos)
+            << text;
+        EXPECT_NE(text.find("its loss is not a number"), std::string::npos) << text;
       }
     });
   }

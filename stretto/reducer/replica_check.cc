@@ -120,11 +120,14 @@ std::string explain(const std::vector<std::string>& texts) {
 
 // Every rank's bytes, which need not be equally long.
 std::vector<std::string> gather_texts(Communicator& communicator, const std::string& own,
-                                      std::uint64_t longest) {
+                                      std::uint64_t longest,
+                                      const std::optional<Duration>& timeout) {
   std::vector<std::uint8_t> input(longest, 0);
   std::copy(own.begin(), own.end(), input.begin());
   std::vector<std::uint8_t> output(longest * static_cast<std::size_t>(communicator.size()));
-  communicator.all_gather(std::span<const std::uint8_t>(input), std::span<std::uint8_t>(output))
+  communicator
+      .all_gather(std::span<const std::uint8_t>(input), std::span<std::uint8_t>(output),
+                  {.timeout = timeout})
       .wait();
   std::vector<std::string> texts;
   for (std::size_t at = 0; at < output.size(); at += longest) {
@@ -136,20 +139,26 @@ std::vector<std::string> gather_texts(Communicator& communicator, const std::str
 }
 
 std::vector<std::int64_t> gather_numbers(Communicator& communicator,
-                                         const std::vector<std::int64_t>& own) {
+                                         const std::vector<std::int64_t>& own,
+                                         const std::optional<Duration>& timeout) {
   std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(communicator.size()));
-  communicator.all_gather(std::span<const std::int64_t>(own), std::span<std::int64_t>(all)).wait();
+  communicator
+      .all_gather(std::span<const std::int64_t>(own), std::span<std::int64_t>(all),
+                  {.timeout = timeout})
+      .wait();
   return all;
 }
 
 }  // namespace
 
 void check_replicas_described_alike(Communicator& communicator,
-                                    const std::vector<ReplicaItem>& items) {
+                                    const std::vector<ReplicaItem>& items,
+                                    const std::optional<Duration>& timeout) {
   const std::string own = encode(items);
   const auto hash = content_hash(std::as_bytes(std::span(own)));
   const std::vector<std::int64_t> all = gather_numbers(
-      communicator, {static_cast<std::int64_t>(hash), static_cast<std::int64_t>(own.size())});
+      communicator, {static_cast<std::int64_t>(hash), static_cast<std::int64_t>(own.size())},
+      timeout);
   bool equal = true;
   std::uint64_t longest = 1;
   for (std::size_t at = 0; at < all.size(); at += 2) {
@@ -162,19 +171,21 @@ void check_replicas_described_alike(Communicator& communicator,
         status_of(StatusCode::protocol, "a rank announces a description of {} bytes", longest));
   }
   throw Mismatch(status_of(StatusCode::mismatch, "the model is not the same on all ranks: {}",
-                           explain(gather_texts(communicator, own, longest))));
+                           explain(gather_texts(communicator, own, longest, timeout))));
 }
 
 void check_replicas_hash_alike(Communicator& communicator, const std::vector<std::string>& names,
-                               std::span<const std::uint64_t> hashes) {
+                               std::span<const std::uint64_t> hashes,
+                               const std::optional<Duration>& timeout) {
   STRETTO_CHECK(names.size() == hashes.size(), "{} names, {} hashes", names.size(), hashes.size());
   const std::uint64_t summary = content_hash(std::as_bytes(hashes));
-  const auto summaries = gather_numbers(communicator, {static_cast<std::int64_t>(summary)});
+  const auto summaries =
+      gather_numbers(communicator, {static_cast<std::int64_t>(summary)}, timeout);
   if (std::all_of(summaries.begin(), summaries.end(), [&](auto s) { return s == summaries[0]; })) {
     return;
   }
   const std::vector<std::int64_t> own(hashes.begin(), hashes.end());
-  const std::vector<std::int64_t> all = gather_numbers(communicator, own);
+  const std::vector<std::int64_t> all = gather_numbers(communicator, own, timeout);
   for (std::size_t i = 0; i < own.size(); ++i) {
     std::vector<std::size_t> different;
     for (std::size_t at = i; at < all.size(); at += own.size()) {

@@ -4,10 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "stretto/base/clock.h"
 #include "stretto/communicator/communicator.h"
 
 namespace stretto::reducer {
@@ -23,14 +26,17 @@ struct ReplicaItem {
 
 // Throws Mismatch, on all ranks and with the same sentence, unless all ranks pass equal lists; the
 // sentence says which item differs, on which ranks, and how. Collective: blocks until all ranks
-// have called. Cheap where all is well: 16 bytes per rank travel.
+// have called. Cheap where all is well: 16 bytes per rank travel. `timeout` is that of each
+// operation; default: the communicator's.
 void check_replicas_described_alike(Communicator& communicator,
-                                    const std::vector<ReplicaItem>& items);
+                                    const std::vector<ReplicaItem>& items,
+                                    const std::optional<Duration>& timeout = std::nullopt);
 
 // Throws Mismatch, on all ranks and with the same sentence, unless hashes[i] is the same on all
 // ranks for each i; names[i] is what the sentence calls it. The lists must have equal lengths
-// everywhere. Collective.
+// everywhere. Collective; `timeout` as above.
 void check_replicas_hash_alike(Communicator& communicator, const std::vector<std::string>& names,
-                               std::span<const std::uint64_t> hashes);
+                               std::span<const std::uint64_t> hashes,
+                               const std::optional<Duration>& timeout = std::nullopt);
 
 }  // namespace stretto::reducer

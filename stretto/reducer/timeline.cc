@@ -17,8 +17,9 @@ namespace stretto {
 namespace {
 
 constexpr std::size_t kMostEvents = 100'000;
-constexpr int kBackwardTrack = 1;
-constexpr int kBucketTrack = 2;
+constexpr int kForwardTrack = 1;
+constexpr int kBackwardTrack = 2;
+constexpr int kBucketTrack = 3;
 constexpr double kMicroseconds = 1e6;  // In a second.
 
 }  // namespace
@@ -30,6 +31,11 @@ void Timeline::add_event(std::string name, int track, double begin_us, double du
 
 void Timeline::add(const StepStatistics& statistics, const reducer::BucketPlan& plan) {
   const double begin = seconds(statistics.begin.time_since_epoch()) * kMicroseconds;
+  if (statistics.forward_seconds > 0) {
+    add_event(fmt::format("step {}: forward", statistics.step), kForwardTrack,
+              seconds(statistics.forward_begin.time_since_epoch()) * kMicroseconds,
+              statistics.forward_seconds * kMicroseconds);
+  }
   add_event(fmt::format("step {}: backward", statistics.step), kBackwardTrack, begin,
             statistics.backward_seconds * kMicroseconds);
   for (std::size_t b = 0; b < plan.size() && b < statistics.launch_seconds.size(); ++b) {
@@ -45,7 +51,8 @@ std::string Timeline::json() const {
   std::string text = R"({"traceEvents":[)";
   text += fmt::format(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"rank {}"}}}})",
                       rank, rank);
-  constexpr std::array kTracks = {std::pair{kBackwardTrack, "backward"},
+  constexpr std::array kTracks = {std::pair{kForwardTrack, "forward"},
+                                  std::pair{kBackwardTrack, "backward"},
                                   std::pair{kBucketTrack, "buckets"}};
   for (const auto& [track, name] : kTracks) {
     text += fmt::format(

@@ -3,6 +3,7 @@
 
 #include "stretto/reducer/timeline.h"
 
+#include <chrono>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@
 namespace stretto {
 namespace {
 
-TEST(Timeline, HasATrackForBackwardAndOneForBuckets) {
+TEST(Timeline, HasTracksForForwardBackwardAndBuckets) {
   run_ranks(2, [](Communicator& communicator) {
     Reducer reducer(communicator, {{"a", DType::f32, 100}, {"b", DType::f32, 100}},
                     {.bucket_bytes = {400}});
@@ -21,10 +22,16 @@ TEST(Timeline, HasATrackForBackwardAndOneForBuckets) {
       reducer.mark_ready(1);
       reducer.mark_ready(0);
       reducer.finalize();
-      timeline.add(reducer.last_step(), reducer.plan());
+      StepStatistics statistics = reducer.last_step();
+      EXPECT_EQ(statistics.bytes, 2 * 448u) << "whole cache lines";
+      statistics.forward_begin = statistics.begin - std::chrono::milliseconds(3);
+      statistics.forward_seconds = 0.002 * step;  // Not known of step 1.
+      timeline.add(statistics, reducer.plan());
     }
     const std::string json = timeline.json();
     EXPECT_NE(json.find("\"name\":\"step 2: backward\",\"ts\":"), std::string::npos) << json;
+    EXPECT_NE(json.find("\"name\":\"step 2: forward\",\"ts\":"), std::string::npos) << json;
+    EXPECT_EQ(json.find("step 1: forward"), std::string::npos) << json;
     EXPECT_NE(json.find("step 1: bucket 1 of 1 gradients"), std::string::npos) << json;
     EXPECT_EQ(json.find("\"dur\":-"), std::string::npos) << json;
     EXPECT_THROW(timeline.write("/nowhere/timeline.json"), SystemError);

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <span>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
 
 #include "stretto/base/content_hash.h"
 #include "stretto/reducer/replica_check.h"
+#include "stretto/reducer/state_broadcast.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto::ddp {
@@ -63,6 +65,15 @@ std::string text_of(const std::vector<std::size_t>& numbers) {
   return text;
 }
 
+std::string text_of(const MixedPrecision& precision) {
+  std::string text;
+  for (const auto& dtype :
+       {precision.parameter_dtype, precision.reduce_dtype, precision.buffer_dtype}) {
+    text += (text.empty() ? "" : ", ") + std::string(dtype ? name(*dtype) : "default");
+  }
+  return text;
+}
+
 reducer::ReplicaItem describe(const char* kind, const NamedTensor& item) {
   return {kind,
           item.name,
@@ -83,7 +94,57 @@ reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
            {"broadcast_parameters", yes_or_no(options.broadcast_parameters)},
            {"find_unused_parameters", yes_or_no(options.find_unused_parameters)},
            {"static_graph", yes_or_no(options.static_graph)},
+           {"buffer_hook", options.buffer_hook == nullptr ? "rank 0" : options.buffer_hook->name()},
+           {"mixed_precision", text_of(options.mixed_precision)},
+           {"verify_every_steps", std::to_string(options.verify_every_steps)},
+           {"mean_division", std::string(name(options.mean_division))},
            {"communication_hook", options.communication_hook->name()}}};
+}
+
+DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options) {
+  if (options.codec == nullptr) return options;
+  if (dynamic_cast<PlainReduction*>(options.communication_hook.get()) == nullptr) {
+    refuse(
+        "the options codec and communication_hook are both set; give the hook the codec: "
+        "CompressedReduction({.codec = ...})");
+  }
+  options.communication_hook = std::make_shared<CompressedReduction>(
+      CompressionOptions{.codec = options.codec, .compression = options.compression});
+  return options;
+}
+
+// Tells of each bucket that another hook has reduced.
+class ToldReduction : public CommunicationHook {
+ public:
+  ToldReduction(std::shared_ptr<CommunicationHook> inner,
+                std::function<void(const FullBucket&)> tell)
+      : inner_(std::move(inner)), tell_(std::move(tell)) {}
+  std::string name() const override { return inner_->name(); }
+  void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override {
+    inner_->attach(communicator, gradients);
+  }
+  bool finishes_early() const override { return inner_->finishes_early(); }
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    return inner_->start(communicator, bucket);
+  }
+  void finish(const FullBucket& bucket) override {
+    inner_->finish(bucket);
+    tell_(bucket);
+  }
+
+ private:
+  std::shared_ptr<CommunicationHook> inner_;
+  std::function<void(const FullBucket&)> tell_;
+};
+
+// The weight that a layer computes with, of kinds whose weights programs share between layers.
+torch::Tensor weight_of(const torch::nn::Module& layer) {
+  const auto* const linear = dynamic_cast<const torch::nn::LinearImpl*>(&layer);
+  if (linear != nullptr) return linear->weight;
+  const auto* const embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&layer);
+  if (embedding != nullptr) return embedding->weight;
+  const auto* const bag = dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&layer);
+  return bag != nullptr ? bag->weight : torch::Tensor();
 }
 
 // A tensor on a gradient's storage, with its parameter's strides where these fill a block of
@@ -105,15 +166,18 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
                  DistributedDataParallelOptions options)
     : module_(std::move(module)),
       communicator_(communicator),
-      options_(std::move(options)),
+      options_(with_codec(std::move(options))),
       parameters_(without_repetition(module_->named_parameters(), options_.parameters_to_ignore)),
       buffers_(without_repetition(module_->named_buffers(), options_.parameters_to_ignore)),
       looks_(parameters_.size()),
-      buffer_broadcast_(communicator, options_.timeout) {
+      precision_(options_.mixed_precision, parameters_),
+      buffer_hook_(options_.buffer_hook != nullptr ? options_.buffer_hook
+                                                   : std::make_shared<BuffersOfRank>()) {
   if (options_.communication_hook == nullptr) refuse("the option communication_hook is null");
+  refuse_assigned_weights();
   choose_trained();
   check_tensors();
-  verify_descriptions();
+  verify_descriptions(std::nullopt);
   agree_on_number();
   if (options_.broadcast_parameters) {
     std::vector<torch::Tensor> state = tensors_of(parameters_);
@@ -122,6 +186,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     reducer::StateBroadcast(communicator_).run(bytes.spans());
     bytes.write_back();
   }
+  convert_buffers(options_.mixed_precision, buffers_);
   build();
 }
 
@@ -146,6 +211,32 @@ void Replica::choose_trained() {
   }
 }
 
+// In Python `head.weight = tokens.weight` registers the parameter of the one layer in the other. In
+// C++ the member is assigned, and the module still lists the parameter that nobody uses any more.
+void Replica::refuse_assigned_weights() const {
+  if (options_.find_unused_parameters || options_.static_graph) return;
+  for (const auto& item : module_->named_modules(std::string(), /*include_self=*/false)) {
+    const torch::Tensor used = weight_of(*item.value());
+    if (!used.defined()) continue;
+    const auto own = item.value()->named_parameters(/*recurse=*/false);
+    const torch::Tensor* const registered = own.find("weight");
+    if (registered == nullptr || registered->is_same(used) || !registered->requires_grad()) {
+      continue;
+    }
+    const std::string name = in_quotes(item.key() + ".weight");
+    if (contains(options_.parameters_to_ignore, item.key() + ".weight")) continue;
+    refuse("layer " + in_quotes(item.key()) +
+           " computes with another weight than the one that it "
+           "has registered: to assign a member (head->weight = tokens->weight) does not tie "
+           "parameters in C++, so " +
+           name +
+           " would be listed, saved and stepped, and never get a "
+           "gradient. Fix: use one parameter in both places, "
+           "torch::nn::functional::linear(x, tokens->weight), or name " +
+           name + " in the option parameters_to_ignore");
+  }
+}
+
 void Replica::check_tensors() const {
   if (trained_.empty()) {
     refuse(std::string("the module has no parameter that requires grad") +
@@ -163,6 +254,17 @@ void Replica::check_tensors() const {
       }
     }
   }
+  if (precision_.is_on() && !sparse_.empty()) {
+    refuse("mixed_precision.parameter_dtype does not work with sparse gradients: " +
+           in_quotes(sparse_.front().name) + " has them");
+  }
+  for (const std::string& name : options_.delayed_parameters) {
+    const auto has_name = [&](const NamedTensor& parameter) { return parameter.name == name; };
+    if (std::none_of(parameters_.begin(), parameters_.end(), has_name)) {
+      refuse("the option delayed_parameters names " + in_quotes(name) +
+             ", which is no parameter of the module");
+    }
+  }
   for (const auto& [name, tensor] : trained_) {
     if (!tensor.is_leaf()) {
       refuse("parameter " + in_quotes(name) + " is computed from others; it must be a leaf");
@@ -177,14 +279,16 @@ void Replica::check_tensors() const {
   }
 }
 
-void Replica::verify_descriptions() {
+void Replica::verify_descriptions(const std::optional<Duration>& timeout) {
   std::vector<reducer::ReplicaItem> items = {describe(options_)};
   for (const NamedTensor& parameter : parameters_)
     items.push_back(describe("parameter", parameter));
   for (const NamedTensor& parameter : sparse_)
     items.push_back({"sparse parameter", parameter.name, {}});
+  for (const std::string& name : options_.delayed_parameters)
+    items.push_back({"delayed parameter", name, {}});
   for (const NamedTensor& buffer : buffers_) items.push_back(describe("buffer", buffer));
-  reducer::check_replicas_described_alike(communicator_, items);
+  reducer::check_replicas_described_alike(communicator_, items, timeout);
 }
 
 // Rank 0's count of what it has built, so that no two on a communicator have the same number.
@@ -202,6 +306,8 @@ void Replica::build() {
   create_reducer();
   progress_.assign(trained_.size(), {});
   graph_known_ = false;
+  has_rebuilt_buckets_ = false;
+  initial_bucket_sizes_ = describe_bucket_sizes();
   create_views();
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < trained_.size(); ++i) {
@@ -224,7 +330,8 @@ void Replica::create_reducer() {
     gradients.push_back({.name = name,
                          .dtype = dtype_of_tensor(tensor).or_throw(),
                          .count = static_cast<std::size_t>(tensor.numel()),
-                         .rows = static_cast<std::size_t>(tensor.dim() > 1 ? tensor.size(0) : 0)});
+                         .rows = static_cast<std::size_t>(tensor.dim() > 1 ? tensor.size(0) : 0),
+                         .delayed = contains(options_.delayed_parameters, name)});
   }
   reducer_ = std::make_unique<Reducer>(
       communicator_, std::move(gradients),
@@ -232,8 +339,11 @@ void Replica::create_reducer() {
                      .last_bucket_small = options_.last_bucket_small,
                      .rebuild_buckets = options_.rebuild_buckets,
                      .find_unused = options_.find_unused_parameters || options_.static_graph,
+                     .mean_division = options_.mean_division,
                      .number = number_,
-                     .hook = options_.communication_hook,
+                     .hook = std::make_shared<ToldReduction>(
+                         with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
+                         [this](const FullBucket& bucket) { on_reduced(bucket); }),
                      .timeout = options_.timeout});
 }
 
@@ -279,27 +389,35 @@ void Replica::notice_changes() {
     hooks_.clear();
     choose_trained();
     check_tensors();
-    verify_descriptions();
+    verify_descriptions(options_.timeout);
     build();
   }
   if (replaced) reducer_->request_verification();
 }
 
-void Replica::before_forward() {
-  if (inside_backward_node()) return;  // A checkpoint computes again what has been computed.
+ForwardScope Replica::before_forward() {
+  // A checkpoint computes again what has been computed.
+  if (inside_backward_node()) return ForwardScope(precision_);
+  timer_.forward_begins();
   // If the last backward pass ended in an exception, this repeats what was said of it.
   if (pass_open_) end_of_backward();
-  notice_changes();
-  if (!options_.broadcast_buffers || buffers_.empty() || no_sync_depth_ > 0) return;
-  if (!module_->is_training()) return;
-  if (uneven_) uneven_->announce(reducer::UnevenSteps::Phase::buffers);
-  broadcast_buffers(uneven_ ? uneven_->leader() : Rank(0));
+  if (!precision_.entered()) notice_changes();
+  const bool synchronizes = options_.broadcast_buffers && !buffers_.empty() &&
+                            no_sync_depth_ == 0 && module_->is_training();
+  if (synchronizes) {
+    const TimePoint begin = Clock::now();
+    if (uneven_) uneven_->announce(reducer::UnevenSteps::Phase::buffers);
+    synchronize_buffers();
+    spent_besides_ += Clock::now() - begin;
+  }
+  return ForwardScope(precision_);
 }
 
-void Replica::broadcast_buffers(Rank root) {
-  TensorBytes bytes(tensors_of(buffers_));
-  buffer_broadcast_.run(bytes.spans(), root);
-  bytes.write_back();
+void Replica::synchronize_buffers() {
+  buffer_hook_->run({.communicator = communicator_,
+                     .buffers = buffers_,
+                     .timeout = options_.timeout,
+                     .leader = uneven_ ? std::optional(uneven_->leader()) : std::nullopt});
 }
 
 void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions& options) {
@@ -329,7 +447,7 @@ void Replica::follow_others() {
     const Phase phase = uneven_->listen();
     if (phase == Phase::finished) return;
     if (phase == Phase::buffers) {
-      broadcast_buffers(uneven_->leader());
+      synchronize_buffers();
       continue;
     }
     reducer_->finalize_without_data();
@@ -346,7 +464,7 @@ void Replica::verify_replicas() {
     names.push_back("parameter " + in_quotes(parameters_[i].name));
     hashes.push_back(content_hash(bytes.spans()[i]));
   }
-  reducer::check_replicas_hash_alike(communicator_, names, hashes);
+  reducer::check_replicas_hash_alike(communicator_, names, hashes, options_.timeout);
 }
 
 std::uint64_t Replica::parameter_hash() const {

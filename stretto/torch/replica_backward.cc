@@ -12,6 +12,8 @@
 namespace stretto::ddp {
 namespace {
 
+constexpr std::size_t kTimedBytes = std::size_t{32} << 10;  // Copying less costs less than a clock.
+
 [[noreturn]] void refuse(std::string text) {
   throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
 }
@@ -21,10 +23,12 @@ namespace {
 // A pass in which no parameter of the module gets a gradient on this rank is a step, too: other
 // ranks may be waiting in it.
 void Replica::after_forward(const torch::Tensor& output) {
+  timer_.forward_ends();
   if (!output.requires_grad() || output.is_leaf()) return;
   call_when_backward_reaches(output, [self = std::weak_ptr(self_)] {
     const auto alive = self.lock();
-    if (alive == nullptr || (*alive)->no_sync_depth_ > 0) return;
+    if (alive == nullptr) return;
+    if ((*alive)->no_sync_depth_ > 0) return (*alive)->leave_low_precision_after_pass();
     (*alive)->begin_pass();
   });
 }
@@ -32,18 +36,36 @@ void Replica::after_forward(const torch::Tensor& output) {
 void Replica::begin_pass() {
   const int backward = current_backward();
   if (backward == last_backward_) return;
-  if (sparse_.empty() && reducer_->all_frozen()) return;
+  if (sparse_.empty() && reducer_->all_frozen()) return leave_low_precision_after_pass();
   last_backward_ = backward;
   if (!pass_open_ && uneven_) uneven_->announce(reducer::UnevenSteps::Phase::gradients);
   pass_open_ = true;
   call_at_end_of_backward([this] { end_of_backward(); }, [this] { abandon_pass(); });
 }
 
+// For a pass inside of no_sync(), which ends unnoticed otherwise.
+void Replica::leave_low_precision_after_pass() {
+  if (!precision_.entered()) return;
+  const int backward = current_backward();
+  if (backward == last_backward_) return;
+  last_backward_ = backward;
+  const auto leave = [this] {
+    if (!inside_backward_node()) precision_.leave();
+  };
+  call_at_end_of_backward(leave, leave);
+}
+
 void Replica::on_gradient(std::size_t index) {
   Progress& progress = progress_[index];
   progress.touched = true;
   const bool reduces = no_sync_depth_ == 0;
-  if (reduces) begin_pass();
+  // Gradients stay where autograd puts them until a pass reduces them.
+  if (!reduces && !precision_.entered()) return;
+  if (reduces) {
+    begin_pass();
+  } else {
+    leave_low_precision_after_pass();
+  }
   try {
     adopt_gradient(index);
     if (!reduces) return;
@@ -61,7 +83,9 @@ void Replica::on_sparse_gradient() {
 }
 
 void Replica::abandon_pass() {
+  precision_.leave();
   if (!pass_open_) return;
+  if (stepping_) stepping_->forget();
   reducer_->abandon_step(own_failure_);
 }
 
@@ -78,7 +102,9 @@ void Replica::check_gradient(std::size_t index, const torch::Tensor& gradient) c
         "reduced gradient of " +
         name() + " would not be differentiable; use torch::autograd::grad");
   }
-  if (gradient.scalar_type() != view.scalar_type() || gradient.sizes() != view.sizes()) {
+  const bool same_type =
+      gradient.scalar_type() == view.scalar_type() || precision_.makes(gradient.scalar_type());
+  if (!same_type || gradient.sizes() != view.sizes()) {
     refuse("parameter " + name() +
            " has changed its type or shape since the last forward pass of "
            "DistributedDataParallel; change it before forward()");
@@ -93,16 +119,22 @@ void Replica::adopt_gradient(std::size_t index) {
   Progress& progress = progress_[index];
   if (gradient.is_same(progress.view)) return;
   check_gradient(index, gradient);
-  if (gradient.strides() == progress.view.strides() && !gradient.is_neg() && !gradient.is_conj()) {
+  const std::size_t bytes = progress.view.nbytes();
+  const TimePoint begin = bytes < kTimedBytes ? TimePoint() : Clock::now();
+  const bool same_bytes = gradient.scalar_type() == progress.view.scalar_type() &&
+                          gradient.strides() == progress.view.strides() && !gradient.is_neg() &&
+                          !gradient.is_conj();
+  if (same_bytes) {
     // What copy_ would do, without the half microsecond that it takes to find out.
-    if (gradient.numel() > 0 && gradient.const_data_ptr() != progress.view_data) {
-      std::memcpy(progress.view_data, gradient.const_data_ptr(), progress.view.nbytes());
+    if (bytes > 0 && gradient.const_data_ptr() != progress.view_data) {
+      std::memcpy(progress.view_data, gradient.const_data_ptr(), bytes);
     }
   } else {
     const torch::NoGradGuard no_grad;
     progress.view.copy_(gradient);
   }
   gradient = progress.view;
+  if (bytes >= kTimedBytes) spent_besides_ += Clock::now() - begin;
 }
 
 void Replica::end_of_backward() {
@@ -115,6 +147,7 @@ void Replica::end_of_backward() {
     return;
   }
   pass_open_ = false;
+  precision_.leave();
   try {
     complete_gradients();
   } catch (const Error& error) {
@@ -125,6 +158,9 @@ void Replica::end_of_backward() {
     reducer_->finalize();
   } catch (const Error&) {
     forget_progress();  // The next step begins anew.
+    // Perhaps not all ranks have stepped the same parameters: the next step finds out.
+    if (stepping_ && stepping_->begun()) reducer_->request_verification();
+    if (stepping_) stepping_->forget();
     throw;
   }
   finish_step();
@@ -161,6 +197,29 @@ void Replica::complete_gradients() {
   graph_known_ = options_.static_graph;
 }
 
+void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
+  if (pass_open_) refuse("step_in_backward() is called inside of a backward pass");
+  if (optimizer != nullptr && precision_.is_on()) {
+    refuse(
+        "step_in_backward() and the option mixed_precision.parameter_dtype exclude each other: "
+        "until the end of backward the module holds parameters in that type; call "
+        "optimizer.step() after backward()");
+  }
+  stepping_.reset();
+  if (optimizer != nullptr) stepping_.emplace(*optimizer);
+}
+
+// Those that this rank has not used may yet turn out to be unused on all, and gradients of ranks
+// with different numbers of batches are not final before the end of the pass.
+void Replica::on_reduced(const FullBucket& bucket) {
+  if (!stepping_ || uneven_) return;
+  std::vector<torch::Tensor> ready;
+  for (const std::size_t i : bucket.gradients) {
+    if (reducer_->is_ready(i)) ready.push_back(trained_[i].tensor);
+  }
+  if (!ready.empty()) stepping_->step(ready);
+}
+
 void Replica::settle_gradients() {
   for (std::size_t i = 0; i < progress_.size(); ++i) {
     if (progress_[i].touched || !reducer_->was_used(i)) continue;
@@ -169,7 +228,29 @@ void Replica::settle_gradients() {
   forget_progress();
 }
 
+void Replica::verify_after_step() {
+  const bool replaced = reducer_->verification_requested();
+  const bool due =
+      options_.verify_every_steps > 0 && reducer_->step_count() % options_.verify_every_steps == 0;
+  if (!replaced && !due) return;
+  try {
+    verify_replicas();
+  } catch (const Mismatch& mismatch) {
+    mismatch.status()
+        .with_context(
+            replaced
+                ? "parameters were replaced on some rank (torch::load, set_data, Module::to), and "
+                  "not by the same values on all: do it on all ranks, or before "
+                  "DistributedDataParallel is built"
+                : "step " + std::to_string(reducer_->step_count()) +
+                      " began with different parameters: all ranks must step with the same "
+                      "optimizer, and change parameters alike")
+        .or_throw();
+  }
+}
+
 void Replica::finish_step() {
+  const TimePoint begin = Clock::now();
   const bool all_have_data = !uneven_ || uneven_->ranks_with_data() == communicator_.size();
   double scale = 1;
   if (!all_have_data && join_options_.mean_over_ranks_with_data) {
@@ -180,19 +261,18 @@ void Replica::finish_step() {
   for (std::size_t i = 0; scale != 1 && i < progress_.size(); ++i) {
     if (reducer_->was_used(i)) progress_[i].view.mul_(scale);
   }
-  if (reducer_->verification_requested() && all_have_data) {
-    try {
-      verify_replicas();
-    } catch (const Mismatch& mismatch) {
-      mismatch.status()
-          .with_context(
-              "parameters were replaced on some rank (torch::load, set_data, Module::to), and not "
-              "by the same values on all: do it on all ranks, or before DistributedDataParallel "
-              "is built")
-          .or_throw();
-    }
-  }
+  if (stepping_) stepping_->finish();
+  last_step_ = reducer_->last_step();
+  timer_.add(last_step_);
+  if (all_have_data) verify_after_step();
+  adopt_rebuilt_buckets();
+  const Duration spent = Clock::now() - begin + std::exchange(spent_besides_, Duration(0));
+  last_step_.exposed_seconds += seconds(spent);
+}
+
+void Replica::adopt_rebuilt_buckets() {
   if (!reducer_->rebuild()) return;
+  has_rebuilt_buckets_ = true;
   std::vector<bool> in_bucket;
   for (std::size_t i = 0; i < trained_.size(); ++i) {
     in_bucket.push_back(trained_[i].tensor.grad().is_same(progress_[i].view));

@@ -20,23 +20,6 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
-// Runs a step with `ddp` on this rank's part, and expects the gradients of `reference` on all of
-// it.
-template <class Ddp>
-void expect_step_like_one_process(Ddp& ddp, Net& reference, int rank, int step,
-                                  torch::ScalarType dtype = torch::kFloat) {
-  Batch batch = global_batch(step);
-  batch.data = batch.data.to(dtype);
-  reference->zero_grad();
-  loss_of(*reference, batch).backward();
-  ddp.zero_grad();
-  loss_of(ddp, part(batch, rank)).backward();
-  for (const auto& item : reference->named_parameters()) {
-    if (!item.value().requires_grad()) continue;
-    expect_close(ddp.named_parameters()[item.key()].grad(), item.value().grad(), item.key());
-  }
-}
-
 using Change = std::function<void(Net&)>;
 
 // Steps before and after `change`, of the replicas and of the reference.
@@ -474,6 +457,12 @@ TEST(Replica, HabitsOfModulesWork) {
     all_reduce(communicator, rank, {.op = ReduceOp::mean}).wait();
     expect_close(rank, torch::full({2}, 0.5), "mean of ranks");
     broadcast(communicator, rank).wait();
+    communicator.all_reduce(rank).wait();
+    expect_close(rank, torch::full({2}, 1.0), "sum");
+    const torch::Tensor all = torch::zeros({kRanks, 2});
+    communicator.all_gather(rank, all).wait();
+    expect_close(all, torch::ones({kRanks, 2}), "all ranks");
+    static_assert(!OutputBuffer<torch::Tensor>, "a temporary may own its memory");
     EXPECT_THROW(view_of(torch::ones({4, 4}).slice(1, 0, 2)), InvalidArgument);
   });
 }

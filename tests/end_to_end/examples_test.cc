@@ -100,7 +100,34 @@ TEST_F(Examples, AGptFollowsTheSameCurveWithAnyNumberOfProcesses) {
 }
 
 TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
-  EXPECT_EQ(numbers(run("08_resume_and_unfreeze", 2, folder_.string()), "mean loss").size(), 1u);
+  const std::string text = run("08_resume_and_unfreeze", 2, folder_.string());
+  EXPECT_EQ(numbers(text, "mean loss").size(), 1u) << text;
+  EXPECT_EQ(text.find("another one"), std::string::npos) << text;
+}
+
+TEST_F(Examples, AProgramForOneProcessBecomesOneForMany) {
+  const auto before = numbers(run("10_one_process", 1), "accuracy");
+  ASSERT_EQ(before.size(), 3u);
+  EXPECT_GT(before.back(), 0.7);
+  for (const int processes : {1, 2, 4}) {
+    const auto accuracies = numbers(run("10_many_processes", processes), "accuracy");
+    ASSERT_EQ(accuracies.size(), 3u) << "rank 0 alone speaks";
+    EXPECT_GT(accuracies.back(), 0.7) << processes << " processes";
+  }
+}
+
+TEST_F(Examples, EveryWayToStepLearnsAndEndsWithOneModel) {
+  const std::string after = run("09_optimizers", 2, "after");
+  for (const std::string way : {"in-backward", "sharded", "local", "partial"}) {
+    const std::string text = run("09_optimizers", 2, way);
+    const auto losses = numbers(text, "loss");
+    const auto sums = numbers(text, "sum");
+    ASSERT_EQ(sums.size(), 2u) << text;
+    EXPECT_EQ(sums[0], sums[1]) << way;
+    EXPECT_LT(losses[0], 0.1) << way;
+    // These change nothing but when, and where, a parameter is stepped.
+    if (way == "in-backward" || way == "sharded") EXPECT_EQ(sums, numbers(after, "sum")) << way;
+  }
 }
 
 }  // namespace

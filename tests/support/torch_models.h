@@ -83,6 +83,23 @@ inline void expect_equal_parameters(const torch::nn::Module& a, const torch::nn:
   }
 }
 
+// Runs a step with `ddp` on this rank's part, and expects the gradients of `reference` on all of
+// it.
+template <class Ddp>
+void expect_step_like_one_process(Ddp& ddp, Net& reference, int rank, int step,
+                                  torch::ScalarType dtype = torch::kFloat) {
+  Batch batch = global_batch(step);
+  batch.data = batch.data.to(dtype);
+  reference->zero_grad();
+  loss_of(*reference, batch).backward();
+  ddp.zero_grad();
+  loss_of(ddp, part(batch, rank)).backward();
+  for (const auto& item : reference->named_parameters()) {
+    if (!item.value().requires_grad()) continue;
+    expect_close(ddp.named_parameters()[item.key()].grad(), item.value().grad(), item.key());
+  }
+}
+
 // What `call` throws; empty if it throws nothing.
 template <class Exception>
 std::string message_of(const std::function<void()>& call) {

@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 
 namespace stretto {
 
@@ -22,6 +23,10 @@ class Id {
   constexpr explicit operator std::size_t() const { return static_cast<std::size_t>(value_); }
 
   friend constexpr auto operator<=>(Id, Id) = default;
+  template <class Character>
+  friend std::basic_ostream<Character>& operator<<(std::basic_ostream<Character>& stream, Id id) {
+    return stream << id.value_;
+  }
 
  private:
   std::int32_t value_ = 0;

@@ -53,25 +53,38 @@ ConstView const_view_of(std::span<const T> elements) {
   return {reinterpret_cast<const std::byte*>(elements.data()), elements.size(), dtype_of<T>};
 }
 
-// What an operation can read: a view, or anything that lies in one piece and outlives the call (a
-// vector, array, span or registered buffer, but no temporary of a kind that owns its elements) of a
-// type that has a dtype. std::vector<bool> is none of it.
+// For types of other libraries that refer to memory, such as a tensor: a specialisation has a
+// `static View view(const T&)`, which says where that is, or throws InvalidArgument. Temporaries
+// are not taken, because they may be the only ones that keep the memory.
+template <class T>
+struct ViewOf;
+template <class B>
+concept HasView = std::is_lvalue_reference_v<B> && requires(B buffer) {
+  { ViewOf<std::remove_cvref_t<B>>::view(buffer) } -> std::same_as<View>;
+};
+
+// What an operation can read: a view, what has one (HasView), or anything that lies in one piece
+// and outlives the call (a vector, array, span or registered buffer, but no temporary of a kind
+// that owns its elements) of a type that has a dtype. std::vector<bool> is none of it.
 template <class B>
 concept Elements = std::ranges::contiguous_range<B> && std::ranges::sized_range<B> &&
     std::ranges::borrowed_range<B> && requires {
   DTypeOf<std::remove_cv_t<std::ranges::range_value_t<B>>>::value;
 };
 template <class B>
-concept InputBuffer = std::convertible_to<std::remove_cvref_t<B>, ConstView> || Elements<B>;
+concept InputBuffer =
+    std::convertible_to<std::remove_cvref_t<B>, ConstView> || HasView<B> || Elements<B>;
 // What it can write: the same, of elements that are not constant.
 template <class B>
-concept OutputBuffer = std::same_as<std::remove_cvref_t<B>, View> ||
+concept OutputBuffer = std::same_as<std::remove_cvref_t<B>, View> || HasView<B> ||
     (Elements<B> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<B>>>);
 
 template <InputBuffer B>
 ConstView as_input(B&& buffer) {
   if constexpr (std::convertible_to<std::remove_cvref_t<B>, ConstView>) {
     return buffer;
+  } else if constexpr (HasView<B>) {
+    return ViewOf<std::remove_cvref_t<B>>::view(buffer);
   } else {
     using T = std::remove_cv_t<std::ranges::range_value_t<B>>;
     return const_view_of(std::span<const T>(std::ranges::data(buffer), std::ranges::size(buffer)));
@@ -81,6 +94,8 @@ template <OutputBuffer B>
 View as_output(B&& buffer) {
   if constexpr (std::same_as<std::remove_cvref_t<B>, View>) {
     return buffer;
+  } else if constexpr (HasView<B>) {
+    return ViewOf<std::remove_cvref_t<B>>::view(buffer);
   } else {
     using T = std::ranges::range_value_t<B>;
     return view_of(std::span<T>(std::ranges::data(buffer), std::ranges::size(buffer)));

@@ -15,7 +15,8 @@ namespace stretto::reducer {
 struct GradientSize {
   DType dtype = DType::f32;
   std::size_t bytes = 0;
-  bool sparse = false;  // Expected to be sparse: gets a bucket of its own.
+  bool sparse = false;   // Expected to be sparse: gets a bucket of its own.
+  bool delayed = false;  // To be reduced after all that are not.
 };
 
 // Gradients that travel together, as indices into the list that was planned.
@@ -33,10 +34,10 @@ inline constexpr std::size_t kFirstBucketBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kBucketBytes = std::size_t{25} << 20;
 
 // PyTorch's rule (compute_bucket_assignment_by_size), exactly, so that a job that moves from there
-// finds the buckets it knows. Gradients are taken in `order` (a permutation of all indices; empty:
-// as they are listed). Each dtype fills one bucket at a time; a bucket is closed by the gradient
-// that brings it to its limit or beyond, so it may exceed the limit by that one gradient, and a
-// gradient is never split. The k-th bucket of a dtype has the k-th limit, later ones the last.
+// finds the buckets it knows. Gradients are taken in `order` (different indices; empty: all, as
+// they are listed). Each dtype fills one bucket at a time; a bucket is closed by the gradient that
+// brings it to its limit or beyond, so it may exceed the limit by that one gradient, and a gradient
+// is never split. The k-th bucket of a dtype has the k-th limit, later ones the last.
 //
 // Without `order` the buckets are sorted by their smallest index; with it they stand in the order
 // in which they were closed, then those left open, by the position of their last gradient (PyTorch
@@ -47,7 +48,8 @@ BucketPlan plan_buckets(std::span<const GradientSize> gradients,
 
 // The plan for gradients that become ready in `ready_order`. With `last_bucket_small` the limits
 // count from the end: the first limit, usually the smallest, bounds the bucket that is reduced last
-// and that nothing is left to overlap with (DDP_SET_LAST_BUCKET_CAP in PyTorch).
+// and that nothing is left to overlap with (DDP_SET_LAST_BUCKET_CAP in PyTorch). Delayed gradients
+// come last, in buckets of their own, for which limits count anew.
 BucketPlan plan_for_ready_order(std::span<const GradientSize> gradients,
                                 std::span<const std::size_t> limits_bytes,
                                 std::span<const std::size_t> ready_order, bool last_bucket_small);

@@ -25,6 +25,7 @@ struct GradientDescription {
   DType dtype = DType::f32;
   std::size_t count = 0;  // Elements.
   std::size_t rows = 0;   // Of the matrix that it is, where that is known: they divide `count`.
+  bool delayed = false;   // Reduced after those that are not: it holds up no other by being late.
 };
 
 // A bucket of gradients that are all ready, as it is handed to a CommunicationHook.
@@ -66,9 +67,14 @@ class CommunicationHook {
   // at a time, on whichever thread made the last gradient ready. What it throws fails the step.
   virtual Work start(Communicator& communicator, const FullBucket& bucket) = 0;
 
-  // Ends what start() began, once its work has ended well; on the thread that ends the step, in the
-  // order of buckets. Must not communicate: other ranks may be in another bucket.
+  // Ends what start() began, once its work has ended well; one bucket at a time, in the order of
+  // buckets. Must not communicate: other ranks may be in another bucket. What it throws fails the
+  // step. It runs on the thread that ends the step, or where finishes_early() on a thread that
+  // makes a gradient ready, as soon as that sees that the work has ended.
   virtual void finish(const FullBucket& bucket) { (void)bucket; }
+  // Whether the work of start() is all that a bucket waits for, so that finish() may run before
+  // later buckets have been started.
+  virtual bool finishes_early() const { return false; }
 
   // What has to be kept to go on training bit by bit where it was saved; empty: nothing.
   virtual std::vector<std::byte> save() const { return {}; }
@@ -81,6 +87,7 @@ class PlainReduction : public CommunicationHook {
  public:
   std::string name() const override { return "plain"; }
   Work start(Communicator& communicator, const FullBucket& bucket) override;
+  bool finishes_early() const override { return true; }
 };
 
 // Halves the bytes of f32 gradients: they travel as f16 (Number = Half) or bf16 (BFloat16), by
@@ -98,6 +105,7 @@ class HalvedReduction : public CommunicationHook {
   }
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   void finish(const FullBucket& bucket) override;
+  bool finishes_early() const override { return inner_->finishes_early(); }
   std::vector<std::byte> save() const override { return inner_->save(); }
   void load(std::span<const std::byte> state) override { inner_->load(state); }
 

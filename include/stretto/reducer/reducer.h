@@ -21,6 +21,7 @@
 #include "stretto/communicator/communicator.h"
 #include "stretto/reducer/bucket_plan.h"
 #include "stretto/reducer/communication_hook.h"
+#include "stretto/reducer/divided_reduction.h"
 #include "stretto/reducer/step_report.h"
 
 namespace stretto {
@@ -36,6 +37,8 @@ struct ReducerOptions {
   bool rebuild_buckets = true;
   // Let a rank end a step without all gradients; else that is an error on all ranks.
   bool find_unused = false;
+  // Where a mean is divided by the number of ranks.
+  MeanDivision mean_division = MeanDivision::after_sum;
   // Tells this reducer from others on the same communicator: equal on all ranks. So ranks that use
   // two reducers in different orders find out, even if their buckets have the same sizes.
   std::uint64_t number = 0;
@@ -61,8 +64,14 @@ struct StepStatistics {
   // From the launch of the first bucket to the end of the last one, as seen by this rank.
   double communication_seconds = 0;
   // What communication took of this rank's time: what finalize() waited, and what mark_ready()
-  // spent on it. The rest was hidden behind backward.
+  // spent on it. The rest was hidden behind backward. A DistributedDataParallel adds what it spent
+  // on buffers before forward, on copies of gradients into buckets, and after finalize().
   double exposed_seconds = 0;
+  // The last forward pass before, buffers included; of a DistributedDataParallel only.
+  TimePoint forward_begin;
+  double forward_seconds = 0;
+  // Of gradients, in all buckets: what is handed to the communication hook.
+  std::size_t bytes = 0;
   // For each gradient, when it became ready, counted from the first one; -1 if it did not.
   std::vector<double> ready_seconds;
   // For each bucket, when its reduction began and when this rank saw that it had ended, counted
@@ -201,7 +210,8 @@ class Reducer {
   void launch_full_buckets();
   void keep_unused_values(std::size_t bucket);
   void restore_unused_values();
-  void note_finished_buckets();
+  void end_finished_buckets();
+  void end_bucket();
   void end_step(bool without_data);
   void close_buckets();
   void write_report(bool without_data);
@@ -245,7 +255,8 @@ class Reducer {
   std::mutex launch_mutex_;  // Guards the fields below and the works of buckets.
   std::size_t next_bucket_ = 0;
   std::size_t finished_buckets_ = 0;
-  bool closing_ = false;  // finalize() has been called.
+  Status bucket_failure_;  // Of this step, the first.
+  bool closing_ = false;   // finalize() has been called.
   std::vector<Kept> kept_;
   std::vector<std::byte> kept_bytes_;
 

@@ -13,8 +13,8 @@
 namespace stretto {
 
 // Collects what steps cost, to be looked at in Perfetto (ui.perfetto.dev) or chrome://tracing: a
-// track for backward, and one for the buckets under way. One per rank; files of several ranks of
-// one host may be opened together, as they go by the same clock.
+// track for forward, one for backward, and one for the buckets under way. One per rank; files of
+// several ranks of one host may be opened together, as they go by the same clock.
 class Timeline {
  public:
   explicit Timeline(Rank rank) : rank_(rank) {}

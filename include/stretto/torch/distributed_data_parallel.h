@@ -18,8 +18,10 @@
 
 #include "stretto/communicator/communicator.h"
 #include "stretto/reducer/reducer.h"
+#include "stretto/torch/as_module.h"
 #include "stretto/torch/options.h"
 #include "stretto/torch/replica.h"
+#include "stretto/torch/tensors.h"
 
 namespace stretto {
 
@@ -38,6 +40,15 @@ class [[nodiscard]] NoSync {
  private:
   ddp::Replica& replica_;
 };
+
+namespace ddp {
+
+// Nothing converts to this: compilers show the name where options are misspelt.
+class AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhich {
+  explicit AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhich(void*, int);
+};
+
+}  // namespace ddp
 
 // Trains copies of a module on several ranks as one: every rank runs forward and backward on its
 // own part of the batch, and when backward() returns, each parameter's grad() is the mean over all
@@ -67,6 +78,9 @@ class [[nodiscard]] NoSync {
 // backward() find out whether that was so. Parameters that are registered after construction are
 // not known.
 //
+// Copies of a DistributedDataParallel are the same one, as with modules of libtorch. So it may be a
+// part of a torch::nn::Sequential, too: `model->push_back(ddp)`.
+//
 // Threads: one thread at a time, which may change. The communicator must outlive it.
 template <TorchModule Module>
 class DistributedDataParallel {
@@ -78,7 +92,7 @@ class DistributedDataParallel {
   DistributedDataParallel(std::shared_ptr<Module> module, Communicator& communicator,
                           DistributedDataParallelOptions options = {})
       : module_(std::move(module)),
-        replica_(std::make_unique<ddp::Replica>(module_, communicator, std::move(options))) {}
+        replica_(std::make_shared<ddp::Replica>(module_, communicator, std::move(options))) {}
   DistributedDataParallel(const torch::nn::ModuleHolder<Module>& module, Communicator& communicator,
                           DistributedDataParallelOptions options = {})
       : DistributedDataParallel(module.ptr(), communicator, std::move(options)) {}
@@ -93,8 +107,8 @@ class DistributedDataParallel {
   // that is a tensor, a container, a pair or tuple, or an optional of such.
   template <class... Arguments>
   decltype(auto) forward(Arguments&&... arguments) {
-    replica_->before_forward();
-    decltype(auto) output = module_->forward(std::forward<Arguments>(arguments)...);
+    const ddp::ForwardScope scope = replica_->before_forward();
+    decltype(auto) output = call(std::forward<Arguments>(arguments)...);
     watch(output);
     return static_cast<decltype(output)>(output);
   }
@@ -107,6 +121,23 @@ class DistributedDataParallel {
   // backward pass outside reduces the sum of what has been accumulated. Counts when backward()
   // runs.
   NoSync no_sync() { return NoSync(*replica_); }
+
+  // From now on each backward pass that reduces gradients also steps `optimizer`: a bucket's
+  // parameters as soon as it is reduced, while backward goes on, and at the end of the pass those
+  // that this rank has not used, or whose gradients are not reduced. Bit by bit what
+  // optimizer.step() after backward() does, which is not to be called then. Gradients cannot be
+  // changed in between (clipped, say). For optimizers that treat parameters one by one: LBFGS is
+  // refused by InvalidArgument. Inside join() all is stepped at the end of the pass.
+  //
+  // If backward() throws, some parameters may have been stepped, and not the same on all ranks. If
+  // the next step can follow at all, it verifies the replicas, and throws Mismatch if they differ.
+  //
+  // Not collective, between passes, on all ranks alike. `optimizer` must live until the last pass,
+  // or until step_after_backward().
+  void step_in_backward(torch::optim::Optimizer& optimizer) {
+    replica_->step_in_backward(&optimizer);
+  }
+  void step_after_backward() { replica_->step_in_backward(nullptr); }
 
   // Runs a training loop of which ranks may run different numbers of steps:
   // `ddp.join([&] { for (auto& batch : *loader) ... })`. A rank whose loop has ended takes part in
@@ -123,6 +154,16 @@ class DistributedDataParallel {
   // forward(), which must be that of this class.
   Module* operator->() const { return module_.get(); }
   Module& operator*() const { return *module_; }
+  // For containers of modules: its parameters are those of the module, behind "module.". Where the
+  // module's forward() is a template or overloaded, it takes and returns one tensor there.
+  operator torch::nn::AnyModule() const {  // NOLINT: so that push_back(ddp) works.
+    if constexpr (requires { &Module::forward; }) {
+      return as_module(&Module::forward);
+    } else {
+      return as_module(static_cast<torch::Tensor (Module::*)(torch::Tensor)>(nullptr));
+    }
+  }
+
   std::vector<torch::Tensor> parameters() const { return module_->parameters(); }
   auto named_parameters() const { return module_->named_parameters(); }
   std::vector<torch::Tensor> buffers() const { return module_->buffers(); }
@@ -140,6 +181,24 @@ class DistributedDataParallel {
   // Throws Mismatch, on all ranks, unless all parameters have the same bits everywhere; it names
   // the first that differs, and where. Collective, blocks.
   void verify_replicas() { replica_->verify_replicas(); }
+  // Everything that this rank needs to go on training bit by bit from here: the module, the
+  // optimizer, what the communication hook remembers and the state of torch's generator, in the
+  // file `path` + ".rank3" (for rank 3), which is replaced as a whole. Not collective; call it on
+  // all ranks after the same optimizer step. Throws SystemError if it cannot be written.
+  void save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const {
+    replica_->save_state(path, optimizer);
+  }
+  // Takes over what save_state() has written. To be called on all ranks, as many as then, before a
+  // forward pass; the next backward pass compares the parameters. Throws InvalidArgument if the
+  // file is not that of this rank in a job of this size with the same hook; what has been loaded
+  // until then stays.
+  void load_state(const std::string& path, torch::optim::Optimizer& optimizer) {
+    replica_->load_state(path, optimizer);
+  }
+
+  // What PyTorch's DistributedDataParallel logs, under the same keys.
+  LoggingData logging_data() const { return replica_->logging_data(); }
+
   // A hash of all parameters of this rank, equal on ranks whose parameters have the same bits.
   std::uint64_t parameter_hash() const { return replica_->parameter_hash(); }
 
@@ -151,6 +210,41 @@ class DistributedDataParallel {
   const std::vector<ddp::NamedTensor>& trained_parameters() const { return replica_->trained(); }
 
  private:
+  template <class Return, class Class, class... Arguments>
+  torch::nn::AnyModule as_module(Return (Class::*)(Arguments...)) const {
+    using Result = ddp::AsModule<DistributedDataParallel, Return, Arguments...>;
+    return torch::nn::AnyModule(std::make_shared<Result>(*this));
+  }
+  template <class Return, class Class, class... Arguments>
+  torch::nn::AnyModule as_module(Return (Class::*)(Arguments...) const) const {
+    return as_module(static_cast<Return (Class::*)(Arguments...)>(nullptr));
+  }
+
+  // Arguments as the option mixed_precision wants them.
+  template <class Argument>
+  decltype(auto) cast(Argument&& argument) const {
+    using Type = std::remove_cvref_t<Argument>;
+    if constexpr (std::is_same_v<Type, torch::Tensor>) {
+      return replica_->cast_input(argument);
+    } else if constexpr (std::is_same_v<Type, std::optional<torch::Tensor>>) {
+      return argument ? Type(replica_->cast_input(*argument)) : Type();
+    } else if constexpr (std::is_same_v<Type, std::vector<torch::Tensor>>) {
+      Type result;
+      for (const torch::Tensor& tensor : argument) result.push_back(replica_->cast_input(tensor));
+      return result;
+    } else {
+      return static_cast<Argument&&>(argument);
+    }
+  }
+  template <class... Arguments>
+  decltype(auto) call(Arguments&&... arguments) const {
+    if constexpr (requires { module_->forward(cast(std::forward<Arguments>(arguments))...); }) {
+      return module_->forward(cast(std::forward<Arguments>(arguments))...);
+    } else {
+      return module_->forward(std::forward<Arguments>(arguments)...);
+    }
+  }
+
   template <class Output>
   void watch(const Output& output) {
     if constexpr (std::is_same_v<Output, torch::Tensor>) {
@@ -168,8 +262,14 @@ class DistributedDataParallel {
   }
 
   std::shared_ptr<Module> module_;
-  std::unique_ptr<ddp::Replica> replica_;
+  std::shared_ptr<ddp::Replica> replica_;
 };
+
+template <class Module>
+DistributedDataParallel(
+    Module, Communicator&,
+    ddp::AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhich)
+    -> DistributedDataParallel<Module>;
 
 // torch::save(ddp, path) and torch::load(ddp, path): the module's, so that a program with one
 // process reads them, too. Load on all ranks; the next backward pass verifies that.

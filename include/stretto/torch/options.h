@@ -4,16 +4,40 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "stretto/base/clock.h"
+#include "stretto/base/dtype.h"
 #include "stretto/reducer/bucket_plan.h"
 #include "stretto/reducer/communication_hook.h"
+#include "stretto/reducer/compressed_reduction.h"
+#include "stretto/reducer/divided_reduction.h"
 
 namespace stretto {
+
+class BufferHook;  // torch/buffer_hook.h
+
+// Types in which a model computes and its gradients travel, other than that of its parameters
+// (f32), which the optimizer goes on to see: as PyTorch's MixedPrecision.
+struct MixedPrecision {
+  // From a forward pass to the end of its backward pass, floating-point parameters are copies in
+  // this type: f16, bf16, f32 or f64. So the output and activations have that type, too. Gradients
+  // are added and reduced in buckets of the parameters' own type. Not together with sparse
+  // gradients. Default: none.
+  std::optional<DType> parameter_dtype = std::nullopt;
+  // How gradients of f32 travel: f16, bf16 or f32. Default: as parameter_dtype.
+  std::optional<DType> reduce_dtype = std::nullopt;
+  // What floating-point buffers are converted to, at construction and for good. Default: nothing.
+  std::optional<DType> buffer_dtype = std::nullopt;
+  // Convert the floating-point tensors that forward() is called with (tensors, and vectors and
+  // optionals of them) to parameter_dtype. Those that a module takes by a reference that is not
+  // constant stay as they are.
+  bool cast_forward_inputs = true;
+};
 
 // Must be equal on all ranks. Every field has a default; name only what you change. Written out,
 // `DistributedDataParallelOptions{.find_unused_parameters = true}`, a misspelt field is named by
@@ -30,6 +54,9 @@ struct DistributedDataParallelOptions {
   // Before each forward pass in training mode, make rank 0's buffers (the running averages of batch
   // normalisation, say) everyone's.
   bool broadcast_buffers = true;
+  // How else buffers become equal then: another rank's, their mean, or as an own hook does it; see
+  // torch/buffer_hook.h. Default: rank 0's.
+  std::shared_ptr<BufferHook> buffer_hook = nullptr;
   // At construction, make rank 0's parameters and buffers everyone's.
   bool broadcast_parameters = true;
   // Some parameters may take part in a step on some ranks only, or on none. Such a rank contributes
@@ -45,8 +72,22 @@ struct DistributedDataParallelOptions {
   // Names of parameters whose gradients are sparse (COO, one sparse dimension), other than those of
   // Embedding and EmbeddingBag modules with sparse = true, which are known.
   std::vector<std::string> sparse_parameters = {};
+  // Names of parameters whose gradients are reduced after all others, in buckets of their own:
+  // those that are ready late would hold up the buckets behind theirs.
+  std::vector<std::string> delayed_parameters = {};
+  MixedPrecision mixed_precision = {};
+  // After every so many steps, compare the parameters of all ranks, as verify_replicas() does, at
+  // the end of backward(). 0: never.
+  std::uint64_t verify_every_steps = 0;
+  // Where the mean is divided by the number of ranks; sparse gradients always after the sum.
+  MeanDivision mean_division = MeanDivision::after_sum;
   // How buckets are reduced; see reducer/communication_hook.h.
   std::shared_ptr<CommunicationHook> communication_hook = std::make_shared<PlainReduction>();
+  // Compresses gradients, what is not sent staying in residuals: the same as a communication_hook
+  // of CompressedReduction({.codec = codec, .compression = compression}), which can be asked what
+  // it did, and has more options. Not together with another hook. Default: gradients as they are.
+  std::shared_ptr<const Codec> codec = nullptr;
+  Compression compression = Compression::always;
   // For each operation of a step: reductions, and broadcasts of buffers. Default: the
   // communicator's, which always holds for the constructor.
   std::optional<Duration> timeout = std::nullopt;

@@ -15,9 +15,12 @@
 
 #include "stretto/communicator/communicator.h"
 #include "stretto/reducer/reducer.h"
-#include "stretto/reducer/state_broadcast.h"
 #include "stretto/reducer/uneven_steps.h"
+#include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/hook.h"
+#include "stretto/torch/logging_data.h"
+#include "stretto/torch/mixed_precision.h"
+#include "stretto/torch/optimizer_parts.h"
 #include "stretto/torch/options.h"
 #include "stretto/torch/sparse_gradients.h"
 
@@ -33,15 +36,22 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  void before_forward();
+  // To be kept while the module's forward() runs.
+  [[nodiscard]] ForwardScope before_forward();
+  // What the module is to be called with instead of a tensor.
+  torch::Tensor cast_input(const torch::Tensor& input) const { return precision_.cast(input); }
   // `output` is a tensor of what forward() has returned.
   void after_forward(const torch::Tensor& output);
   void enter_no_sync() { ++no_sync_depth_; }
   void leave_no_sync() { --no_sync_depth_; }
+  void step_in_backward(torch::optim::Optimizer* optimizer);
   void join(const std::function<void()>& loop, const UnevenInputsOptions& options);
   void verify_replicas();
+  void save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const;
+  void load_state(const std::string& path, torch::optim::Optimizer& optimizer);
+  LoggingData logging_data() const;
   std::uint64_t parameter_hash() const;
-  const StepStatistics& last_step() const { return reducer_->last_step(); }
+  const StepStatistics& last_step() const { return last_step_; }
   const reducer::BucketPlan& bucket_plan() const { return reducer_->plan(); }
   const std::vector<NamedTensor>& trained() const { return trained_; }
   const torch::nn::Module& module() const { return *module_; }
@@ -63,27 +73,34 @@ class Replica {
     int expected = 0;      // In each step, if the graph is static.
   };
 
+  std::string describe_bucket_sizes() const;
+  std::string state_path(const std::string& path) const;
   void choose_trained();
+  void refuse_assigned_weights() const;
   void check_tensors() const;
-  void verify_descriptions();
+  void verify_descriptions(const std::optional<Duration>& timeout);
   void agree_on_number();
   void build();
   void create_reducer();
   void create_views();
   void notice_changes();
   bool has_another_shape(const NamedTensor& parameter, const Look& look) const;
-  void broadcast_buffers(Rank root);
+  void synchronize_buffers();
+  void leave_low_precision_after_pass();
   void begin_pass();
   void on_gradient(std::size_t index);
   void on_sparse_gradient();
   void adopt_gradient(std::size_t index);
+  void verify_after_step();
   void check_gradient(std::size_t index, const torch::Tensor& gradient) const;
   void end_of_backward();
   void abandon_pass();
   void complete_gradients();
   void settle_gradients();
   void forget_progress();
+  void on_reduced(const FullBucket& bucket);
   void finish_step();
+  void adopt_rebuilt_buckets();
   void follow_others();
 
   std::shared_ptr<torch::nn::Module> module_;
@@ -97,9 +114,16 @@ class Replica {
   std::vector<NamedTensor> sparse_;   // With sparse ones.
   std::unique_ptr<Reducer> reducer_;
   std::vector<Progress> progress_;  // Of trained_.
-  reducer::StateBroadcast buffer_broadcast_;
+  LowPrecision precision_;
+  std::shared_ptr<BufferHook> buffer_hook_;
+  StepTimer timer_;
+  StepStatistics last_step_;
+  Duration spent_besides_{};  // On communication outside of reducer_, since the last step.
+  bool has_rebuilt_buckets_ = false;
+  std::string initial_bucket_sizes_;            // As text.
   std::optional<reducer::UnevenSteps> uneven_;  // While inside join().
   UnevenInputsOptions join_options_;
+  std::optional<StepInBackward> stepping_;
   int no_sync_depth_ = 0;
   int last_backward_ = -1;    // The last pass that end_of_backward() was queued for.
   bool pass_open_ = false;    // A pass has reached the module and not been ended.

@@ -1,0 +1,342 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a step of training costs with stretto's DDP and with PyTorch's over Gloo, in turns.
+
+Both train the same models from the same numbers. Each is compared with its own program without
+communication, in the same processes; all of them take turns, a fraction of a second each.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import conversation
+import peers
+import systems
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DRIVERS = ROOT / "bench" / "drivers"
+MODELS = {"mlp": "MLP, 4 layers of 1024", "resnet": "ResNet-18", "transformer": "transformer",
+          "crumbs": "1000 gradients of 64 bytes"}
+# (system, mode) of a step; what is compared with what is in SUMMARY.
+TURNS = [("stretto", "plain"), ("stretto", "meet"), ("stretto", "ddp"), ("stretto", "no_sync"),
+         ("gloo", "plain"), ("gloo", "ddp"), ("gloo", "no_sync")]
+CRUMBS = 1000  # Of them, see bench/drivers/ddp_models.h.
+FEWEST_STEPS = 3
+START_SECONDS = 120
+EXAMPLES = """examples:
+  ./dev bench ddp                                three models, 2 processes: two minutes or so
+  ./dev bench ddp --ranks 4 --models mlp         more processes than cores
+  ./dev bench ddp --ranks 1 --models crumbs      what hooks and bookkeeping cost per parameter
+  ./dev bench ddp --systems stretto --rounds 15  without Python, more exactly
+  ./dev bench ddp --ranks 2,4 --document docs/performance.md"""
+
+
+class RankFailed(Exception):
+    """A rank ended or said nothing sensible; the text says which, and its last words."""
+
+
+@dataclasses.dataclass
+class Rank:
+    process: subprocess.Popen
+    log: pathlib.Path
+
+    def say(self, order):
+        try:
+            self.process.stdin.write(order + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self.fail()
+
+    def hear(self):
+        line = self.process.stdout.readline()
+        if not line:
+            self.fail()
+        return json.loads(line)
+
+    def fail(self):
+        words = self.log.read_text(errors="replace").strip().splitlines()
+        raise RankFailed(f"{' '.join(self.process.args[:2])}: "
+                         f"{words[-1] if words else 'ended without a word'}")
+
+
+class Job:
+    """The ranks of one system, which sleep in reading their input while others work."""
+
+    def __init__(self, system, ranks, build, python, small=False):
+        self.system = system
+        self.folder = tempfile.TemporaryDirectory(prefix="stretto_bench_ddp_")
+        meet = pathlib.Path(self.folder.name)
+        environment = systems.clean_environment(meet) | {"OMP_NUM_THREADS": "1"}
+        more = ["--small"] if small else []
+        self.ranks = []
+        for rank in range(ranks):
+            if system == "stretto":
+                command = [str(build / "bin" / "ddp_driver"), *more]
+                own = {"STRETTO_RANK": str(rank), "STRETTO_SIZE": str(ranks),
+                       "STRETTO_RENDEZVOUS": f"file://{meet}/rendezvous"}
+            else:
+                command = [python, str(DRIVERS / "ddp_driver.py"), "--meet", str(meet), "--rank",
+                           str(rank), "--ranks", str(ranks), *more]
+                own = {}
+            log = meet / f"log.{rank}"
+            with log.open("w") as errors:
+                self.ranks.append(Rank(subprocess.Popen(
+                    command, env=environment | own, stdin=subprocess.PIPE, stderr=errors,
+                    stdout=subprocess.PIPE, text=True, preexec_fn=conversation._on_its_own), log))
+        self.version = self.hear()[0]["version"]
+
+    def hear(self):
+        return [rank.hear() for rank in self.ranks]
+
+    def ask(self, order):
+        """An answer of each rank; threads of a library that would wake up meanwhile are stopped."""
+        self._signal(signal.SIGCONT)
+        for rank in self.ranks:
+            rank.say(order)
+        answers = self.hear()
+        if self.system == "gloo":
+            self._signal(signal.SIGSTOP)
+        return answers
+
+    def _signal(self, number):
+        for rank in self.ranks:
+            if rank.process.poll() is None:
+                os.kill(rank.process.pid, number)
+
+    def close(self):
+        self._signal(signal.SIGCONT)
+        for rank in self.ranks:
+            rank.process.stdin.close()
+        for rank in self.ranks:
+            try:
+                rank.process.wait(conversation.END_SECONDS)
+            except subprocess.TimeoutExpired:
+                rank.process.kill()
+                rank.process.wait()
+            rank.process.stdout.close()
+        self.folder.cleanup()
+
+
+def python_with_torch(build):
+    """The interpreter whose torch has the libtorch that this build links; else None.
+
+    STRETTO_TORCH_PYTHON overrides. Results are equal to the bit only with the same one.
+    """
+    if os.environ.get("STRETTO_TORCH_PYTHON"):
+        return os.environ["STRETTO_TORCH_PYTHON"]
+    cache = build / "CMakeCache.txt"
+    match = re.search(r"^Torch_DIR:\w+=(.*)/lib/python3[.\d]*/site-packages/torch/",
+                      cache.read_text() if cache.exists() else "", re.MULTILINE)
+    if match and (pathlib.Path(match[1]) / "bin" / "python").exists():
+        return str(pathlib.Path(match[1]) / "bin" / "python")
+    return None
+
+
+def median_step(answers, clock):
+    """The median step of each rank, and of these the mean."""
+    return statistics.mean(statistics.median(answer[f"{clock}_us"]) for answer in answers)
+
+
+def measure_model(jobs, model, arguments):
+    """{(system, mode): one figure in microseconds for each round}"""
+    turns = [(system, mode) for system, mode in TURNS if system in jobs
+             and not (system == "stretto" and mode == "meet" and model == "crumbs")]
+    steps = {}
+    for system, mode in turns:
+        # The first steps allocate, and form buckets anew.
+        order = f"train {model} {mode} {arguments.zero}"
+        jobs[system].ask(f"{order} 4")
+        step_us = median_step(jobs[system].ask(f"{order} {FEWEST_STEPS}"), "wall")
+        steps[(system, mode)] = max(FEWEST_STEPS, int(1e6 * arguments.seconds / step_us))
+    figures = {turn: [] for turn in turns}
+    for round_number in range(arguments.rounds):
+        first = round_number % len(turns)
+        for system, mode in turns[first:] + turns[:first]:
+            order = f"train {model} {mode} {arguments.zero} {steps[(system, mode)]}"
+            answers = jobs[system].ask(order)
+            figures[(system, mode)].append(median_step(answers, arguments.clock))
+    return figures
+
+
+def spread(values):
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+
+
+def added(figures, system, mode):
+    """What a mode adds to the step without communication, round by round, as a part of it."""
+    with_it, without = figures[(system, mode)], figures[(system, "plain")]
+    return [mine / base - 1 for mine, base in zip(with_it, without)]
+
+
+def line_of(model, ranks, arguments, figures):
+    """What was measured of a model, as JSON; times of steps are medians over rounds."""
+    parameters = CRUMBS if model == "crumbs" else 0
+    line = {"model": model, "ranks": ranks, "zero_grad": arguments.zero, "clock": arguments.clock,
+            "step_us": {f"{system} {mode}": round(statistics.median(values), 1)
+                        for (system, mode), values in figures.items()},
+            "added": {f"{system} {mode}": spread(added(figures, system, mode))
+                      for system, mode in figures if mode != "plain"}}
+    for system in ("stretto", "gloo"):
+        for mode in ("ddp", "no_sync"):
+            if parameters and (system, mode) in figures:
+                nanoseconds = [1000 * (mine - base) / parameters for mine, base in
+                               zip(figures[(system, mode)], figures[(system, "plain")])]
+                line.setdefault("ns_per_parameter", {})[f"{system} {mode}"] = spread(nanoseconds)
+    return line
+
+
+def percent(values):
+    if values is None:
+        return "-"
+    return (f"{100 * values['median']:.1f} % ({100 * values['least']:.1f} to "
+            f"{100 * values['most']:.1f})")
+
+
+def table(lines):
+    """Markdown: what each mode adds to a step, and the part of Gloo's cost that stretto has."""
+    columns = ["stretto meet", "stretto ddp", "stretto no_sync", "gloo ddp", "gloo no_sync"]
+    rows = ["| model | processes | meeting only | stretto | no_sync | DDP over Gloo | no_sync "
+            "| stretto's part of Gloo's |", "|---|---|---|---|---|---|---|---|"]
+    for line in lines:
+        cells = [percent(line["added"].get(column)) for column in columns]
+        part = "-"
+        if "gloo ddp" in line["added"]:
+            steps = line["step_us"]
+            own, gloos = (steps[f"{system} ddp"] - steps[f"{system} plain"]
+                          for system in ("stretto", "gloo"))
+            part = f"{own / gloos:.2f}" if own > 0 and gloos > 0 else "-"
+        rows.append(f"| {MODELS[line['model']]} | {line['ranks']} | " + " | ".join(cells)
+                    + f" | {part} |")
+    for line in lines:
+        for name, values in line.get("ns_per_parameter", {}).items():
+            rows.append(f"\n{MODELS[line['model']]}, {line['ranks']} processes, gradients set to "
+                        f"{line['zero_grad']}: {name} adds {values['median']:.0f} ns per parameter "
+                        f"and step ({values['least']:.0f} to {values['most']:.0f}).")
+    return "\n".join(rows)
+
+
+def section(text, words, run):
+    """What stands in a document between two comments."""
+    command = shlex.join(["./dev", "bench", "ddp", *without_files(words)])
+    load = run["machine"]["load_before"]
+    busy = (f"While others used {load:.1f} of the cores, so ranges are wide. "
+            if load > peers.BUSY_LOAD else "")
+    clock = " Times are those of all threads of a rank." if run["clock"] == "cpu" else ""
+    return (f"`{command}`, commit {run['commit']}, {run['date']}, "
+            f"{run['machine']['cores']} cores. {busy}Medians of {run['rounds']} rounds, and the "
+            f"least and the most of them.{clock}\n\n{text}\n")
+
+
+def without_files(words):
+    """The words of a command line less where results go."""
+    kept = []
+    skip = False
+    for word in words:
+        is_file = word in ("--json", "--document", "--build")
+        if not skip and not is_file:
+            kept.append(word)
+        skip = is_file
+    return kept
+
+
+def put_into(path, text):
+    begin, end = "<!-- begin of ./dev bench ddp -->\n", "<!-- end of ./dev bench ddp -->"
+    document = path.read_text()
+    if begin not in document or end not in document:
+        raise SystemExit(f"{path} has no '{begin.strip()}' and '{end}'")
+    head, rest = document.split(begin, 1)
+    path.write_text(head + begin + "\n" + text + "\n" + end + rest.split(end, 1)[1])
+
+
+def parse_arguments(words):
+    parser = argparse.ArgumentParser(
+        prog="./dev bench ddp", description=__doc__, epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", default="2", metavar="N[,N]", help="processes [2]")
+    parser.add_argument("--models", type=peers.list_of(MODELS), metavar="M[,M]",
+                        default=["mlp", "resnet", "transformer"],
+                        help=f"of {', '.join(MODELS)}; default: the first three")
+    parser.add_argument("--systems", type=peers.list_of(["stretto", "gloo"]), metavar="S[,S]",
+                        default=["stretto", "gloo"], help="of stretto, gloo; default: both")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each [5]")
+    parser.add_argument("--seconds", type=float, default=0.7, help="of each turn [0.7]")
+    parser.add_argument("--zero", choices=["none", "zero"], default="none",
+                        help="what zero_grad() does: set to none, or fill with zeros [none]")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu: the time of all threads of a rank, the better one for what a "
+                        "step does beside waiting where others use the cores [wall]")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
+    parser.add_argument("--document", type=pathlib.Path, metavar="FILE",
+                        help="put the table into this page, between its comments")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
+                        metavar="FOLDER", help="build folder of stretto")
+    arguments = parser.parse_args(words)
+    try:
+        arguments.ranks = [int(word) for word in arguments.ranks.split(",")]
+    except ValueError:
+        parser.error("--ranks: write 2 or 2,4")
+    arguments.build = arguments.build.resolve()
+    return arguments
+
+
+def measure(arguments, ranks, python):
+    """One line for each model."""
+    jobs = {}
+    try:
+        for system in arguments.systems:
+            jobs[system] = Job(system, ranks, arguments.build, python)
+        lines = []
+        for model in arguments.models:
+            figures = measure_model(jobs, model, arguments)
+            lines.append(line_of(model, ranks, arguments, figures))
+            print(f"  {MODELS[model]}, {ranks} processes: done", file=sys.stderr, flush=True)
+        return lines
+    finally:
+        for job in jobs.values():
+            job.close()
+
+
+def main(words):
+    arguments = parse_arguments(words)
+    python = python_with_torch(arguments.build)
+    if "gloo" in arguments.systems and python is None:
+        print("  without Gloo: no Python has the libtorch of this build; STRETTO_TORCH_PYTHON "
+              "names one", file=sys.stderr)
+        arguments.systems.remove("gloo")
+    load = peers.cores_in_use()
+    peers.warn_if_busy(load)
+    run = {"machine": peers.machine_of(len(os.sched_getaffinity(0))),
+           "commit": peers.commit_of(), "rounds": arguments.rounds, "clock": arguments.clock,
+           "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
+    run["machine"]["load_before"] = round(load, 2)
+    lines = [line for ranks in arguments.ranks for line in measure(arguments, ranks, python)]
+    text = table(lines)
+    print(text)
+    if arguments.json:
+        arguments.json.write_text("".join(json.dumps(line | run) + "\n" for line in lines))
+    if arguments.document:
+        put_into(arguments.document, section(text, words, run))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except RankFailed as failure:
+        print(f"./dev bench ddp: {failure}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

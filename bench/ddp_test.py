@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""stretto's DDP and PyTorch's compute the same bits; and ./dev bench ddp says what it measured."""
+
+import os
+import pathlib
+import tempfile
+import unittest
+
+import ddp
+
+BUILD = pathlib.Path(os.environ["STRETTO_BUILD_DIR"])
+HAVE_TORCH = os.environ["STRETTO_HAVE_TORCH"] == "ON"
+PYTHON = ddp.python_with_torch(BUILD) if HAVE_TORCH else None
+
+
+def fingerprints(system, steps):
+    """Of the parameters of each model on each of two ranks after some steps."""
+    job = ddp.Job(system, 2, BUILD, PYTHON, small=True)
+    try:
+        found = {}
+        for model in ddp.MODELS:
+            job.ask(f"train {model} ddp none {steps}")
+            found[model] = [answer["fingerprint"]
+                            for answer in job.ask(f"fingerprint {model} ddp")]
+        return found
+    finally:
+        job.close()
+
+
+class SameBitsTest(unittest.TestCase):
+    @unittest.skipUnless(HAVE_TORCH, "built without libtorch")
+    @unittest.skipUnless(PYTHON, "no Python has the libtorch of this build")
+    def test_two_ranks_train_like_those_of_python(self):
+        # With two ranks there is one order of summation, and halves are exact.
+        own = fingerprints("stretto", 5)
+        self.assertEqual(own, fingerprints("gloo", 5))
+        for model, of_ranks in own.items():
+            self.assertEqual(of_ranks[0], of_ranks[1], model)
+        self.assertNotEqual(own, fingerprints("stretto", 4))
+
+
+class ReportTest(unittest.TestCase):
+    FIGURES = {("stretto", "plain"): [100.0, 200.0, 100.0], ("stretto", "ddp"): [110.0, 210.0, 102],
+               ("gloo", "plain"): [100.0, 100.0, 100.0], ("gloo", "ddp"): [140.0, 150.0, 160.0]}
+
+    def test_modes_are_compared_with_the_same_round_of_the_same_program(self):
+        line = ddp.line_of("mlp", 2, ddp.parse_arguments([]), self.FIGURES)
+        added = line["added"]["stretto ddp"]
+        self.assertAlmostEqual(added["median"], 0.05)
+        self.assertAlmostEqual(added["least"], 0.02)
+        self.assertAlmostEqual(added["most"], 0.1)
+        self.assertIn("| 5.0 % (2.0 to 10.0) | - | 50.0 % (40.0 to 60.0) |", ddp.table([line]))
+        self.assertIn("| 0.20 |", ddp.table([line]))
+
+    def test_what_a_parameter_costs_is_the_difference_shared_out(self):
+        line = ddp.line_of("crumbs", 2, ddp.parse_arguments(["--zero", "zero"]), self.FIGURES)
+        self.assertAlmostEqual(line["ns_per_parameter"]["stretto ddp"]["median"], 10)
+        self.assertIn("stretto ddp adds 10 ns per parameter", ddp.table([line]))
+
+    def test_the_table_takes_its_place_in_a_page(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = pathlib.Path(folder) / "page.md"
+            page.write_text("before\n<!-- begin of ./dev bench ddp -->\nold\n"
+                            "<!-- end of ./dev bench ddp -->\nafter\n")
+            ddp.put_into(page, "new\n")
+            self.assertEqual(page.read_text(), "before\n<!-- begin of ./dev bench ddp -->\n\nnew\n"
+                             "\n<!-- end of ./dev bench ddp -->\nafter\n")
+            page.write_text("without places")
+            with self.assertRaises(SystemExit):
+                ddp.put_into(page, "new")
+
+    @unittest.skipUnless(HAVE_TORCH, "built without libtorch")
+    def test_a_rank_that_fails_is_quoted(self):
+        job = ddp.Job("stretto", 2, BUILD, PYTHON, small=True)
+        try:
+            with self.assertRaisesRegex(ddp.RankFailed, "no model 'nonsense'"):
+                job.ask("train nonsense ddp none 1")
+        finally:
+            job.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

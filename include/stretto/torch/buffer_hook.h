@@ -1,0 +1,59 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "stretto/base/clock.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/reducer/state_broadcast.h"
+#include "stretto/torch/sparse_gradients.h"
+
+namespace stretto {
+
+// What a BufferHook is handed before a forward pass.
+struct BufferCall {
+  Communicator& communicator;
+  const std::vector<ddp::NamedTensor>& buffers;  // Of this rank; to be changed in place.
+  std::optional<Duration> timeout;
+  // Inside join(), a rank that has data; those that have none take part with the buffers they have.
+  std::optional<Rank> leader = std::nullopt;
+};
+
+// How ranks' buffers (running averages of batch normalisation, say) become equal before a forward
+// pass. All ranks use the same kind, and each DistributedDataParallel has an object of its own.
+class BufferHook {
+ public:
+  virtual ~BufferHook() = default;
+  // What it does, with its settings. Must be equal on all ranks.
+  virtual std::string name() const = 0;
+  // Collective, blocks. What it throws comes out of forward().
+  virtual void run(const BufferCall& call) = 0;
+};
+
+// One rank's buffers become everyone's; inside join() the leader's.
+class BuffersOfRank : public BufferHook {
+ public:
+  explicit BuffersOfRank(Rank root = 0) : root_(root) {}
+  std::string name() const override;
+  void run(const BufferCall& call) override;
+
+ private:
+  Rank root_;
+  std::optional<reducer::StateBroadcast> broadcast_;
+};
+
+// Floating-point and complex buffers become the mean of all ranks'; others (counters) rank 0's.
+class MeanOfBuffers : public BufferHook {
+ public:
+  std::string name() const override { return "mean"; }
+  void run(const BufferCall& call) override;
+};
+
+}  // namespace stretto

@@ -1,0 +1,74 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "stretto/reducer/communication_hook.h"
+#include "stretto/torch/options.h"
+#include "stretto/torch/sparse_gradients.h"
+
+namespace stretto::ddp {
+
+// The parameters of a module, of which copies in another floating-point type take the place from a
+// forward pass to the end of its backward pass. The tensors are the same ones all the time, only
+// their data change; optimizers and names do not notice.
+class LowPrecision {
+ public:
+  // Throws InvalidArgument for types that are not supported.
+  LowPrecision(const MixedPrecision& options, const std::vector<NamedTensor>& parameters);
+
+  bool is_on() const { return dtype_.has_value(); }
+  // Whether the parameters are the copies now.
+  bool entered() const { return entered_; }
+  // Copies the parameters, and puts the copies in their place.
+  void enter();
+  // Puts the parameters back.
+  void leave();
+  // A floating-point tensor in the type of the copies, another one as it is.
+  torch::Tensor cast(const torch::Tensor& tensor) const;
+  // Whether a gradient of this type may be that of a parameter.
+  bool makes(torch::ScalarType dtype) const { return entered_ && dtype == dtype_; }
+
+ private:
+  struct Copy {
+    torch::Tensor parameter;
+    torch::Tensor full;  // Its own data, while the copy stands in its place.
+    torch::Tensor low;
+  };
+
+  std::optional<torch::ScalarType> dtype_;
+  bool cast_inputs_;
+  std::vector<Copy> copies_;
+  bool entered_ = false;
+};
+
+// The hook that gradients of f32 are reduced by: `hook`, in the type that `options` name.
+std::shared_ptr<CommunicationHook> with_reduce_dtype(const MixedPrecision& options,
+                                                     std::shared_ptr<CommunicationHook> hook);
+
+// Converts floating-point buffers as `options` say, for good.
+void convert_buffers(const MixedPrecision& options, const std::vector<NamedTensor>& buffers);
+
+// From before a module's forward() to behind it: puts the parameters back where no backward pass
+// will follow, because gradients are off or forward() has thrown.
+class ForwardScope {
+ public:
+  explicit ForwardScope(LowPrecision& precision);
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
+  ~ForwardScope();
+
+ private:
+  LowPrecision& precision_;
+  const bool enters_;
+  const int exceptions_when_made_;
+};
+
+}  // namespace stretto::ddp

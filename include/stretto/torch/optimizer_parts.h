@@ -1,0 +1,48 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <functional>
+#include <unordered_set>
+#include <vector>
+
+#include <torch/torch.h>
+
+// How a libtorch optimizer is made to step some of its parameters at a time. The settings of groups
+// and the state of each parameter are the optimizer's own throughout, so parts together have the
+// bits of one step() of the whole: for every optimizer that treats parameters one by one.
+namespace stretto::ddp {
+
+// Throws InvalidArgument if a step of `optimizer` cannot be done in parts: LBFGS.
+void check_steps_in_parts(const torch::optim::Optimizer& optimizer);
+
+// All parameters, group by group.
+std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer);
+
+// optimizer.step() for those parameters of which `chosen` is true.
+void step_part(torch::optim::Optimizer& optimizer,
+               const std::function<bool(const torch::Tensor&)>& chosen);
+
+// Steps parameters while a backward pass still runs, and the others at its end.
+class StepInBackward {
+ public:
+  // `optimizer` must outlive this.
+  explicit StepInBackward(torch::optim::Optimizer& optimizer);
+
+  // Those of `parameters` that are the optimizer's.
+  void step(const std::vector<torch::Tensor>& parameters);
+  // Whether step() has been called since the last finish() or forget().
+  bool begun() const { return !stepped_.empty(); }
+  // The rest of the optimizer's parameters, as its own step() does: without those that have no
+  // gradient.
+  void finish();
+  // The pass has failed.
+  void forget() { stepped_.clear(); }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  std::unordered_set<const void*> stepped_;  // In this pass.
+};
+
+}  // namespace stretto::ddp

@@ -1,0 +1,71 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "stretto/base/clock.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/reducer/state_exchange.h"
+
+namespace stretto {
+
+// Shares the state of an optimizer out over the ranks (ZeRO, stage 1; ZeroRedundancyOptimizer in
+// PyTorch): each rank steps about as many bytes of parameters as the others, keeps the state (the
+// moments of Adam, say) of those only, and gets the other parameters from their ranks. The
+// parameters are those of the same optimizer without it, bit by bit.
+//
+//   torch::optim::Adam optimizer(model->parameters(), 1e-3);
+//   stretto::ShardedOptimizer sharded(optimizer, *communicator);
+//   loss.backward();  // Of a DistributedDataParallel: gradients are equal on all ranks.
+//   sharded.step();
+//
+// For every libtorch optimizer that treats parameters one by one, so not for LBFGS. All parameters
+// are dense and on the CPU. Settings, such as learning rates, are changed on `optimizer` itself, on
+// all ranks alike.
+//
+// Threads: one at a time. Both `optimizer` and `communicator` must outlive it.
+class ShardedOptimizer {
+ public:
+  // Verifies that all ranks have the same parameters, and forgets the state of those that are
+  // another rank's. Collective, blocks. `timeout`: of each message; default: the communicator's.
+  // Throws Mismatch on all ranks with the first difference, InvalidArgument for LBFGS.
+  ShardedOptimizer(torch::optim::Optimizer& optimizer, Communicator& communicator,
+                   const std::optional<Duration>& timeout = std::nullopt);
+
+  // Steps this rank's parameters, and makes them everyone's. Collective, blocks. Throws
+  // InvalidArgument if the optimizer has got other parameters; what fails in communication leaves
+  // parameters behind of which some are stepped, and some not.
+  void step();
+  void zero_grad(bool set_to_none = true) { optimizer_.zero_grad(set_to_none); }
+
+  // Makes the state of all parameters everyone's, until the next step(): then `torch::save` of the
+  // optimizer itself writes the file of one without this, and any number of ranks can read it.
+  // Collective, blocks. To resume: `torch::load` the optimizer on all ranks; the next step()
+  // forgets what is another rank's. Throws InvalidArgument for optimizers other than libtorch's if
+  // some rank has no parameter.
+  void gather_state();
+
+  // Whose each parameter is, in the order of the optimizer's groups.
+  const std::vector<Rank>& owners() const { return owners_; }
+
+ private:
+  void check_parameters() const;
+  bool is_own(std::size_t index) const { return owners_[index] == communicator_.rank(); }
+  void forget_foreign_state();
+  void receive_state_of(Rank rank);
+
+  torch::optim::Optimizer& optimizer_;
+  Communicator& communicator_;
+  const std::optional<Duration> timeout_;
+  std::vector<torch::Tensor> parameters_;
+  std::vector<Rank> owners_;  // Of parameters_.
+  reducer::StateExchange exchange_;
+};
+
+}  // namespace stretto

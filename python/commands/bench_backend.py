@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""stretto beside Gloo as a backend of torch.distributed, in one run.
+
+The ranks, processes of this host, have a group of each backend and take turns with them, round by
+round, so that both meet the same load of the machine. Three measurements:
+
+  all_reduce   microseconds of a blocking all_reduce of float32, median over the rounds, and for
+               stretto also in memory that the ranks have mapped (stretto.empty), and with
+               async_op=True and wait()
+  ddp          milliseconds of a training step of DistributedDataParallel, and without any
+               communication (no_sync)
+  fsdp         milliseconds of a training step of FSDP2 (fully_shard)
+
+    python python/commands/bench_backend.py --ranks 2 --json results.json
+    python python/commands/bench_backend.py --hosts 2 --rate 1e9 --ranks 1     # as root
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+SIZES = [8, 512, 4096, 65536, 1 << 20, 8 << 20, 64 << 20]
+
+
+def turns(variants: dict[str, Callable[[], None]], rounds: int, repeat: int) -> dict[str, float]:
+    """The median time of each variant in seconds, the slowest rank's in each round."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for round_number in range(rounds + 1):
+        for name, run in variants.items():
+            dist.barrier()
+            started = time.perf_counter()
+            for _ in range(repeat):
+                run()
+            slowest = torch.tensor([(time.perf_counter() - started) / repeat], dtype=torch.float64)
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+            if round_number > 0:  # The first makes connections and plans.
+                times[name].append(slowest.item())
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def measure_all_reduce(ours: dist.ProcessGroup, rounds: int) -> list[dict]:
+    import stretto
+
+    rows = []
+    for size in SIZES:
+        plain = torch.zeros(size // 4)
+        mapped = stretto.empty(size // 4, group=ours).zero_()
+        medians = turns(
+            {
+                "stretto": lambda: dist.all_reduce(plain, group=ours),
+                "stretto, mapped": lambda: dist.all_reduce(mapped, group=ours),
+                "stretto, async": lambda: dist.all_reduce(plain, group=ours, async_op=True).wait(),
+                "gloo": lambda: dist.all_reduce(plain),
+                "gloo, async": lambda: dist.all_reduce(plain, async_op=True).wait(),
+            },
+            rounds,
+            max(1, min(200, (4 << 20) // size)),
+        )
+        rows.append({"bytes": size, **{k: v * 1e6 for k, v in medians.items()}})
+    return rows
+
+
+class Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(128, 4, 512, batch_first=True, dropout=0.0)
+        self.embedding = nn.Embedding(1000, 128)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.layers(self.embedding(tokens))
+
+
+def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
+    torch.manual_seed(0)
+    mlp = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
+                        nn.Linear(1024, 512))
+    convolutions = nn.Sequential(
+        nn.Conv2d(3, 32, 3, 2), nn.ReLU(), nn.Conv2d(32, 128, 3, 2), nn.ReLU(),
+        nn.Conv2d(128, 512, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
+    return {
+        "mlp": (mlp, torch.randn(16, 512)),
+        "convolutions": (convolutions, torch.randn(4, 3, 48, 48)),
+        "transformer": (Transformer(), torch.randint(0, 1000, (2, 32))),
+    }
+
+
+def step_of(wrapped: nn.Module, data: torch.Tensor) -> Callable[[], None]:
+    def step() -> None:
+        wrapped.zero_grad()
+        wrapped(data).square().mean().backward()
+
+    return step
+
+
+def silent_step_of(wrapped: nn.Module, data: torch.Tensor) -> Callable[[], None]:
+    step = step_of(wrapped, data)
+
+    def silent_step() -> None:
+        with wrapped.no_sync():
+            step()
+
+    return silent_step
+
+
+def measure_ddp(ours: dist.ProcessGroup, rounds: int) -> list[dict]:
+    rows = []
+    for name, (model, data) in models().items():
+        ddp = nn.parallel.DistributedDataParallel
+        on_stretto = ddp(copy.deepcopy(model), process_group=ours, gradient_as_bucket_view=True)
+        on_gloo = ddp(copy.deepcopy(model), gradient_as_bucket_view=True)
+        medians = turns(
+            {
+                "stretto": step_of(on_stretto, data),
+                "gloo": step_of(on_gloo, data),
+                "none": silent_step_of(on_gloo, data),
+            },
+            rounds,
+            3,
+        )
+        megabytes = sum(p.numel() * 4 for p in model.parameters()) / 1e6
+        rows.append({"model": name, "gradient_MB": megabytes,
+                     **{k: v * 1e3 for k, v in medians.items()}})
+    return rows
+
+
+def measure_fsdp(ours: dist.ProcessGroup, rounds: int) -> list[dict]:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    rows = []
+    for name, (model, data) in models().items():
+        steps = {}
+        for backend, group in [("stretto", ours), ("gloo", dist.group.WORLD)]:
+            sharded = copy.deepcopy(model)
+            mesh = DeviceMesh.from_group(group, "cpu")
+            for layer in sharded.children():
+                if any(True for _ in layer.parameters()):
+                    fully_shard(layer, mesh=mesh)
+            steps[backend] = step_of(fully_shard(sharded, mesh=mesh), data)
+        medians = turns(steps, rounds, 3)
+        rows.append({"model": name, **{k: v * 1e3 for k, v in medians.items()}})
+    return rows
+
+
+def measure(rounds: int) -> dict:
+    """On every rank, where the default group is one of Gloo's."""
+    torch.set_num_threads(1)
+    ours = dist.new_group(backend="stretto")
+    results = {
+        "ranks": dist.get_world_size(),
+        "torch": torch.__version__,
+        "cores": len(os.sched_getaffinity(0)),
+        "load_before": os.getloadavg()[0],
+        "all_reduce_us": measure_all_reduce(ours, rounds),
+        "ddp_step_ms": measure_ddp(ours, rounds),
+        "fsdp_step_ms": measure_fsdp(ours, rounds),
+    }
+    dist.destroy_process_group()
+    return results
+
+
+def show(results: dict) -> None:
+    print(f"{results['ranks']} ranks, {results['cores']} cores, load {results['load_before']:.1f}")
+    print(f"{'all_reduce':>12} {'stretto us':>12} {'mapped us':>12} {'async us':>12} "
+          f"{'gloo us':>12} {'async us':>12} {'ratio':>8}")
+    for row in results["all_reduce_us"]:
+        print(f"{row['bytes']:>12} {row['stretto']:>12.1f} {row['stretto, mapped']:>12.1f} "
+              f"{row['stretto, async']:>12.1f} {row['gloo']:>12.1f} {row['gloo, async']:>12.1f} "
+              f"{row['gloo'] / row['stretto']:>8.2f}")
+    print(f"{'ddp step':>12} {'stretto ms':>12} {'gloo ms':>12} {'none ms':>12} {'exposed':>8}")
+    for row in results["ddp_step_ms"]:
+        exposed = (row["stretto"] - row["none"]) / max(row["gloo"] - row["none"], 1e-9)
+        print(f"{row['model']:>12} {row['stretto']:>12.2f} {row['gloo']:>12.2f} "
+              f"{row['none']:>12.2f} {exposed:>8.2f}")
+    print(f"{'fsdp step':>12} {'stretto ms':>12} {'gloo ms':>12} {'ratio':>8}")
+    for row in results["fsdp_step_ms"]:
+        print(f"{row['model']:>12} {row['stretto']:>12.2f} {row['gloo']:>12.2f} "
+              f"{row['gloo'] / row['stretto']:>8.2f}")
+    print("ratio: Gloo's time by stretto's; exposed: stretto's communication that is not hidden by "
+          "Gloo's")
+
+
+def measure_here(ranks: int, rounds: int) -> dict:
+    """Results of rank 0; the others are processes forked from this one."""
+    path = os.path.join(tempfile.mkdtemp(), "store")
+    rank = next((r for r in range(1, ranks) if os.fork() == 0), 0)
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=ranks)
+    results = measure(rounds)
+    if rank != 0:
+        os._exit(0)
+    failed = [r for r in range(1, ranks) if os.wait()[1] != 0]
+    if failed:
+        sys.exit(f"{len(failed)} ranks have failed")
+    return results
+
+
+def measure_hosts(hosts: int, rate: float, ranks: int, rounds: int) -> dict:
+    """Each host is a network namespace with a torchrun of its own. Needs root and iproute2."""
+    sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+    import namespaces
+
+    network = namespaces.Network(f"torch{os.getpid() % 100000}", hosts)
+    with tempfile.TemporaryDirectory() as folder:
+        answer = pathlib.Path(folder) / "results.json"
+        try:
+            network.make()
+            network.shape(rate)
+            launchers = [
+                subprocess.Popen(
+                    [*network.enter(host), sys.executable, "-m", "torch.distributed.run"]
+                    + [f"--nnodes={hosts}", f"--node-rank={host}", f"--nproc-per-node={ranks}"]
+                    + [f"--master-addr={network.address(0)}", "--master-port=29500", __file__]
+                    + ["--rounds", str(rounds), "--json", str(answer)],
+                    stdout=subprocess.DEVNULL,
+                    env={**os.environ, "GLOO_SOCKET_IFNAME": network.device},
+                )
+                for host in range(hosts)
+            ]
+            if any([launcher.wait() for launcher in launchers]):
+                sys.exit("a launcher has failed")
+        finally:
+            network.remove()
+        return {**json.loads(answer.read_text()), "hosts": hosts, "bits_per_second": rate}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", type=int, default=2, help="on each host")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--hosts", type=int, default=1, help="network namespaces of this machine")
+    parser.add_argument("--rate", type=float, default=1e9, help="bit/s between hosts")
+    parser.add_argument("--json", type=pathlib.Path)
+    arguments = parser.parse_args()
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # On a host of measure_hosts().
+        dist.init_process_group("gloo")
+        results = measure(arguments.rounds)
+        if os.environ["RANK"] != "0":
+            return
+    elif arguments.hosts > 1:
+        results = measure_hosts(
+            arguments.hosts, arguments.rate, arguments.ranks, arguments.rounds
+        )
+    else:
+        results = measure_here(arguments.ranks, arguments.rounds)
+    show(results)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

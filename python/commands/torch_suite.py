@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""PyTorch's own distributed tests, as they ship in its wheel, on stretto and on Gloo.
+
+Writes what became of every test of torch.testing._internal.distributed.distributed_test, for each
+backend and world: as lines, with --json as JSON, with --page as the page docs/torch_suite.md. Of
+PyTorch only the tables are changed in which the suite lists which backend can do what.
+
+    python python/commands/torch_suite.py --worlds 2,3 --page docs/torch_suite.md
+    python python/commands/torch_suite.py --backends stretto --worlds 2 --only all_gather
+
+Exits with 1 if a test fails on stretto that passes on Gloo, or (without Gloo) if any fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+Outcomes = dict[str, list[str]]  # name of a test: [outcome, reason]
+
+
+class Recorder(unittest.TextTestResult):
+    """What became of each test."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.outcomes: Outcomes = {}
+
+    def _note(self, test, outcome, reason=""):
+        self.outcomes[test._testMethodName] = [outcome, reason.strip()]
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self._note(test, "pass")
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self._note(test, "skip", reason)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self._note(test, "FAIL", str(err[1]))
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self._note(test, "FAIL", str(err[1]))
+
+
+def enter_tables() -> None:
+    """What Gloo can do on a CPU, stretto can; and what the suite lists for no backend but NCCL."""
+    from torch.testing._internal.common_distributed import DistTestCases
+
+    for feature in ("ddp", "subgroup", "gpu", "cuda"):
+        DistTestCases.backend_feature[feature].add("stretto")
+
+
+def run_here(backend: str, world: int, only: str) -> Outcomes:
+    """The tests, in this process and its children."""
+    folder = tempfile.mkdtemp(prefix="torch-suite-")
+    os.environ.update(
+        BACKEND=backend,
+        WORLD_SIZE=str(world),
+        TEMP_DIR=folder,
+        INIT_METHOD=f"file://{folder}/shared_init_file",
+        DISTRIBUTED_TESTS_DEFAULT_TIMEOUT="120",
+    )
+    for name in ("barrier", "test_dir", "init_dir"):
+        os.makedirs(os.path.join(folder, name), exist_ok=True)
+    enter_tables()
+    import torch
+    from torch.testing._internal.distributed import distributed_test as suite
+
+    torch.set_num_threads(1)
+
+    class TorchSuite(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
+        """Forked, where PyTorch spawns: loading torch for each test takes longer than the tests."""
+
+        def setUp(self):
+            super().setUp()
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+    loader = unittest.TestLoader()
+    names = [n for n in loader.getTestCaseNames(TorchSuite) if re.search(only, n)]
+    tests = unittest.TestSuite(TorchSuite(name) for name in names)
+    runner = unittest.TextTestRunner(stream=sys.stderr, verbosity=2, resultclass=Recorder)
+    return runner.run(tests).outcomes
+
+
+def run_apart(backend: str, world: int, only: str) -> Outcomes:
+    """The same in a process of its own: the suite reads the backend's name when it is loaded."""
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as answer:
+        command = [sys.executable, __file__, "--here", answer.name, "--only", only]
+        subprocess.run(
+            [*command, "--backends", backend, "--worlds", str(world)],
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
+        text = answer.read()
+    if not text:
+        sys.exit(f"the tests on {backend} with {world} ranks ended without an answer")
+    return json.loads(text)
+
+
+def reason_of(text: str) -> str:
+    """One line of a table."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    line = (errors or lines or [""])[-1].strip()
+    return line.replace("|", "\\|")[:160]
+
+
+def page(results: dict[str, dict[str, Outcomes]]) -> str:
+    """docs/torch_suite.md: how many of each, and each test that did not pass everywhere."""
+    lines = [
+        "# PyTorch's own distributed tests",
+        "",
+        "Made by `./dev torch-suite`: the tests of `torch.testing._internal.distributed."
+        "distributed_test`,",
+        "as they ship in PyTorch's wheel, on stretto and on Gloo.",
+        "",
+        "| ranks | backend | passed | skipped | failed |",
+        "|---|---|---|---|---|",
+    ]
+    for world, backends in results.items():
+        for backend, outcomes in backends.items():
+            count = collections.Counter(outcome for outcome, _ in outcomes.values())
+            row = [world, backend, *(str(count[key]) for key in ("pass", "skip", "FAIL"))]
+            lines.append(f"| {' | '.join(row)} |")
+    for world, backends in results.items():
+        lines += ["", f"## What did not pass on all, {world} ranks", ""]
+        lines += [f"| test | {' | '.join(backends)} | why |"]
+        lines += ["|---|" + "---|" * (len(backends) + 1)]
+        for name in sorted({name for outcomes in backends.values() for name in outcomes}):
+            each = [outcomes.get(name, ["-", ""]) for outcomes in backends.values()]
+            if all(outcome == "pass" for outcome, _ in each):
+                continue
+            why = next((reason_of(reason) for _, reason in each if reason), "")
+            lines.append(f"| {name} | {' | '.join(o for o, _ in each)} | {why} |")
+    return "\n".join(lines) + "\n"
+
+
+def regressions(results: dict[str, dict[str, Outcomes]]) -> list[str]:
+    """The tests that fail on stretto though they pass on Gloo, or though Gloo was not asked."""
+    found = []
+    for world, backends in results.items():
+        gloo = backends.get("gloo", {})
+        for name, (outcome, reason) in backends.get("stretto", {}).items():
+            if outcome == "FAIL" and gloo.get(name, ["pass"])[0] == "pass":
+                found.append(f"{name} with {world} ranks: {reason_of(reason)}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--backends", default="stretto,gloo")
+    parser.add_argument("--worlds", default="2,3")
+    parser.add_argument("--only", default="", help="a regular expression for names of tests")
+    parser.add_argument("--json", type=pathlib.Path, help="a file for the outcomes")
+    parser.add_argument("--page", type=pathlib.Path, help="a file for the page")
+    parser.add_argument("--here", type=pathlib.Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.here:
+        outcomes = run_here(arguments.backends, int(arguments.worlds), arguments.only)
+        arguments.here.write_text(json.dumps(outcomes))
+        return
+    results = {
+        world: {
+            backend: run_apart(backend, int(world), arguments.only)
+            for backend in arguments.backends.split(",")
+        }
+        for world in arguments.worlds.split(",")
+    }
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1))
+    if arguments.page:
+        arguments.page.write_text(page(results))
+    for world, backends in results.items():
+        for backend, outcomes in backends.items():
+            count = collections.Counter(outcome for outcome, _ in outcomes.values())
+            print(f"{backend}, {world} ranks: {len(outcomes)} tests, {dict(count)}")
+    worse = regressions(results)
+    print("\n".join(worse))
+    sys.exit(1 if worse else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""stretto as a backend of torch.distributed: init_process_group("stretto").
+
+Nothing here has to be imported for that. What this module has besides is what PyTorch has no word
+for: registered memory, notes for the error messages of others, how data travels and why.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import importlib.util
+import os
+from typing import Any
+
+from stretto.built_for import TORCH as _BUILT_FOR_TORCH
+from stretto.built_for import VERSION as __version__
+
+__all__ = [
+    "Options",
+    "__version__",
+    "describe_links",
+    "dump_flight_record",
+    "empty",
+    "explain",
+    "memory",
+    "note",
+]
+
+if importlib.util.find_spec("torch") is None:
+    raise ImportError("stretto is a backend of PyTorch, which is not installed: pip install torch")
+
+
+@dataclasses.dataclass
+class Options:
+    """For init_process_group(..., pg_options=stretto.Options(...)). Times are in seconds.
+
+    network_timeout: for how long nothing may come back from the host of another rank before that
+        rank counts as lost. None: STRETTO_NETWORK_TIMEOUT, or 10.
+    warn_after: an operation that has waited so long for others says so in the log; 0: never. None:
+        STRETTO_WARN_AFTER, or 60.
+    disable_shared_memory: for tests and measurements: TCP between the ranks of one host too.
+    """
+
+    network_timeout: float | None = None
+    warn_after: float | None = None
+    disable_shared_memory: bool = False
+
+
+def _check_version(torch_version: str) -> None:
+    """Refuses a torch that the module does not fit, before a symbol is found missing."""
+    minor = ".".join(torch_version.split(".")[:2])
+    if minor != _BUILT_FOR_TORCH:
+        raise ImportError(
+            f"this stretto was built for torch {_BUILT_FOR_TORCH}, and here is torch "
+            f"{torch_version}: build it again (pip install --force-reinstall --no-deps stretto), "
+            f'or install "torch=={_BUILT_FOR_TORCH}.*"'
+        )
+
+
+_loaded: Any = None
+
+
+def _module() -> Any:
+    """The compiled module."""
+    global _loaded
+    if _loaded is None:
+        import torch
+
+        _check_version(torch.__version__)
+        from stretto import _c
+
+        # DistributedDataParallel asks the default backend for its buckets only where this says so.
+        # Where there are GPUs, the default backend may be NCCL, whose memory is not ours to decide.
+        if not torch.cuda.is_available():
+            os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+
+        # Before Python's end: no thread of a group that was never destroyed may outlive it.
+        atexit.register(_c.shut_down_all)
+        _loaded = _c
+    return _loaded
+
+
+def _create_backend(place: Any, options: Any) -> Any:
+    """What PyTorch calls to make a group's backend. `place` is a DistributedBackendOptions."""
+    if options is not None and not isinstance(options, Options):
+        raise TypeError(
+            "pg_options of the backend stretto is a stretto.Options, not a "
+            + type(options).__name__
+        )
+    module = _module()
+    join_options = module.JoinOptions(**dataclasses.asdict(options or Options()))
+    return module.create(
+        place.store,
+        place.group_rank,
+        place.group_size,
+        place.timeout.total_seconds(),
+        place.group_id,
+        place.global_ranks_in_group,
+        join_options,
+    )
+
+
+def _backend(group: Any) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    group = group or dist.group.WORLD
+    if group is None:
+        raise ValueError("there is no process group: call init_process_group first")
+    return group._get_backend(torch.device("cpu"))
+
+
+def note(activity: str, group: Any = None) -> None:
+    """Says what this rank does between operations ("loading data"), for the messages of ranks that
+    wait for it. An empty text: nothing special."""
+    _module().note(_backend(group), activity)
+
+
+def describe_links(group: Any = None) -> str:
+    """How data reaches the other ranks: "shm to rank 1; tcp to rank 2"."""
+    return _module().describe_links(_backend(group))
+
+
+def explain(collective: str, tensor: Any, group: Any = None) -> str:
+    """How a collective ("all_reduce") of a tensor of this size and type runs here, and why."""
+    return _module().explain(_backend(group), collective, tensor)
+
+
+def dump_flight_record(prefix: str) -> str:
+    """Writes what the last operations of this process were, and what became of them, to a file
+    whose name is `prefix` and this process' rank, and returns that name. Once all ranks have done
+    so, PyTorch's torchfrtrace compares what they did. Of each operation the time of its end is
+    known, but not the line of Python that has called it."""
+    import torch.distributed as dist
+
+    path = f"{prefix}{dist.get_rank()}"
+    with open(path, "wb") as file:
+        file.write(_module().flight_record())
+    return path
+
+
+def empty(*size: int, dtype: Any = None, group: Any = None) -> Any:
+    """An uninitialised tensor in memory that the other ranks of this host have mapped: collectives
+    on it copy nothing. Not collective; may outlive the group."""
+    import math
+
+    import torch
+
+    dtype = dtype or torch.get_default_dtype()
+    flat = _backend(group).allocate_tensor(math.prod(size), dtype=dtype, device=torch.device("cpu"))
+    return flat.view(size)
+
+
+def memory(group: Any = None) -> Any:
+    """`with stretto.memory():` what torch.empty, zeros, ones, full, rand, randn, tensor and
+    arange make on the CPU lies in memory as that of empty(); so do the parameters of modules that
+    are made there. Costs a copy of each."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    makers = {
+        getattr(torch, name)
+        for name in ("empty", "zeros", "ones", "full", "rand", "randn", "tensor", "arange")
+    }
+
+    class Memory(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            made = func(*args, **(kwargs or {}))
+            if func not in makers or made.device.type != "cpu" or not made.is_contiguous():
+                return made
+            with torch.no_grad():
+                mapped = empty(*made.shape, dtype=made.dtype, group=group).copy_(made)
+            return mapped.requires_grad_(made.requires_grad)
+
+    return Memory()

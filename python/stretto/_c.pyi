@@ -1,0 +1,30 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The compiled module; for use by the package only."""
+
+import torch
+import torch.distributed as dist
+
+class JoinOptions:
+    def __init__(
+        self,
+        network_timeout: float | None,
+        warn_after: float | None,
+        disable_shared_memory: bool,
+    ) -> None: ...
+
+def create(
+    store: dist.Store,
+    rank: int,
+    size: int,
+    timeout_seconds: float,
+    group_name: str,
+    global_ranks: list[int],
+    join_options: JoinOptions,
+) -> object: ...
+def shut_down_all() -> None: ...
+def note(backend: object, activity: str) -> None: ...
+def describe_links(backend: object) -> str: ...
+def explain(backend: object, collective: str, tensor: torch.Tensor) -> str: ...
+def flight_record() -> bytes: ...

@@ -1,0 +1,65 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Every block of Python in docs/pytorch_backend.md is a program that runs with two ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import ranks
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+PAGE = SOURCE / "docs/pytorch_backend.md"
+
+
+class GuideTest(unittest.TestCase):
+    def test_blocks(self) -> None:
+        blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        for number, block in enumerate(blocks, 1):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+
+            def body(rank: int, size: int, path: str) -> None:
+                os.environ.update(
+                    MASTER_ADDR="127.0.0.1",
+                    MASTER_PORT=str(port),
+                    RANK=str(rank),
+                    WORLD_SIZE=str(size),
+                )
+                exec(compile(block, f"block {number} of {PAGE.name}", "exec"), {})
+
+            ranks.run(body)
+        self.assertGreaterEqual(len(blocks), 4)
+        print(f"{len(blocks)} programs of {PAGE.name}")
+
+    def test_example(self) -> None:
+        """A GPT learns the same with both backends."""
+        with tempfile.TemporaryDirectory() as folder:
+            answer = pathlib.Path(folder) / "answer.json"
+            command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+            run = subprocess.run(
+                [*command, "--nproc-per-node=2", SOURCE / "python/examples/train_gpt.py"]
+                + ["--steps", "20", "--json", answer],
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            told = json.loads(answer.read_text())["backends"]
+        losses = told["stretto"]["losses"]
+        self.assertLess(losses[-1], 0.8 * losses[0])
+        for ours, theirs in zip(losses, told["gloo"]["losses"]):
+            self.assertAlmostEqual(ours, theirs, delta=1e-3)
+
+
+if __name__ == "__main__":
+    unittest.main()

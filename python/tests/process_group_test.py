@@ -1,0 +1,365 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Groups, handles of operations, failures and memory of the backend stretto."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+import ranks
+import torch
+import torch.distributed as dist
+
+CPU = torch.device("cpu")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def sum_of_ranks(size: int, group=None) -> None:
+    tensor = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(tensor, group=group)
+    members = dist.get_process_group_ranks(group or dist.group.WORLD)
+    assert tensor.item() == sum(members), (tensor, members)
+
+
+class StartTest(unittest.TestCase):
+    def test_ways_to_meet(self) -> None:
+        """By file, by TCP, by variables, by a given store; for the CPU only; and again."""
+        port = free_port()
+
+        def body(rank: int, size: int, path: str) -> None:
+            place = {"rank": rank, "world_size": size}
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            store = dist.TCPStore("127.0.0.1", free_port_of_job, size, rank == 0)
+            ways = [
+                {"init_method": f"file://{path}", **place},
+                {"init_method": f"tcp://127.0.0.1:{port}", **place},
+                {"store": store, **place},
+                # The store, and the names in it, are those of the time before.
+                {"store": store, **place},
+                {"init_method": "env://", **place},
+            ]
+            for way in ways:
+                dist.init_process_group("cpu:stretto", **way)
+                assert dist.group.WORLD._get_backend(CPU).name() == "stretto"
+                sum_of_ranks(size)
+                dist.destroy_process_group()
+
+        free_port_of_job = free_port()
+        ranks.run(body)
+
+    def test_starts_with_a_launcher(self) -> None:
+        """torchrun, and no import but PyTorch's; `python -m stretto` is the program."""
+        script = pathlib.Path(__file__).with_name("torchrun_program.py")
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+        run = subprocess.run(
+            [*command, f"--master-port={free_port()}", script], capture_output=True, text=True
+        )
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertIn("2 of 2 ranks", run.stdout)
+        helped = subprocess.run(
+            [sys.executable, "-m", "stretto", "--help"], capture_output=True, text=True
+        )
+        self.assertEqual(helped.returncode, 0, helped.stderr)
+        self.assertIn("bench", helped.stdout)
+
+    def test_groups(self) -> None:
+        """Several at a time, overlapping, one within the other."""
+
+        def body(rank: int, size: int) -> None:
+            pairs = [dist.new_group([0, 1]), dist.new_group([1, 2]), dist.new_group([2, 0])]
+            for pair in pairs:
+                if pair is not dist.GroupMember.NON_GROUP_MEMBER:
+                    sum_of_ranks(2, pair)
+            alone, _ = dist.new_subgroups(1)
+            sum_of_ranks(1, alone)
+            sum_of_ranks(size)
+            backend = dist.group.WORLD._get_backend(CPU)
+            assert backend.name() == "stretto" and backend.size() == size
+
+        ranks.with_group(body, 3)
+
+    def test_below_the_debug_wrapper(self) -> None:
+        def body(rank: int, size: int, path: str) -> None:
+            dist.set_debug_level(dist.DebugLevel.DETAIL)
+            ranks.start(path, rank, size)
+            sum_of_ranks(size)
+            dist.destroy_process_group()
+
+        ranks.run(body)
+
+    def test_refuses_what_does_not_fit(self) -> None:
+        import stretto
+
+        with self.assertRaisesRegex(ImportError, r"built for torch \d+\.\d+, .* torch 1\.13\.1"):
+            stretto._check_version("1.13.1")
+        stretto._check_version(torch.__version__)
+
+        def body(rank: int, size: int, path: str) -> None:
+            try:
+                ranks.start(path, rank, size, pg_options=object())
+                raise AssertionError("pg_options that are not ours were taken")
+            except TypeError as error:
+                assert "stretto.Options" in str(error), error
+
+        ranks.run(body, 1)
+        hidden = (
+            "import importlib.util as util\n"
+            "find = util.find_spec\n"
+            "util.find_spec = lambda name: None if name == 'torch' else find(name)\n"
+            "import stretto"
+        )
+        run = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True)
+        self.assertIn("pip install torch", run.stderr)
+
+
+class WorkTest(unittest.TestCase):
+    def test_handles(self) -> None:
+        def body(rank: int, size: int) -> None:
+            tensor = torch.ones(4) * rank
+            work = dist.all_reduce(tensor, async_op=True)
+            future = work.get_future().then(lambda f: f.value()[0] * 2)
+            assert work.wait() and work.is_completed() and work.is_success()
+            assert torch.equal(future.wait(), torch.ones(4) * 2)
+            assert work.result()[0].data_ptr() == tensor.data_ptr()
+            assert work.exception() is None
+            assert work._get_duration() >= 0
+            # A future alone moves its operation along, other ranks coming late.
+            if rank == 0:
+                time.sleep(0.2)
+            works = [dist.all_reduce(torch.ones(1 << 18), async_op=True) for _ in range(4)]
+            for each in works:
+                assert each.get_future().wait()[0][0] == size
+            # A handle that is dropped does not take its operation along.
+            last = torch.ones(3)
+            dist.all_reduce(last, async_op=True)
+            dist.barrier()
+            assert torch.equal(last, torch.ones(3) * size)
+            received = torch.empty(2)
+            if rank == 0:
+                waiting = dist.irecv(received, src=1)
+                try:
+                    waiting.wait(datetime.timedelta(milliseconds=20))
+                    raise AssertionError("nothing was sent yet")
+                except dist.DistBackendError as error:
+                    assert "20 ms" in str(error) and "goes on" in str(error), error
+                dist.barrier()
+                waiting.wait()
+                assert torch.equal(received, torch.ones(2))
+            else:
+                dist.barrier()
+                dist.send(torch.ones(2), dst=0)
+
+        ranks.with_group(body)
+
+    def test_failures(self) -> None:
+        """They say who did what, and reach whoever asks."""
+
+        def body(rank: int, size: int, path: str) -> str:
+            ranks.start(path, rank, size)
+            tensor = torch.ones(4 + rank)
+            work = dist.all_reduce(tensor, async_op=True)
+            future = work.get_future()
+            try:
+                work.wait()
+                raise AssertionError("counts that differ were not noticed")
+            except dist.DistBackendError as error:
+                text = str(error)
+            try:
+                future.wait()
+                raise AssertionError("the future knows nothing of it")
+            except dist.DistBackendError as error:
+                assert "all_reduce" in str(error), error
+            assert work.is_completed() and not work.is_success()
+            dist.destroy_process_group()
+            return text
+
+        for text in ranks.run(body):
+            self.assertRegex(text, r"rank 0 .*\[4\].*rank 1 .*\[5\]|rank 1 .*\[5\].*rank 0 .*\[4\]")
+
+    def test_failures_of_a_group(self) -> None:
+        """Ranks are named by their numbers in it, and the text says which those are in the job."""
+
+        def body(rank: int, size: int, path: str) -> str | None:
+            ranks.start(path, rank, size)
+            last = dist.new_group([1, 2])
+            text = None
+            if rank > 0:
+                try:
+                    dist.all_reduce(torch.ones(rank), group=last)
+                except dist.DistBackendError as error:
+                    text = str(error)
+            dist.barrier()
+            dist.destroy_process_group()
+            return text
+
+        _, one, two = ranks.run(body, 3)
+        for text in (one, two):
+            self.assertIn("The ranks of this group are, in the job: 1, 2", text)
+
+    def test_callbacks(self) -> None:
+        """In a callback of its future, an operation has ended, and may be waited for."""
+
+        def body(rank: int, size: int) -> None:
+            for _ in range(20):
+                work = dist.all_reduce(torch.ones(1 << 17), async_op=True)
+                seen = work.get_future().then(lambda _: work.wait() and work.is_completed())
+                assert seen.wait() is True
+
+        ranks.with_group(body)
+
+    def test_wrong_arguments(self) -> None:
+        def body(rank: int, size: int) -> None:
+            wrong = [
+                (lambda: dist.all_reduce(torch.ones(2, dtype=torch.float8_e5m2)), "f8_e5m2"),
+                (lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND), "bit_and"),
+                (lambda: dist.all_gather_into_tensor(torch.ones(9), torch.ones(2)), "have 4"),
+                (lambda: dist.all_gather([torch.ones(1)] * 3, torch.ones(1)), "one for each rank"),
+            ]
+            for call, text in wrong:
+                try:
+                    call()
+                    raise AssertionError("not refused")
+                except (ValueError, RuntimeError) as error:
+                    assert text in str(error), error
+            sum_of_ranks(size)
+
+        ranks.with_group(body)
+
+    def test_a_death_and_what_comes_after(self) -> None:
+        """The survivors are told, shrink the group, and go on."""
+
+        def body(rank: int, size: int, path: str) -> str | None:
+            ranks.start(path, rank, size)
+            sum_of_ranks(size)
+            if rank == 1:
+                os._exit(9)
+            try:
+                dist.all_reduce(torch.ones(2))
+                raise AssertionError("the death was not noticed")
+            except dist.DistBackendError as error:
+                text = str(error)
+            dist.shrink_group([1])
+            tensor = torch.tensor([float(rank)])
+            dist.all_reduce(tensor)
+            assert dist.get_world_size() == 2 and tensor.item() == 2, tensor
+            dist.destroy_process_group()
+            return text
+
+        for rank, text in enumerate(ranks.run(body, 3, may_die=True)):
+            if rank != 1:
+                self.assertIn("rank 1", text)
+
+    def test_time_is_up(self) -> None:
+        def body(rank: int, size: int, path: str) -> str:
+            import stretto
+
+            ranks.start(path, rank, size)
+            if rank == 1:
+                stretto.note("looking out of the window")
+            dist.barrier()
+            text = ""
+            if rank == 0:
+                dist.group.WORLD._get_backend(CPU).set_timeout(
+                    datetime.timedelta(seconds=2)
+                )
+                try:
+                    dist.all_reduce(torch.ones(1))
+                except dist.DistBackendError as error:
+                    text = str(error)
+            else:
+                time.sleep(3)
+            dist.destroy_process_group()
+            return text
+
+        text = ranks.run(body)[0]
+        self.assertIn("rank 1", text)
+        self.assertIn("looking out of the window", text)
+
+    def test_monitored_barrier(self) -> None:
+        def body(rank: int, size: int) -> None:
+            backend = dist.group.WORLD._get_backend(CPU)
+            backend.monitored_barrier(datetime.timedelta(seconds=60))
+
+        ranks.with_group(body, 3)
+
+
+def registered_bytes() -> int:
+    return dist.group.WORLD._get_backend(CPU).memory_stats()["registered_bytes"]
+
+
+class MemoryTest(unittest.TestCase):
+    def test_registered_tensors(self) -> None:
+        def body(rank: int, size: int) -> None:
+            import stretto
+
+            tensor = stretto.empty(3, 4, dtype=torch.float64)
+            tensor.fill_(rank)
+            dist.all_reduce(tensor)
+            assert torch.equal(tensor, torch.ones(3, 4, dtype=torch.float64)), tensor
+            assert "shm" in stretto.describe_links() or "process" in stretto.describe_links()
+            assert "registered" in stretto.explain("all_reduce", tensor)
+            with stretto.memory():
+                layer = torch.nn.Linear(3, 2)
+            before = registered_bytes()
+            with torch.no_grad():
+                layer.weight.fill_(1)
+            dist.all_reduce(layer.weight.data)
+            assert torch.equal(layer.weight.data, torch.full((2, 3), 2.0))
+            assert layer.weight.requires_grad and layer.weight.is_leaf
+            del layer
+            assert registered_bytes() < before
+
+        ranks.with_group(body)
+
+    def test_ddp(self) -> None:
+        """The same parameters as one process that sees all the data."""
+
+        def train(model: torch.nn.Module, data: torch.Tensor, steps: int = 3) -> torch.Tensor:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(steps):
+                optimizer.zero_grad()
+                model(data).square().mean().backward()
+                optimizer.step()
+            return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+        def make() -> torch.nn.Module:
+            torch.manual_seed(1)
+            return torch.nn.Sequential(
+                torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 5)
+            )
+
+        data = torch.linspace(-1, 1, 8 * 20).reshape(8, 20)
+        alone = train(make(), data)
+
+        def body(rank: int, size: int) -> float:
+            for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}):
+                gc.collect()
+                before = registered_bytes()
+                model = torch.nn.parallel.DistributedDataParallel(make(), **options)
+                found = train(model, data[rank::size])
+                assert torch.allclose(found, alone, atol=1e-6), (found - alone).abs().max()
+                buckets = registered_bytes() - before
+                assert buckets >= found.numel() * found.itemsize, buckets
+                del model
+            return float(found.sum())
+
+        sums = ranks.with_group(body)
+        self.assertEqual(sums[0], sums[1])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,255 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What PyTorch builds upon a backend works on stretto: a short program for each."""
+
+from __future__ import annotations
+
+import tempfile
+import unittest
+
+import ranks
+import torch
+import torch.distributed as dist
+from torch import nn
+
+SIZE = 2
+
+
+def model_of(seed: int = 1) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def data_of(rank: int) -> torch.Tensor:
+    return torch.linspace(-1, 1, 4 * 8).reshape(4, 8) + rank
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    model(data).square().mean().backward()
+    optimizer.step()
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def trained_alone(steps: int = 2) -> torch.Tensor:
+    """What the parameters are to be: those of one process with the data of all ranks."""
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(steps):
+        step(model, optimizer, torch.cat([data_of(r) for r in range(SIZE)]))
+    return flat(model)
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
+    assert torch.allclose(found, wanted, atol=tolerance), (found - wanted).abs().max()
+
+
+def functional_collectives(rank: int) -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    own = torch.ones(4) * (rank + 1)
+    assert functional.all_reduce(own, "sum", dist.group.WORLD).sum() == 12
+    gathered = functional.all_gather_tensor(own, 0, dist.group.WORLD)
+    assert gathered.shape == (8,) and gathered.sum() == 12
+    scattered = functional.reduce_scatter_tensor(own, "avg", 0, dist.group.WORLD)
+    assert torch.equal(scattered + 0, torch.full((2,), 1.5))
+    pair = functional.all_reduce_coalesced([own, own * 2], "max", dist.group.WORLD)
+    assert torch.equal(pair[1] + 0, torch.full((4,), 4.0))
+    assert torch.equal(own, torch.ones(4) * (rank + 1))
+
+
+def device_mesh_and_dtensor(rank: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (SIZE,))
+    whole = torch.arange(24.0).reshape(6, 4)
+    left = distribute_tensor(whole, mesh, [Shard(1)])
+    right = distribute_tensor(whole.t().contiguous(), mesh, [Shard(0)])
+    assert torch.equal((left @ right).full_tensor(), whole @ whole.t())
+    assert torch.equal(left.redistribute(mesh, [Shard(0)]).full_tensor(), whole)
+    assert torch.equal(left.redistribute(mesh, [Replicate()]).to_local(), whole)
+
+
+def fully_sharded(rank: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = model_of()
+    mesh = init_device_mesh("cpu", (SIZE,))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(2):
+        step(model, optimizer, data_of(rank))
+    found = torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])
+    close(found, trained_alone())
+
+
+def sharded_optimizer(rank: int) -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = nn.parallel.DistributedDataParallel(model_of())
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), optimizer_class=torch.optim.SGD, lr=0.05
+    )
+    for _ in range(2):
+        step(model, optimizer, data_of(rank))
+    close(flat(model), trained_alone())
+    optimizer.consolidate_state_dict(to=0)
+
+
+def communication_hooks(rank: int) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    model = nn.parallel.DistributedDataParallel(model_of())
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(2):
+        step(model, optimizer, data_of(rank))
+    close(flat(model), trained_alone(), 1e-2)
+    model = nn.parallel.DistributedDataParallel(model_of())
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(4):
+        step(model, optimizer, data_of(rank))
+    outputs = [torch.empty_like(flat(model)) for _ in range(SIZE)]
+    dist.all_gather(outputs, flat(model))
+    assert torch.equal(outputs[0], outputs[1])
+
+
+def uneven_inputs(rank: int) -> None:
+    from torch.distributed.algorithms.join import Join
+
+    model = nn.parallel.DistributedDataParallel(model_of())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with Join([model]):
+        for _ in range(rank + 1):
+            step(model, optimizer, data_of(rank))
+    outputs = [torch.empty_like(flat(model)) for _ in range(SIZE)]
+    dist.all_gather(outputs, flat(model))
+    assert torch.equal(outputs[0], outputs[1])
+
+
+def synchronized_buffers(rank: int) -> None:
+    model = nn.parallel.DistributedDataParallel(
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 2))
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    step(model, optimizer, torch.ones(2, 1, 8, 8).to(memory_format=torch.channels_last) * rank)
+    step(model, optimizer, torch.ones(2, 1, 8, 8) * rank)
+    outputs = [torch.empty_like(flat(model)) for _ in range(SIZE)]
+    dist.all_gather(outputs, flat(model))
+    assert torch.equal(outputs[0], outputs[1])
+
+
+def objects(rank: int) -> None:
+    everything = [None] * SIZE
+    dist.all_gather_object(everything, {"rank": rank, "text": "x" * rank})
+    assert [each["rank"] for each in everything] == list(range(SIZE))
+    some = ["a", 2, None] if rank == 0 else [None] * 3
+    dist.broadcast_object_list(some, src=0)
+    assert some == ["a", 2, None]
+    mine = [None]
+    dist.scatter_object_list(mine, [10, 11] if rank == 0 else None, src=0)
+    assert mine == [10 + rank]
+    if rank == 0:
+        dist.send_object_list(["hello"], dst=1)
+    else:
+        heard = [None]
+        dist.recv_object_list(heard, src=0)
+        assert heard == ["hello"]
+
+
+def checkpoint(rank: int) -> None:
+    import torch.distributed.checkpoint as checkpoints
+
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    saved = model_of(seed=5)
+    checkpoints.save(saved.state_dict(), checkpoint_id=folder[0])
+    loaded = model_of(seed=6)
+    state = loaded.state_dict()
+    checkpoints.load(state, checkpoint_id=folder[0])
+    loaded.load_state_dict(state)
+    assert torch.equal(flat(saved), flat(loaded))
+
+
+def pipeline(rank: int) -> None:
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    whole = model_of()
+    part = nn.Sequential(whole[0], whole[1]) if rank == 0 else whole[2]
+    stage = PipelineStage(part, rank, SIZE, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=2)
+    data = data_of(0)
+    output = schedule.step(data) if rank == 0 else schedule.step()
+    if rank == 1:
+        close(output, whole(data))
+
+
+def local_sgd(rank: int) -> None:
+    from torch.distributed.algorithms.model_averaging import averagers
+
+    model = model_of(seed=rank)
+    for parameter in model.parameters():  # Those without a gradient are left out.
+        parameter.grad = torch.zeros_like(parameter)
+    averager = averagers.PeriodicModelAverager(period=1, warmup_steps=0)
+    averager.average_parameters(list(model.parameters()))
+    close(flat(model), (flat(model_of(seed=0)) + flat(model_of(seed=1))) / 2)
+
+
+def compiled(rank: int) -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    model = nn.parallel.DistributedDataParallel(model_of())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    fast = torch.compile(model, backend="aot_eager")
+    for _ in range(2):
+        step(fast, optimizer, data_of(rank))
+    close(flat(model), trained_alone())
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def twice_the_sum(tensor: torch.Tensor) -> torch.Tensor:
+        return functional.all_reduce(tensor * 2, "sum", dist.group.WORLD) + 1
+
+    assert torch.equal(twice_the_sum(torch.ones(3) * (rank + 1)), torch.full((3,), 7.0))
+
+
+class ProgramsTest(unittest.TestCase):
+    def test_programs(self) -> None:
+        programs = [
+            functional_collectives,
+            device_mesh_and_dtensor,
+            fully_sharded,
+            sharded_optimizer,
+            communication_hooks,
+            uneven_inputs,
+            synchronized_buffers,
+            objects,
+            checkpoint,
+            pipeline,
+            local_sgd,
+            compiled,
+        ]
+
+        def all_programs(rank: int, size: int) -> int:
+            for program in programs:
+                try:
+                    program(rank)
+                except Exception as error:
+                    raise AssertionError(f"{program.__name__}, rank {rank}") from error
+            return len(programs)
+
+        self.assertEqual(ranks.with_group(all_programs, SIZE), [len(programs)] * SIZE)
+        print(f"{len(programs)} programs")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,101 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Runs a function as several ranks: processes forked from this one, which has loaded torch once."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pickle
+import select
+import sys
+import tempfile
+import time
+import traceback
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+
+# Before anything is computed: threads of OpenMP do not survive a fork.
+torch.set_num_threads(1)
+
+# Generous: a loaded machine, or one core for all ranks, must not make a test fail.
+TIMEOUT_SECONDS = 120
+
+
+def start(path: str, rank: int, size: int, backend: str = "stretto", **options: Any) -> None:
+    """init_process_group by a file at `path`."""
+    options.setdefault("timeout", datetime.timedelta(seconds=TIMEOUT_SECONDS))
+    dist.init_process_group(
+        backend, init_method=f"file://{path}", rank=rank, world_size=size, **options
+    )
+
+
+def _be_rank(function: Callable[..., Any], rank: int, size: int, path: str, answer: int) -> None:
+    try:
+        result = (True, function(rank, size, path))
+    except BaseException:  # Whatever it is, the parent tells it.
+        result = (False, f"rank {rank}:\n{traceback.format_exc()}")
+    with os.fdopen(answer, "wb") as pipe:
+        pickle.dump(result, pipe)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _read(pipe: int, deadline: float) -> bytes | None:
+    """What the rank says before it ends; None when time is up."""
+    parts = []
+    while True:
+        ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return None
+        part = os.read(pipe, 1 << 16)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+
+
+def run(
+    function: Callable[[int, int, str], Any], size: int = 2, may_die: bool = False
+) -> list[Any]:
+    """function(rank, size, path) on every rank; their results. Fails with the ranks' tracebacks.
+    With `may_die` a rank that ends without a result has None."""
+    children = []
+    with tempfile.TemporaryDirectory() as folder:
+        for rank in range(size):
+            reading, writing = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                os.close(reading)
+                _be_rank(function, rank, size, os.path.join(folder, "store"), writing)
+            os.close(writing)
+            children.append((pid, reading))
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        results, problems = [], []
+        for rank, (pid, reading) in enumerate(children):
+            said = _read(reading, deadline)
+            os.close(reading)
+            if said is None:
+                os.kill(pid, 9)
+            _, status = os.waitpid(pid, 0)
+            fine, result = pickle.loads(said) if said else (may_die, None)
+            results.append(result)
+            if not fine:
+                problems.append(result or f"rank {rank} gave no answer (wait status {status})")
+        assert not problems, "\n".join(problems)
+        return results
+
+
+def with_group(function: Callable[[int, int], Any], size: int = 2, **options: Any) -> list[Any]:
+    """function(rank, size) on every rank of a job."""
+
+    def body(rank: int, size: int, path: str) -> Any:
+        start(path, rank, size, **options)
+        result = function(rank, size)
+        dist.destroy_process_group()
+        return result
+
+    return run(body, size)

@@ -1,0 +1,57 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""A sample of PyTorch's own distributed tests; ./dev torch-suite runs all, and on Gloo too."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SUITE = pathlib.Path(__file__).resolve().parents[1] / "commands/torch_suite.py"
+SAMPLE = [
+    "all_gather",
+    "DistributedDataParallelCPU",
+    "all_gather_complex",
+    "all_reduce_sum",
+    "all_reduce_coalesced_sum",
+    "all_to_all_single_unequal_split",
+    "barrier",
+    "broadcast",
+    "coalescing_manager_async",
+    "gather",
+    "get_future",
+    "isend",
+    "new_subgroups",
+    "reduce_max",
+    "scatter",
+    "send_recv_any_source",
+]
+
+
+@unittest.skipUnless(
+    importlib.util.find_spec("expecttest"), "PyTorch's tests need a package: pip install expecttest"
+)
+class TorchSuiteTest(unittest.TestCase):
+    def test_sample(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            answer = pathlib.Path(folder) / "outcomes.json"
+            only = f"^test_({'|'.join(SAMPLE)})$"
+            command = [sys.executable, SUITE, "--backends", "stretto", "--worlds", "2"]
+            run = subprocess.run(
+                [*command, "--only", only, "--json", answer], capture_output=True, text=True
+            )
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            outcomes = json.loads(answer.read_text())["2"]["stretto"]
+        passed = [name for name, (outcome, _) in outcomes.items() if outcome == "pass"]
+        self.assertGreaterEqual(len(passed), 10, outcomes)
+        print(f"{len(passed)} of PyTorch's tests")
+
+
+if __name__ == "__main__":
+    unittest.main()

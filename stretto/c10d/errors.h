@@ -1,0 +1,43 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "stretto/base/error.h"
+#include "stretto/base/status.h"
+
+namespace stretto::c10d_backend {
+
+// A failure as PyTorch's programs know it: ValueError for a wrong argument, else DistBackendError,
+// with the text of the status.
+[[noreturn]] inline void throw_for_torch(const Status& status) {
+  const std::string text(status.message());
+  if (status.code() == StatusCode::invalid_argument) C10_THROW_ERROR(ValueError, text);
+  C10_THROW_ERROR(DistBackendError, text);
+}
+
+inline std::exception_ptr exception_for_torch(const Status& status) {
+  try {
+    throw_for_torch(status);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+// Runs `call`, of the library, whose exceptions become PyTorch's.
+template <class F>
+auto for_torch(F&& call) {
+  try {
+    return std::forward<F>(call)();
+  } catch (const Error& error) {
+    throw_for_torch(error.status());
+  }
+}
+
+}  // namespace stretto::c10d_backend

@@ -1,0 +1,186 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/c10d/flight_recorder.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/ivalue.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/jit/serialization/pickler.h>
+#include <torch/csrc/distributed/c10d/FlightRecorder.hpp>
+#include <torch/csrc/distributed/c10d/Utils.hpp>
+
+namespace stretto::c10d_backend {
+namespace {
+
+using c10::IValue;
+using Record = c10::Dict<IValue, IValue>;
+
+Record new_record() { return Record(c10::AnyType::get(), c10::AnyType::get()); }
+c10::List<IValue> new_list() { return c10::List<IValue>(c10::AnyType::get()); }
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+void insert_shapes(Record& record, const std::string& what, const TensorShapes& shapes) {
+  c10::List<IValue> sizes = new_list();
+  for (const std::vector<int64_t>& each : shapes.sizes) {
+    c10::List<IValue> numbers = new_list();
+    for (const int64_t number : each) numbers.push_back(number);
+    sizes.push_back(numbers);
+  }
+  c10::List<IValue> types = new_list();
+  for (const at::ScalarType type : shapes.types) types.push_back(std::string(c10::toString(type)));
+  record.insert(what + "_sizes", sizes);
+  record.insert(what + "_dtypes", types);
+}
+
+// The tool that reads records knows a fixed list of libraries; Gloo's is the other one for CPUs.
+Record record_of(const FlightEntry& entry) {
+  Record record = new_record();
+  const FlightEntry::State state = entry.state;
+  const bool completed = state == FlightEntry::State::completed;
+  record.insert("record_id", static_cast<int64_t>(entry.record_number));
+  record.insert("pg_id", int64_t{0});
+  record.insert("process_group", c10::ivalue::Tuple::create(std::vector<IValue>{
+                                     entry.group->name, entry.group->description}));
+  record.insert("collective_seq_id", static_cast<int64_t>(entry.collective_number));
+  record.insert("p2p_seq_id", static_cast<int64_t>(entry.point_to_point_number));
+  record.insert("op_id",
+                static_cast<int64_t>(entry.collective_number + entry.point_to_point_number));
+  record.insert("is_p2p", entry.is_point_to_point);
+  record.insert("profiling_name", "gloo:" + entry.name);
+  insert_shapes(record, "input", entry.inputs);
+  insert_shapes(record, "output", entry.outputs);
+  record.insert("state", completed ? "completed" : "started");
+  record.insert("retired", state != FlightEntry::State::started);
+  record.insert("timeout_ms", static_cast<int64_t>(entry.timeout.count()));
+  record.insert("time_created_ns", entry.created_ns);
+  record.insert("time_discovered_started_ns", entry.created_ns);
+  record.insert("time_discovered_completed_ns",
+                completed ? IValue(entry.ended_ns.load()) : IValue());
+  if (completed) {
+    record.insert("duration_ms", static_cast<double>(entry.ended_ns - entry.created_ns) / 1e6);
+  }
+  record.insert("frames", new_list());
+  return record;
+}
+
+// The numbers of the last collectives of a group, which PyTorch calls its status.
+struct LastNumbers {
+  uint64_t started = 0;
+  uint64_t completed = 0;
+};
+
+Record group_record(const FlightGroup& group) {
+  Record record = new_record();
+  record.insert("name", group.name);
+  record.insert("desc", group.description);
+  record.insert("ranks", fmt::format("[{}]", fmt::join(group.ranks, ", ")));
+  return record;
+}
+
+Record status_record(const LastNumbers& last) {
+  Record record = new_record();
+  record.insert("last_enqueued_collective", std::to_string(last.started));
+  record.insert("last_started_collective", std::to_string(last.started));
+  record.insert("last_completed_collective", std::to_string(last.completed));
+  return record;
+}
+
+std::string pickled(const IValue& value) {
+  std::string text;
+  torch::jit::Pickler pickler([&](const char* data, std::size_t size) { text.append(data, size); },
+                              nullptr, nullptr, nullptr, nullptr, false);
+  pickler.protocol();
+  pickler.pushIValue(value);
+  pickler.stop();
+  return text;
+}
+
+}  // namespace
+
+TensorShapes::TensorShapes(const std::vector<at::Tensor>& tensors) {
+  sizes.reserve(tensors.size());
+  types.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    sizes.push_back(tensor.sizes().vec());
+    types.push_back(tensor.scalar_type());
+  }
+}
+
+void FlightEntry::end(bool well) {
+  ended_ns = now_ns();
+  state = well ? State::completed : State::failed;
+}
+
+FlightRecorder& FlightRecorder::instance() {
+  static auto* const recorder = new FlightRecorder;  // Operations may end later than statics do.
+  return *recorder;
+}
+
+FlightRecorder::FlightRecorder()
+    : capacity_(static_cast<std::size_t>(std::max(
+          0, ::c10d::getCvarInt({"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}, 2000)))) {
+}
+
+void FlightRecorder::record(std::shared_ptr<FlightEntry> entry) {
+  entry->created_ns = now_ns();
+  const std::lock_guard guard(mutex_);
+  entry->record_number = recorded_++;
+  if (ring_.size() < capacity_) {
+    ring_.push_back(std::move(entry));
+  } else {
+    ring_[entry->record_number % capacity_] = std::move(entry);
+  }
+}
+
+std::string FlightRecorder::dump() const {
+  std::vector<std::shared_ptr<FlightEntry>> entries;
+  {
+    const std::lock_guard guard(mutex_);
+    entries = ring_;
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const auto& a, const auto& b) { return a->record_number < b->record_number; });
+  c10::List<IValue> records = new_list();
+  std::map<std::string, LastNumbers> last;
+  Record groups = new_record();
+  for (const auto& entry : entries) {
+    const Record record = record_of(*entry);
+    records.push_back(record);
+    groups.insert_or_assign(entry->group->name, group_record(*entry->group));
+    if (entry->is_point_to_point) continue;
+    LastNumbers& of_group = last[entry->group->name];
+    of_group.started = entry->collective_number;
+    if (record.at("state").toStringRef() == "completed") {
+      of_group.completed = std::max(of_group.completed, entry->collective_number);
+    }
+  }
+  Record statuses = new_record();
+  for (const auto& [name, numbers] : last) statuses.insert(name, status_record(numbers));
+  Record all = new_record();
+  all.insert("version", "2.10");
+  all.insert("comm_lib_version", "stretto");
+  all.insert("entries", records);
+  all.insert("pg_config", groups);
+  all.insert("pg_status", statuses);
+  return pickled(all);
+}
+
+void FlightRecorder::dump_to_file(int job_rank) const {
+  const std::string name = ::c10d::getCvarString({"TORCH_FR_DUMP_TEMP_FILE"}, "");
+  if (name.empty() || !is_enabled()) return;
+  ::c10d::DebugInfoWriter::getWriter(job_rank).write(dump());
+}
+
+}  // namespace stretto::c10d_backend

@@ -1,0 +1,79 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace stretto::c10d_backend {
+
+// A group as PyTorch's records name it.
+struct FlightGroup {
+  std::string name;
+  std::string description;
+  std::vector<uint64_t> ranks;  // Their numbers in the job.
+};
+
+// The sizes and types of an operation's tensors, without the tensors.
+struct TensorShapes {
+  TensorShapes() = default;
+  explicit TensorShapes(const std::vector<at::Tensor>& tensors);
+
+  std::vector<std::vector<int64_t>> sizes;
+  std::vector<at::ScalarType> types;
+};
+
+// One operation. end() may be called by another thread than those that read.
+struct FlightEntry {
+  enum class State : int { started, completed, failed };
+
+  void end(bool well);
+
+  std::string name;  // "all_reduce", "send 0->1"
+  bool is_point_to_point = false;
+  uint64_t collective_number = 0;
+  uint64_t point_to_point_number = 0;
+  TensorShapes inputs;
+  TensorShapes outputs;
+  std::chrono::milliseconds timeout{0};
+  std::shared_ptr<const FlightGroup> group;
+
+  uint64_t record_number = 0;
+  int64_t created_ns = 0;
+  std::atomic<int64_t> ended_ns = 0;
+  std::atomic<State> state = State::started;
+};
+
+// The last operations of all groups of this process, in the fields and the pickled form of
+// PyTorch's flight recorder, so that its torchfrtrace compares the records of all ranks. As there,
+// TORCH_FR_BUFFER_SIZE says how many are kept: 2000, and none with 0. Any thread.
+class FlightRecorder {
+ public:
+  static FlightRecorder& instance();
+
+  bool is_enabled() const { return capacity_ > 0; }
+  void record(std::shared_ptr<FlightEntry> entry);
+  // A pickled dictionary.
+  std::string dump() const;
+  // Writes it as the process `job_rank`'s to where TORCH_FR_DUMP_TEMP_FILE says, with that number
+  // behind the name. Without this variable nothing is written.
+  void dump_to_file(int job_rank) const;
+
+ private:
+  FlightRecorder();
+
+  const std::size_t capacity_;
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<FlightEntry>> ring_;
+  uint64_t recorded_ = 0;
+};
+
+}  // namespace stretto::c10d_backend

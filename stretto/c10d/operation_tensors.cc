@@ -1,0 +1,142 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/c10d/operation_tensors.h"
+
+#include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
+#include <fmt/format.h>
+
+#include "stretto/c10d/errors.h"
+
+namespace stretto::c10d_backend {
+namespace {
+
+// Nothing for types that can be moved, as bytes, and not be reduced.
+std::optional<DType> dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kByte:
+      return DType::u8;
+    case at::kChar:
+      return DType::i8;
+    case at::kInt:
+      return DType::i32;
+    case at::kLong:
+      return DType::i64;
+    case at::kHalf:
+      return DType::f16;
+    case at::kBFloat16:
+      return DType::bf16;
+    case at::kFloat:
+      return DType::f32;
+    case at::kDouble:
+      return DType::f64;
+    case at::kBool:
+      return DType::boolean;
+    case at::kShort:
+      return DType::i16;
+    case at::kUInt16:
+      return DType::u16;
+    case at::kUInt32:
+      return DType::u32;
+    case at::kUInt64:
+      return DType::u64;
+    case at::kComplexFloat:
+      return DType::c64;
+    case at::kComplexDouble:
+      return DType::c128;
+    case at::kFloat8_e4m3fn:
+      return DType::f8_e4m3;
+    case at::kFloat8_e5m2:
+      return DType::f8_e5m2;
+    default:
+      return std::nullopt;
+  }
+}
+
+void check(const at::Tensor& tensor) {
+  std::string problem;
+  if (!tensor.defined()) {
+    problem = "a tensor is undefined";
+  } else if (!tensor.device().is_cpu()) {
+    problem = fmt::format(
+        "stretto moves tensors of the CPU, and this one is on {0}; give {0} a backend of its own: "
+        "init_process_group(\"cpu:stretto,cuda:nccl\")",
+        tensor.device().str());
+  } else if (tensor.layout() != at::kStrided) {
+    problem = "only all_reduce takes sparse tensors; make this one dense: to_dense()";
+  } else {
+    return;
+  }
+  throw_for_torch({StatusCode::invalid_argument, problem});
+}
+
+View view_of(const at::Tensor& block, bool is_reduced) {
+  auto* const data = static_cast<std::byte*>(block.data_ptr());
+  const auto count = static_cast<std::size_t>(block.numel());
+  if (const std::optional<DType> dtype = dtype_of(block.scalar_type()))
+    return {data, count, *dtype};
+  if (is_reduced) {
+    throw_for_torch(status_of(
+        StatusCode::invalid_argument, "tensors of type {} can be moved, but not reduced; {}",
+        c10::toString(block.scalar_type()), "convert them to float32 or another type before"));
+  }
+  return {data, count * block.element_size(), DType::u8};
+}
+
+}  // namespace
+
+ConstView OperationTensors::input(const at::Tensor& tensor, bool is_reduced) {
+  check(tensor);
+  const at::NoGradGuard no_grad;
+  kept_.push_back(tensor.resolve_conj().resolve_neg().contiguous());
+  return view_of(kept_.back(), is_reduced);
+}
+
+View OperationTensors::writable(const at::Tensor& tensor, bool is_read, bool is_reduced) {
+  check(tensor);
+  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
+    kept_.push_back(tensor);
+    return view_of(tensor, is_reduced);
+  }
+  if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+    throw_for_torch({StatusCode::invalid_argument,
+                     "an output has several elements in one place of its memory, as expand() makes "
+                     "them; use clone() of it"});
+  }
+  const at::NoGradGuard no_grad;
+  const at::Tensor block = at::empty(tensor.sizes(), tensor.options());
+  if (is_read) block.copy_(tensor);
+  copies_.push_back({tensor, block});
+  return view_of(block, is_reduced);
+}
+
+View OperationTensors::output(const at::Tensor& tensor, bool is_reduced) {
+  return writable(tensor, false, is_reduced);
+}
+
+View OperationTensors::in_place(const at::Tensor& tensor, bool is_reduced) {
+  return writable(tensor, true, is_reduced);
+}
+
+std::vector<ConstView> OperationTensors::inputs(const std::vector<at::Tensor>& tensors,
+                                                bool is_reduced) {
+  std::vector<ConstView> views;
+  for (const at::Tensor& tensor : tensors) views.push_back(input(tensor, is_reduced));
+  return views;
+}
+
+std::vector<View> OperationTensors::outputs(const std::vector<at::Tensor>& tensors,
+                                            bool is_reduced) {
+  std::vector<View> views;
+  for (const at::Tensor& tensor : tensors) views.push_back(output(tensor, is_reduced));
+  return views;
+}
+
+void OperationTensors::write_back() {
+  const at::NoGradGuard no_grad;
+  for (const Copy& copy : copies_) copy.target.copy_(copy.block);
+  copies_.clear();
+}
+
+}  // namespace stretto::c10d_backend

@@ -1,0 +1,468 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/c10d/process_group.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "stretto/c10d/errors.h"
+
+namespace stretto::c10d_backend {
+namespace {
+
+using ::c10d::OpType;
+
+constexpr bool kReduced = OperationTensors::kReduced;
+
+template <class... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+  throw_for_torch({StatusCode::invalid_argument, fmt::format(format, std::forward<Args>(args)...)});
+}
+
+struct Reduction {
+  ReduceOp op = ReduceOp::sum;
+  double factor = 1;
+};
+
+double factor_of(const ::c10d::ReduceOp& op) {
+  const auto* supplement = dynamic_cast<::c10d::PreMulSumSupplement*>(op.supplement_.get());
+  if (supplement == nullptr) refuse("PREMUL_SUM needs a factor: make it by _make_nccl_premul_sum");
+  return supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>()
+                                             : supplement->double_factor;
+}
+
+Reduction reduction_of(const ::c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case ::c10d::ReduceOp::SUM:
+      return {ReduceOp::sum};
+    case ::c10d::ReduceOp::AVG:
+      return {ReduceOp::mean};
+    case ::c10d::ReduceOp::PRODUCT:
+      return {ReduceOp::product};
+    case ::c10d::ReduceOp::MIN:
+      return {ReduceOp::min};
+    case ::c10d::ReduceOp::MAX:
+      return {ReduceOp::max};
+    case ::c10d::ReduceOp::BAND:
+      return {ReduceOp::bit_and};
+    case ::c10d::ReduceOp::BOR:
+      return {ReduceOp::bit_or};
+    case ::c10d::ReduceOp::BXOR:
+      return {ReduceOp::bit_xor};
+    case ::c10d::ReduceOp::PREMUL_SUM:
+      return {ReduceOp::sum, factor_of(op)};
+    default:
+      refuse("ReduceOp number {} is unknown to stretto", static_cast<int>(op.op_));
+  }
+}
+
+at::Tensor& only(std::vector<at::Tensor>& list, std::string_view operation) {
+  if (list.size() != 1) refuse("{}: wants one tensor, got {}", operation, list.size());
+  return list.front();
+}
+
+// The list for each rank, which stands in a list of one.
+Tensors& only_list(TensorLists& lists, std::string_view operation, int size) {
+  if (lists.size() != 1 || lists.front().size() != static_cast<std::size_t>(size)) {
+    refuse("{}: wants one list of {} tensors, one for each rank, got {}", operation, size,
+           lists.empty() ? std::string("none") : fmt::format("{}", lists.front().size()));
+  }
+  return lists.front();
+}
+
+Rank rank_of(int64_t number, int size, std::string_view what) {
+  if (number < 0 || number >= size) {
+    refuse("{} {} is not one of the {} ranks of this group", what, number, size);
+  }
+  return static_cast<int>(number);
+}
+
+// The parts of a tensor's first dimension in elements: equal ones where none are given.
+std::vector<std::size_t> split_counts(const at::Tensor& tensor, const std::vector<int64_t>& splits,
+                                      int size, std::string_view what) {
+  const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+  int64_t row = 1;
+  for (int64_t dim = 1; dim < tensor.dim(); ++dim) row *= tensor.size(dim);
+  if (splits.empty()) {
+    if (rows % size != 0) {
+      refuse("all_to_all_single: the first dimension of the {} is {}, which {} ranks do not divide",
+             what, rows, size);
+    }
+    return std::vector<std::size_t>(size, static_cast<std::size_t>(rows / size * row));
+  }
+  std::vector<std::size_t> counts;
+  int64_t sum = 0;
+  for (const int64_t split : splits) {
+    if (split < 0) refuse("all_to_all_single: split size {} is negative", split);
+    sum += split;
+    counts.push_back(static_cast<std::size_t>(split * row));
+  }
+  if (sum != rows || splits.size() != static_cast<std::size_t>(size)) {
+    refuse(
+        "all_to_all_single: the {}'s {} split sizes add up to {}, but there are {} ranks and its "
+        "first dimension is {}",
+        what, splits.size(), sum, size, rows);
+  }
+  return counts;
+}
+
+}  // namespace
+
+std::optional<Duration> ProcessGroupStretto::timeout_of(std::chrono::milliseconds timeout) const {
+  return timeout == ::c10d::kUnsetTimeout ? options_->timeout : timeout;
+}
+
+WorkPtr ProcessGroupStretto::start(Start what,
+                                   const std::function<stretto::Work(Communicator&)>& submit) {
+  const std::shared_ptr<Communicator> comm = communicator();
+  const std::shared_ptr<FlightEntry> entry = record(what);
+  stretto::Work submitted;
+  try {
+    submitted = for_torch([&] { return submit(*comm); });
+  } catch (...) {
+    if (entry != nullptr) entry->end(false);
+    throw;
+  }
+  if (what.tensors->has_copies()) {
+    submitted = std::move(submitted).then([tensors = what.tensors] { tensors->write_back(); });
+  }
+  auto operation = std::make_shared<InFlight>(std::move(submitted), std::move(what.results),
+                                              std::move(what.tensors), entry);
+  auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title,
+                                               std::move(what.inputs), operation, shared_);
+  if (onCompletionHook_ != nullptr) tell_hook(operation, what.type);
+  const std::lock_guard guard(mutex_);
+  if (coalesced_) coalesced_->push_back(work);
+  return work;
+}
+
+WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  at::Tensor& tensor = only(tensors, "broadcast");
+  const View data = held->in_place(tensor);
+  const Rank root = rank_of(options.rootRank, getSize(), "broadcast: source");
+  return start(
+      {OpType::BROADCAST, "stretto:broadcast", held, tensors, tensors}, [&](Communicator& comm) {
+        return comm.broadcast(data, {.root = root, .timeout = timeout_of(options.timeout)});
+      });
+}
+
+WorkPtr ProcessGroupStretto::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
+  at::Tensor& tensor = only(tensors, "all_reduce");
+  if (tensor.is_sparse()) return allreduce_sparse(tensors, options);
+  auto held = std::make_shared<OperationTensors>();
+  const View data = held->in_place(tensor, kReduced);
+  const Reduction reduction = reduction_of(options.reduceOp);
+  return start({OpType::ALLREDUCE, "stretto:all_reduce", held, tensors, tensors},
+               [&](Communicator& comm) {
+                 return comm.all_reduce(data, {.op = reduction.op,
+                                               .factor = reduction.factor,
+                                               .timeout = timeout_of(options.timeout)});
+               });
+}
+
+// A place is the number of an index into the sparse dimensions, in the order of a dense tensor.
+template <class T>
+bool ProcessGroupStretto::reduce_rows(const at::Tensor& places, const at::Tensor& rows,
+                                      const SparseOptions& options, at::Tensor& tensor) const {
+  if (tensor.scalar_type() != c10::CppTypeToScalarType<T>::value) return false;
+  const auto* const place = places.const_data_ptr<int64_t>();
+  const auto* const value = rows.const_data_ptr<T>();
+  const SparseRows<T> own{.rows = {place, place + places.numel()},
+                          .values = {value, value + rows.numel()}};
+  const SparseRows<T> all =
+      for_torch([&] { return all_reduce_rows(*communicator(), own, options); });
+  const auto count = static_cast<int64_t>(all.rows.size());
+  at::Tensor remaining = at::empty({count}, at::kLong);
+  std::copy(all.rows.begin(), all.rows.end(), remaining.mutable_data_ptr<int64_t>());
+  std::vector<int64_t> shape = tensor._values().sizes().vec();
+  shape[0] = count;
+  const at::Tensor values = at::empty(shape, rows.options());
+  std::copy(all.values.begin(), all.values.end(), values.mutable_data_ptr<T>());
+  const at::Tensor indices = at::empty({tensor.sparse_dim(), count}, at::kLong);
+  for (int64_t dim = tensor.sparse_dim() - 1; dim >= 0; --dim) {
+    indices[dim].copy_(remaining.remainder(tensor.size(dim)));
+    remaining = remaining.floor_divide(tensor.size(dim));
+  }
+  tensor.copy_(at::sparse_coo_tensor(indices, values, tensor.sizes())._coalesced_(true));
+  return true;
+}
+
+// Done when it returns: the number of rows of the result is known only then.
+WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
+                                              const ::c10d::AllreduceOptions& options) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& tensor = only(tensors, "all_reduce of sparse tensors");
+  const Reduction reduction = reduction_of(options.reduceOp);
+  const at::Tensor own = tensor.coalesce();
+  at::Tensor places = at::zeros({own._nnz()}, at::kLong);
+  int64_t width = 1;
+  for (int64_t dim = 0; dim < own.dim(); ++dim) {
+    if (dim < own.sparse_dim()) {
+      places = places * own.size(dim) + own.indices()[dim];
+    } else {
+      width *= own.size(dim);
+    }
+  }
+  const at::Tensor rows = own.values().reshape({own._nnz(), width}).contiguous();
+  const SparseOptions ours{.row_elements = static_cast<std::size_t>(width),
+                           .op = reduction.op,
+                           .timeout = timeout_of(options.timeout)};
+  const bool known = reduction.factor == 1 && (reduce_rows<float>(places, rows, ours, tensor) ||
+                                               reduce_rows<double>(places, rows, ours, tensor) ||
+                                               reduce_rows<int32_t>(places, rows, ours, tensor) ||
+                                               reduce_rows<int64_t>(places, rows, ours, tensor));
+  if (!known) {
+    refuse(
+        "all_reduce of sparse tensors: SUM and AVG of float32, float64, int32 and int64, not "
+        "PREMUL_SUM or {}; make the tensor dense: to_dense()",
+        c10::toString(tensor.scalar_type()));
+  }
+  return start({OpType::_ALLREDUCE_SPARSE, "stretto:all_reduce_sparse",
+                std::make_shared<OperationTensors>(), tensors, tensors},
+               [](Communicator&) { return stretto::Work(); });
+}
+
+WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
+                                                 const ::c10d::AllreduceCoalescedOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  std::vector<View> views;
+  for (const at::Tensor& tensor : tensors) views.push_back(held->in_place(tensor, kReduced));
+  const Reduction reduction = reduction_of(options.reduceOp);
+  return start(
+      {OpType::ALLREDUCE_COALESCED, "stretto:all_reduce_coalesced", held, tensors, tensors},
+      [&](Communicator& comm) {
+        return comm.all_reduce_coalesced(views, {.op = reduction.op,
+                                                 .factor = reduction.factor,
+                                                 .timeout = timeout_of(options.timeout)});
+      });
+}
+
+WorkPtr ProcessGroupStretto::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  at::Tensor& tensor = only(tensors, "reduce");
+  const Rank root = rank_of(options.rootRank, getSize(), "reduce: destination");
+  const bool is_root = root == Rank(getRank());
+  const View output = is_root ? held->in_place(tensor, kReduced) : View();
+  const ConstView input = is_root ? ConstView(output) : held->input(tensor, kReduced);
+  const Reduction reduction = reduction_of(options.reduceOp);
+  return start({OpType::REDUCE, "stretto:reduce", held, tensors, tensors}, [&](Communicator& comm) {
+    return comm.reduce(input, output,
+                       {.op = reduction.op,
+                        .root = root,
+                        .factor = reduction.factor,
+                        .timeout = timeout_of(options.timeout)});
+  });
+}
+
+WorkPtr ProcessGroupStretto::allgather(TensorLists& outputs, Tensors& inputs,
+                                       const ::c10d::AllgatherOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  const Tensors& list = only_list(outputs, "all_gather", getSize());
+  const ConstView input = held->input(only(inputs, "all_gather"));
+  const std::vector<View> views = held->outputs(list);
+  return start(
+      {OpType::ALLGATHER, "stretto:all_gather", held, inputs, list}, [&](Communicator& comm) {
+        return comm.all_gather_list(input, views, {.timeout = timeout_of(options.timeout)});
+      });
+}
+
+WorkPtr ProcessGroupStretto::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                             const ::c10d::AllgatherOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  const ConstView from = held->input(input);
+  const View to = held->output(output);
+  return start({OpType::_ALLGATHER_BASE, "stretto:_all_gather_base", held, {input}, {output}},
+               [&](Communicator& comm) {
+                 return comm.all_gather(from, to, {.timeout = timeout_of(options.timeout)});
+               });
+}
+
+WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                                 const ::c10d::AllgatherOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  if (outputs.size() != static_cast<std::size_t>(getSize())) {
+    refuse("all_gather_coalesced: wants a list of tensors from each of {} ranks, got {}", getSize(),
+           outputs.size());
+  }
+  Tensors results;
+  std::vector<std::vector<View>> views(inputs.size());
+  for (const Tensors& of_rank : outputs) {
+    if (of_rank.size() != inputs.size()) {
+      refuse("all_gather_coalesced: {} inputs, but {} outputs from a rank", inputs.size(),
+             of_rank.size());
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) views[i].push_back(held->output(of_rank[i]));
+    results.insert(results.end(), of_rank.begin(), of_rank.end());
+  }
+  const std::vector<ConstView> sources = held->inputs(inputs);
+  return start({OpType::ALLGATHER_COALESCED, "stretto:all_gather_coalesced", held, inputs, results},
+               [&](Communicator& comm) {
+                 std::vector<stretto::Work> works;
+                 for (std::size_t i = 0; i < sources.size(); ++i) {
+                   works.push_back(comm.all_gather_list(sources[i], views[i],
+                                                        {.timeout = timeout_of(options.timeout)}));
+                 }
+                 return stretto::Work::all(std::move(works));
+               });
+}
+
+WorkPtr ProcessGroupStretto::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  const std::vector<ConstView> from = held->inputs(inputs);
+  const std::vector<View> to = held->outputs(outputs);
+  return start(
+      {OpType::COALESCED, "stretto:all_gather_into_tensor_coalesced", held, inputs, outputs},
+      [&](Communicator& comm) {
+        return comm.all_gather_coalesced(from, to, {.timeout = timeout_of(options.timeout)});
+      });
+}
+
+WorkPtr ProcessGroupStretto::gather(TensorLists& outputs, Tensors& inputs,
+                                    const ::c10d::GatherOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  const Rank root = rank_of(options.rootRank, getSize(), "gather: destination");
+  const ConstView input = held->input(only(inputs, "gather"));
+  std::vector<View> views;
+  Tensors results;
+  if (root == Rank(getRank())) {
+    results = only_list(outputs, "gather", getSize());
+    views = held->outputs(results);
+  } else if (!outputs.empty() && !outputs.front().empty()) {
+    refuse("gather: only the destination, rank {}, takes a list of outputs", root.value());
+  }
+  return start({OpType::GATHER, "stretto:gather", held, inputs, results}, [&](Communicator& comm) {
+    return comm.gather_list(input, views, {.root = root, .timeout = timeout_of(options.timeout)});
+  });
+}
+
+WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, TensorLists& inputs,
+                                     const ::c10d::ScatterOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  const Rank root = rank_of(options.rootRank, getSize(), "scatter: source");
+  const View output = held->output(only(outputs, "scatter"));
+  std::vector<ConstView> views;
+  if (root == Rank(getRank())) {
+    views = held->inputs(only_list(inputs, "scatter", getSize()));
+  } else if (!inputs.empty() && !inputs.front().empty()) {
+    refuse("scatter: only the source, rank {}, takes a list of inputs", root.value());
+  }
+  return start({OpType::SCATTER, "stretto:scatter", held, outputs, outputs},
+               [&](Communicator& comm) {
+                 return comm.scatter_list(views, output,
+                                          {.root = root, .timeout = timeout_of(options.timeout)});
+               });
+}
+
+WorkPtr ProcessGroupStretto::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                            const ::c10d::ReduceScatterOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  const Tensors& list = only_list(inputs, "reduce_scatter", getSize());
+  const View output = held->output(only(outputs, "reduce_scatter"), kReduced);
+  const std::vector<ConstView> views = held->inputs(list, kReduced);
+  const Reduction reduction = reduction_of(options.reduceOp);
+  return start({OpType::REDUCE_SCATTER, "stretto:reduce_scatter", held, list, outputs},
+               [&](Communicator& comm) {
+                 return comm.reduce_scatter_list(views, output,
+                                                 {.op = reduction.op,
+                                                  .factor = reduction.factor,
+                                                  .timeout = timeout_of(options.timeout)});
+               });
+}
+
+WorkPtr ProcessGroupStretto::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                  const ::c10d::ReduceScatterOptions& options) {
+  Tensors outputs{output};
+  Tensors inputs{input};
+  return reduce_scatter_tensor_coalesced(outputs, inputs, options);
+}
+
+WorkPtr ProcessGroupStretto::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const ::c10d::ReduceScatterOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  const std::vector<ConstView> from = held->inputs(inputs, kReduced);
+  const std::vector<View> to = held->outputs(outputs, kReduced);
+  const Reduction reduction = reduction_of(options.reduceOp);
+  const bool single = inputs.size() == 1;
+  const OpType type =
+      single ? OpType::_REDUCE_SCATTER_BASE : OpType::REDUCE_SCATTER_TENSOR_COALESCED;
+  return start({type, "stretto:_reduce_scatter_base", held, inputs, outputs},
+               [&](Communicator& comm) {
+                 return comm.reduce_scatter_coalesced(from, to,
+                                                      {.op = reduction.op,
+                                                       .factor = reduction.factor,
+                                                       .timeout = timeout_of(options.timeout)});
+               });
+}
+
+WorkPtr ProcessGroupStretto::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                           std::vector<int64_t>& output_splits,
+                                           std::vector<int64_t>& input_splits,
+                                           const ::c10d::AllToAllOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  stretto::AllToAllOptions ours{.timeout = timeout_of(options.timeout)};
+  const auto sent = split_counts(input, input_splits, getSize(), "input");
+  const auto received = split_counts(output, output_splits, getSize(), "output");
+  if (!output_splits.empty() || !input_splits.empty()) {
+    ours.send_counts = sent;
+    ours.recv_counts = received;
+  }
+  const ConstView from = held->input(input);
+  const View to = held->output(output);
+  return start({OpType::ALLTOALL_BASE, "stretto:all_to_all", held, {input}, {output}},
+               [&](Communicator& comm) { return comm.all_to_all(from, to, ours); });
+}
+
+WorkPtr ProcessGroupStretto::alltoall(Tensors& outputs, Tensors& inputs,
+                                      const ::c10d::AllToAllOptions& options) {
+  auto held = std::make_shared<OperationTensors>();
+  const std::vector<ConstView> from = held->inputs(inputs);
+  const std::vector<View> to = held->outputs(outputs);
+  return start({OpType::ALLTOALL, "stretto:all_to_all", held, inputs, outputs},
+               [&](Communicator& comm) {
+                 return comm.all_to_all_list(from, to, {.timeout = timeout_of(options.timeout)});
+               });
+}
+
+WorkPtr ProcessGroupStretto::send(Tensors& tensors, int destination, int tag) {
+  auto held = std::make_shared<OperationTensors>();
+  const ConstView data = held->input(only(tensors, "send"));
+  const Rank to = rank_of(destination, getSize(), "send: destination");
+  return start({OpType::SEND, "stretto:send", held, tensors, {}, destination},
+               [&](Communicator& comm) {
+                 return comm.send(data, {.to = to, .tag = tag, .timeout = options_->timeout});
+               });
+}
+
+WorkPtr ProcessGroupStretto::receive(Tensors& tensors, Rank source, int tag, OpType type) {
+  auto held = std::make_shared<OperationTensors>();
+  const View data = held->output(only(tensors, "recv"));
+  const bool from_any = source == kAnyRank;
+  return start({type,
+                from_any ? "stretto:recvAnySource" : "stretto:recv",
+                held,
+                {},
+                tensors,
+                from_any ? -1 : source.value()},
+               [&](Communicator& comm) {
+                 return comm.recv(data, {.from = source, .tag = tag, .timeout = options_->timeout});
+               });
+}
+
+WorkPtr ProcessGroupStretto::recv(Tensors& tensors, int source, int tag) {
+  return receive(tensors, rank_of(source, getSize(), "recv: source"), tag, OpType::RECV);
+}
+
+WorkPtr ProcessGroupStretto::recvAnysource(Tensors& tensors, int tag) {
+  return receive(tensors, kAnyRank, tag, OpType::RECVANYSOURCE);
+}
+
+WorkPtr ProcessGroupStretto::barrier(const ::c10d::BarrierOptions& options) {
+  return start(
+      {OpType::BARRIER, "stretto:barrier", std::make_shared<OperationTensors>()},
+      [&](Communicator& comm) { return comm.barrier({.timeout = timeout_of(options.timeout)}); });
+}
+
+}  // namespace stretto::c10d_backend

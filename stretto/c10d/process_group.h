@@ -1,0 +1,164 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "stretto/c10d/operation_tensors.h"
+#include "stretto/c10d/work.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/communicator/sparse.h"
+#include "stretto/job/join_options.h"
+
+namespace stretto::c10d_backend {
+
+using Tensors = std::vector<at::Tensor>;
+using TensorLists = std::vector<std::vector<at::Tensor>>;
+using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
+
+// The backend "stretto" of torch.distributed: collectives of tensors on the CPU by a Communicator
+// of its own. All functions throw ValueError or DistBackendError. Any thread; the order of the
+// group is the order of the calls.
+//
+// `override` is missing where not every version of PyTorch from 2.11 on has the function.
+class ProcessGroupStretto final : public ::c10d::Backend {
+ public:
+  // Blocks until the ranks 0 to size-1 have come, which find each other by `store`. The operations'
+  // timeout is that of `options`.
+  static c10::intrusive_ptr<ProcessGroupStretto> create(
+      const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
+      const c10::intrusive_ptr<Options>& options, const JoinOptions& join_options);
+  // shutdown() of all groups of this process, for its end: no thread of ours may outlive Python.
+  static void shut_down_all();
+  ProcessGroupStretto(std::unique_ptr<Communicator> communicator, std::vector<int> job_ranks,
+                      c10::intrusive_ptr<Options> options, JoinOptions join_options);
+  ~ProcessGroupStretto() override;
+
+  const std::string getBackendName() const override { return "stretto"; }  // NOLINT: as declared.
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  bool supportsShrinking() const { return true; }
+
+  WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const ::c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) override;
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
+                    const ::c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const ::c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                              const ::c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const ::c10d::AllgatherOptions& options) override;
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs,
+                 const ::c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
+                  const ::c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const ::c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const ::c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const ::c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const ::c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const ::c10d::AllToAllOptions& options) override;
+  WorkPtr send(Tensors& tensors, int destination, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const ::c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  // Between the two of one thread: what is submitted is in flight at once, and has one Work.
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return collectives_; }
+  ::c10d::ErrorType getError() override;
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<::c10d::WorkInfo>)>&& hook) override;
+  void waitForPendingWorks() override;
+  void enableCollectivesTiming() override {}  // Every Work knows its duration anyway.
+
+  // Groups of their own, of the same kind. Those of split() and merge() meet in the store; ranks
+  // that are not in the list get null.
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<::c10d::Store>& store,
+                                    const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& options) override;
+  c10::intrusive_ptr<Backend> merge(const c10::intrusive_ptr<::c10d::Store>& store,
+                                    const c10::intrusive_ptr<Options>& options, const int& rank,
+                                    const int& size);
+  // Works after a failure, too: see Communicator::shrink(). Throws if a rank is lost that is not in
+  // the list.
+  c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
+                                     const c10::intrusive_ptr<Options>& options);
+  void abort() override;
+  void shutdown() override;
+
+  // Memory that the other ranks of this host have mapped.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;  // NOLINT: as declared.
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+  std::unordered_map<std::string, uint64_t> getMemoryStats();
+  void suspend();
+  void resume();
+
+  // The communicator, for what PyTorch has no word for. Throws after shutdown().
+  std::shared_ptr<Communicator> communicator() const;
+
+ private:
+  struct Start {
+    ::c10d::OpType type;
+    const char* title;
+    std::shared_ptr<OperationTensors> tensors;
+    Tensors inputs = {};  // For the profiler and the flight recorder.
+    Tensors results = {};
+    int peer = -1;  // Of a send or receive; -1: any.
+  };
+  // Submits by `submit`, which gets the communicator, and makes a Work of what it returns.
+  WorkPtr start(Start what, const std::function<stretto::Work(Communicator&)>& submit);
+  std::vector<uint64_t> global_ranks() const;  // By rank in this group.
+  // Its entry in the flight recorder; null where nothing is recorded.
+  std::shared_ptr<FlightEntry> record(const Start& what);
+  void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
+  std::optional<Duration> timeout_of(std::chrono::milliseconds timeout) const;
+  WorkPtr receive(Tensors& tensors, Rank source, int tag, ::c10d::OpType type);
+  // `rows[i]` belongs to place `places[i]`. False, and nothing done, for tensors that are not of T.
+  template <class T>
+  bool reduce_rows(const at::Tensor& places, const at::Tensor& rows, const SparseOptions& options,
+                   at::Tensor& tensor) const;
+
+  const std::vector<int> job_ranks_;  // By rank: the numbers by which failures name them.
+  const c10::intrusive_ptr<Options> options_;
+  const JoinOptions join_options_;
+  const std::shared_ptr<Shared> shared_;
+  std::atomic<uint64_t> collectives_ = 0;  // That were submitted.
+  std::atomic<uint64_t> transfers_ = 0;    // Sends and receives.
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<Communicator> communicator_;
+  std::optional<std::vector<c10::intrusive_ptr<WorkStretto>>> coalesced_;
+  std::shared_ptr<const FlightGroup> flight_group_;
+  std::vector<std::weak_ptr<InFlight>> hooked_;  // What waitForPendingWorks() waits for.
+};
+
+}  // namespace stretto::c10d_backend

@@ -1,0 +1,453 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// How a group comes into being and ends, and its memory.
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "stretto/bootstrap/prefix_store.h"
+#include "stretto/c10d/errors.h"
+#include "stretto/c10d/process_group.h"
+#include "stretto/c10d/store.h"
+#include "stretto/c10d/without_gil.h"
+#include "stretto/job/join.h"
+
+namespace stretto::c10d_backend {
+namespace {
+
+using bootstrap::StoreOperation;
+using bootstrap::StoreReply;
+using bootstrap::StoreRequest;
+
+// The groups that live.
+class Groups {
+ public:
+  void add(const c10::intrusive_ptr<ProcessGroupStretto>& group) {
+    const std::lock_guard guard(mutex_);
+    std::erase_if(groups_, [](const auto& each) { return each.expired(); });
+    groups_.emplace_back(group);
+  }
+  std::vector<c10::weak_intrusive_ptr<ProcessGroupStretto>> take() {
+    const std::lock_guard guard(mutex_);
+    return std::exchange(groups_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<c10::weak_intrusive_ptr<ProcessGroupStretto>> groups_;
+};
+
+Groups& groups() {
+  static auto* const all = new Groups;  // Outlives what other static objects do at the end.
+  return *all;
+}
+
+template <class... Args>
+c10::intrusive_ptr<ProcessGroupStretto> make_group(Args&&... args) {
+  auto group = c10::make_intrusive<ProcessGroupStretto>(std::forward<Args>(args)...);
+  groups().add(group);
+  return group;
+}
+
+std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+}  // namespace
+
+Status Store::wait(const std::string& key, const WaitLimit& limit) {
+  Duration nap = std::chrono::milliseconds(1);
+  while (!store_->check({key})) {
+    STRETTO_RETURN_IF_ERROR(limit.look());
+    if (limit.passed()) return status_of(StatusCode::timeout, "nobody has set \"{}\"", key);
+    std::this_thread::sleep_for(std::min(nap, limit.nap()));
+    nap = std::min<Duration>(nap * 2, std::chrono::milliseconds(20));
+  }
+  return {};
+}
+
+StoreReply Store::ask(const StoreRequest& request) {
+  const std::string key(request.key);
+  switch (request.operation) {
+    case StoreOperation::set:
+      store_->set(key, bytes_of(request.value));
+      return {};
+    case StoreOperation::get:
+      return {.value = text_of(store_->get(key))};
+    case StoreOperation::add:
+      return {.number = store_->add(key, request.amount)};
+    case StoreOperation::compare_set: {
+      std::string now =
+          text_of(store_->compareSet(key, bytes_of(request.expected), bytes_of(request.value)));
+      // For an absent key the stores answer with what was expected, as if that were there.
+      const bool doubtful = !request.expected.empty() && now == request.expected;
+      if (doubtful && !store_->check({key})) now.clear();
+      return {.value = std::move(now)};
+    }
+    case StoreOperation::check:
+      return {.number = store_->check({key}) ? 1 : 0};
+    case StoreOperation::delete_key:
+      return {.number = store_->deleteKey(key) ? 1 : 0};
+    case StoreOperation::append:
+      store_->append(key, bytes_of(request.value));
+      return {};
+    default:
+      return {};
+  }
+}
+
+Result<StoreReply> Store::answer(const StoreRequest& request, const WaitLimit& limit) {
+  if (request.operation == StoreOperation::list_keys || request.operation == StoreOperation::will) {
+    return status_of(StatusCode::invalid_argument,
+                     "PyTorch's stores do not list their keys and keep no wills");
+  }
+  try {
+    if (request.operation == StoreOperation::get || request.operation == StoreOperation::wait) {
+      STRETTO_RETURN_IF_ERROR(wait(std::string(request.key), limit));
+    }
+    return ask(request);
+  } catch (const c10::Error& error) {
+    return Status(StatusCode::peer_lost, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return Status(StatusCode::peer_lost, error.what());
+  }
+}
+
+c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
+    const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
+    const c10::intrusive_ptr<Options>& options, const JoinOptions& join_options) {
+  JoinOptions ours = join_options;
+  ours.timeout = options->timeout;
+  ours.join_timeout = options->timeout;
+  auto communicator = for_torch([&] {
+    auto whole = std::make_shared<Store>(store);
+    // Who destroys a group and makes it again comes to the same store with the same names. All
+    // ranks have done so equally often.
+    const std::int64_t round =
+        whole->add(fmt::format("stretto/rounds/{}", rank), 1, Deadline::after(ours.join_timeout))
+            .or_throw();
+    auto part = std::make_shared<bootstrap::PrefixStore>(fmt::format("stretto/{}/", round), whole);
+    return make_communicator(std::move(part), rank, size, ours);
+  });
+  std::vector<int> job_ranks(static_cast<std::size_t>(size));
+  std::iota(job_ranks.begin(), job_ranks.end(), 0);
+  return make_group(std::move(communicator), std::move(job_ranks), options, join_options);
+}
+
+ProcessGroupStretto::ProcessGroupStretto(std::unique_ptr<Communicator> communicator,
+                                         std::vector<int> job_ranks,
+                                         c10::intrusive_ptr<Options> options,
+                                         JoinOptions join_options)
+    : Backend(communicator->rank().value(), communicator->size()),
+      job_ranks_(std::move(job_ranks)),
+      options_(std::move(options)),
+      join_options_(std::move(join_options)),
+      shared_(std::make_shared<Shared>()),
+      communicator_(std::move(communicator)) {
+  shared_->communicator = communicator_;
+  const std::vector<uint64_t> ranks = global_ranks();
+  shared_->job_rank = static_cast<int>(ranks[static_cast<std::size_t>(getRank())]);
+  if (ranks.back() != ranks.size() - 1 || !std::is_sorted(ranks.begin(), ranks.end())) {
+    shared_->rank_note =
+        fmt::format("(The ranks of this group are, in the job: {}.)", fmt::join(ranks, ", "));
+  }
+  init();
+}
+
+ProcessGroupStretto::~ProcessGroupStretto() { shutdown(); }
+
+void ProcessGroupStretto::shut_down_all() {
+  for (const auto& each : groups().take()) {
+    if (const auto alive = each.lock()) alive->shutdown();
+  }
+}
+
+std::shared_ptr<Communicator> ProcessGroupStretto::communicator() const {
+  const std::lock_guard guard(mutex_);
+  if (communicator_ == nullptr) {
+    throw_for_torch(status_of(StatusCode::aborted,
+                              "rank {}: this process group has been shut down; make another by "
+                              "init_process_group() or new_group()",
+                              getRank()));
+  }
+  return communicator_;
+}
+
+void ProcessGroupStretto::shutdown() {
+  const WithoutGil without_gil;
+  std::shared_ptr<Communicator> last;
+  {
+    const std::lock_guard guard(mutex_);
+    last = std::move(communicator_);
+    coalesced_.reset();
+  }
+  last.reset();  // Operations in flight end with it.
+  shared_->driver.stop();
+}
+
+void ProcessGroupStretto::abort() {
+  shared_->abort(fmt::format("rank {} has called abort() of the process group", getRank()));
+}
+
+c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::split(
+    const c10::intrusive_ptr<::c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<Options>& options) {
+  const auto own = std::find(ranks.begin(), ranks.end(), getRank());
+  if (own == ranks.end()) return nullptr;
+  return create(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
+                options != nullptr ? options : options_, join_options_);
+}
+
+c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::merge(
+    const c10::intrusive_ptr<::c10d::Store>& store, const c10::intrusive_ptr<Options>& options,
+    const int& rank, const int& size) {
+  return create(store, rank, size, options != nullptr ? options : options_, join_options_);
+}
+
+c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
+    const std::vector<int64_t>& ranks_to_exclude, int /*flags*/,
+    const c10::intrusive_ptr<Options>& options) {
+  std::vector<Rank> excluded;
+  std::vector<int> left;
+  for (int rank = 0; rank < getSize(); ++rank) {
+    const int number = job_ranks_[static_cast<std::size_t>(rank)];
+    const bool out =
+        std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), rank) != ranks_to_exclude.end();
+    if (out) excluded.push_back(number);
+    if (!out) left.push_back(number);
+  }
+  auto smaller = for_torch([&] { return communicator()->shrink(excluded); });
+  if (static_cast<std::size_t>(smaller->size()) != left.size()) {
+    throw_for_torch(status_of(
+        StatusCode::peer_lost,
+        "rank {}: shrink: {} ranks should be left, and {} are: some that were not to be excluded "
+        "are lost too; name them as well and call shrink_group() again",
+        getRank(), left.size(), smaller->size()));
+  }
+  return make_group(std::move(smaller), std::move(left), options != nullptr ? options : options_,
+                    join_options_);
+}
+
+void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options,
+                                           bool /*wait_all_ranks*/) {
+  // All ranks that are missing are named anyway.
+  const WithoutGil without_gil;
+  for_torch([&] { communicator()->monitored_barrier({.timeout = timeout_of(options.timeout)}); });
+}
+
+namespace {
+
+// The words by which PyTorch's tool knows which operations belong to each other.
+std::string flight_name(::c10d::OpType type, int rank, int peer) {
+  using ::c10d::OpType;
+  switch (type) {
+    case OpType::BROADCAST:
+      return "broadcast";
+    case OpType::ALLREDUCE_COALESCED:
+      return "allreduce_coalesced";
+    case OpType::REDUCE:
+      return "reduce";
+    case OpType::ALLGATHER:
+      return "all_gather";
+    case OpType::_ALLGATHER_BASE:
+      return "_all_gather_base";
+    case OpType::ALLGATHER_COALESCED:
+      return "ALLGATHER_coalesced";
+    case OpType::COALESCED:
+      return "all_gather_into_tensor_coalesced";
+    case OpType::GATHER:
+      return "gather";
+    case OpType::SCATTER:
+      return "scatter";
+    case OpType::REDUCE_SCATTER:
+      return "reduce_scatter";
+    case OpType::_REDUCE_SCATTER_BASE:
+      return "_reduce_scatter_base";
+    case OpType::REDUCE_SCATTER_TENSOR_COALESCED:
+      return "reduce_scatter_tensor_coalesced";
+    case OpType::ALLTOALL:
+    case OpType::ALLTOALL_BASE:
+      return "all_to_all";
+    case OpType::SEND:
+      return fmt::format("send {}->{}", rank, peer);
+    case OpType::RECV:
+    case OpType::RECVANYSOURCE:
+      return fmt::format("recv {}<-{}", rank, peer);
+    case OpType::BARRIER:
+      return "barrier";
+    default:
+      return "all_reduce";
+  }
+}
+
+bool is_point_to_point(::c10d::OpType type) {
+  return type == ::c10d::OpType::SEND || type == ::c10d::OpType::RECV ||
+         type == ::c10d::OpType::RECVANYSOURCE;
+}
+
+}  // namespace
+
+std::vector<uint64_t> ProcessGroupStretto::global_ranks() const {
+  std::vector<uint64_t> ranks = options_->global_ranks_in_group;
+  if (ranks.size() != static_cast<std::size_t>(getSize())) {  // Not told, or of before shrink().
+    ranks.resize(static_cast<std::size_t>(getSize()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
+  return ranks;
+}
+
+std::shared_ptr<FlightEntry> ProcessGroupStretto::record(const Start& what) {
+  const bool transfers = is_point_to_point(what.type);
+  (transfers ? transfers_ : collectives_)++;
+  FlightRecorder& recorder = FlightRecorder::instance();
+  if (!recorder.is_enabled()) return nullptr;
+  auto entry = std::make_shared<FlightEntry>();
+  entry->name = flight_name(what.type, getRank(), what.peer);
+  entry->is_point_to_point = transfers;
+  entry->collective_number = collectives_;
+  entry->point_to_point_number = transfers_;
+  entry->inputs = TensorShapes(what.inputs);
+  entry->outputs = TensorShapes(what.results);
+  entry->timeout = options_->timeout;
+  {
+    const std::lock_guard guard(mutex_);
+    // PyTorch names a group after it has made its backend.
+    if (flight_group_ == nullptr || flight_group_->name != getGroupUid()) {
+      flight_group_ = std::make_shared<const FlightGroup>(
+          FlightGroup{getGroupUid(), getGroupDesc(), global_ranks()});
+    }
+    entry->group = flight_group_;
+  }
+  recorder.record(entry);
+  return entry;
+}
+
+void ProcessGroupStretto::startCoalescing() {
+  const std::lock_guard guard(mutex_);
+  coalesced_.emplace();
+}
+
+WorkPtr ProcessGroupStretto::endCoalescing() {
+  const std::lock_guard guard(mutex_);
+  TORCH_CHECK(coalesced_, "endCoalescing() without startCoalescing()");
+  auto work = c10::make_intrusive<CoalescedWork>(getRank(), std::move(*coalesced_));
+  coalesced_.reset();
+  return work;
+}
+
+::c10d::ErrorType ProcessGroupStretto::getError() {
+  const std::lock_guard guard(shared_->mutex);
+  if (shared_->failure.ok()) return ::c10d::ErrorType::SUCCESS;
+  if (shared_->failure.code() == StatusCode::timeout) return ::c10d::ErrorType::TIMEOUT;
+  return shared_->failure.rank() ? ::c10d::ErrorType::REMOTE_ERROR : ::c10d::ErrorType::COMM_ERROR;
+}
+
+void ProcessGroupStretto::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<::c10d::WorkInfo>)>&& hook) {
+  TORCH_CHECK(onCompletionHook_ == nullptr, "this process group has a completion hook already");
+  onCompletionHook_ = std::move(hook);
+}
+
+void ProcessGroupStretto::tell_hook(const std::shared_ptr<InFlight>& operation,
+                                    ::c10d::OpType type) {
+  const auto started = std::chrono::steady_clock::now();
+  operation->then(
+      [hook = onCompletionHook_, type, number = operation->number, started](const Status&) {
+        const auto ended = std::chrono::steady_clock::now();
+        hook(std::make_shared<::c10d::WorkInfo>(type, number, started, ended, ended - started));
+      });
+  const std::lock_guard guard(mutex_);
+  std::erase_if(hooked_, [](const std::weak_ptr<InFlight>& each) {
+    const auto alive = each.lock();
+    return alive == nullptr || alive->has_ended();
+  });
+  hooked_.push_back(operation);
+}
+
+void ProcessGroupStretto::waitForPendingWorks() {
+  const WithoutGil without_gil;
+  std::vector<std::weak_ptr<InFlight>> pending;
+  {
+    const std::lock_guard guard(mutex_);
+    pending.swap(hooked_);
+  }
+  for (const std::weak_ptr<InFlight>& each : pending) {
+    if (const auto alive = each.lock()) alive->end();
+  }
+}
+
+namespace {
+
+std::atomic<uint64_t> registered_bytes = 0;
+
+// Registered memory that tells the statistics when it goes.
+struct Registered {
+  explicit Registered(Memory taken) : memory(std::move(taken)) {
+    registered_bytes += memory.bytes().size();
+  }
+  ~Registered() { registered_bytes -= memory.bytes().size(); }
+  Registered(const Registered&) = delete;
+  Registered& operator=(const Registered&) = delete;
+
+  const Memory memory;
+};
+
+class RegisteredAllocator final : public c10::Allocator {
+ public:
+  explicit RegisteredAllocator(std::weak_ptr<Communicator> communicator)
+      : communicator_(std::move(communicator)) {}
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    const std::shared_ptr<Communicator> alive = communicator_.lock();
+    TORCH_CHECK(alive != nullptr, "the process group of this allocator has been shut down");
+    auto owned =
+        for_torch([&] { return std::make_unique<Registered>(alive->allocate_bytes(bytes)); });
+    void* const data = owned->memory.bytes().data();
+    return {data, owned.release(), &free, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to));
+  }
+
+ private:
+  static void free(void* owned) { delete static_cast<Registered*>(owned); }
+
+  const std::weak_ptr<Communicator> communicator_;
+};
+
+}  // namespace
+
+at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions options) {  // NOLINT
+  TORCH_CHECK(options.device().is_cpu(), "stretto allocates memory of the CPU, not of ",
+              options.device());
+  const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
+  c10::DataPtr data = getMemAllocator()->allocate(bytes);
+  void* const start = data.get();
+  auto held = std::make_shared<c10::DataPtr>(std::move(data));
+  return at::from_blob(
+      start, {size}, [held](void*) {}, options);
+}
+
+std::shared_ptr<c10::Allocator> ProcessGroupStretto::getMemAllocator() {
+  return std::make_shared<RegisteredAllocator>(communicator());
+}
+
+std::unordered_map<std::string, uint64_t> ProcessGroupStretto::getMemoryStats() {
+  return {{"registered_bytes", registered_bytes}};
+}
+
+void ProcessGroupStretto::suspend() {
+  TORCH_CHECK(false,
+              "stretto has no memory on a device that could be given back meanwhile; to free "
+              "everything, call destroy_process_group() and init_process_group() again");
+}
+
+void ProcessGroupStretto::resume() { suspend(); }
+
+}  // namespace stretto::c10d_backend

@@ -1,0 +1,314 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/c10d/work.h"
+
+#include <ATen/core/ivalue.h>
+#include <fmt/format.h>
+
+#include "stretto/base/log.h"
+#include "stretto/base/thread.h"
+#include "stretto/c10d/errors.h"
+#include "stretto/c10d/without_gil.h"
+
+namespace stretto::c10d_backend {
+namespace {
+
+using c10::ivalue::Future;
+
+c10::TypePtr list_of_tensors() { return c10::ListType::create(c10::TensorType::get()); }
+
+::c10d::WorkResult result_of(const Status& status) {
+  if (status.ok()) return ::c10d::WorkResult::SUCCESS;
+  return status.code() == StatusCode::timeout ? ::c10d::WorkResult::TIMEOUT
+                                              : ::c10d::WorkResult::COMM_ERROR;
+}
+
+}  // namespace
+
+void InFlight::Outcome::end(const Status& how) {
+  std::shared_ptr<void> freed;  // Not under the lock: tensors may need the lock of Python.
+  const std::lock_guard guard(mutex);
+  if (ended) return;
+  status = how;
+  duration = Clock::now() - started;
+  freed = std::move(buffers);
+  if (entry != nullptr) entry->end(how.ok());
+  ended = true;
+}
+
+InFlight::InFlight(stretto::Work work, std::vector<at::Tensor> outputs,
+                   std::shared_ptr<void> buffers, std::shared_ptr<FlightEntry> entry)
+    : operation(work.operation()),
+      number(work.number()),
+      results(std::move(outputs)),
+      outcome_(std::make_shared<Outcome>()),
+      work_(std::move(work)) {
+  outcome_->buffers = std::move(buffers);
+  outcome_->entry = std::move(entry);
+  // First, so that the callbacks that come after it find the operation ended.
+  work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
+}
+
+bool InFlight::try_end() {
+  if (has_ended()) return true;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return has_ended();  // Another thread waits, and moves it along.
+  if (const std::optional<Status> how = work_.status()) outcome_->end(*how);
+  return has_ended();
+}
+
+bool InFlight::end_within(std::chrono::milliseconds timeout) {
+  if (has_ended()) return true;
+  const Deadline deadline = Deadline::after(timeout);
+  const std::unique_lock lock(mutex_, timeout);
+  if (!lock) return has_ended();
+  try {
+    work_.wait_for(deadline.remaining());
+  } catch (const Error&) {
+    // That time is up, or why the operation failed: its status tells which.
+  }
+  if (const std::optional<Status> how = work_.status()) outcome_->end(*how);
+  return has_ended();
+}
+
+void InFlight::end() {
+  if (has_ended()) return;
+  const std::lock_guard lock(mutex_);
+  outcome_->end(work_.wait_status());
+}
+
+std::optional<Rank> InFlight::source() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || !work_.done()) return std::nullopt;
+  return work_.source();
+}
+
+void InFlight::then(Continuation callback) {
+  const std::lock_guard lock(mutex_);
+  work_.add_callback(std::move(callback));
+}
+
+void Driver::drive(std::shared_ptr<InFlight> operation) {
+  const std::lock_guard lock(state_->mutex);
+  state_->queue.push_back(std::move(operation));
+  state_->changed.notify_one();
+  if (thread_.joinable()) return;
+  Result<std::thread> started = start_thread("stretto-driver", [state = state_] { run(state); });
+  if (started.ok()) {
+    thread_ = std::move(*started);
+  } else {
+    log(LogLevel::warning, "futures end only where somebody waits for their Work: {}",
+        started.status().message());
+  }
+}
+
+void Driver::stop() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
+    state_->changed.notify_one();
+  }
+  if (!thread_.joinable()) return;
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    // A callback has dropped the last that needed us. The thread ends by itself.
+    thread_.detach();
+  } else {
+    const WithoutGil without_gil;
+    thread_.join();
+  }
+}
+
+void Driver::run(const std::shared_ptr<State>& state) {
+  while (true) {
+    std::shared_ptr<InFlight> operation;
+    {
+      std::unique_lock lock(state->mutex);
+      state->changed.wait(lock, [&] { return state->stopping || !state->queue.empty(); });
+      if (state->queue.empty()) return;
+      operation = std::move(state->queue.front());
+      state->queue.pop_front();
+    }
+    operation->end();
+  }
+}
+
+void Shared::note_failure(const Status& status) {
+  {
+    const std::lock_guard lock(mutex);
+    if (!failure.ok()) return;
+    failure = status;
+  }
+  FlightRecorder::instance().dump_to_file(job_rank);
+}
+
+Status Shared::told(const Status& status) const {
+  if (rank_note.empty() || status.ok() || status.code() == StatusCode::invalid_argument)
+    return status;
+  return {status.code(), fmt::format("{} {}", status.message(), rank_note)};
+}
+
+void Shared::abort(const std::string& reason) {
+  if (const std::shared_ptr<Communicator> alive = communicator.lock()) alive->abort(reason);
+}
+
+WorkStretto::WorkStretto(int rank, ::c10d::OpType type, const char* title,
+                         std::optional<std::vector<at::Tensor>> inputs,
+                         std::shared_ptr<InFlight> operation, std::shared_ptr<Shared> shared)
+    : Work(rank, type, title, inputs),
+      operation_(std::move(operation)),
+      shared_(std::move(shared)) {
+  if (recordFunctionEndCallback_ == nullptr) return;
+  operation_->then([end = recordFunctionEndCallback_](const Status&) { end(); });
+}
+
+WorkStretto::~WorkStretto() {
+  const WithoutGil without_gil;
+  if (!operation_->try_end()) shared_->driver.drive(operation_);
+}
+
+bool WorkStretto::isCompleted() {
+  const WithoutGil without_gil;
+  return operation_->try_end();
+}
+
+bool WorkStretto::isSuccess() const { return operation_->has_ended() && operation_->status().ok(); }
+
+std::exception_ptr WorkStretto::exception() const {
+  if (!operation_->has_ended() || operation_->status().ok()) return nullptr;
+  return exception_for_torch(shared_->told(operation_->status()));
+}
+
+int WorkStretto::sourceRank() const {
+  const std::optional<Rank> source = operation_->source();
+  TORCH_CHECK(source, "only a receive that has ended knows whose message it was");
+  return source->value();
+}
+
+std::vector<at::Tensor> WorkStretto::result() {
+  TORCH_CHECK(isCompleted(), "the operation has not ended; call wait() before result()");
+  return operation_->results;
+}
+
+bool WorkStretto::wait(std::chrono::milliseconds timeout) {
+  {
+    const WithoutGil without_gil;
+    if (timeout <= kNoTimeout) {
+      operation_->end();
+    } else if (!operation_->end_within(timeout)) {
+      throw_for_torch(status_of(
+          StatusCode::timeout,
+          "rank {}: {}#{} has not ended within the {} ms for which wait() was to wait; it goes on",
+          rank_, operation_->operation, operation_->number, timeout.count()));
+    }
+  }
+  const Status& status = operation_->status();
+  if (status.ok()) return true;
+  shared_->note_failure(status);
+  throw_for_torch(shared_->told(status));
+}
+
+void WorkStretto::abort() {
+  shared_->abort(fmt::format("rank {} has called abort() of its {}#{}", rank_,
+                             operation_->operation, operation_->number));
+}
+
+c10::intrusive_ptr<Future> WorkStretto::make_future(
+    const c10::TypePtr& type, std::function<void(Future&, const Status&)> complete) {
+  auto future = c10::make_intrusive<Future>(type);
+  const WithoutGil without_gil;
+  operation_->then([future, complete = std::move(complete),
+                    shared = std::weak_ptr<Shared>(shared_)](const Status& status) {
+    const std::shared_ptr<Shared> alive = status.ok() ? nullptr : shared.lock();
+    if (alive != nullptr) alive->note_failure(status);
+    complete(*future, alive != nullptr ? alive->told(status) : status);
+  });
+  const std::shared_ptr<Communicator> communicator = shared_->communicator.lock();
+  const bool is_driven = communicator != nullptr && communicator->has_progress_thread();
+  if (!future->completed() && !is_driven) shared_->driver.drive(operation_);
+  return future;
+}
+
+c10::intrusive_ptr<Future> WorkStretto::getFuture() {
+  const WithoutGil without_gil;  // Before the lock: who waits for it must not hold the GIL.
+  const std::lock_guard lock(future_mutex_);
+  if (future_ != nullptr) return future_;
+  future_ = make_future(list_of_tensors(),
+                        [results = operation_->results](Future& future, const Status& status) {
+                          if (status.ok()) {
+                            future.markCompleted(c10::IValue(results));
+                          } else {
+                            future.setError(exception_for_torch(status));
+                          }
+                        });
+  return future_;
+}
+
+c10::intrusive_ptr<Future> WorkStretto::getFutureResult() {
+  return make_future(c10::IntType::get(), [](Future& future, const Status& status) {
+    future.markCompleted(c10::IValue(static_cast<int64_t>(result_of(status))));
+  });
+}
+
+float WorkStretto::getDuration() const {
+  TORCH_CHECK(operation_->has_ended(), "the operation has not ended; it has no duration yet");
+  return static_cast<float>(seconds(operation_->duration()) * 1e3);
+}
+
+uint64_t WorkStretto::getSequencenumber() const { return operation_->number; }
+
+CoalescedWork::CoalescedWork(int rank, std::vector<c10::intrusive_ptr<WorkStretto>> parts)
+    : Work(rank, ::c10d::OpType::COALESCED), parts_(std::move(parts)) {}
+
+bool CoalescedWork::isCompleted() {
+  bool all = true;
+  for (const auto& part : parts_) all = part->isCompleted() && all;
+  return all;
+}
+
+bool CoalescedWork::isSuccess() const {
+  return std::all_of(parts_.begin(), parts_.end(),
+                     [](const auto& part) { return part->isSuccess(); });
+}
+
+std::exception_ptr CoalescedWork::exception() const {
+  for (const auto& part : parts_) {
+    if (const std::exception_ptr failure = part->exception()) return failure;
+  }
+  return nullptr;
+}
+
+std::vector<at::Tensor> CoalescedWork::result() {
+  std::vector<at::Tensor> all;
+  for (const auto& part : parts_) {
+    for (at::Tensor& tensor : part->result()) all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
+bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
+  for (const auto& part : parts_) part->wait(timeout);
+  return true;
+}
+
+void CoalescedWork::abort() {
+  if (!parts_.empty()) parts_.front()->abort();
+}
+
+c10::intrusive_ptr<Future> CoalescedWork::getFuture() {
+  c10::List<c10::intrusive_ptr<Future>> futures(c10::FutureType::create(list_of_tensors()));
+  for (const auto& part : parts_) futures.push_back(part->getFuture());
+  return c10::collectAll(futures)->then(
+      [](Future& all) {
+        std::vector<at::Tensor> tensors;
+        for (const c10::IValue& part : all.value().toListRef()) {
+          for (const at::Tensor& tensor : part.toFuture()->value().toTensorVector()) {
+            tensors.push_back(tensor);
+          }
+        }
+        return c10::IValue(tensors);
+      },
+      list_of_tensors());
+}
+
+}  // namespace stretto::c10d_backend

@@ -1,0 +1,164 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "stretto/c10d/flight_recorder.h"
+#include "stretto/communicator/communicator.h"
+
+namespace stretto::c10d_backend {
+
+// One operation, of which a Work of PyTorch's and those who wait for its future know.
+class InFlight {
+ public:
+  // `buffers` lives until the operation has ended. `entry` is told; null where nothing is recorded.
+  InFlight(stretto::Work work, std::vector<at::Tensor> outputs, std::shared_ptr<void> buffers,
+           std::shared_ptr<FlightEntry> entry);
+
+  // What was submitted, and as which of the group's collectives.
+  const std::string operation;
+  const std::uint32_t number;
+  const std::vector<at::Tensor> results;
+
+  // All three move the operation along, and say whether it has ended. The first does not block.
+  bool try_end();
+  bool end_within(std::chrono::milliseconds timeout);
+  void end();
+  // Runs `callback` once when the operation has ended; on which thread, see Work::add_callback().
+  void then(Continuation callback);
+
+  // Once it has ended, which its callbacks see, too:
+  bool has_ended() const { return outcome_->ended; }
+  const Status& status() const { return outcome_->status; }
+  Duration duration() const { return outcome_->duration; }
+  // Of a receive, whose message it was. Nothing in a callback of the operation, which comes before.
+  std::optional<Rank> source();
+
+ private:
+  // The first one that learns of the end says so here: who waits, or whoever calls callbacks.
+  struct Outcome {
+    void end(const Status& how);
+
+    const TimePoint started = Clock::now();
+    std::mutex mutex;
+    std::shared_ptr<void> buffers;
+    std::shared_ptr<FlightEntry> entry;
+    Status status;
+    Duration duration = Duration::zero();
+    std::atomic<bool> ended = false;
+  };
+
+  const std::shared_ptr<Outcome> outcome_;
+  std::timed_mutex mutex_;  // Held by the one thread that waits.
+  stretto::Work work_;
+};
+
+// Moves operations along that nobody waits for in a way that does: those of which somebody waits
+// for the future, and those whose Work was dropped. Its thread starts with the first of them.
+class Driver {
+ public:
+  Driver() : state_(std::make_shared<State>()) {}
+  ~Driver() { stop(); }
+  void drive(std::shared_ptr<InFlight> operation);
+  // Waits for the operations, so let them end before.
+  void stop();
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::shared_ptr<InFlight>> queue;
+    bool stopping = false;
+  };
+  static void run(const std::shared_ptr<State>& state);
+
+  const std::shared_ptr<State> state_;
+  std::thread thread_;
+};
+
+// What all operations of one backend share.
+struct Shared {
+  std::weak_ptr<Communicator> communicator;
+  int job_rank = 0;
+  std::string rank_note;  // Where this group's ranks have other numbers in the job.
+  Driver driver;
+  // The first failure that came to light; what getError() tells.
+  std::mutex mutex;
+  Status failure;
+
+  // The first one has the flight recorder write its file.
+  void note_failure(const Status& status);
+  // How an operation failed, as PyTorch's programs are told: ranks have their numbers in this
+  // group, and where those in the job are others, the text says which.
+  Status told(const Status& status) const;
+  // The text for those who end all operations on purpose.
+  void abort(const std::string& reason);
+};
+
+// PyTorch's handle of an operation. Any thread may use it. May be dropped while the operation is in
+// flight, which then ends without it.
+class WorkStretto final : public ::c10d::Work {
+ public:
+  WorkStretto(int rank, ::c10d::OpType type, const char* title,
+              std::optional<std::vector<at::Tensor>> inputs, std::shared_ptr<InFlight> operation,
+              std::shared_ptr<Shared> shared);
+  ~WorkStretto() override;
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override { wait(); }
+  // Throws when time is up; the operation goes on.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  // In milliseconds.
+  float getDuration() const override;
+  uint64_t getSequencenumber() const override;
+
+ private:
+  // A future that `complete` fulfils when the operation has ended, however it ended.
+  c10::intrusive_ptr<c10::ivalue::Future> make_future(
+      const c10::TypePtr& type, std::function<void(c10::ivalue::Future&, const Status&)> complete);
+
+  const std::shared_ptr<InFlight> operation_;
+  const std::shared_ptr<Shared> shared_;
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// Several operations, of which each has its own Work.
+class CoalescedWork final : public ::c10d::Work {
+ public:
+  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<WorkStretto>> parts);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override { wait(); }
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  const std::vector<c10::intrusive_ptr<WorkStretto>> parts_;
+};
+
+}  // namespace stretto::c10d_backend

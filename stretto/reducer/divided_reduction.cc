@@ -1,0 +1,113 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/divided_reduction.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "stretto/base/check.h"
+
+namespace stretto {
+namespace {
+
+template <class Number>
+void multiply_numbers(const View& view, float factor) {
+  auto* const number = reinterpret_cast<Number*>(view.data);
+  for (std::size_t i = 0; i < view.count; ++i) {
+    number[i] = Number(static_cast<float>(number[i]) * factor);
+  }
+}
+
+// A complex number is two real ones behind each other.
+template <class Real>
+void multiply_reals(const View& view, double factor) {
+  auto* const number = reinterpret_cast<Real*>(view.data);
+  const auto real_factor = static_cast<Real>(factor);
+  for (std::size_t i = 0; i < view.bytes() / sizeof(Real); ++i) number[i] *= real_factor;
+}
+
+void multiply(const View& view, double factor) {
+  if (factor == 1) return;
+  switch (view.dtype) {
+    case DType::f16:
+      return multiply_numbers<Half>(view, static_cast<float>(factor));
+    case DType::bf16:
+      return multiply_numbers<BFloat16>(view, static_cast<float>(factor));
+    case DType::f32:
+    case DType::c64:
+      return multiply_reals<float>(view, factor);
+    default:
+      return multiply_reals<double>(view, factor);
+  }
+}
+
+bool is_divided(const FullBucket& bucket) {
+  if (bucket.op != ReduceOp::mean) return false;
+  switch (bucket.view.dtype) {
+    case DType::f16:
+    case DType::bf16:
+    case DType::f32:
+    case DType::f64:
+    case DType::c64:
+    case DType::c128:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The largest power of two whose square is at most `ranks`.
+int half_of_division(int ranks) {
+  int divisor = 1;
+  while (4 * divisor * divisor <= ranks) divisor *= 2;
+  return divisor;
+}
+
+// What the other hook sees.
+FullBucket summed(const FullBucket& bucket) {
+  FullBucket result = bucket;
+  result.op = ReduceOp::sum;
+  return result;
+}
+
+}  // namespace
+
+std::string_view name(MeanDivision division) {
+  switch (division) {
+    case MeanDivision::after_sum:
+      return "after_sum";
+    case MeanDivision::before_sum:
+      return "before_sum";
+    case MeanDivision::half_each:
+      return "half_each";
+  }
+  return "unknown";
+}
+
+DividedReduction::DividedReduction(MeanDivision division, std::shared_ptr<CommunicationHook> inner)
+    : division_(division), inner_(std::move(inner)) {
+  STRETTO_CHECK(division != MeanDivision::after_sum, "the operation mean divides after the sum");
+}
+
+std::string DividedReduction::name() const {
+  return fmt::format("mean divided {}, then {}", stretto::name(division_), inner_->name());
+}
+
+Work DividedReduction::start(Communicator& communicator, const FullBucket& bucket) {
+  if (!is_divided(bucket)) return inner_->start(communicator, bucket);
+  const int ranks = communicator.size();
+  const int before = division_ == MeanDivision::before_sum ? ranks : half_of_division(ranks);
+  after_ = static_cast<double>(before) / ranks;
+  multiply(bucket.view, 1.0 / before);
+  return inner_->start(communicator, summed(bucket));
+}
+
+void DividedReduction::finish(const FullBucket& bucket) {
+  if (!is_divided(bucket)) return inner_->finish(bucket);
+  inner_->finish(summed(bucket));
+  multiply(bucket.view, after_);
+}
+
+}  // namespace stretto

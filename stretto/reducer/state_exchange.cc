@@ -1,0 +1,96 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/state_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "stretto/base/check.h"
+
+namespace stretto::reducer {
+namespace {
+
+// The parts of one rank, seen as one sequence of bytes, and a place in it.
+struct Share {
+  std::vector<ByteSpan> parts;
+  std::size_t left = 0;
+  std::size_t part = 0;
+  std::size_t offset = 0;
+};
+
+// Copies the next bytes of a share into `staging`, or back, and moves on.
+void copy(Share& share, std::span<std::uint8_t> staging, bool into_staging) {
+  share.left -= staging.size();
+  while (!staging.empty()) {
+    const ByteSpan rest = share.parts[share.part].subspan(share.offset);
+    const std::size_t bytes = std::min(rest.size(), staging.size());
+    if (into_staging && bytes > 0) std::memcpy(staging.data(), rest.data(), bytes);
+    if (!into_staging && bytes > 0) std::memcpy(rest.data(), staging.data(), bytes);
+    staging = staging.subspan(bytes);
+    share.offset += bytes;
+    if (bytes < rest.size()) continue;
+    ++share.part;
+    share.offset = 0;
+  }
+}
+
+}  // namespace
+
+std::vector<Rank> share_out(std::span<const std::size_t> bytes, int ranks) {
+  std::vector<std::size_t> order(bytes.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return bytes[a] > bytes[b]; });
+  std::vector<std::size_t> load(static_cast<std::size_t>(ranks));
+  std::vector<Rank> owners(bytes.size());
+  for (const std::size_t item : order) {
+    const auto least = std::min_element(load.begin(), load.end());
+    owners[item] = Rank(static_cast<int>(least - load.begin()));
+    *least += bytes[item];
+  }
+  return owners;
+}
+
+StateExchange::StateExchange(Communicator& communicator, std::optional<Duration> timeout,
+                             std::size_t staging_bytes)
+    : communicator_(communicator),
+      timeout_(timeout),
+      staging_bytes_(std::max(staging_bytes, static_cast<std::size_t>(communicator.size()))) {}
+
+void StateExchange::run(std::span<const ByteSpan> parts, std::span<const Rank> owners) {
+  STRETTO_CHECK(parts.size() == owners.size(), "{} parts of {} owners", parts.size(),
+                owners.size());
+  std::vector<Share> shares(static_cast<std::size_t>(communicator_.size()));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Share& share = shares[static_cast<std::size_t>(owners[i].value())];
+    share.parts.push_back(parts[i]);
+    share.left += parts[i].size();
+  }
+  const std::size_t most = staging_bytes_ / shares.size();  // Of a rank, in one message.
+  std::vector<std::size_t> counts(shares.size());
+  while (true) {
+    std::size_t all = 0;
+    for (std::size_t r = 0; r < shares.size(); ++r) {
+      all += counts[r] = std::min(shares[r].left, most);
+    }
+    if (all == 0) return;
+    if (staging_.size() < all) staging_ = communicator_.allocate<std::uint8_t>(all);
+    std::vector<std::span<std::uint8_t>> places;
+    for (std::size_t r = 0, begin = 0; r < shares.size(); begin += counts[r++]) {
+      places.push_back(staging_.span().subspan(begin, counts[r]));
+    }
+    const auto self = static_cast<std::size_t>(communicator_.rank().value());
+    copy(shares[self], places[self], true);
+    communicator_
+        .all_gather(places[self], staging_.span().first(all),
+                    {.counts = counts, .timeout = timeout_})
+        .wait();
+    for (std::size_t r = 0; r < shares.size(); ++r) {
+      if (r != self) copy(shares[r], places[r], false);
+    }
+  }
+}
+
+}  // namespace stretto::reducer

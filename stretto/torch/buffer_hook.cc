@@ -1,0 +1,54 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/buffer_hook.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "stretto/torch/tensor_bytes.h"
+
+namespace stretto {
+namespace {
+
+std::vector<torch::Tensor> tensors_of(const std::vector<ddp::NamedTensor>& buffers) {
+  std::vector<torch::Tensor> tensors;
+  for (const ddp::NamedTensor& buffer : buffers) tensors.push_back(buffer.tensor);
+  return tensors;
+}
+
+}  // namespace
+
+std::string BuffersOfRank::name() const { return "rank " + std::to_string(root_.value()); }
+
+void BuffersOfRank::run(const BufferCall& call) {
+  if (!broadcast_) broadcast_.emplace(call.communicator, call.timeout);
+  ddp::TensorBytes bytes(tensors_of(call.buffers));
+  broadcast_->run(bytes.spans(), call.leader.value_or(root_));
+  bytes.write_back();
+}
+
+void MeanOfBuffers::run(const BufferCall& call) {
+  ddp::TensorBytes bytes(tensors_of(call.buffers));
+  std::vector<View> averaged;
+  std::vector<View> copied;
+  for (std::size_t i = 0; i < call.buffers.size(); ++i) {
+    const torch::Tensor& buffer = call.buffers[i].tensor;
+    const bool has_mean = buffer.is_floating_point() || buffer.is_complex();
+    (has_mean ? averaged : copied)
+        .emplace_back(bytes.spans()[i].data(), static_cast<std::size_t>(buffer.numel()),
+                      ddp::dtype_of_tensor(buffer).or_throw());
+  }
+  const Rank root = call.leader.value_or(0);
+  if (!averaged.empty()) {
+    call.communicator
+        .all_reduce_coalesced(averaged, {.op = ReduceOp::mean, .timeout = call.timeout})
+        .wait();
+  }
+  if (!copied.empty()) {
+    call.communicator.broadcast_coalesced(copied, {.root = root, .timeout = call.timeout}).wait();
+  }
+  bytes.write_back();
+}
+
+}  // namespace stretto

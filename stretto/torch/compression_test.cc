@@ -1,0 +1,74 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <memory>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "stretto/reducer/compressed_reduction.h"
+#include "stretto/reducer/power_sgd.h"
+#include "tests/support/torch_models.h"
+
+// Training with compressed gradients.
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+
+// The loss of all ranks' examples after some steps with these options.
+double loss_after(int steps, const DistributedDataParallelOptions& options) {
+  double loss = 0;
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    torch::nn::Linear model = with_seed(1, [] { return torch::nn::Linear(64, 32); });
+    const auto data = with_seed(2, [] { return torch::randn({16, 64}); });
+    const auto target = with_seed(3, [] { return torch::randn({16, 32}); });
+    DistributedDataParallel ddp(model, communicator, options);
+    torch::optim::SGD optimizer(model->parameters(), 0.2);
+    for (int step = 0; step < steps; ++step) {
+      optimizer.zero_grad();
+      const auto own = torch::indexing::Slice(rank * 8, rank * 8 + 8);
+      torch::mse_loss(ddp.forward(data.index({own})), target.index({own})).backward();
+      optimizer.step();
+    }
+    EXPECT_NO_THROW(ddp.verify_replicas());
+    if (rank == 0) loss = torch::mse_loss(model->forward(data), target).item<double>();
+  });
+  return loss;
+}
+
+TEST(Compression, ReplicasStayEqualAndLearn) {
+  const double at_first = loss_after(0, {});
+  for (const auto& codec :
+       {top_k({.density = 0.1}), int8(), one_bit(), threshold({.limit = 1e-3f})}) {
+    EXPECT_LT(loss_after(60, {.codec = codec}), 0.8 * at_first) << codec->name();
+  }
+  EXPECT_EQ(loss_after(8, {.codec = top_k({.density = 1})}), loss_after(8, {}));
+  EXPECT_EQ(loss_after(8, {.codec = top_k(), .compression = Compression::never}),
+            loss_after(8, {}));
+}
+
+TEST(Compression, FactorsHaveTheRowsOfTheWeight) {
+  const auto hook = [] { return std::make_shared<PowerSgdReduction>(PowerSgdOptions{.rank = 1}); };
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    torch::nn::Linear model = with_seed(1, [] { return torch::nn::Linear(64, 32); });
+    const auto power_sgd = hook();
+    DistributedDataParallel ddp(model, communicator, {.communication_hook = power_sgd});
+    ddp.forward(torch::ones({1, 64})).sum().backward();
+    EXPECT_EQ(power_sgd->sent_elements(), 64u + 32u + 32u) << "both factors and the bias";
+    EXPECT_TRUE(torch::allclose(model->weight.grad(), torch::ones({32, 64})));
+  });
+}
+
+TEST(Compression, ACodecAndAHookAreOneTooMany) {
+  run_ranks(1, [](Communicator& communicator) {
+    const DistributedDataParallelOptions both{
+        .communication_hook = std::make_shared<Bf16Reduction>(), .codec = int8()};
+    EXPECT_THROW(DistributedDataParallel(torch::nn::Linear(2, 2), communicator, both),
+                 InvalidArgument);
+  });
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,173 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/logging_data.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "stretto/torch/replica.h"
+#include "stretto/torch/sync_batch_norm.h"
+
+namespace stretto::ddp {
+namespace {
+
+std::int64_t nanoseconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+}
+
+TimePoint after(TimePoint begin, double offset_seconds) {
+  return begin +
+         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(offset_seconds));
+}
+
+// Text of numbers, as PyTorch joins them.
+template <class Numbers>
+std::string joined(const Numbers& numbers, const char* separator) {
+  std::string text;
+  for (const auto number : numbers) {
+    text += (text.empty() ? "" : separator) + std::to_string(number);
+  }
+  return text;
+}
+
+// Gradients in the order in which they became ready in the last step.
+std::vector<std::size_t> ready_order(const std::vector<double>& ready_seconds) {
+  std::vector<std::size_t> order(ready_seconds.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::erase_if(order, [&](std::size_t index) { return ready_seconds[index] < 0; });
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return ready_seconds[a] < ready_seconds[b];
+  });
+  return order;
+}
+
+std::vector<std::size_t> bucket_sizes(const reducer::BucketPlan& plan,
+                                      const std::vector<NamedTensor>& parameters) {
+  std::vector<std::size_t> sizes;
+  for (const reducer::PlannedBucket& bucket : plan) {
+    sizes.push_back(0);
+    for (const std::size_t index : bucket.gradients) {
+      sizes.back() += parameters[index].tensor.nbytes();
+    }
+  }
+  return sizes;
+}
+
+std::string dtypes_of(const std::vector<NamedTensor>& parameters) {
+  std::set<std::string> names;
+  for (const NamedTensor& parameter : parameters) {
+    names.emplace(parameter.tensor.dtype().name());
+  }
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+bool has_sync_batch_norm(const torch::nn::Module& module) {
+  bool found = dynamic_cast<const SyncBatchNormImpl*>(&module) != nullptr;
+  for (const auto& part : module.modules(/*include_self=*/false)) {
+    found = found || dynamic_cast<const SyncBatchNormImpl*>(part.get()) != nullptr;
+  }
+  return found;
+}
+
+}  // namespace
+
+void StepTimer::add(StepStatistics& step) {
+  step.forward_begin = forward_begin_;
+  step.forward_seconds = seconds(forward_end_ - forward_begin_);
+  compute_end_ = after(step.begin, step.backward_seconds);
+  comm_begin_ = after(step.begin, step.launch_seconds.front());
+  comm_end_ = after(step.begin, step.end_seconds.back());
+  last_.forward = forward_end_ - forward_begin_;
+  last_.backward_compute = compute_end_ - forward_end_;
+  last_.backward_comm = comm_end_ - comm_begin_;
+  last_.overlap = std::max(Duration(0), std::min(compute_end_, comm_end_) - comm_begin_);
+  sum_.forward += last_.forward;
+  sum_.backward_compute += last_.backward_compute;
+  sum_.backward_comm += last_.backward_comm;
+  sum_.overlap += last_.overlap;
+  ++steps_;
+}
+
+void StepTimer::describe(LoggingData& data) const {
+  auto& ints = data.ints_map;
+  ints["iteration"] = steps_;
+  if (steps_ == 0) return;
+  const auto duration = [&](const std::string& key, Duration last, Duration sum) {
+    ints[key] = nanoseconds(last);
+    ints["avg_" + key] = nanoseconds(sum) / steps_;
+  };
+  duration("forward_compute_time", last_.forward, sum_.forward);
+  duration("backward_compute_time", last_.backward_compute, sum_.backward_compute);
+  duration("backward_comm_time", last_.backward_comm, sum_.backward_comm);
+  duration("backward_compute_comm_overlap_time", last_.overlap, sum_.overlap);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const Duration offset =
+      std::chrono::duration_cast<Duration>(now) - Clock::now().time_since_epoch();
+  const auto point = [&](const char* key, TimePoint time) {
+    ints[key] = nanoseconds(offset + time.time_since_epoch());
+  };
+  point("forward_compute_time_start", forward_begin_);
+  point("backward_compute_time_start", forward_end_);
+  point("backward_compute_time_end", compute_end_);
+  point("backward_comm_time_start", comm_begin_);
+  point("backward_comm_time_end", comm_end_);
+}
+
+LoggingData Replica::logging_data() const {
+  LoggingData data;
+  auto& [strings, ints] = data;
+  std::size_t bytes = 0;
+  for (const NamedTensor& parameter : trained_) bytes += parameter.tensor.nbytes();
+  strings = {{"backend_name", "stretto"},
+             {"module_name", module_->name()},
+             {"device_ids", ""},
+             {"dtypes", dtypes_of(trained_)},
+             {"bucket_sizes", initial_bucket_sizes_},
+             {"comm_hook", options_.communication_hook->name()}};
+  ints = {{"world_size", communicator_.size()},
+          {"rank", communicator_.rank().value()},
+          {"output_device", -1},
+          {"is_multi_device_module", 0},
+          {"num_parameter_tensors", static_cast<std::int64_t>(trained_.size())},
+          {"total_parameter_size_bytes", static_cast<std::int64_t>(bytes)},
+          {"bucket_cap_bytes", static_cast<std::int64_t>(options_.bucket_bytes.back())},
+          {"broadcast_buffers", options_.broadcast_buffers},
+          {"find_unused_parameters", options_.find_unused_parameters},
+          {"static_graph", options_.static_graph},
+          {"gradient_as_bucket_view", 1},
+          {"has_sync_bn", has_sync_batch_norm(*module_)}};
+  timer_.describe(data);
+  const StepStatistics& step = last_step_;
+  if (step.step == 0) return data;
+  std::int64_t unused_bytes = 0;
+  for (std::size_t i = 0; i < trained_.size(); ++i) {
+    if (step.ready_seconds[i] < 0) {
+      unused_bytes += static_cast<std::int64_t>(trained_[i].tensor.nbytes());
+    }
+  }
+  ints["unused_parameter_size"] = unused_bytes;
+  ints["num_buckets_reduced"] = static_cast<std::int64_t>(step.end_seconds.size());
+  ints["has_rebuilt_buckets"] = has_rebuilt_buckets_;
+  strings["prev_iteration_grad_ready_order_indices"] =
+      joined(ready_order(step.ready_seconds), ", ");
+  if (!has_rebuilt_buckets_) return data;
+  strings["rebuilt_bucket_sizes"] = describe_bucket_sizes();
+  std::string& indices = strings["rebuilt_per_bucket_param_indices"];
+  for (const reducer::PlannedBucket& bucket : reducer_->plan()) {
+    indices += (indices.empty() ? "" : ", ") + joined(bucket.gradients, " ");
+  }
+  return data;
+}
+
+std::string Replica::describe_bucket_sizes() const {
+  return joined(bucket_sizes(reducer_->plan(), trained_), ", ");
+}
+
+}  // namespace stretto::ddp

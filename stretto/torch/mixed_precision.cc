@@ -1,0 +1,111 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/mixed_precision.h"
+
+#include <string>
+#include <utility>
+
+namespace stretto::ddp {
+namespace {
+
+[[noreturn]] void refuse(const char* option, DType dtype, const char* supported) {
+  throw InvalidArgument(Status(StatusCode::invalid_argument,
+                               std::string("mixed_precision.") + option + " is " +
+                                   std::string(name(dtype)) + "; supported are " + supported));
+}
+
+torch::ScalarType scalar_type(const char* option, DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return torch::kHalf;
+    case DType::bf16:
+      return torch::kBFloat16;
+    case DType::f32:
+      return torch::kFloat;
+    case DType::f64:
+      return torch::kDouble;
+    default:
+      refuse(option, dtype, "f16, bf16, f32 and f64");
+  }
+}
+
+}  // namespace
+
+LowPrecision::LowPrecision(const MixedPrecision& options,
+                           const std::vector<NamedTensor>& parameters)
+    : cast_inputs_(options.cast_forward_inputs) {
+  if (!options.parameter_dtype) return;
+  dtype_ = scalar_type("parameter_dtype", *options.parameter_dtype);
+  for (const auto& [name, tensor] : parameters) {
+    if (tensor.is_floating_point()) copies_.push_back({tensor, {}, {}});
+  }
+}
+
+void LowPrecision::enter() {
+  if (!is_on() || entered_) return;
+  const torch::NoGradGuard no_grad;
+  entered_ = true;
+  for (auto& [parameter, full, low] : copies_) {
+    full = parameter.detach();
+    if (low.defined() && low.sizes() == full.sizes() && low.strides() == full.strides()) {
+      low.copy_(full);
+    } else {
+      low = full.to(*dtype_, /*non_blocking=*/false, /*copy=*/true);
+    }
+    parameter.set_data(low);
+  }
+}
+
+void LowPrecision::leave() {
+  if (!entered_) return;
+  entered_ = false;
+  for (auto& [parameter, full, low] : copies_) {
+    if (full.defined()) parameter.set_data(std::exchange(full, {}));
+  }
+}
+
+torch::Tensor LowPrecision::cast(const torch::Tensor& tensor) const {
+  const bool casts = is_on() && cast_inputs_ && tensor.defined() && tensor.is_floating_point();
+  return casts ? tensor.to(*dtype_) : tensor;
+}
+
+std::shared_ptr<CommunicationHook> with_reduce_dtype(const MixedPrecision& options,
+                                                     std::shared_ptr<CommunicationHook> hook) {
+  const DType dtype = options.reduce_dtype.value_or(options.parameter_dtype.value_or(DType::f32));
+  switch (dtype) {
+    case DType::f16:
+      return std::make_shared<F16Reduction>(std::move(hook));
+    case DType::bf16:
+      return std::make_shared<Bf16Reduction>(std::move(hook));
+    case DType::f32:
+      return hook;
+    default:
+      if (!options.reduce_dtype && dtype == DType::f64) return hook;
+      refuse("reduce_dtype", dtype, "f16, bf16 and f32");
+  }
+}
+
+void convert_buffers(const MixedPrecision& options, const std::vector<NamedTensor>& buffers) {
+  if (!options.buffer_dtype) return;
+  const torch::ScalarType dtype = scalar_type("buffer_dtype", *options.buffer_dtype);
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : buffers) {
+    torch::Tensor buffer = tensor;
+    if (buffer.is_floating_point()) buffer.set_data(buffer.to(dtype));
+  }
+}
+
+ForwardScope::ForwardScope(LowPrecision& precision)
+    : precision_(precision),
+      enters_(precision.is_on() && !precision.entered()),
+      exceptions_when_made_(std::uncaught_exceptions()) {
+  precision_.enter();
+}
+
+ForwardScope::~ForwardScope() {
+  const bool thrown = std::uncaught_exceptions() > exceptions_when_made_;
+  if (enters_ && (thrown || !torch::GradMode::is_enabled())) precision_.leave();
+}
+
+}  // namespace stretto::ddp

@@ -1,0 +1,428 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "stretto/torch/buffer_hook.h"
+#include "stretto/torch/distributed_data_parallel.h"
+#include "tests/support/torch_models.h"
+
+// What the options of DistributedDataParallel change, and what it tells about itself.
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+
+TEST(ReplicaOptions, TheMeanMayBeDividedBeforeTheSum) {
+  for (const MeanDivision division : {MeanDivision::before_sum, MeanDivision::half_each}) {
+    run_ranks(kRanks, [&](Communicator& communicator) {
+      DistributedDataParallelOptions options = small_buckets();
+      options.mean_division = division;
+      Net reference = net();
+      Net model = net();
+      DistributedDataParallel ddp(model, communicator, options);
+      for (int step = 0; step < 3; ++step) {
+        expect_step_like_one_process(ddp, reference, communicator.rank().value(), step);
+      }
+    });
+  }
+}
+
+TEST(ReplicaOptions, ItMayBePartOfASequential) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net reference = net();
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    torch::nn::Sequential inner(torch::nn::Linear(3, 3), torch::nn::ReLU());
+    DistributedDataParallel inner_ddp(inner, communicator);
+    torch::nn::Sequential whole(torch::nn::Identity(), ddp);
+    whole->push_back(torch::nn::Identity());
+    EXPECT_EQ(
+        whole->named_parameters().keys(),
+        (std::vector<std::string>{"1.module.scale", "1.module.first.weight", "1.module.first.bias",
+                                  "1.module.shared.weight", "1.module.shared.bias",
+                                  "1.module.last.weight", "1.module.last.bias"}));
+    const Batch batch = global_batch(0);
+    loss_of(*reference, batch).backward();
+    loss_of(*whole, part(batch, rank)).backward();
+    expect_close(model->first->weight.grad(), reference->first->weight.grad(), "first.weight");
+    whole->push_back(inner_ddp);
+    EXPECT_EQ(whole->forward(batch.data).size(1), 3);
+  });
+}
+
+// A language model whose output layer is to use the embedding's weight.
+struct TiedImpl : torch::nn::Module {
+  explicit TiedImpl(bool tied) {
+    if (tied) head->weight = tokens->weight;
+  }
+  torch::Tensor forward(const torch::Tensor& words) { return head(tokens(words)); }
+  torch::nn::Embedding tokens = register_module("tokens", torch::nn::Embedding(5, kInputs));
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(kInputs, 5));
+};
+TORCH_MODULE(Tied);
+
+TEST(ReplicaOptions, WeightsThatAreTiedByAssignmentAreExplained) {
+  run_ranks(1, [](Communicator& communicator) {
+    Tied tied(true);
+    const auto text =
+        message_of<InvalidArgument>([&] { DistributedDataParallel ddp(tied, communicator); });
+    expect_contains(text, "layer 'head' computes with another weight than the one that it has");
+    expect_contains(text, "name 'head.weight' in the option parameters_to_ignore");
+    DistributedDataParallel ddp(tied, communicator, {.parameters_to_ignore = {"head.weight"}});
+    ddp.forward(torch::tensor({1, 2})).sum().backward();
+    Tied untied(false);
+    EXPECT_NO_THROW(DistributedDataParallel(untied, communicator));
+  });
+}
+
+TEST(ReplicaOptions, DelayedParametersTravelLastAndGetTheSameGradients) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    DistributedDataParallelOptions options = small_buckets();
+    options.delayed_parameters = {"last.weight", "last.bias"};
+    Net reference = net();
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, options);
+    for (int step = 0; step < 3; ++step) {
+      expect_step_like_one_process(ddp, reference, communicator.rank().value(), step);
+      const std::vector<std::size_t> last = ddp.bucket_plan().back().gradients;
+      for (const std::size_t index : last) {
+        EXPECT_EQ(ddp.trained_parameters()[index].name.substr(0, 5), "last.");
+      }
+    }
+    options.delayed_parameters = {"lost.weight"};
+    Net other = net();
+    expect_contains(message_of<InvalidArgument>(
+                        [&] { DistributedDataParallel refused(other, communicator, options); }),
+                    "delayed_parameters names 'lost.weight', which is no parameter");
+  });
+}
+
+// The running mean after one forward pass in which `hook` ran first: rank r began with r + 1.
+float mean_after_forward(Communicator& communicator, std::shared_ptr<BufferHook> hook) {
+  torch::nn::BatchNorm1d model(torch::nn::BatchNormOptions(2).momentum(0.0));
+  DistributedDataParallel ddp(model, communicator, {.buffer_hook = std::move(hook)});
+  {
+    const torch::NoGradGuard no_grad;
+    model->running_mean.fill_(static_cast<float>(communicator.rank().value() + 1));
+    model->num_batches_tracked.fill_(communicator.rank().value());
+  }
+  ddp.forward(torch::ones({4, 2})).sum().backward();
+  EXPECT_TRUE(model->running_mean[0].equal(model->running_mean[1]));
+  return model->running_mean[0].item<float>() +
+         100.0f * static_cast<float>(model->num_batches_tracked.item<std::int64_t>());
+}
+
+// Doubles them, on its own: what an own hook does is its own affair.
+struct Doubling : BufferHook {
+  std::string name() const override { return "doubling"; }
+  void run(const BufferCall& call) override {
+    EXPECT_EQ(call.buffers.size(), 3u);
+    EXPECT_FALSE(call.leader.has_value());
+    for (const auto& buffer : call.buffers) torch::Tensor(buffer.tensor).mul_(2);
+  }
+};
+
+TEST(ReplicaOptions, BuffersBecomeEqualAsChosen) {
+  run_ranks(3, [](Communicator& communicator) {
+    EXPECT_EQ(mean_after_forward(communicator, nullptr), 1.0f + 100);
+    EXPECT_EQ(mean_after_forward(communicator, std::make_shared<BuffersOfRank>(2)), 3.0f + 300);
+    EXPECT_EQ(mean_after_forward(communicator, std::make_shared<MeanOfBuffers>()), 2.0f + 100);
+    const int rank = communicator.rank().value();
+    EXPECT_EQ(mean_after_forward(communicator, std::make_shared<Doubling>()),
+              static_cast<float>(2 * (rank + 1) + 100 * (2 * rank + 1)));
+    torch::nn::BatchNorm1d model(2);
+    const Rank root = rank == 1 ? 1 : 0;
+    const auto build = [&] {
+      DistributedDataParallel ddp(model, communicator,
+                                  {.buffer_hook = std::make_shared<BuffersOfRank>(root)});
+    };
+    expect_contains(message_of<Mismatch>(build),
+                    "buffer_hook rank 0 on ranks 0, 2; rank 1 on rank 1");
+  });
+}
+
+TEST(ReplicaOptions, ReplicasAreComparedEverySoManySteps) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, {.verify_every_steps = 3});
+    const auto step = [&] { loss_of(ddp, global_batch(0)).backward(); };
+    step();
+    if (communicator.rank() == Rank(1)) {
+      const torch::NoGradGuard no_grad;
+      model->shared->bias[2] += 1e-6;  // An optimizer of its own, say.
+    }
+    step();
+    const auto text = message_of<Mismatch>(step);
+    expect_contains(text, "step 3 began with different parameters");
+    expect_contains(text, "parameter 'shared.bias' on rank 1 differs from rank 0");
+  });
+}
+
+TEST(ReplicaOptions, LoggingDataHaveTheKeysOfPyTorch) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    const LoggingData before = ddp.logging_data();
+    EXPECT_EQ(before.ints_map.at("iteration"), 0);
+    EXPECT_EQ(before.ints_map.at("world_size"), kRanks);
+    EXPECT_EQ(before.ints_map.at("rank"), communicator.rank().value());
+    EXPECT_EQ(before.ints_map.at("num_parameter_tensors"), 6);
+    const std::int64_t bytes = (6 * 8 + 8 + 8 * 8 + 8 + 8 * 3 + 3) * 4;
+    EXPECT_EQ(before.ints_map.at("total_parameter_size_bytes"), bytes);
+    EXPECT_EQ(before.ints_map.at("bucket_cap_bytes"), 256);
+    EXPECT_EQ(before.strs_map.at("dtypes"), "float");
+    EXPECT_EQ(before.strs_map.at("bucket_sizes"), "108, 288, 224");
+    for (int step = 0; step < 3; ++step) loss_of(ddp, global_batch(step)).backward();
+    LoggingData data = ddp.logging_data();
+    auto& ints = data.ints_map;
+    EXPECT_EQ(ints.at("iteration"), 3);
+    EXPECT_EQ(ints.at("unused_parameter_size"), 0);
+    EXPECT_EQ(ints.at("num_buckets_reduced"), static_cast<std::int64_t>(ddp.bucket_plan().size()));
+    for (const char* key : {"forward_compute_time", "backward_compute_time", "backward_comm_time",
+                            "backward_compute_comm_overlap_time"}) {
+      EXPECT_GE(ints.at(key), 0) << key;
+      EXPECT_GE(ints.at(std::string("avg_") + key), 0) << key;
+    }
+    EXPECT_EQ(ints.at("backward_compute_time_end") - ints.at("backward_compute_time_start"),
+              ints.at("backward_compute_time"));
+    EXPECT_LE(ints.at("backward_compute_comm_overlap_time"), ints.at("backward_comm_time"));
+    EXPECT_EQ(data.strs_map.at("prev_iteration_grad_ready_order_indices").size(),
+              std::string("0, 1, 2, 3, 4, 5").size());
+  });
+}
+
+// Keeps the rounding errors of bf16 and adds them to the next gradients, so it has a state.
+class Feedback : public PlainReduction {
+ public:
+  std::string name() const override { return "feedback"; }
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    for (std::size_t g = 0; g < bucket.gradients.size(); ++g) {
+      const View& view = bucket.gradient_views[g];
+      auto* const number = reinterpret_cast<float*>(view.data);
+      auto& error = errors_[bucket.gradients[g]];
+      error.resize(view.count);
+      for (std::size_t i = 0; i < view.count; ++i) {
+        const float wanted = number[i] + error[i];
+        number[i] = static_cast<float>(BFloat16(wanted));
+        error[i] = wanted - number[i];
+      }
+    }
+    return PlainReduction::start(communicator, bucket);
+  }
+  std::vector<std::byte> save() const override {
+    std::vector<std::byte> state;
+    for (const auto& [index, error] : errors_) {
+      const auto bytes = std::as_bytes(std::span(error));
+      state.insert(state.end(), bytes.begin(), bytes.end());
+    }
+    return state;
+  }
+  void load(std::span<const std::byte> state) override {
+    for (std::size_t index = 0; const std::size_t count : {48, 8, 64, 8, 24, 3}) {
+      auto& error = errors_[index++];
+      error.resize(count);
+      std::memcpy(error.data(), state.data(), count * sizeof(float));
+      state = state.subspan(count * sizeof(float));
+    }
+  }
+
+ private:
+  std::map<std::size_t, std::vector<float>> errors_;
+};
+
+class SavedState : public ::testing::Test {
+ protected:
+  // The hash of the parameters after steps `first` to `last`; saved after step `saved`, and loaded
+  // before the first one if that is not 0.
+  std::uint64_t train(Communicator& communicator, int first, int last, int saved) {
+    Net model = net(first == 0 ? 1 : 9);
+    DistributedDataParallelOptions options = small_buckets();
+    options.communication_hook = std::make_shared<Feedback>();
+    DistributedDataParallel ddp(model, communicator, options);
+    torch::optim::Adam optimizer(ddp.parameters(), 0.01);
+    if (first > 0) {
+      ddp.load_state(path_, optimizer);
+      communicator.barrier().wait();  // Thread-ranks have one generator.
+    }
+    for (int step = first; step <= last; ++step) {
+      optimizer.zero_grad();
+      loss_of(ddp, part(global_batch(step), communicator.rank().value())).backward();
+      optimizer.step();
+      if (step == saved) ddp.save_state(path_, optimizer);
+    }
+    ddp.verify_replicas();
+    return ddp.parameter_hash();
+  }
+  void TearDown() override {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      std::filesystem::remove(path_ + ".rank" + std::to_string(rank));
+    }
+  }
+
+  const std::string path_ =
+      std::filesystem::temp_directory_path() / ("stretto_state_" + std::to_string(::getpid()));
+};
+
+TEST_F(SavedState, RestoresTrainingBitByBit) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    const std::uint64_t whole = train(communicator, 0, 6, 3);
+    communicator.barrier().wait();
+    EXPECT_EQ(train(communicator, 4, 6, -1), whole);
+  });
+}
+
+TEST_F(SavedState, ThatDoesNotFitIsRefused) {
+  run_ranks(kRanks, [&](Communicator& communicator) { train(communicator, 0, 0, 0); });
+  run_ranks(1, [&](Communicator& communicator) {
+    Net model = net();
+    torch::optim::Adam optimizer(model->parameters(), 0.01);
+    DistributedDataParallel ddp(model, communicator,
+                                {.communication_hook = std::make_shared<Feedback>()});
+    const auto load = [&](const std::string& path) {
+      return message_of<InvalidArgument>([&] { ddp.load_state(path, optimizer); });
+    };
+    expect_contains(load(path_), "it was written by a job of 2 ranks, and this one has 1");
+    expect_contains(load(path_ + "_nothing"), "cannot load the state in '");
+  });
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    Net model = net();
+    torch::optim::Adam optimizer(model->parameters(), 0.01);
+    DistributedDataParallel ddp(model, communicator);
+    expect_contains(message_of<InvalidArgument>([&] { ddp.load_state(path_, optimizer); }),
+                    "with the communication hook 'feedback', and this one is 'plain'");
+  });
+}
+
+// What one process computes whose parameters are bf16 and whose gradients are kept in f32.
+TEST(MixedPrecision, GradientsAreThoseOfParametersInTheOtherType) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net model = net();
+    DistributedDataParallelOptions options = small_buckets();
+    options.mixed_precision = {.parameter_dtype = DType::bf16, .reduce_dtype = DType::f32};
+    DistributedDataParallel ddp(model, communicator, options);
+    for (int step = 0; step < 3; ++step) {
+      const Batch batch = global_batch(step);
+      std::map<std::string, torch::Tensor> expected;
+      for (int r = 0; r < kRanks; ++r) {
+        Net reference = net();
+        reference->to(torch::kBFloat16);
+        const Batch own = part(batch, r);
+        torch::nll_loss(reference->forward(own.data.to(torch::kBFloat16)), own.target).backward();
+        for (const auto& item : reference->named_parameters()) {
+          if (!item.value().requires_grad()) continue;
+          const auto gradient = item.value().grad().to(torch::kFloat) / kRanks;
+          auto& sum = expected[item.key()];
+          sum = sum.defined() ? sum + gradient : gradient;
+        }
+      }
+      ddp.zero_grad();
+      const auto output = ddp.forward(part(batch, rank).data);
+      EXPECT_EQ(output.scalar_type(), torch::kBFloat16);
+      EXPECT_EQ(model->first->weight.scalar_type(), torch::kBFloat16) << "until backward has ended";
+      torch::nll_loss(output, part(batch, rank).target).backward();
+      for (const auto& item : model->named_parameters()) {
+        EXPECT_EQ(item.value().scalar_type(), torch::kFloat) << item.key();
+        if (!item.value().requires_grad()) continue;
+        EXPECT_EQ(item.value().grad().scalar_type(), torch::kFloat);
+        expect_close(item.value().grad(), expected[item.key()], item.key());
+      }
+    }
+    ddp.verify_replicas();
+  });
+}
+
+TEST(MixedPrecision, ModelsTrainAndStayEqual) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    torch::nn::Linear reference = with_seed(3, [] { return torch::nn::Linear(kInputs, 1); });
+    torch::nn::Linear model = with_seed(3, [] { return torch::nn::Linear(kInputs, 1); });
+    DistributedDataParallel ddp(model, communicator,
+                                {.mixed_precision = {.parameter_dtype = DType::bf16}});
+    torch::optim::Adam optimizer(ddp.parameters(), 0.01);
+    torch::optim::Adam reference_optimizer(reference->parameters(), 0.01);
+    for (int step = 0; step < 40; ++step) {
+      const auto data = global_batch(step).data;
+      reference_optimizer.zero_grad();
+      (reference->forward(data) - data.sum(1, true)).pow(2).mean().backward();
+      reference_optimizer.step();
+      optimizer.zero_grad();
+      const auto own = data.narrow(0, communicator.rank().value() * 4, 4);
+      (ddp.forward(own).to(torch::kFloat) - own.sum(1, true)).pow(2).mean().backward();
+      optimizer.step();
+    }
+    EXPECT_TRUE(torch::allclose(model->weight, reference->weight, 0.05, 0.1));
+    EXPECT_FALSE(torch::equal(model->weight, reference->weight)) << "rounded on the way";
+    EXPECT_FALSE(torch::equal(model->weight, model->weight.to(torch::kBFloat16).to(torch::kFloat)))
+        << "the optimizer steps with all digits";
+    ddp.verify_replicas();
+  });
+}
+
+TEST(MixedPrecision, ParametersComeBackWhateverFollowsForward) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net();
+    torch::Tensor before = model->first->weight.detach().clone();
+    DistributedDataParallelOptions options = small_buckets();
+    options.mixed_precision.parameter_dtype = DType::bf16;
+    DistributedDataParallel ddp(model, communicator, options);
+    const auto is_back = [&] { return torch::equal(model->first->weight.detach(), before); };
+    const Batch batch = global_batch(0);
+    {
+      const torch::NoGradGuard no_grad;
+      (void)ddp.forward(batch.data);
+      EXPECT_TRUE(is_back()) << "no gradients";
+    }
+    EXPECT_ANY_THROW((void)ddp.forward(torch::ones({1, kInputs + 1})));
+    EXPECT_TRUE(is_back()) << "forward has thrown";
+    {
+      auto guard = ddp.no_sync();
+      loss_of(ddp, batch).backward();
+      EXPECT_TRUE(is_back()) << "no_sync";
+    }
+    const torch::Tensor once = model->first->weight.grad().clone();
+    EXPECT_EQ(once.scalar_type(), torch::kFloat);
+    const auto one = loss_of(ddp, batch);
+    (one + loss_of(ddp, batch)).backward();
+    EXPECT_TRUE(is_back()) << "two forward passes";
+    EXPECT_TRUE(torch::allclose(model->first->weight.grad(), once * 3, 0.03, 1e-3));
+  });
+}
+
+TEST(MixedPrecision, WhatItDoesNotSupportIsSaid) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto refusal = [&](const MixedPrecision& precision, auto model) {
+      return message_of<InvalidArgument>([&] {
+        DistributedDataParallel ddp(model, communicator, {.mixed_precision = precision});
+      });
+    };
+    expect_contains(refusal({.parameter_dtype = DType::i32}, net()),
+                    "mixed_precision.parameter_dtype is i32; supported are f16, bf16, f32 and f64");
+    expect_contains(refusal({.reduce_dtype = DType::f64}, net()),
+                    "mixed_precision.reduce_dtype is f64; supported are f16, bf16 and f32");
+    torch::nn::Sequential words(
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)),
+        torch::nn::Linear(2, 1));
+    expect_contains(refusal({.parameter_dtype = DType::bf16}, words),
+                    "does not work with sparse gradients: '0.weight' has them");
+    torch::nn::BatchNorm1d norm(2);
+    const DistributedDataParallel ddp(norm, communicator,
+                                      {.mixed_precision = {.buffer_dtype = DType::f64}});
+    EXPECT_EQ(norm->running_mean.scalar_type(), torch::kDouble);
+    EXPECT_EQ(norm->num_batches_tracked.scalar_type(), torch::kLong);
+  });
+}
+
+}  // namespace
+}  // namespace stretto

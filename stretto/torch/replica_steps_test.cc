@@ -1,0 +1,296 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "stretto/torch/buffer_hook.h"
+#include "stretto/torch/distributed_data_parallel.h"
+#include "tests/support/torch_models.h"
+
+// Steps of the kinds that programs take, and what they are said to have cost.
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+
+TEST(ReplicaSteps, GradientsInsideNoSyncStayWhereAutogradPutsThem) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net reference = net();
+    for (int step = 0; step < 3; ++step) loss_of(*reference, global_batch(step)).backward();
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    const auto accumulate = [&](int step) {
+      auto guard = ddp.no_sync();
+      loss_of(ddp, part(global_batch(step), rank)).backward();
+    };
+    accumulate(0);
+    const torch::Tensor first = model->first->weight.grad();
+    accumulate(1);
+    EXPECT_TRUE(first.is_same(model->first->weight.grad())) << "nothing is copied";
+    loss_of(ddp, part(global_batch(2), rank)).backward();
+    EXPECT_FALSE(first.is_same(model->first->weight.grad())) << "in a bucket";
+    for (const auto& item : reference->named_parameters()) {
+      if (!item.value().requires_grad()) continue;
+      expect_close(model->named_parameters()[item.key()].grad(), item.value().grad(), item.key());
+    }
+  });
+}
+
+// Takes its time.
+struct SlowBuffers : BufferHook {
+  std::string name() const override { return "slow"; }
+  void run(const BufferCall&) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+};
+
+TEST(ReplicaSteps, WhatBuffersTakeIsExposed) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    torch::nn::BatchNorm1d model(kInputs);
+    DistributedDataParallel ddp(model, communicator,
+                                {.buffer_hook = std::make_shared<SlowBuffers>()});
+    ddp.forward(torch::ones({4, kInputs})).sum().backward();
+    const StepStatistics& step = ddp.last_step();
+    EXPECT_GE(step.exposed_seconds, 0.02);
+    EXPECT_GE(step.forward_seconds, 0.02);
+    EXPECT_LE(step.forward_begin, step.begin);
+    EXPECT_EQ(step.bytes, 128u) << "a cache line for each parameter";
+    EXPECT_EQ(step.step, 1u);
+  });
+}
+
+TEST(ReplicaSteps, TheTimeoutHoldsForVerification) {
+  std::atomic<bool> failed{false};
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, {.timeout = std::chrono::milliseconds(300)});
+    if (communicator.rank() == Rank(1)) {
+      while (!failed) std::this_thread::yield();
+      return;
+    }
+    expect_contains(message_of<Timeout>([&] { ddp.verify_replicas(); }),
+                    "timed out waiting for rank 1");
+    failed = true;
+  });
+}
+
+// Layers that are used in the opposite order of their registration; `middle` is, or is not.
+struct ReversedImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x, bool all) {
+    x = torch::tanh(c(x));
+    if (all) x = torch::tanh(b(x));
+    return a(x).pow(2).mean();
+  }
+  torch::nn::Linear a = register_module("a", torch::nn::Linear(kInputs, kInputs));
+  torch::nn::Linear b = register_module("b", torch::nn::Linear(kInputs, kInputs));
+  torch::nn::Linear c = register_module("c", torch::nn::Linear(kInputs, kInputs));
+};
+TORCH_MODULE(Reversed);
+
+TEST(ReplicaSteps, BucketsAreRebuiltWithUnusedParameters) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const auto build = [] { return with_seed(6, [] { return Reversed(); }); };
+    Reversed reference = build();
+    Reversed model = build();
+    DistributedDataParallel ddp(model, communicator,
+                                {.bucket_bytes = {1}, .find_unused_parameters = true});
+    const auto first_to_leave = [&] {
+      return ddp.trained_parameters()[ddp.bucket_plan().front().gradients.front()].name;
+    };
+    EXPECT_EQ(first_to_leave(), "c.bias");
+    for (int step = 0; step < 4; ++step) {
+      // Rank 1 leaves a layer out in each step, rank 0 in every other one.
+      const auto all = [&](int of_rank) { return of_rank == 0 && step % 2 == 0; };
+      const auto data = global_batch(step).data;
+      reference->zero_grad();
+      for (int r = 0; r < kRanks; ++r) {
+        (reference->forward(data.narrow(0, r * 4, 4), all(r)) / kRanks).backward();
+      }
+      ddp.zero_grad();
+      ddp.forward(data.narrow(0, rank * 4, 4), all(rank)).backward();
+      for (const auto& item : reference->named_parameters()) {
+        const auto& gradient = ddp.named_parameters()[item.key()].grad();
+        ASSERT_EQ(gradient.defined(), item.value().grad().defined()) << item.key();
+        if (gradient.defined()) expect_close(gradient, item.value().grad(), item.key());
+      }
+    }
+    EXPECT_EQ(first_to_leave().substr(0, 2), "a.");
+  });
+}
+
+// A checkpointed part and a branch, of which only rank 0 uses all.
+struct CheckpointedBranchImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x, bool all) {
+    const auto y = Checkpoint::apply(first(x), &inner);
+    return (all ? branch(y) : y).pow(2).mean();
+  }
+  torch::Tensor plain(const torch::Tensor& x, bool all) {
+    const auto y = inner(first(x));
+    return (all ? branch(y) : y).pow(2).mean();
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(kInputs, 4));
+  torch::nn::Linear inner = register_module("inner", torch::nn::Linear(4, 4));
+  torch::nn::Linear branch = register_module("branch", torch::nn::Linear(4, 4));
+};
+TORCH_MODULE(CheckpointedBranch);
+
+TEST(ReplicaSteps, CheckpointsMayStandBesideUnusedParameters) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const auto build = [] { return with_seed(7, [] { return CheckpointedBranch(); }); };
+    CheckpointedBranch reference = build();
+    CheckpointedBranch model = build();
+    DistributedDataParallel ddp(model, communicator,
+                                {.bucket_bytes = {1}, .find_unused_parameters = true});
+    for (int step = 0; step < 3; ++step) {
+      const auto data = global_batch(step).data;
+      reference->zero_grad();
+      for (int r = 0; r < kRanks; ++r) {
+        (reference->plain(data.narrow(0, r * 4, 4), r == 0) / kRanks).backward();
+      }
+      ddp.zero_grad();
+      ddp.forward(data.narrow(0, rank * 4, 4), rank == 0).backward();
+      for (const auto& item : reference->named_parameters()) {
+        expect_close(ddp.named_parameters()[item.key()].grad(), item.value().grad(), item.key());
+      }
+    }
+  });
+}
+
+TEST(ReplicaSteps, ASecondPassThroughTheSameGraphIsAStep) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net reference = net();
+    loss_of(*reference, global_batch(0)).backward();
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    const auto loss = loss_of(ddp, part(global_batch(0), communicator.rank().value()));
+    loss.backward({}, /*retain_graph=*/true);
+    loss.backward();
+    expect_close(model->first->weight.grad(), 2 * reference->first->weight.grad(), "twice");
+    EXPECT_EQ(ddp.last_step().step, 2u);
+  });
+}
+
+TEST(ReplicaSteps, ARankMayHaveAnEmptyBatch) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches model;
+    DistributedDataParallel ddp(model, communicator);
+    const std::int64_t rows = communicator.rank() == Rank(0) ? 3 : 0;
+    ddp.forward(torch::ones({rows, kInputs}), true).sum().backward();
+    expect_close(model->a->weight.grad(), torch::full({2, kInputs}, 1.5), "a.weight");
+  });
+}
+
+TEST(ReplicaSteps, OneRankMayEvaluateAlone) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    torch::nn::BatchNorm1d model(kInputs);
+    DistributedDataParallel ddp(model, communicator);
+    const auto step = [&] { ddp.forward(torch::ones({4, kInputs})).sum().backward(); };
+    step();
+    if (communicator.rank() == Rank(1)) {
+      const torch::NoGradGuard no_grad;
+      ddp.eval();
+      EXPECT_TRUE(ddp.forward(torch::ones({1, kInputs})).isfinite().all().item<bool>());
+      ddp.train();
+    }
+    step();
+    ddp.verify_replicas();
+  });
+}
+
+// One layer under two names, and parameters of three types.
+struct MixtureImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto wide = again(layer(x)).to(torch::kDouble) * scale;
+    return (wide.to(torch::kBFloat16) + shift).to(torch::kFloat).sum();
+  }
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(kInputs, kInputs));
+  torch::nn::Linear again = register_module("again", layer);
+  torch::Tensor scale = register_parameter("scale", torch::ones({kInputs}, torch::kDouble));
+  torch::Tensor shift = register_parameter("shift", torch::ones({kInputs}, torch::kBFloat16));
+};
+TORCH_MODULE(Mixture);
+
+TEST(ReplicaSteps, LayersMayBeSharedAndTypesMixed) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const auto build = [] { return with_seed(8, [] { return Mixture(); }); };
+    Mixture reference = build();
+    Mixture model = build();
+    DistributedDataParallel ddp(model, communicator);
+    EXPECT_EQ(ddp.trained_parameters().size(), 4u);
+    EXPECT_EQ(ddp.bucket_plan().size(), 3u);
+    for (int step = 0; step < 3; ++step) {
+      const auto data = global_batch(step).data;
+      reference->zero_grad();
+      for (int r = 0; r < kRanks; ++r) {
+        (reference->forward(data.narrow(0, r * 4, 4)) / kRanks).backward();
+      }
+      ddp.zero_grad();
+      ddp.forward(data.narrow(0, rank * 4, 4)).backward();
+      expect_close(model->layer->weight.grad(), reference->layer->weight.grad(), "layer.weight");
+      expect_close(model->scale.grad(), reference->scale.grad(), "scale");
+      expect_close(model->shift.grad(), reference->shift.grad(), "shift");
+    }
+  });
+}
+
+// What forward() may return, when rank 1's loss reaches no parameter that requires a gradient.
+template <class Output>
+struct ReturningImpl : torch::nn::Module {
+  Output forward(const torch::Tensor& x, bool apart);
+  torch::Tensor result(const torch::Tensor& x, bool apart) { return apart ? x * 2 : layer(x); }
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(kInputs, 2));
+};
+using Pair = std::tuple<int, torch::Tensor>;
+using ByName = std::map<std::string, torch::Tensor>;
+using Perhaps = std::optional<std::vector<torch::Tensor>>;
+template <>
+Pair ReturningImpl<Pair>::forward(const torch::Tensor& x, bool apart) {
+  return {3, result(x, apart)};
+}
+template <>
+ByName ReturningImpl<ByName>::forward(const torch::Tensor& x, bool apart) {
+  return {{"result", result(x, apart)}};
+}
+template <>
+Perhaps ReturningImpl<Perhaps>::forward(const torch::Tensor& x, bool apart) {
+  return std::vector{torch::Tensor(), result(x, apart)};
+}
+
+torch::Tensor tensor_in(const Pair& pair) { return std::get<1>(pair); }
+torch::Tensor tensor_in(const ByName& by_name) { return by_name.at("result"); }
+torch::Tensor tensor_in(const Perhaps& perhaps) { return perhaps->back(); }
+
+template <class Output>
+void expect_tensors_are_found() {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const auto model = std::make_shared<ReturningImpl<Output>>();
+    DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
+    const auto x = torch::ones({1, kInputs}).set_requires_grad(true);
+    tensor_in(ddp.forward(x, communicator.rank() == Rank(1))).sum().backward();
+    expect_close(model->layer->bias.grad(), torch::full({2}, 0.5), "bias");
+  });
+}
+
+TEST(ReplicaSteps, TensorsAreFoundInWhatForwardReturns) {
+  expect_tensors_are_found<Pair>();
+  expect_tensors_are_found<ByName>();
+  expect_tensors_are_found<Perhaps>();
+}
+
+}  // namespace
+}  // namespace stretto

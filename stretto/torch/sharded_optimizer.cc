@@ -1,0 +1,161 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/sharded_optimizer.h"
+
+#include <cstdint>
+#include <sstream>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "stretto/reducer/replica_check.h"
+#include "stretto/torch/optimizer_parts.h"
+#include "stretto/torch/tensor_bytes.h"
+
+namespace stretto {
+namespace {
+
+[[noreturn]] void refuse(std::string text) {
+  throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
+}
+
+using torch::optim::Optimizer;
+using State = std::unique_ptr<torch::optim::OptimizerParamState>;
+
+std::vector<reducer::ReplicaItem> describe(const std::vector<torch::Tensor>& parameters) {
+  std::vector<reducer::ReplicaItem> items;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    std::ostringstream shape;
+    shape << parameters[i].sizes();
+    items.push_back(
+        {"parameter of the optimizer",
+         std::to_string(i),
+         {{"shape", shape.str()}, {"dtype", c10::toString(parameters[i].scalar_type())}}});
+  }
+  return items;
+}
+
+// An empty state of the kind that the optimizer keeps.
+State make_state(const Optimizer& optimizer) {
+  namespace optim = torch::optim;
+  if (dynamic_cast<const optim::SGD*>(&optimizer)) return std::make_unique<optim::SGDParamState>();
+  if (dynamic_cast<const optim::Adam*>(&optimizer))
+    return std::make_unique<optim::AdamParamState>();
+  if (dynamic_cast<const optim::AdamW*>(&optimizer))
+    return std::make_unique<optim::AdamWParamState>();
+  if (dynamic_cast<const optim::RMSprop*>(&optimizer))
+    return std::make_unique<optim::RMSpropParamState>();
+  if (dynamic_cast<const optim::Adagrad*>(&optimizer))
+    return std::make_unique<optim::AdagradParamState>();
+  if (!optimizer.state().empty()) return optimizer.state().begin()->second->clone();
+  refuse(
+      "the state of an optimizer that is none of libtorch's cannot be gathered by a rank that has "
+      "no parameter of its own");
+}
+
+std::string packed(Optimizer& optimizer, const std::vector<std::pair<std::string, void*>>& keys) {
+  torch::serialize::OutputArchive archive;
+  for (const auto& [name, key] : keys) {
+    const auto found = optimizer.state().find(key);
+    if (found == optimizer.state().end()) continue;
+    torch::serialize::OutputArchive of_parameter(archive.compilation_unit());
+    found->second->serialize(of_parameter);
+    archive.write(name, of_parameter);
+  }
+  std::ostringstream text;
+  archive.save_to(text);
+  return text.str();
+}
+
+}  // namespace
+
+ShardedOptimizer::ShardedOptimizer(Optimizer& optimizer, Communicator& communicator,
+                                   const std::optional<Duration>& timeout)
+    : optimizer_(optimizer),
+      communicator_(communicator),
+      timeout_(timeout),
+      parameters_(ddp::parameters_of(optimizer)),
+      exchange_(communicator, timeout) {
+  ddp::check_steps_in_parts(optimizer);
+  check_parameters();
+  reducer::check_replicas_described_alike(communicator_, describe(parameters_));
+  std::vector<std::size_t> bytes;
+  for (const torch::Tensor& parameter : parameters_) bytes.push_back(parameter.nbytes());
+  owners_ = reducer::share_out(bytes, communicator_.size());
+  forget_foreign_state();
+}
+
+void ShardedOptimizer::check_parameters() const {
+  if (parameters_.empty()) refuse("the optimizer has no parameters to share out");
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const torch::Tensor& parameter = parameters_[i];
+    if (parameter.device().is_cpu() && parameter.layout() == torch::kStrided) continue;
+    refuse("parameter " + std::to_string(i) +
+           " of the optimizer is not a dense tensor on the CPU, so it cannot be shared out");
+  }
+}
+
+void ShardedOptimizer::forget_foreign_state() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!is_own(i)) optimizer_.state().erase(parameters_[i].unsafeGetTensorImpl());
+  }
+}
+
+void ShardedOptimizer::step() {
+  const std::vector<torch::Tensor> now = ddp::parameters_of(optimizer_);
+  bool same = now.size() == parameters_.size();
+  for (std::size_t i = 0; same && i < now.size(); ++i) same = now[i].is_same(parameters_[i]);
+  if (!same) {
+    refuse(
+        "the optimizer has got other parameters since ShardedOptimizer was built; call "
+        "gather_state() before that, and build another ShardedOptimizer after it");
+  }
+  forget_foreign_state();
+  std::unordered_set<const void*> own;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_own(i)) own.insert(parameters_[i].unsafeGetTensorImpl());
+  }
+  ddp::step_part(optimizer_, [&](const torch::Tensor& parameter) {
+    return own.contains(parameter.unsafeGetTensorImpl());
+  });
+  ddp::TensorBytes bytes(parameters_);
+  exchange_.run(bytes.spans(), owners_);
+  bytes.write_back();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    // So that autograd notices who still needs the old values.
+    if (!is_own(i)) parameters_[i].unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+void ShardedOptimizer::gather_state() {
+  for (int rank = 0; rank < communicator_.size(); ++rank) receive_state_of(Rank(rank));
+}
+
+// Sends, if it is this rank's.
+void ShardedOptimizer::receive_state_of(Rank rank) {
+  std::vector<std::pair<std::string, void*>> keys;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (owners_[i] != rank) continue;
+    keys.emplace_back("parameter" + std::to_string(i), parameters_[i].unsafeGetTensorImpl());
+  }
+  std::string text;
+  if (rank == communicator_.rank()) text = packed(optimizer_, keys);
+  std::vector<std::uint64_t> size = {text.size()};
+  communicator_.broadcast(size, {.root = rank, .timeout = timeout_}).wait();
+  std::vector<std::uint8_t> bytes(text.begin(), text.end());
+  bytes.resize(size.front());
+  communicator_.broadcast(bytes, {.root = rank, .timeout = timeout_}).wait();
+  if (rank == communicator_.rank()) return;
+  torch::serialize::InputArchive archive;
+  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  for (const auto& [name, key] : keys) {
+    torch::serialize::InputArchive of_parameter;
+    if (!archive.try_read(name, of_parameter)) continue;  // It has not been stepped yet.
+    State state = make_state(optimizer_);
+    state->serialize(of_parameter);
+    optimizer_.state()[key] = std::move(state);
+  }
+}
+
+}  // namespace stretto

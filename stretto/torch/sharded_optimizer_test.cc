@@ -1,0 +1,244 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/sharded_optimizer.h"
+
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "stretto/torch/parameter_averaging.h"
+#include "tests/support/torch_models.h"
+
+// Optimizer state that is shared out, and parameters that are averaged now and then.
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+
+using Parameters = std::vector<torch::Tensor>;
+using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(Parameters)>;
+
+template <class Optimizer, class Options>
+Make maker(Options options) {
+  return [options](Parameters parameters) {
+    return std::make_unique<Optimizer>(std::move(parameters), options);
+  };
+}
+
+std::vector<Make> optimizers() {
+  namespace optim = torch::optim;
+  return {maker<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9).nesterov(true)),
+          maker<optim::Adam>(optim::AdamOptions(1e-2).amsgrad(true)),
+          maker<optim::AdamW>(optim::AdamWOptions(1e-2).weight_decay(0.1)),
+          maker<optim::RMSprop>(optim::RMSpropOptions(1e-2).momentum(0.5)),
+          maker<optim::Adagrad>(optim::AdagradOptions(1e-2))};
+}
+
+void expect_same_bits(const torch::nn::Module& a, const torch::nn::Module& b) {
+  for (const auto& item : a.named_parameters()) {
+    EXPECT_TRUE(torch::equal(item.value(), b.named_parameters()[item.key()])) << item.key();
+  }
+}
+
+// The same batch on all ranks: gradients are equal without being reduced.
+void backward(Net& model, int step) {
+  model->zero_grad();
+  loss_of(*model, global_batch(step)).backward();
+}
+
+TEST(ShardedOptimizer, HasTheBitsOfTheOptimizerItself) {
+  run_ranks(3, [](Communicator& communicator) {
+    for (const Make& make : optimizers()) {
+      Net sharded_net = net(), whole_net = net();
+      const auto optimizer = make(sharded_net->parameters());
+      const auto whole = make(whole_net->parameters());
+      ShardedOptimizer sharded(*optimizer, communicator);
+      for (int step = 0; step < 4; ++step) {
+        backward(sharded_net, step);
+        sharded.step();
+        backward(whole_net, step);
+        whole->step();
+        expect_same_bits(*sharded_net, *whole_net);
+      }
+      std::size_t own = 0;
+      for (const Rank owner : sharded.owners()) own += owner == communicator.rank() ? 1 : 0;
+      EXPECT_LE(optimizer->state().size(), own);
+      EXPECT_LT(own, sharded.owners().size());
+    }
+  });
+}
+
+// Saved by two ranks, and read by three and by a program without shards.
+TEST(ShardedOptimizer, TheStateOfAllRanksIsSavedAndReadByAnyNumber) {
+  for (const Make& make : optimizers()) {
+    Net saved_net = net();
+    std::string file;
+    run_ranks(2, [&](Communicator& communicator) {
+      Net model = net();
+      const auto optimizer = make(model->parameters());
+      ShardedOptimizer sharded(*optimizer, communicator);
+      for (int step = 0; step < 3; ++step) {
+        backward(model, step);
+        sharded.step();
+      }
+      sharded.gather_state();
+      if (communicator.rank() != Rank(0)) return;
+      std::stringstream text;
+      torch::save(*optimizer, text);
+      file = text.str();
+      saved_net = model;
+    });
+    const auto resume = [&](Net& model, torch::optim::Optimizer& optimizer) {
+      const torch::NoGradGuard no_grad;
+      for (const auto& item : saved_net->named_parameters()) {
+        model->named_parameters()[item.key()].copy_(item.value());
+      }
+      std::stringstream text(file);
+      torch::load(optimizer, text);
+    };
+    Net alone = net(7);
+    const auto plain = make(alone->parameters());
+    resume(alone, *plain);
+    backward(alone, 3);
+    plain->step();
+    run_ranks(3, [&](Communicator& communicator) {
+      Net model = net(8);
+      const auto optimizer = make(model->parameters());
+      ShardedOptimizer sharded(*optimizer, communicator);
+      resume(model, *optimizer);
+      backward(model, 3);
+      sharded.step();
+      expect_same_bits(*model, *alone);
+    });
+  }
+}
+
+TEST(ShardedOptimizer, MoreRanksThanParameters) {
+  run_ranks(3, [](Communicator& communicator) {
+    torch::Tensor parameter = torch::ones({4}).set_requires_grad(true);
+    torch::optim::Adam optimizer({parameter}, torch::optim::AdamOptions(0.1));
+    ShardedOptimizer sharded(optimizer, communicator);
+    parameter.sum().backward();
+    sharded.step();
+    EXPECT_LT(parameter.sum().item<float>(), 4);
+    sharded.gather_state();
+    EXPECT_EQ(optimizer.state().size(), 1u);
+  });
+}
+
+TEST(ShardedOptimizer, WhatCannotBeSharedOutIsRefused) {
+  run_ranks(2, [](Communicator& communicator) {
+    Net model = net();
+    torch::optim::LBFGS lbfgs(model->parameters());
+    expect_contains(message_of<InvalidArgument>([&] { ShardedOptimizer(lbfgs, communicator); }),
+                    "LBFGS");
+    const int width = communicator.rank().value() + 2;
+    torch::optim::SGD unlike({torch::ones({width})}, 0.1);
+    expect_contains(message_of<Mismatch>([&] { ShardedOptimizer(unlike, communicator); }), "shape");
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    ShardedOptimizer sharded(optimizer, communicator);
+    optimizer.add_param_group({{torch::ones({2})}});
+    expect_contains(message_of<InvalidArgument>([&] { sharded.step(); }), "other parameters");
+  });
+}
+
+// Four parameters of one element, which hold the rank's number.
+Parameters ranks_number(const Communicator& communicator) {
+  Parameters result;
+  for (int i = 0; i < 4; ++i) {
+    result.push_back(torch::full({1}, static_cast<float>(communicator.rank().value())));
+  }
+  return result;
+}
+
+std::vector<float> values(const Parameters& parameters) {
+  std::vector<float> result;
+  for (const torch::Tensor& parameter : parameters) result.push_back(parameter.item<float>());
+  return result;
+}
+
+TEST(ParameterAveraging, AllParametersEverySoManySteps) {
+  run_ranks(2, [](Communicator& communicator) {
+    Parameters parameters = ranks_number(communicator);
+    ParameterAveraging averaging(parameters, communicator, {.period = 3, .warm_up_steps = 2});
+    std::string averaged;
+    for (int step = 1; step <= 8; ++step) averaged += averaging.after_step() ? '1' : '0';
+    EXPECT_EQ(averaged, "00001001");
+    EXPECT_EQ(values(parameters), (std::vector<float>{0.5F, 0.5F, 0.5F, 0.5F}));
+    EXPECT_EQ(averaging.steps(), 8u);
+  });
+}
+
+TEST(ParameterAveraging, OnePartitionAfterTheOther) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto own = static_cast<float>(communicator.rank().value());
+    Parameters parameters = ranks_number(communicator);
+    ParameterAveraging averaging(parameters, communicator, {.partitions = 2});
+    averaging.after_step();
+    EXPECT_EQ(values(parameters), (std::vector<float>{0.5F, 0.5F, own, own}));
+    averaging.after_step();
+    EXPECT_EQ(values(parameters), (std::vector<float>{0.5F, 0.5F, 0.5F, 0.5F}));
+    parameters[0].fill_(own);
+    averaging.after_step();
+    EXPECT_EQ(values(parameters).front(), 0.5F) << "the first one's turn comes again";
+    for (auto& parameter : parameters) parameter.fill_(own);
+    averaging.average_all();
+    EXPECT_EQ(values(parameters), (std::vector<float>{0.5F, 0.5F, 0.5F, 0.5F}));
+  });
+}
+
+TEST(ParameterAveraging, MorePartitionsThanParametersAndOddTensors) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto own = static_cast<float>(communicator.rank().value());
+    torch::Tensor transposed = torch::full({2, 3}, own).t();
+    torch::Tensor with_gaps = torch::full({4, 4}, own).slice(1, 0, 2);
+    ParameterAveraging averaging({transposed, with_gaps, torch::ones({0})}, communicator,
+                                 {.partitions = 5});
+    for (int step = 0; step < 5; ++step) averaging.after_step();
+    EXPECT_TRUE(torch::equal(transposed, torch::full({3, 2}, 0.5)));
+    EXPECT_TRUE(torch::equal(with_gaps, torch::full({4, 2}, 0.5)));
+  });
+}
+
+// With plain SGD and one step between averages, averaging parameters is averaging gradients.
+TEST(ParameterAveraging, LocalSgdLearns) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net local = net(), synchronous = net();
+    DistributedDataParallel ddp(synchronous, communicator);
+    torch::optim::SGD local_sgd(local->parameters(), 0.1);
+    torch::optim::SGD sgd(synchronous->parameters(), 0.1);
+    ParameterAveraging averaging(local->parameters(), communicator);
+    for (int step = 0; step < 5; ++step) {
+      const Batch own = part(global_batch(step), communicator.rank().value());
+      local_sgd.zero_grad();
+      loss_of(*local, own).backward();
+      local_sgd.step();
+      averaging.after_step();
+      sgd.zero_grad();
+      loss_of(ddp, own).backward();
+      sgd.step();
+      expect_equal_parameters(*local, *synchronous);
+    }
+  });
+}
+
+TEST(ParameterAveraging, WhatHasNoMeanIsRefused) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto refused = [&](Parameters parameters, ParameterAveragingOptions options) {
+      return message_of<InvalidArgument>(
+          [&] { ParameterAveraging(std::move(parameters), communicator, options); });
+    };
+    expect_contains(refused({torch::ones({2})}, {.period = 0}), "must be 1 or more");
+    expect_contains(refused({torch::ones({2}, torch::kBool)}, {}), "has no mean");
+    expect_contains(refused({torch::ones({2}).to_sparse()}, {}), "not a dense tensor");
+  });
+}
+
+}  // namespace
+}  // namespace stretto

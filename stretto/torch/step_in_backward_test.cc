@@ -1,0 +1,180 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support/torch_models.h"
+
+// An optimizer that steps parameters while backward still runs has the bits of one that waits.
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+
+using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
+using Parameters = std::vector<torch::Tensor>;
+
+// With two groups that differ in their settings.
+Optimizer adam(const Parameters& parameters) {
+  const auto half = parameters.begin() + static_cast<std::ptrdiff_t>(parameters.size() / 2);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(Parameters(parameters.begin(), half));
+  groups.emplace_back(Parameters(half, parameters.end()),
+                      std::make_unique<torch::optim::AdamOptions>(1e-3));
+  return std::make_unique<torch::optim::Adam>(groups, torch::optim::AdamOptions(1e-2));
+}
+
+void expect_same_bits(const torch::nn::Module& a, const torch::nn::Module& b) {
+  for (const auto& item : a.named_parameters()) {
+    EXPECT_TRUE(torch::equal(item.value(), b.named_parameters()[item.key()])) << item.key();
+  }
+}
+
+TEST(StepInBackward, HasTheBitsOfAStepAfterIt) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net early = net(), late = net();
+    DistributedDataParallel early_ddp(early, communicator, small_buckets());
+    DistributedDataParallel late_ddp(late, communicator, small_buckets());
+    const Optimizer early_adam = adam(early->parameters()), late_adam = adam(late->parameters());
+    early_ddp.step_in_backward(*early_adam);
+    for (int step = 0; step < 6; ++step) {  // Buckets are rebuilt after the first.
+      if (step == 5) early_ddp.step_after_backward();
+      early_ddp.zero_grad();
+      loss_of(early_ddp, part(global_batch(step), rank)).backward();
+      if (step == 5) early_adam->step();
+      late_ddp.zero_grad();
+      loss_of(late_ddp, part(global_batch(step), rank)).backward();
+      late_adam->step();
+      expect_same_bits(*early, *late);
+    }
+  });
+}
+
+TEST(StepInBackward, ParametersChangeWhileBackwardRuns) {
+  run_ranks(1, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {16}});
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    ddp.step_in_backward(optimizer);
+    const torch::Tensor before = model->last->weight.detach().clone();
+    bool changed = false;
+    model->first->weight.register_hook([&](const torch::Tensor& gradient) {
+      changed = !torch::equal(before, model->last->weight);
+      return gradient;
+    });
+    loss_of(ddp, global_batch(0)).backward();
+    EXPECT_TRUE(changed) << "the first layer's gradient comes last";
+  });
+}
+
+TEST(StepInBackward, PassesInsideNoSyncStepNothing) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    ddp.step_in_backward(optimizer);
+    const std::uint64_t before = ddp.parameter_hash();
+    {
+      const auto guard = ddp.no_sync();
+      loss_of(ddp, part(global_batch(0), communicator.rank().value())).backward();
+    }
+    EXPECT_EQ(ddp.parameter_hash(), before);
+    loss_of(ddp, part(global_batch(1), communicator.rank().value())).backward();
+    EXPECT_NE(ddp.parameter_hash(), before);
+    EXPECT_NO_THROW(ddp.verify_replicas());
+  });
+}
+
+// Rank 1 never uses part b, nor does anybody in step 2: momentum would go on if it were stepped.
+TEST(StepInBackward, UnusedParametersAreSteppedLikeAfterBackward) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const auto make = [] { return with_seed(1, [] { return Branches(); }); };
+    Branches early = make(), late = make();
+    const DistributedDataParallelOptions options{.bucket_bytes = {16},
+                                                 .find_unused_parameters = true};
+    DistributedDataParallel early_ddp(early, communicator, options);
+    DistributedDataParallel late_ddp(late, communicator, options);
+    const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+    torch::optim::SGD early_sgd(early->parameters(), momentum);
+    torch::optim::SGD late_sgd(late->parameters(), momentum);
+    early_ddp.step_in_backward(early_sgd);
+    for (int step = 0; step < 4; ++step) {
+      const bool both = communicator.rank() == Rank(0) && step != 2;
+      early_ddp.zero_grad();
+      early_ddp.forward(global_batch(step).data, both).square().mean().backward();
+      late_ddp.zero_grad();
+      late_ddp.forward(global_batch(step).data, both).square().mean().backward();
+      late_sgd.step();
+      expect_same_bits(*early, *late);
+    }
+    EXPECT_NO_THROW(early_ddp.verify_replicas());
+  });
+}
+
+TEST(StepInBackward, ReplicasThatDifferAfterAFailureAreFoundOut) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches model = with_seed(1, [] { return Branches(); });
+    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {16}});
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    ddp.step_in_backward(optimizer);
+    const auto step = [&](bool both) {
+      ddp.forward(global_batch(0).data, both).square().mean().backward();
+    };
+    expect_contains(message_of<InvalidArgument>([&] { step(communicator.rank() == Rank(0)); }),
+                    "2 parameters got no gradient on rank 1");
+    expect_contains(message_of<Mismatch>([&] { step(true); }), "parameter 'b.");
+  });
+}
+
+TEST(StepInBackward, RanksWithDifferentNumbersOfBatches) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net early = net(), late = net();
+    const auto train = [&](Net& model, bool in_backward) {
+      DistributedDataParallel ddp(model, communicator, small_buckets());
+      torch::optim::SGD optimizer(model->parameters(), 0.1);
+      if (in_backward) ddp.step_in_backward(optimizer);
+      const auto loop = [&] {
+        for (int step = 0; step < 3 + rank; ++step) {
+          optimizer.zero_grad();
+          loss_of(ddp, part(global_batch(step), rank)).backward();
+          if (!in_backward) optimizer.step();
+        }
+      };
+      ddp.join(loop, {.mean_over_ranks_with_data = true});
+    };
+    train(early, true);
+    train(late, false);
+    expect_same_bits(*early, *late);
+  });
+}
+
+TEST(StepInBackward, LbfgsIsRefused) {
+  run_ranks(1, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator);
+    torch::optim::LBFGS optimizer(model->parameters());
+    expect_contains(message_of<InvalidArgument>([&] { ddp.step_in_backward(optimizer); }),
+                    "cannot be stepped in parts");
+  });
+}
+
+TEST(StepInBackward, ParametersInLowPrecisionAreNotStepped) {
+  run_ranks(1, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator,
+                                {.mixed_precision = {.parameter_dtype = DType::bf16}});
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    expect_contains(message_of<InvalidArgument>([&] { ddp.step_in_backward(optimizer); }),
+                    "mixed_precision.parameter_dtype");
+  });
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,132 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Files from which a rank goes on training bit by bit where it was.
+
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "stretto/torch/replica.h"
+
+namespace stretto::ddp {
+namespace {
+
+// Of the file's layout.
+constexpr std::int64_t kVersion = 1;
+
+[[noreturn]] void refuse(std::string text) {
+  throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
+}
+
+torch::Tensor tensor_of(const std::vector<std::byte>& bytes) {
+  torch::Tensor tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kByte);
+  if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+std::vector<std::byte> bytes_of(const torch::Tensor& tensor) {
+  const torch::Tensor bytes = tensor.contiguous();
+  const auto* const first = static_cast<const std::byte*>(bytes.const_data_ptr());
+  return {first, first + bytes.nbytes()};
+}
+
+torch::Tensor read_tensor(torch::serialize::InputArchive& archive, const std::string& key) {
+  torch::Tensor tensor;
+  archive.read(key, tensor);
+  return tensor;
+}
+
+std::string read_text(torch::serialize::InputArchive& archive, const std::string& key) {
+  c10::IValue value;
+  archive.read(key, value);
+  return value.toStringRef();
+}
+
+template <class Saved>
+void write_part(torch::serialize::OutputArchive& archive, const std::string& key,
+                const Saved& saved) {
+  torch::serialize::OutputArchive part(archive.compilation_unit());
+  saved.save(part);
+  archive.write(key, part);
+}
+
+template <class Loaded>
+void read_part(torch::serialize::InputArchive& archive, const std::string& key, Loaded& loaded) {
+  torch::serialize::InputArchive part;
+  archive.read(key, part);
+  loaded.load(part);
+}
+
+}  // namespace
+
+std::string Replica::state_path(const std::string& path) const {
+  return path + ".rank" + std::to_string(communicator_.rank().value());
+}
+
+void Replica::save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const {
+  if (pass_open_ || precision_.entered()) {
+    refuse("save_state() is called between forward and backward; call it after optimizer.step()");
+  }
+  torch::serialize::OutputArchive archive;
+  archive.write("version", torch::tensor(kVersion));
+  archive.write("ranks", torch::tensor(static_cast<std::int64_t>(communicator_.size())));
+  archive.write("hook", c10::IValue(options_.communication_hook->name()));
+  archive.write("hook_state", tensor_of(options_.communication_hook->save()));
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  {
+    const std::lock_guard lock(generator.mutex());
+    archive.write("generator", generator.get_state());
+  }
+  write_part(archive, "module", *module_);
+  write_part(archive, "optimizer", optimizer);
+  const std::string file = state_path(path);
+  try {
+    archive.save_to(file + ".part");
+    std::filesystem::rename(file + ".part", file);
+  } catch (const std::exception& error) {
+    throw SystemError(
+        Status(StatusCode::system, "cannot write the state to '" + file + "': " + error.what()));
+  }
+}
+
+void Replica::load_state(const std::string& path, torch::optim::Optimizer& optimizer) {
+  const std::string file = state_path(path);
+  try {
+    torch::serialize::InputArchive archive;
+    archive.load_from(file);
+    const auto version = read_tensor(archive, "version").item<std::int64_t>();
+    if (version != kVersion) {
+      refuse("it has layout " + std::to_string(version) + "; this program reads " +
+             std::to_string(kVersion));
+    }
+    const auto ranks = read_tensor(archive, "ranks").item<std::int64_t>();
+    if (ranks != communicator_.size()) {
+      refuse("it was written by a job of " + std::to_string(ranks) + " ranks, and this one has " +
+             std::to_string(communicator_.size()) +
+             ": gradients would be added in another order. To go on with other bits, save and "
+             "load the module with torch::save and torch::load");
+    }
+    const std::string hook = read_text(archive, "hook");
+    if (hook != options_.communication_hook->name()) {
+      refuse("it was written with the communication hook '" + hook + "', and this one is '" +
+             options_.communication_hook->name() + "'");
+    }
+    read_part(archive, "module", *module_);
+    read_part(archive, "optimizer", optimizer);
+    options_.communication_hook->load(bytes_of(read_tensor(archive, "hook_state")));
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(read_tensor(archive, "generator"));
+  } catch (const std::exception& error) {
+    refuse("cannot load the state in '" + file + "': " + error.what());
+  }
+}
+
+}  // namespace stretto::ddp
