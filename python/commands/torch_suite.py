@@ -134,7 +134,7 @@ def reason_of(text: str) -> str:
 
 
 def page(results: dict[str, dict[str, Outcomes]]) -> str:
-    """docs/torch_suite.md: how many of each, and each test that did not pass everywhere."""
+    """docs/torch_suite.md: how many of each, and why not all pass."""
     lines = [
         "# PyTorch's own distributed tests",
         "",
@@ -151,16 +151,21 @@ def page(results: dict[str, dict[str, Outcomes]]) -> str:
             row = [world, backend, *(str(count[key]) for key in ("pass", "skip", "FAIL"))]
             lines.append(f"| {' | '.join(row)} |")
     for world, backends in results.items():
-        lines += ["", f"## What did not pass on all, {world} ranks", ""]
+        lines += ["", f"## What differs or fails, {world} ranks", ""]
         lines += [f"| test | {' | '.join(backends)} | why |"]
         lines += ["|---|" + "---|" * (len(backends) + 1)]
+        skipped: collections.Counter[str] = collections.Counter()
         for name in sorted({name for outcomes in backends.values() for name in outcomes}):
             each = [outcomes.get(name, ["-", ""]) for outcomes in backends.values()]
-            if all(outcome == "pass" for outcome, _ in each):
-                continue
             why = next((reason_of(reason) for _, reason in each if reason), "")
-            why = EXPLAINED.get(name, why)
-            lines.append(f"| {name} | {' | '.join(o for o, _ in each)} | {why} |")
+            if all(outcome == "skip" for outcome, _ in each):
+                skipped[why] += 1
+            elif any(outcome != "pass" for outcome, _ in each):
+                why = EXPLAINED.get(name, why)
+                lines.append(f"| {name} | {' | '.join(o for o, _ in each)} | {why} |")
+        lines += ["", f"## What the suite skips on all, {world} ranks", ""]
+        lines += ["| tests | its reason |", "|---|---|"]
+        lines += [f"| {count} | {reason} |" for reason, count in skipped.most_common()]
     return "\n".join(lines) + "\n"
 
 
@@ -182,7 +187,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--backends", default="stretto,gloo")
-    parser.add_argument("--worlds", default="2,3")
+    parser.add_argument("--worlds", default="2,3,4")
     parser.add_argument("--only", default="", help="a regular expression for names of tests")
     parser.add_argument("--json", type=pathlib.Path, help="a file for the outcomes")
     parser.add_argument("--page", type=pathlib.Path, help="a file for the page")
