@@ -23,14 +23,28 @@ struct Cut {
   std::size_t equal = 0;
 };
 
+constexpr std::size_t kAhead = 24;  // Elements that are asked for before they are needed.
+
 // Candidates for `wanted` that the first pass may leave. More cost time and room, fewer make the
 // second pass, over everything, likely.
 std::size_t candidate_room(std::size_t wanted) { return 8 * wanted + 1024; }
 
-// Half of an octave below the last step's: residuals change slowly.
-std::uint32_t next_hint(std::uint32_t magnitude) {
-  constexpr std::uint32_t kHalfOctave = 1u << 22;
-  return magnitude > kHalfOctave ? magnitude - kHalfOctave : 0;
+// What to look for in the next step, whose cut will be near this one's: so far below it that about
+// half as many candidates as are wanted are found in vain. `limit` was looked for in this step,
+// and `found` elements were; 0: nothing was.
+std::uint32_t next_hint(std::uint32_t cut, std::uint32_t limit, std::size_t found,
+                        std::size_t wanted) {
+  constexpr double kOctave = 1u << 23;
+  double below = kOctave / 2;
+  if (limit > cut) {
+    below = 2.0 * (limit - cut);
+  } else if (limit > 0) {
+    const double target = static_cast<double>(wanted) / 2 + 64;
+    const double in_vain = static_cast<double>(found - std::min(found, wanted));
+    below = (cut - limit) * std::min(4.0, target / (in_vain + 1));
+  }
+  const auto distance = static_cast<std::uint32_t>(std::clamp(below, kOctave / 1024, kOctave));
+  return cut > distance ? cut - distance : 0;
 }
 
 // The cut at the `wanted` greatest of some magnitudes, whose order changes.
@@ -88,13 +102,20 @@ class TopK final : public SparseCodec {
 // Of candidates that are known to hold the greatest, keeps these.
 std::size_t TopK::keep(const Task& task, std::size_t found, std::size_t wanted) {
   std::vector<std::uint32_t>& magnitudes = task.scratch.magnitudes;
+  std::vector<std::uint32_t>& partitioned = task.scratch.partitioned;
   if (magnitudes.size() < found) magnitudes.resize(task.scratch.indices.size());
+  if (partitioned.size() < found) partitioned.resize(task.scratch.indices.size());
   const std::span<std::uint32_t> indices(task.scratch.indices);
-  for (std::size_t j = 0; j < found; ++j) magnitudes[j] = magnitude_bits(task.carry[indices[j]]);
-  Cut cut = cut_of(std::span(magnitudes).first(found), wanted);
+  for (std::size_t j = 0; j < found; ++j) {
+    // Candidates are far from each other, and no processor guesses where.
+    __builtin_prefetch(&task.carry[indices[std::min(j + kAhead, found - 1)]], 1);
+    magnitudes[j] = magnitude_bits(task.carry[indices[j]]);
+  }
+  std::copy_n(magnitudes.begin(), found, partitioned.begin());
+  Cut cut = cut_of(std::span(partitioned).first(found), wanted);
   std::size_t kept = 0;
   for (std::size_t j = 0; j < found; ++j) {
-    const std::uint32_t magnitude = magnitude_bits(task.carry[indices[j]]);
+    const std::uint32_t magnitude = magnitudes[j];
     if (magnitude < cut.magnitude) continue;
     if (magnitude == cut.magnitude) {
       if (cut.equal == 0) continue;
@@ -102,7 +123,7 @@ std::size_t TopK::keep(const Task& task, std::size_t found, std::size_t wanted) 
     }
     indices[kept++] = indices[j];
   }
-  *task.hint = next_hint(cut.magnitude);
+  *task.hint = next_hint(cut.magnitude, *task.hint, task.found, wanted);
   return kept;
 }
 
@@ -150,7 +171,7 @@ std::size_t TopK::choose(const Task& task) const {
     if (is_equal) --cut.equal;
     if (magnitude > cut.magnitude || is_equal) indices[kept++] = static_cast<std::uint32_t>(i);
   }
-  *task.hint = next_hint(cut.magnitude);
+  *task.hint = next_hint(cut.magnitude, *task.hint, task.found, k);
   return kept;
 }
 

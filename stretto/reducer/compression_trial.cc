@@ -12,7 +12,7 @@ namespace stretto {
 
 bool CompressedReduction::Trial::compresses(Communicator& communicator) {
   const std::size_t step = next_step_;
-  next_step_ = (step + 1) % kPeriod;
+  next_step_ = (step + 1) % period_;
   if (step == 0) counted_ = {};
   if (step == kTrialSteps) decide(communicator);
   counts_ = step < kTrialSteps && step % kBlock != 0;
@@ -40,6 +40,7 @@ void CompressedReduction::Trial::decide(Communicator& communicator) {
   communicator.all_reduce(medians, {.op = ReduceOp::mean}).wait();
   const auto [without, with] = medians;
   decision_ = with < without;
+  period_ = decision_ ? kPeriod : std::min(2 * period_, kLongestPeriod);
   if (communicator.rank() != Rank(0)) return;
   log(LogLevel::info,
       "compression is {}: a step takes {:.3g} ms with it and {:.3g} ms without, from its first "

@@ -23,9 +23,10 @@ class CompressedReduction::Trial {
   void end_step(const CompressionStatistics& statistics);
 
  private:
-  // So many steps in turns decide for this many.
+  // So many steps in turns decide for this many; each time that says no, for twice as many.
   static constexpr std::size_t kTrialSteps = 16;
   static constexpr std::size_t kPeriod = 2048;
+  static constexpr std::size_t kLongestPeriod = 32 * kPeriod;
   static constexpr std::size_t kBlock = 4;  // The first of each block is not counted.
   static constexpr std::size_t kCounted = kTrialSteps / 2 / kBlock * (kBlock - 1);  // Each way.
 
@@ -33,6 +34,7 @@ class CompressedReduction::Trial {
 
   std::array<std::array<double, kCounted>, 2> seconds_ = {};  // Of steps without and with.
   std::array<std::size_t, 2> counted_ = {};
+  std::size_t period_ = kPeriod;
   std::size_t next_step_ = 0;  // In the period.
   std::size_t buckets_ = 1;    // That are compressed in a step.
   bool counts_ = false;

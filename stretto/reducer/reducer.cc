@@ -174,9 +174,8 @@ void Reducer::mark_ready(std::size_t index) {
   if (poll) {
     last_poll_.store(now, std::memory_order_relaxed);
     communicator_.poll();
-    // Who holds it does the same.
     const std::unique_lock lock(launch_mutex_, std::try_to_lock);
-    if (lock.owns_lock()) end_finished_buckets();
+    if (lock.owns_lock()) end_finished_buckets();  // Else its holder does.
   }
   if (full || poll) {
     inside_ticks_.fetch_add((Clock::now() - now).count(), std::memory_order_relaxed);
@@ -246,6 +245,7 @@ void Reducer::end_bucket() {
   if (bucket_failure_.ok()) bucket_failure_ = std::move(status);
   try {
     if (bucket_failure_.ok()) options_.hook->finish(full(finished_buckets_));
+    if (bucket_failure_.ok() && options_.on_reduced) options_.on_reduced(full(finished_buckets_));
   } catch (const Error& error) {
     bucket_failure_ = error.status();
   } catch (const std::exception& error) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <span>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
@@ -112,30 +111,6 @@ DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options
       CompressionOptions{.codec = options.codec, .compression = options.compression});
   return options;
 }
-
-// Tells of each bucket that another hook has reduced.
-class ToldReduction : public CommunicationHook {
- public:
-  ToldReduction(std::shared_ptr<CommunicationHook> inner,
-                std::function<void(const FullBucket&)> tell)
-      : inner_(std::move(inner)), tell_(std::move(tell)) {}
-  std::string name() const override { return inner_->name(); }
-  void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override {
-    inner_->attach(communicator, gradients);
-  }
-  bool finishes_early() const override { return inner_->finishes_early(); }
-  Work start(Communicator& communicator, const FullBucket& bucket) override {
-    return inner_->start(communicator, bucket);
-  }
-  void finish(const FullBucket& bucket) override {
-    inner_->finish(bucket);
-    tell_(bucket);
-  }
-
- private:
-  std::shared_ptr<CommunicationHook> inner_;
-  std::function<void(const FullBucket&)> tell_;
-};
 
 // The weight that a layer computes with, of kinds whose weights programs share between layers.
 torch::Tensor weight_of(const torch::nn::Module& layer) {
@@ -335,16 +310,16 @@ void Replica::create_reducer() {
   }
   reducer_ = std::make_unique<Reducer>(
       communicator_, std::move(gradients),
-      ReducerOptions{.bucket_bytes = options_.bucket_bytes,
-                     .last_bucket_small = options_.last_bucket_small,
-                     .rebuild_buckets = options_.rebuild_buckets,
-                     .find_unused = options_.find_unused_parameters || options_.static_graph,
-                     .mean_division = options_.mean_division,
-                     .number = number_,
-                     .hook = std::make_shared<ToldReduction>(
-                         with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
-                         [this](const FullBucket& bucket) { on_reduced(bucket); }),
-                     .timeout = options_.timeout});
+      ReducerOptions{
+          .bucket_bytes = options_.bucket_bytes,
+          .last_bucket_small = options_.last_bucket_small,
+          .rebuild_buckets = options_.rebuild_buckets,
+          .find_unused = options_.find_unused_parameters || options_.static_graph,
+          .mean_division = options_.mean_division,
+          .number = number_,
+          .hook = with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
+          .on_reduced = [this](const FullBucket& bucket) { on_reduced(bucket); },
+          .timeout = options_.timeout});
 }
 
 void Replica::create_views() {

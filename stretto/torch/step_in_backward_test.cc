@@ -35,25 +35,38 @@ void expect_same_bits(const torch::nn::Module& a, const torch::nn::Module& b) {
   }
 }
 
-TEST(StepInBackward, HasTheBitsOfAStepAfterIt) {
-  run_ranks(kRanks, [](Communicator& communicator) {
+// With three ranks a mean that is divided in halves is not complete before the sum.
+void expect_same_bits_as_after_it(MeanDivision division) {
+  run_ranks(3, [&](Communicator& communicator) {
     const int rank = communicator.rank().value();
+    const DistributedDataParallelOptions options{.bucket_bytes = {64, 256},
+                                                 .mean_division = division};
     Net early = net(), late = net();
-    DistributedDataParallel early_ddp(early, communicator, small_buckets());
-    DistributedDataParallel late_ddp(late, communicator, small_buckets());
+    DistributedDataParallel early_ddp(early, communicator, options);
+    DistributedDataParallel late_ddp(late, communicator, options);
     const Optimizer early_adam = adam(early->parameters()), late_adam = adam(late->parameters());
     early_ddp.step_in_backward(*early_adam);
     for (int step = 0; step < 6; ++step) {  // Buckets are rebuilt after the first.
+      const Batch batch = part(global_batch(step), rank % kRanks);
       if (step == 5) early_ddp.step_after_backward();
       early_ddp.zero_grad();
-      loss_of(early_ddp, part(global_batch(step), rank)).backward();
+      loss_of(early_ddp, batch).backward();
       if (step == 5) early_adam->step();
       late_ddp.zero_grad();
-      loss_of(late_ddp, part(global_batch(step), rank)).backward();
+      loss_of(late_ddp, batch).backward();
       late_adam->step();
       expect_same_bits(*early, *late);
     }
   });
+}
+
+TEST(StepInBackward, HasTheBitsOfAStepAfterIt) {
+  expect_same_bits_as_after_it(MeanDivision::after_sum);
+}
+
+TEST(StepInBackward, SeesTheMeanWhereverItIsDivided) {
+  expect_same_bits_as_after_it(MeanDivision::before_sum);
+  expect_same_bits_as_after_it(MeanDivision::half_each);
 }
 
 TEST(StepInBackward, ParametersChangeWhileBackwardRuns) {

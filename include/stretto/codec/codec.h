@@ -33,6 +33,7 @@ namespace codec {
 struct Scratch {
   std::vector<std::uint32_t> indices;
   std::vector<std::uint32_t> magnitudes;
+  std::vector<std::uint32_t> partitioned;  // The same in another order.
   std::vector<float> values;
 };
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -44,6 +45,9 @@ struct ReducerOptions {
   std::uint64_t number = 0;
   // Reduces the buckets; default: one all_reduce each.
   std::shared_ptr<CommunicationHook> hook = std::make_shared<PlainReduction>();
+  // Called for each bucket once it is reduced and finish() of the hook has run, on the same thread:
+  // for what can be done with its gradients while backward goes on. What it throws fails the step.
+  std::function<void(const FullBucket&)> on_reduced = {};
   // For each operation of a step; default: the communicator's.
   std::optional<Duration> timeout = std::nullopt;
 };

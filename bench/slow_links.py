@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Compressed gradients on slow links: stretto's codecs and PyTorch's DDP hooks over Gloo, in turns.
+
+Two hosts (network namespaces of this machine, each with one of its cores) on a link of a given
+rate; each system's ranks reduce the same number of bytes of gradients. Needs root and iproute2,
+and torch in the Python that is named. Steps of DDP include forward and backward of a few small
+layers; "alone" is what these take without communication, and stretto's steps have none.
+
+examples:
+  python3 bench/slow_links.py --python build/venv/bin/python
+  python3 bench/slow_links.py --rates 100M --megabytes 20 --rounds 3 --json lines.jsonl
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import hosts
+import hosts_systems
+
+namespaces = hosts.namespaces
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HOOKS = "none,fp16,PowerSGD 1,PowerSGD 2,PowerSGD 4"
+TIMEOUT_SECONDS = 570
+
+
+def parse_arguments(words):
+    parser = argparse.ArgumentParser(prog="bench/slow_links.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", type=lambda text: [hosts.rate_of(word)
+                                                      for word in text.split(",")],
+                        default=[1e8, 1e9], metavar="LIST", help="bit/s (default: 100M,1G)")
+    parser.add_argument("--megabytes", type=int, default=20, help="of gradients, in steps of 4")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=3, help="of each of DDP's hooks in a round")
+    parser.add_argument("--python", default=sys.executable, help="one that has torch")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
+                        metavar="FOLDER", help="build folder of stretto")
+    arguments = parser.parse_args(words)
+    if arguments.megabytes < 4 or arguments.megabytes % 4:
+        parser.error("--megabytes: layers have 4 MiB each")
+    return arguments
+
+
+def run_on_hosts(network, commands, environments):
+    """What rank 0 prints, as objects. Each rank has a host of its own."""
+    ranks = [subprocess.Popen([*network.enter(host), *hosts_systems.on_core_of(host), *command],
+                              env=environment, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE)
+             for host, (command, environment) in enumerate(zip(commands, environments))]
+    try:
+        # A rank that fails leaves the other waiting, so the first that ends is looked at first.
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while time.monotonic() < end and any(rank.poll() is None for rank in ranks):
+            if any(rank.poll() for rank in ranks):
+                break
+            time.sleep(0.1)
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+    ended = [rank.communicate() for rank in ranks]
+    for rank, (_, errors) in zip(ranks, ended):
+        if rank.returncode != 0:
+            raise RuntimeError(f"{' '.join(rank.args)}: ended with {rank.returncode}: "
+                               f"{errors.strip()}")
+    return [json.loads(line) for line in ended[0][0].splitlines()]
+
+
+def run_stretto(arguments, network, cache):
+    command = [str(arguments.build.resolve() / "bin" / "stretto"), "bench", "--compression",
+               "--json", "--bytes", f"{arguments.megabytes}M"]
+    common = dict(os.environ) | hosts_systems.environment_of(network, cache) | {"STRETTO_SIZE": "2"}
+    lines = run_on_hosts(network, [command] * 2,
+                         [common | {"STRETTO_RANK": str(rank)} for rank in range(2)])
+    return [line | {"system": "stretto"} for line in lines]
+
+
+def run_ddp(arguments, network):
+    driver = str(ROOT / "bench" / "drivers" / "ddp_hooks.py")
+    common = dict(os.environ) | {"GLOO_SOCKET_IFNAME": network.device}
+    commands = [[arguments.python, driver, "--store", f"{network.address(0)}:29700", "--rank",
+                 str(rank), "--ranks", "2", "--layers", str(arguments.megabytes // 4), "--steps",
+                 str(arguments.steps), "--hooks", HOOKS] for rank in range(2)]
+    return run_on_hosts(network, commands, [common] * 2)
+
+
+def measure(arguments, rate):
+    network = namespaces.Network(f"slow{os.getpid()}")
+    lines = []
+    with tempfile.TemporaryDirectory(prefix="stretto_slow_links_") as cache:
+        try:
+            network.make()
+            network.shape(rate)
+            for number in range(arguments.rounds):
+                for line in (*run_stretto(arguments, network, cache), *run_ddp(arguments, network)):
+                    lines.append(line | {"rate": rate, "round": number})
+        finally:
+            network.remove()
+    return lines
+
+
+def table(lines, rate, megabytes):
+    """Of each system and codec the median of all rounds."""
+    of_codec = {}
+    for line in lines:
+        of_codec.setdefault((line["system"], line["codec"]), []).append(line)
+    dense = statistics.median(line["step_s"] for line in of_codec["stretto", "as they are"])
+    rows = [f"| {megabytes} MB at {rate / 1e6:.0f} Mbit/s | codec | step, ms | alone, ms "
+            "| dense f32 / step |", "|---|---|---|---|---|"]
+    for (system, codec), found in of_codec.items():
+        step = statistics.median(line["step_s"] for line in found)
+        alone = [line["alone_s"] for line in found if "alone_s" in line]
+        text = f"{1e3 * statistics.median(alone):.1f}" if alone else ""
+        rows.append(f"| {system} | {codec} | {1e3 * step:.1f} | {text} | {dense / step:.2f} |")
+    return "\n".join(rows)
+
+
+def main(words):
+    arguments = parse_arguments(words)
+    every = []
+    try:
+        for rate in arguments.rates:
+            lines = measure(arguments, rate)
+            print(table(lines, rate, arguments.megabytes) + "\n", flush=True)
+            every += lines
+    except (namespaces.NetworkError, RuntimeError) as error:
+        print(f"bench/slow_links.py: {error}", file=sys.stderr)
+        return 2
+    if arguments.json:
+        arguments.json.write_text("".join(json.dumps(line) + "\n" for line in every))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

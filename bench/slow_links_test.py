@@ -1,0 +1,29 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What bench/slow_links.py prints, of lines that nobody had to measure."""
+
+import unittest
+
+import slow_links
+
+
+class TableTest(unittest.TestCase):
+    def test_medians_are_compared_with_dense(self):
+        lines = [{"system": "stretto", "codec": codec, "step_s": step_s}
+                 for codec, steps in (("as they are", (2.0, 4.0, 9.0)), ("int8", (1.0, 1.0, 7.0)))
+                 for step_s in steps]
+        lines.append({"system": "DDP", "codec": "none", "step_s": 5.0, "alone_s": 0.5})
+        self.assertEqual(slow_links.table(lines, 1e8, 20).splitlines()[2:],
+                         ["| stretto | as they are | 4000.0 |  | 1.00 |",
+                          "| stretto | int8 | 1000.0 |  | 4.00 |",
+                          "| DDP | none | 5000.0 | 500.0 | 0.80 |"])
+
+    def test_layers_have_four_megabytes(self):
+        self.assertEqual(slow_links.parse_arguments(["--megabytes", "8"]).megabytes, 8)
+        with self.assertRaises(SystemExit):
+            slow_links.parse_arguments(["--megabytes", "6"])
+
+
+if __name__ == "__main__":
+    unittest.main()
