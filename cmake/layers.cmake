@@ -15,6 +15,7 @@ find_package(nlohmann_json REQUIRED)
 # What a layer uses that we did not write.
 set(STRETTO_EXTERNAL_base fmt::fmt spdlog::spdlog Threads::Threads)
 set(STRETTO_EXTERNAL_kernel hwy::hwy)
+set(STRETTO_EXTERNAL_transport ${CMAKE_DL_LIBS})
 set(STRETTO_EXTERNAL_bootstrap OpenSSL::Crypto)
 set(STRETTO_EXTERNAL_torch $<BUILD_INTERFACE:stretto_libtorch>)
 set(STRETTO_EXTERNAL_programs CLI11::CLI11 nlohmann_json::nlohmann_json)
@@ -34,10 +35,11 @@ function(stretto_read_layers)
   set(STRETTO_LAYERS ${layers} PARENT_SCOPE)
 endfunction()
 
-# Sets `result` to the sources of `folder` that belong to a library: no tests, benchmarks, fuzzers.
+# Sets `result` to the sources of `folder` that belong to a library: no tests, benchmarks, fuzzers,
+# and nothing that is loaded when it is wanted.
 function(stretto_library_sources result folder)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cc)
-  list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "(_test|_bench|_fuzz|/plugin)\\.cc$")
   set(${result} ${sources} PARENT_SCOPE)
 endfunction()
 

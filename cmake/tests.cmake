@@ -179,12 +179,10 @@ function(stretto_add_standalone program source)
   endif()
 endfunction()
 
-# The only users of MPI are tests that compare with it. Its header pretends to be C, which is all
-# that is used: the C++ bindings are gone since MPI 3.
+# Tests that compare with MPI.
 function(stretto_add_mpi_program program source)
-  set(MPI_CXX_SKIP_MPICXX ON)
-  find_package(MPI QUIET COMPONENTS CXX)
-  if(MPI_CXX_FOUND)
+  stretto_find_mpi()
+  if(TARGET MPI::MPI_CXX)
     stretto_add_program(${program} OFF
       SOURCES ${source} LIBRARIES stretto_test_support MPI::MPI_CXX)
   endif()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import datetime
 import importlib.util
 import os
 from typing import Any
@@ -26,6 +27,7 @@ __all__ = [
     "empty",
     "explain",
     "memory",
+    "monitored_barrier",
     "note",
 ]
 
@@ -140,6 +142,19 @@ def dump_flight_record(prefix: str) -> str:
     with open(path, "wb") as file:
         file.write(_module().flight_record())
     return path
+
+
+def monitored_barrier(
+    group: Any = None, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False
+) -> None:
+    """As torch.distributed.monitored_barrier, which serves no backend but Gloo: a barrier whose
+    failure names all ranks that have not come. `wait_all_ranks` changes nothing: they are named in
+    any case. Without `timeout` that of the group holds."""
+    backend = _backend(group)
+    if timeout is None:
+        backend.monitored_barrier(wait_all_ranks=wait_all_ranks)
+    else:
+        backend.monitored_barrier(timeout, wait_all_ranks)
 
 
 def empty(*size: int, dtype: Any = None, group: Any = None) -> Any:

@@ -290,11 +290,25 @@ class WorkTest(unittest.TestCase):
         self.assertIn("looking out of the window", text)
 
     def test_monitored_barrier(self) -> None:
-        def body(rank: int, size: int) -> None:
-            backend = dist.group.WORLD._get_backend(CPU)
-            backend.monitored_barrier(datetime.timedelta(seconds=60))
+        def body(rank: int, size: int, path: str) -> str:
+            import stretto
 
-        ranks.with_group(body, 3)
+            ranks.start(path, rank, size)
+            stretto.monitored_barrier(timeout=datetime.timedelta(seconds=60))
+            stretto.monitored_barrier()
+            text = ""
+            if rank == 0:
+                try:
+                    stretto.monitored_barrier(timeout=datetime.timedelta(seconds=0.5))
+                except dist.DistBackendError as error:
+                    text = str(error)
+            else:
+                time.sleep(1.5)
+            return text
+
+        text = ranks.run(body, 3)[0]
+        self.assertIn("rank 1", text)
+        self.assertIn("rank 2", text)
 
 
 def registered_bytes() -> int:

@@ -17,6 +17,9 @@
 namespace stretto::bootstrap {
 namespace {
 
+// What a link has taken outlives this process; what a data plane has taken may not.
+constexpr std::chrono::seconds kPlaneFarewellTime(10);
+
 // Joining, in exchanges through the store: cards (who is where, and offers what), and for each
 // provider of links in turn, where to connect to, and who has succeeded. In each pair the higher
 // rank connects, so rank 0 only accepts and nobody waits in a circle.
@@ -278,6 +281,12 @@ Result<Mesh> Joiner::make_endpoint() {
     of_rank = std::move(*process);
   }
   parts.names = mesh.names;
+  if (options_.make_data_plane) {
+    Result<std::unique_ptr<transport::DataPlane>> plane = options_.make_data_plane();
+    if (!plane.ok()) return plane.status();
+    parts.data_plane = std::move(*plane);
+    parts.farewell_time = kPlaneFarewellTime;
+  }
   Result<std::unique_ptr<transport::Endpoint>> endpoint =
       transport::Endpoint::create(std::move(parts));
   if (!endpoint.ok()) return endpoint.status();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,9 @@ struct MeshOptions {
   // In order of preference, which is the same on all ranks; one may lack what others have.
   std::vector<std::shared_ptr<LinkProvider>> links;
   std::uint64_t configuration = 0;  // Hash of settings that must be equal on all ranks.
+  // Makes what moves all messages, on all ranks together, once they are connected. Empty: the links
+  // carry them.
+  std::function<Result<std::unique_ptr<transport::DataPlane>>()> make_data_plane = {};
 };
 
 struct Mesh {

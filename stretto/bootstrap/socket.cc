@@ -213,19 +213,31 @@ int poll_milliseconds(Duration nap) {
 }  // namespace
 
 Result<FileDescriptor> listen_tcp(const std::string& host, int port, const WaitLimit& limit) {
-  const Result<Addresses> addresses = resolve(host, port, limit);
-  if (!addresses.ok()) return addresses.status();
-  const addrinfo& first = *addresses.value();
-  Result<FileDescriptor> fd = open_socket(first.ai_family);
-  if (!fd.ok()) return fd;
-  // A launcher that starts again at once must get its port although old connections still linger.
-  const int on = 1;
-  (void)::setsockopt(fd->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (::bind(fd->get(), first.ai_addr, first.ai_addrlen) != 0) {
-    return system_status("binding " + describe(first));
+  return listen_tcp(host, {port, port}, limit);
+}
+
+Result<FileDescriptor> listen_tcp(const std::string& host, const PortRange& ports,
+                                  const WaitLimit& limit) {
+  for (int port = ports.first;; ++port) {
+    const Result<Addresses> addresses = resolve(host, port, limit);
+    if (!addresses.ok()) return addresses.status();
+    const addrinfo& first = *addresses.value();
+    Result<FileDescriptor> fd = open_socket(first.ai_family);
+    if (!fd.ok()) return fd;
+    // A launcher that starts again at once must get its port although old connections still linger.
+    const int on = 1;
+    (void)::setsockopt(fd->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (::bind(fd->get(), first.ai_addr, first.ai_addrlen) == 0 &&
+        ::listen(fd->get(), SOMAXCONN) == 0) {
+      return fd;
+    }
+    const int error = errno;
+    if (error == EADDRINUSE && port < ports.last) continue;
+    const Status status = system_status("binding " + describe(first), error);
+    if (error != EADDRINUSE || ports.first == ports.last) return status;
+    return status.with_context(
+        fmt::format("no port from {} to {} is free", ports.first, ports.last));
   }
-  if (::listen(fd->get(), SOMAXCONN) != 0) return system_status("listening on " + describe(first));
-  return fd;
 }
 
 Result<FileDescriptor> connect_tcp(const std::string& host, int port, const WaitLimit& limit) {
@@ -366,6 +378,18 @@ Result<HostPort> parse_host_port(std::string_view text) {
   const std::optional<int> port = parse_number<int>(digits);
   if (host.empty() || !port || *port < 1 || *port > 65535) return bad();
   return HostPort{std::string(host), *port};
+}
+
+Result<PortRange> parse_port_range(std::string_view text) {
+  const std::size_t dash = text.find('-');
+  const std::optional<int> first = parse_number<int>(text.substr(0, dash));
+  const std::optional<int> last =
+      dash == std::string_view::npos ? first : parse_number<int>(text.substr(dash + 1));
+  if (first && last && *first >= 1 && *first <= *last && *last <= 65535) {
+    return PortRange{*first, *last};
+  }
+  return status_of(StatusCode::invalid_argument,
+                   "\"{}\" is no range of ports: want 29600-29631, or one port", text);
 }
 
 std::string format_host_port(std::string_view host, int port) {

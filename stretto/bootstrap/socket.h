@@ -23,6 +23,19 @@ namespace stretto::bootstrap {
 Result<FileDescriptor> listen_tcp(const std::string& host, int port,
                                   const WaitLimit& limit = Deadline());
 
+// One port, or the first and last of those that may be used.
+struct PortRange {
+  int first = 0;
+  int last = 0;
+
+  friend bool operator==(const PortRange&, const PortRange&) = default;
+};
+// "29600" or "29600-29631". Fails with invalid_argument.
+Result<PortRange> parse_port_range(std::string_view text);
+// The same on the first port that nobody else listens on.
+Result<FileDescriptor> listen_tcp(const std::string& host, const PortRange& ports,
+                                  const WaitLimit& limit);
+
 // Tries every address of `host` in turn, and again with growing pauses until the deadline: peers
 // start at different times. A warning every 15 s says what is being waited for.
 Result<FileDescriptor> connect_tcp(const std::string& host, int port, const WaitLimit& limit);

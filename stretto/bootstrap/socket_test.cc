@@ -111,5 +111,30 @@ TEST(HostPort, ReadsAndWritesAddresses) {
   }
 }
 
+TEST(Socket, ListensOnTheFirstFreePortOfARange) {
+  const WaitLimit soon = Deadline::after(std::chrono::seconds(10));
+  // Somewhere among those that the system gives out, two neighbours are free.
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const FileDescriptor first = listen_tcp("127.0.0.1", 0).or_throw();
+    const int port = local_port(first.get()).or_throw();
+    const auto second = listen_tcp("127.0.0.1", PortRange{port, port + 1}, soon);
+    if (!second.ok()) continue;
+    EXPECT_EQ(local_port(second.value().get()).or_throw(), port + 1);
+    const Status full = listen_tcp("127.0.0.1", PortRange{port, port + 1}, soon).status();
+    EXPECT_EQ(full.code(), StatusCode::system);
+    EXPECT_NE(full.message().find("no port from"), std::string::npos) << full.message();
+    return;
+  }
+  FAIL() << "no two ports next to each other are free";
+}
+
+TEST(Socket, PortsHaveAForm) {
+  EXPECT_EQ(parse_port_range("29600-29631").or_throw(), (PortRange{29600, 29631}));
+  EXPECT_EQ(parse_port_range("29600").or_throw(), (PortRange{29600, 29600}));
+  for (const char* bad : {"", "-", "0", "5-4", "1-65536", "1-", "-5", "a-b", "1-2-3", " 1"}) {
+    EXPECT_EQ(parse_port_range(bad).status().code(), StatusCode::invalid_argument) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace stretto::bootstrap

@@ -3,33 +3,17 @@
 
 #include "stretto/bootstrap/tcp_links.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "stretto/bootstrap/resolve.h"
+#include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/transport/tcp/link.h"
 
 namespace stretto::bootstrap {
 namespace {
-
-// The local address from which `host` is reached: what peers that also reach it can connect to.
-Result<std::string> local_address_towards(const std::string& host, int port,
-                                          const WaitLimit& limit) {
-  const Result<Addresses> addresses = resolve(host, port, limit);
-  if (!addresses.ok()) return addresses.status();
-  const addrinfo* found = addresses.value().get();
-  const FileDescriptor probe(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // Connecting a datagram socket sends nothing; it only asks the kernel for the route.
-  if (!probe.valid() || ::connect(probe.get(), found->ai_addr, found->ai_addrlen) != 0) {
-    return system_status(fmt::format("finding the way to {}", host));
-  }
-  return local_host(probe.get());
-}
 
 class TcpLinks final : public LinkProvider {
  public:
@@ -43,7 +27,7 @@ class TcpLinks final : public LinkProvider {
                           const WaitLimit& limit) override {
     Result<std::string> host = own_address(cards[static_cast<std::size_t>(self)], cards, limit);
     if (!host.ok()) return host.status();
-    Result<FileDescriptor> socket = listen_tcp(*host, 0, limit);
+    Result<FileDescriptor> socket = listen_tcp(*host, options_.ports, limit);
     if (!socket.ok()) return socket.status();
     Result<int> port = local_port(socket->get());
     if (!port.ok()) return port.status();
@@ -69,23 +53,28 @@ class TcpLinks final : public LinkProvider {
   }
 
  private:
-  // Where peers can reach this rank: as it sees the host where all have met, if they have met on
-  // one.
+  // Where peers can reach this rank: where it is told, or as it sees the host where all have met,
+  // if they have met on one.
   Result<std::string> own_address(const RankCard& own, std::span<const RankCard> cards,
                                   const WaitLimit& limit) const {
-    if (!options_.rendezvous_host.empty()) {
-      return local_address_towards(options_.rendezvous_host, options_.rendezvous_port, limit);
-    }
+    if (!options_.network.empty()) return address_in(options_.network);
     const bool one_host = std::ranges::all_of(cards, [&](const RankCard& card) {
       return card.machine == own.machine && card.network == own.network;
     });
-    if (one_host) return std::string("127.0.0.1");
+    if (!options_.rendezvous_host.empty()) {
+      Result<std::string> host =
+          address_towards(options_.rendezvous_host, options_.rendezvous_port, limit);
+      // On many systems a host's own name leads nowhere else.
+      if (one_host || !host.ok() || !is_loopback(host.value())) return host;
+    } else if (one_host) {
+      return std::string("127.0.0.1");
+    }
     // An address that nobody has (RFC 5737) is reached through the network that leads everywhere.
-    Result<std::string> host = local_address_towards("192.0.2.1", 9, limit);
+    Result<std::string> host = address_towards("192.0.2.1", 9, limit);
     if (host.ok()) return host;
     return host.status().with_context(
-        "the ranks are on several hosts, and a file does not say by which network they reach each "
-        "other; let them meet at tcp://HOST:PORT instead");
+        "the ranks are on several hosts, and nothing says by which network they reach each other; "
+        "let them meet at tcp://HOST:PORT, or name it in STRETTO_NETWORK");
   }
 
   TcpLinkOptions options_;

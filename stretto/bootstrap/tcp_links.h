@@ -6,14 +6,18 @@
 #include <memory>
 
 #include "stretto/bootstrap/link_provider.h"
+#include "stretto/bootstrap/socket.h"
 
 namespace stretto::bootstrap {
 
 struct TcpLinkOptions {
   // How long the network to another rank may be silent; zero: as long as the kernel thinks fit.
   Duration network_timeout = Duration::zero();
-  // The host and port of the store: the address from which this rank reaches them is the one it
-  // listens on, if it must. Empty: the store is no server.
+  // The interface or subnet (own_address.h) in which this rank listens, if it must. Empty: that
+  // from which it reaches the store.
+  std::string network = {};
+  PortRange ports = {};  // To listen on.
+  // Those of the store. Empty: the store is no server.
   std::string rendezvous_host = {};
   int rendezvous_port = 0;
 };

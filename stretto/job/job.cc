@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 
 #include "stretto/bootstrap/socket.h"
@@ -170,19 +171,36 @@ Status resolve_key(const Environment& environment, Job& job) {
 
 Status resolve_transport(const JoinOptions& options, const Environment& environment, Job& job) {
   const auto transport = environment.get("STRETTO_TRANSPORT");
-  if (transport && *transport != "auto" && *transport != "shm" && *transport != "tcp") {
+  constexpr std::array<std::string_view, 4> kTransports = {"auto", "shm", "tcp", "mpi"};
+  if (transport && std::ranges::find(kTransports, *transport) == kTransports.end()) {
     return status_of(StatusCode::invalid_argument,
-                     "STRETTO_TRANSPORT=\"{}\" is not one of auto, shm, tcp", *transport);
+                     "STRETTO_TRANSPORT=\"{}\" is not one of auto, shm, tcp, mpi", *transport);
   }
   if (options.disable_shared_memory && transport == "shm") {
     return status_of(StatusCode::invalid_argument,
                      "JoinOptions::disable_shared_memory is set, but STRETTO_TRANSPORT says shm");
   }
   job.shared_memory = !options.disable_shared_memory && transport != "tcp";
+  job.messages_by_mpi = transport == "mpi";
+  job.mpi_plugin = environment.get("STRETTO_MPI_PLUGIN").value_or("");
   if (transport) job.sources += fmt::format("transport {} from STRETTO_TRANSPORT\n", *transport);
   if (options.disable_shared_memory) {
     job.sources += "no shared memory, from JoinOptions::disable_shared_memory\n";
   }
+  return {};
+}
+
+Status resolve_network(const Environment& environment, Job& job) {
+  if (const auto network = environment.get("STRETTO_NETWORK")) {
+    job.network = *network;
+    job.sources += fmt::format("network {} from STRETTO_NETWORK\n", *network);
+  }
+  const auto text = environment.get("STRETTO_PORTS");
+  if (!text) return {};
+  const Result<bootstrap::PortRange> ports = bootstrap::parse_port_range(*text);
+  if (!ports.ok()) return ports.status().with_context("STRETTO_PORTS");
+  job.ports = ports.value();
+  job.sources += fmt::format("ports {} from STRETTO_PORTS\n", *text);
   return {};
 }
 
@@ -222,6 +240,7 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_network(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));
   return job;
 }
@@ -245,6 +264,7 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
           .meeting = Meeting::given_store,
           .store = std::move(store)};
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_network(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));
   return job;
 }

@@ -197,6 +197,14 @@ TEST(ResolveJob, RefusesValuesThatMakeNoSense) {
   expect_invalid({}, with(stretto_run(), {{"STRETTO_JOB_KEY", "secret"}}),
                  "STRETTO_JOB_KEY: a job key has 64 hexadecimal digits");
   expect_invalid({}, {{"STRETTO_TRANSPORT", "rdma"}}, "is not one of auto, shm, tcp");
+  expect_invalid({}, {{"STRETTO_PORTS", "31-30"}}, "STRETTO_PORTS: \"31-30\" is no range of ports");
+}
+
+TEST(ResolveJob, SaysWhereToListen) {
+  EXPECT_EQ(resolve({}, {}).ports, bootstrap::PortRange());
+  const Job job = resolve({}, {{"STRETTO_NETWORK", "eth1"}, {"STRETTO_PORTS", "29600-29631"}});
+  EXPECT_EQ(job.network, "eth1");
+  EXPECT_EQ(job.ports, (bootstrap::PortRange{29600, 29631}));
 }
 
 TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {

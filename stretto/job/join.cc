@@ -24,6 +24,7 @@
 #include "stretto/job/status_board.h"
 #include "stretto/schedule/algorithms.h"
 #include "stretto/transport/loopback/world.h"
+#include "stretto/transport/mpi/plane.h"
 
 namespace stretto {
 namespace {
@@ -178,6 +179,8 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job) {
   std::vector<std::shared_ptr<bootstrap::LinkProvider>> links;
   if (job.shared_memory) links.push_back(bootstrap::shm_links());
   links.push_back(bootstrap::tcp_links({.network_timeout = job.network_timeout,
+                                        .network = job.network,
+                                        .ports = job.ports,
                                         .rendezvous_host = job.rendezvous_host,
                                         .rendezvous_port = job.rendezvous_port}));
   return links;
@@ -188,13 +191,21 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
                            const Environment& environment) {
   const Result<Settings> settings = read_settings(options, environment);
   if (!settings.ok()) return settings.status();
-  Result<bootstrap::Mesh> mesh = bootstrap::connect_mesh(
-      rendezvous.notes(), {.rank = job.rank,
-                           .size = job.size,
-                           .key = rendezvous.key(),
-                           .prefix = "mesh/",
-                           .links = links_of(job),
-                           .configuration = fnv1a(settings.value().algorithm)});
+  bootstrap::MeshOptions mesh_options{
+      .rank = job.rank,
+      .size = job.size,
+      .key = rendezvous.key(),
+      .prefix = "mesh/",
+      .links = links_of(job),
+      .configuration = fnv1a(settings.value().algorithm + (job.messages_by_mpi ? " by MPI" : ""))};
+  if (job.messages_by_mpi) {
+    const auto plugin = transport::mpi::load_plugin(job.mpi_plugin);
+    if (!plugin.ok()) return plugin.status();
+    mesh_options.make_data_plane = [&job, plugin = plugin.value()] {
+      return transport::mpi::make_plane(plugin, {.rank = job.rank, .size = job.size});
+    };
+  }
+  Result<bootstrap::Mesh> mesh = bootstrap::connect_mesh(rendezvous.notes(), mesh_options);
   if (!mesh.ok()) return mesh.status();
   Result<Joined> joined = make_engine(std::move(*mesh), settings.value(), environment);
   if (!joined.ok()) return joined;

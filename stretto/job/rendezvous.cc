@@ -11,7 +11,9 @@
 #include <thread>
 #include <utility>
 
+#include "stretto/base/log.h"
 #include "stretto/bootstrap/file_store.h"
+#include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/prefix_store.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_server.h"
@@ -64,7 +66,7 @@ class OpenRendezvous : public Rendezvous {
   }
   Status open_store(Deadline deadline);
   Status connect(const std::string& owner, Deadline deadline);
-  Status serve();
+  Status serve(Deadline deadline);
   Status open_file(Deadline deadline);
   Status arrive();
   Status agree_on_size();
@@ -100,7 +102,7 @@ Status OpenRendezvous::open_store(Deadline deadline) {
     case Meeting::launcher_store:
       return connect("the launcher", deadline);
     case Meeting::rank_0_store: {
-      const Status served = job_.rank == 0 ? serve() : Status();
+      const Status served = job_.rank == 0 ? serve(deadline) : Status();
       if (served.ok()) return connect("rank 0", deadline);
       // Perhaps it is another process of this rank that is there: then arrive() says so.
       const WaitLimit soon = WaitLimit(deadline).within(std::chrono::seconds(1));
@@ -134,11 +136,16 @@ Status OpenRendezvous::connect(const std::string& owner, Deadline deadline) {
   return {};
 }
 
-Status OpenRendezvous::serve() {
-  auto server = bootstrap::StoreServer::start({.host = job_.rendezvous_host,
-                                               .port = job_.rendezvous_port,
-                                               .key = door_key_,
-                                               .self = {.rank = 0}});
+Status OpenRendezvous::serve(Deadline deadline) {
+  const Result<std::string> host =
+      bootstrap::address_to_bind(job_.rendezvous_host, job_.rendezvous_port, deadline);
+  if (!host.ok()) return host.status();
+  if (host.value() != job_.rendezvous_host) {
+    log(LogLevel::info, "{} is a loopback address here: the store listens on all addresses",
+        job_.rendezvous_host);
+  }
+  auto server = bootstrap::StoreServer::start(
+      {.host = host.value(), .port = job_.rendezvous_port, .key = door_key_, .self = {.rank = 0}});
   if (!server.ok()) {
     return server.status().with_context(
         fmt::format("rank 0 is to host the store of this job at {}",

@@ -53,9 +53,10 @@ class DataPlane {
   // Moves what can be moved now, and says which messages have come that no receive waits for.
   // Returns whether anything moved.
   virtual bool progress(UnexpectedQueue& unexpected) = 0;
-  // Whether something that has been sent has not left this process: waited for, within limits,
-  // before this rank says goodbye.
-  virtual bool has_output() const = 0;
+  // Whether something that has been sent to the peer has not come as far as that it arrives,
+  // whatever this process does: waited for, within limits, before this rank says goodbye, and
+  // before it says that nothing more of a group follows.
+  virtual bool has_output(Rank peer) const = 0;
   // A descriptor that is readable when progress() has something to do, or -1: it must be asked.
   virtual int descriptor() const { return -1; }
 };

@@ -125,8 +125,14 @@ Endpoint::~Endpoint() {
 // not overtake it.
 void Endpoint::drain_plane() {
   const Deadline deadline = Deadline::after(farewell_time_);
-  while (data_plane_->has_output() && !deadline.passed()) {
-    if (!progress()) std::this_thread::sleep_for(kPolledPlaneNap);
+  const auto has_output = [&](std::size_t rank) {
+    return peers_[rank] != nullptr && peers_[rank]->status().ok() &&
+           data_plane_->has_output(static_cast<int>(rank));
+  };
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    while (has_output(r) && !deadline.passed()) {
+      if (!progress()) std::this_thread::sleep_for(kPolledPlaneNap);
+    }
   }
 }
 

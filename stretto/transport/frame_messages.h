@@ -30,7 +30,11 @@ class FrameMessages final : public DataPlane {
   void lose(Rank, const Status& reason) override;
   // Frames move when the peer's link does (Peer::progress), which says what was unexpected.
   bool progress(UnexpectedQueue&) override { return false; }
-  bool has_output() const override { return !output_->empty(); }
+  bool has_output(Rank) const override { return !output_->empty(); }
+
+  // How much a receiver lets go of before it says so: seldom enough to cost nothing, often enough
+  // that a sender whose messages are taken as they come never comes near kEarlyBytesMax.
+  static constexpr std::uint64_t kCreditStepBytes = kEarlyBytesMax / 8;
 
   // Whether a frame of this kind is about a message.
   static bool carries(FrameKind kind);

@@ -4,7 +4,6 @@
 #include "stretto/transport/peer.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -13,15 +12,8 @@
 namespace stretto::transport {
 namespace {
 
-// Large enough that small messages share a read, small enough to stay in the first-level cache.
-constexpr std::size_t kStagingBytes = 16 * 1024;
-// A payload at least this long is read straight to where it belongs.
-constexpr std::size_t kDirectBytes = 4 * 1024;
 // One peer that sends without end must not keep the others waiting.
 constexpr int kReadsPerTurn = 16;
-// How much a receiver lets go of before it says so: seldom enough to cost nothing, often enough
-// that a sender whose messages are taken as they come never comes near kEarlyBytesMax.
-constexpr std::uint64_t kCreditStepBytes = kEarlyBytesMax / 8;
 // Groups that a peer has forgotten and this rank has not. Far more than a program has.
 constexpr std::size_t kFarewellsMax = 1 << 16;
 // Of this rank, unanswered, and of the peer, answered but not sent. Older ones are given up.
@@ -38,11 +30,7 @@ std::uint32_t rank_number(const std::optional<Rank>& rank) {
 
 Peer::Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* const* listener,
            DataPlane* plane)
-    : ranks_(ranks),
-      link_(std::move(link)),
-      listener_(listener),
-      plane_(plane),
-      staging_(kStagingBytes) {
+    : ranks_(ranks), link_(std::move(link)), listener_(listener), plane_(plane) {
   if (plane_ != nullptr) return;
   messages_ = std::make_unique<FrameMessages>(ranks.self, ranks.peer, output_);
   plane_ = messages_.get();
@@ -73,7 +61,7 @@ void Peer::recv(Request& request) {
 
 void Peer::give_up(std::uint64_t group, const Status& reason) {
   if (status_.ok() && !given_up_.emplace(group, GivenUp{reason}).second) return;
-  if (messages_ != nullptr && messages_->fills(group)) target_ = {};
+  if (messages_ != nullptr && messages_->fills(group)) reader_.drop_payload();
   plane_->cancel(ranks_.peer, group, reason);
   std::erase_if(inquiries_, [&](const auto& inquiry) { return inquiry.first == group; });
 }
@@ -83,11 +71,21 @@ void Peer::forget(std::uint64_t group, const Status& reason, Farewell farewell) 
   const auto given_up = given_up_.find(group);
   if (given_up == given_up_.end() || given_up->second.forgotten) return;
   given_up->second.forgotten = true;
-  output_.push(Frame{.kind = FrameKind::farewell,
-                     .key = {.group = group, .segment = static_cast<std::uint32_t>(farewell)},
-                     .operation = {}});
+  unsaid_farewells_.push_back(
+      {.kind = FrameKind::farewell,
+       .key = {.group = group, .segment = static_cast<std::uint32_t>(farewell)},
+       .operation = {}});
+  if (!plane_lags()) say_farewells();
   // Nothing of the group can come any more: nothing has to be kept about it.
   if (farewells_.erase(group) > 0) given_up_.erase(given_up);
+}
+
+// What has been sent by another plane may still be on its way.
+bool Peer::plane_lags() const { return messages_ == nullptr && plane_->has_output(ranks_.peer); }
+
+void Peer::say_farewells() {
+  for (const Frame& farewell : unsaid_farewells_) output_.push(farewell);
+  unsaid_farewells_.clear();
 }
 
 void Peer::send_agreement(const MessageKey& key, ConstByteSpan payload) {
@@ -125,7 +123,9 @@ void Peer::inquire(std::uint64_t group, std::uint32_t sequence,
 
 void Peer::leave() {
   leaving_ = true;
-  if (status_.ok()) output_.push(Frame{.kind = FrameKind::goodbye, .key = {}, .operation = {}});
+  if (!status_.ok()) return;
+  say_farewells();
+  output_.push(Frame{.kind = FrameKind::goodbye, .key = {}, .operation = {}});
 }
 
 void Peer::check_contact(TimePoint now) {
@@ -143,13 +143,19 @@ void Peer::check_contact(TimePoint now) {
 
 bool Peer::progress() {
   if (!status_.ok()) return false;
-  if (messages_ != nullptr) messages_->return_credit(kCreditStepBytes);
+  if (!unsaid_farewells_.empty() && !plane_lags()) say_farewells();
+  if (messages_ != nullptr) messages_->return_credit(FrameMessages::kCreditStepBytes);
   const Result<bool> flushed = output_.flush(*link_);
   if (flushed.status().code() == StatusCode::protocol) lose(flushed.status());
   // A link that refuses bytes may still hold the peer's last words: reading decides what to say.
   bool moved = flushed.ok() && flushed.value();
   for (int turn = 0; turn < kReadsPerTurn && status_.ok() && link_->readable(); ++turn) {
-    if (!read_some()) break;
+    const Result<bool> read = reader_.read_some(*link_, *this);
+    if (!read.ok()) {
+      lose(read.status());
+    } else if (!read.value()) {
+      break;
+    }
     moved = true;
   }
   if (ended_process_ != 0) check_process(moved);
@@ -171,86 +177,28 @@ void Peer::flush() {
   if (status_.ok()) (void)output_.flush(*link_);
 }
 
-// One read: straight into the target of a long payload, else into the staging area.
-bool Peer::read_some() {
-  const bool direct = target_.size() >= kDirectBytes && staged_begin_ == staged_end_;
-  Result<std::size_t> read = direct ? link_->read(target_) : link_->read(staging_);
-  if (!read.ok()) {
-    lose(read.status());
-    return true;
-  }
-  if (*read == 0) return false;
-  if (direct) {
-    target_ = target_.subspan(*read);
-    payload_left_bytes_ -= *read;
-    if (payload_left_bytes_ == 0) end_frame();
-    return true;
-  }
-  staged_begin_ = 0;
-  staged_end_ = *read;
-  while (staged_begin_ < staged_end_ && status_.ok()) {
-    staged_begin_ +=
-        consume(std::span(staging_).subspan(staged_begin_, staged_end_ - staged_begin_));
-  }
-  return true;
-}
-
-// Feeds the parser; returns how many bytes it has taken, at least one.
-std::size_t Peer::consume(ConstByteSpan bytes) {
-  if (header_bytes_ < header_.size()) {
-    const std::size_t step = std::min(bytes.size(), header_.size() - header_bytes_);
-    std::memcpy(header_.data() + header_bytes_, bytes.data(), step);
-    header_bytes_ += step;
-    if (header_bytes_ < header_.size()) return step;
-    Result<Frame> frame = decode(header_);
-    Status status = frame.ok() ? begin_frame(*frame) : frame.status();
-    if (!status.ok()) {
-      lose(status);
-    } else if (payload_left_bytes_ == 0) {
-      end_frame();
-    }
-    return step;
-  }
-  const std::size_t step =
-      static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), payload_left_bytes_));
-  if (!target_.empty()) {
-    std::memcpy(target_.data(), bytes.data(), step);
-    target_ = target_.subspan(step);
-  }
-  payload_left_bytes_ -= step;
-  if (payload_left_bytes_ == 0) end_frame();
-  return step;
-}
-
-Status Peer::begin_frame(const Frame& frame) {
-  frame_ = frame;
-  payload_left_bytes_ = frame.payload_bytes();
-  target_ = {};
+Result<ByteSpan> Peer::begin(const Frame& frame) {
   dropping_ = unwanted(frame);
   if (FrameMessages::carries(frame.kind)) return begin_message(frame);
-  if (dropping_) return {};
+  if (dropping_) return ByteSpan();
   switch (frame.kind) {
     case FrameKind::abort:
     case FrameKind::report:
     case FrameKind::agreement:
       text_.resize(frame.message_bytes);
-      target_ = text_;
-      return {};
+      return ByteSpan(text_);
     case FrameKind::farewell:
-      return farewell_arrived(frame.key.group);
+      STRETTO_RETURN_IF_ERROR(farewell_arrived(frame.key.group));
+      return ByteSpan();
     default:
-      return {};
+      return ByteSpan();
   }
 }
 
-Status Peer::begin_message(const Frame& frame) {
-  if (messages_ != nullptr) {
-    Result<ByteSpan> target = messages_->begin(frame, dropping_);
-    if (target.ok()) target_ = *target;
-    return target.status();
-  }
+Result<ByteSpan> Peer::begin_message(const Frame& frame) {
+  if (messages_ != nullptr) return messages_->begin(frame, dropping_);
   // A sign of life.
-  if (frame.kind == FrameKind::credit && frame.message_bytes == 0) return {};
+  if (frame.kind == FrameKind::credit && frame.message_bytes == 0) return ByteSpan();
   return status_of(StatusCode::protocol,
                    "a message came by a link that carries none: the ranks have been set up with "
                    "different data planes");
@@ -294,86 +242,82 @@ Status Peer::farewell_arrived(std::uint64_t group) {
   return {};
 }
 
-// The payload is complete: what the frame is about happens now.
-void Peer::end_frame() {
-  header_bytes_ = 0;
-  target_ = {};
-  if (dropping_) return;
-  if (messages_ != nullptr && FrameMessages::carries(frame_.kind)) return end_message();
-  switch (frame_.kind) {
+// What the frame is about happens now.
+Status Peer::end(const Frame& frame) {
+  if (dropping_) return {};
+  if (messages_ != nullptr && FrameMessages::carries(frame.kind)) return end_message(frame);
+  switch (frame.kind) {
     case FrameKind::abort:
-      return abort_arrived();
+      abort_arrived(frame);
+      return {};
     case FrameKind::inquiry:
-      return answer_inquiry();
+      answer_inquiry(frame);
+      return {};
     case FrameKind::report:
-      return report_arrived();
+      report_arrived(frame);
+      return {};
     case FrameKind::agreement:
-      return agreement_arrived();
+      if (*listener_ == nullptr) return {};
+      return (*listener_)->agreement_arrived(ranks_.peer, frame.key, text_);
     case FrameKind::goodbye:
       said_goodbye_ = true;
-      return;
+      return {};
     case FrameKind::farewell:
       // Nothing that has been forgotten here has a listener any more.
-      if (farewells_.contains(frame_.key.group) && *listener_ != nullptr) {
-        const bool unwinding =
-            frame_.key.segment == static_cast<std::uint32_t>(Farewell::unwinding);
+      if (farewells_.contains(frame.key.group) && *listener_ != nullptr) {
+        const bool unwinding = frame.key.segment == static_cast<std::uint32_t>(Farewell::unwinding);
         (*listener_)
-            ->group_left(frame_.key.group, ranks_.peer,
+            ->group_left(frame.key.group, ranks_.peer,
                          unwinding ? Farewell::unwinding : Farewell::in_order);
       }
-      return;
+      return {};
     default:
-      return;
+      return {};
   }
 }
 
-void Peer::end_message() {
-  const Result<bool> unexpected = messages_->end(frame_);
-  if (!unexpected.ok()) return lose(unexpected.status());
-  if (!unexpected.value() || *listener_ == nullptr) return;
-  (*listener_)->message_early(ranks_.peer, frame_.key, frame_.operation);
+Status Peer::end_message(const Frame& frame) {
+  const Result<bool> unexpected = messages_->end(frame);
+  if (!unexpected.ok()) return unexpected.status();
+  if (!unexpected.value() || *listener_ == nullptr) return {};
+  (*listener_)->message_early(ranks_.peer, frame.key, frame.operation);
+  return {};
 }
 
 std::string Peer::text() const {
   return printable({reinterpret_cast<const char*>(text_.data()), text_.size()});
 }
 
-void Peer::answer_inquiry() {
+void Peer::answer_inquiry(const Frame& frame) {
   // More inquiries than a correct peer leaves open find no answer, for it might never be read.
   if (*listener_ == nullptr || output_.reports() >= static_cast<int>(kInquiriesMax)) return;
-  const MessageKey key{.group = frame_.key.group, .sequence = frame_.key.sequence};
+  const MessageKey key{.group = frame.key.group, .sequence = frame.key.sequence};
   std::string state =
-      (*listener_)->describe_state(ranks_.peer, key.group, key.sequence, frame_.operation);
+      (*listener_)->describe_state(ranks_.peer, key.group, key.sequence, frame.operation);
   state.resize(std::min(state.size(), kReportTextBytes));
   output_.push(
       Frame{.kind = FrameKind::report, .key = key, .message_bytes = state.size(), .operation = {}},
       std::as_bytes(std::span(state)));
 }
 
-void Peer::report_arrived() {
-  const std::pair inquiry(frame_.key.group, frame_.key.sequence);
+void Peer::report_arrived(const Frame& frame) {
+  const std::pair inquiry(frame.key.group, frame.key.sequence);
   // Only what has been asked for, and once.
   if (std::erase(inquiries_, inquiry) == 0 || *listener_ == nullptr) return;
   (*listener_)->state_reported(ranks_.peer, inquiry.first, inquiry.second, text());
 }
 
-void Peer::agreement_arrived() {
-  if (*listener_ == nullptr) return;
-  const Status status = (*listener_)->agreement_arrived(ranks_.peer, frame_.key, text_);
-  if (!status.ok()) lose(status);
-}
-
-void Peer::abort_arrived() {
+void Peer::abort_arrived(const Frame& frame) {
   // The group may have been given up while the text came.
-  if (*listener_ == nullptr || given_up_.contains(frame_.key.group)) return;
-  const std::uint32_t code = frame_.key.sequence;
+  if (*listener_ == nullptr || given_up_.contains(frame.key.group)) return;
+  const std::uint32_t code = frame.key.sequence;
   const bool known = code > 0 && code <= static_cast<std::uint32_t>(StatusCode::internal);
   std::optional<Rank> culprit;
-  if (frame_.key.segment < static_cast<std::uint32_t>(ranks_.count)) {
-    culprit = static_cast<std::int32_t>(frame_.key.segment);
+  if (frame.key.segment < static_cast<std::uint32_t>(ranks_.count)) {
+    culprit = static_cast<std::int32_t>(frame.key.segment);
   }
   const Status reason(known ? static_cast<StatusCode>(code) : StatusCode::aborted, text(), culprit);
-  (*listener_)->group_aborted(frame_.key.group, ranks_.peer, reason);
+  (*listener_)->group_aborted(frame.key.group, ranks_.peer, reason);
 }
 
 void Peer::lose(const Status& reason) {
@@ -387,9 +331,10 @@ void Peer::lose(const Status& reason) {
   status_ = Status(protocol ? StatusCode::protocol : StatusCode::peer_lost, text, ranks_.peer);
   // A peer that is given up should not go on waiting.
   if (!said_goodbye_) link_->disconnect();
-  target_ = {};
+  reader_.drop_payload();
   given_up_.clear();
   farewells_.clear();
+  unsaid_farewells_.clear();
   inquiries_.clear();
   output_.clear(status_);
   plane_->lose(ranks_.peer, status_);

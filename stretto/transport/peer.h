@@ -13,6 +13,7 @@
 #include "stretto/base/clock.h"
 #include "stretto/transport/frame.h"
 #include "stretto/transport/frame_messages.h"
+#include "stretto/transport/frame_reader.h"
 #include "stretto/transport/link.h"
 #include "stretto/transport/output_queue.h"
 
@@ -21,7 +22,7 @@ namespace stretto::transport {
 // The control plane of one other rank: who is alive, which groups have been given up or forgotten,
 // who wants to know what, over an ordered link; and the gate to the data plane that moves the
 // messages, by default as frames of the same link. Not thread safe.
-class Peer {
+class Peer final : private FrameReader::Sink {
  public:
   struct Ranks {
     Rank self = 0;
@@ -76,20 +77,19 @@ class Peer {
   std::size_t half_forgotten() const { return given_up_.size() + farewells_.size(); }
 
  private:
-  bool read_some();
-  std::size_t consume(ConstByteSpan bytes);
-  Status begin_frame(const Frame& frame);
-  void end_frame();
+  Result<ByteSpan> begin(const Frame& frame) override;
+  Status end(const Frame& frame) override;
   // What frames are about; they return a failure if no correct peer sends such a frame now.
-  Status begin_message(const Frame& frame);
-  void end_message();
+  Result<ByteSpan> begin_message(const Frame& frame);
+  Status end_message(const Frame& frame);
   Status farewell_arrived(std::uint64_t group);
-  void abort_arrived();
-  void answer_inquiry();
-  void report_arrived();
-  void agreement_arrived();
+  void abort_arrived(const Frame& frame);
+  void answer_inquiry(const Frame& frame);
+  void report_arrived(const Frame& frame);
   std::string text() const;
   bool unwanted(const Frame& frame) const;
+  bool plane_lags() const;
+  void say_farewells();
   void check_process(bool moved);
   bool admits(const Request& request, bool is_here);
 
@@ -109,18 +109,11 @@ class Peer {
   };
   std::map<std::uint64_t, GivenUp> given_up_;
   std::set<std::uint64_t> farewells_;
+  std::vector<Frame> unsaid_farewells_;  // That must not overtake messages.
   std::vector<std::pair<std::uint64_t, std::uint32_t>> inquiries_;  // Not answered yet.
 
-  // The parser: header bytes, then payload bytes into `target_` (or nowhere).
-  std::vector<std::byte> staging_;  // What has been read ahead of the parser.
-  std::size_t staged_begin_ = 0;
-  std::size_t staged_end_ = 0;
-  FrameHeader header_{};
-  std::size_t header_bytes_ = 0;
-  Frame frame_;
-  std::uint64_t payload_left_bytes_ = 0;
-  ByteSpan target_;              // Where the rest of the payload goes; empty: dropped.
-  bool dropping_ = false;        // Whether the frame is about nothing of interest.
+  FrameReader reader_;
+  bool dropping_ = false;        // Whether the frame that is coming is about nothing of interest.
   std::vector<std::byte> text_;  // Of an abort, a report or an agreement.
   bool said_goodbye_ = false;
   int ended_process_ = 0;  // Its number, if it has ended.

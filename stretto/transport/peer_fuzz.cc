@@ -6,7 +6,8 @@
 // must end once, nothing may be written to its bytes afterwards, and all end when the peer is lost.
 //
 //   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I. -DSPDLOG_FMT_EXTERNAL
-//     stretto/transport/{peer_fuzz,peer,matcher,output_queue,frame,transport}.cc
+//     stretto/transport/{peer_fuzz,peer,matcher,output_queue,transport}.cc
+//     stretto/transport/frame{,_messages,_reader}.cc
 //     stretto/base/*.cc -lfmt -lspdlog
 
 #include <cstdlib>

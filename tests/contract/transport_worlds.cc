@@ -5,15 +5,20 @@
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <thread>
 #include <tuple>
 
 #include "stretto/transport/loopback/world.h"
+#include "stretto/transport/mpi/plane.h"
 #include "stretto/transport/shm/host.h"
+#include "stretto/transport/stream_plane.h"
 #include "stretto/transport/tcp/link.h"
 #include "tests/support/socket_pairs.h"
 #include "tests/support/socket_plane.h"
+#include "tests/support/socket_streams.h"
 
 namespace stretto::transport {
 namespace {
@@ -69,20 +74,20 @@ World make_by_pairs(const WorldOptions& options, LocalPairs local) {
   return world;
 }
 
-// Messages are moved by a data plane that is not ours; the TCP connections carry the rest.
-World make_by_socket_plane(const WorldOptions& options) {
-  const auto ranks = static_cast<std::size_t>(options.ranks);
+using Planes = std::vector<std::unique_ptr<DataPlane>>;
+
+// Messages are moved by data planes that are not ours; TCP connections carry the rest.
+World make_by_planes(const WorldOptions& options, Planes planes) {
+  const std::size_t ranks = planes.size();
   World world{.endpoints = {}, .sockets = std::vector(ranks, std::vector<int>(ranks, -1))};
-  std::vector<std::vector<FileDescriptor>> sockets(ranks);
   std::vector<Endpoint::Parts> parts(ranks);
   for (std::size_t r = 0; r < ranks; ++r) {
-    sockets[r].resize(ranks);
     parts[r].rank = static_cast<int>(r);
     parts[r].links.resize(ranks);
+    parts[r].data_plane = std::move(planes[r]);
   }
   for (std::size_t a = 0; a < ranks; ++a) {
     for (std::size_t b = a + 1; b < ranks; ++b) {
-      std::tie(sockets[a][b], sockets[b][a]) = testing::make_unix_pair(SOCK_SEQPACKET);
       auto [mine, theirs] = testing::make_tcp_pair(options.socket_buffer_bytes);
       world.sockets[a][b] = mine.get();
       world.sockets[b][a] = theirs.get();
@@ -90,11 +95,60 @@ World make_by_socket_plane(const WorldOptions& options) {
       parts[b].links[a] = tcp::TcpLink::create(std::move(theirs)).or_throw();
     }
   }
-  for (std::size_t r = 0; r < ranks; ++r) {
-    parts[r].data_plane = make_socket_plane(static_cast<int>(r), std::move(sockets[r]));
-    world.endpoints.push_back(Endpoint::create(std::move(parts[r])).or_throw());
+  for (Endpoint::Parts& of_rank : parts) {
+    world.endpoints.push_back(Endpoint::create(std::move(of_rank)).or_throw());
   }
   return world;
+}
+
+// Per rank, a Unix socket to each other.
+std::vector<std::vector<FileDescriptor>> connect_all(int count, int type) {
+  const auto ranks = static_cast<std::size_t>(count);
+  std::vector<std::vector<FileDescriptor>> sockets(ranks);
+  for (auto& row : sockets) row.resize(ranks);
+  for (std::size_t a = 0; a < ranks; ++a) {
+    for (std::size_t b = a + 1; b < ranks; ++b) {
+      std::tie(sockets[a][b], sockets[b][a]) = testing::make_unix_pair(type);
+    }
+  }
+  return sockets;
+}
+
+World make_by_socket_plane(const WorldOptions& options) {
+  auto sockets = connect_all(options.ranks, SOCK_SEQPACKET);
+  Planes planes;
+  for (int r = 0; r < options.ranks; ++r) {
+    planes.push_back(make_socket_plane(r, std::move(sockets[static_cast<std::size_t>(r)])));
+  }
+  return make_by_planes(options, std::move(planes));
+}
+
+World make_by_stream_plane(const WorldOptions& options) {
+  auto sockets = connect_all(options.ranks, SOCK_STREAM);
+  Planes planes;
+  for (int r = 0; r < options.ranks; ++r) {
+    auto streams = make_socket_streams(std::move(sockets[static_cast<std::size_t>(r)]));
+    planes.push_back(std::make_unique<StreamPlane>(r, options.ranks, std::move(streams)));
+  }
+  return make_by_planes(options, std::move(planes));
+}
+
+constexpr const char* kMpiPlugin = STRETTO_BIN_DIR "/libstretto_mpi.so";
+
+World make_by_mpi(const WorldOptions& options) {
+  // No daemon for a process that nobody has started by mpirun.
+  ::setenv("OMPI_MCA_ess_singleton_isolated", "1", /*replace=*/0);
+  const mpi::Plugin plugin = mpi::load_plugin(kMpiPlugin).or_throw();
+  const bool is_narrow = options.socket_buffer_bytes > 0;
+  const std::size_t packets_max = is_narrow ? 2 : mpi::MpiStreams::kPacketsMax;
+  Planes planes;
+  for (int r = 0; r < options.ranks; ++r) {
+    planes.push_back(mpi::make_plane(plugin,
+                                     {.rank = r, .size = options.ranks, .in_one_process = true},
+                                     packets_max)
+                         .or_throw());
+  }
+  return make_by_planes(options, std::move(planes));
 }
 
 bool always(int, int) { return true; }
@@ -112,8 +166,10 @@ void World::kill(int rank) {
 
 std::ostream& operator<<(std::ostream& out, const WorldKind& kind) { return out << kind.name; }
 
-const std::vector<WorldKind>& world_kinds() {
-  static const std::vector<WorldKind> kinds = {
+namespace {
+
+std::vector<WorldKind> find_world_kinds() {
+  std::vector<WorldKind> kinds = {
       {.name = "loopback",
        .can_kill = false,
        .make = make_loopback,
@@ -146,7 +202,29 @@ const std::vector<WorldKind>& world_kinds() {
        .link_name = [](int, int) { return std::string("tcp"); },
        .shares_memory = never,
        .must_be_asked = true},
+      {.name = "stream_plane",
+       .can_kill = true,
+       .make = make_by_stream_plane,
+       .link_name = [](int, int) { return std::string("tcp"); },
+       .shares_memory = never,
+       .must_be_asked = true},
   };
+  // Built where CMake has found an MPI.
+  if (::access(kMpiPlugin, F_OK) == 0) {
+    kinds.push_back({.name = "mpi",
+                     .can_kill = true,
+                     .make = make_by_mpi,
+                     .link_name = [](int, int) { return std::string("tcp"); },
+                     .shares_memory = never,
+                     .must_be_asked = true});
+  }
+  return kinds;
+}
+
+}  // namespace
+
+const std::vector<WorldKind>& world_kinds() {
+  static const std::vector<WorldKind> kinds = find_world_kinds();
   return kinds;
 }
 

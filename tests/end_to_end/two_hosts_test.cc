@@ -4,6 +4,9 @@
 // Two network namespaces stand for two hosts with two ranks each: shared memory inside, tcp
 // between.
 
+#include <filesystem>
+#include <fstream>
+
 #include <fmt/format.h>
 
 #include "tests/end_to_end/bits.h"
@@ -32,22 +35,67 @@ class TwoHosts : public ::testing::Test {
                 {{"STRETTO_JOB_KEY", key}}, hosts_.on(host));
   }
 
+  void run_on(int host, const Arguments& command) {
+    testing::Process process(hosts_.on(host) + command, {});
+    ASSERT_EQ(process.status(), 0) << process.errors().finish();
+  }
+
+  // A rank on each host, and a store on that of rank 0.
+  void expect_meeting(const Variables& where) {
+    const auto rank = [&](int number) {
+      Variables variables{
+          {"RANK", std::to_string(number)}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29500"}};
+      variables.insert(where.begin(), where.end());
+      return testing::Process(hosts_.on(number) + Arguments{STRETTO_BIN_DIR "/join_rank_program"},
+                              variables);
+    };
+    testing::Process one = rank(1);
+    testing::Process zero = rank(0);
+    EXPECT_EQ(zero.status(), 0) << zero.errors().finish();
+    EXPECT_EQ(one.status(), 0) << one.errors().finish();
+    EXPECT_EQ(one.output().finish(), "rank 1 of 2: sum 1\n");
+  }
+
   testing::Hosts hosts_{2};
 };
 
-TEST_F(TwoHosts, MeetAtAStoreThatRankZeroHosts) {
-  const auto rank = [&](int number) {
-    return testing::Process(hosts_.on(number) + Arguments{STRETTO_BIN_DIR "/join_rank_program"},
-                            {{"RANK", std::to_string(number)},
-                             {"WORLD_SIZE", "2"},
-                             {"MASTER_ADDR", "10.77.0.1"},
-                             {"MASTER_PORT", "29500"}});
-  };
-  testing::Process one = rank(1);
-  testing::Process zero = rank(0);
-  EXPECT_EQ(zero.status(), 0) << zero.errors().finish();
-  EXPECT_EQ(one.status(), 0) << one.errors().finish();
-  EXPECT_EQ(one.output().finish(), "rank 1 of 2: sum 1\n");
+// What /etc/hosts is in a network namespace.
+class EtcHosts {
+ public:
+  EtcHosts(const std::string& name, const std::string& text) : folder_("/etc/netns/" + name) {
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ + "/hosts") << "127.0.0.1 localhost\n" << text;
+  }
+  ~EtcHosts() { std::filesystem::remove_all(folder_); }
+  EtcHosts(const EtcHosts&) = delete;
+  EtcHosts& operator=(const EtcHosts&) = delete;
+
+ private:
+  std::string folder_;
+};
+
+TEST_F(TwoHosts, MeetAtAStoreThatRankZeroHosts) { expect_meeting({{"MASTER_ADDR", "10.77.0.1"}}); }
+
+TEST_F(TwoHosts, MeetOverIpv6AndListenOnTheirPorts) {
+  for (const int host : {0, 1}) {
+    run_on(host,
+           {"ip", "addr", "add", fmt::format("fd77::{}/64", host + 1), "dev", "eth", "nodad"});
+  }
+  expect_meeting({{"MASTER_ADDR", "fd77::1"}, {"STRETTO_PORTS", "29700-29701"}});
+}
+
+// As Debian and docker set up a host.
+TEST_F(TwoHosts, MeetByANameThatIsALoopbackAddressOnItsOwnHost) {
+  for (const int host : {0, 1}) {
+    run_on(host, {"ip", "link", "add", "docker0", "type", "bridge"});
+    run_on(host, {"ip", "addr", "add", "172.17.0.1/16", "dev", "docker0"});
+    run_on(host, {"ip", "link", "set", "docker0", "up"});
+  }
+  const EtcHosts own(hosts_.on(0).back(), "127.0.1.1 node0\n");
+  const EtcHosts other(hosts_.on(1).back(), "10.77.0.1 node0\n");
+  expect_meeting({{"MASTER_ADDR", "node0"}, {"STRETTO_NETWORK", "10.77.0.0/24"}});
+  run_on(0, {"ip", "route", "add", "default", "dev", "eth"});
+  expect_meeting({{"MASTER_ADDR", "node0"}});
 }
 
 TEST_F(TwoHosts, GiveTheBitsOfOne) {

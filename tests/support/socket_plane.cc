@@ -108,8 +108,8 @@ class SocketPlane final : public DataPlane {
     return moved;
   }
 
-  bool has_output() const override {
-    return std::any_of(peers_.begin(), peers_.end(), [](const Peer& p) { return !p.out.empty(); });
+  bool has_output(Rank peer) const override {
+    return !peers_[static_cast<std::size_t>(peer)].out.empty();
   }
 
  private:

@@ -1,0 +1,136 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/own_address.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "stretto/base/file_descriptor.h"
+#include "stretto/base/parse_number.h"
+#include "stretto/bootstrap/resolve.h"
+#include "stretto/bootstrap/socket.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+// The bytes of an IPv4 or IPv6 address.
+using AddressBytes = std::vector<std::uint8_t>;
+
+AddressBytes bytes_of(std::string_view text) {
+  const std::string address(text.substr(0, text.find('%')));
+  for (const int family : {AF_INET, AF_INET6}) {
+    AddressBytes bytes(family == AF_INET ? sizeof(in_addr) : sizeof(in6_addr));
+    if (::inet_pton(family, address.c_str(), bytes.data()) == 1) return bytes;
+  }
+  return {};
+}
+
+struct Subnet {
+  AddressBytes address;
+  int bits = 0;
+
+  bool contains(const AddressBytes& other) const {
+    if (other.size() != address.size()) return false;
+    for (int bit = 0; bit < bits; ++bit) {
+      const auto at = static_cast<std::size_t>(bit / 8);
+      if (((address[at] ^ other[at]) & (0x80 >> bit % 8)) != 0) return false;
+    }
+    return true;
+  }
+};
+
+std::optional<Subnet> parse_subnet(std::string_view text) {
+  const std::size_t slash = text.find('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  const std::optional<int> bits = parse_number<int>(text.substr(slash + 1));
+  Subnet subnet{bytes_of(text.substr(0, slash)), bits.value_or(-1)};
+  const auto bits_max = static_cast<int>(8 * subnet.address.size());
+  if (subnet.address.empty() || subnet.bits < 0 || subnet.bits > bits_max) return std::nullopt;
+  return subnet;
+}
+
+struct OwnAddress {
+  std::string interface;
+  std::string text;
+  AddressBytes bytes;
+};
+
+// Those that others could connect to: of interfaces that are up, and valid beyond one link.
+Result<std::vector<OwnAddress>> own_addresses() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return system_status("getifaddrs");
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owned(list, ::freeifaddrs);
+  std::vector<OwnAddress> found;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
+    if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;
+    const void* const address = family == AF_INET ? static_cast<const void*>(&v4->sin_addr)
+                                                  : static_cast<const void*>(&v6->sin6_addr);
+    if (::inet_ntop(family, address, text.data(), text.size()) == nullptr) continue;
+    found.push_back({entry->ifa_name, text.data(), bytes_of(text.data())});
+  }
+  std::ranges::stable_sort(found, {}, [](const OwnAddress& own) { return own.bytes.size(); });
+  return found;
+}
+
+}  // namespace
+
+Result<std::string> address_towards(const std::string& host, int port, const WaitLimit& limit) {
+  const Result<Addresses> addresses = resolve(host, port, limit);
+  if (!addresses.ok()) return addresses.status();
+  const addrinfo* found = addresses.value().get();
+  const FileDescriptor probe(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  // Connecting a datagram socket sends nothing; it only asks the kernel for the route.
+  if (!probe.valid() || ::connect(probe.get(), found->ai_addr, found->ai_addrlen) != 0) {
+    return system_status(fmt::format("finding the way to {}", host));
+  }
+  return local_host(probe.get());
+}
+
+Result<std::string> address_in(std::string_view network) {
+  const std::optional<Subnet> subnet = parse_subnet(network);
+  const Result<std::vector<OwnAddress>> addresses = own_addresses();
+  if (!addresses.ok()) return addresses.status();
+  std::string others;
+  for (const OwnAddress& own : addresses.value()) {
+    if (subnet ? subnet->contains(own.bytes) : own.interface == network) return own.text;
+    others += fmt::format("{}{} {}", others.empty() ? "" : ", ", own.interface, own.text);
+  }
+  return status_of(StatusCode::invalid_argument,
+                   "\"{}\" is no interface (eth1) or subnet (10.0.0.0/8) in which this host has an "
+                   "address; it has {}",
+                   network, others.empty() ? "none" : others);
+}
+
+Result<std::string> address_to_bind(const std::string& host, int port, const WaitLimit& limit) {
+  if (!bytes_of(host).empty() || host.starts_with("localhost")) return host;
+  const Result<std::string> own = address_towards(host, port, limit);
+  if (!own.ok()) return own;
+  const bool is_v6 = bytes_of(own.value()).size() == sizeof(in6_addr);
+  return is_loopback(own.value()) ? is_v6 ? "::" : "0.0.0.0" : host;
+}
+
+bool is_loopback(std::string_view address) {
+  const AddressBytes bytes = bytes_of(address);
+  return Subnet{{127, 0, 0, 0}, 8}.contains(bytes) || Subnet{bytes_of("::1"), 128}.contains(bytes);
+}
+
+}  // namespace stretto::bootstrap

@@ -1,0 +1,167 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/mpi/streams.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace stretto::transport::mpi {
+namespace {
+
+// Large enough that MPI's work for a packet does not count, small enough that copying one packet
+// and sending another overlap.
+constexpr std::size_t kPacketBytes = 256 * 1024;
+// One turn must not last for ever.
+constexpr int kArrivalsPerTurn = 64;
+constexpr std::size_t kIdleMax = 64;
+
+}  // namespace
+
+class MpiStreams::Stream final : public Link {
+ public:
+  Stream(MpiStreams& streams, Rank peer) : streams_(&streams), peer_(peer) {}
+
+  std::string_view name() const override { return "mpi"; }
+  bool readable() const override {
+    return !streams_->failure().ok() || (!arrived_.empty() && arrived_.front().has_ended);
+  }
+  bool needs_poll() const override { return false; }
+  int descriptor() const override { return -1; }
+  void service() override {}
+  void notify() override {}
+  // What MPI has in its hands stays there: it may never let it go.
+  void disconnect() override { is_connected_ = false; }
+
+  Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override {
+    STRETTO_RETURN_IF_ERROR(streams_->failure());
+    if (!is_connected_ || sent_.size() >= streams_->packets_max_) return std::size_t{0};
+    Packet packet{.bytes = streams_->take_buffer()};
+    for (const ConstByteSpan piece : pieces) {
+      const std::size_t step = std::min(piece.size(), kPacketBytes - packet.count);
+      std::memcpy(packet.bytes.get() + packet.count, piece.data(), step);
+      packet.count += step;
+    }
+    packet.operation = streams_->engine_->send(peer_.value(), packet.bytes.get(), packet.count);
+    sent_.push_back(std::move(packet));
+    return sent_.back().count;
+  }
+
+  Result<std::size_t> read(ByteSpan into) override {
+    if (arrived_.empty() || !arrived_.front().has_ended) {
+      STRETTO_RETURN_IF_ERROR(streams_->failure());
+      return std::size_t{0};
+    }
+    Packet& packet = arrived_.front();
+    const std::size_t step = std::min(into.size(), packet.count - packet.read);
+    std::memcpy(into.data(), packet.bytes.get() + packet.read, step);
+    packet.read += step;
+    if (packet.read == packet.count) {
+      streams_->give_back(packet);
+      arrived_.pop_front();
+    }
+    return step;
+  }
+
+  // Receives what the engine has just found.
+  void receive(std::size_t count) {
+    Packet packet{.bytes = streams_->take_buffer(), .count = count};
+    packet.operation = streams_->engine_->receive(packet.bytes.get());
+    arrived_.push_back(std::move(packet));
+  }
+
+  bool progress() {
+    bool moved = false;
+    const auto end = [&](Packet& packet) {
+      if (packet.has_ended || !streams_->engine_->has_ended(packet.operation)) return;
+      packet.has_ended = moved = true;
+    };
+    std::ranges::for_each(sent_, end);
+    std::ranges::for_each(arrived_, end);
+    for (; !sent_.empty() && sent_.front().has_ended; sent_.pop_front()) {
+      streams_->give_back(sent_.front());
+    }
+    return moved;
+  }
+
+  bool has_output() const { return is_connected_ && !sent_.empty(); }
+
+  // Leaves to MPI, for ever, what it still reads or writes.
+  void abandon() {
+    for (auto* packets : {&sent_, &arrived_}) {
+      for (Packet& packet : *packets) {
+        if (!packet.has_ended) (void)packet.bytes.release();
+      }
+    }
+  }
+
+ private:
+  MpiStreams* streams_;
+  Rank peer_;
+  bool is_connected_ = true;
+  std::deque<Packet> sent_;
+  std::deque<Packet> arrived_;
+};
+
+MpiStreams::MpiStreams(std::unique_ptr<Engine> engine, Rank self, int ranks,
+                       std::size_t packets_max)
+    : engine_(std::move(engine)), packets_max_(packets_max) {
+  for (int r = 0; r < ranks; ++r) {
+    streams_.push_back(self == r ? nullptr : std::make_unique<Stream>(*this, r));
+  }
+}
+
+MpiStreams::~MpiStreams() {
+  for (const auto& stream : streams_) {
+    if (stream != nullptr) stream->abandon();
+  }
+}
+
+Link* MpiStreams::to(Rank peer) { return streams_[static_cast<std::size_t>(peer)].get(); }
+
+bool MpiStreams::progress() {
+  bool moved = take_arrivals();
+  for (const auto& stream : streams_) {
+    if (stream != nullptr && failure().ok()) moved = stream->progress() || moved;
+  }
+  return moved;
+}
+
+bool MpiStreams::take_arrivals() {
+  int peer = 0;
+  std::size_t count = 0;
+  int turn = 0;
+  for (; turn < kArrivalsPerTurn && failure().ok() && engine_->probe(peer, count); ++turn) {
+    const bool is_peer = peer >= 0 && static_cast<std::size_t>(peer) < streams_.size() &&
+                         streams_[static_cast<std::size_t>(peer)] != nullptr;
+    if (!is_peer || count == 0 || count > kPacketBytes) {
+      protocol_failure_ = status_of(StatusCode::protocol,
+                                    "a packet of {} bytes came by MPI from rank {}", count, peer);
+      break;
+    }
+    streams_[static_cast<std::size_t>(peer)]->receive(count);
+  }
+  return turn > 0;
+}
+
+bool MpiStreams::has_output(Rank peer) const {
+  return failure().ok() && streams_[static_cast<std::size_t>(peer)]->has_output();
+}
+
+Status MpiStreams::failure() const {
+  if (!protocol_failure_.ok() || *engine_->failure() == '\0') return protocol_failure_;
+  return status_of(StatusCode::system, "{}: {}", engine_->library(), engine_->failure());
+}
+
+std::unique_ptr<std::byte[]> MpiStreams::take_buffer() {
+  if (idle_.empty()) return std::make_unique_for_overwrite<std::byte[]>(kPacketBytes);
+  std::unique_ptr<std::byte[]> buffer = std::move(idle_.back());
+  idle_.pop_back();
+  return buffer;
+}
+
+void MpiStreams::give_back(Packet& packet) {
+  if (idle_.size() < kIdleMax) idle_.push_back(std::move(packet.bytes));
+}
+
+}  // namespace stretto::transport::mpi

@@ -1,0 +1,53 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "stretto/transport/mpi/engine.h"
+#include "stretto/transport/stream_plane.h"
+
+namespace stretto::transport::mpi {
+
+// Streams cut into packets, which an MPI library moves. Bytes are copied into packets and out of
+// them, so that whoever gives a message up gets its bytes back at once: MPI does not give back
+// what it sends.
+class MpiStreams final : public Streams {
+ public:
+  static constexpr std::size_t kPacketsMax = 8;
+
+  // `packets_max` are under way to one peer.
+  MpiStreams(std::unique_ptr<Engine> engine, Rank self, int ranks,
+             std::size_t packets_max = kPacketsMax);
+  ~MpiStreams() override;
+
+  Link* to(Rank peer) override;
+  bool progress() override;
+  bool has_output(Rank peer) const override;
+
+ private:
+  struct Packet {
+    std::unique_ptr<std::byte[]> bytes;
+    std::size_t count = 0;
+    std::size_t read = 0;
+    int operation = 0;
+    bool has_ended = false;
+  };
+  class Stream;
+
+  Status failure() const;
+  std::unique_ptr<std::byte[]> take_buffer();
+  void give_back(Packet& packet);
+  bool take_arrivals();
+
+  std::unique_ptr<Engine> engine_;
+  std::size_t packets_max_;
+  std::vector<std::unique_ptr<Stream>> streams_;  // Null at this rank.
+  std::vector<std::unique_ptr<std::byte[]>> idle_;
+  Status protocol_failure_;
+};
+
+}  // namespace stretto::transport::mpi

@@ -1,0 +1,165 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/stream_plane.h"
+
+#include <set>
+#include <utility>
+
+#include "stretto/transport/frame_messages.h"
+#include "stretto/transport/frame_reader.h"
+#include "stretto/transport/output_queue.h"
+
+namespace stretto::transport {
+namespace {
+
+// One peer that sends without end must not keep the others waiting.
+constexpr int kReadsPerTurn = 16;
+// In which what a peer has sent before its end is taken, whatever others send meanwhile.
+constexpr int kLastTurns = 64;
+
+}  // namespace
+
+// To one peer.
+class StreamPlane::Way final : private FrameReader::Sink {
+ public:
+  Way(Rank self, Rank peer, Link& stream)
+      : peer_(peer), stream_(&stream), messages_(self, peer, output_) {}
+
+  const FrameMessages& messages() const { return messages_; }
+  bool has_output() const { return failure_.ok() && !output_.empty(); }
+
+  void send(Request& request) {
+    if (!failure_.ok()) return complete(request, failure_);
+    messages_.send(request);
+    flush();
+  }
+  void recv(Request& request) {
+    const bool can_come = failure_.ok() || messages_.has_arrived(peer_, request.key);
+    if (!can_come) return complete(request, failure_);
+    messages_.recv(request);
+    flush();
+  }
+  void cancel(std::uint64_t group, const Status& reason) {
+    cancelled_.insert(group);
+    if (messages_.fills(group)) reader_.drop_payload();
+    messages_.cancel(peer_, group, reason);
+  }
+  // What has come until now is kept.
+  void lose(const Status& reason) {
+    if (!failure_.ok()) return;
+    while (stream_->readable() && read_some()) {
+    }
+    fail(reason);
+    stream_->disconnect();
+  }
+
+  bool progress(UnexpectedQueue& unexpected) {
+    const bool moved = failure_.ok() && move();
+    for (; !unexpected_.empty(); unexpected_.pop()) unexpected.push(unexpected_.front());
+    return moved;
+  }
+
+ private:
+  bool move() {
+    messages_.return_credit(FrameMessages::kCreditStepBytes);
+    const Result<bool> flushed = output_.flush(*stream_);
+    if (!flushed.ok()) fail(flushed.status());
+    bool moved = !flushed.ok() || flushed.value();
+    for (int turn = 0; turn < kReadsPerTurn && failure_.ok() && stream_->readable(); ++turn) {
+      if (!read_some()) break;
+      moved = true;
+    }
+    return moved;
+  }
+  // A failure shows in the next progress().
+  void flush() { (void)output_.flush(*stream_); }
+
+  bool read_some() {
+    const Result<bool> read = reader_.read_some(*stream_, *this);
+    if (!read.ok()) fail(read.status());
+    return read.ok() && read.value();
+  }
+
+  Result<ByteSpan> begin(const Frame& frame) override {
+    if (!FrameMessages::carries(frame.kind)) {
+      return status_of(StatusCode::protocol, "rank {} sent a frame of kind {} among its messages",
+                       peer_.value(), static_cast<int>(frame.kind));
+    }
+    is_unwanted_ = frame.kind != FrameKind::credit && cancelled_.contains(frame.key.group);
+    return messages_.begin(frame, is_unwanted_);
+  }
+  Status end(const Frame& frame) override {
+    if (is_unwanted_) return {};
+    const Result<bool> unexpected = messages_.end(frame);
+    if (!unexpected.ok()) return unexpected.status();
+    if (!unexpected.value()) return {};
+    unexpected_.push({.from = peer_, .key = frame.key, .operation = frame.operation});
+    return {};
+  }
+
+  void fail(const Status& reason) {
+    failure_ = reason;
+    reader_.drop_payload();
+    output_.clear(reason);
+    messages_.lose(peer_, reason);
+  }
+
+  Rank peer_;
+  Link* stream_;
+  OutputQueue output_;
+  FrameMessages messages_;
+  FrameReader reader_;
+  std::set<std::uint64_t> cancelled_;  // Groups.
+  bool is_unwanted_ = false;           // The frame that is coming.
+  UnexpectedQueue unexpected_;
+  Status failure_;
+};
+
+StreamPlane::StreamPlane(Rank self, int ranks, std::unique_ptr<Streams> streams)
+    : streams_(std::move(streams)) {
+  for (int r = 0; r < ranks; ++r) {
+    Link* stream = streams_->to(r);
+    ways_.push_back(stream == nullptr ? nullptr : std::make_unique<Way>(self, r, *stream));
+  }
+}
+
+StreamPlane::~StreamPlane() = default;
+
+void StreamPlane::send(Request& request) { way(request.peer).send(request); }
+
+void StreamPlane::recv(Request& request) { way(request.peer).recv(request); }
+
+bool StreamPlane::has_arrived(Rank peer, const MessageKey& key) const {
+  return way(peer).messages().has_arrived(peer, key);
+}
+
+std::optional<UnexpectedMessage> StreamPlane::find_conflict(
+    Rank peer, std::uint64_t group, std::uint32_t sequence,
+    const OperationDescriptor& operation) const {
+  return way(peer).messages().find_conflict(peer, group, sequence, operation);
+}
+
+void StreamPlane::cancel(Rank peer, std::uint64_t group, const Status& reason) {
+  way(peer).cancel(group, reason);
+}
+
+void StreamPlane::lose(Rank peer, const Status& reason) {
+  for (int turn = 0; turn < kLastTurns && streams_->progress(); ++turn) {
+  }
+  way(peer).lose(reason);
+}
+
+bool StreamPlane::progress(UnexpectedQueue& unexpected) {
+  bool moved = streams_->progress();
+  for (const auto& way : ways_) {
+    if (way != nullptr) moved = way->progress(unexpected) || moved;
+  }
+  return moved;
+}
+
+bool StreamPlane::has_output(Rank peer) const {
+  return way(peer).has_output() || streams_->has_output(peer);
+}
+
+}  // namespace stretto::transport

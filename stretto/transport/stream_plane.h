@@ -1,0 +1,58 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "stretto/transport/data_plane.h"
+#include "stretto/transport/link.h"
+
+namespace stretto::transport {
+
+// Ordered streams of bytes to all other ranks, moved together by something that knows no messages
+// of ours, such as an MPI library. Not thread safe; nothing waits.
+class Streams {
+ public:
+  virtual ~Streams() = default;
+
+  // Null for this rank itself. Fails when the streams do, not when the peer is gone, of which the
+  // control plane tells; disconnect() says that it is.
+  virtual Link* to(Rank peer) = 0;
+  // Moves what can be moved now. Returns whether anything was.
+  virtual bool progress() = 0;
+  // Whether something that has been written to a peer that is there has not reached it.
+  virtual bool has_output(Rank peer) const = 0;
+  // See DataPlane.
+  virtual int descriptor() const { return -1; }
+};
+
+// The data plane whose messages are frames on streams of their own: FrameMessages for each peer.
+class StreamPlane final : public DataPlane {
+ public:
+  // Streams to `ranks` ranks.
+  StreamPlane(Rank self, int ranks, std::unique_ptr<Streams> streams);
+  ~StreamPlane() override;
+
+  void send(Request& request) override;
+  void recv(Request& request) override;
+  bool has_arrived(Rank peer, const MessageKey& key) const override;
+  std::optional<UnexpectedMessage> find_conflict(
+      Rank peer, std::uint64_t group, std::uint32_t sequence,
+      const OperationDescriptor& operation) const override;
+  void cancel(Rank peer, std::uint64_t group, const Status& reason) override;
+  void lose(Rank peer, const Status& reason) override;
+  bool progress(UnexpectedQueue& unexpected) override;
+  bool has_output(Rank peer) const override;
+  int descriptor() const override { return streams_->descriptor(); }
+
+ private:
+  class Way;
+  Way& way(Rank peer) const { return *ways_[static_cast<std::size_t>(peer)]; }
+
+  std::unique_ptr<Streams> streams_;
+  std::vector<std::unique_ptr<Way>> ways_;  // Null at this rank.
+};
+
+}  // namespace stretto::transport

@@ -1,0 +1,62 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/support/socket_streams.h"
+
+#include <sys/socket.h>
+
+#include <utility>
+
+namespace stretto::transport {
+namespace {
+
+// Says nothing of the peer's end.
+class SocketStream final : public Link {
+ public:
+  explicit SocketStream(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+  std::string_view name() const override { return "socket"; }
+  Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override {
+    const ssize_t count = ::send(socket_.get(), pieces.front().data(), pieces.front().size(),
+                                 MSG_DONTWAIT | MSG_NOSIGNAL);
+    return count < 0 ? std::size_t{0} : static_cast<std::size_t>(count);
+  }
+  Result<std::size_t> read(ByteSpan into) override {
+    const ssize_t count = ::recv(socket_.get(), into.data(), into.size(), MSG_DONTWAIT);
+    return count < 0 ? std::size_t{0} : static_cast<std::size_t>(count);
+  }
+  bool readable() const override { return true; }
+  bool needs_poll() const override { return false; }
+  int descriptor() const override { return -1; }
+  void service() override {}
+  void notify() override {}
+
+ private:
+  FileDescriptor socket_;
+};
+
+class SocketStreams final : public Streams {
+ public:
+  explicit SocketStreams(std::vector<FileDescriptor> sockets) {
+    for (FileDescriptor& socket : sockets) {
+      streams_.push_back(socket.valid() ? std::make_unique<SocketStream>(std::move(socket))
+                                        : nullptr);
+    }
+  }
+
+  Link* to(Rank peer) override { return streams_[static_cast<std::size_t>(peer)].get(); }
+  bool progress() override { return false; }
+  // What a socket has taken arrives.
+  bool has_output(Rank) const override { return false; }
+
+ private:
+  std::vector<std::unique_ptr<SocketStream>> streams_;
+};
+
+}  // namespace
+
+std::unique_ptr<Streams> make_socket_streams(std::vector<FileDescriptor> sockets) {
+  return std::make_unique<SocketStreams>(std::move(sockets));
+}
+
+}  // namespace stretto::transport
