@@ -217,7 +217,10 @@ void Replica::on_reduced(const FullBucket& bucket) {
   for (const std::size_t i : bucket.gradients) {
     if (reducer_->is_ready(i)) ready.push_back(trained_[i].tensor);
   }
-  if (!ready.empty()) stepping_->step(ready);
+  if (ready.empty()) return;
+  const TimePoint begin = Clock::now();
+  stepping_->step(ready);
+  spent_besides_ -= Clock::now() - begin;  // The reducer takes it for communication.
 }
 
 void Replica::settle_gradients() {
@@ -261,12 +264,14 @@ void Replica::finish_step() {
   for (std::size_t i = 0; scale != 1 && i < progress_.size(); ++i) {
     if (reducer_->was_used(i)) progress_[i].view.mul_(scale);
   }
+  spent_besides_ += Clock::now() - begin;
   if (stepping_) stepping_->finish();
+  const TimePoint stepped = Clock::now();
   last_step_ = reducer_->last_step();
   timer_.add(last_step_);
   if (all_have_data) verify_after_step();
   adopt_rebuilt_buckets();
-  const Duration spent = Clock::now() - begin + std::exchange(spent_besides_, Duration(0));
+  const Duration spent = Clock::now() - stepped + std::exchange(spent_besides_, Duration(0));
   last_step_.exposed_seconds += seconds(spent);
 }
 
