@@ -126,7 +126,9 @@ TEST_F(Examples, EveryWayToStepLearnsAndEndsWithOneModel) {
     EXPECT_EQ(sums[0], sums[1]) << way;
     EXPECT_LT(losses[0], 0.1) << way;
     // These change nothing but when, and where, a parameter is stepped.
-    if (way == "in-backward" || way == "sharded") EXPECT_EQ(sums, numbers(after, "sum")) << way;
+    if (way == "in-backward" || way == "sharded") {
+      EXPECT_EQ(sums, numbers(after, "sum")) << way;
+    }
   }
 }
 
