@@ -36,7 +36,7 @@ def declared_functions(header):
     text = re.sub(r"//[^\n]*", "", header.read_text())
     for start in re.finditer(r"^(?!inline|constexpr|using)[a-zA-Z][\w:<>,&* ]*[ &*](\w+)\(", text,
                              re.MULTILINE):
-        if text[re.compile(r"[;{]\n").search(text, start.end()).start()] == ";":
+        if text[re.compile(r"[;{] *\n").search(text, start.end()).start()] == ";":
             yield start[1]
 
 
