@@ -239,10 +239,22 @@ TEST_F(Network, ALongCableThatLosesPacketsIsNotTakenForDead) {
   longest_round();
 }
 
+// Stops rank 1 while rank 0 floods it, and not between two floods.
+void stop_in_flood(pid_t sender, pid_t receiver) {
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    ::kill(receiver, SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(300));
+    if (has_unsent(sender)) return;
+    ::kill(receiver, SIGCONT);
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  FAIL() << "rank 0 has never been found sending";
+}
+
 // Its kernel acknowledges what comes, and then says that there is no more room.
 TEST_F(Network, ARankThatIsStoppedForLongerThanTheLimitIsNotLost) {
   start(2, {0, 1}, {"pause_rank_program", "flood"}, kTwoSeconds);
-  ::kill(rank(1).pid(), SIGSTOP);
+  stop_in_flood(rank(0).pid(), rank(1).pid());
   std::this_thread::sleep_for(seconds(7));
   expect_no_end();
   EXPECT_TRUE(has_unsent(rank(0).pid()));
@@ -252,7 +264,7 @@ TEST_F(Network, ARankThatIsStoppedForLongerThanTheLimitIsNotLost) {
 
 TEST_F(Network, TheHostOfAStoppedRankMayStillBeLost) {
   start(2, {0, 1}, {"pause_rank_program", "flood"}, kTwoSeconds);
-  ::kill(rank(1).pid(), SIGSTOP);
+  stop_in_flood(rank(0).pid(), rank(1).pid());
   std::this_thread::sleep_for(seconds(3));
   expect_no_end();
   ASSERT_TRUE(hosts_->silence(1));
