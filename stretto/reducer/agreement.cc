@@ -24,4 +24,12 @@ void check_same_hook(Communicator& communicator, const std::string& name) {
   }
 }
 
+void refuse_converted(const std::string& hook, DType dtype) {
+  throw InvalidArgument(status_of(
+      StatusCode::invalid_argument,
+      "'{}' is for gradients of f32, and gets {}: a hook around it, or a reduce_dtype, has "
+      "converted them; leave that out, codecs have value formats of their own",
+      hook, name(dtype)));
+}
+
 }  // namespace stretto::reducer

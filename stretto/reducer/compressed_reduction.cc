@@ -217,8 +217,10 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& bu
   const auto has_codec = [&](std::size_t index) {
     return by_index_[index] != nullptr && by_index_[index]->codec != nullptr;
   };
-  exchange.is_compressed = compresses_ && std::ranges::any_of(bucket.gradients, has_codec);
   const bool is_f32 = bucket.view.dtype == DType::f32;
+  const bool has_any = std::ranges::any_of(bucket.gradients, has_codec);
+  if (has_any && !is_f32) reducer::refuse_converted(name(), bucket.view.dtype);
+  exchange.is_compressed = compresses_ && has_any;
   if (is_f32) clip_and_add_momentum(bucket);
   if (!exchange.is_compressed) {
     if (is_f32) add_residuals(bucket);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "stretto/reducer/compressed_reduction.h"
+#include "stretto/reducer/power_sgd.h"
 
 #include <algorithm>
 #include <cmath>
@@ -279,6 +280,25 @@ TEST(CompressedReduction, OptionsWithoutMeaningAreRefused) {
       CompressedReduction({.codec = one_bit({.stochastic = true}), .error_feedback = false}));
   EXPECT_THROW(CompressedReduction({.momentum = 1}), InvalidArgument);
   EXPECT_THROW(CompressedReduction({.clip_norm = -1}), InvalidArgument);
+}
+
+TEST(CompressedReduction, WhatAnotherHookHasConvertedIsRefused) {
+  run_ranks(2, [](Communicator& communicator) {
+    const std::shared_ptr<CommunicationHook> hooks[] = {
+        hook({.min_elements = 1}), std::make_shared<PowerSgdReduction>(PowerSgdOptions{})};
+    for (const auto& inner : hooks) {
+      Reducer reducer(communicator, {{.name = "weight", .count = 4096}},
+                      {.hook = std::make_shared<Bf16Reduction>(inner)});
+      try {
+        reducer.mark_ready(0);
+        reducer.finalize();
+        ADD_FAILURE() << inner->name();
+      } catch (const InvalidArgument& refusal) {
+        EXPECT_NE(std::string(refusal.what()).find("gets bf16"), std::string::npos)
+            << refusal.what();
+      }
+    }
+  });
 }
 
 TEST(CompressedReduction, NaNIsSeenByAllOrStopsAll) {

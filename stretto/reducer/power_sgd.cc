@@ -167,6 +167,9 @@ Work PowerSgdReduction::start(Communicator& communicator, const FullBucket& buck
   Exchange& exchange = *exchanges_[bucket.index];
   exchange.is_factored = std::ranges::any_of(
       bucket.gradients, [&](std::size_t index) { return by_index_[index]->is_factored; });
+  if (exchange.is_factored && bucket.view.dtype != DType::f32) {
+    reducer::refuse_converted(name(), bucket.view.dtype);
+  }
   elements_ += bucket.view.count;
   if (!exchange.is_factored) {
     sent_ += bucket.view.count;
