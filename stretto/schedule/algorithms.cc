@@ -4,8 +4,10 @@
 #include "stretto/schedule/algorithms.h"
 
 #include <array>
+#include <utility>
 
 #include "stretto/schedule/algorithms/all.h"
+#include "stretto/schedule/builder.h"
 
 namespace stretto::schedule {
 namespace {
@@ -99,6 +101,17 @@ constexpr std::array kAlgorithms = {
 // clang-format on
 
 }  // namespace
+
+Schedule Algorithm::build(const Shape& shape) const {
+  ScheduleBuilder schedule(
+      shape, {.algorithm = name,
+              .collective = collective,
+              .access = access,
+              .order = order,
+              .chunk_count = required_chunks(collective, shape.rank_count).value_or(1)});
+  add_steps(schedule, shape);
+  return std::move(schedule).build();
+}
 
 std::span<const Algorithm> algorithms() { return kAlgorithms; }
 

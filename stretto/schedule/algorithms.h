@@ -22,7 +22,11 @@ struct Shape {
   std::span<const std::int32_t> hosts = {};
 };
 
-using AlgorithmFunction = Schedule (*)(const Shape&);
+class ScheduleBuilder;
+
+// Adds the steps of the shape's rank. The schedule is one chunk, unless the collective says how
+// many they are or this cuts it.
+using AddSteps = void(ScheduleBuilder& schedule, const Shape& shape);
 
 // One row of the catalogue.
 struct Algorithm {
@@ -33,13 +37,15 @@ struct Algorithm {
   Collective collective = Collective::barrier;
   Access access = Access::messages;
   Order order = Order::none;
-  AlgorithmFunction build = nullptr;
+  AddSteps* add_steps = nullptr;
   // Whether chunks that belong to ranks must all be of one size: where a rank handles chunks that
   // it neither sends nor receives for itself (of an all_to_all it does not know their sizes), or
   // where all ranks must cut them into equally many segments.
   bool equal_chunks = false;
   // Kept to compare others with; used only where it is asked for by name.
   bool reference = false;
+
+  Schedule build(const Shape& shape) const;
 };
 
 // Every algorithm that exists, in a fixed order.

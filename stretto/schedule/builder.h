@@ -60,6 +60,9 @@ class ScheduleBuilder {
 
   ScheduleBuilder(const Shape& shape, const Options& options);
 
+  // Where the algorithm is free to choose the number of chunks.
+  void cut_into(std::int32_t chunks) { schedule_.chunk_count = chunks; }
+
   void send(Slot slot, Rank to);
   void recv(Rank from, Slot slot);
   // Messages without a slot.

@@ -5,85 +5,32 @@
 
 #include "stretto/schedule/algorithms.h"
 
-// One function for each algorithm and collective. What it does, what it costs and when to choose it
-// is said where it is defined, in the file of the algorithm's name, and in docs/algorithms.md.
+// One function for each algorithm and collective, drawn where it is defined, in the file of the
+// algorithm's name. What it costs, when to choose it and where it comes from: docs/algorithms.md.
 namespace stretto::schedule {
 
-Schedule binomial_tree_all_reduce(const Shape& shape);
-Schedule binomial_tree_broadcast(const Shape& shape);
-Schedule binomial_tree_reduce(const Shape& shape);
-Schedule binomial_tree_gather(const Shape& shape);
-Schedule binomial_tree_scatter(const Shape& shape);
-Schedule binomial_tree_barrier(const Shape& shape);
-
-Schedule bruck_all_gather(const Shape& shape);
-Schedule bruck_all_to_all(const Shape& shape);
-
-Schedule direct_all_reduce(const Shape& shape);
-Schedule direct_reduce_scatter(const Shape& shape);
-Schedule direct_all_gather(const Shape& shape);
-Schedule direct_broadcast(const Shape& shape);
-Schedule direct_reduce(const Shape& shape);
-Schedule direct_gather(const Shape& shape);
-Schedule direct_scatter(const Shape& shape);
-Schedule direct_barrier(const Shape& shape);
-
-Schedule direct_mapped_all_reduce(const Shape& shape);
-Schedule direct_mapped_reduce_scatter(const Shape& shape);
-Schedule direct_mapped_all_gather(const Shape& shape);
-Schedule direct_mapped_broadcast(const Shape& shape);
-Schedule direct_mapped_reduce(const Shape& shape);
-Schedule direct_mapped_gather(const Shape& shape);
-Schedule direct_mapped_scatter(const Shape& shape);
-Schedule direct_mapped_all_to_all(const Shape& shape);
-Schedule direct_mapped_barrier(const Shape& shape);
-
-Schedule double_binary_tree_all_reduce(const Shape& shape);
-Schedule double_binary_tree_reduce(const Shape& shape);
-Schedule double_binary_tree_broadcast(const Shape& shape);
-
-Schedule eager_mapped_all_reduce(const Shape& shape);
-Schedule eager_mapped_reduce(const Shape& shape);
-
-Schedule knomial_reduce(const Shape& shape);
-Schedule knomial_broadcast(const Shape& shape);
-
-Schedule pairwise_all_to_all(const Shape& shape);
-
-Schedule recursive_doubling_all_reduce(const Shape& shape);
-Schedule recursive_doubling_all_gather(const Shape& shape);
-Schedule recursive_doubling_barrier(const Shape& shape);
-
-Schedule recursive_halving_all_reduce(const Shape& shape);
-Schedule recursive_halving_reduce_scatter(const Shape& shape);
-
-Schedule ring_all_reduce(const Shape& shape);
-Schedule ring_reduce_scatter(const Shape& shape);
-Schedule ring_all_gather(const Shape& shape);
-
-Schedule staged_mapped_all_reduce(const Shape& shape);
-Schedule staged_mapped_reduce_scatter(const Shape& shape);
-Schedule staged_mapped_all_gather(const Shape& shape);
-Schedule staged_mapped_broadcast(const Shape& shape);
-Schedule staged_mapped_reduce(const Shape& shape);
-Schedule staged_mapped_gather(const Shape& shape);
-Schedule staged_mapped_scatter(const Shape& shape);
-Schedule staged_mapped_all_to_all(const Shape& shape);
-
-Schedule textbook_ring_all_reduce(const Shape& shape);
-
-Schedule two_level_all_reduce(const Shape& shape);
-Schedule two_level_reduce_scatter(const Shape& shape);
-Schedule two_level_all_gather(const Shape& shape);
-Schedule two_level_broadcast(const Shape& shape);
-
-Schedule two_level_mapped_all_reduce(const Shape& shape);
-Schedule two_level_mapped_reduce_scatter(const Shape& shape);
-Schedule two_level_mapped_all_gather(const Shape& shape);
-Schedule two_level_mapped_broadcast(const Shape& shape);
-Schedule two_level_mapped_reduce(const Shape& shape);
-Schedule two_level_mapped_gather(const Shape& shape);
-Schedule two_level_mapped_scatter(const Shape& shape);
-Schedule two_level_mapped_barrier(const Shape& shape);
+AddSteps binomial_tree_all_reduce, binomial_tree_broadcast, binomial_tree_reduce,
+    binomial_tree_gather, binomial_tree_scatter, binomial_tree_barrier;
+AddSteps bruck_all_gather, bruck_all_to_all;
+AddSteps direct_all_reduce, direct_reduce_scatter, direct_all_gather, direct_broadcast,
+    direct_reduce, direct_gather, direct_scatter, direct_barrier;
+AddSteps direct_mapped_all_reduce, direct_mapped_reduce_scatter, direct_mapped_all_gather,
+    direct_mapped_broadcast, direct_mapped_reduce, direct_mapped_gather, direct_mapped_scatter,
+    direct_mapped_all_to_all, direct_mapped_barrier;
+AddSteps double_binary_tree_all_reduce, double_binary_tree_reduce, double_binary_tree_broadcast;
+AddSteps eager_mapped_all_reduce, eager_mapped_reduce;
+AddSteps knomial_reduce, knomial_broadcast;
+AddSteps pairwise_all_to_all;
+AddSteps recursive_doubling_all_reduce, recursive_doubling_all_gather, recursive_doubling_barrier;
+AddSteps recursive_halving_all_reduce, recursive_halving_reduce_scatter;
+AddSteps ring_all_reduce, ring_reduce_scatter, ring_all_gather;
+AddSteps staged_mapped_all_reduce, staged_mapped_reduce_scatter, staged_mapped_all_gather,
+    staged_mapped_broadcast, staged_mapped_reduce, staged_mapped_gather, staged_mapped_scatter,
+    staged_mapped_all_to_all;
+AddSteps textbook_ring_all_reduce;
+AddSteps two_level_all_reduce, two_level_reduce_scatter, two_level_all_gather, two_level_broadcast;
+AddSteps two_level_mapped_all_reduce, two_level_mapped_reduce_scatter, two_level_mapped_all_gather,
+    two_level_mapped_broadcast, two_level_mapped_reduce, two_level_mapped_gather,
+    two_level_mapped_scatter, two_level_mapped_barrier;
 
 }  // namespace stretto::schedule

@@ -4,7 +4,6 @@
 #include "stretto/schedule/algorithms/all.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "stretto/schedule/algorithms/tree_walk.h"
@@ -46,21 +45,10 @@ std::vector<Split> leaves_first(std::vector<Split> splits) {
 //   n = 6:   1 --> 0   3 --> 2   5 --> 4      then down:  0 --> 4
 //            2 --> 0                                      0 --> 2   4 --> 5
 //            4 --> 0                                      0 --> 1   2 --> 3
-//
-//   steps           2 floor(log2 n)
-//   bytes per rank  rank 0 sends and receives the buffer ceil(log2 n) times, half of the ranks once
-//   scratch         two slots per child, raw or partial
-//   order           canonical
-//   choose it for   small buffers where few messages in all, 2(n-1), count more than few steps
-//   source          Thakur, Rabenseifner and Gropp, 2005
-Schedule binomial_tree_all_reduce(const Shape& shape) {
+void binomial_tree_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const Shape to_zero{shape.rank, shape.rank_count, 0};
-  ScheduleBuilder schedule(to_zero, {.algorithm = "binomial_tree",
-                                     .collective = Collective::all_reduce,
-                                     .order = Order::canonical});
   climb_tree(schedule, to_zero, kLevels);
   descend_tree(schedule, to_zero, kLevels, output(0));
-  return std::move(schedule).build();
 }
 
 // Binomial tree broadcast: whoever has the buffer hands it to somebody who has not.
@@ -68,19 +56,9 @@ Schedule binomial_tree_all_reduce(const Shape& shape) {
 //   n = 6, root 0:   0 --> 4
 //                    0 --> 2   4 --> 5
 //                    0 --> 1   2 --> 3
-//
-//   steps           floor(log2 n); the root sends ceil(log2 n) messages
-//   bytes per rank  the root sends the buffer ceil(log2 n) times; others receive it once
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   small buffers; a large one is quicker when all ranks help (direct)
-//   source          Thakur, Rabenseifner and Gropp, 2005
-Schedule binomial_tree_broadcast(const Shape& shape) {
-  ScheduleBuilder schedule(shape,
-                           {.algorithm = "binomial_tree", .collective = Collective::broadcast});
+void binomial_tree_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   descend_tree(schedule, shape, kLevels, input(0));
   if (shape.rank == shape.root) schedule.copy(input(0), output(0));
-  return std::move(schedule).build();
 }
 
 // Binomial tree reduce: partial values climb the canonical tree to whichever rank is root.
@@ -88,37 +66,15 @@ Schedule binomial_tree_broadcast(const Shape& shape) {
 //   n = 6, root 3:   1 --> 0   2 --> 3   5 --> 4
 //                    0 --> 3
 //                    4 --> 3
-//
-//   steps           floor(log2 n), one more for some roots
-//   bytes per rank  every rank but the root sends the buffer once; the root receives it up to
-//                   ceil(log2 n) times
-//   scratch         two slots per child, raw or partial
-//   order           canonical
-//   choose it for   small buffers; for a large one it is quicker when all ranks reduce (direct)
-//   source          Thakur, Rabenseifner and Gropp, 2005; along the canonical tree for any root
-Schedule binomial_tree_reduce(const Shape& shape) {
-  ScheduleBuilder schedule(
-      shape,
-      {.algorithm = "binomial_tree", .collective = Collective::reduce, .order = Order::canonical});
+void binomial_tree_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   climb_tree(schedule, shape, kLevels);
-  return std::move(schedule).build();
 }
 
 // Binomial tree gather: every rank hands on its own chunk and those of the ranks below it.
 //
 //   n = 6, root 0:   1 --> 0   3 --> 2   5 --> 4      a chunk each
 //                    2 --> 0   4 --> 0                two chunks each
-//
-//   steps           floor(log2 n), with a message per chunk
-//   bytes per rank  a rank sends what lies below it, at most half of the buffer; the root none
-//   scratch         a raw slot per rank below
-//   order           nothing is combined
-//   choose it for   links that are dear to open: the root talks to ceil(log2 n) others, not n-1
-//   source          Thakur, Rabenseifner and Gropp, 2005
-Schedule binomial_tree_gather(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "binomial_tree",
-                                   .collective = Collective::gather,
-                                   .chunk_count = shape.rank_count});
+void binomial_tree_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const Placement placement(shape);
   const int own = placement.own();
   const bool is_root = own == 0;
@@ -135,24 +91,13 @@ Schedule binomial_tree_gather(const Shape& shape) {
       }
     }
   }
-  return std::move(schedule).build();
 }
 
 // Binomial tree scatter: whoever has several ranks' chunks hands on half of them.
 //
 //   n = 6, root 0:   0 --> 4   0 --> 2                two chunks each
 //                    0 --> 1   2 --> 3   4 --> 5      a chunk each
-//
-//   steps           floor(log2 n), with a message per chunk
-//   bytes per rank  the root sends (n-1)/n of the buffer, others what lies below them
-//   scratch         a raw slot per rank below
-//   order           nothing is combined
-//   choose it for   links that are dear to open: the root talks to ceil(log2 n) others, not n-1
-//   source          Thakur, Rabenseifner and Gropp, 2005
-Schedule binomial_tree_scatter(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "binomial_tree",
-                                   .collective = Collective::scatter,
-                                   .chunk_count = shape.rank_count});
+void binomial_tree_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const Placement placement(shape);
   const int own = placement.own();
   const bool is_root = own == 0;
@@ -169,24 +114,13 @@ Schedule binomial_tree_scatter(const Shape& shape) {
     }
   }
   if (is_root) schedule.copy(input(placement.chunk_of(own)), output(placement.chunk_of(own)));
-  return std::move(schedule).build();
 }
 
 // Binomial tree barrier: word that all have come climbs to rank 0, leave to go on comes down.
 //
 //   n = 4:   1 --> 0   3 --> 2      then down:  0 --> 2
 //            2 --> 0                            0 --> 1   2 --> 3      signals of no bytes
-//
-//   steps           2 floor(log2 n)
-//   bytes per rank  none
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   many ranks, where few messages in all, 2(n-1), count more than few steps
-//   source          Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988
-//                   (tournament)
-Schedule binomial_tree_barrier(const Shape& shape) {
-  ScheduleBuilder schedule(
-      shape, {.algorithm = "binomial_tree", .collective = Collective::barrier, .chunk_count = 0});
+void binomial_tree_barrier(ScheduleBuilder& schedule, const Shape& shape) {
   const std::vector<Split> splits = splits_above(shape.rank.value(), shape.rank_count);
   for (const Split& split : leaves_first(splits)) {
     if (shape.rank == split.middle) schedule.send_signal(split.begin);
@@ -196,7 +130,6 @@ Schedule binomial_tree_barrier(const Shape& shape) {
     if (shape.rank == split.middle) schedule.recv_signal(split.begin);
     if (shape.rank == split.begin) schedule.send_signal(split.middle);
   }
-  return std::move(schedule).build();
 }
 
 }  // namespace stretto::schedule

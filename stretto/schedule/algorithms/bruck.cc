@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <utility>
 
 #include "stretto/schedule/builder.h"
 
@@ -16,18 +15,8 @@ namespace stretto::schedule {
 //   n = 5:   r+1 --> r    chunk r+1
 //            r+2 --> r    chunks r+2, r+3
 //            r+4 --> r    chunk r+4: what is still missing
-//
-//   steps           up to ceil(log2 n), each with a message per chunk
-//   bytes per rank  (n-1)/n of the buffer each way, which is optimal
-//   scratch         none: chunks have names, so each arrives where it belongs
-//   order           nothing is combined
-//   choose it for   small buffers, for any number of ranks, and links that are dear to open
-//   source          Bruck et al., "Efficient algorithms for all-to-all communications in multiport
-//                   message-passing systems", 1997
-Schedule bruck_all_gather(const Shape& shape) {
+void bruck_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const int n = shape.rank_count;
-  ScheduleBuilder schedule(
-      shape, {.algorithm = "bruck", .collective = Collective::all_gather, .chunk_count = n});
   const ChunkIndex own = shard_of(shape.rank);
   schedule.copy(input(own), output(own));
   for (int held = 1; held < n; held *= 2) {
@@ -38,7 +27,6 @@ Schedule bruck_all_gather(const Shape& shape) {
       schedule.recv(neighbour(shape, held), output(shard_of(neighbour(shape, held + i))));
     }
   }
-  return std::move(schedule).build();
 }
 
 // Bruck all-to-all: a chunk that has d ranks to go makes a hop for every bit of d, short ones
@@ -47,18 +35,8 @@ Schedule bruck_all_gather(const Shape& shape) {
 //   n = 8:   r --> r+1    chunks with 1, 3, 5 or 7 to go
 //            r --> r+2    chunks with 2, 3, 6 or 7
 //            r --> r+4    chunks with 4, 5, 6 or 7
-//
-//   steps           up to ceil(log2 n), each with a message per chunk, n/2 of them or fewer
-//   bytes per rank  up to log2 n halves of the buffer each way
-//   scratch         less than 2n raw slots
-//   order           nothing is combined
-//   choose it for   small chunks of one size, where links are dear to open: a rank sends to
-//                   ceil(log2 n) others, though more messages than pairwise_all_to_all
-//   source          Bruck et al., 1997; chunks have names, so nothing is rotated before or after
-Schedule bruck_all_to_all(const Shape& shape) {
+void bruck_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   const int n = shape.rank_count;
-  ScheduleBuilder schedule(
-      shape, {.algorithm = "bruck", .collective = Collective::all_to_all, .chunk_count = n * n});
   // Of the chunks with `way` ranks to go in all, the one that is here after some of it.
   const auto chunk_here = [&](int way, int gone) {
     return parcel(shape, neighbour(shape, -gone), neighbour(shape, way - gone));
@@ -81,7 +59,6 @@ Schedule bruck_all_to_all(const Shape& shape) {
                     last ? output(chunk_here(way, way)) : resting_place(way, gone + hop));
     }
   }
-  return std::move(schedule).build();
 }
 
 }  // namespace stretto::schedule

@@ -3,7 +3,6 @@
 
 #include "stretto/schedule/algorithms/all.h"
 
-#include <utility>
 #include <vector>
 
 #include "stretto/schedule/builder.h"
@@ -34,71 +33,34 @@ std::vector<Place> own_and_others(const Shape& shape, Slot slot) {
 // Direct mapped all-reduce: a chunk is reduced out of everybody's input into everybody's output.
 //
 //   sync;  c:  input c of 0, 1, 2, ... --> output c of 0, 1, 2, ... ;  sync
-//
-//   steps           2 syncs
-//   bytes per rank  reads the buffer once and writes it once, (n-1)/n of each on other ranks
-//   scratch         none
-//   order           canonical
-//   choose it for   all sizes, where every rank has mapped the callers' buffers of all others
-//   source          the one-sided form of direct_all_reduce
-Schedule direct_mapped_all_reduce(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
-                                   .collective = Collective::all_reduce,
-                                   .access = Access::mapped,
-                                   .order = Order::canonical,
-                                   .chunk_count = shape.rank_count});
+void direct_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
+  schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
   schedule.sync();
   schedule.reduce(of_all_ranks(shape, input(own)), own_and_others(shape, output(own))).completes();
   schedule.sync();
-  return std::move(schedule).build();
 }
 
 // Direct mapped reduce-scatter: rank c reduces chunk c out of everybody's input.
 //
 //   sync;  c:  input c of 0, 1, 2, ... --> output c of c;  sync
-//
-//   steps           2 syncs
-//   bytes per rank  reads the buffer once, (n-1)/n of it on other ranks
-//   scratch         none
-//   order           canonical
-//   choose it for   all sizes, where every rank has mapped the callers' buffers of all others
-//   source          the one-sided form of direct_reduce_scatter
-Schedule direct_mapped_reduce_scatter(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
-                                   .collective = Collective::reduce_scatter,
-                                   .access = Access::mapped,
-                                   .order = Order::canonical,
-                                   .chunk_count = shape.rank_count});
+void direct_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.sync();
   schedule.reduce(of_all_ranks(shape, input(own)), {{shape.rank, output(own)}}).completes();
   schedule.sync();
-  return std::move(schedule).build();
 }
 
 // Direct mapped all-gather: everybody copies everybody's chunk.
 //
 //   sync;  r:  input c of c --> output c of r, for every c;  sync
-//
-//   steps           2 syncs
-//   bytes per rank  reads and writes the buffer once, reading (n-1)/n of it on other ranks
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   all sizes, where every rank has mapped the callers' inputs of all others
-//   source          the one-sided form of direct_all_gather
-Schedule direct_mapped_all_gather(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
-                                   .collective = Collective::all_gather,
-                                   .access = Access::mapped,
-                                   .chunk_count = shape.rank_count});
+void direct_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.sync();
   for (int distance = 0; distance < shape.rank_count; ++distance) {
     const Rank from = neighbour(shape, distance);
     schedule.copy({from, input(shard_of(from))}, output(shard_of(from)));
   }
   schedule.sync();
-  return std::move(schedule).build();
 }
 
 // Direct mapped broadcast: everybody copies the root's buffer, but for one chunk, which the root
@@ -106,18 +68,8 @@ Schedule direct_mapped_all_gather(const Shape& shape) {
 //
 //   sync;  root:  input root --> output root of r, for every r
 //          r:     input c of root --> output c of r, for every c but root;  sync
-//
-//   steps           2 syncs
-//   bytes per rank  reads (n-1)/n of the buffer on the root, which writes as much on other ranks
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   all sizes, where every rank has mapped the callers' buffers of all others
-//   source          folklore of shared memory
-Schedule direct_mapped_broadcast(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
-                                   .collective = Collective::broadcast,
-                                   .access = Access::mapped,
-                                   .chunk_count = shape.rank_count});
+void direct_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
+  schedule.cut_into(shape.rank_count);
   const ChunkIndex of_root = shard_of(shape.root);
   const bool is_root = shape.rank == shape.root;
   schedule.sync();
@@ -129,111 +81,48 @@ Schedule direct_mapped_broadcast(const Shape& shape) {
     if (is_root || c != of_root) schedule.copy(Place{shape.root, input(c)}, output(c));
   }
   schedule.sync();
-  return std::move(schedule).build();
 }
 
 // Mapped barrier: one sync.
 //
 //   sync
-//
-//   steps           1 sync
-//   bytes per rank  none
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   ranks that share memory
-//   source          the reader's sync is the algorithm
-Schedule direct_mapped_barrier(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
-                                   .collective = Collective::barrier,
-                                   .access = Access::mapped,
-                                   .chunk_count = 0});
-  schedule.sync();
-  return std::move(schedule).build();
-}
+void direct_mapped_barrier(ScheduleBuilder& schedule, const Shape& /*shape*/) { schedule.sync(); }
 
 // Direct mapped reduce: a chunk is reduced out of everybody's input into the root's output.
 //
 //   sync;  c:  input c of 0, 1, 2, ... --> output c of root;  sync
-//
-//   steps           2 syncs
-//   bytes per rank  reads the buffer once, (n-1)/n of it on other ranks, and writes 1/n to the root
-//   scratch         none
-//   order           canonical
-//   choose it for   all sizes, where every rank has mapped the callers' buffers of all others
-//   source          the one-sided form of direct_reduce
-Schedule direct_mapped_reduce(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
-                                   .collective = Collective::reduce,
-                                   .access = Access::mapped,
-                                   .order = Order::canonical,
-                                   .chunk_count = shape.rank_count});
+void direct_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
+  schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
   schedule.sync();
   schedule.reduce(of_all_ranks(shape, input(own)), {{shape.root, output(own)}}).completes();
   schedule.sync();
-  return std::move(schedule).build();
 }
 
 // Direct mapped gather: everybody copies its chunk into the root's output.
 //
 //   sync;  r:  input r of r --> output r of root;  sync
-//
-//   steps           2 syncs
-//   bytes per rank  writes 1/n of the buffer on the root
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   all sizes, where every rank has mapped the root's output
-//   source          the one-sided form of direct_gather
-Schedule direct_mapped_gather(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
-                                   .collective = Collective::gather,
-                                   .access = Access::mapped,
-                                   .chunk_count = shape.rank_count});
+void direct_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.sync();
   schedule.copy(input(own), Place{shape.root, output(own)});
   schedule.sync();
-  return std::move(schedule).build();
 }
 
 // Direct mapped scatter: everybody copies its chunk out of the root's input.
 //
 //   sync;  r:  input r of root --> output r of r;  sync
-//
-//   steps           2 syncs
-//   bytes per rank  reads 1/n of the buffer on the root
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   all sizes, where every rank has mapped the root's input
-//   source          the one-sided form of direct_scatter
-Schedule direct_mapped_scatter(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
-                                   .collective = Collective::scatter,
-                                   .access = Access::mapped,
-                                   .chunk_count = shape.rank_count});
+void direct_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.sync();
   schedule.copy(Place{shape.root, input(own)}, output(own));
   schedule.sync();
-  return std::move(schedule).build();
 }
 
 // Direct mapped all-to-all: everybody copies what is meant for it out of everybody's input.
 //
 //   sync;  r:  what s has for r in its input --> output of r, for every s;  sync
-//
-//   steps           2 syncs
-//   bytes per rank  reads and writes the buffer once, reading (n-1)/n of it on other ranks
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   all sizes, where every rank has mapped the callers' inputs of all others and
-//                   chunks are of one size: else a reader does not know where its chunk begins
-//   source          the one-sided form of pairwise_all_to_all
-Schedule direct_mapped_all_to_all(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "direct_mapped",
-                                   .collective = Collective::all_to_all,
-                                   .access = Access::mapped,
-                                   .chunk_count = shape.rank_count * shape.rank_count});
+void direct_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.sync();
   for (int distance = 0; distance < shape.rank_count; ++distance) {
     const Rank from = neighbour(shape, distance);
@@ -241,7 +130,6 @@ Schedule direct_mapped_all_to_all(const Shape& shape) {
     schedule.copy(Place{from, input(chunk)}, output(chunk));
   }
   schedule.sync();
-  return std::move(schedule).build();
 }
 
 }  // namespace stretto::schedule

@@ -4,7 +4,6 @@
 #include "stretto/schedule/algorithms/all.h"
 
 #include <bit>
-#include <utility>
 #include <vector>
 
 #include "stretto/schedule/builder.h"
@@ -163,23 +162,11 @@ class TreeSteps {
 //             2     6         1     5
 //            / \   /           \   / \       (ranks counted from 1)
 //           1   3 5             2 4   6
-//
-//   steps           about 2 log2 n, of messages with half of the buffer
-//   bytes per rank  2 times the buffer each way at most; 2(n-1)/n of it is the least there is
-//   scratch         2 slots for what arrives, raw or partial, and 1 partial slot
-//   order           ((left, own) right) at each node: fixed, not canonical
-//   choose it for   large buffers, cut in many segments, and so many ranks that 2(n-1) steps hurt
-//   source          Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast,
-//                   reduction and scan", 2009; without a common root above the trees
-Schedule double_binary_tree_all_reduce(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "double_binary_tree",
-                                   .collective = Collective::all_reduce,
-                                   .order = Order::fixed,
-                                   .chunk_count = kTrees});
+void double_binary_tree_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
+  schedule.cut_into(kTrees);
   TreeSteps steps(schedule, shape, /*has_root=*/false);
   for (int tree = 0; tree < kTrees; ++tree) steps.climb(tree);
   for (int tree = 0; tree < kTrees; ++tree) steps.descend(tree);
-  return std::move(schedule).build();
 }
 
 // Double binary tree reduce: partial values climb two trees over all ranks but the root.
@@ -191,21 +178,10 @@ Schedule double_binary_tree_all_reduce(const Shape& shape) {
 //            2     6         1     5
 //           / \   /           \   / \       (ranks counted from the root)
 //          1   3 5             2 4   6
-//
-//   steps           about log2 n, of messages with half of the buffer
-//   bytes per rank  the buffer out once, which is optimal, and in at most once
-//   scratch         2 slots for what arrives, raw or partial, and 1 partial slot
-//   order           ((left, own) right) at each node, the root's own before all: fixed
-//   choose it for   large buffers, cut in many segments
-//   source          Sanders, Speck and Traeff, 2009
-Schedule double_binary_tree_reduce(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "double_binary_tree",
-                                   .collective = Collective::reduce,
-                                   .order = Order::fixed,
-                                   .chunk_count = kTrees});
+void double_binary_tree_reduce(ScheduleBuilder& schedule, const Shape& shape) {
+  schedule.cut_into(kTrees);
   TreeSteps steps(schedule, shape, /*has_root=*/true);
   for (int tree = 0; tree < kTrees; ++tree) steps.climb(tree);
-  return std::move(schedule).build();
 }
 
 // Double binary tree broadcast: each half of the buffer goes down its own tree.
@@ -217,20 +193,10 @@ Schedule double_binary_tree_reduce(const Shape& shape) {
 //            2     6         1     5
 //           / \   /           \   / \       (ranks counted from the root)
 //          1   3 5             2 4   6
-//
-//   steps           about log2 n, of messages with half of the buffer
-//   bytes per rank  the buffer in once and out at most once, which is optimal
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   large buffers, cut in many segments, and many ranks
-//   source          Sanders, Speck and Traeff, 2009
-Schedule double_binary_tree_broadcast(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "double_binary_tree",
-                                   .collective = Collective::broadcast,
-                                   .chunk_count = kTrees});
+void double_binary_tree_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
+  schedule.cut_into(kTrees);
   TreeSteps steps(schedule, shape, /*has_root=*/true);
   for (int tree = 0; tree < kTrees; ++tree) steps.descend(tree);
-  return std::move(schedule).build();
 }
 
 }  // namespace stretto::schedule

@@ -4,7 +4,6 @@
 #include "stretto/schedule/algorithms/all.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "stretto/schedule/builder.h"
@@ -43,19 +42,7 @@ Partners partners_of(Rank rank, const Split& split) {
 //   n = 6:   0 <-> 1   2 <-> 3   4 <-> 5
 //            0 <-> 2   1 <-> 3
 //            0 <-> 4   1 <-> 5   4 --> 2   5 --> 3
-//
-//   steps           ceil(log2 n)
-//   bytes per rank  log2 n times the buffer for powers of two; else the ranks on the smaller side
-//                   send it to several: n-1 times for n = 2^k + 1
-//   scratch         two slots per step, raw or partial
-//   order           canonical
-//   choose it for   buffers so small that only the number of steps counts
-//   source          Thakur, Rabenseifner and Gropp, 2005; along a tree that any n has,
-//                   rather than with the ranks beyond a power of two folded in first
-Schedule recursive_doubling_all_reduce(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "recursive_doubling",
-                                   .collective = Collective::all_reduce,
-                                   .order = Order::canonical});
+void recursive_doubling_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   if (shape.rank_count == 1) schedule.reduce({input(0)}, {output(0)}).completes();
   Slot value = input(0);
   std::vector<Split> splits = splits_above(shape.rank.value(), shape.rank_count);
@@ -72,24 +59,13 @@ Schedule recursive_doubling_all_reduce(const Shape& shape) {
     schedule.reduce({left ? value : arrived, left ? arrived : value}, {combined}).completes(whole);
     value = combined;
   }
-  return std::move(schedule).build();
 }
 
 // Recursive doubling all-gather: what a rank holds doubles with every step.
 //
 //   n = 4:   0 <-> 1   2 <-> 3      one chunk each way
 //            0 <-> 2   1 <-> 3      two chunks each way
-//
-//   steps           ceil(log2 n), each with a message per chunk
-//   bytes per rank  (n-1)/n of the buffer in; out as well for powers of two, else up to twice that
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   links that are dear to open: a rank talks to about log2 n others
-//   source          Thakur, Rabenseifner and Gropp, 2005; along the canonical tree for any n
-Schedule recursive_doubling_all_gather(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "recursive_doubling",
-                                   .collective = Collective::all_gather,
-                                   .chunk_count = shape.rank_count});
+void recursive_doubling_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const int own = shape.rank.value();
   schedule.copy(input(own), output(own));
   std::vector<Split> splits = splits_above(own, shape.rank_count);
@@ -108,28 +84,16 @@ Schedule recursive_doubling_all_gather(const Shape& shape) {
       schedule.recv(partners.from, output(c));
     }
   }
-  return std::move(schedule).build();
 }
 
 // Dissemination barrier: after k steps a rank knows that the 2^k ranks before it have come.
 //
 //   n = 4:   r --> r+1, then r --> r+2: signals, messages of no bytes
-//
-//   steps           ceil(log2 n)
-//   bytes per rank  none
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   any number of ranks
-//   source          Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988
-Schedule recursive_doubling_barrier(const Shape& shape) {
-  ScheduleBuilder schedule(
-      shape,
-      {.algorithm = "recursive_doubling", .collective = Collective::barrier, .chunk_count = 0});
+void recursive_doubling_barrier(ScheduleBuilder& schedule, const Shape& shape) {
   for (int distance = 1; distance < shape.rank_count; distance *= 2) {
     schedule.send_signal(neighbour(shape, distance));
     schedule.recv_signal(neighbour(shape, -distance));
   }
-  return std::move(schedule).build();
 }
 
 }  // namespace stretto::schedule

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <utility>
 #include <vector>
 
 #include "stretto/schedule/builder.h"
@@ -153,25 +152,12 @@ class Halving {
 //            0 <-> 2   1 <-> 3      each keeps a quarter
 //            4 --> 0, 1, 2, 3       a smaller right side gives its chunks to their owners; then
 //            back
-//
-//   steps           up to 2 ceil(log2 n), each with a message per chunk
-//   bytes per rank  2(n-1)/n of the buffer each way for powers of two, which is optimal; else out
-//                   at most 2 times the buffer
-//   scratch         up to 5/4 of n slots, raw and partial
-//   order           canonical
-//   choose it for   large buffers where links are dear to open: a rank talks to about log2 n others
-//   source          Rabenseifner, "Optimization of collective reduction operations", 2004; along a
-//                   tree that any n has, rather than with the ranks beyond a power of two folded in
-Schedule recursive_halving_all_reduce(const Shape& shape) {
+void recursive_halving_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const int chunk_count = largest_power_of_two(shape.rank_count);
-  ScheduleBuilder schedule(shape, {.algorithm = "recursive_halving",
-                                   .collective = Collective::all_reduce,
-                                   .order = Order::canonical,
-                                   .chunk_count = chunk_count});
+  schedule.cut_into(chunk_count);
   Halving halving(schedule, shape, chunk_count, /*to_owners=*/false);
   halving.up();
   halving.down();
-  return std::move(schedule).build();
 }
 
 // Recursive halving reduce-scatter: the way up of recursive_halving_all_reduce.
@@ -179,21 +165,8 @@ Schedule recursive_halving_all_reduce(const Shape& shape) {
 //   n = 5:   0 <-> 1   2 <-> 3      each keeps half of its chunks and gives the other half away
 //            0 <-> 2   1 <-> 3      each keeps a quarter
 //            4 --> 0, 1, 2, 3       and 0 --> 4: at the top, both sides send chunk c to rank c
-//
-//   steps           ceil(log2 n), each with a message per chunk
-//   bytes per rank  (n-1)/n of the buffer each way for powers of two, which is optimal; else out
-//                   at most the buffer
-//   scratch         up to 5/4 of n slots, raw and partial
-//   order           canonical
-//   choose it for   links that are dear to open: a rank talks to about log2 n others
-//   source          Thakur, Rabenseifner and Gropp, 2005; along the canonical tree for any n
-Schedule recursive_halving_reduce_scatter(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "recursive_halving",
-                                   .collective = Collective::reduce_scatter,
-                                   .order = Order::canonical,
-                                   .chunk_count = shape.rank_count});
+void recursive_halving_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   Halving(schedule, shape, shape.rank_count, /*to_owners=*/true).up();
-  return std::move(schedule).build();
 }
 
 }  // namespace stretto::schedule

@@ -3,8 +3,6 @@
 
 #include "stretto/schedule/algorithms/all.h"
 
-#include <utility>
-
 #include "stretto/schedule/builder.h"
 
 namespace stretto::schedule {
@@ -46,60 +44,26 @@ void gather_lap(ScheduleBuilder& schedule, const Shape& shape, Slot own) {
 //
 //   chunk c:  c+1 --> c+2 --> ... --> c      partial values, each rank adds its input
 //             c   --> c+1 --> ... --> c-1    the result
-//
-//   steps           2(n-1), one message out and one in per rank in each
-//   bytes per rank  2(n-1)/n of the buffer each way, which is optimal
-//   scratch         1 raw and 2 partial slots
-//   order           ((c+1, c+2), c+3) ... c for chunk c: fixed, not canonical
-//   choose it for   large buffers where each rank has one good link to the next
-//   source          Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009
-Schedule ring_all_reduce(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "ring",
-                                   .collective = Collective::all_reduce,
-                                   .order = Order::fixed,
-                                   .chunk_count = shape.rank_count});
+void ring_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
+  schedule.cut_into(shape.rank_count);
   reduce_lap(schedule, shape);
   gather_lap(schedule, shape, output(shard_of(shape.rank)));
-  return std::move(schedule).build();
 }
 
 // Ring reduce-scatter: the first lap of ring_all_reduce.
 //
 //   chunk c:  c+1 --> c+2 --> ... --> c      partial values, each rank adds its input
-//
-//   steps           n-1, one message out and one in per rank in each
-//   bytes per rank  (n-1)/n of the buffer each way, which is optimal
-//   scratch         1 raw and 2 partial slots
-//   order           ((c+1, c+2), c+3) ... c for chunk c: fixed, not canonical
-//   choose it for   large buffers where each rank has one good link to the next
-//   source          Patarasuk and Yuan, 2009
-Schedule ring_reduce_scatter(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "ring",
-                                   .collective = Collective::reduce_scatter,
-                                   .order = Order::fixed,
-                                   .chunk_count = shape.rank_count});
+void ring_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   reduce_lap(schedule, shape);
-  return std::move(schedule).build();
 }
 
 // Ring all-gather: the second lap of ring_all_reduce.
 //
 //   chunk c:  c --> c+1 --> ... --> c-1      rank c's input
-//
-//   steps           n-1, one message out and one in per rank in each
-//   bytes per rank  (n-1)/n of the buffer each way, which is optimal
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   large buffers where each rank has one good link to the next
-//   source          Patarasuk and Yuan, 2009
-Schedule ring_all_gather(const Shape& shape) {
-  ScheduleBuilder schedule(
-      shape,
-      {.algorithm = "ring", .collective = Collective::all_gather, .chunk_count = shape.rank_count});
+void ring_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.copy(input(own), output(own));
   gather_lap(schedule, shape, input(own));
-  return std::move(schedule).build();
 }
 
 }  // namespace stretto::schedule

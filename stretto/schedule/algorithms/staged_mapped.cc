@@ -3,7 +3,6 @@
 
 #include "stretto/schedule/algorithms/all.h"
 
-#include <utility>
 #include <vector>
 
 #include "stretto/schedule/builder.h"
@@ -43,20 +42,8 @@ std::vector<Place> contributions(const Shape& shape) {
 //   r:  input c --> raw c of r, for every c but r;                      sync
 //   c:  raw c of the others and own input c --> output c, raw c of c;   sync
 //   r:  raw c of c --> output c of r, for every c but r
-//
-//   steps           2 syncs
-//   bytes per rank  2(n-1)/n of the buffer read on other ranks, and (n-1)/n staged
-//   scratch         n raw slots
-//   order           canonical
-//   choose it for   sizes beyond those of eager_mapped, where ranks share memory but callers'
-//                   buffers lie outside it
-//   source          the one-sided form of direct_all_reduce
-Schedule staged_mapped_all_reduce(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
-                                   .collective = Collective::all_reduce,
-                                   .access = Access::mapped,
-                                   .order = Order::canonical,
-                                   .chunk_count = shape.rank_count});
+void staged_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
+  schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
   stage_input(schedule, shape);
   schedule.sync();
@@ -67,49 +54,24 @@ Schedule staged_mapped_all_reduce(const Shape& shape) {
     const Rank from = neighbour(shape, distance);
     schedule.copy({from, stage(shard_of(from))}, output(shard_of(from)));
   }
-  return std::move(schedule).build();
 }
 
 // Staged mapped reduce-scatter: the first half of staged_mapped_all_reduce.
 //
 //   r:  input c --> raw c of r, for every c but r;              sync
 //   c:  raw c of the others and own input c --> output c of c
-//
-//   steps           1 sync
-//   bytes per rank  (n-1)/n of the buffer read on other ranks, and as much staged
-//   scratch         n raw slots
-//   order           canonical
-//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
-//   source          the one-sided form of direct_reduce_scatter
-Schedule staged_mapped_reduce_scatter(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
-                                   .collective = Collective::reduce_scatter,
-                                   .access = Access::mapped,
-                                   .order = Order::canonical,
-                                   .chunk_count = shape.rank_count});
+void staged_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   stage_input(schedule, shape);
   schedule.sync();
   const Place result{shape.rank, output(shard_of(shape.rank))};
   schedule.reduce(contributions(shape), {result}).completes();
-  return std::move(schedule).build();
 }
 
 // Staged mapped all-gather: everybody lays out its chunk and copies the others'.
 //
 //   r:  input r --> raw 0 of r;   sync
 //   r:  raw 0 of c --> output c of r, for every c but r
-//
-//   steps           1 sync
-//   bytes per rank  (n-1)/n of the buffer read on other ranks, and 1/n staged
-//   scratch         1 raw slot
-//   order           nothing is combined
-//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
-//   source          the one-sided form of direct_all_gather
-Schedule staged_mapped_all_gather(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
-                                   .collective = Collective::all_gather,
-                                   .access = Access::mapped,
-                                   .chunk_count = shape.rank_count});
+void staged_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.copy(input(own), raw(0, own));
   schedule.sync();
@@ -118,29 +80,17 @@ Schedule staged_mapped_all_gather(const Shape& shape) {
     const Rank from = neighbour(shape, distance);
     schedule.copy({from, raw(0, shard_of(from))}, output(shard_of(from)));
   }
-  return std::move(schedule).build();
 }
 
 // Staged mapped broadcast: the root lays out its buffer, everybody copies it.
 //
 //   root:  input --> raw 0 of root;   sync
 //   r:     raw 0 of root --> output of r
-//
-//   steps           1 sync
-//   bytes per rank  the buffer read once on the root, which stages it once
-//   scratch         1 raw slot
-//   order           nothing is combined
-//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
-//   source          folklore of shared memory
-Schedule staged_mapped_broadcast(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
-                                   .collective = Collective::broadcast,
-                                   .access = Access::mapped});
+void staged_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   const bool is_root = shape.rank == shape.root;
   if (is_root) schedule.copy(input(0), raw(0, 0));
   schedule.sync();
   schedule.copy({shape.root, is_root ? input(0) : raw(0, 0)}, output(0));
-  return std::move(schedule).build();
 }
 
 // Staged mapped reduce: as staged_mapped_all_reduce, but only the root takes the results.
@@ -148,20 +98,8 @@ Schedule staged_mapped_broadcast(const Shape& shape) {
 //   r:     input c --> raw c of r, for every c but r;                           sync
 //   c:     raw c of the others and own input c --> raw c of c, root: output;    sync
 //   root:  raw c of c --> output c of root, for every other c
-//
-//   steps           2 syncs
-//   bytes per rank  (n-1)/n of the buffer read on other ranks and as much staged; root twice that
-//   scratch         n raw slots
-//   order           canonical
-//   choose it for   sizes beyond those of eager_mapped, where ranks share memory but callers'
-//                   buffers lie outside it
-//   source          the one-sided form of direct_reduce
-Schedule staged_mapped_reduce(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
-                                   .collective = Collective::reduce,
-                                   .access = Access::mapped,
-                                   .order = Order::canonical,
-                                   .chunk_count = shape.rank_count});
+void staged_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
+  schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
   const bool is_root = shape.rank == shape.root;
   stage_input(schedule, shape);
@@ -173,25 +111,13 @@ Schedule staged_mapped_reduce(const Shape& shape) {
     const Rank from = neighbour(shape, distance);
     schedule.copy(Place{from, stage(shard_of(from))}, output(shard_of(from)));
   }
-  return std::move(schedule).build();
 }
 
 // Staged mapped gather: everybody lays out its chunk, the root copies them.
 //
 //   r:     input r --> raw 0 of r, for every r but root;   sync
 //   root:  raw 0 of c --> output c of root, for every other c
-//
-//   steps           1 sync
-//   bytes per rank  the root reads (n-1)/n of the buffer on other ranks, which stage 1/n each
-//   scratch         1 raw slot
-//   order           nothing is combined
-//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
-//   source          the one-sided form of direct_gather
-Schedule staged_mapped_gather(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
-                                   .collective = Collective::gather,
-                                   .access = Access::mapped,
-                                   .chunk_count = shape.rank_count});
+void staged_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   const bool is_root = shape.rank == shape.root;
   if (!is_root) schedule.copy(input(own), raw(0, own));
@@ -201,7 +127,6 @@ Schedule staged_mapped_gather(const Shape& shape) {
     const Rank from = neighbour(shape, distance);
     schedule.copy(Place{from, raw(0, shard_of(from))}, output(shard_of(from)));
   }
-  return std::move(schedule).build();
 }
 
 // Staged mapped scatter: the root lays out everybody's chunk where that rank will look for it.
@@ -209,17 +134,8 @@ Schedule staged_mapped_gather(const Shape& shape) {
 //   root:  input c --> raw 0 of c, for every c but root;   sync
 //   r:     raw 0 of r --> output r of r
 //
-//   steps           1 sync
-//   bytes per rank  the root writes (n-1)/n of the buffer on other ranks
-//   scratch         1 raw slot: in the root's own memory it would be n-1, of all ranks alike
-//   order           nothing is combined
-//   choose it for   all sizes, where ranks share memory but callers' buffers lie outside it
-//   source          the one-sided form of direct_scatter
-Schedule staged_mapped_scatter(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
-                                   .collective = Collective::scatter,
-                                   .access = Access::mapped,
-                                   .chunk_count = shape.rank_count});
+// In the root's own memory it would take n-1 slots, of all ranks alike.
+void staged_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   const bool is_root = shape.rank == shape.root;
   for (int distance = 1; is_root && distance < shape.rank_count; ++distance) {
@@ -228,7 +144,6 @@ Schedule staged_mapped_scatter(const Shape& shape) {
   }
   schedule.sync();
   schedule.copy(is_root ? input(own) : raw(0, own), output(own));
-  return std::move(schedule).build();
 }
 
 // Staged mapped all-to-all: everybody lays out what others are to get, and copies what it is to
@@ -236,19 +151,7 @@ Schedule staged_mapped_scatter(const Shape& shape) {
 //
 //   s:  what it has for d --> raw d of s, for every d but s;   sync
 //   d:  raw d of s --> output of d, for every s but d; its own straight from its input
-//
-//   steps           1 sync
-//   bytes per rank  (n-1)/n of the buffer read on other ranks, and as much staged
-//   scratch         n raw slots
-//   order           nothing is combined
-//   choose it for   all sizes, where ranks share memory, callers' buffers lie outside it and chunks
-//                   are of one size: else ranks would cut them into unequally many segments
-//   source          the one-sided form of pairwise_all_to_all
-Schedule staged_mapped_all_to_all(const Shape& shape) {
-  ScheduleBuilder schedule(shape, {.algorithm = "staged_mapped",
-                                   .collective = Collective::all_to_all,
-                                   .access = Access::mapped,
-                                   .chunk_count = shape.rank_count * shape.rank_count});
+void staged_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   for (int distance = 1; distance < shape.rank_count; ++distance) {
     const Rank to = neighbour(shape, distance);
     const ChunkIndex chunk = parcel(shape, shape.rank, to);
@@ -262,7 +165,6 @@ Schedule staged_mapped_all_to_all(const Shape& shape) {
     const ChunkIndex chunk = parcel(shape, from, shape.rank);
     schedule.copy(Place{from, raw(shape.rank.value(), chunk)}, output(chunk));
   }
-  return std::move(schedule).build();
 }
 
 }  // namespace stretto::schedule

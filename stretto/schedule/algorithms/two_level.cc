@@ -54,19 +54,8 @@ class ByMessages final : public TwoLevel {
 //              1    --> 4        between: the result to the other handlers
 //              1    --> 0, 2     inside: to everybody
 //              4    --> 3
-//
-//   steps           up to 4 on several hosts, 2 on one
-//   bytes per host  2(H-1)/H of the buffer each way over the network for H hosts, which is optimal,
-//                   where a host's ranks are one subtree of the canonical tree (8+8, 4+4+4, ...);
-//                   else its inputs cross as partial values of as many subtrees as they make up
-//   bytes per rank  less than 2 times the buffer inside, where hosts are equal
-//   scratch         about n slots, raw and partial; more where hosts take turns in the ranks
-//   order           canonical, for any layout
-//   choose it for   several ranks per host, and a network that is slower than the hosts inside
-//   source          Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize
-//                   collective operation performance", 2000; with shards rather than leaders
-Schedule two_level_all_reduce(const Shape& shape) {
-  return two_level_all_reduce_by<ByMessages>(shape, "two_level", Access::messages);
+void two_level_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
+  two_level_all_reduce_by<ByMessages>(schedule, shape);
 }
 
 // Two-level reduce-scatter: the first half of two_level_all_reduce, with chunk r owned by rank r.
@@ -74,17 +63,8 @@ Schedule two_level_all_reduce(const Shape& shape) {
 //   chunk 1 on 0 1 2 | 3 4:   0, 2 --> 1      inside: inputs to the handlers, 1 and 4
 //                             3    --> 4
 //                             4    --> 1      between: partial values to the owner
-//
-//   steps           up to 2 on several hosts, 1 on one
-//   bytes per host  (H-1)/H of the buffer each way over the network for H equal hosts that are
-//                   subtrees of the canonical tree; else more, as in two_level_all_reduce
-//   bytes per rank  less than the buffer inside, where hosts are equal
-//   scratch         about n slots, raw and partial; more where hosts take turns in the ranks
-//   order           canonical, for any layout
-//   choose it for   several ranks per host, and a network that is slower than the hosts inside
-//   source          Karonis et al., 2000; with shards rather than leaders
-Schedule two_level_reduce_scatter(const Shape& shape) {
-  return two_level_reduce_scatter_by<ByMessages>(shape, "two_level", Access::messages);
+void two_level_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
+  two_level_reduce_scatter_by<ByMessages>(schedule, shape);
 }
 
 // Two-level all-gather: every chunk comes to every host once.
@@ -92,17 +72,8 @@ Schedule two_level_reduce_scatter(const Shape& shape) {
 //   chunk 1 on 0 1 2 | 3 4:   1 --> 4         between: to the handler on each other host
 //                             1 --> 0, 2      inside: to everybody
 //                             4 --> 3
-//
-//   steps           up to 2 on several hosts, 1 on one
-//   bytes per host  (H-1)/H of the buffer each way over the network for H equal hosts; the chunks
-//                   of the others in, which is optimal, and its own H-1 times out
-//   bytes per rank  less than the buffer inside, where hosts are equal
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   several ranks per host, and a network that is slower than the hosts inside
-//   source          Karonis et al., 2000; with shards rather than leaders
-Schedule two_level_all_gather(const Shape& shape) {
-  return two_level_all_gather_by<ByMessages>(shape, "two_level", Access::messages);
+void two_level_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
+  two_level_all_gather_by<ByMessages>(schedule, shape);
 }
 
 }  // namespace stretto::schedule

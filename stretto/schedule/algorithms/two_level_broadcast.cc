@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "stretto/schedule/algorithms/all.h"
@@ -193,22 +192,15 @@ class PassingOn {
   std::vector<std::vector<int>> handled_;  // Chunks, per member.
 };
 
-Schedule broadcast_by(const Shape& shape, ScheduleBuilder::Options options) {
-  const bool mapped = options.access == Access::both;
-  if (shape.rank_count == 1) {
-    ScheduleBuilder schedule(shape, options);
-    schedule.copy(input(0), output(0));
-    return std::move(schedule).build();
-  }
+void broadcast_by(ScheduleBuilder& schedule, const Shape& shape, bool mapped) {
+  if (shape.rank_count == 1) return schedule.copy(input(0), output(0));
   const Others others(shape);
   const Route route(others);
-  options.chunk_count = route.chunk_count();
-  ScheduleBuilder schedule(shape, options);
-  if (mapped) schedule.share_raw_at_most(options.chunk_count);
+  schedule.cut_into(route.chunk_count());
+  if (mapped) schedule.share_raw_at_most(route.chunk_count());
   if (shape.rank == shape.root) {
-    if (mapped && others.root_host() >= 0) schedule.share_raw(options.chunk_count);
-    send_from_root(schedule, others, route, mapped);
-    return std::move(schedule).build();
+    if (mapped && others.root_host() >= 0) schedule.share_raw(route.chunk_count());
+    return send_from_root(schedule, others, route, mapped);
   }
   PassingOn passing(schedule, shape, others, route);
   if (mapped && passing.is_near()) {
@@ -217,7 +209,6 @@ Schedule broadcast_by(const Shape& shape, ScheduleBuilder::Options options) {
     passing.take(route);
     mapped ? passing.show_in_window() : passing.show_by_messages();
   }
-  return std::move(schedule).build();
 }
 
 }  // namespace
@@ -230,16 +221,8 @@ Schedule broadcast_by(const Shape& shape, ScheduleBuilder::Options options) {
 //                                3 --> 5      between: and show it to the others
 //                                1 --> 2      inside: to everybody
 //                                3 --> 4
-//
-//   steps           3 at most; 2 on one host
-//   bytes per host  the root's sends the buffer once, which is optimal; another (H-2)/(H-1) of it
-//   bytes per rank  the root sends the buffer twice where others share its host and there are more
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   several ranks per host, and a network that is slower than the hosts inside
-//   source          Karonis et al., 2000; with shards rather than leaders
-Schedule two_level_broadcast(const Shape& shape) {
-  return broadcast_by(shape, {.algorithm = "two_level", .collective = Collective::broadcast});
+void two_level_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
+  broadcast_by(schedule, shape, /*mapped=*/false);
 }
 
 // Two-level broadcast on mapped memory: as two_level, but inside hosts nothing is sent.
@@ -249,18 +232,8 @@ Schedule two_level_broadcast(const Shape& shape) {
 //                                0 --> 3, 3 --> 5          between, as in two_level
 //                                3: output --> raw of 3;   sync
 //                                4: raw of 3 --> output
-//
-//   steps           2 messages and 1 sync on several hosts
-//   bytes per host  as two_level
-//   bytes per rank  the root stages the buffer, and sends it once; others read it once
-//   scratch         n raw slots
-//   order           nothing is combined
-//   choose it for   several ranks per host that have mapped each other's memory
-//   source          as two_level; inside, the one-sided form of it
-Schedule two_level_mapped_broadcast(const Shape& shape) {
-  return broadcast_by(shape, {.algorithm = "two_level_mapped",
-                              .collective = Collective::broadcast,
-                              .access = Access::both});
+void two_level_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
+  broadcast_by(schedule, shape, /*mapped=*/true);
 }
 
 }  // namespace stretto::schedule

@@ -109,16 +109,12 @@ class ToRoot final : public OnMappedMemory {
 // that the algorithm names; the others and the root exchange messages.
 class AroundRoot {
  public:
-  AroundRoot(const Shape& shape, Collective collective)
-      : layout_(shape),
+  AroundRoot(ScheduleBuilder& schedule, const Shape& shape)
+      : schedule_(schedule),
+        layout_(shape),
         host_(layout_.members(layout_.host_of(shape.root))),
-        is_near_(layout_.host_of(shape.rank) == layout_.host_of(shape.root)),
-        schedule_(shape, {.algorithm = "two_level_mapped",
-                          .collective = collective,
-                          .access = Access::both,
-                          .chunk_count = shape.rank_count}) {}
+        is_near_(layout_.host_of(shape.rank) == layout_.host_of(shape.root)) {}
 
-  ScheduleBuilder& schedule() { return schedule_; }
   bool is_near() const { return is_near_; }
   bool is_near(Rank rank) const { return layout_.host_of(rank) == layout_.host_of(host_.front()); }
   const std::vector<Rank>& host() const { return host_; }
@@ -133,10 +129,10 @@ class AroundRoot {
   }
 
  private:
+  ScheduleBuilder& schedule_;
   HostLayout layout_;
   const std::vector<Rank>& host_;  // The root's.
   bool is_near_;
-  ScheduleBuilder schedule_;
 };
 
 }  // namespace
@@ -152,44 +148,20 @@ class AroundRoot {
 //                                                                                      sync of
 //                                                                                      hosts
 //   r:  raw c of the host's handler --> output c of r
-//
-//   steps           2 syncs and 2 messages on several hosts
-//   bytes per host  as two_level
-//   bytes per rank  less than 2 times the buffer read on other ranks, and as much staged
-//   scratch         n raw slots and a little more, as two_level
-//   order           canonical, for any layout
-//   choose it for   several ranks per host that have mapped each other's memory
-//   source          as two_level; inside, the one-sided form of it
-Schedule two_level_mapped_all_reduce(const Shape& shape) {
-  return two_level_all_reduce_by<OnMappedMemory>(shape, "two_level_mapped", Access::both);
+void two_level_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
+  two_level_all_reduce_by<OnMappedMemory>(schedule, shape);
 }
 
 // Two-level reduce-scatter on mapped memory: the first half of two_level_mapped_all_reduce, with
 // chunk r owned by rank r.
-//
-//   steps           1 sync and 1 message on several hosts
-//   bytes per host  as two_level
-//   bytes per rank  less than the buffer read on other ranks, and as much staged
-//   scratch         n raw slots and a little more, as two_level
-//   order           canonical, for any layout
-//   choose it for   several ranks per host that have mapped each other's memory
-//   source          as two_level; inside, the one-sided form of it
-Schedule two_level_mapped_reduce_scatter(const Shape& shape) {
-  return two_level_reduce_scatter_by<OnMappedMemory>(shape, "two_level_mapped", Access::both);
+void two_level_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
+  two_level_reduce_scatter_by<OnMappedMemory>(schedule, shape);
 }
 
 // Two-level all-gather on mapped memory: every chunk comes to every host once, and lies there for
 // all to copy.
-//
-//   steps           1 message and 1 sync on several hosts
-//   bytes per host  as two_level
-//   bytes per rank  less than the buffer read on other ranks; what it handles is staged
-//   scratch         n raw slots
-//   order           nothing is combined
-//   choose it for   several ranks per host that have mapped each other's memory
-//   source          as two_level; inside, the one-sided form of it
-Schedule two_level_mapped_all_gather(const Shape& shape) {
-  return two_level_all_gather_by<OnMappedMemory>(shape, "two_level_mapped", Access::both);
+void two_level_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
+  two_level_all_gather_by<OnMappedMemory>(schedule, shape);
 }
 
 // Two-level reduce on mapped memory: the first half of two_level_mapped_all_reduce, and then the
@@ -199,28 +171,13 @@ Schedule two_level_mapped_all_gather(const Shape& shape) {
 //                                     1: result --> raw c of 1;    sync of the root's host
 //                                     0: raw c of 1 --> output c
 //                                     4: result --> output c of 0                       (a message)
-//
-//   steps           2 syncs and 2 messages on several hosts
-//   bytes per host  as two_level_mapped_reduce_scatter, and 1/H of the buffer to the root's host
-//   bytes per rank  less than the buffer read on other ranks, and as much staged; the root reads
-//   the
-//                   results of its host
-//   scratch         n raw slots and a little more, as two_level
-//   order           canonical, for any layout
-//   choose it for   several ranks per host that have mapped each other's memory
-//   source          as two_level; inside, the one-sided form of it
-Schedule two_level_mapped_reduce(const Shape& shape) {
+void two_level_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const HostLayout layout(shape);
   const ChunkAssignment assignment = ChunkAssignment::in_blocks(layout, shape.rank_count);
-  ScheduleBuilder schedule(shape, {.algorithm = "two_level_mapped",
-                                   .collective = Collective::reduce,
-                                   .access = Access::both,
-                                   .order = Order::canonical,
-                                   .chunk_count = assignment.chunk_count()});
+  schedule.cut_into(assignment.chunk_count());
   ToRoot steps(schedule, shape, layout, assignment);
   steps.reduce_to_owners(shape.rank_count);
   steps.pass_to_root();
-  return std::move(schedule).build();
 }
 
 // Two-level gather on mapped memory: the root reads the chunks of its host where their ranks have
@@ -229,16 +186,8 @@ Schedule two_level_mapped_reduce(const Shape& shape) {
 //   root 0 of 0 1 2 | 3 4:   1, 2: input --> raw 0;    sync of the root's host
 //                            0: raw 0 of 1 and 2 --> output
 //                            3, 4 --> 0                                                (messages)
-//
-//   steps           1 sync, and 1 message on several hosts
-//   bytes per rank  1/n of the buffer, sent or staged; the root takes in (n-1)/n of it
-//   scratch         1 shared slot
-//   order           nothing is combined
-//   choose it for   several ranks on the root's host that have mapped each other's memory
-//   source          direct; inside, the one-sided form of it
-Schedule two_level_mapped_gather(const Shape& shape) {
-  AroundRoot around(shape, Collective::gather);
-  ScheduleBuilder& schedule = around.schedule();
+void two_level_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
+  AroundRoot around(schedule, shape);
   const ChunkIndex own = shard_of(shape.rank);
   around.share(1);
   if (shape.rank != shape.root) {
@@ -248,7 +197,7 @@ Schedule two_level_mapped_gather(const Shape& shape) {
     } else {
       schedule.send(input(own), shape.root);
     }
-    return std::move(schedule).build();
+    return;
   }
   around.meet();
   for (int distance = 1; distance < shape.rank_count; ++distance) {
@@ -260,7 +209,6 @@ Schedule two_level_mapped_gather(const Shape& shape) {
     if (from != shape.rank) schedule.copy({from, raw(0, chunk)}, output(chunk));
   }
   schedule.copy(input(own), output(own));
-  return std::move(schedule).build();
 }
 
 // Two-level scatter on mapped memory: the root lays out the chunks of its host, and sends the
@@ -269,16 +217,8 @@ Schedule two_level_mapped_gather(const Shape& shape) {
 //   root 0 of 0 1 2 | 3 4:   0: input c --> raw of 0, for 1 and 2;    sync of the root's host
 //                            1, 2: raw of 0 --> output
 //                            0 --> 3, 4                                                (messages)
-//
-//   steps           1 sync, and 1 message on several hosts
-//   bytes per rank  the root stages or sends (n-1)/n of the buffer; the others take in 1/n of it
-//   scratch         as many shared slots as a host has ranks
-//   order           nothing is combined
-//   choose it for   several ranks on the root's host that have mapped each other's memory
-//   source          direct; inside, the one-sided form of it
-Schedule two_level_mapped_scatter(const Shape& shape) {
-  AroundRoot around(shape, Collective::scatter);
-  ScheduleBuilder& schedule = around.schedule();
+void two_level_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
+  AroundRoot around(schedule, shape);
   const ChunkIndex own = shard_of(shape.rank);
   around.share(static_cast<std::int32_t>(around.host().size()));
   const auto stage = [&](Rank rank) { return raw(around.position_of(rank), shard_of(rank)); };
@@ -289,7 +229,7 @@ Schedule two_level_mapped_scatter(const Shape& shape) {
     } else {
       schedule.recv(shape.root, output(own));
     }
-    return std::move(schedule).build();
+    return;
   }
   for (const Rank to : around.host()) {
     if (to != shape.rank) schedule.copy(input(shard_of(to)), stage(to));
@@ -300,26 +240,14 @@ Schedule two_level_mapped_scatter(const Shape& shape) {
     if (!around.is_near(to)) schedule.send(input(shard_of(to)), to);
   }
   schedule.copy(input(own), output(own));
-  return std::move(schedule).build();
 }
 
 // Two-level barrier on mapped memory: hosts meet inside; then the first rank of each hears of all
 // others; then hosts meet again.
 //
 //   0 1 2 | 3 4:   sync of hosts;   0 <-> 3  (signals, as in the dissemination barrier);   sync
-//
-//   steps           2 syncs, and ceil(log2 H) messages for H hosts
-//   bytes per rank  none
-//   scratch         none
-//   order           nothing is combined
-//   choose it for   several ranks per host that have mapped each other's memory
-//   source          Hensgen, Finkel and Manber, 1988, between hosts
-Schedule two_level_mapped_barrier(const Shape& shape) {
+void two_level_mapped_barrier(ScheduleBuilder& schedule, const Shape& shape) {
   const HostLayout layout(shape);
-  ScheduleBuilder schedule(shape, {.algorithm = "two_level_mapped",
-                                   .collective = Collective::barrier,
-                                   .access = Access::both,
-                                   .chunk_count = 0});
   const int host = layout.host_of(shape.rank);
   const int hosts = layout.host_count();
   const bool is_shared = layout.members(host).size() > 1;
@@ -331,7 +259,6 @@ Schedule two_level_mapped_barrier(const Shape& shape) {
     }
   }
   if (is_shared && hosts > 1) schedule.sync();
-  return std::move(schedule).build();
 }
 
 }  // namespace stretto::schedule

@@ -179,46 +179,29 @@ class TwoLevel {
 };
 
 template <class Inside>
-Schedule two_level_all_reduce_by(const Shape& shape, std::string_view algorithm, Access access) {
+void two_level_all_reduce_by(ScheduleBuilder& schedule, const Shape& shape) {
   const HostLayout layout(shape);
   const ChunkAssignment assignment = ChunkAssignment::in_blocks(layout, shape.rank_count);
-  ScheduleBuilder schedule(shape, {.algorithm = algorithm,
-                                   .collective = Collective::all_reduce,
-                                   .access = access,
-                                   .order = Order::canonical,
-                                   .chunk_count = assignment.chunk_count()});
+  schedule.cut_into(assignment.chunk_count());
   Inside steps(schedule, shape, layout, assignment);
   steps.reduce_to_owners(shape.rank_count);
   steps.spread_from_owners(Buffer::output);
-  return std::move(schedule).build();
 }
 
 template <class Inside>
-Schedule two_level_reduce_scatter_by(const Shape& shape, std::string_view algorithm,
-                                     Access access) {
+void two_level_reduce_scatter_by(ScheduleBuilder& schedule, const Shape& shape) {
   const HostLayout layout(shape);
   const ChunkAssignment assignment = ChunkAssignment::by_rank(layout, shape.rank_count);
-  ScheduleBuilder schedule(shape, {.algorithm = algorithm,
-                                   .collective = Collective::reduce_scatter,
-                                   .access = access,
-                                   .order = Order::canonical,
-                                   .chunk_count = assignment.chunk_count()});
   Inside(schedule, shape, layout, assignment).reduce_to_owners(shape.rank_count);
-  return std::move(schedule).build();
 }
 
 template <class Inside>
-Schedule two_level_all_gather_by(const Shape& shape, std::string_view algorithm, Access access) {
+void two_level_all_gather_by(ScheduleBuilder& schedule, const Shape& shape) {
   const HostLayout layout(shape);
   const ChunkAssignment assignment = ChunkAssignment::by_rank(layout, shape.rank_count);
-  ScheduleBuilder schedule(shape, {.algorithm = algorithm,
-                                   .collective = Collective::all_gather,
-                                   .access = access,
-                                   .chunk_count = assignment.chunk_count()});
   const ChunkIndex own = shard_of(shape.rank);
   schedule.copy(input(own), output(own));
   Inside(schedule, shape, layout, assignment).spread_from_owners(Buffer::input);
-  return std::move(schedule).build();
 }
 
 }  // namespace stretto::schedule

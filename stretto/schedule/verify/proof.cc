@@ -50,7 +50,7 @@ Status prove_now(const Algorithm& algorithm, const Shape& shape) {
 class Proofs {
  public:
   Status prove(const Algorithm& algorithm, const Shape& shape) {
-    Key key{algorithm.build, shape.rank_count, shape.root.value(), {}};
+    Key key{algorithm.add_steps, shape.rank_count, shape.root.value(), {}};
     if (goes_by_hosts(algorithm)) get<3>(key).assign(shape.hosts.begin(), shape.hosts.end());
     const std::lock_guard held(mutex_);
     const auto found = known_.find(key);
@@ -62,7 +62,7 @@ class Proofs {
   void warn_once(const Algorithm& algorithm, const Shape& shape) {
     {
       const std::lock_guard held(mutex_);
-      if (!warned_.insert(algorithm.build).second) return;
+      if (!warned_.insert(algorithm.add_steps).second) return;
     }
     log(LogLevel::warning,
         "{} by {} runs on {} ranks without a proof of its schedule: tests prove up to {}, and a "
@@ -75,11 +75,11 @@ class Proofs {
  private:
   static constexpr std::size_t kKeptMax = 1024;
   // The algorithm, ranks, root and, where it goes by them, hosts.
-  using Key = std::tuple<AlgorithmFunction, std::int32_t, std::int32_t, std::vector<std::int32_t>>;
+  using Key = std::tuple<AddSteps*, std::int32_t, std::int32_t, std::vector<std::int32_t>>;
 
   std::mutex mutex_;
   std::map<Key, Status> known_;
-  std::set<AlgorithmFunction> warned_;
+  std::set<AddSteps*> warned_;
 };
 
 }  // namespace

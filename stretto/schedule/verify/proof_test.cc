@@ -16,11 +16,8 @@ namespace {
 int builds = 0;
 
 // A ring in which rank 1 reads a slot that nothing has written.
-Schedule broken_all_gather(const Shape& shape) {
+void broken_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   ++builds;
-  ScheduleBuilder schedule(shape, {.algorithm = "broken",
-                                   .collective = Collective::all_gather,
-                                   .chunk_count = shape.rank_count});
   const int own = shape.rank.value();
   schedule.copy(input(own), output(own));
   for (int distance = 1; distance < shape.rank_count; ++distance) {
@@ -28,7 +25,6 @@ Schedule broken_all_gather(const Shape& shape) {
     schedule.send(shape.rank == 1 ? raw(0, own) : input(own), neighbour(shape, distance));
     schedule.recv(from, output(from.value()));
   }
-  return std::move(schedule).build();
 }
 
 const Algorithm kBroken{99,          "broken",         Collective::all_gather, Access::messages,
