@@ -3,6 +3,7 @@
 
 #include "stretto/reducer/bucket_plan.h"
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -18,7 +19,6 @@ struct Case {
   std::vector<GradientSize> gradients;
   std::vector<std::size_t> limits;
   std::vector<std::size_t> order;
-  BucketPlan expected;
 };
 
 template <class T>
@@ -28,31 +28,32 @@ std::vector<T> numbers(std::istringstream& line) {
   return result;
 }
 
-GradientSize read_tensor(std::istringstream& line) {
+std::vector<GradientSize> tensors(std::istringstream& line) {
+  std::vector<GradientSize> result;
   std::string dtype_name;
   std::size_t count = 0;
-  bool sparse = false;
-  line >> dtype_name >> count >> sparse;
-  for (const DType dtype : {DType::f16, DType::f32, DType::f64}) {
-    if (name(dtype) == dtype_name) return {dtype, count * size_bytes(dtype), sparse};
+  for (bool sparse = false; line >> dtype_name >> count >> sparse;) {
+    const auto dtypes = {DType::f16, DType::f32, DType::f64};
+    const auto* const dtype =
+        std::ranges::find(dtypes, dtype_name, [](DType each) { return name(each); });
+    if (dtype == dtypes.end()) {
+      ADD_FAILURE() << "unknown dtype " << dtype_name;
+    } else {
+      result.push_back({*dtype, count * size_bytes(*dtype), sparse});
+    }
   }
-  ADD_FAILURE() << "unknown dtype " << dtype_name;
-  return {};
+  return result;
 }
 
-void read_line(const std::string& text, Case& current) {
-  std::istringstream line(text);
-  std::string word;
-  line >> word;
-  if (word == "tensor") current.gradients.push_back(read_tensor(line));
-  if (word == "limits") current.limits = numbers<std::size_t>(line);
-  if (word == "order") current.order = numbers<std::size_t>(line);
-  if (word == "bucket") {
-    PlannedBucket bucket;
-    line >> bucket.limit_bytes;
-    bucket.gradients = numbers<std::size_t>(line);
-    current.expected.push_back(bucket);
+BucketPlan buckets(std::istringstream& line) {
+  BucketPlan plan;
+  for (std::string text; std::getline(line, text, '|');) {
+    std::istringstream bucket(text);
+    plan.emplace_back();
+    bucket >> plan.back().limit_bytes;
+    plan.back().gradients = numbers<std::size_t>(bucket);
   }
+  return plan;
 }
 
 TEST(BucketPlanGolden, EqualsPyTorchs) {
@@ -61,10 +62,14 @@ TEST(BucketPlanGolden, EqualsPyTorchs) {
   Case current;
   int cases = 0;
   for (std::string text; std::getline(file, text);) {
-    if (text == "case") current = {};
-    read_line(text, current);
-    if (text != "end") continue;
-    EXPECT_EQ(plan_buckets(current.gradients, current.limits, current.order), current.expected)
+    std::istringstream line(text);
+    std::string word;
+    line >> word;
+    if (word == "tensors") current.gradients = tensors(line);
+    if (word == "limits") current.limits = numbers<std::size_t>(line);
+    if (word == "order") current.order = numbers<std::size_t>(line);
+    if (word != "buckets") continue;
+    EXPECT_EQ(plan_buckets(current.gradients, current.limits, current.order), buckets(line))
         << "case " << cases;
     ++cases;
   }

@@ -16,20 +16,19 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "f64": torch.float64}
 
 
 def write_case(out, tensors, limits, order):
-    """One case: its tensors (dtype, elements, sparse), limits and order, then the buckets."""
+    """One case: its tensors (dtype, elements, sparse), limits and order, then the buckets
+    (limit, tensors)."""
     torch_tensors = [torch.empty(count, dtype=DTYPES[dtype]) for dtype, count, _ in tensors]
     listed = [torch_tensors[i] for i in order] if order else torch_tensors
     sparse = [is_sparse for _, _, is_sparse in tensors]
     buckets, bucket_limits = dist._compute_bucket_assignment_by_size(
         listed, limits, sparse, order)
-    out.write("case\n")
-    for dtype, count, is_sparse in tensors:
-        out.write(f"tensor {dtype} {count} {int(is_sparse)}\n")
+    out.write("tensors " + " ".join(f"{dtype} {count} {int(is_sparse)}"
+                                    for dtype, count, is_sparse in tensors) + "\n")
     out.write("limits " + " ".join(map(str, limits)) + "\n")
     out.write("order " + " ".join(map(str, order)) + "\n")
-    for bucket, limit in zip(buckets, bucket_limits):
-        out.write(f"bucket {limit} " + " ".join(map(str, bucket)) + "\n")
-    out.write("end\n")
+    out.write("buckets " + " | ".join(" ".join(map(str, [limit, *bucket]))
+                                      for bucket, limit in zip(buckets, bucket_limits)) + "\n")
 
 
 def random_case(rng):
