@@ -1,10 +1,10 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# Run by ctest: cmake -D SOURCE=... -P compile_fail.cmake -- COMPILER FLAG...
+# Run by ctest: cmake -D SOURCE=... -D WRONG=... -D EXPECTED=... -P compile_fail.cmake -- COMMAND...
 #
-# SOURCE must compile, so that what it is about is the only thing wrong with it; with STRETTO_WRONG
-# it must not, and the compiler must say what the regular expressions behind "// Expected: " say.
+# SOURCE must not compile with WRONG defined, and the compiler must say what the regular expressions
+# EXPECTED say. Without WRONG it must, so that what it is about is the only thing wrong with it.
 
 set(command)
 set(reading OFF)
@@ -15,24 +15,18 @@ foreach(index RANGE ${CMAKE_ARGC})
     set(reading ON)
   endif()
 endforeach()
+if(WRONG)
+  list(APPEND command -D${WRONG})
+endif()
 
 execute_process(COMMAND ${command} ${SOURCE} RESULT_VARIABLE status ERROR_VARIABLE errors)
-if(NOT status EQUAL 0)
-  message(FATAL_ERROR "does not compile without STRETTO_WRONG:\n${errors}")
+if(NOT WRONG AND NOT status EQUAL 0)
+  message(FATAL_ERROR "does not compile:\n${errors}")
+elseif(WRONG AND status EQUAL 0)
+  message(FATAL_ERROR "compiles with ${WRONG}")
 endif()
-
-execute_process(COMMAND ${command} -DSTRETTO_WRONG ${SOURCE}
-  RESULT_VARIABLE status ERROR_VARIABLE errors)
-if(status EQUAL 0)
-  message(FATAL_ERROR "compiles with STRETTO_WRONG")
-endif()
-
-file(STRINGS ${SOURCE} expected REGEX "^// Expected: ")
-if(NOT expected)
-  message(FATAL_ERROR "the file does not say what is expected: // Expected: REGEX")
-endif()
-foreach(line IN LISTS expected)
-  string(REGEX REPLACE "^// Expected: " "" pattern "${line}")
+string(REPLACE " & " ";" patterns "${EXPECTED}")
+foreach(pattern IN LISTS patterns)
   if(NOT errors MATCHES "${pattern}")
     message(FATAL_ERROR "the compiler does not say \"${pattern}\" but:\n${errors}")
   endif()

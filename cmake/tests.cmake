@@ -188,21 +188,30 @@ function(stretto_add_mpi_program program source)
   endif()
 endfunction()
 
-# tests/compile_fail/*.cc compile as they are, and must not with -DSTRETTO_WRONG; each file says
-# what the compiler is to complain about.
+# tests/compile_fail/wrong.cc compiles as it is, and must not with a name that it tests defined;
+# behind the name stands what the compiler is to complain about.
 function(stretto_add_compile_fail_tests)
   # g++ says only when asked which part of a concept does not hold; clang does so anyway.
   set(flags -std=c++20 -fsyntax-only -Wall -Wextra -Werror=unused-result)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     list(APPEND flags -fconcepts-diagnostics-depth=5)
   endif()
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/compile_fail/*.cc)
-  foreach(source IN LISTS sources)
-    get_filename_component(name ${source} NAME_WE)
-    add_test(NAME compile_fail.${name}
-      COMMAND ${CMAKE_COMMAND} -D SOURCE=${source} -P ${PROJECT_SOURCE_DIR}/cmake/compile_fail.cmake
+  set(source ${PROJECT_SOURCE_DIR}/tests/compile_fail/wrong.cc)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+  file(STRINGS ${source} lines REGEX "^#ifdef ")
+  foreach(line IN ITEMS "#ifdef   // " LISTS lines)
+    string(REGEX MATCH "^#ifdef ([a-z0-9_]*)  // (.*)$" matched "${line}")
+    set(wrong ${CMAKE_MATCH_1})
+    set(expected ${CMAKE_MATCH_2})
+    set(name compile_fail.${wrong})
+    if(NOT wrong)
+      set(name compile_fail.not)
+    endif()
+    add_test(NAME ${name}
+      COMMAND ${CMAKE_COMMAND} -D SOURCE=${source} -D "WRONG=${wrong}" -D "EXPECTED=${expected}"
+        -P ${PROJECT_SOURCE_DIR}/cmake/compile_fail.cmake
         -- ${CMAKE_CXX_COMPILER} ${flags} -I${PROJECT_SOURCE_DIR}/include)
-    set_tests_properties(compile_fail.${name} PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS})
   endforeach()
 endfunction()
 

@@ -1,9 +1,6 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/job/rendezvous.h"
-
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,8 +9,12 @@
 #include <fstream>
 #include <thread>
 
+#include <gtest/gtest.h>
+
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_server.h"
+#include "stretto/job/rendezvous.h"
+#include "stretto/job/slurm.h"
 
 namespace stretto::job {
 namespace {
@@ -263,6 +264,25 @@ TEST_F(RendezvousTest, MakesAFolderForThisUserOnly) {
   EXPECT_EQ(status.code(), StatusCode::refused);
   EXPECT_PRED_FORMAT2(testing::IsSubstring, "is not a folder of this user alone",
                       std::string(status.message()));
+}
+
+TEST(Slurm, FindsTheFirstHostOfAList) {
+  const auto first = [](const char* list) { return first_slurm_host(list).or_throw(); };
+  EXPECT_EQ(first("node7"), "node7");
+  EXPECT_EQ(first("node7,node1"), "node7");
+  EXPECT_EQ(first("node[007-129,200]"), "node007");
+  EXPECT_EQ(first("node[12,3-4],login"), "node12");
+  EXPECT_EQ(first("rack[2-3]-node[05,07]"), "rack2-node05");
+  EXPECT_EQ(first("n[1-2].cluster.example"), "n1.cluster.example");
+  EXPECT_EQ(first("10.0.4.7"), "10.0.4.7");
+}
+
+TEST(Slurm, RefusesWhatIsNoList) {
+  for (const char* bad : {"", ",", "node[", "node[]", "node[,1]", "node[1", "node]1", "a b"}) {
+    const Result<std::string> host = first_slurm_host(bad);
+    ASSERT_FALSE(host.ok()) << bad;
+    EXPECT_EQ(host.status().code(), StatusCode::invalid_argument);
+  }
 }
 
 }  // namespace

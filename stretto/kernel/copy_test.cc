@@ -1,15 +1,15 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/kernel/copy.h"
-
-#include <gtest/gtest.h>
-
 #include <cstddef>
 #include <cstring>
 
+#include <gtest/gtest.h>
+
 #include "stretto/base/random.h"
+#include "stretto/kernel/copy.h"
 #include "stretto/kernel/guarded_bytes.h"
+#include "stretto/kernel/store_policy.h"
 
 namespace stretto::kernel {
 namespace {
@@ -32,6 +32,18 @@ TEST(CopyTest, CopiesTheBytesAndNoOthers) {
 TEST(CopyTest, NothingIsCopiedFromNowhere) {
   copy(nullptr, nullptr, 0, Store::cached);
   copy(nullptr, nullptr, 0, Store::non_temporal);
+}
+
+TEST(StorePolicyTest, TheCallersChoiceStands) {
+  EXPECT_TRUE(is_non_temporal(Store::non_temporal, 1));
+  EXPECT_FALSE(is_non_temporal(Store::cached, std::size_t{1} << 40));
+}
+
+TEST(StorePolicyTest, AutomaticLooksAtTheCache) {
+  EXPECT_GE(last_level_cache_bytes(), std::size_t{64} << 10);
+  EXPECT_EQ(last_level_cache_bytes(), last_level_cache_bytes());
+  EXPECT_FALSE(is_non_temporal(Store::automatic, 4096));
+  EXPECT_TRUE(is_non_temporal(Store::automatic, 2 * last_level_cache_bytes()));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/schedule/cost.h"
 #include "stretto/schedule/verify/verify.h"
 
 namespace stretto::schedule {
@@ -146,6 +147,92 @@ TEST(Algorithms, AreFoundByName) {
   EXPECT_EQ(ring->collective, Collective::all_gather);
   EXPECT_EQ(find_algorithm(Collective::all_gather, Access::mapped, "ring"), nullptr);
   EXPECT_EQ(find_algorithm(Collective::all_gather, Access::messages, "rong"), nullptr);
+}
+
+constexpr std::size_t kBytes = 1 << 20;
+
+Cost price(Collective collective, std::string_view name, int n) {
+  return cost(*find_algorithm(collective, Access::messages, name), n, {.bytes = kBytes});
+}
+
+std::size_t ceil_log2(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
+
+TEST(RecursiveHalving, TakesLogarithmicallyManySteps) {
+  for (int n = 2; n <= 64; ++n) {
+    EXPECT_LE(price(Collective::all_reduce, "recursive_halving", n).steps, 2 * ceil_log2(n)) << n;
+    EXPECT_EQ(price(Collective::reduce_scatter, "recursive_halving", n).steps, ceil_log2(n)) << n;
+  }
+}
+
+TEST(RecursiveHalving, SendsAsFewBytesAsRingForPowersOfTwo) {
+  for (const int n : {2, 4, 8, 64}) {
+    for (const Collective collective : {Collective::all_reduce, Collective::reduce_scatter}) {
+      EXPECT_EQ(price(collective, "recursive_halving", n).sent_bytes_max,
+                price(collective, "ring", n).sent_bytes_max);
+    }
+  }
+}
+
+TEST(RecursiveHalving, SendsAtMostTheBufferUpAndDown) {
+  for (int n = 2; n <= 64; ++n) {
+    EXPECT_LE(price(Collective::all_reduce, "recursive_halving", n).sent_bytes_max, 2 * kBytes)
+        << n;
+    EXPECT_LE(price(Collective::reduce_scatter, "recursive_halving", n).sent_bytes_max, kBytes)
+        << n;
+  }
+}
+
+TEST(RecursiveHalving, TalksToFewRanksForPowersOfTwo) {
+  std::set<int> peers;
+  const Algorithm* halving =
+      find_algorithm(Collective::all_reduce, Access::messages, "recursive_halving");
+  for (const Schedule schedule = halving->build({.rank = 5, .rank_count = 64});
+       const Step& step : schedule.steps) {
+    if (step.kind == StepKind::send) peers.insert(step.peer.value());
+  }
+  EXPECT_EQ(peers, (std::set<int>{4, 7, 1, 13, 21, 37}));
+}
+
+// The point of having two trees: who serves others in one only receives in the other.
+TEST(DoubleBinaryTree, NobodyServesOthersInBothTrees) {
+  const Algorithm* broadcast =
+      find_algorithm(Collective::broadcast, Access::messages, "double_binary_tree");
+  for (int n = 2; n <= 64; ++n) {
+    for (int rank = 1; rank < n; ++rank) {
+      std::set<int> chunks;
+      const Schedule schedule = broadcast->build({.rank = rank, .rank_count = n});
+      for (const Step& step : schedule.steps) {
+        if (step.kind != StepKind::send) continue;
+        chunks.insert(schedule.sources(step).front().slot.chunk.value());
+      }
+      EXPECT_LE(chunks.size(), 1) << "rank " << rank << " of " << n;
+    }
+  }
+}
+
+TEST(DoubleBinaryTree, SendsTheBufferOnceEachWay) {
+  for (int n = 2; n <= 64; ++n) {
+    EXPECT_EQ(price(Collective::broadcast, "double_binary_tree", n).sent_bytes_max, kBytes);
+    EXPECT_EQ(price(Collective::reduce, "double_binary_tree", n).sent_bytes_max, kBytes);
+    EXPECT_LE(price(Collective::all_reduce, "double_binary_tree", n).sent_bytes_max, 2 * kBytes);
+  }
+}
+
+TEST(DoubleBinaryTree, TakesLogarithmicallyManySteps) {
+  for (int n = 2; n <= 64; ++n) {
+    EXPECT_LE(price(Collective::broadcast, "double_binary_tree", n).steps, ceil_log2(n)) << n;
+    EXPECT_LE(price(Collective::reduce, "double_binary_tree", n).steps, ceil_log2(n)) << n;
+    EXPECT_LE(price(Collective::all_reduce, "double_binary_tree", n).steps, 2 * ceil_log2(n)) << n;
+  }
+}
+
+// In many segments, a long buffer takes little more than its own time on one link.
+TEST(DoubleBinaryTree, BeatsOneTreeForLongBroadcasts) {
+  const CostQuery query{.bytes = 64 << 20, .segment_bytes = 1 << 18};
+  auto seconds = [&](const char* name) {
+    return cost(*find_algorithm(Collective::broadcast, Access::messages, name), 32, query).seconds;
+  };
+  EXPECT_LT(2 * seconds("double_binary_tree"), seconds("binomial_tree"));
 }
 
 }  // namespace

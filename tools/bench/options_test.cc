@@ -1,9 +1,15 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/bench/options.h"
+#include <thread>
 
 #include <gtest/gtest.h>
+
+#include "stretto/job/threads.h"
+#include "tools/bench/bench_case.h"
+#include "tools/bench/comm_meeting.h"
+#include "tools/bench/options.h"
+#include "tools/bench/rank_program.h"
 
 namespace stretto::bench {
 namespace {
@@ -117,6 +123,147 @@ TEST(BenchOptions, MistakesAreExplained) {
   }
   EXPECT_TRUE(parse_options({"all_gather", "--dtype", "f8_e4m3"}).options.has_value());
   EXPECT_EQ(parse_options({"--help"}).status, 0);
+}
+
+TEST(Shape, SizesAreThoseOfTheLargerSide) {
+  const Shape reduced = shape_of(Collective::all_reduce, 4, 1024, 4);
+  EXPECT_EQ(reduced.input, 256U);
+  EXPECT_EQ(reduced.output, 256U);
+  const Shape scattered = shape_of(Collective::reduce_scatter, 4, 1024, 4);
+  EXPECT_EQ(scattered.input, 256U);
+  EXPECT_EQ(scattered.output, 64U);
+  const Shape gathered = shape_of(Collective::all_gather, 4, 1024, 4);
+  EXPECT_EQ(gathered.input, 64U);
+  EXPECT_EQ(gathered.output, 256U);
+  EXPECT_EQ(gathered.bytes, 1024U);
+  // No share is empty, and the shape says how many bytes that makes.
+  EXPECT_EQ(shape_of(Collective::all_to_all, 4, 8, 4).bytes, 16U);
+  EXPECT_EQ(shape_of(Collective::barrier, 4, 8, 4).bytes, 0U);
+}
+
+TEST(Shape, BusFactorsAreThoseOfNcclTests) {
+  EXPECT_EQ(bus_factor(Collective::all_reduce, 4), 1.5);
+  EXPECT_EQ(bus_factor(Collective::all_reduce, 2), 1);
+  EXPECT_EQ(bus_factor(Collective::reduce_scatter, 4), 0.75);
+  EXPECT_EQ(bus_factor(Collective::all_gather, 4), 0.75);
+  EXPECT_EQ(bus_factor(Collective::all_to_all, 4), 0.75);
+  EXPECT_EQ(bus_factor(Collective::gather, 4), 0.75);
+  EXPECT_EQ(bus_factor(Collective::scatter, 4), 0.75);
+  EXPECT_EQ(bus_factor(Collective::broadcast, 4), 1);
+  EXPECT_EQ(bus_factor(Collective::reduce, 4), 1);
+  EXPECT_EQ(bus_factor(Collective::point_to_point, 2), 1);
+  EXPECT_EQ(bus_factor(Collective::barrier, 4), 0);
+}
+
+TEST(Pattern, KnowsASumAndWhatIsNone) {
+  constexpr int kRanks = 3;
+  const Pattern pattern(DType::f32, ReduceOp::sum, kRanks);
+  std::vector<float> sum(1000);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    std::vector<float> input(sum.size());
+    pattern.fill(as_output(input), 0, rank, 17);
+    EXPECT_TRUE(pattern.is_input(as_input(input), 0, rank, 17));
+    EXPECT_FALSE(pattern.is_input(as_input(input), 0, rank, 18));
+    EXPECT_FALSE(pattern.is_input(as_input(input), 0, (rank + 1) % kRanks, 17));
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += input[i];
+  }
+  EXPECT_TRUE(pattern.is_reduction(as_input(sum), 0, 17));
+  EXPECT_FALSE(pattern.is_reduction(as_input(sum), 0, 16)) << "a result of the call before";
+  EXPECT_TRUE(pattern.is_reduction(as_input(std::span(sum).subspan(300)), 300, 17));
+  sum.back() += 1;
+  EXPECT_FALSE(pattern.is_reduction(as_input(sum), 0, 17));
+}
+
+TEST(Pattern, SaysWhatItCannotCheck) {
+  EXPECT_TRUE(Pattern(DType::f32, ReduceOp::mean, 4).reduction_is_exact());
+  EXPECT_FALSE(Pattern(DType::f32, ReduceOp::mean, 3).reduction_is_exact());
+  EXPECT_FALSE(Pattern(DType::f16, ReduceOp::product, 16).reduction_is_exact());
+}
+
+// What `body(communicator)` does on each of `ranks` threads.
+template <class Body>
+void on_ranks(int ranks, Body&& body) {
+  auto communicators = make_thread_ranks({.size = ranks});
+  std::vector<std::thread> threads;
+  for (auto& comm : communicators) threads.emplace_back([&] { body(*comm); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+BenchOptions quick() {
+  BenchOptions options;
+  options.seconds_per_line = 0.001;
+  return options;
+}
+
+TEST(BenchCase, EveryCollectiveComesOutRightAndDamageIsSeen) {
+  for (const int ranks : {2, 3}) {
+    on_ranks(ranks, [](Communicator& comm) {
+      BenchOptions options = quick();
+      for (int number = 0; number < kCollectiveCount; ++number) {
+        const auto operation = static_cast<Collective>(number);
+        for (const Buffers buffers :
+             {Buffers::registered, Buffers::private_memory, Buffers::huge}) {
+          BenchCase bench_case(comm, options, operation, buffers, 1200);
+          for (int iteration = 0; iteration < 3; ++iteration) {
+            bench_case.prepare();
+            bench_case.call();
+            EXPECT_TRUE(bench_case.is_right()) << operation_name(operation);
+          }
+          if (operation == Collective::barrier || comm.rank() != 0) continue;
+          bench_case.damage();
+          EXPECT_FALSE(bench_case.is_right()) << operation_name(operation);
+        }
+      }
+    });
+  }
+}
+
+TEST(BenchCase, EveryDtypeAndOperationIsChecked) {
+  on_ranks(2, [](Communicator& comm) {
+    for (int type = 0; type < kDTypeCount; ++type) {
+      for (int number = 0; number < kReduceOpCount; ++number) {
+        BenchOptions options = quick();
+        options.dtype = static_cast<DType>(type);
+        options.op = static_cast<ReduceOp>(number);
+        options.in_place = number % 2 == 0;
+        if (!supports(options.op, options.dtype)) continue;
+        BenchCase bench_case(comm, options, Collective::all_reduce, Buffers::registered, 2048);
+        bench_case.prepare();
+        bench_case.call();
+        EXPECT_TRUE(bench_case.can_check());
+        EXPECT_TRUE(bench_case.is_right()) << name(options.dtype) << " " << name(options.op);
+      }
+    }
+  });
+}
+
+// What a rank does that gets other bytes than the others.
+class DamagedCase final : public BenchCase {
+ public:
+  using BenchCase::BenchCase;
+  bool is_right() const override {
+    damage();
+    return BenchCase::is_right();
+  }
+};
+
+TEST(MeasureLine, OneWrongRankMakesTheLineWrong) {
+  on_ranks(2, [](Communicator& comm) {
+    const BenchOptions options = quick();
+    CommMeeting meeting(comm);
+    BenchCase right(comm, options, Collective::all_reduce, Buffers::registered, 4096);
+    const Line good = measure_line(meeting, right, options, false);
+    EXPECT_EQ(good.check, Check::ok);
+    EXPECT_EQ(good.bytes, 4096U);
+    EXPECT_EQ(good.count, 1024U);
+    EXPECT_GT(good.time.p50_us, 0);
+    EXPECT_GT(good.efficiency().value_or(0), 0);
+    const auto check_of = [&](BenchCase& bench_case) {
+      return measure_line(meeting, bench_case, options, false).check;
+    };
+    DamagedCase damaged(comm, options, Collective::all_reduce, Buffers::registered, 4096);
+    EXPECT_EQ(comm.rank() == 1 ? check_of(damaged) : check_of(right), Check::wrong);
+  });
 }
 
 }  // namespace

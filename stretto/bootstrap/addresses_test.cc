@@ -1,0 +1,181 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/base/clock.h"
+#include "stretto/bootstrap/own_address.h"
+#include "stretto/bootstrap/socket.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+TEST(OwnAddress, IsThatOfAnInterfaceOrInASubnet) {
+  EXPECT_EQ(address_in("lo").or_throw(), "127.0.0.1");
+  EXPECT_EQ(address_in("127.0.0.0/8").or_throw(), "127.0.0.1");
+  EXPECT_EQ(address_in("127.0.0.1/32").or_throw(), "127.0.0.1");
+}
+
+TEST(OwnAddress, ThatThereIsNotIsAnErrorThatNamesTheOthers) {
+  for (const char* nowhere :
+       {"nothing0", "198.51.100.0/24", "127.0.0.0/33", "lo/8", "127.0.0.1", ""}) {
+    const Status status = address_in(nowhere).status();
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << nowhere;
+    EXPECT_NE(status.message().find("lo 127.0.0.1"), std::string::npos) << status.message();
+  }
+}
+
+TEST(OwnAddress, TowardsThisHostIsLoopback) {
+  const std::string own =
+      address_towards("127.0.0.1", 9, Deadline::after(std::chrono::seconds(10))).or_throw();
+  EXPECT_EQ(own, "127.0.0.1");
+  EXPECT_TRUE(is_loopback(own));
+}
+
+TEST(OwnAddress, ANumericAddressOrLocalhostIsWhatAServerBinds) {
+  const WaitLimit soon = Deadline::after(std::chrono::seconds(10));
+  for (const char* host : {"127.0.0.1", "127.0.1.1", "::1", "localhost"}) {
+    EXPECT_EQ(address_to_bind(host, 9, soon).or_throw(), host);
+  }
+}
+
+TEST(OwnAddress, LoopbackIsToldFromOthers) {
+  for (const char* loopback : {"127.0.0.1", "127.0.1.1", "::1"}) {
+    EXPECT_TRUE(is_loopback(loopback)) << loopback;
+  }
+  for (const char* other : {"10.0.0.1", "128.0.0.1", "fd00::1", "::", "fe80::1%eth0"}) {
+    EXPECT_FALSE(is_loopback(other)) << other;
+  }
+}
+
+using std::chrono::milliseconds;
+
+Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
+
+TEST(Socket, ConnectsBothWaysOverTcp) {
+  const FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();
+  const int port = local_port(listener.get()).or_throw();
+  const FileDescriptor client = connect_tcp("localhost", port, soon()).or_throw();
+  const FileDescriptor server = accept(listener.get(), soon()).or_throw();
+  EXPECT_EQ(peer_name(client.get()), "127.0.0.1:" + std::to_string(port));
+  EXPECT_EQ(local_host(server.get()).or_throw(), "127.0.0.1");
+  EXPECT_NE(::fcntl(client.get(), F_GETFD) & FD_CLOEXEC, 0);
+  EXPECT_NE(::fcntl(server.get(), F_GETFD) & FD_CLOEXEC, 0);
+
+  // More than the socket's buffers hold, so that both ends have to wait for each other.
+  const std::vector<std::byte> sent(8 << 20, std::byte{42});
+  std::vector<std::byte> received(sent.size());
+  std::thread writer([&] { EXPECT_TRUE(write_all(client.get(), sent, soon()).ok()); });
+  EXPECT_TRUE(read_exactly(server.get(), received, soon()).ok());
+  writer.join();
+  EXPECT_EQ(received, sent);
+}
+
+TEST(Socket, WaitsForAListenerThatStartsLater) {
+  FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();
+  const int port = local_port(listener.get()).or_throw();
+  listener.reset();
+  std::thread late([&] {
+    std::this_thread::sleep_for(milliseconds(60));
+    listener = listen_tcp("127.0.0.1", port).or_throw();
+  });
+  const auto client = connect_tcp("127.0.0.1", port, soon());
+  EXPECT_TRUE(client.ok()) << client.status().message();
+  late.join();
+}
+
+TEST(Socket, GivesUpConnectingAtTheDeadlineAndSaysWhy) {
+  FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();
+  const int port = local_port(listener.get()).or_throw();
+  listener.reset();
+  const TimePoint start = Clock::now();
+  const auto client = connect_tcp("127.0.0.1", port, Deadline::after(milliseconds(50)));
+  ASSERT_FALSE(client.ok());
+  EXPECT_EQ(client.status().code(), StatusCode::timeout);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "Connection refused",
+                      std::string(client.status().message()));
+  EXPECT_LT(Clock::now() - start, milliseconds(500));
+}
+
+TEST(Socket, ConnectsOverAnAbstractUnixSocket) {
+  const std::string name = "stretto-socket-test-" + std::to_string(::getpid());
+  const FileDescriptor listener = listen_unix_abstract(name).or_throw();
+  EXPECT_FALSE(listen_unix_abstract(name).ok()) << "the name is taken";
+  const FileDescriptor client = connect_unix_abstract(name, soon()).or_throw();
+  const FileDescriptor server = accept(listener.get(), soon()).or_throw();
+  EXPECT_EQ(peer_name(server.get()), "a process of this host");
+  EXPECT_EQ(listen_unix_abstract("").status().code(), StatusCode::invalid_argument);
+  EXPECT_EQ(listen_unix_abstract(std::string(108, 'n')).status().code(),
+            StatusCode::invalid_argument);
+}
+
+TEST(Socket, ReadingEndsAtTheDeadlineAndAtTheEndOfTheStream) {
+  const FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();
+  FileDescriptor client =
+      connect_tcp("127.0.0.1", local_port(listener.get()).or_throw(), soon()).or_throw();
+  const FileDescriptor server = accept(listener.get(), soon()).or_throw();
+  EXPECT_EQ(accept(listener.get(), Deadline::after(milliseconds(5))).status().code(),
+            StatusCode::timeout);
+  std::array<std::byte, 4> bytes{};
+  ASSERT_TRUE(write_all(client.get(), ConstByteSpan(bytes).first(1), soon()).ok());
+  const Status late = read_exactly(server.get(), bytes, Deadline::after(milliseconds(20)));
+  EXPECT_EQ(late.code(), StatusCode::timeout);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "only 1 of 4 bytes", std::string(late.message()));
+  client.reset();
+  EXPECT_EQ(read_exactly(server.get(), bytes, soon()).code(), StatusCode::peer_lost);
+}
+
+TEST(Socket, WritingEndsAtTheDeadlineWhenNobodyReads) {
+  const FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();
+  const FileDescriptor client =
+      connect_tcp("127.0.0.1", local_port(listener.get()).or_throw(), soon()).or_throw();
+  const std::vector<std::byte> bytes(16 << 20);
+  EXPECT_EQ(write_all(client.get(), bytes, Deadline::after(milliseconds(50))).code(),
+            StatusCode::timeout);
+}
+
+TEST(HostPort, ReadsAndWritesAddresses) {
+  EXPECT_EQ(parse_host_port("node0:29600")->host, "node0");
+  EXPECT_EQ(parse_host_port("node0:29600")->port, 29600);
+  EXPECT_EQ(parse_host_port("[fe80::1]:1")->host, "fe80::1");
+  EXPECT_EQ(format_host_port("fe80::1", 1), "[fe80::1]:1");
+  EXPECT_EQ(format_host_port("10.0.0.7", 2), "10.0.0.7:2");
+  for (const char* bad :
+       {"", "node0", ":1", "node0:", "node0:0", "node0:65536", "node0:1x", "fe80::1", "[]:1"}) {
+    EXPECT_EQ(parse_host_port(bad).status().code(), StatusCode::invalid_argument) << bad;
+  }
+}
+
+TEST(Socket, ListensOnTheFirstFreePortOfARange) {
+  const WaitLimit soon = Deadline::after(std::chrono::seconds(10));
+  // Somewhere among those that the system gives out, two neighbours are free.
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const FileDescriptor first = listen_tcp("127.0.0.1", 0).or_throw();
+    const int port = local_port(first.get()).or_throw();
+    const auto second = listen_tcp("127.0.0.1", PortRange{port, port + 1}, soon);
+    if (!second.ok()) continue;
+    EXPECT_EQ(local_port(second.value().get()).or_throw(), port + 1);
+    const Status full = listen_tcp("127.0.0.1", PortRange{port, port + 1}, soon).status();
+    EXPECT_EQ(full.code(), StatusCode::system);
+    EXPECT_NE(full.message().find("no port from"), std::string::npos) << full.message();
+    return;
+  }
+  FAIL() << "no two ports next to each other are free";
+}
+
+TEST(Socket, PortsHaveAForm) {
+  EXPECT_EQ(parse_port_range("29600-29631").or_throw(), (PortRange{29600, 29631}));
+  EXPECT_EQ(parse_port_range("29600").or_throw(), (PortRange{29600, 29600}));
+  for (const char* bad : {"", "-", "0", "5-4", "1-65536", "1-", "-5", "a-b", "1-2-3", " 1"}) {
+    EXPECT_EQ(parse_port_range(bad).status().code(), StatusCode::invalid_argument) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace stretto::bootstrap

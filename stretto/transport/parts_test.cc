@@ -1,0 +1,259 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/transport/endpoint.h"
+#include "stretto/transport/fake_link.h"
+#include "stretto/transport/frame.h"
+#include "stretto/transport/memory.h"
+
+namespace stretto::transport {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+struct Listener final : TransportListener {
+  void peer_lost(Rank peer, const Status& status) override { lost.emplace_back(peer, status); }
+  void message_early(Rank, const MessageKey&, const OperationDescriptor&) override {}
+  void group_aborted(std::uint64_t, Rank, const Status&) override {}
+  std::vector<std::pair<Rank, Status>> lost;
+};
+
+// Rank 0 of five.
+class EndpointTest : public testing::Test {
+ protected:
+  EndpointTest() {
+    Endpoint::Parts parts{.rank = 0, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+    parts.names = {"node0 pid 1", "node1 pid 2", "node1 pid 3", "node2 pid 4", "node1 pid 5"};
+    parts.links.push_back(nullptr);
+    for (int r = 1; r < 5; ++r) {
+      auto link = std::make_unique<FakeLink>();
+      links.push_back(link.get());
+      parts.links.push_back(std::move(link));
+    }
+    endpoint = Endpoint::create(std::move(parts)).or_throw();
+  }
+
+  std::vector<FakeLink*> links{nullptr};
+  std::unique_ptr<Endpoint> endpoint;
+};
+
+TEST_F(EndpointTest, GivesAQuietPeerSomethingToAcknowledge) {
+  TimePoint now = Clock::now();
+  const auto check = [&] { endpoint->check_contacts(now += seconds(1)); };
+  check();
+  EXPECT_TRUE(links[1]->written.empty());
+  links[1]->contact.wants_sign = true;
+  check();
+  check();
+  EXPECT_TRUE(links[2]->written.empty());
+  ASSERT_EQ(links[1]->written.size(), 2 * kFrameHeaderBytes);
+  FrameHeader header;
+  std::copy_n(links[1]->written.begin(), header.size(), header.begin());
+  EXPECT_EQ(decode(header).or_throw().kind, FrameKind::credit);
+  // Not behind what does not leave anyway.
+  links[1]->room_bytes = 0;
+  for (int i = 0; i < 100; ++i) check();
+  links[1]->room_bytes = 1 << 20;
+  endpoint->progress();
+  EXPECT_EQ(links[1]->written.size(), 3 * kFrameHeaderBytes);
+  // And taken by the other side for what it is.
+  for (int i = 0; i < 3; ++i) links[2]->feed(header);
+  endpoint->progress();
+  EXPECT_TRUE(endpoint->peer_status(2).status.ok());
+}
+
+TEST_F(EndpointTest, NamesAllFromWhomNothingComesBack) {
+  Listener listener;
+  endpoint->set_listener(&listener);
+  const TimePoint now = Clock::now();
+  endpoint->check_contacts(now);
+  EXPECT_TRUE(listener.lost.empty());
+  links[1]->contact.silence = milliseconds(8600);
+  links[2]->contact = {.silence = seconds(9), .lost = true};
+  links[3]->contact.silence = milliseconds(500);
+  links[4]->contact.silence = seconds(7);
+  endpoint->check_contacts(now + milliseconds(1));
+  EXPECT_TRUE(listener.lost.empty()) << "the links were asked a moment ago";
+  endpoint->check_contacts(now + seconds(1));
+  ASSERT_EQ(listener.lost.size(), 1u);
+  EXPECT_EQ(listener.lost[0].first, Rank(2));
+  EXPECT_EQ(listener.lost[0].second.code(), StatusCode::peer_lost);
+  const std::string text(listener.lost[0].second.message());
+  EXPECT_TRUE(
+      text.starts_with("lost rank 2 (fake, node1 pid 3): nothing has come back from it for "
+                       "9.0 s, nor from rank 1, 4: the network to it, or its host, is down"))
+      << text;
+  EXPECT_FALSE(endpoint->peer_status(2).status.ok());
+  EXPECT_TRUE(endpoint->peer_status(1).status.ok());
+  endpoint->check_contacts(now + seconds(2));
+  EXPECT_EQ(listener.lost.size(), 1u) << "told once";
+}
+
+Frame some_frame(FrameKind kind, std::uint64_t bytes) {
+  return {.kind = kind,
+          .key = {.group = 0x1122334455667788,
+                  .sequence = 0x99aabbcc,
+                  .segment = 0xddeeff00,
+                  .message = 0x12345678},
+          .message_bytes = bytes,
+          .operation = {.collective = Collective::broadcast,
+                        .op = ReduceOp::bit_xor,
+                        .dtype = DType::boolean,
+                        .algorithm = 200,
+                        .root = -1,
+                        .count = 1ull << 60}};
+}
+
+template <class T>
+FrameHeader with(FrameHeader header, std::size_t offset, T value) {
+  std::memcpy(header.data() + offset, &value, sizeof(value));
+  return header;
+}
+
+void expect_refused(const FrameHeader& header, std::string_view text) {
+  const Result<Frame> frame = decode(header);
+  ASSERT_FALSE(frame.ok()) << text;
+  EXPECT_EQ(frame.status().code(), StatusCode::protocol);
+  EXPECT_NE(frame.status().message().find(text), std::string::npos) << frame.status().message();
+}
+
+TEST(FrameTest, ComesBackAsItWasForEveryKind) {
+  const std::vector<std::pair<FrameKind, std::uint64_t>> cases = {
+      {FrameKind::message, 0},
+      {FrameKind::message, kEagerBytes},
+      {FrameKind::announce, kEagerBytes + 1},
+      {FrameKind::announce, (1ull << 48) - 1},
+      {FrameKind::announce, 0},
+      {FrameKind::clear, kEagerBytes + 1},
+      {FrameKind::clear, 7},
+      {FrameKind::data, kEagerBytes + 1},
+      {FrameKind::data, 0},
+      {FrameKind::abort, 0},
+      {FrameKind::abort, kAbortTextBytes},
+      {FrameKind::goodbye, 0},
+      {FrameKind::farewell, 0},
+      {FrameKind::inquiry, 0},
+      {FrameKind::report, 0},
+      {FrameKind::report, kReportTextBytes},
+      {FrameKind::credit, 1},
+      {FrameKind::credit, ~0ull},
+      {FrameKind::agreement, 0},
+      {FrameKind::agreement, kAgreementBytes}};
+  for (const auto& [kind, bytes] : cases) {
+    const Frame frame = some_frame(kind, bytes);
+    Result<Frame> decoded = decode(encode(frame));
+    ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+    EXPECT_EQ(decoded->kind, frame.kind);
+    EXPECT_EQ(decoded->key, frame.key);
+    EXPECT_EQ(decoded->message_bytes, bytes);
+    EXPECT_EQ(decoded->operation, frame.operation);
+    const bool header_only =
+        kind == FrameKind::announce || kind == FrameKind::clear || kind == FrameKind::credit;
+    EXPECT_EQ(decoded->payload_bytes(), header_only ? 0 : bytes);
+  }
+}
+
+TEST(FrameTest, RefusesSizesThatTheKindCannotHave) {
+  const std::vector<std::pair<FrameKind, std::uint64_t>> cases = {
+      {FrameKind::message, kEagerBytes + 1},
+      {FrameKind::message, ~0ull},
+      {FrameKind::announce, 1ull << 48},
+      {FrameKind::clear, 1ull << 48},
+      {FrameKind::data, 1ull << 48},
+      {FrameKind::abort, kAbortTextBytes + 1},
+      {FrameKind::goodbye, 1},
+      {FrameKind::farewell, 1},
+      {FrameKind::inquiry, 1},
+      {FrameKind::report, kReportTextBytes + 1},
+      {FrameKind::agreement, kAgreementBytes + 1}};
+  for (const auto& [kind, bytes] : cases) {
+    expect_refused(encode(some_frame(kind, bytes)), "claims");
+  }
+}
+
+TEST(FrameTest, RefusesWhatIsNoFrame) {
+  const FrameHeader good = encode(some_frame(FrameKind::message, 10));
+  ASSERT_TRUE(decode(good).ok());
+  expect_refused(FrameHeader{}, "STR1");
+  for (std::size_t byte = 0; byte < 4; ++byte) {
+    expect_refused(with(good, byte, std::uint8_t{0xff}), "STR1");
+  }
+  for (const std::uint32_t kind : {0u, kFrameKindCount + 1u, 256u + 1u, 0xffffffffu}) {
+    expect_refused(with(good, 4, kind), "unknown kind");
+  }
+  expect_refused(with(good, 28, std::uint32_t{1}), "reserved");
+}
+
+TEST(FrameTest, RefusesOperationsThatDoNotExist) {
+  constexpr std::size_t kOperation = kFrameHeaderBytes - sizeof(OperationDescriptor);
+  const FrameHeader good = encode(some_frame(FrameKind::message, 10));
+  expect_refused(with(good, kOperation, std::uint8_t{kCollectiveCount}), "does not exist");
+  expect_refused(with(good, kOperation + 1, std::uint8_t{kReduceOpCount}), "does not exist");
+  expect_refused(with(good, kOperation + 2, std::uint8_t{kDTypeCount}), "does not exist");
+  for (std::size_t field = 0; field < 3; ++field) {
+    expect_refused(with(good, kOperation + field, std::uint8_t{0xff}), "does not exist");
+  }
+}
+
+TEST(RegionTableTest, FindsOnlyWhatLiesInside) {
+  std::vector<std::byte> memory(100);
+  RegionTable table;
+  table.insert(3, memory);
+  constexpr auto kHuge = std::numeric_limits<std::uint64_t>::max();
+  EXPECT_EQ(table.find({3, 0}, 100), memory.data());
+  EXPECT_EQ(table.find({3, 100}, 0), memory.data() + 100);
+  EXPECT_EQ(table.find({3, 0}, 101), nullptr);
+  EXPECT_EQ(table.find({3, 101}, 0), nullptr);
+  EXPECT_EQ(table.find({3, 99}, 2), nullptr);
+  EXPECT_EQ(table.find({3, kHuge}, 1), nullptr);
+  EXPECT_EQ(table.find({3, kHuge - 50}, 100), nullptr);
+  EXPECT_EQ(table.find({3, 1}, kHuge), nullptr);
+  EXPECT_EQ(table.find({4, 0}, 1), nullptr);
+}
+
+TEST(RegionTableTest, LocatesOnlyWhatLiesInside) {
+  std::vector<std::byte> memory(100);
+  RegionTable table;
+  table.insert(3, ByteSpan(memory).first(40));
+  table.insert(4, ByteSpan(memory).subspan(40));
+  EXPECT_EQ(table.locate(memory.data(), 40).region, 3u);
+  EXPECT_EQ(table.locate(memory.data() + 40, 60).region, 4u);
+  EXPECT_EQ(table.locate(memory.data() + 50, 1).offset_bytes, 10u);
+  EXPECT_FALSE(table.locate(memory.data() + 39, 2).valid()) << "in two regions";
+  EXPECT_FALSE(table.locate(memory.data() + 99, 2).valid());
+  EXPECT_FALSE(table.locate(memory.data(), std::numeric_limits<std::size_t>::max()).valid());
+  EXPECT_FALSE(table.locate(nullptr, 1).valid());
+}
+
+TEST(RegionTableTest, ErasesAndReplaces) {
+  std::vector<std::byte> a(10);
+  std::vector<std::byte> b(20);
+  RegionTable table;
+  table.insert(1, a);
+  // A peer may use a number twice: the old bytes must not stay reachable under it.
+  table.insert(1, b);
+  EXPECT_EQ(table.find({1, 0}, 1), b.data());
+  EXPECT_EQ(table.erase(1).data(), b.data());
+  EXPECT_EQ(table.find({1, 0}, 0), nullptr);
+  EXPECT_TRUE(table.erase(1).empty());
+}
+
+TEST(PrivateMemoryTest, IsReachedByNobody) {
+  PrivateMemory memory;
+  const Region region = memory.allocate(100).or_throw();
+  EXPECT_EQ(region.bytes.size(), 100u);
+  EXPECT_FALSE(region.address.valid());
+  EXPECT_FALSE(memory.locate(region.bytes.data(), 1).valid());
+  EXPECT_EQ(memory.resolve(0, region.address, 1), nullptr);
+  EXPECT_FALSE(memory.reaches(0));
+}
+
+}  // namespace
+}  // namespace stretto::transport

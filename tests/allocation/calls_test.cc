@@ -1,0 +1,253 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/job/join.h"
+#include "stretto/job/threads.h"
+#include "stretto/reducer/compressed_reduction.h"
+#include "stretto/reducer/reducer.h"
+#include "tests/allocation/counter.h"
+
+namespace stretto::testing {
+namespace {
+
+// A program whose calls are never alike twice does not grow for ever: neither by plans nor by the
+// scratch memory of their executions.
+
+constexpr long kMiB = 1024 * 1024;
+
+void call_all(Communicator& comm, std::vector<float>& data, std::size_t bytes_step, int calls) {
+  for (int i = 0; i < calls; ++i) {
+    const std::size_t count = bytes_step / sizeof(float) + static_cast<std::size_t>(i);
+    comm.all_reduce(std::span(data).first(count), {.algorithm = "ring"}).wait();
+  }
+}
+
+void call_on_both(std::vector<std::unique_ptr<Communicator>>& ranks, std::size_t bytes, int calls) {
+  const auto call = [&](int rank) {
+    std::vector<float> data(bytes / sizeof(float) + static_cast<std::size_t>(calls), 1);
+    call_all(*ranks[static_cast<std::size_t>(rank)], data, bytes, calls);
+  };
+  std::thread other(call, 1);
+  call(0);
+  other.join();
+}
+
+TEST(Cache, OfPlansIsBounded) {
+  auto ranks = make_thread_ranks({.size = 2, .shared_memory = false});
+  call_on_both(ranks, 8192, 1);
+  const long bytes = bytes_in_use();
+  // Each takes 8 KiB and more on each rank: 50 MiB and more, if all were kept.
+  call_on_both(ranks, 8192, 3000);
+  EXPECT_LT(bytes_in_use() - bytes, 16 * kMiB);
+}
+
+TEST(Cache, OfScratchMemoryIsBounded) {
+  auto ranks = make_thread_ranks({.size = 2, .shared_memory = false});
+  call_on_both(ranks, 8 * kMiB, 1);
+  const long bytes = bytes_in_use();
+  // Each has 4 MiB or more of scratch: 400 MiB and more on two ranks, if all were kept.
+  call_on_both(ranks, 8 * kMiB, 50);
+  EXPECT_LT(bytes_in_use() - bytes, (2 * 64 + 16) * kMiB);
+}
+
+// Steps of the reducer allocate nothing once they have been done often enough.
+
+constexpr int kRanks = 2;
+constexpr std::size_t kGradients = 40;
+
+class ReducerSteps {
+ public:
+  // `options` are made for each rank: a hook has state.
+  explicit ReducerSteps(const std::function<ReducerOptions()>& options) {
+    std::vector<GradientDescription> gradients;
+    for (std::size_t i = 0; i < kGradients; ++i) {
+      gradients.push_back({std::to_string(i), DType::f32, 100});
+    }
+    // At the same time: hooks find out whether ranks use the same.
+    reducers_.resize(ranks_.size());
+    std::thread other(
+        [&] { reducers_[1] = std::make_unique<Reducer>(*ranks_[1], gradients, options()); });
+    reducers_[0] = std::make_unique<Reducer>(*ranks_[0], gradients, options());
+    other.join();
+  }
+
+  // Whether a hundred steps pass without an allocation, within a few hundred. Where one rank falls
+  // far behind, more operations are under way than ever before, and their places are kept.
+  bool settle(std::size_t unused = kGradients) {
+    for (int attempt = 0; attempt < 10; ++attempt) {
+      if (run(100, unused) == 0) return true;
+    }
+    return false;
+  }
+
+ private:
+  // Returns how often memory was allocated in `steps` steps of all ranks. Gradient `unused` is left
+  // out on rank 1.
+  long run(int steps, std::size_t unused) {
+    const auto step = [&](std::size_t r) {
+      for (std::size_t i = kGradients; i-- > 0;) {
+        if (r == 0 || i != unused) reducers_[r]->mark_ready(i);
+      }
+      reducers_[r]->finalize();
+      (void)reducers_[r]->rebuild();
+    };
+    std::thread other([&] {
+      for (int i = 0; i < steps; ++i) step(1);
+    });
+    step(0);  // Once the thread has begun, which allocates.
+    long count = 0;
+    {
+      const AllocationCount counted;
+      for (int i = 1; i < steps; ++i) step(0);
+      other.join();
+      count = counted.value();
+    }
+    return count;
+  }
+
+  std::vector<std::unique_ptr<Communicator>> ranks_ = make_thread_ranks({.size = kRanks});
+  std::vector<std::unique_ptr<Reducer>> reducers_;
+};
+
+TEST(ReducerAllocation, StepsAllocateNothing) {
+  ReducerSteps steps([] { return ReducerOptions{.bucket_bytes = {2000}}; });
+  EXPECT_TRUE(steps.settle());
+}
+
+TEST(ReducerAllocation, StepsWithUnusedGradientsAllocateNothing) {
+  ReducerSteps steps([] { return ReducerOptions{.bucket_bytes = {2000}, .find_unused = true}; });
+  EXPECT_TRUE(steps.settle(7));
+}
+
+TEST(ReducerAllocation, HalvedGradientsAllocateNothing) {
+  ReducerSteps steps([] {
+    return ReducerOptions{.bucket_bytes = {2000}, .hook = std::make_shared<Bf16Reduction>()};
+  });
+  EXPECT_TRUE(steps.settle());
+}
+
+TEST(ReducerAllocation, CompressedGradientsAllocateNothing) {
+  for (const auto& codec : {top_k({.density = 0.1}), int8(), one_bit()}) {
+    ReducerSteps steps([&] {
+      return ReducerOptions{.bucket_bytes = {2000},
+                            .hook = std::make_shared<CompressedReduction>(
+                                CompressionOptions{.codec = codec, .min_elements = 1})};
+    });
+    EXPECT_TRUE(steps.settle()) << codec->name();
+  }
+}
+
+// A thousand groups, made and destroyed, leave no descriptor and no memory behind: between threads,
+// and between processes by shared memory and by tcp.
+
+constexpr int kGroups = 1000;
+// What a thousand groups may leave, for queues that have grown: a few bytes each would be more.
+constexpr long kBytesLeftMax = 16 * 1024;
+// Files of the last regions, of which the other rank has not said yet that it has them.
+constexpr long kDescriptorsLeftMax = 4;
+
+long descriptors() {
+  long count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    (void)entry;
+    ++count;
+  }
+  return count;
+}
+
+// Mappings of this process: a region that nobody unmaps would show here.
+long mappings() {
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/self/maps", "r"),
+                                                       &std::fclose);
+  long count = 0;
+  for (int c = 0; (c = std::fgetc(file.get())) != EOF;) count += c == '\n';
+  return count;
+}
+
+void make_groups(Communicator& comm, int count) {
+  for (int i = 0; i < count; ++i) {
+    auto group = i % 2 == 0 ? comm.new_group({1, 0})
+                            : comm.split({.color = i % 3 == 0 ? comm.rank().value() : 0, .key = i});
+    std::vector<std::int32_t> data(100, 1);
+    if (i % 10 == 0) group->all_reduce(data).wait();
+    if (i % 10 == 5) group->all_reduce(data, {.factor = 1, .algorithm = "ring"}).wait();
+  }
+  comm.barrier().wait();
+}
+
+TEST(AThousandGroups, OfThreadsLeaveNothing) {
+  for (const bool shared_memory : {false, true}) {
+    auto ranks = make_thread_ranks({.size = 2, .shared_memory = shared_memory});
+    const auto on_both = [&](int count) {
+      std::thread other([&] { make_groups(*ranks[1], count); });
+      make_groups(*ranks[0], count);
+      other.join();
+    };
+    on_both(100);
+    const long bytes = bytes_in_use();
+    const long open = descriptors();
+    on_both(kGroups);
+    EXPECT_LE(bytes_in_use() - bytes, kBytesLeftMax) << "shared memory: " << shared_memory;
+    EXPECT_EQ(descriptors(), open) << "shared memory: " << shared_memory;
+  }
+}
+
+// In a process of its own. Returns whether all is well.
+bool process_rank(int rank, const std::string& place, bool tcp) {
+  auto comm = join({.rank = rank, .size = 2, .rendezvous = place, .disable_shared_memory = tcp});
+  make_groups(*comm, 100);
+  const long bytes = bytes_in_use();
+  const long open = descriptors();
+  const long mapped = mappings();
+  make_groups(*comm, kGroups);
+  const long bytes_left = bytes_in_use() - bytes;
+  const long open_left = descriptors() - open;
+  const long mapped_left = mappings() - mapped;
+  comm->barrier().wait();
+  if (bytes_left <= kBytesLeftMax && open_left <= kDescriptorsLeftMax && mapped_left <= 10)
+    return true;
+  std::fprintf(stderr, "rank %d, %s: %ld bytes, %ld descriptors, %ld mappings are left\n", rank,
+               tcp ? "tcp" : "shared memory", bytes_left, open_left, mapped_left);
+  return false;
+}
+
+TEST(AThousandGroups, OfProcessesLeaveNothing) {
+  for (const bool tcp : {false, true}) {
+    const std::string path = ::testing::TempDir() + "stretto_groups_" + std::to_string(::getpid()) +
+                             (tcp ? "_tcp" : "_shm");
+    std::vector<pid_t> children;
+    for (int rank = 0; rank < 2; ++rank) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        bool well = false;
+        try {
+          well = process_rank(rank, "file://" + path, tcp);
+        } catch (const std::exception& error) {
+          std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
+        }
+        ::_exit(well ? 0 : 1);
+      }
+      children.push_back(child);
+    }
+    for (const pid_t child : children) {
+      int status = 0;
+      ASSERT_EQ(::waitpid(child, &status, 0), child);
+      EXPECT_EQ(status, 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stretto::testing

@@ -1,0 +1,180 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/end_to_end/tool.h"
+
+namespace stretto {
+namespace {
+
+// `stretto bench` from outside: it starts its ranks, measures, checks and tells.
+
+using namespace testing;  // NOLINT: what tool.h gives to tests.
+
+const Arguments kQuick = {"--seconds-per-line", "0.002"};
+
+std::vector<nlohmann::json> objects_of(const std::string& output) {
+  std::vector<nlohmann::json> objects;
+  std::istringstream stream(output);
+  for (std::string line; std::getline(stream, line);) {
+    objects.push_back(nlohmann::json::parse(line));
+  }
+  return objects;
+}
+
+TEST(Bench, TellsProgramsAnObjectALine) {
+  const Ended ended = run(Arguments{"bench", "all_reduce", "-n", "2", "--bytes", "8,4K,64K",
+                                    "--json", "--repeats", "2"} +
+                          kQuick);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  const auto objects = objects_of(ended.output);
+  ASSERT_EQ(objects.size(), 12U) << ended.output;
+  for (const auto& object : objects) {
+    for (const char* key : {"operation", "ranks", "bytes", "dtype", "buffers", "system", "version",
+                            "p50_us", "p99_us", "max_us", "regime", "repeat", "algbw_gbps",
+                            "busbw_gbps", "efficiency", "algorithm", "check"}) {
+      EXPECT_TRUE(object.contains(key)) << key;
+    }
+    EXPECT_EQ(object.at("operation"), "all_reduce");
+    EXPECT_EQ(object.at("ranks"), 2);
+    EXPECT_EQ(object.at("check"), "ok");
+    EXPECT_GT(object.at("p50_us"), 0);
+    EXPECT_LE(object.at("repeat"), 1);
+    EXPECT_EQ(object.at("efficiency").is_number(), object.at("bytes") >= 4096);
+  }
+}
+
+TEST(Bench, EveryCollectiveHasItsRowsAndItsSentence) {
+  const Ended ended = run(Arguments{"bench", "all", "-n", "3", "--bytes", "1K"} + kQuick);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  EXPECT_NE(ended.output.find("stretto "), std::string::npos);
+  for (const char* name : {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
+                           "gather", "scatter", "all_to_all", "barrier", "send_recv"}) {
+    EXPECT_NE(ended.output.find(std::string("\n") + name + ": "), std::string::npos) << name;
+  }
+  EXPECT_EQ(ended.output.find("wrong"), std::string::npos) << ended.output;
+}
+
+TEST(Bench, MeasuresWithoutSharedMemory) {
+  const Ended ended = run(Arguments{"bench", "all_reduce", "broadcast", "-n", "2", "--bytes", "4K",
+                                    "--transport", "tcp", "--json", "--out-of-place"} +
+                          kQuick);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  const auto objects = objects_of(ended.output);
+  ASSERT_EQ(objects.size(), 4U) << ended.output;
+  for (const auto& object : objects) {
+    EXPECT_EQ(object.at("transport"), "tcp");
+    EXPECT_EQ(object.at("check"), "ok");
+  }
+  EXPECT_EQ(objects.front().at("in_place"), false);
+}
+
+TEST(Bench, JoinsTheJobOfALauncher) {
+  const Ended ended = run(Arguments{"run", "-n", "2", "--no-prefix", "--", kToolPath, "bench",
+                                    "barrier", "--json", "--no-pin"} +
+                          kQuick);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  const auto objects = objects_of(ended.output);
+  ASSERT_EQ(objects.size(), 1U) << ended.output;
+  EXPECT_EQ(objects.front().at("ranks"), 2);
+}
+
+TEST(Bench, AnAlgorithmThatIsNoneEndsTheJob) {
+  const Ended ended =
+      run(Arguments{"bench", "-n", "2", "--bytes", "8", "--algorithm", "magic"} + kQuick);
+  EXPECT_NE(ended.status, 0);
+  EXPECT_NE(ended.errors.find("magic"), std::string::npos) << ended.errors;
+}
+
+// `stretto bench --explain` from outside, and the cache of links that it tells of.
+
+TEST(Explain, MeasuresTheLinksOnceAndThenRemembersThem) {
+  const std::string folder =
+      std::filesystem::temp_directory_path() / ("stretto-explain-" + std::to_string(::getpid()));
+  const Variables tcp = {{"STRETTO_TRANSPORT", "tcp"}, {"STRETTO_LINK_CACHE", folder}};
+  const Arguments explain = {"bench", "--explain", "-n", "3", "--collective", "all_reduce"};
+  for (const bool first : {true, false}) {
+    const Ended ended = run(explain, tcp);
+    EXPECT_EQ(ended.status, 0) << ended.errors;
+    const std::string& text = ended.output;
+    EXPECT_NE(text.find("inside a host"), std::string::npos) << text;
+    EXPECT_EQ(text.find("measured just now") != std::string::npos, first) << text;
+    EXPECT_NE(text.find("predicted at"), std::string::npos) << text;
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Explain, TellsProgramsAnObjectALine) {
+  const Ended ended = run({"bench", "--explain", "-n", "2", "--json"});
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  std::istringstream stream(ended.output);
+  int lines = 0;
+  for (std::string line; std::getline(stream, line); ++lines) {
+    const auto object = nlohmann::json::parse(line);
+    EXPECT_EQ(object.at("ranks"), 2);
+    EXPECT_FALSE(object.at("algorithm").get<std::string>().empty());
+    EXPECT_FALSE(object.at("algorithm_huge_pages").get<std::string>().empty());
+  }
+  EXPECT_GE(lines, 9);
+}
+
+// Which way private buffers go, as it is asked for.
+TEST(Explain, TellsWhatIsCopiedOnce) {
+  const Arguments explain = {"bench",        "--explain", "-n",      "2",
+                             "--collective", "broadcast", "--bytes", "4M"};
+  const auto output_with = [&](const std::string& wanted) {
+    return run(explain, {{"STRETTO_SINGLE_COPY", wanted}}).output;
+  };
+  const std::string off = output_with("off");
+  EXPECT_NE(off.find("staged_mapped; direct_mapped if registered\n"), std::string::npos) << off;
+  EXPECT_EQ(off.find("copied once"), std::string::npos) << off;
+  const std::string always = output_with("always");
+  if (always.find("copied once") == std::string::npos) {
+    GTEST_SKIP() << "the system does not let processes reach each other's memory";
+  }
+  const std::string automatic = output_with("automatic");
+  EXPECT_NE(automatic.find("in huge pages, are copied once by the kernel"), std::string::npos);
+  EXPECT_NE(automatic.find("direct_mapped if registered or in huge pages\n"), std::string::npos);
+}
+
+// `stretto bench --compression` from outside.
+
+TEST(CompressionBench, TellsOfEachCodecWhatItTakesAndSends) {
+  const Ended ended = run({"bench", "--compression", "-n", "2", "--bytes", "64K", "--json"});
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  std::istringstream stream(ended.output);
+  std::set<std::string> codecs;
+  for (std::string line; std::getline(stream, line);) {
+    const auto object = nlohmann::json::parse(line);
+    codecs.insert(object.at("codec"));
+    EXPECT_EQ(object.at("ranks"), 2);
+    EXPECT_GT(object.at("step_s").get<double>(), 0);
+    if (object.at("codec") == "top_k(0.01)") {
+      EXPECT_LT(object.at("share").get<double>(), 0.02);
+      EXPECT_GT(object.at("pays_below_bits_per_s").get<double>(), 0);
+    }
+  }
+  EXPECT_EQ(codecs.size(), 11u);
+  EXPECT_TRUE(codecs.contains("as they are") && codecs.contains("PowerSGD rank 4"));
+}
+
+TEST(CompressionBench, PrintsATable) {
+  const Ended ended = run({"bench", "--compression", "-n", "2", "--bytes", "64K"});
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  EXPECT_NE(ended.output.find("gradients of 64 KiB: the all_reduce brings each rank"),
+            std::string::npos)
+      << ended.output;
+  EXPECT_NE(ended.output.find("top_k(0.01), bf16 values"), std::string::npos) << ended.output;
+}
+
+}  // namespace
+}  // namespace stretto

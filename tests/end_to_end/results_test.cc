@@ -1,0 +1,200 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <filesystem>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "stretto/job/threads.h"
+#include "tests/end_to_end/bits.h"
+#include "tests/end_to_end/tool.h"
+
+namespace stretto {
+namespace {
+
+// The same bits, whatever carries them: processes over shared memory and tcp, threads on loopback.
+
+using testing::Ended;
+using testing::Variables;
+
+// The different hashes that a job of processes prints.
+std::set<std::string> hashes_of_processes(int ranks, const Variables& variables) {
+  const Ended ended = testing::run({"run", "-n", std::to_string(ranks), "--no-prefix", "--",
+                                    STRETTO_BIN_DIR "/bits_rank_program"},
+                                   variables);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  std::set<std::string> hashes;
+  std::istringstream lines(ended.output);
+  int count = 0;
+  for (std::string word; lines >> word;) {
+    if (word != "bits") continue;
+    lines >> word;
+    hashes.insert(word);
+    ++count;
+  }
+  EXPECT_EQ(count, ranks * 2 * static_cast<int>(testing::canonical_algorithms().size()));
+  return hashes;
+}
+
+std::set<std::string> hashes_of_threads(int size) {
+  std::set<std::string> hashes;
+  std::mutex mutex;
+  for (const bool shared_memory : {false, true}) {
+    auto ranks = make_thread_ranks({.size = size, .shared_memory = shared_memory});
+    std::vector<std::thread> threads;
+    for (auto& rank : ranks) {
+      threads.emplace_back([&] {
+        const std::uint64_t hash = testing::hash_of_all_reduces(*rank, "", true);
+        const std::lock_guard lock(mutex);
+        hashes.insert(fmt::format("{:016x}", hash));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  return hashes;
+}
+
+class Bits : public ::testing::TestWithParam<int> {};
+
+TEST_P(Bits, AreTheSameOnLoopbackShmAndTcpByEveryCanonicalAlgorithm) {
+  const int ranks = GetParam();
+  const auto expected = hashes_of_threads(ranks);
+  EXPECT_EQ(expected.size(), 1u);
+  EXPECT_EQ(hashes_of_processes(ranks, {}), expected);
+  EXPECT_EQ(hashes_of_processes(ranks, {{"STRETTO_TRANSPORT", "tcp"}}), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Bits, ::testing::Values(2, 3, 4));
+
+// The values of every collective between real processes, over shared memory and over sockets.
+
+using testing::Arguments;
+using testing::operator+;
+
+Ended values_of(int ranks, const Variables& variables, const Arguments& arguments = {}) {
+  return testing::run(Arguments{"run", "-n", std::to_string(ranks), "--no-prefix", "--",
+                                STRETTO_BIN_DIR "/values_rank_program"} +
+                          arguments,
+                      variables);
+}
+
+std::size_t occurrences(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+struct Case {
+  const char* name;
+  int ranks;
+  Variables variables;
+};
+std::ostream& operator<<(std::ostream& out, const Case& tested) { return out << tested.name; }
+
+class Values : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Values, OfAllCollectivesAndBlobsAreThoseOfTheOracle) {
+  const auto& [name, ranks, variables] = GetParam();
+  const Ended ended = values_of(ranks, variables);
+  EXPECT_EQ(ended.status, 0) << ended.output << ended.errors;
+  EXPECT_EQ(occurrences(ended.output, "right\n"), static_cast<std::size_t>(ranks)) << ended.output;
+}
+
+const Variables kTcp = {{"STRETTO_TRANSPORT", "tcp"}};
+const Variables kSingleCopy = {{"STRETTO_SINGLE_COPY", "always"}};
+
+INSTANTIATE_TEST_SUITE_P(, Values,
+                         ::testing::Values(Case{"shm_2", 2, {}}, Case{"shm_3", 3, {}},
+                                           Case{"tcp_2", 2, kTcp}, Case{"tcp_3", 3, kTcp},
+                                           Case{"single_copy_2", 2, kSingleCopy},
+                                           Case{"single_copy_3", 3, kSingleCopy}),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST(SingleCopy, IsOneOfThreeWishes) {
+  const Ended ended = values_of(2, {{"STRETTO_SINGLE_COPY", "yes"}}, {"choice"});
+  EXPECT_NE(ended.status, 0);
+  EXPECT_NE(ended.output.find("STRETTO_SINGLE_COPY=yes is not one of automatic, always, off"),
+            std::string::npos)
+      << ended.errors << ended.output;
+}
+
+TEST(Algorithm, IsThatOfTheEnvironmentWhereItExists) {
+  const Variables tcp = {{"STRETTO_TRANSPORT", "tcp"}, {"STRETTO_LINK_CACHE", "off"}};
+  for (const std::string name : {"ring", "binomial_tree", "textbook_ring"}) {
+    Variables variables = tcp;
+    variables["STRETTO_ALGORITHM"] = name;
+    const Ended ended = values_of(2, variables, {"choice"});
+    EXPECT_EQ(ended.status, 0) << ended.output << ended.errors;
+    EXPECT_NE(ended.output.find("chosen " + name + ": it was asked for"), std::string::npos)
+        << ended.output;
+  }
+  const Ended ended = values_of(2, tcp, {"choice"});
+  EXPECT_EQ(ended.output.find("asked for"), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("chosen "), std::string::npos) << ended.output;
+}
+
+// Jobs whose messages an MPI library moves.
+
+Ended started_by_us(const Variables& variables) {
+  return testing::run({"run", "-n", "2", "--no-prefix", "--", STRETTO_BIN_DIR "/join_rank_program"},
+                      variables);
+}
+
+TEST(NoMpiPlugin, IsAskedForByName) {
+  const Ended ended =
+      started_by_us({{"STRETTO_TRANSPORT", "mpi"}, {"STRETTO_MPI_PLUGIN", "/nowhere/mpi.so"}});
+  EXPECT_NE(ended.status, 0);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "the plug-in for MPI cannot be loaded", ended.errors);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "/nowhere/mpi.so", ended.errors);
+}
+
+class MpiPlane : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_mpi.so")) {
+      GTEST_SKIP() << "built without MPI: CMake found none";
+    }
+    std::filesystem::create_directory(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  const std::string folder_ = ::testing::TempDir() + "stretto_mpi_" + std::to_string(::getpid());
+};
+
+TEST_F(MpiPlane, GivesTheValuesOfTheOracle) {
+  // Open MPI refuses to be root and to start more ranks than there are cores; idle ranks must not
+  // keep the others from the cores. MPICH takes no notice.
+  testing::Process job({"mpirun", "-n", "3", STRETTO_BIN_DIR "/values_rank_program"},
+                       {{"STRETTO_TRANSPORT", "mpi"},
+                        {"STRETTO_RENDEZVOUS", "file://" + folder_ + "/job"},
+                        {"STRETTO_LOG", "info"},
+                        {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                        {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                        {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                        {"OMPI_MCA_mpi_yield_when_idle", "1"},
+                        {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
+                        {"TMPDIR", folder_}});
+  const Ended ended = testing::end_of(job);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  std::size_t right = 0;
+  for (auto at = ended.output.find("right\n"); at != std::string::npos;
+       at = ended.output.find("right\n", at + 1)) {
+    ++right;
+  }
+  EXPECT_EQ(right, 3u) << ended.output << ended.errors;
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "messages are moved by", ended.errors);
+}
+
+TEST_F(MpiPlane, SaysThatMpirunMustStartIt) {
+  const Ended ended =
+      started_by_us({{"STRETTO_TRANSPORT", "mpi"}, {"OMPI_MCA_ess_singleton_isolated", "1"}});
+  EXPECT_NE(ended.status, 0);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "start the ranks with the mpirun of", ended.errors);
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,298 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <sstream>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "stretto/base/cores.h"
+#include "tests/end_to_end/tool.h"
+
+namespace stretto {
+namespace {
+
+// Ranks that fork: the child has a copy of every socket and of all shared memory.
+
+using testing::Arguments;
+using testing::Tool;
+
+class Fork : public ::testing::TestWithParam<const char*> {
+ protected:
+  static Tool start(int ranks, const char* mode) {
+    return Tool(Arguments{"run", "-n", std::to_string(ranks), "--",
+                          STRETTO_BIN_DIR "/fork_rank_program", mode},
+                {{"STRETTO_TRANSPORT", GetParam()}});
+  }
+};
+
+TEST_P(Fork, TheDeathOfARankIsNoticedThoughAChildOfItLives) {
+  Tool tool = start(3, "works");
+  for (int r = 0; r < 3; ++r) {
+    ASSERT_TRUE(tool.output().wait_for(fmt::format("[{}] ready ", r))) << "rank " << r;
+  }
+  std::istringstream words(
+      tool.output().so_far().substr(tool.output().so_far().find("[1] ready ")));
+  std::string word;
+  pid_t victim = 0;
+  words >> word >> word >> victim;
+  const TimePoint begin = Clock::now();
+  ASSERT_EQ(::kill(victim, SIGKILL), 0);
+  for (const char* rank : {"[0]", "[2]"}) {
+    EXPECT_TRUE(tool.output().wait_for(fmt::format("{} failed ", rank)));
+  }
+  // It is a second where the machine has nothing else to do.
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  const std::string output = tool.output().so_far();
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "lost rank 1", output);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("its process (pid {}) has ended", victim),
+                      output);
+}
+
+TEST_P(Fork, ALeavingIsNoticedThoughAChildHasTheSockets) {
+  Tool tool = start(2, "leaves");
+  EXPECT_TRUE(tool.output().wait_for("[1] right"));
+  EXPECT_TRUE(tool.output().wait_for("[0] failed "));
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "barrier() #2 on rank 0: rank 1 has ",
+                      tool.output().so_far());
+}
+
+TEST_P(Fork, AChildThatUsesTheCommunicatorIsToldAndHarmsNobody) {
+  Tool tool = start(2, "misuses");
+  const testing::Ended ended = testing::end_of(tool);
+  EXPECT_EQ(ended.status, 0);
+  for (const int rank : {0, 1}) {
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("[{}] right", rank), ended.output);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                        fmt::format("child: this process was forked from rank {}, ", rank),
+                        ended.output);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Fork, ::testing::Values("shm", "tcp"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+// What becomes of a job of which one rank lacks descriptors or address space for a while.
+
+using testing::Ended;
+
+struct Shortfall {
+  const char* what;
+  const char* where;
+  const char* remedy;
+};
+std::ostream& operator<<(std::ostream& out, const Shortfall& setting) {
+  return out << setting.what << "_" << setting.where;
+}
+
+class Shortage : public ::testing::TestWithParam<Shortfall> {
+ protected:
+  static Ended run(const char* how_long) {
+    return testing::run(Arguments{"run", "-n", "3", "--", STRETTO_BIN_DIR "/shortage_rank_program",
+                                  GetParam().what, how_long, GetParam().where});
+  }
+};
+
+TEST_P(Shortage, GoesUnseenIfItIsOverSoon) {
+  const Ended ended = run("passing");
+  EXPECT_EQ(ended.status, 0);
+  for (const char* rank : {"[0]", "[1]", "[2]"}) {
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("{} right", rank), ended.output);
+  }
+  EXPECT_EQ(ended.errors, "");
+}
+
+// The operation could take 40 s; the test as a whole takes less.
+TEST_P(Shortage, IsTheCauseThatAllRanksHearOfIfItLasts) {
+  const TimePoint begin = Clock::now();
+  const Ended ended = run("lasting");
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));
+  for (const char* rank : {"[0]", "[1]", "[2]"}) {
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("{} failed 2: ", rank), ended.output);
+  }
+  std::size_t causes = 0;
+  for (std::size_t at = 0; (at = ended.output.find(GetParam().remedy, at)) != std::string::npos;
+       ++at) {
+    ++causes;
+  }
+  EXPECT_EQ(causes, 3u) << ended.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(, Shortage,
+                         ::testing::Values(Shortfall{"files", "reduce", "; raise `ulimit -n`"},
+                                           Shortfall{"addresses", "reduce", "; raise `ulimit -v`"},
+                                           Shortfall{"files", "split", "; raise `ulimit -n`"},
+                                           Shortfall{"addresses", "split", "; raise `ulimit -v`"}),
+                         ::testing::PrintToStringParamName());
+
+// A rank that is stopped and continued costs the time for which it was stopped, and nothing else.
+
+using std::chrono::milliseconds;
+using testing::Variables;
+
+struct Setting {
+  const char* name;
+  int ranks;
+  Variables variables;
+};
+std::ostream& operator<<(std::ostream& out, const Setting& setting) { return out << setting.name; }
+
+class Pause : public ::testing::TestWithParam<Setting> {
+ protected:
+  Pause()
+      : tool_(Arguments{"run", "-n", std::to_string(GetParam().ranks), "--",
+                        STRETTO_BIN_DIR "/pause_rank_program"},
+              GetParam().variables) {
+    for (int r = 0; r < GetParam().ranks; ++r) {
+      pids_.push_back(static_cast<pid_t>(number_behind(r, "ready")));
+    }
+  }
+
+  void stop(int rank, milliseconds time) {
+    ASSERT_GT(pid(rank), 0);
+    ::kill(pid(rank), SIGSTOP);
+    std::this_thread::sleep_for(time);
+    for (const pid_t each : pids_) EXPECT_TRUE(testing::runs(each));
+    ::kill(pid(rank), SIGCONT);
+  }
+
+  // Lets the job end, which all ranks and the launcher must find to be well; returns what the
+  // longest round has taken on any rank.
+  milliseconds longest_round() {
+    if (pid(0) > 0) ::kill(pid(0), SIGUSR1);
+    long longest = 0;
+    for (int r = 0; r < GetParam().ranks; ++r)
+      longest = std::max(longest, number_behind(r, "right"));
+    EXPECT_EQ(tool_.status(), 0);
+    EXPECT_EQ(tool_.errors().finish(), "");
+    return milliseconds(longest);
+  }
+
+ private:
+  pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
+
+  // The number in a line "[1] ready 4711" of a rank, once it is there; 0 if it never comes.
+  long number_behind(int rank, const std::string& word) {
+    const std::string begin = fmt::format("[{}] {} ", rank, word);
+    const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    while (!deadline.passed()) {
+      const std::string output = tool_.output().so_far();
+      const std::size_t at = output.find(begin);
+      if (at != std::string::npos && output.find('\n', at) != std::string::npos) {
+        return std::stol(output.substr(at + begin.size()));
+      }
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+    ADD_FAILURE() << "no \"" << begin << "\" in: " << tool_.output().so_far();
+    return 0;
+  }
+
+  Tool tool_;
+  std::vector<pid_t> pids_;
+};
+
+TEST_P(Pause, OfASecondCostsASecond) {
+  stop(1, milliseconds(1000));
+  std::this_thread::sleep_for(milliseconds(100));
+  const milliseconds longest = longest_round();
+  EXPECT_GT(longest, milliseconds(900));
+  EXPECT_LT(longest, milliseconds(2500));
+}
+
+// At as many places as possible of what a rank can be doing.
+TEST_P(Pause, MayComeAgainAndAgain) {
+  for (int i = 0; i < 60; ++i) {
+    stop(i % GetParam().ranks, milliseconds(3 + i % 5));
+    std::this_thread::sleep_for(milliseconds(1 + i % 3));
+  }
+  EXPECT_LT(longest_round(), milliseconds(3000));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Pause,
+    ::testing::Values(Setting{"shm_2", 2, {}}, Setting{"shm_3", 3, {}},
+                      Setting{"single_copy_3", 3, {{"STRETTO_SINGLE_COPY", "always"}}},
+                      Setting{"single_copy_2", 2, {{"STRETTO_SINGLE_COPY", "always"}}},
+                      Setting{"tcp_3", 3, {{"STRETTO_TRANSPORT", "tcp"}}}),
+    [](const auto& tested) { return std::string(tested.param.name); });
+
+// What has run before makes no system call on mapped memory, where each rank has a core, and takes
+// no lock.
+
+constexpr const char* kCountedAtAll = "a question for the parent, locked";
+constexpr std::size_t kNames = 10;
+constexpr int kAttempts = 10;
+// Of both ranks, in a run of some milliseconds: about twenty, but hundreds where they share a core.
+constexpr int kInterruptionsMax = 100;
+
+Ended run_once() {
+  return testing::run(
+      Arguments{"run", "-n", "2", "--no-prefix", "--", STRETTO_BIN_DIR "/system_call_rank_program"},
+      {});
+}
+
+// How many calls of a thousand made a system call or took a lock, on the rank with more.
+struct Counts {
+  int calls = 0;
+  int locked = 0;
+};
+
+struct Counted {
+  std::map<std::string, Counts> counts;  // By what was called.
+  int interruptions = 0;
+};
+
+Counted read(const std::string& output) {
+  Counted run;
+  std::istringstream lines(output);
+  std::string line;
+  while (std::getline(lines, line)) {
+    int calls = 0;
+    int locked = 0;
+    int interruptions = 0;
+    if (std::sscanf(line.c_str(), "interrupted %d", &interruptions) == 1) {
+      run.interruptions += interruptions;
+    } else if (std::sscanf(line.c_str(), "%d and %d of 1000:", &calls, &locked) == 2) {
+      Counts& counts = run.counts[line.substr(line.find(": ") + 2)];
+      counts.calls = std::max(counts.calls, calls);
+      counts.locked = std::max(counts.locked, locked);
+    }
+  }
+  return run;
+}
+
+bool are_few(const Counted& run) {
+  return std::ranges::all_of(run.counts, [](const auto& entry) {
+    const auto& [name, counts] = entry;
+    return name == kCountedAtAll || (counts.calls < 100 && counts.locked < 100);
+  });
+}
+
+// A rank whose core does something else for a while is late; the other then waits with a lock, and
+// sleeps. Such runs say nothing, so the best of some counts.
+TEST(SystemCall, IsNotMadeByWhatHasRunBeforeNorALockTaken) {
+  if (usable_cores() < 2) GTEST_SKIP() << "skipped: ranks that share a core yield it";
+  bool always_disturbed = true;
+  Ended ended;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    ended = run_once();
+    ASSERT_EQ(ended.status, 0) << ended.output << ended.errors;
+    if (ended.output.find("cannot count") != std::string::npos) {
+      GTEST_SKIP() << "skipped: " << ended.output;
+    }
+    const Counted run = read(ended.output);
+    ASSERT_EQ(run.counts.size(), kNames) << ended.output;
+    ASSERT_EQ(run.counts.at(kCountedAtAll).calls, 1000);
+    ASSERT_EQ(run.counts.at(kCountedAtAll).locked, 1000);
+    if (are_few(run)) return;
+    always_disturbed = always_disturbed && run.interruptions > kInterruptionsMax;
+  }
+  if (always_disturbed) GTEST_SKIP() << "skipped: something else uses the cores";
+  FAIL() << ended.output;
+}
+
+}  // namespace
+}  // namespace stretto

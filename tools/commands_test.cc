@@ -1,0 +1,80 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tools/bench.h"
+#include "tools/plan.h"
+
+namespace stretto::tools {
+namespace {
+
+TEST(Bench, SaysWhatItCannotDo) {
+  EXPECT_EQ(bench_command({"--explain", "--collective", "all_reduced"}), 2);
+  EXPECT_EQ(bench_command({"--bytes", "many"}), 2);
+  EXPECT_EQ(bench_command({"--help"}), 0);
+}
+
+// What the command prints to standard output.
+std::string output_of(const std::vector<std::string>& arguments, int expected_status) {
+  ::testing::internal::CaptureStdout();
+  const int status = plan_command(arguments);
+  std::fflush(stdout);
+  const std::string output = ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(status, expected_status);
+  return output;
+}
+
+TEST(Plan, ProvesAndPricesARing) {
+  const auto object = nlohmann::json::parse(
+      output_of({"all_reduce", "ring", "-n", "4", "--bytes", "4096", "--json"}, 0));
+  EXPECT_TRUE(object["proved"]);
+  EXPECT_EQ(object["steps"], 6);
+  EXPECT_EQ(object["sent_bytes_max"], 6144);  // 2(n-1)/n of 4096.
+  EXPECT_EQ(object["order"], "fixed");
+}
+
+TEST(Plan, PrintsOneRank) {
+  const std::string text = output_of({"broadcast", "binomial_tree", "-n", "4", "--rank", "3"}, 0);
+  EXPECT_NE(text.find("recv"), std::string::npos) << text;
+  EXPECT_NE(text.find("every output holds what it must"), std::string::npos) << text;
+}
+
+TEST(Plan, ListsWhatThereIs) {
+  const std::string text = output_of({"--list"}, 0);
+  EXPECT_NE(text.find("staged_mapped"), std::string::npos) << text;
+}
+
+TEST(Plan, TakesARoot) {
+  const std::string text =
+      output_of({"gather", "direct", "-n", "3", "--root", "2", "--bytes", "300"}, 0);
+  EXPECT_NE(text.find("gather by direct to 2 on 3 ranks"), std::string::npos) << text;
+  EXPECT_NE(text.find("0>2 c0   1>2 c1"), std::string::npos) << text;
+  EXPECT_NE(text.find("100 bytes by the busiest rank"), std::string::npos) << text;
+}
+
+TEST(Plan, CountsTheRanksOfHosts) {
+  const auto object =
+      nlohmann::json::parse(output_of({"all_gather", "ring", "--hosts", "3+5+1", "--json"}, 0));
+  EXPECT_EQ(object["ranks"], 9);
+  EXPECT_EQ(object["hosts"], "3+5+1");
+  const auto slow_inside = nlohmann::json::parse(
+      output_of({"all_gather", "ring", "--hosts", "3+5+1", "--local-gbit", "0.01", "--json"}, 0));
+  EXPECT_GT(slow_inside["modelled_seconds"], object["modelled_seconds"]);
+  (void)output_of({"all_gather", "ring", "--hosts", "3+5+1", "-n", "9"}, 0);
+  (void)output_of({"all_gather", "ring", "--hosts", "3+5+1", "-n", "8"}, 2);
+  for (const char* hosts : {"3+", "+3", "3++1", "three", "3+0", "-1", "3,1", "257", "200+57"}) {
+    (void)output_of({"all_gather", "ring", fmt::format("--hosts={}", hosts)}, 2);
+  }
+}
+
+TEST(Plan, SaysWhatIsWrong) {
+  (void)output_of({"all_reduce", "magic"}, 2);
+  (void)output_of({"all_reduce", "ring", "-n", "4", "--rank", "4"}, 2);
+  (void)output_of({"all_reduce", "ring", "-n", "0"}, 2);
+}
+
+}  // namespace
+}  // namespace stretto::tools

@@ -1,0 +1,288 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tools/launch/outcome.h"
+#include "tools/launch/output_relay.h"
+#include "tools/launch/rank_environment.h"
+
+namespace stretto::launch {
+namespace {
+
+using std::chrono::milliseconds;
+
+const TimePoint kStart = TimePoint(std::chrono::hours(1));
+
+RankOutcome exited(int rank, int code, int after_ms) {
+  return {.rank = rank,
+          .pid = 100 + rank,
+          .exit_code = code,
+          .started = kStart,
+          .ended = kStart + milliseconds(after_ms)};
+}
+
+RankOutcome killed(int rank, int signal, int after_ms) {
+  RankOutcome outcome = exited(rank, 0, after_ms);
+  outcome.signal = signal;
+  return outcome;
+}
+
+int first_failure(const std::vector<RankOutcome>& ranks) {
+  const JobOutcome outcome{.ranks = ranks};
+  return outcome.first_failure() == nullptr ? -1 : outcome.first_failure()->rank;
+}
+
+TEST(JobOutcome, TheFirstToFailIsTheCause) {
+  EXPECT_EQ(first_failure({exited(0, 0, 1), exited(1, 0, 2)}), -1);
+  EXPECT_EQ(first_failure({exited(0, 1, 30), exited(1, 0, 10), exited(2, 1, 20)}), 2);
+}
+
+TEST(JobOutcome, ADeathNoticedALittleLateIsStillTheCause) {
+  EXPECT_EQ(first_failure({exited(0, 1, 10), killed(1, SIGKILL, 50)}), 1);
+  EXPECT_EQ(first_failure({exited(0, 1, 10), killed(1, SIGKILL, 500)}), 0);
+  EXPECT_EQ(first_failure({exited(0, 1, 10), killed(1, SIGABRT, 50)}), 0)
+      << "a rank that does not catch the error about its peer aborts";
+  EXPECT_EQ(first_failure({exited(0, 1, 10), killed(1, SIGSEGV, 60), killed(2, SIGBUS, 50)}), 2);
+  RankOutcome by_launcher = killed(1, SIGKILL, 50);
+  by_launcher.told_to_end = true;
+  EXPECT_EQ(first_failure({exited(0, 1, 10), by_launcher}), 0);
+}
+
+TEST(JobOutcome, ExitStatusIsThatOfTheFirstFailure) {
+  EXPECT_EQ((JobOutcome{.ranks = {exited(0, 0, 1)}}).exit_status(), 0);
+  EXPECT_EQ((JobOutcome{.ranks = {exited(0, 3, 1), exited(1, 4, 2)}}).exit_status(), 3);
+  EXPECT_EQ((JobOutcome{.ranks = {killed(0, SIGTERM, 1)}}).exit_status(), 143);
+  EXPECT_EQ(
+      (JobOutcome{.ranks = {killed(0, SIGTERM, 1)}, .time_limit_reached = true}).exit_status(),
+      124);
+}
+
+TEST(Report, SaysWhoHowAndDuringWhat) {
+  RankOutcome dead = killed(2, SIGKILL, 3200);
+  dead.last_note =
+      job::StatusNote{"all_reduce(sum f32 [1048576]) #412", kStart + milliseconds(2800)};
+  RankOutcome ended = killed(0, SIGTERM, 5200);
+  ended.told_to_end = true;
+  ended.signals_sent = {SIGTERM};
+  RankOutcome gave_in = exited(4, 1, 5300);
+  gave_in.told_to_end = true;
+  gave_in.signals_sent = {SIGTERM};
+  const JobOutcome outcome{.ranks = {ended, exited(1, 1, 3300), dead, exited(3, 0, 3000), gave_in},
+                           .out_of_memory_kills = 1};
+  EXPECT_EQ(report(outcome),
+            "stretto run: rank 2 failed first: SIGKILL (killed from outside, possibly by the "
+            "out-of-memory killer); pid 102, 3.2 s after its start; its last operation was "
+            "all_reduce(sum f32 [1048576]) #412, begun 0.4 s before\n"
+            "stretto run: the out-of-memory killer has struck in this control group (oom_kill +1)\n"
+            "stretto run: rank 0: SIGTERM (sent by this launcher), 2.0 s later\n"
+            "stretto run: rank 1: exit code 1, 0.1 s later\n"
+            "stretto run: rank 3: ended well, 0.2 s earlier\n"
+            "stretto run: rank 4: exit code 1, after it had been told to end, 2.1 s later\n");
+}
+
+TEST(Report, SaysWhichLimitASignalIsAbout) {
+  EXPECT_EQ(describe_end(killed(0, SIGXFSZ, 1)),
+            "SIGXFSZ (it wrote more than the limit on the size of files allows: see `ulimit -f`)");
+  EXPECT_EQ(describe_end(killed(0, SIGXCPU, 1)),
+            "SIGXCPU (it reached the limit on processor time: see `ulimit -t`)");
+}
+
+TEST(Report, KnowsWhatAShellTellsOfTheProgramItRan) {
+  EXPECT_EQ(
+      describe_end(exited(0, 128 + SIGSEGV, 1)),
+      "exit code 139, by which a shell reports SIGSEGV (a crash: access to memory it does not "
+      "have)");
+  EXPECT_EQ(describe_end(exited(0, 200, 1)), "exit code 200");
+  EXPECT_EQ(first_failure({exited(0, 1, 10), exited(1, 128 + SIGKILL, 50)}), 1);
+}
+
+TEST(Report, DoesNotSuspectOthersOfWhatTheLauncherDid) {
+  RankOutcome stubborn = killed(0, SIGKILL, 9000);
+  stubborn.told_to_end = true;
+  stubborn.signals_sent = {SIGTERM, SIGKILL};
+  EXPECT_EQ(report({.ranks = {stubborn}, .ended_by = SIGTERM}),
+            "stretto run: the job was ended because this launcher was sent SIGTERM\n"
+            "stretto run: rank 0: SIGKILL (sent by this launcher)\n");
+  const auto json = nlohmann::json::parse(report_json({.ranks = {stubborn}, .ended_by = SIGTERM}));
+  EXPECT_EQ(json["ended_by"], "SIGTERM");
+  EXPECT_TRUE(json["first_failure"].is_null()) << "nobody failed before being told to end";
+}
+
+TEST(Report, IsEmptyWhenAllWentWell) {
+  EXPECT_EQ(report({.ranks = {exited(0, 0, 1), exited(1, 0, 1)}}), "");
+}
+
+TEST(Report, AtTheTimeLimitNobodyFailedFirst) {
+  RankOutcome ended = killed(0, SIGTERM, 9000);
+  ended.told_to_end = true;
+  ended.signals_sent = {SIGTERM};
+  ended.last_note = job::StatusNote{"barrier() #7", kStart};
+  EXPECT_EQ(
+      report({.ranks = {ended}, .time_limit = std::chrono::seconds(9), .time_limit_reached = true}),
+      "stretto run: the job was ended because it took longer than 9 s\n"
+      "stretto run: rank 0: SIGTERM (sent by this launcher); its last operation was barrier() #7, "
+      "begun 9.0 s before\n");
+}
+
+TEST(Report, JsonTellsProgramsTheSame) {
+  const auto json =
+      nlohmann::json::parse(report_json({.ranks = {exited(0, 5, 20), killed(1, SIGTERM, 30)}}));
+  EXPECT_EQ(json["exit_status"], 5);
+  EXPECT_EQ(json["first_failure"], 0);
+  EXPECT_EQ(json["ranks"][0]["exit_code"], 5);
+  EXPECT_TRUE(json["ranks"][0]["signal"].is_null());
+  EXPECT_EQ(json["ranks"][1]["signal"], "SIGTERM");
+  EXPECT_TRUE(nlohmann::json::parse(report_json({}))["first_failure"].is_null());
+}
+
+std::string prefixed(std::initializer_list<std::string_view> pieces) {
+  LinePrefixer lines("[3] ");
+  std::string output;
+  for (std::string_view piece : pieces) lines.add(piece, output);
+  lines.finish(output);
+  return output;
+}
+
+struct Pipe {
+  FileDescriptor reading;
+  FileDescriptor writing;
+};
+
+Pipe make_pipe() {
+  int ends[2];
+  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  std::array<char, 4096> bytes;
+  ssize_t count = 0;
+  while ((count = ::read(fd, bytes.data(), bytes.size())) > 0) {
+    text.append(bytes.data(), static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
+TEST(LinePrefixer, PutsAPrefixBeforeEachLineHoweverTheBytesCome) {
+  EXPECT_EQ(prefixed({}), "");
+  EXPECT_EQ(prefixed({"one\ntwo\n"}), "[3] one\n[3] two\n");
+  EXPECT_EQ(prefixed({"o", "ne", "\n", "\ntw", "o\n"}), "[3] one\n[3] \n[3] two\n");
+}
+
+TEST(LinePrefixer, KeepsTheLastLineWithoutALineEnd) {
+  EXPECT_EQ(prefixed({"one\nlast wor", "ds"}), "[3] one\n[3] last words\n");
+}
+
+TEST(LinePrefixer, HoldsNoMoreThanALongestLine) {
+  LinePrefixer lines("[3] ");
+  std::string output;
+  lines.add(std::string(LinePrefixer::kLongestLine - 1, 'x'), output);
+  EXPECT_EQ(output, "");
+  lines.add("x", output);
+  EXPECT_EQ(output, "[3] " + std::string(LinePrefixer::kLongestLine, 'x') + "\n");
+}
+
+TEST(LinePrefixer, ChangesNoByteWithoutAPrefix) {
+  std::string bytes(3 * LinePrefixer::kLongestLine + 5, 'x');
+  bytes[7] = '\0';
+  bytes[100] = '\n';
+  LinePrefixer lines("");
+  std::string output;
+  for (std::size_t at = 0; at < bytes.size(); at += 1000) {
+    lines.add(std::string_view(bytes).substr(at, 1000), output);
+  }
+  lines.finish(output);
+  EXPECT_TRUE(output == bytes);
+}
+
+TEST(OutputRelay, SaysOnceThatOutputCannotBeWritten) {
+  Pipe rank = make_pipe();
+  ::fcntl(rank.reading.get(), F_SETFL, O_NONBLOCK);
+  write_fully(rank.writing.get(), "one\ntwo\n");
+  const FileDescriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ::testing::internal::CaptureStderr();
+  OutputRelay relay;
+  relay.add(std::move(rank.reading), full.get(), "");
+  ASSERT_TRUE(relay.start().ok());
+  relay.finish();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "stretto run: some of the ranks' output is lost: No space left on device\n");
+}
+
+TEST(OutputRelay, PassesOnWhatIsStillInThePipesAlthoughSomebodyHoldsThemOpen) {
+  Pipe rank = make_pipe();
+  Pipe terminal = make_pipe();
+  ::fcntl(rank.reading.get(), F_SETFL, O_NONBLOCK);
+  write_fully(rank.writing.get(), "one\ntwo");
+  OutputRelay relay;
+  relay.add(std::move(rank.reading), terminal.writing.get(), "[0] ");
+  ASSERT_TRUE(relay.start().ok());
+  relay.finish();
+  terminal.writing.reset();
+  EXPECT_EQ(read_all(terminal.reading.get()), "[0] one\n[0] two\n");
+}
+
+TEST(RankPrefix, HasColourOnlyWhereItIsWanted) {
+  EXPECT_EQ(rank_prefix(3, false), "[3] ");
+  EXPECT_EQ(rank_prefix(3, true), "\x1b[34m[3]\x1b[0m ");
+  const Pipe pipe = make_pipe();
+  EXPECT_FALSE(wants_colour(pipe.writing.get()));
+}
+
+bool contains(const std::vector<std::string>& environment, const std::string& entry) {
+  return std::count(environment.begin(), environment.end(), entry) == 1;
+}
+
+bool sets(const std::vector<std::string>& environment, const std::string& variable) {
+  return std::any_of(environment.begin(), environment.end(),
+                     [&](const std::string& entry) { return entry.starts_with(variable + "="); });
+}
+
+TEST(RankEnvironment, TellsARankItsPlace) {
+  const LaunchOptions options{.command = {"train"},
+                              .ranks_per_host = 4,
+                              .hosts = {"node0", "node1"},
+                              .host_index = 1,
+                              .key = bootstrap::JobKey::generate().or_throw()};
+  const auto environment = rank_environment(
+      options, {.local_rank = 2, .rendezvous = "node0:29600", .status_fd = 9, .usable_cores = 10},
+      {"HOME=/home/me", "STRETTO_RANK=99"});
+  for (const char* entry :
+       {"HOME=/home/me", "STRETTO_RANK=6", "STRETTO_SIZE=8", "STRETTO_LOCAL_RANK=2",
+        "STRETTO_LOCAL_SIZE=4", "STRETTO_RENDEZVOUS=node0:29600", "STRETTO_STATUS_FD=9",
+        "OMP_NUM_THREADS=2", "PYTHONUNBUFFERED=1"}) {
+    EXPECT_TRUE(contains(environment, entry)) << entry;
+  }
+  EXPECT_TRUE(contains(environment, "STRETTO_JOB_KEY=" + options.key.hexadecimal()));
+}
+
+TEST(RankEnvironment, KeepsWhatTheUserHasChosen) {
+  const auto environment = rank_environment({.ranks_per_host = 2}, {.usable_cores = 1},
+                                            {"OMP_NUM_THREADS=7", "PYTHONUNBUFFERED=x=y"});
+  EXPECT_TRUE(contains(environment, "OMP_NUM_THREADS=7"));
+  EXPECT_TRUE(contains(environment, "PYTHONUNBUFFERED=x=y"));
+  EXPECT_TRUE(contains(rank_environment({.ranks_per_host = 2}, {.usable_cores = 1}, {}),
+                       "OMP_NUM_THREADS=1"));
+}
+
+TEST(RankEnvironment, RemovesWhatAnotherLauncherSaidOfTheLauncher) {
+  const auto environment = rank_environment(
+      {}, {}, {"RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "RANKING=kept"});
+  for (const char* variable : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
+    EXPECT_FALSE(sets(environment, variable)) << variable;
+  }
+  EXPECT_TRUE(sets(environment, "RANKING"));
+}
+
+}  // namespace
+}  // namespace stretto::launch
