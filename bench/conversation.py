@@ -5,7 +5,7 @@
 
 import contextlib
 import ctypes
-import mmap
+import json
 import os
 import pathlib
 import re
@@ -21,12 +21,11 @@ import systems
 
 # The layout of tools/bench/board.h.
 PAGE_BYTES = 4096
-RESULTS_BYTES = 8 * (16384 + 1024)
-REQUEST_OFFSET = 384
-ANSWERS = ["ok", "wrong", "failed", "unsupported"]
+RESULTS_BYTES = 8 * 16384
 START_SECONDS = 30
 END_SECONDS = 5
 NEAR_NANOSECONDS = 110
+TIMES = ("p50_us", "p99_us", "max_us", "min_us", "samples", "batched", "flag_ns")
 
 FOLDER_PREFIX = "stretto_bench_"
 
@@ -70,55 +69,12 @@ def regime_of(before_ns, after_ns, oversubscribed):
     return "near" if near[0] else "far"
 
 
-class Board:
-    """The parent's side of tools/bench/board.h, in a file without a name."""
-
-    def __init__(self, ranks, cores):
-        self.ranks = ranks
-        self.descriptor = os.memfd_create("stretto_bench_board")
-        size = PAGE_BYTES * (1 + ranks) + RESULTS_BYTES * ranks
-        os.ftruncate(self.descriptor, size)
-        self.memory = mmap.mmap(self.descriptor, size)
-        struct.pack_into("<8sIII", self.memory, 0, b"STRBOARD", 1, ranks, cores)
-        self.sequence = 0
-
-    @property
-    def path(self):
-        return f"/proc/{os.getpid()}/fd/{self.descriptor}"
-
-    def post(self, variant, seconds):
-        struct.pack_into("<QdIIII32s16s16s16s64s", self.memory, REQUEST_OFFSET + 8, variant.bytes,
-                         seconds, variant.in_place, 1, 1, 0, variant.operation.encode(), b"f32",
-                         b"sum", variant.buffers.encode(), variant.algorithm.encode())
-        self.sequence += 1
-        struct.pack_into("<Q", self.memory, REQUEST_OFFSET, self.sequence)
-
-    def all_answered(self):
-        return all(struct.unpack_from("<Q", self.memory, PAGE_BYTES * (1 + rank))[0]
-                   == self.sequence for rank in range(self.ranks))
-
-    def answer(self):
-        """The worst answer of any rank, and what it says."""
-        for rank in range(self.ranks):
-            page = PAGE_BYTES * (1 + rank)
-            word = ANSWERS[struct.unpack_from("<I", self.memory, page + 8)[0]]
-            if word != "ok":
-                text = self.memory[page + 64:page + 576].split(b"\0")[0].decode(errors="replace")
-                return word, f"rank {rank}: {text}"
-        return "ok", ""
-
-    def times(self, oversubscribed):
-        names = ["p50_us", "p99_us", "max_us", "min_us", "samples", "batched"]
-        values = struct.unpack_from("<ddddIIdd", self.memory, 576)
-        times = dict(zip(names, values))
-        times["batched"] = bool(times["batched"])
-        times["regime"] = regime_of(values[6], values[7], oversubscribed)
-        times["flag_ns"] = [round(values[6], 1), round(values[7], 1)]
-        return times
-
-    def close(self):
-        self.memory.close()
-        os.close(self.descriptor)
+def make_board(ranks, cores):
+    """A file without a name where ranks meet, as in tools/bench/board.h; its descriptor."""
+    descriptor = os.memfd_create("stretto_bench_board")
+    os.ftruncate(descriptor, PAGE_BYTES + RESULTS_BYTES * ranks)
+    os.pwrite(descriptor, struct.pack("<8sIII", b"STRBOARD", 2, ranks, cores), 0)
+    return descriptor
 
 
 def parent_of(pid):
@@ -181,13 +137,14 @@ class Conversation:
         self.system = system
         self.version = ""
         self.meet = pathlib.Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}_"))
-        self.board = Board(place.ranks, place.cores)
-        self.place = systems.dataclasses.replace(place, board=self.board.path, meet=self.meet)
+        self.board = make_board(place.ranks, place.cores)
+        self.place = systems.dataclasses.replace(
+            place, board=f"/proc/{os.getpid()}/fd/{self.board}", meet=self.meet)
         self.log_path = log_path
         self.processes = []
         self.rank_pids = []
-        self.bells = []
-        self.idle = None
+        self.pipes = []  # Of each rank, by which it is asked; at last the one for answers.
+        self.heard = b""  # Of that, what is no whole line yet.
         self.shared = set()  # Files in /dev/shm that its ranks have had.
         try:
             self._start()
@@ -196,13 +153,10 @@ class Conversation:
             raise
 
     def _start(self):
-        for rank in range(self.place.ranks):
-            path = self.meet / f"bell.{rank}"
-            os.mkfifo(path)
+        for name in [f"ask.{rank}" for rank in range(self.place.ranks)] + ["answers"]:
+            os.mkfifo(self.meet / name)
             # Both ways, so that opening does not wait; ranks see its end when this process ends.
-            self.bells.append(os.open(path, os.O_RDWR))
-        os.mkfifo(self.meet / "idle")
-        self.idle = os.open(self.meet / "idle", os.O_RDONLY | os.O_NONBLOCK)
+            self.pipes.append(os.open(self.meet / name, os.O_RDWR))
         environment = systems.clean_environment(self.meet)
         with self.log_path.open("w") as log:
             for started in self.system.start(self.place):
@@ -210,16 +164,9 @@ class Conversation:
                     started.command, env=environment | started.environment, stdout=log,
                     stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.meet,
                     preexec_fn=_on_its_own))
-        deadline = time.monotonic() + START_SECONDS
-        for rank in range(self.place.ranks):
-            path = self.meet / f"ready.{rank}"
-            while not path.exists():
-                self._expect_alive()
-                if time.monotonic() > deadline:
-                    raise SystemFailed(f"did not start in {START_SECONDS} s{self._last_words()}")
-                time.sleep(0.01)
-            pid, _, self.version = path.read_text().strip().partition(" ")
-            self.rank_pids.append(int(pid))
+        came = self._answers(START_SECONDS, f"did not start in {START_SECONDS} s")
+        self.rank_pids = [answer["pid"] for answer in came]
+        self.version = came[0]["version"]
         self._see_shared_files(self.rank_pids)
         self._signal_ranks(signal.SIGSTOP)
 
@@ -256,38 +203,48 @@ class Conversation:
         self._see_shared_files(self.rank_pids)
         return times
 
-    def _ask(self, variant, seconds, timeout_seconds):
-        self.board.post(variant, seconds)
-        for bell in self.bells:
-            os.write(bell, b"!")
-        deadline = time.monotonic() + timeout_seconds
-        while not self.board.all_answered():
-            # A rank writes a byte when it has answered, so this process sleeps while others work.
-            readable, _, _ = select.select([self.idle], [], [], 0.5)
-            if readable and not os.read(self.idle, 4096):
-                time.sleep(0.05)  # No rank has it open.
-            if self.board.all_answered():
-                break
+    def _answers(self, seconds, otherwise):
+        """An object of each rank, in their order; raises NoAnswer(`otherwise`) after the time."""
+        deadline = time.monotonic() + seconds
+        answers = {}
+        while len(answers) < self.place.ranks:
+            # This process sleeps while others work.
+            readable, _, _ = select.select([self.pipes[-1]], [], [], 0.5)
+            if readable:
+                *lines, self.heard = (self.heard + os.read(self.pipes[-1], 65536)).split(b"\n")
+                answers |= {answer["rank"]: answer for answer in map(json.loads, lines)}
+                continue
             self._expect_alive()
             if time.monotonic() > deadline:
-                raise NoAnswer(f"no answer within {timeout_seconds:g} s")
-        word, text = self.board.answer()
-        if word == "failed":
-            raise SystemFailed(text + self._last_words())
-        if word != "ok":
-            return {"error": f"{word}: {text}"}
-        return self.board.times(self.place.oversubscribed)
+                raise NoAnswer(otherwise + self._last_words())
+        return [answers[rank] for rank in range(self.place.ranks)]
+
+    def _tell(self, line):
+        for pipe in self.pipes[:-1]:
+            os.write(pipe, line.encode() + b"\n")
+
+    def _ask(self, variant, seconds, timeout_seconds):
+        self._tell(f"{variant.operation} {variant.bytes} {seconds} {int(variant.in_place)} "
+                   f"{variant.buffers} {variant.algorithm or '-'}")
+        answers = self._answers(timeout_seconds, f"no answer within {timeout_seconds:g} s")
+        for answer in answers:
+            if answer["answer"] == "failed":
+                raise SystemFailed(f"rank {answer['rank']}: {answer['text']}{self._last_words()}")
+        for answer in answers:
+            if answer["answer"] != "ok":
+                return {"error": f"{answer['answer']}: rank {answer['rank']}: {answer['text']}"}
+        times = {name: answers[0][name] for name in TIMES}
+        times["flag_ns"] = [round(value, 1) for value in times["flag_ns"]]
+        times["regime"] = regime_of(*times["flag_ns"], self.place.oversubscribed)
+        return times
 
     def _quit(self):
         self._signal_ranks(signal.SIGCONT)
-        with contextlib.suppress(SystemFailed):
-            self.board.post(systems.Variant("quit", 0), 0)
-            for bell in self.bells:
-                os.write(bell, b"!")
-            deadline = time.monotonic() + END_SECONDS
-            for process in self.processes:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.1, deadline - time.monotonic()))
+        self._tell("quit")
+        deadline = time.monotonic() + END_SECONDS
+        for process in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, deadline - time.monotonic()))
 
     def _kill(self):
         """Ends what is left of it: launchers first, which then clean up behind their ranks."""
@@ -315,7 +272,6 @@ class Conversation:
         if in_order:
             self._quit()
         self._kill()
-        for descriptor in self.bells + ([self.idle] if self.idle is not None else []):
+        for descriptor in [*self.pipes, self.board]:
             os.close(descriptor)
-        self.board.close()
         shutil.rmtree(self.meet, ignore_errors=True)

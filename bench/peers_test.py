@@ -256,10 +256,11 @@ class ReportTest(unittest.TestCase):
         self.assertIn("<h2>barrier</h2>", whole)
 
 
-READY = ("import os, sys, time\nmeet = sys.argv[sys.argv.index('--meet') + 1]\n"
-         "path = f'{meet}/ready.{sys.argv[-1]}'\n"
-         "with open(path + '.unfinished', 'w') as note: note.write(f'{os.getpid()} fake 1')\n"
-         "os.rename(path + '.unfinished', path)\n")
+READY = ("import json, os, sys, time\nmeet = sys.argv[sys.argv.index('--meet') + 1]\n"
+         "def tell(**words):\n"
+         "  with open(f'{meet}/answers', 'w') as answers:\n"
+         "    answers.write(json.dumps({'rank': int(sys.argv[-1])} | words) + '\\n')\n"
+         "tell(pid=os.getpid(), version='fake 1')\n")
 
 
 class FakeSystem(systems.Mpi):
@@ -297,6 +298,24 @@ class ConversationTest(unittest.TestCase):
             talk.ask(systems.Variant("barrier", 0), 0.1, timeout)
         talk.close(in_order=False)
         self.assert_gone(talk)
+
+    def answer(self, **words):
+        """What comes of a line, if rank 1 answers these words and rank 0 that all is well."""
+        times = dict.fromkeys(conversation.TIMES, 7) | {"flag_ns": [50, 60]}
+        talk = self.talk(f"asked = open(f'{{meet}}/ask.{{sys.argv[-1]}}').readline()\n"
+                         f"words = {words!r} if sys.argv[-1] == '1' else {{'answer': 'ok'}}\n"
+                         f"tell(**{times!r} | {{'text': asked.strip()}} | words)\ntime.sleep(60)\n")
+        self.addCleanup(talk.close, in_order=False)
+        return talk.ask(systems.Variant("all_reduce", 8, "huge", True, "ring"), 0.1, 10)
+
+    def test_answers_of_all_ranks_count(self):
+        times = self.answer(answer="ok")
+        self.assertEqual((times["p50_us"], times["flag_ns"], times["regime"]),
+                         (7, [50, 60], "near"))
+        self.assertEqual(self.answer(answer="unsupported"),
+                         {"error": "unsupported: rank 1: all_reduce 8 0.1 1 huge ring"})
+        with self.assertRaisesRegex(conversation.SystemFailed, "rank 1: the reason"):
+            self.answer(answer="failed", text="the reason")
 
     def test_a_system_that_hangs_is_ended(self):
         conversation.adopt_orphans()

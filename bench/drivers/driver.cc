@@ -3,16 +3,19 @@
 
 #include "bench/drivers/driver.h"
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iomanip>
+#include <optional>
+#include <sstream>
 #include <vector>
 
 #include "bench/drivers/pattern.h"
 #include "tools/bench/huge_memory.h"
 #include "tools/bench/measure.h"
-#include "tools/bench/serve.h"
 
 namespace stretto::bench {
 namespace {
@@ -24,26 +27,78 @@ std::runtime_error system_error(const std::string& what) {
   return std::runtime_error(what + ": " + std::strerror(errno));
 }
 
-// Where a rank sleeps between requests: it says that it is idle by a byte to "idle", then waits for
-// a byte in "bell.RANK". The end of the bell is the parent's end.
-class Bell {
- public:
-  Bell(const std::string& folder, int rank)
-      : bell_(open_fifo(folder + "/bell." + std::to_string(rank), O_RDONLY)),
-        idle_(open_fifo(folder + "/idle", O_WRONLY)) {}
-  ~Bell() {
-    ::close(bell_);
-    ::close(idle_);
-  }
-  Bell(const Bell&) = delete;
-  Bell& operator=(const Bell&) = delete;
+struct Request {
+  std::string operation = {};
+  std::string buffers = {};
+  std::string algorithm = {};
+  std::uint64_t bytes = 0;
+  double seconds = 0;  // For the samples of the line.
+  bool in_place = true;
+};
 
-  void wait() {
-    char byte = 0;
-    if (::write(idle_, &byte, 1) != 1) throw system_error("idle");
-    const ssize_t count = ::read(bell_, &byte, 1);
+struct Reply {
+  const char* answer = "ok";
+  Summary summary = {};
+  std::string text = {};  // What is wrong.
+};
+
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char letter : text.substr(0, 1000)) {
+    if (letter == '"' || letter == '\\') result += '\\';
+    result += static_cast<unsigned char>(letter) < ' ' ? ' ' : letter;
+  }
+  return result + '"';
+}
+
+// What a rank hears from its parent, and tells it.
+class Pipes {
+ public:
+  Pipes(const std::string& folder, int rank)
+      : rank_(rank),
+        asks_(open_fifo(folder + "/ask." + std::to_string(rank), O_RDONLY)),
+        answers_(open_fifo(folder + "/answers", O_WRONLY)) {}
+  ~Pipes() {
+    ::close(asks_);
+    ::close(answers_);
+  }
+  Pipes(const Pipes&) = delete;
+  Pipes& operator=(const Pipes&) = delete;
+
+  // Nothing if this was the end.
+  std::optional<Request> next_request() {
+    std::array<char, 512> line{};
+    ssize_t count = 0;
+    do {
+      count = ::read(asks_, line.data(), line.size());
+    } while (count < 0 && errno == EINTR);
+    if (count < 0) throw system_error("ask");
     if (count == 0) throw std::runtime_error("the parent has gone");
-    if (count < 0 && errno != EINTR) throw system_error("bell");
+    std::istringstream words(std::string(line.data(), static_cast<std::size_t>(count)));
+    Request request;
+    words >> request.operation;
+    if (request.operation == "quit") return std::nullopt;
+    words >> request.bytes >> request.seconds >> request.in_place >> request.buffers >>
+        request.algorithm;
+    if (!words) throw std::runtime_error("not a request: " + words.str());
+    if (request.algorithm == "-") request.algorithm.clear();
+    return request;
+  }
+
+  void say_ready(const std::string& version) {
+    tell(", \"pid\": " + std::to_string(::getpid()) + ", \"version\": " + quoted(version));
+  }
+
+  void answer(const Reply& reply) {
+    const Summary& times = reply.summary;
+    std::ostringstream text;
+    text << std::setprecision(12) << ", \"answer\": \"" << reply.answer
+         << "\", \"text\": " << quoted(reply.text) << ", \"p50_us\": " << times.p50_us
+         << ", \"p99_us\": " << times.p99_us << ", \"max_us\": " << times.max_us
+         << ", \"min_us\": " << times.min_us << ", \"samples\": " << times.samples
+         << ", \"batched\": " << (times.batched ? "true" : "false") << ", \"flag_ns\": ["
+         << times.latency_before_ns << ", " << times.latency_after_ns << ']';
+    tell(text.str());
   }
 
  private:
@@ -53,14 +108,18 @@ class Bell {
     return descriptor;
   }
 
-  int bell_ = -1;
-  int idle_ = -1;
-};
+  // One write of less than PIPE_BUF bytes, which those of other ranks do not come between.
+  void tell(const std::string& members) {
+    const std::string line = "{\"rank\": " + std::to_string(rank_) + members + "}\n";
+    if (::write(answers_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+      throw system_error("answers");
+    }
+  }
 
-void say_ready(const Library& library, const std::string& folder) {
-  write_whole(folder + "/ready." + std::to_string(library.rank()),
-              std::to_string(::getpid()) + ' ' + library.version() + '\n');
-}
+  int rank_;
+  int asks_ = -1;
+  int answers_ = -1;
+};
 
 // Null if this library has no such buffers.
 std::shared_ptr<float> allocate(Library& library, const std::string& buffers, std::size_t count) {
@@ -99,18 +158,17 @@ Buffers buffers_for(Library& library, const Request& request) {
 }
 
 Reply unsupported(const std::string& text) {
-  return {.answer = Answer::unsupported, .summary = {}, .algorithm = {}, .text = text};
+  return {.answer = "unsupported", .summary = {}, .text = text};
 }
 
 Reply handle(Library& library, BoardMeeting& meeting, const Request& request) {
-  if (request.dtype != "f32" || request.op != "sum") return unsupported("only sums of f32");
   const Buffers buffers = buffers_for(library, request);
   const Job& job = buffers.job;
   const bool is_missing = job.input == nullptr || job.output == nullptr;
   if (job.count > 0 && is_missing) return unsupported("no such buffers");
   const std::function<void()> call = library.make_call(job);
   if (!call) return unsupported("no such operation");
-  if (request.pin) pin_to_core(library.rank());
+  pin_to_core(library.rank());
   MeasureOptions options;
   options.seconds = request.seconds;
   if (request.bytes >= kFewSamplesFromBytes) options.min_samples = 8;
@@ -118,9 +176,9 @@ Reply handle(Library& library, BoardMeeting& meeting, const Request& request) {
   const auto prepare = [&] { fill_input(job, library.rank(), library.size(), ++iteration); };
   Reply reply;
   reply.summary = measure(meeting, options, prepare, call);
-  const bool right =
-      !request.check || output_is_right(job, library.rank(), library.size(), iteration, reply.text);
-  if (!right) reply.answer = Answer::wrong;
+  if (!output_is_right(job, library.rank(), library.size(), iteration, reply.text)) {
+    reply.answer = "wrong";
+  }
   // Nobody frees its buffers, or begins the next operation, while others still read from them.
   meeting.barrier();
   return reply;
@@ -157,11 +215,18 @@ int number_behind(int argc, char** argv, const std::string& name) {
 void drive(Library& library, const MeetingPlace& place) {
   Board board(place.board, library.rank());
   BoardMeeting meeting(board);
-  say_ready(library, place.folder);
-  Bell bell(place.folder, library.rank());
-  serve(
-      board, [&](const Request& request) { return handle(library, meeting, request); },
-      [&] { bell.wait(); });
+  Pipes pipes(place.folder, library.rank());
+  pipes.say_ready(library.version());
+  while (const std::optional<Request> request = pipes.next_request()) {
+    try {
+      pipes.answer(handle(library, meeting, *request));
+    } catch (const std::exception& failure) {
+      // The other ranks may still wait for this one: now their barriers throw.
+      board.give_up();
+      pipes.answer({.answer = "failed", .summary = {}, .text = failure.what()});
+      throw;
+    }
+  }
 }
 
 int drive_or_explain(const std::function<std::unique_ptr<Library>()>& make, int argc, char** argv) {

@@ -12,7 +12,7 @@ namespace stretto::bench {
 
 // One collective on one rank. Elements are float32, reductions are sums, the root is rank 0.
 struct Job {
-  std::string operation = {};  // As in Request.
+  std::string operation = {};  // "all_reduce", ...
   std::string algorithm = {};
   float* input = nullptr;   // Null for a barrier.
   float* output = nullptr;  // The input itself: in place.
@@ -38,9 +38,14 @@ class Library {
 
 // Where a driver meets its parent; from the command line --board PATH --meet FOLDER.
 struct MeetingPlace {
-  std::string board = {};  // See tools/bench/board.h.
-  // Has the FIFOs bell.RANK, by which the parent wakes a rank, and idle, by which ranks say that
-  // they sleep. Each rank writes ready.RANK there: its process number and the library's version.
+  std::string board = {};  // Where ranks meet each other: see tools/bench/board.h.
+  // Has FIFOs: ask.RANK, by which the parent asks a rank for a line of the benchmark, in words
+  //   all_reduce BYTES SECONDS IN_PLACE BUFFERS ALGORITHM
+  // (sizes are as in nccl-tests, of the larger side on one rank; in place 0 or 1; buffers
+  // registered, private or huge; the algorithm - for what the library chooses) or "quit"; and
+  // answers, to which each rank writes an object of JSON a line: first its rank, process number and
+  // the library's version, then for each line what came of it ("ok", "wrong", "failed" or
+  // "unsupported"), why, and rank 0 the times.
   std::string folder = {};
 };
 // Throws std::runtime_error if something is missing.
@@ -54,8 +59,8 @@ void write_whole(const std::string& path, const std::string& text);
 int number_behind(int argc, char** argv, const std::string& name);
 
 // Says that this rank is ready, then measures what the parent asks for until it says "quit" or is
-// gone. Between requests the rank is blocked in reading its bell, so that it takes no time from the
-// system under measurement. Throws what the library throws.
+// gone. In between the rank is blocked in reading, so that it takes no time from the system under
+// measurement. Throws what the library throws.
 void drive(Library& library, const MeetingPlace& place);
 
 // The same, and what is wrong on stderr: what main() of a driver returns.

@@ -6,7 +6,7 @@
 #include <array>
 #include <thread>
 
-#include "tools/bench/serve.h"
+#include "tools/bench/measure.h"
 
 namespace stretto::bench {
 namespace {
@@ -165,40 +165,6 @@ TEST(Board, ForeignFilesAreRefused) {
   EXPECT_THROW(Board("/nowhere", 0), std::runtime_error);
   const BoardFile file(2);
   EXPECT_THROW(Board(file.path(), 2), std::runtime_error);
-}
-
-TEST(Serve, AnswersRequestsUntilItQuits) {
-  const BoardFile file(2);
-  Board parent(file.path(), Board::kObserver);
-  std::thread asks([&] {
-    const auto ask = [&](const Request& request) {
-      const std::uint64_t sequence = post(parent, request);
-      while (!all_answered(parent, sequence)) std::this_thread::yield();
-      return reply_of(parent);
-    };
-    const Reply first = ask({.operation = "all_reduce", .bytes = 12, .in_place = false});
-    EXPECT_EQ(first.answer, Answer::ok);
-    EXPECT_EQ(first.summary.p50_us, 12);
-    EXPECT_EQ(first.algorithm, "private");
-    const Reply second = ask({.operation = "broadcast"});
-    EXPECT_EQ(second.answer, Answer::unsupported);
-    EXPECT_EQ(second.text, "rank 1: no broadcast");
-    ask({.operation = "quit"});
-  });
-  on_each_rank(2, [&](int rank) {
-    Board board(file.path(), rank);
-    serve(board, [&](const Request& request) {
-      Reply reply;
-      reply.summary.p50_us = static_cast<double>(request.bytes);
-      reply.algorithm = request.in_place ? "" : request.buffers;
-      if (request.operation == "broadcast" && rank == 1) {
-        reply.answer = Answer::unsupported;
-        reply.text = "no broadcast";
-      }
-      return reply;
-    });
-  });
-  asks.join();
 }
 
 }  // namespace
