@@ -18,7 +18,6 @@
 
 #include "hwy/highway.h"
 #include "stretto/kernel/combine-inl.h"
-#include "stretto/kernel/divisor-inl.h"
 #include "stretto/kernel/few-inl.h"
 #include "stretto/kernel/format-inl.h"
 #include "stretto/kernel/kernels.h"

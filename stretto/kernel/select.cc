@@ -5,15 +5,7 @@
 
 #include <algorithm>
 
-// The same targets as kernels.cc.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define STRETTO_UNSANITIZED_TARGETS (HWY_SSE4 | HWY_AVX3)
-#else
-#define STRETTO_UNSANITIZED_TARGETS 0
-#endif
-#define HWY_DISABLED_TARGETS                                               \
-  (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | \
-   STRETTO_UNSANITIZED_TARGETS)
+#include "stretto/kernel/targets.h"  // Before Highway.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "stretto/kernel/select.cc"
 #include "hwy/foreach_target.h"  // Must come before highway.h.
