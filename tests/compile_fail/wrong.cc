@@ -12,7 +12,7 @@
 #include "stretto/communicator/communicator.h"
 #include "stretto/torch/options.h"
 
-void use(stretto::Communicator& comm) {
+void collectives(stretto::Communicator& comm) {
   std::vector<float> data(3);
   const std::vector<float> constant(3);
   stretto::Work first = comm.barrier();
@@ -27,11 +27,6 @@ void use(stretto::Communicator& comm) {
   comm.broadcast(numbers).wait();
   const stretto::Transfer transfer[] = {stretto::Transfer::recv(data, 1)};
   comm.batch_send_recv(transfer).wait();
-  const auto one = stretto::Float8E4M3::from_bits(0x38);
-  const stretto::Half half = stretto::Half::from_bits(std::uint16_t{one.bits});
-  (void)half;
-  const stretto::DistributedDataParallelOptions options{.find_unused_parameters = true};
-  (void)options;
 
 // A Work that nobody keeps would wait where the call stands, and tell nobody of a failure.
 #ifdef ignored_work  // (ignoring return|nodiscard|unused-result)
@@ -79,6 +74,15 @@ void use(stretto::Communicator& comm) {
   std::vector<long double> wide(3);
   comm.broadcast(wide).wait();
 #endif
+}
+
+void numbers_and_options() {
+  const auto one = stretto::Float8E4M3::from_bits(0x38);
+  const stretto::Half half = stretto::Half::from_bits(std::uint16_t{one.bits});
+  (void)half;
+  const stretto::DistributedDataParallelOptions options{.find_unused_parameters = true};
+  (void)options;
+
 // Nothing computes with numbers of 8 bits: what looks like one would be taken for its bits.
 #ifdef float8_from_number  // Float8E4M3
   const stretto::Float8E4M3 wrong(1.0f);
