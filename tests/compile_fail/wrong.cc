@@ -23,8 +23,6 @@ void collectives(stretto::Communicator& comm) {
   comm.all_reduce(std::span(constant), std::span(data)).wait();
   bool array[3] = {};
   comm.all_reduce(array, {.op = stretto::ReduceOp::max}).wait();
-  std::vector<double> numbers(3);
-  comm.broadcast(numbers).wait();
   const stretto::Transfer transfer[] = {stretto::Transfer::recv(data, 1)};
   comm.batch_send_recv(transfer).wait();
 
@@ -69,20 +67,22 @@ void collectives(stretto::Communicator& comm) {
   std::vector<bool> bits(3);
   comm.all_reduce(bits, {.op = stretto::ReduceOp::max}).wait();
 #endif
-// Only types that have a dtype can be moved.
-#ifdef type_without_dtype  // DTypeOf
-  std::vector<long double> wide(3);
-  comm.broadcast(wide).wait();
-#endif
 }
 
-void numbers_and_options() {
+void types_and_options(stretto::Communicator& comm) {
+  std::vector<double> numbers(3);
+  comm.broadcast(numbers).wait();
   const auto one = stretto::Float8E4M3::from_bits(0x38);
   const stretto::Half half = stretto::Half::from_bits(std::uint16_t{one.bits});
   (void)half;
   const stretto::DistributedDataParallelOptions options{.find_unused_parameters = true};
   (void)options;
 
+// Only types that have a dtype can be moved.
+#ifdef type_without_dtype  // DTypeOf
+  std::vector<long double> wide(3);
+  comm.broadcast(wide).wait();
+#endif
 // Nothing computes with numbers of 8 bits: what looks like one would be taken for its bits.
 #ifdef float8_from_number  // Float8E4M3
   const stretto::Float8E4M3 wrong(1.0f);
