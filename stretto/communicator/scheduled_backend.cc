@@ -381,7 +381,9 @@ Explanation ScheduledBackend::explain(const OperationDescriptor& operation) cons
   auto held = engine_->lock();
   const std::shared_ptr<const group::Planner> planner = group_->planner();
   held.unlock();
-  return planner->explain(operation, options_.algorithm);
+  Explanation explanation = planner->explain(operation, options_.algorithm);
+  explanation.lock_free_runs = group_->fast_lane().ended_count();
+  return explanation;
 }
 
 }  // namespace stretto::communicator

@@ -81,6 +81,7 @@ FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperati
   if (execution.ended() && execution.status().ok() && !turn.must_notify()) {
     operations_->set_ended(sequence);
     number = sequence;
+    ended_count_.store(ended_count() + 1, std::memory_order_relaxed);
     gate_.store(Gate::open, std::memory_order_release);
     return Outcome::ended;
   }

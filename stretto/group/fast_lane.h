@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "stretto/group/operation_queue.h"
@@ -48,6 +49,8 @@ class FastLane {
   // Operations of such a kind run here from now on. The gate is closed.
   void remember(const OperationDescriptor& operation, PlanCache::Entry& entry);
   void forget_all() { kinds_ = {}; }
+  // How many collectives have ended here. Any thread, without the lock.
+  std::uint64_t ended_count() const { return ended_count_.load(std::memory_order_relaxed); }
 
  private:
   // A kind of operation that has run before.
@@ -69,6 +72,8 @@ class FastLane {
   Engine* engine_;
   OperationQueue* operations_;
   std::atomic<Gate> gate_{Gate::closed};
+  // Written by the owner of the gate; atomic, because others look at it.
+  std::atomic<std::uint64_t> ended_count_{0};
   std::shared_ptr<PendingCollective> parked_;
   PlanCache::Entry* parked_entry_ = nullptr;
   std::array<Kind, kKinds> kinds_;

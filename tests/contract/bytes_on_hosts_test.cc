@@ -117,6 +117,23 @@ Traffic traffic_of(const schedule::Algorithm& algorithm, const HostList& hosts,
   return traffic;
 }
 
+// `once`: of one such problem.
+void expect_traffic(const Counts& counts, std::span<const std::unique_ptr<Communicator>> ranks,
+                    const testing::Problem& problem, const Traffic& once) {
+  ASSERT_EQ(testing::try_on_all(ranks, problem), "");
+  const std::size_t inside = counts.on_ways(false);
+  const std::size_t between = counts.on_ways(true);
+  for (int i = 0; i < kTimes; ++i) ASSERT_EQ(testing::try_on_all(ranks, problem), "");
+  // Ranks that wait for long ask each other where they are.
+  EXPECT_LE(counts.on_ways(false), inside + 4 * kFrameBytesMax);
+  const std::size_t sent = counts.on_ways(true) - between;
+  // A message may travel in two segments.
+  const std::size_t frames = kTimes * once.messages * 2 * kFrameBytesMax;
+  EXPECT_GE(sent, kTimes * once.bytes);
+  EXPECT_LE(sent, kTimes * once.bytes + frames);
+  EXPECT_GT(once.messages, 0u);
+}
+
 class BytesOnHosts : public ::testing::TestWithParam<std::tuple<schedule::Algorithm, HostList>> {};
 
 TEST_P(BytesOnHosts, InsideNothingIsSentAndBetweenWhatTheScheduleSays) {
@@ -130,19 +147,11 @@ TEST_P(BytesOnHosts, InsideNothingIsSentAndBetweenWhatTheScheduleSays) {
   }
   Counts counts{.hosts = hosts};
   const auto ranks = make_ranks(counts);
-  ASSERT_EQ(testing::try_on_all(ranks, problem), "");
-  const std::size_t inside = counts.on_ways(false);
-  const std::size_t between = counts.on_ways(true);
-  for (int i = 0; i < kTimes; ++i) ASSERT_EQ(testing::try_on_all(ranks, problem), "");
-  const Traffic once = traffic_of(algorithm, hosts, kCount * sizeof(float));
-  // Ranks that wait for long ask each other where they are.
-  EXPECT_LE(counts.on_ways(false), inside + 4 * kFrameBytesMax);
-  const std::size_t sent = counts.on_ways(true) - between;
-  // A message may travel in two segments.
-  const std::size_t frames = kTimes * once.messages * 2 * kFrameBytesMax;
-  EXPECT_GE(sent, kTimes * once.bytes);
-  EXPECT_LE(sent, kTimes * once.bytes + frames);
-  EXPECT_GT(once.messages, 0u);
+  for (const bool registered : {false, true}) {
+    SCOPED_TRACE(registered ? "registered" : "private");
+    problem.registered = registered;
+    expect_traffic(counts, ranks, problem, traffic_of(algorithm, hosts, kCount * sizeof(float)));
+  }
 }
 
 std::vector<schedule::Algorithm> on_mapped_memory_and_by_messages() {

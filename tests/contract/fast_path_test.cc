@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "stretto/execution/turn.h"
 #include "tests/contract/rank_communicators.h"
 
 namespace stretto::testing {
@@ -181,6 +182,29 @@ TEST_P(FastPath, RunsBesideEverythingElse) {
     stop = true;
     beside.join();
   });
+}
+
+// Of hundreds of collectives, some are not late on a busy machine either.
+TEST(FastPathCount, TellsHowManyCollectivesTookNoLock) {
+  constexpr int kRounds = 300;
+  auto ranks = make_mapped(2);
+  std::atomic<std::uint64_t> counted{0};
+  on_all(ranks, [&](Communicator& comm) {
+    const auto count = [&] {
+      return comm.explain(Collective::all_reduce, DType::f32, 2).lock_free_runs;
+    };
+    std::vector<float> small(2);
+    std::vector<float> large(execution::kInlineBytes / sizeof(float) + 1);
+    for (int round = 0; round < 3; ++round) {
+      comm.all_reduce(small, {.algorithm = "staged_mapped"}).wait();
+      comm.all_reduce(large).wait();
+    }
+    EXPECT_EQ(count(), 0u) << "neither what names its algorithm nor what is large";
+    for (int round = 0; round < kRounds; ++round) comm.all_reduce(small).wait();
+    EXPECT_LT(count(), kRounds) << "the first of a kind takes the lock";
+    counted += count();
+  });
+  EXPECT_GT(counted, 0u);
 }
 
 // In a post, in staging memory, where one sync becomes two, and in several segments.

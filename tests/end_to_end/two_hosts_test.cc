@@ -4,8 +4,10 @@
 // Two network namespaces stand for two hosts with two ranks each: shared memory inside, tcp
 // between.
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -29,10 +31,12 @@ class TwoHosts : public ::testing::Test {
   }
 
   // The launcher of one of the hosts.
-  Tool launch(int host, const std::string& program, const std::string& key) {
-    return Tool(Arguments{"run", "-n", "2", "--hosts", "10.77.0.1,10.77.0.2", "--host-index",
-                          std::to_string(host), "--", STRETTO_BIN_DIR "/" + program},
-                {{"STRETTO_JOB_KEY", key}}, hosts_.on(host));
+  Tool launch(int host, const std::string& program, const Arguments& arguments = {}) {
+    return Tool(
+        Arguments{"run", "-n", "2", "--no-prefix", "--hosts", "10.77.0.1,10.77.0.2", "--host-index",
+                  std::to_string(host), "--", STRETTO_BIN_DIR "/" + program} +
+            arguments,
+        {{"STRETTO_JOB_KEY", std::string(64, '7')}}, hosts_.on(host));
   }
 
   void run_on(int host, const Arguments& command) {
@@ -99,9 +103,8 @@ TEST_F(TwoHosts, MeetByANameThatIsALoopbackAddressOnItsOwnHost) {
 }
 
 TEST_F(TwoHosts, GiveTheBitsOfOne) {
-  const std::string key(64, '7');
-  Tool second = launch(1, "bits_rank_program", key);
-  Tool first = launch(0, "bits_rank_program", key);
+  Tool second = launch(1, "bits_rank_program");
+  Tool first = launch(0, "bits_rank_program");
   EXPECT_EQ(first.status(), 0) << first.errors().finish();
   EXPECT_EQ(second.status(), 0) << second.errors().finish();
   const Ended one =
@@ -119,6 +122,33 @@ TEST_F(TwoHosts, GiveTheBitsOfOne) {
   EXPECT_EQ(lines, 2 * 2 * testing::canonical_algorithms().size());
   const std::string errors = first.errors().finish();
   EXPECT_NE(errors.find("different network namespaces"), std::string::npos) << errors;
+}
+
+// Between hosts of two ranks, each half of the buffer goes out once to be reduced and once when it
+// is: in all what the buffer holds, from each host.
+TEST_F(TwoHosts, SendEachOtherWhatTheScheduleSaysAndNothingInside) {
+  constexpr std::size_t kCount = std::size_t{1} << 20;
+  constexpr int kTimes = 4;
+  const Arguments arguments{std::to_string(kCount), std::to_string(kTimes)};
+  Tool second = launch(1, "traffic_rank_program", arguments);
+  Tool first = launch(0, "traffic_rank_program", arguments);
+  EXPECT_EQ(second.status(), 0) << second.errors().finish();
+  EXPECT_EQ(first.status(), 0) << first.errors().finish();
+  // Besides, headers and acknowledgements.
+  constexpr double kScheduled = 1.0 * kTimes * kCount * sizeof(float);
+  constexpr double kHeaders = 0.06 * kScheduled;
+  std::istringstream lines(first.output().finish());
+  int ranks = 0;
+  for (std::string line; std::getline(lines, line);) {
+    long out = 0;
+    long inside = 0;
+    if (std::sscanf(line.c_str(), "sent %ld and %ld", &out, &inside) != 2) continue;
+    ++ranks;
+    EXPECT_GE(static_cast<double>(out), 0.99 * kScheduled) << line;
+    EXPECT_LE(static_cast<double>(out), kScheduled + kHeaders) << line;
+    EXPECT_LE(inside, 64 * 1024) << line;
+  }
+  EXPECT_EQ(ranks, 2 * 2) << "of two ranks, with private and with registered buffers";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct Explanation {
   };
   std::vector<Candidate> candidates = {};
   std::string links = {};  // The numbers that the model goes by, and where they come from.
+  // Collectives of the group, of any kind, that have run on this rank so far without taking a lock.
+  std::uint64_t lock_free_runs = 0;
 };
 
 }  // namespace stretto
