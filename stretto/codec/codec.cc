@@ -11,6 +11,7 @@
 #include "stretto/base/check.h"
 #include "stretto/base/content_hash.h"
 #include "stretto/codec/header.h"
+#include "stretto/codec/scratch.h"
 #include "stretto/kernel/select.h"
 
 namespace stretto {
@@ -57,13 +58,15 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
   std::uint32_t no_hint = 0;
   std::uint32_t* const hint = encoding.hint != nullptr ? encoding.hint : &no_hint;
   const Search wanted = search(carry.size(), encoding.position, *hint);
-  if (scratch.indices.size() < wanted.room) scratch.indices.resize(wanted.room);
+  const std::span<std::uint32_t> indices = codec::room(scratch.indices, wanted.room);
+  const std::span<float> values = codec::room(scratch.values, wanted.room);
   kernel::Found found =
-      kernel::add_and_find_at_least(carry, encoding.gradient, wanted.limit, scratch.indices);
+      kernel::add_and_take_at_least(carry, encoding.gradient, wanted.limit, indices, values);
   const bool is_finite = found.greatest < kernel::kInfinityBits;
   if (!is_finite && encoding.non_finite != NonFinite::send) {
+    codec::put_back(carry, scratch, std::min(found.count, wanted.room));
     kernel::clear_non_finite(carry);
-    found = kernel::find_at_least(carry, wanted.limit, scratch.indices);
+    found = kernel::take_at_least(carry, wanted.limit, indices, values);
   }
   Header header;
   header.kind = static_cast<std::uint8_t>(kind_);
@@ -73,18 +76,18 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
   const std::size_t begin = out.size();
   out.resize(begin + sizeof(Header));
   if (!is_finite && encoding.non_finite == NonFinite::stop) {
+    codec::put_back(carry, scratch, std::min(found.count, wanted.room));
     header.flags = Header::kStopped;
     // As long as any other, if others are always as long.
     const auto bytes = message_bytes(carry.size(), encoding.position.step);
     if (bytes) out.resize(begin + *bytes);
     header.values = bytes ? *values_of(carry.size(), encoding.position.step) : 0;
   } else {
-    const bool all_finite = found.greatest < kernel::kInfinityBits;
     header.values = write({.carry = carry,
                            .position = encoding.position,
                            .hint = hint,
                            .found = found.count,
-                           .is_finite = all_finite,
+                           .greatest = found.greatest,
                            .scratch = scratch,
                            .cleared = encoding.cleared},
                           out);

@@ -49,7 +49,9 @@ void bench_memcpy(benchmark::State& state, std::size_t count) {
 
 void bench_encode(benchmark::State& state, const std::shared_ptr<const Codec>& codec,
                   std::size_t count) {
-  const std::vector<float> gradient = gradient_of(count);
+  // Another one in each step, as in training: elsewhere in these.
+  constexpr std::size_t kPlaces = 1 << 12, kApart = 16 * 97;
+  const std::vector<float> gradients = gradient_of(count + kPlaces);
   std::vector<float> carry(count);
   std::vector<std::byte> message;
   codec::Scratch scratch;
@@ -57,6 +59,7 @@ void bench_encode(benchmark::State& state, const std::shared_ptr<const Codec>& c
   codec::Position position;
   for (auto _ : state) {
     message.clear();
+    const auto gradient = std::span(gradients).subspan(position.step * kApart % kPlaces, count);
     codec->encode({carry, gradient, position, NonFinite::send, &hint}, scratch, message);
     ++position.step;
     benchmark::ClobberMemory();

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace stretto::codec {
 namespace {
@@ -21,8 +22,7 @@ std::uint64_t load(std::span<const std::byte> from, std::size_t word) {
   std::memcpy(&value, from.data() + word * kWordBytes, kWordBytes);
   return value;
 }
-void add_bits(std::span<std::byte> to, std::size_t word, std::uint64_t bits) {
-  bits |= load(to, word);
+void store(std::span<std::byte> to, std::size_t word, std::uint64_t bits) {
   std::memcpy(to.data() + word * kWordBytes, &bits, kWordBytes);
 }
 
@@ -58,20 +58,28 @@ void write_index_set(std::span<const std::uint32_t> indices, std::size_t univers
   const Layout layout = layout_of(universe, indices.size());
   const std::span<std::byte> high = to.subspan(layout.low_words * kWordBytes);
   const std::uint64_t mask = (std::uint64_t{1} << layout.low_bits) - 1;
+  std::uint64_t lows = 0, highs = 0;  // The words that are not full yet.
+  std::size_t low_word = 0, high_word = 0;
+  unsigned used = 0;  // Bits of `lows`.
   for (std::size_t j = 0; j < indices.size(); ++j) {
     const std::uint64_t index = indices[j];
-    if (layout.low_bits > 0) {
-      const std::size_t at = j * layout.low_bits;
-      const std::size_t shift = at % kWordBits;
-      const std::uint64_t low = index & mask;
-      add_bits(to, at / kWordBits, low << shift);
-      if (shift + layout.low_bits > kWordBits) {
-        add_bits(to, at / kWordBits + 1, low >> (kWordBits - shift));
-      }
+    const std::uint64_t low = index & mask;
+    lows |= low << used;
+    used += layout.low_bits;
+    if (used >= kWordBits) {
+      store(to, low_word++, lows);
+      used -= unsigned{kWordBits};
+      lows = used > 0 ? low >> (layout.low_bits - used) : 0;
     }
     const std::size_t place = (index >> layout.low_bits) + (layout.is_bitmap ? 0 : j);
-    add_bits(high, place / kWordBits, std::uint64_t{1} << (place % kWordBits));
+    if (place / kWordBits != high_word) {
+      store(high, high_word, std::exchange(highs, 0));
+      high_word = place / kWordBits;
+    }
+    highs |= std::uint64_t{1} << (place % kWordBits);
   }
+  if (used > 0) store(to, low_word, lows);
+  if (!indices.empty()) store(high, high_word, highs);
 }
 
 bool read_index_set(std::span<const std::byte> from, std::size_t universe,
@@ -91,13 +99,11 @@ bool read_index_set(std::span<const std::byte> from, std::size_t universe,
           word * kWordBits + static_cast<std::uint64_t>(std::countr_zero(bits));
       std::uint64_t index = layout.is_bitmap ? place : (place - j) << layout.low_bits;
       if (layout.low_bits > 0) {
+        // At most 32 bits from some bit of a byte on; high words follow the last.
         const std::size_t at = j * layout.low_bits;
-        const std::size_t shift = at % kWordBits;
-        std::uint64_t low = load(from, at / kWordBits) >> shift;
-        if (shift + layout.low_bits > kWordBits) {
-          low |= load(from, at / kWordBits + 1) << (kWordBits - shift);
-        }
-        index |= low & mask;
+        std::uint64_t low = 0;
+        std::memcpy(&low, from.data() + at / 8, kWordBytes);
+        index |= low >> (at % 8) & mask;
       }
       if (index < next || index >= universe) return false;
       indices[j++] = static_cast<std::uint32_t>(index);

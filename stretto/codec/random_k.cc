@@ -1,10 +1,15 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <limits>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "stretto/base/random.h"
+#include "stretto/codec/scratch.h"
 #include "stretto/codec/sparse_codec.h"
+#include "stretto/kernel/select.h"
 
 namespace stretto::codec {
 namespace {
@@ -24,12 +29,19 @@ class RandomK final : public SparseCodec {
   std::optional<std::size_t> values_of(std::size_t count, std::uint64_t) const override {
     return part_of(count, density_);
   }
-  Search search(std::size_t count, const Position&, std::uint32_t) const override {
-    return {.room = part_of(count, density_)};
-  }
+  Search search(std::size_t, const Position&, std::uint32_t) const override { return {}; }
   std::size_t choose(const Task& task) const override {
     const std::size_t wanted = part_of(task.carry.size(), density_);
-    guess(task.position, task.carry.size(), std::span(task.scratch.indices).first(wanted));
+    const std::span indices = room(task.scratch.indices, wanted);
+    guess(task.position, task.carry.size(), indices);
+    const std::span values = room(task.scratch.values, wanted);
+    for (std::size_t j = 0; j < wanted; ++j) {
+      values[j] = std::exchange(task.carry[indices[j]], 0.0f);
+    }
+    // Whether what is wrong is among the elements drawn is chance; that something is wrong is said.
+    if (task.greatest >= kernel::kInfinityBits && wanted > 0) {
+      values[0] = std::numeric_limits<float>::quiet_NaN();
+    }
     return wanted;
   }
   void guess(const Position& position, std::size_t count,

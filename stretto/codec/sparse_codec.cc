@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "stretto/base/check.h"
 #include "stretto/base/error.h"
 #include "stretto/base/half.h"
 #include "stretto/base/round_up.h"
 #include "stretto/codec/index_set.h"
+#include "stretto/codec/scratch.h"
 #include "stretto/kernel/quantize.h"
 #include "stretto/kernel/select.h"
 
@@ -35,12 +35,11 @@ BFloat16 narrowed(float value) {
   return result;
 }
 
-// In: values. Out: what the bytes do not say of them.
+// In: values. Out: what the bytes do not say of them, unless these are f32 and say all.
 void write_values(ValueFormat format, std::span<float> values, std::span<std::byte> to) {
   if (values.empty()) return;
   if (format == ValueFormat::f32) {
     std::memcpy(to.data(), values.data(), values.size_bytes());
-    std::ranges::fill(values, 0.0f);
   } else if (format == ValueFormat::bf16) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const BFloat16 said = narrowed(values[i]);
@@ -74,12 +73,6 @@ void read_values(ValueFormat format, std::span<const std::byte> from, std::span<
   }
 }
 
-template <class T>
-std::span<T> room(std::vector<T>& vector, std::size_t count) {
-  if (vector.size() < count) vector.resize(count);
-  return std::span(vector).first(count);
-}
-
 }  // namespace
 
 void check_density(double density, const char* codec) {
@@ -110,12 +103,7 @@ std::size_t SparseCodec::payload_bytes(std::size_t count, std::size_t values) co
 std::size_t SparseCodec::write(const Task& task, std::vector<std::byte>& out) const {
   const std::size_t count = choose(task);
   const auto indices = std::span<const std::uint32_t>(task.scratch.indices).first(count);
-  const std::span<float> values = room(task.scratch.values, count);
-  for (std::size_t j = 0; j < count; ++j) values[j] = task.carry[indices[j]];
-  // Whether what is wrong is among the elements drawn is chance; that something is wrong is said.
-  if (!sends_indices_ && !task.is_finite && count > 0) {
-    values[0] = std::numeric_limits<float>::quiet_NaN();
-  }
+  const auto values = std::span(task.scratch.values).first(count);
   const std::size_t begin = out.size();
   out.resize(begin + payload_bytes(task.carry.size(), count));
   std::span<std::byte> to = std::span(out).subspan(begin);
@@ -125,7 +113,7 @@ std::size_t SparseCodec::write(const Task& task, std::vector<std::byte>& out) co
     to = to.subspan(bytes);
   }
   write_values(format_, values, to);
-  for (std::size_t j = 0; j < count; ++j) task.carry[indices[j]] = values[j];
+  if (format_ != ValueFormat::f32) put_back(task.carry, task.scratch, count);
   if (!task.cleared.empty()) {
     for (const std::uint32_t index : indices) task.cleared[index] = 0;
   }

@@ -23,7 +23,8 @@ class SparseCodec : public Codec {
   SparseCodec(Kind kind, std::string name, ValueFormat format, bool sends_indices = true)
       : Codec(kind, name + suffix(format)), format_(format), sends_indices_(sends_indices) {}
 
-  // Leaves the indices of the chosen elements, ascending, at the beginning of scratch.indices.
+  // Leaves the chosen elements, by ascending index, at the beginning of the scratch, zero in their
+  // places in the carry, and returns how many they are.
   virtual std::size_t choose(const Task& task) const = 0;
   // The same for a codec that does not send them, on the side that reads.
   virtual void guess(const Position& position, std::size_t count,

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/error.h"
+#include "stretto/codec/scratch.h"
 #include "stretto/codec/sparse_codec.h"
 #include "stretto/kernel/select.h"
 
@@ -34,11 +35,12 @@ class Threshold final : public SparseCodec {
     return {.limit = limit_, .room = std::min(count, std::size_t{hint} + hint / 4 + 1024)};
   }
   std::size_t choose(const Task& task) const override {
-    std::vector<std::uint32_t>& indices = task.scratch.indices;
+    const std::size_t had_room = search(task.carry.size(), task.position, *task.hint).room;
     *task.hint = static_cast<std::uint32_t>(task.found);
-    if (task.found > indices.size()) {
-      indices.resize(task.found);
-      kernel::find_at_least(task.carry, limit_, indices);
+    if (task.found > had_room) {
+      put_back(task.carry, task.scratch, had_room);
+      kernel::take_at_least(task.carry, limit_, room(task.scratch.indices, task.found),
+                            room(task.scratch.values, task.found));
     }
     return task.found;
   }

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "stretto/codec/scratch.h"
 #include "stretto/codec/sparse_codec.h"
 #include "stretto/kernel/select.h"
 
@@ -23,15 +26,13 @@ struct Cut {
   std::size_t equal = 0;
 };
 
-constexpr std::size_t kAhead = 24;  // Elements that are asked for before they are needed.
-
 // Candidates for `wanted` that the first pass may leave. More cost time and room, fewer make the
 // second pass, over everything, likely.
-std::size_t candidate_room(std::size_t wanted) { return 8 * wanted + 1024; }
+std::size_t candidate_room(std::size_t wanted) { return 4 * wanted + 1024; }
 
 // What to look for in the next step, whose cut will be near this one's: so far below it that about
-// half as many candidates as are wanted are found in vain. `limit` was looked for in this step,
-// and `found` elements were; 0: nothing was.
+// a quarter as many candidates as are wanted are found in vain. `limit` was looked for in this
+// step, and `found` elements were; 0: nothing was.
 std::uint32_t next_hint(std::uint32_t cut, std::uint32_t limit, std::size_t found,
                         std::size_t wanted) {
   constexpr double kOctave = 1u << 23;
@@ -39,22 +40,12 @@ std::uint32_t next_hint(std::uint32_t cut, std::uint32_t limit, std::size_t foun
   if (limit > cut) {
     below = 2.0 * (limit - cut);
   } else if (limit > 0) {
-    const double target = static_cast<double>(wanted) / 2 + 64;
+    const double target = static_cast<double>(wanted) / 4 + 64;
     const double in_vain = static_cast<double>(found - std::min(found, wanted));
     below = (cut - limit) * std::min(4.0, target / (in_vain + 1));
   }
   const auto distance = static_cast<std::uint32_t>(std::clamp(below, kOctave / 1024, kOctave));
   return cut > distance ? cut - distance : 0;
-}
-
-// The cut at the `wanted` greatest of some magnitudes, whose order changes.
-Cut cut_of(std::span<std::uint32_t> magnitudes, std::size_t wanted) {
-  const auto place = magnitudes.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
-  std::ranges::nth_element(magnitudes, place, std::greater<>());
-  const std::uint32_t magnitude = *place;
-  const auto above = std::count_if(magnitudes.begin(), place,
-                                   [=](std::uint32_t other) { return other > magnitude; });
-  return {magnitude, wanted - static_cast<std::size_t>(above)};
 }
 
 // The digit that holds the `wanted`th greatest, counted from above; `wanted` becomes what is to be
@@ -63,6 +54,31 @@ std::uint32_t digit_of(std::span<const std::uint32_t> counts, std::size_t& wante
   auto digit = static_cast<std::uint32_t>(counts.size());
   while (wanted > counts[--digit]) wanted -= counts[digit];
   return digit;
+}
+
+// The cut at the `wanted` greatest of `values`, whose magnitudes are from `least` to `greatest`.
+Cut cut_of(std::span<const float> values, std::uint32_t least, std::uint32_t greatest,
+           std::size_t wanted, std::vector<std::uint32_t>& magnitudes) {
+  std::array<std::uint32_t, kMagnitudeBins> counts{};
+  constexpr unsigned kBits = 12;
+  static_assert(kMagnitudeBins == 1u << kBits);
+  const unsigned width = static_cast<unsigned>(std::bit_width(greatest - least));
+  const unsigned shift = width > kBits ? width - kBits : 0;
+  for (const float value : values) ++counts[(magnitude_bits(value) - least) >> shift];
+  const std::uint32_t bin = digit_of(counts, wanted);
+  // All are written, and each but those of this bin is overwritten: no branch depends on them.
+  const std::span<std::uint32_t> of_bin = room(magnitudes, counts[bin] + 1);
+  std::size_t count = 0;
+  for (const float value : values) {
+    of_bin[count] = magnitude_bits(value);
+    count += (of_bin[count] - least) >> shift == bin ? 1 : 0;
+  }
+  const auto place = of_bin.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
+  std::nth_element(of_bin.begin(), place, of_bin.end() - 1, std::greater<>());
+  const std::uint32_t magnitude = *place;
+  const auto above =
+      std::count_if(of_bin.begin(), place, [=](std::uint32_t other) { return other > magnitude; });
+  return {magnitude, wanted - static_cast<std::size_t>(above)};
 }
 
 class TopK final : public SparseCodec {
@@ -93,35 +109,30 @@ class TopK final : public SparseCodec {
   }
 
   std::size_t choose(const Task& task) const override;
-  static std::size_t keep(const Task& task, std::size_t found, std::size_t wanted);
+  static std::size_t keep(const Task& task, std::size_t found, std::uint32_t limit,
+                          std::size_t wanted);
   static Cut exact_cut(const Task& task, std::span<const std::uint32_t> counts, std::size_t wanted);
 
   const TopKOptions options_;
 };
 
-// Of candidates that are known to hold the greatest, keeps these.
-std::size_t TopK::keep(const Task& task, std::size_t found, std::size_t wanted) {
-  std::vector<std::uint32_t>& magnitudes = task.scratch.magnitudes;
-  std::vector<std::uint32_t>& partitioned = task.scratch.partitioned;
-  if (magnitudes.size() < found) magnitudes.resize(task.scratch.indices.size());
-  if (partitioned.size() < found) partitioned.resize(task.scratch.indices.size());
-  const std::span<std::uint32_t> indices(task.scratch.indices);
-  for (std::size_t j = 0; j < found; ++j) {
-    // Candidates are far from each other, and no processor guesses where.
-    __builtin_prefetch(&task.carry[indices[std::min(j + kAhead, found - 1)]], 1);
-    magnitudes[j] = magnitude_bits(task.carry[indices[j]]);
-  }
-  std::copy_n(magnitudes.begin(), found, partitioned.begin());
-  Cut cut = cut_of(std::span(partitioned).first(found), wanted);
+// Of the candidates in the scratch, of at least `limit`, keeps the greatest.
+std::size_t TopK::keep(const Task& task, std::size_t found, std::uint32_t limit,
+                       std::size_t wanted) {
+  const auto indices = std::span(task.scratch.indices).first(found);
+  const auto values = std::span(task.scratch.values).first(found);
+  Cut cut = cut_of(values, limit, task.greatest, wanted, task.scratch.magnitudes);
   std::size_t kept = 0;
   for (std::size_t j = 0; j < found; ++j) {
-    const std::uint32_t magnitude = magnitudes[j];
-    if (magnitude < cut.magnitude) continue;
-    if (magnitude == cut.magnitude) {
-      if (cut.equal == 0) continue;
-      --cut.equal;
+    const std::uint32_t magnitude = magnitude_bits(values[j]);
+    const bool is_equal = magnitude == cut.magnitude && cut.equal > 0;
+    if (is_equal) --cut.equal;
+    if (magnitude > cut.magnitude || is_equal) {
+      indices[kept] = indices[j];
+      values[kept++] = values[j];
+    } else {
+      task.carry[indices[j]] = values[j];
     }
-    indices[kept++] = indices[j];
   }
   *task.hint = next_hint(cut.magnitude, *task.hint, task.found, wanted);
   return kept;
@@ -149,19 +160,20 @@ std::size_t TopK::choose(const Task& task) const {
   const std::size_t count = task.carry.size();
   if (count == 0) return 0;
   const std::size_t k = wanted(count, task.position.step);
-  std::vector<std::uint32_t>& indices = task.scratch.indices;
   // The first pass has found enough, and not too many.
-  const std::size_t room = candidate_room(k);
-  if (task.found >= k && task.found <= room) return keep(task, task.found, k);
+  const auto indices = std::span(task.scratch.indices).first(candidate_room(k));
+  const auto values = std::span(task.scratch.values).first(indices.size());
+  if (task.found >= k && task.found <= indices.size()) {
+    return keep(task, task.found, *task.hint, k);
+  }
+  put_back(task.carry, task.scratch, std::min(task.found, indices.size()));
   std::array<std::uint32_t, kMagnitudeBins> counts;
   kernel::count_magnitudes(task.carry, counts);
   std::size_t rest = k;
   const std::uint32_t digit = digit_of(counts, rest);
-  if (k - rest + counts[digit] <= room) {
+  if (k - rest + counts[digit] <= indices.size()) {
     const auto limit = digit << kernel::kMagnitudeBinShift;
-    const std::size_t found =
-        kernel::find_at_least(task.carry, limit, std::span(indices).first(room)).count;
-    return keep(task, found, k);
+    return keep(task, kernel::take_at_least(task.carry, limit, indices, values).count, limit, k);
   }
   Cut cut = exact_cut(task, counts, k);
   std::size_t kept = 0;
@@ -169,7 +181,9 @@ std::size_t TopK::choose(const Task& task) const {
     const std::uint32_t magnitude = magnitude_bits(task.carry[i]);
     const bool is_equal = magnitude == cut.magnitude && cut.equal > 0;
     if (is_equal) --cut.equal;
-    if (magnitude > cut.magnitude || is_equal) indices[kept++] = static_cast<std::uint32_t>(i);
+    if (magnitude < cut.magnitude || (magnitude == cut.magnitude && !is_equal)) continue;
+    indices[kept] = static_cast<std::uint32_t>(i);
+    values[kept++] = std::exchange(task.carry[i], 0.0f);
   }
   *task.hint = next_hint(cut.magnitude, *task.hint, task.found, k);
   return kept;

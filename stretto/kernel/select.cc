@@ -4,6 +4,7 @@
 #include "stretto/kernel/select.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "stretto/kernel/targets.h"  // Before Highway.
 #undef HWY_TARGET_INCLUDE
@@ -21,96 +22,123 @@ using I32 = hn::ScalableTag<std::int32_t>;
 using U32 = hn::ScalableTag<std::uint32_t>;
 constexpr std::size_t kLanes = hn::MaxLanes(F32());
 
-// Collects indices. Most vectors hold none.
-class Indices {
- public:
-  Indices(std::uint32_t* to, std::size_t room) : to_(to), room_(room) {}
-
-  HWY_INLINE void add(hn::Mask<I32> mask, std::size_t first) {
-    if (hn::AllFalse(I32(), mask)) return;
-    // Stores of a part of a vector may write all of it.
-    if (count_ + kLanes > room_) return add_with_care(mask, first);
-    // In two steps: compressing into memory takes hundreds of cycles on some processors.
-    const auto indices = hn::Iota(I32(), static_cast<std::int32_t>(first));
-    hn::StoreU(hn::Compress(indices, mask), I32(), reinterpret_cast<std::int32_t*>(to_ + count_));
-    count_ += hn::CountTrue(I32(), mask);
-  }
-  void add_one(std::size_t index) {
-    if (count_ < room_) to_[count_] = static_cast<std::uint32_t>(index);
-    ++count_;
-  }
-  std::size_t count() const { return count_; }
-
- private:
-  HWY_NOINLINE void add_with_care(hn::Mask<I32> mask, std::size_t first) {
-    HWY_ALIGN std::int32_t hits[kLanes];
-    hn::Store(hn::VecFromMask(I32(), mask), I32(), hits);
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      if (hits[lane] != 0) add_one(first + lane);
-    }
-  }
-
-  std::uint32_t* const to_;
-  const std::size_t room_;
-  std::size_t count_ = 0;
+// Where what is taken goes.
+struct Room {
+  std::uint32_t* indices;
+  float* taken;
+  std::size_t count;
 };
 
-template <bool kAdds>
-HWY_INLINE hn::Vec<I32> magnitudes_at(float* values, const float* addends, std::size_t i) {
-  auto value = hn::LoadU(F32(), values + i);
-  if constexpr (kAdds) {
-    value = hn::Add(value, hn::LoadU(F32(), addends + i));
-    hn::StoreU(value, F32(), values + i);
+// These functions return the number of elements taken so far: of an object whose address is known
+// elsewhere the processor would wait for it.
+HWY_INLINE std::size_t take_one(const Room& room, std::size_t count, float* values,
+                                std::size_t index) {
+  if (count < room.count) {
+    room.indices[count] = static_cast<std::uint32_t>(index);
+    room.taken[count] = std::exchange(values[index], 0.0f);
   }
-  return hn::And(hn::BitCast(I32(), value), hn::Set(I32(), 0x7FFFFFFF));
+  return count + 1;
 }
 
-// `values` are written if kAdds only.
+HWY_NOINLINE std::size_t take_with_care(const Room& room, std::size_t count, hn::Mask<I32> mask,
+                                        hn::Vec<F32> value, float* values, std::size_t first) {
+  HWY_ALIGN std::int32_t hits[kLanes];
+  hn::Store(hn::VecFromMask(I32(), mask), I32(), hits);
+  hn::StoreU(value, F32(), values + first);
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    if (hits[lane] != 0) count = take_one(room, count, values, first + lane);
+  }
+  return count;
+}
+
+// `value` belongs to `values[first]` and the following ones, and comes there but for what `mask`
+// takes. No branch depends on the mask, which no processor guesses.
+HWY_INLINE std::size_t take(const Room& room, std::size_t count, hn::Mask<I32> mask,
+                            hn::Vec<F32> value, float* values, std::size_t first,
+                            hn::Vec<I32> lanes) {
+  // Stores of a part of a vector may write all of it.
+  if (HWY_UNLIKELY(count + kLanes > room.count)) {
+    return take_with_care(room, count, mask, value, values, first);
+  }
+  // In two steps: compressing into memory takes hundreds of cycles on some processors.
+  const auto indices = hn::Add(lanes, hn::Set(I32(), static_cast<std::int32_t>(first)));
+  const auto floats = hn::RebindMask(F32(), mask);
+  auto* const to = reinterpret_cast<std::int32_t*>(room.indices + count);
+  hn::StoreU(hn::Compress(indices, mask), I32(), to);
+  hn::StoreU(hn::Compress(value, floats), F32(), room.taken + count);
+  hn::StoreU(hn::IfThenZeroElse(floats, value), F32(), values + first);
+  return count + hn::CountTrue(I32(), mask);
+}
+
 template <bool kAdds>
-Found find(float* values, const float* addends, std::size_t count, std::uint32_t limit,
-           std::uint32_t* to, std::size_t room) {
-  Indices indices(to, room);
+HWY_INLINE hn::Vec<F32> value_at(const float* values, const float* addends, std::size_t i) {
+  const auto value = hn::LoadU(F32(), values + i);
+  if constexpr (!kAdds) return value;
+  return hn::Add(value, hn::LoadU(F32(), addends + i));
+}
+
+HWY_INLINE hn::Vec<I32> magnitudes(hn::Vec<F32> values) {
+  return hn::And(hn::BitCast(I32(), values), hn::Set(I32(), 0x7FFFFFFF));
+}
+
+template <bool kAdds>
+Found take_all(std::span<float> in, const float* addends, std::uint32_t limit,
+               std::span<std::uint32_t> indices, std::span<float> taken) {
+  const Room room{indices.data(), taken.data(), indices.size()};
+  std::size_t found = 0;
+  float* const values = in.data();
   // Magnitudes are below 2^31, where signed comparison is right. A limit above is never reached:
   // then this is 2^31 - 1, which no magnitude exceeds.
   const auto below = static_cast<std::int32_t>(std::min<std::uint32_t>(limit, 0x80000000) - 1);
   const auto under = hn::Set(I32(), below);
+  const auto lanes = hn::Iota(I32(), 0);
   auto greatest = hn::Zero(I32());
   std::size_t i = 0;
   constexpr std::size_t kStep = 4 * kLanes;
-  for (; i + kStep <= count; i += kStep) {
-    const auto a = magnitudes_at<kAdds>(values, addends, i);
-    const auto b = magnitudes_at<kAdds>(values, addends, i + kLanes);
-    const auto c = magnitudes_at<kAdds>(values, addends, i + 2 * kLanes);
-    const auto d = magnitudes_at<kAdds>(values, addends, i + 3 * kLanes);
-    const auto of_four = hn::Max(hn::Max(a, b), hn::Max(c, d));
+  for (; i + kStep <= in.size(); i += kStep) {
+    const auto a = value_at<kAdds>(values, addends, i);
+    const auto b = value_at<kAdds>(values, addends, i + kLanes);
+    const auto c = value_at<kAdds>(values, addends, i + 2 * kLanes);
+    const auto d = value_at<kAdds>(values, addends, i + 3 * kLanes);
+    const auto of_two = hn::Max(magnitudes(a), magnitudes(b));
+    const auto of_four = hn::Max(of_two, hn::Max(magnitudes(c), magnitudes(d)));
     greatest = hn::Max(greatest, of_four);
-    if (hn::AllFalse(I32(), hn::Gt(of_four, under))) continue;
-    indices.add(hn::Gt(a, under), i);
-    indices.add(hn::Gt(b, under), i + kLanes);
-    indices.add(hn::Gt(c, under), i + 2 * kLanes);
-    indices.add(hn::Gt(d, under), i + 3 * kLanes);
+    if (!hn::AllFalse(I32(), hn::Gt(of_four, under))) {
+      const auto take_of = [&](hn::Vec<F32> value, std::size_t first) HWY_ATTR {
+        const auto mask = hn::Gt(magnitudes(value), under);
+        found = take(room, found, mask, value, values, first, lanes);
+      };
+      take_of(a, i);
+      take_of(b, i + kLanes);
+      take_of(c, i + 2 * kLanes);
+      take_of(d, i + 3 * kLanes);
+    } else if constexpr (kAdds) {
+      hn::StoreU(a, F32(), values + i);
+      hn::StoreU(b, F32(), values + i + kLanes);
+      hn::StoreU(c, F32(), values + i + 2 * kLanes);
+      hn::StoreU(d, F32(), values + i + 3 * kLanes);
+    }
   }
-  HWY_ALIGN std::int32_t lanes[kLanes];
-  hn::Store(greatest, I32(), lanes);
-  auto top = static_cast<std::uint32_t>(*std::max_element(lanes, lanes + kLanes));
-  for (; i < count; ++i) {
+  HWY_ALIGN std::int32_t of_lanes[kLanes];
+  hn::Store(greatest, I32(), of_lanes);
+  auto top = static_cast<std::uint32_t>(*std::max_element(of_lanes, of_lanes + kLanes));
+  for (; i < in.size(); ++i) {
     if constexpr (kAdds) values[i] += addends[i];
     const std::uint32_t bits = magnitude_bits(values[i]);
     top = std::max(top, bits);
-    if (bits >= limit) indices.add_one(i);
+    if (bits >= limit) found = take_one(room, found, values, i);
   }
-  return {indices.count(), top};
+  return {found, top};
 }
 
-Found find_only(const float* values, std::size_t count, std::uint32_t limit, std::uint32_t* to,
-                std::size_t room) {
-  // What is not added to is not written.
-  return find<false>(const_cast<float*>(values), nullptr, count, limit, to, room);
+Found take_only(std::span<float> values, std::uint32_t limit, std::span<std::uint32_t> indices,
+                std::span<float> taken) {
+  return take_all<false>(values, nullptr, limit, indices, taken);
 }
 
-Found add_and_find(float* sums, const float* addends, std::size_t count, std::uint32_t limit,
-                   std::uint32_t* to, std::size_t room) {
-  return find<true>(sums, addends, count, limit, to, room);
+Found add_and_take(std::span<float> sums, const float* addends, std::uint32_t limit,
+                   std::span<std::uint32_t> indices, std::span<float> taken) {
+  return take_all<true>(sums, addends, limit, indices, taken);
 }
 
 }  // namespace stretto::kernel::HWY_NAMESPACE
@@ -119,19 +147,18 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace stretto::kernel {
 
-HWY_EXPORT(find_only);
-HWY_EXPORT(add_and_find);
+HWY_EXPORT(take_only);
+HWY_EXPORT(add_and_take);
 
-Found find_at_least(std::span<const float> values, std::uint32_t limit,
-                    std::span<std::uint32_t> indices) {
-  return HWY_DYNAMIC_DISPATCH(find_only)(values.data(), values.size(), limit, indices.data(),
-                                         indices.size());
+Found take_at_least(std::span<float> values, std::uint32_t limit, std::span<std::uint32_t> indices,
+                    std::span<float> taken) {
+  return HWY_DYNAMIC_DISPATCH(take_only)(values, limit, indices, taken);
 }
 
-Found add_and_find_at_least(std::span<float> sums, std::span<const float> addends,
-                            std::uint32_t limit, std::span<std::uint32_t> indices) {
-  return HWY_DYNAMIC_DISPATCH(add_and_find)(sums.data(), addends.data(), sums.size(), limit,
-                                            indices.data(), indices.size());
+Found add_and_take_at_least(std::span<float> sums, std::span<const float> addends,
+                            std::uint32_t limit, std::span<std::uint32_t> indices,
+                            std::span<float> taken) {
+  return HWY_DYNAMIC_DISPATCH(add_and_take)(sums, addends.data(), limit, indices, taken);
 }
 
 // Two histograms: neighbours often fall into the same bin, and a counter that was just written

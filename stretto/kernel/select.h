@@ -25,14 +25,16 @@ struct Found {
   std::uint32_t greatest = 0;  // The magnitude_bits() of all elements.
 };
 
-// Writes the indices of the elements whose magnitude_bits() are at least `limit`, ascending, as
-// far as there is room.
-Found find_at_least(std::span<const float> values, std::uint32_t limit,
-                    std::span<std::uint32_t> indices);
+// Takes the elements whose magnitude_bits() are at least `limit` out of `values`, as far as there
+// is room: their indices, ascending, and what they were come to `indices` and `taken`, which are
+// equally long, and zero stands where they were.
+Found take_at_least(std::span<float> values, std::uint32_t limit, std::span<std::uint32_t> indices,
+                    std::span<float> taken);
 
 // The same of the sums, after `sums[i] += addends[i]`.
-Found add_and_find_at_least(std::span<float> sums, std::span<const float> addends,
-                            std::uint32_t limit, std::span<std::uint32_t> indices);
+Found add_and_take_at_least(std::span<float> sums, std::span<const float> addends,
+                            std::uint32_t limit, std::span<std::uint32_t> indices,
+                            std::span<float> taken);
 
 // How many elements have each value of the upper 12 of their 31 bits of magnitude. `counts` has
 // kMagnitudeBins elements, which are overwritten.

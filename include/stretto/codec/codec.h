@@ -32,9 +32,8 @@ namespace codec {
 // thread at a time.
 struct Scratch {
   std::vector<std::uint32_t> indices;
+  std::vector<float> values;  // At these indices.
   std::vector<std::uint32_t> magnitudes;
-  std::vector<std::uint32_t> partitioned;  // The same in another order.
-  std::vector<float> values;
 };
 
 // What a codec is told beside the values. Must be the same for a message where it is encoded and
@@ -101,13 +100,14 @@ class Codec {
 
   Codec(Kind kind, std::string name) : kind_(kind), name_(std::move(name)) {}
 
-  // A vector that is being encoded: the gradient has been added.
+  // A vector that is being encoded: the gradient has been added. As many elements as were found, or
+  // as there was room for, are in the scratch, and zero stands in their place.
   struct Task {
     std::span<float> carry;
     const codec::Position& position;
     std::uint32_t* hint;
-    std::size_t found;  // How many elements have at least the magnitude that search() said.
-    bool is_finite;     // Or the carry holds infinity or NaN.
+    std::size_t found;       // How many elements have at least the magnitude that search() said.
+    std::uint32_t greatest;  // Magnitude of all; above numbers if there is infinity or NaN.
     codec::Scratch& scratch;
     std::span<float> cleared;
   };
@@ -118,8 +118,8 @@ class Codec {
     const codec::Position& position;
     codec::Scratch& scratch;
   };
-  // What to look for while the gradient is added: the indices of elements of at least this
-  // magnitude, at most `room` of them, come to scratch.indices.
+  // What to look for while the gradient is added: elements of at least this magnitude, at most
+  // `room` of them, are taken out of the carry; their indices and values come to the scratch.
   struct Search {
     std::uint32_t limit = 0xFFFFFFFF;
     std::size_t room = 0;
