@@ -4,7 +4,6 @@
 #include "stretto/reducer/reducer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -21,27 +20,25 @@ namespace stretto {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // Bytes: a cache line, and the widest vector register.
-// How often mark_ready() lets communication advance: a turn takes about a microsecond.
-constexpr Duration kPollInterval = std::chrono::microseconds(10);
+// So many bytes of gradients take longer to make than mark_ready() needs for a look at the clock
+// and a turn of communication, a microsecond. Each gradient counts as kLeastBytes at least.
+constexpr std::size_t kBytesPerLook = std::size_t{32} << 10;
+constexpr std::size_t kLeastBytes = 512;
 constexpr std::uint64_t kStepsBetweenRebuilds = 8;  // Doubled with each rebuild.
+
+template <class... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {
+  throw InvalidArgument(status_of(StatusCode::invalid_argument, text, std::forward<Args>(args)...));
+}
 
 void check_arguments(const std::vector<GradientDescription>& gradients,
                      const ReducerOptions& options) {
-  if (gradients.empty()) {
-    throw InvalidArgument(
-        status_of(StatusCode::invalid_argument, "there are no gradients to reduce"));
-  }
-  if (options.bucket_bytes.empty()) {
-    throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                    "bucket_bytes is empty; it needs at least one limit"));
-  }
+  if (gradients.empty()) refuse("there are no gradients to reduce");
+  if (options.bucket_bytes.empty()) refuse("bucket_bytes is empty; it needs at least one limit");
   for (const GradientDescription& gradient : gradients) {
-    if (!supports(options.op, gradient.dtype)) {
-      throw InvalidArgument(
-          status_of(StatusCode::invalid_argument,
-                    "gradient {} is {}, which {} does not support; it supports {}", gradient.name,
-                    name(gradient.dtype), name(options.op), supported_ops(gradient.dtype)));
-    }
+    if (supports(options.op, gradient.dtype)) continue;
+    refuse("gradient {} is {}, which {} does not support; it supports {}", gradient.name,
+           name(gradient.dtype), name(options.op), supported_ops(gradient.dtype));
   }
 }
 
@@ -151,34 +148,44 @@ void Reducer::mark_ready(std::size_t index) {
   STRETTO_CHECK(index < slots_.size(), "gradient {} of {}", index, slots_.size());
   Slot& slot = slots_[index];
   if (slot.frozen) {
-    throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                    "gradient {} was computed although it is frozen",
-                                    gradients_[index].name));
+    refuse("gradient {} was computed although it is frozen", gradients_[index].name);
   }
   if (slot.ready.exchange(true, std::memory_order_acq_rel)) {
-    throw InvalidArgument(status_of(
-        StatusCode::invalid_argument,
+    refuse(
         "gradient {} became ready a second time before its step had ended. Either a second "
         "backward pass began before the first one was complete, or the parameter takes part both "
         "inside and outside of a checkpointed (re-entrant) part of the model; then "
         "set the option static_graph",
-        gradients_[index].name));
+        gradients_[index].name);
   }
-  const TimePoint now = Clock::now();
-  slot.ready_time = now;
-  ready_order_[ready_count_.fetch_add(1, std::memory_order_acq_rel)] = index;
+  const std::size_t number = ready_count_.fetch_add(1, std::memory_order_acq_rel);
+  ready_order_[number] = index;
   const bool full = buckets_[slot.bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  // Threads that lose each other's bytes here look a little later.
+  const std::size_t bytes =
+      unseen_bytes_.load(std::memory_order_relaxed) + std::max(slot.view.bytes(), kLeastBytes);
+  const bool look = full || number == 0 || bytes >= kBytesPerLook;
+  unseen_bytes_.store(look ? 0 : bytes, std::memory_order_relaxed);
+  if (!look) {
+    slot.ready_time = last_look_.load(std::memory_order_relaxed);
+    return;
+  }
+  slot.ready_time = Clock::now();
+  last_look_.store(slot.ready_time, std::memory_order_relaxed);
+  communicate(full, slot.ready_time);
+}
+
+// Begins what can begin now that a bucket has become full, and lets the rest advance.
+void Reducer::communicate(bool full, TimePoint begin) {
   if (full) launch_full_buckets();
-  const bool poll = poll_on_ready_ && in_flight_.load(std::memory_order_relaxed) &&
-                    now - last_poll_.load(std::memory_order_relaxed) > kPollInterval;
+  const bool poll = poll_on_ready_ && in_flight_.load(std::memory_order_relaxed);
   if (poll) {
-    last_poll_.store(now, std::memory_order_relaxed);
     communicator_.poll();
     const std::unique_lock lock(launch_mutex_, std::try_to_lock);
     if (lock.owns_lock()) end_finished_buckets();  // Else its holder does.
   }
   if (full || poll) {
-    inside_ticks_.fetch_add((Clock::now() - now).count(), std::memory_order_relaxed);
+    inside_ticks_.fetch_add((Clock::now() - begin).count(), std::memory_order_relaxed);
   }
 }
 
@@ -366,9 +373,7 @@ void Reducer::judge_report() {
     throw Mismatch(Status(StatusCode::mismatch, text));
   }
   if (options_.find_unused || !report_.any_rank_says(Use::unused)) return;
-  const std::string text =
-      reducer::describe_missing(report_, report_.gather(options_.timeout), names());
-  throw InvalidArgument(Status(StatusCode::invalid_argument, text));
+  refuse("{}", reducer::describe_missing(report_, report_.gather(options_.timeout), names()));
 }
 
 void Reducer::record_step(TimePoint begin, TimePoint end) {
@@ -438,14 +443,10 @@ void Reducer::abandon_step(const std::string& reason) {
       reason.empty()
           ? fmt::format("what was thrown, only rank {} itself can say: see its output", rank)
           : reason;
-  fail_on_all_ranks(
-      status_of(StatusCode::aborted,
-                "an exception ended the backward pass of rank {} when {} of {} gradients were "
-                "ready; {}",
-                rank, ready_count_.load(), gradients_.size(), why));
-}
-
-void Reducer::fail_on_all_ranks(Status status) {
+  Status status = status_of(StatusCode::aborted,
+                            "an exception ended the backward pass of rank {} when {} of {} "
+                            "gradients were ready; {}",
+                            rank, ready_count_.load(), gradients_.size(), why);
   communicator_.abort(std::string(status.message()));
   fail(std::move(status));
 }
@@ -478,7 +479,6 @@ bool Reducer::rebuild() {
   for (std::size_t i = 0; i < slots_.size(); ++i) old.push_back(gradient(i));
   lay_out(std::move(plan));
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (old[i].view.count == 0) continue;
     std::memcpy(slots_[i].view.data, old[i].view.data, old[i].view.bytes());
   }
   return true;

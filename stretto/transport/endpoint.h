@@ -93,9 +93,11 @@ class Endpoint : public Transport {
   // Per peer, the groups that one side has forgotten and the other has not: for tests.
   std::size_t half_forgotten_groups() const;
 
- private:
+ protected:
   explicit Endpoint(Parts parts);
-  Status open_poll();
+  Status open_poll();  // To be called once, after the constructor.
+
+ private:
   Status watch_processes();
   bool poll_descriptors();
   bool progress_plane();

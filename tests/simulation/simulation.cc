@@ -3,6 +3,10 @@
 
 #include "tests/simulation/simulation.h"
 
+#include <algorithm>
+#include <thread>
+#include <utility>
+
 #include "stretto/communicator/scheduled_backend.h"
 
 namespace stretto::simulation {
@@ -66,8 +70,12 @@ void Simulation::submit_next(SimulatedRank& rank) {
   }
 }
 
-bool Simulation::take_turn(SimulatedRank& rank) {
+void Simulation::strike() {
   if (event_ && turns_ >= event_turn_) std::exchange(event_, nullptr)();
+}
+
+bool Simulation::take_turn(SimulatedRank& rank) {
+  strike();
   ++turns_;
   if (rank.dead) return false;
   const bool submits = !rank.waiting.empty() && random_.below(8) == 0;
@@ -97,6 +105,69 @@ void Simulation::run() {
     if (!moved && !network_->skip() && !event_) break;
   }
   collect();
+}
+
+void Simulation::run(const Program& program) {
+  network_->set_after_progress(
+      [this](Rank rank, bool moved) { after_progress(ranks_[index(rank.value())], moved); });
+  programs_ = size();
+  std::vector<std::thread> threads;
+  for (SimulatedRank& rank : ranks_) {
+    rank.has_thread = true;
+    threads.emplace_back([&] { run_on(rank, program); });
+  }
+  let_next_move();
+  for (std::thread& thread : threads) thread.join();
+  network_->set_after_progress(nullptr);
+}
+
+void Simulation::run_on(SimulatedRank& rank, const Program& program) {
+  wait_for_turn(rank);
+  program(*rank.communicator);
+  --programs_;
+  // What others wait for may still lie here.
+  while (programs_ > 0) rank.engine->turn();
+  rank.has_thread = false;
+  let_next_move();
+}
+
+void Simulation::wait_for_turn(const SimulatedRank& rank) {
+  std::unique_lock held(mutex_);
+  rank.may_move->wait(held, [&] { return moving_ == &rank; });
+}
+
+void Simulation::let_next_move() {
+  const auto has_thread = [](const SimulatedRank& rank) { return rank.has_thread; };
+  if (std::none_of(ranks_.begin(), ranks_.end(), has_thread)) return;
+  while (true) {
+    SimulatedRank& next = draw_rank();
+    if (!next.has_thread) continue;
+    const std::lock_guard held(mutex_);
+    moving_ = &next;
+    return next.may_move->notify_one();
+  }
+}
+
+// The clock stands still while something can move. Chance leaves out some rank for a while, and a
+// program may ask many times before it goes on: only a long silence is the end.
+void Simulation::after_progress(SimulatedRank& rank, bool moved) {
+  constexpr int kSilence = 200;
+  constexpr std::uint64_t kTimeAtOnce = 100'000;
+  ++turns_;
+  strike();
+  idle_turns_ = moved ? 0 : idle_turns_ + 1;
+  if (moved && random_.below(4) != 0) return;  // Handing over takes longer than anything else here.
+  if (idle_turns_ >= size() && network_->skip()) {
+    network_->pass(transport::sim::Time(random_.below(kTimeAtOnce)));
+    idle_turns_ = 0;
+  }
+  if (idle_turns_ > kSilence * size()) {
+    stuck_ = true;
+    idle_turns_ = 0;
+    for (int r = 0; r < size(); ++r) network_->kill(r);
+  }
+  let_next_move();
+  wait_for_turn(rank);
 }
 
 void Simulation::collect() {

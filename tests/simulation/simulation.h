@@ -3,9 +3,11 @@
 
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -44,6 +46,14 @@ class Simulation {
   void run();
   std::uint64_t turns() const { return turns_; }
 
+  // Instead: runs a program that may block on each rank, on a thread of its own. One thread at a
+  // time moves, and where it makes progress the next one is drawn from the seed. A program must not
+  // throw.
+  using Program = std::function<void(Communicator&)>;
+  void run(const Program& program);
+  // Whether ranks still waited there when nothing could move any more; all links were cut then.
+  bool was_stuck() const { return stuck_; }
+
   // How each operation of a rank ended, in the order of submission; nothing where it has not, which
   // after run() means that it never will.
   std::vector<std::optional<Status>> outcomes(int rank) const;
@@ -60,6 +70,8 @@ class Simulation {
     std::vector<Operation> operations;
     std::uint64_t eagerness = 1;  // How often it gets a turn, compared with others.
     bool dead = false;
+    bool has_thread = false;  // Whether its program's thread has not ended.
+    std::unique_ptr<std::condition_variable> may_move = std::make_unique<std::condition_variable>();
   };
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
   SimulatedRank& draw_rank();
@@ -67,6 +79,11 @@ class Simulation {
   bool take_turns();
   bool take_turn(SimulatedRank& rank);
   void collect();
+  void run_on(SimulatedRank& rank, const Program& program);
+  void wait_for_turn(const SimulatedRank& rank);
+  void let_next_move();
+  void after_progress(SimulatedRank& rank, bool moved);
+  void strike();
 
   Random random_;
   std::shared_ptr<transport::sim::Network> network_;
@@ -75,6 +92,11 @@ class Simulation {
   std::uint64_t turns_ = 0;
   std::uint64_t event_turn_ = 0;
   std::function<void()> event_;  // Still to come; or none.
+  int programs_ = 0;             // That have not ended.
+  int idle_turns_ = 0;           // Since something has moved, or the clock.
+  bool stuck_ = false;
+  std::mutex mutex_;  // Guards this: the one whose thread moves.
+  const SimulatedRank* moving_ = nullptr;
 };
 
 }  // namespace stretto::simulation

@@ -76,7 +76,8 @@ struct StepStatistics {
   double forward_seconds = 0;
   // Of gradients, in all buckets: what is handed to the communication hook.
   std::size_t bytes = 0;
-  // For each gradient, when it became ready, counted from the first one; -1 if it did not.
+  // For each gradient, when it became ready, counted from the first one; -1 if it did not. Where
+  // gradients are small, the clock is read at every 32 KiB of them and at the last of a bucket.
   std::vector<double> ready_seconds;
   // For each bucket, when its reduction began and when this rank saw that it had ended, counted
   // alike.
@@ -211,6 +212,7 @@ class Reducer {
   reducer::BucketPlan plan_for(std::span<const std::size_t> order) const;
   void lay_out(reducer::BucketPlan plan);
   FullBucket full(std::size_t bucket) const;
+  void communicate(bool full, TimePoint begin);
   void launch_full_buckets();
   void keep_unused_values(std::size_t bucket);
   void restore_unused_values();
@@ -226,7 +228,6 @@ class Reducer {
   void reset_step();
   std::vector<std::string> names() const;
   Status explained(const Status& status) const;
-  void fail_on_all_ranks(Status status);
   void fail(Status status);
   void throw_if_failed() const;
 
@@ -246,8 +247,9 @@ class Reducer {
 
   std::atomic<std::size_t> ready_count_ = 0;
   std::atomic<bool> in_flight_ = false;  // Whether a bucket of this step has been launched.
-  std::atomic<TimePoint> last_poll_ = TimePoint();
-  std::atomic<std::int64_t> inside_ticks_ = 0;  // What mark_ready() spent on communication.
+  std::atomic<TimePoint> last_look_ = TimePoint();  // At the clock, by mark_ready().
+  std::atomic<std::size_t> unseen_bytes_ = 0;       // Of gradients since then.
+  std::atomic<std::int64_t> inside_ticks_ = 0;      // What mark_ready() spent on communication.
 
   std::vector<std::size_t> ready_order_;  // Those that were not ready come last.
   std::uint64_t last_order_hash_ = 0;     // Of the step before.

@@ -41,6 +41,22 @@ class SimLink : public Link {
   Wire& incoming_;
 };
 
+class SimEndpoint final : public Endpoint {
+ public:
+  static Result<std::unique_ptr<Endpoint>> create(std::shared_ptr<Network> network, Parts parts) {
+    std::unique_ptr<SimEndpoint> endpoint(new SimEndpoint(std::move(network), std::move(parts)));
+    STRETTO_RETURN_IF_ERROR(endpoint->open_poll());
+    return {std::move(endpoint)};
+  }
+  bool progress() override { return network_->after_progress(rank(), Endpoint::progress()); }
+
+ private:
+  SimEndpoint(std::shared_ptr<Network> network, Parts parts)
+      : Endpoint(std::move(parts)), network_(std::move(network)) {}
+
+  std::shared_ptr<Network> network_;
+};
+
 }  // namespace
 
 Network::Network(const WorldOptions& options) : ranks_(options.ranks) {
@@ -101,7 +117,8 @@ Result<World> make_world(const WorldOptions& options) {
       parts.links.push_back(
           peer == r ? nullptr : std::make_unique<SimLink>(world.network, Rank(r), Rank(peer)));
     }
-    Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::create(std::move(parts));
+    Result<std::unique_ptr<Endpoint>> endpoint =
+        SimEndpoint::create(world.network, std::move(parts));
     if (!endpoint.ok()) return endpoint.status();
     world.endpoints.push_back(std::move(*endpoint));
   }

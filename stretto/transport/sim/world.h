@@ -3,7 +3,9 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "stretto/transport/endpoint.h"
@@ -21,7 +23,8 @@ struct WorldOptions {
 };
 
 // The clock and the wires of a simulated world, and what goes wrong in it. Not thread safe: all
-// ranks of a world belong to one thread, which lets them make progress in any order it likes.
+// ranks of a world belong to one thread, which lets them make progress in any order it likes, or to
+// threads of which one at a time moves.
 class Network {
  public:
   explicit Network(const WorldOptions& options);
@@ -44,6 +47,15 @@ class Network {
   // Whether that has happened.
   bool struck(Rank from, Rank to) { return wire(from, to).struck(); }
 
+  // Called at the end of each progress() of an endpoint, on its thread: there the threads of ranks
+  // that block take turns. Whoever waits looks again at once then, and need not sleep.
+  using AfterProgress = std::function<void(Rank rank, bool moved)>;
+  void set_after_progress(AfterProgress function) { after_progress_ = std::move(function); }
+  bool after_progress(Rank rank, bool moved) {
+    if (after_progress_) after_progress_(rank, moved);
+    return moved || after_progress_ != nullptr;
+  }
+
   // Frames that all ranks have written so far.
   std::uint64_t frames() const;
 
@@ -55,6 +67,7 @@ class Network {
   int ranks_;
   Time now_{0};
   std::vector<std::unique_ptr<Wire>> wires_;
+  AfterProgress after_progress_;
 };
 
 struct World {
