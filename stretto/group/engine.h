@@ -108,6 +108,9 @@ class Engine final : private transport::TransportListener {
   void let_others_in(std::unique_lock<std::mutex>& held);
   bool turn_locked();
   bool turn_locked(std::size_t bytes_of_each_group);
+  // Without the lock. Does nothing, and says so, where it is better to sleep; see Note [waiting].
+  // `until` belongs to one wait, and is zero when that begins.
+  bool yield(TimePoint now, TimePoint& until);
   bool sleep(std::unique_lock<std::mutex>& lock, Deadline deadline);
   Engine(std::unique_ptr<transport::Transport> transport, Options options);
   Status start_background_thread();
@@ -144,6 +147,7 @@ class Engine final : private transport::TransportListener {
   std::atomic<int> contenders_{0};  // Threads that wait for the lock.
   std::atomic<int> waiters_{0};
   std::atomic<int> sleepers_{0};
+  std::atomic<TimePoint> sleep_only_until_{};
   unsigned turns_ = 0;
   bool stopping_ = false;
   bool drives_ = false;    // Whether the background thread is a progress thread.
