@@ -27,6 +27,7 @@ class ScheduleBuilder;
 // Adds the steps of the shape's rank. The schedule is one chunk, unless the collective says how
 // many they are or this cuts it.
 using AddSteps = void(ScheduleBuilder& schedule, const Shape& shape);
+using AlgorithmFunction = AddSteps*;
 
 // One row of the catalogue.
 struct Algorithm {
@@ -37,7 +38,7 @@ struct Algorithm {
   Collective collective = Collective::barrier;
   Access access = Access::messages;
   Order order = Order::none;
-  AddSteps* add_steps = nullptr;
+  AlgorithmFunction add_steps = nullptr;
   // Whether chunks that belong to ranks must all be of one size: where a rank handles chunks that
   // it neither sends nor receives for itself (of an all_to_all it does not know their sizes), or
   // where all ranks must cut them into equally many segments.

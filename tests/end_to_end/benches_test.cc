@@ -146,35 +146,5 @@ TEST(Explain, TellsWhatIsCopiedOnce) {
   EXPECT_NE(automatic.find("direct_mapped if registered or in huge pages\n"), std::string::npos);
 }
 
-// `stretto bench --compression` from outside.
-
-TEST(CompressionBench, TellsOfEachCodecWhatItTakesAndSends) {
-  const Ended ended = run({"bench", "--compression", "-n", "2", "--bytes", "64K", "--json"});
-  EXPECT_EQ(ended.status, 0) << ended.errors;
-  std::istringstream stream(ended.output);
-  std::set<std::string> codecs;
-  for (std::string line; std::getline(stream, line);) {
-    const auto object = nlohmann::json::parse(line);
-    codecs.insert(object.at("codec"));
-    EXPECT_EQ(object.at("ranks"), 2);
-    EXPECT_GT(object.at("step_s").get<double>(), 0);
-    if (object.at("codec") == "top_k(0.01)") {
-      EXPECT_LT(object.at("share").get<double>(), 0.02);
-      EXPECT_GT(object.at("pays_below_bits_per_s").get<double>(), 0);
-    }
-  }
-  EXPECT_EQ(codecs.size(), 11u);
-  EXPECT_TRUE(codecs.contains("as they are") && codecs.contains("PowerSGD rank 4"));
-}
-
-TEST(CompressionBench, PrintsATable) {
-  const Ended ended = run({"bench", "--compression", "-n", "2", "--bytes", "64K"});
-  EXPECT_EQ(ended.status, 0) << ended.errors;
-  EXPECT_NE(ended.output.find("gradients of 64 KiB: the all_reduce brings each rank"),
-            std::string::npos)
-      << ended.output;
-  EXPECT_NE(ended.output.find("top_k(0.01), bf16 values"), std::string::npos) << ended.output;
-}
-
 }  // namespace
 }  // namespace stretto

@@ -75,11 +75,11 @@ class Proofs {
  private:
   static constexpr std::size_t kKeptMax = 1024;
   // The algorithm, ranks, root and, where it goes by them, hosts.
-  using Key = std::tuple<AddSteps*, std::int32_t, std::int32_t, std::vector<std::int32_t>>;
+  using Key = std::tuple<AlgorithmFunction, std::int32_t, std::int32_t, std::vector<std::int32_t>>;
 
   std::mutex mutex_;
   std::map<Key, Status> known_;
-  std::set<AddSteps*> warned_;
+  std::set<AlgorithmFunction> warned_;
 };
 
 }  // namespace

@@ -1,98 +1,18 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include "stretto/communicator/link_cache.h"
+
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include <gtest/gtest.h>
 
-#include "stretto/communicator/link_cache.h"
-#include "stretto/communicator/link_probe.h"
-#include "stretto/job/threads.h"
-
 namespace stretto::communicator {
 namespace {
-
-constexpr int kRanks = 3;
-
-class LinkProbe : public testing::Test {
- protected:
-  LinkProbe()
-      : folder_(std::filesystem::temp_directory_path() /
-                ("stretto-link-probe-" + std::to_string(::getpid()))) {}
-  ~LinkProbe() override { std::filesystem::remove_all(folder_); }
-
-  std::filesystem::path folder(int rank) const { return folder_ / std::to_string(rank); }
-
-  // What all ranks come to, each with a cache of its own.
-  std::vector<group::LinkModel> agree() {
-    auto ranks = make_thread_ranks(
-        {.size = kRanks, .shared_memory = false, .timeout = std::chrono::seconds(20)});
-    std::vector<group::LinkModel> models(kRanks);
-    std::vector<std::thread> threads;
-    for (int r = 0; r < kRanks; ++r) {
-      threads.emplace_back([&, r] {
-        const auto at = static_cast<std::size_t>(r);
-        auto model = agree_on_links(*ranks[at], hosts_, {.folder = folder(r).string()});
-        EXPECT_TRUE(model.ok()) << model.status().message();
-        if (model.ok()) models[at] = *model;
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return models;
-  }
-
-  static void expect_equal(const schedule::LinkCost& a, const schedule::LinkCost& b) {
-    EXPECT_EQ(a.latency_seconds, b.latency_seconds);
-    EXPECT_EQ(a.message_seconds, b.message_seconds);
-    EXPECT_EQ(a.seconds_per_byte, b.seconds_per_byte);
-    EXPECT_EQ(a.reduce_seconds_per_byte, b.reduce_seconds_per_byte);
-  }
-  static void expect_all_equal(const std::vector<group::LinkModel>& models) {
-    for (const group::LinkModel& model : models) {
-      expect_equal(model.local, models.front().local);
-      expect_equal(model.network, models.front().network);
-      EXPECT_EQ(model.source, models.front().source);
-    }
-  }
-
-  std::filesystem::path folder_;
-  group::HostList hosts_ = {0, 0,
-                            1};  // One pair on a host, led by rank 0, as is the one between two.
-};
-
-TEST_F(LinkProbe, RanksWithDifferentCachesComeToTheSameNumbers) {
-  const auto measured = agree();
-  expect_all_equal(measured);
-  EXPECT_NE(measured.front().source.find("measured just now"), std::string::npos);
-  // What rank 0 remembers, rank 1 remembers otherwise, and rank 2 not at all.
-  std::filesystem::copy(folder(0), folder(1));
-  const CachedLink other{.cost = {.latency_seconds = 0.125,
-                                  .message_seconds = 0.25,
-                                  .seconds_per_byte = 1e-3,
-                                  .reduce_seconds_per_byte = 1e-4},
-                         .measured_at = std::chrono::system_clock::now()};
-  for (const auto& file : std::filesystem::directory_iterator(folder(1))) {
-    save_link(file.path().string(), "another opinion", other);
-  }
-  const auto remembered = agree();
-  expect_all_equal(remembered);
-  EXPECT_LT(remembered.front().local.latency_seconds, 0.1);
-  EXPECT_EQ(remembered.front().source.find("just now"), std::string::npos);
-}
-
-// The one who leads a measurement decides: the others' caches are not looked at.
-TEST_F(LinkProbe, WhatOnlyAFollowerRemembersIsMeasuredAnew) {
-  (void)agree();
-  std::filesystem::rename(folder(0), folder(1));
-  const auto measured = agree();
-  expect_all_equal(measured);
-  EXPECT_NE(measured.front().source.find("measured just now"), std::string::npos);
-}
 
 class LinkCache : public testing::Test {
  protected:
