@@ -103,7 +103,8 @@ struct CompressionStatistics {
 //
 // Gathering pays while messages are shorter than about 2 / p of the gradients. Memory: a residual
 // for each gradient that has a codec, and the messages of all ranks. A step allocates nothing once
-// the messages have reached their length, but for a few words of threshold().
+// the messages have reached their length, but for a few words of threshold() and of
+// CompressedExchange::divide.
 //
 // A codec whose messages have no fixed length (threshold()) costs one more small operation for each
 // bucket, and its messages leave when the next bucket is full; start() then waits for that small
