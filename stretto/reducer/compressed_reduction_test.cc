@@ -164,18 +164,23 @@ TEST(CompressedReduction, NothingIsLostWhereRanksAddUpParts) {
   expect_nothing_is_lost(CompressedExchange::divide);
 }
 
-// There is no model of links that are shared memory.
+// There is no model of memory that is shared. Of few bytes it is the latency that counts.
 TEST(CompressedReduction, WhichExchangeIsFasterIsAgreedAndSaid) {
-  run_ranks(3, [](Communicator& communicator) {
-    const auto compressed = hook({.exchange = CompressedExchange::automatic});
-    Reducer reducer(communicator, model(), {.hook = compressed});
-    const std::string& reason = compressed->exchange_reason();
-    EXPECT_TRUE(reason.starts_with("gathered: ") || reason.starts_with("divided: ")) << reason;
-    std::vector<std::uint8_t> divided(3);
-    const std::vector<std::uint8_t> own = {reason[0] == 'd' ? std::uint8_t{1} : std::uint8_t{0}};
-    communicator.all_gather(own, divided).wait();
-    EXPECT_EQ(divided, std::vector<std::uint8_t>(3, divided[0]));
-  });
+  const auto expect = [](const std::string& expected, std::size_t elements, bool shared_memory) {
+    run_ranks(
+        4,
+        [&](Communicator& communicator) {
+          const auto compressed =
+              hook({.codec = int8(), .exchange = CompressedExchange::automatic});
+          const Reducer reducer(communicator, {{"w", DType::f32, elements}}, {.hook = compressed});
+          EXPECT_TRUE(compressed->exchange_reason().starts_with(expected))
+              << compressed->exchange_reason();
+        },
+        shared_memory);
+  };
+  expect("gathered: there is no model of these links", 1 << 20, true);
+  expect("gathered: the model of the links predicts", 2000, false);
+  expect("divided: the model of the links predicts", 1 << 20, false);
 }
 
 TEST(CompressedReduction, AllOfThemAreTheMean) {
@@ -391,18 +396,18 @@ TEST(CompressedReduction, AutomaticSwitchesAllRanksInTheSameStep) {
   EXPECT_EQ(trial, (std::vector<bool>{false, false, false, false, true, true}));
 }
 
-// Steps of so few elements that a codec takes longer than all of them do, by far.
+// One rank alone does nothing in a step without compression.
 TEST(CompressedReduction, AutomaticTriesTwoStepsWhereEncodingAloneTakesLonger) {
-  run_ranks(2, [](Communicator& communicator) {
+  run_ranks(1, [](Communicator& communicator) {
     const auto slow = hook({.compression = Compression::automatic});
     Reducer reducer(communicator, {{"w", DType::f32, 1 << 20}}, {.hook = slow});
     std::size_t compressed = 0;
-    for (int step = 0; step < 16; ++step) {
+    for (int step = 0; step < 20; ++step) {
       reducer.mark_ready(0);
       reducer.finalize();
       compressed += slow->last_step().compressed ? 1 : 0;
     }
-    EXPECT_TRUE(compressed == 2 || compressed == 8) << compressed;
+    EXPECT_EQ(compressed, 2u);
   });
 }
 
