@@ -4,10 +4,10 @@
 
 """Compressed gradients on slow links: stretto's codecs and PyTorch's DDP hooks over Gloo, in turns.
 
-Two hosts (network namespaces of this machine, each with one of its cores) on a link of a given
-rate; each system's ranks reduce the same number of bytes of gradients. Needs root and iproute2,
-and torch in the Python that is named. Steps of DDP include forward and backward of a few small
-layers; "alone" is what these take without communication, and stretto's steps have none.
+Hosts (network namespaces of this machine, each with one of its cores) on links of a given rate;
+each system's ranks reduce the same number of bytes of gradients. Needs root and iproute2, and torch
+in the Python that is named. Steps of DDP include forward and backward of a few small layers;
+"alone" is what these take without communication, and stretto's steps have none.
 
 examples:
   python3 bench/slow_links.py --python build/venv/bin/python
@@ -40,6 +40,7 @@ def parse_arguments(words):
                                                       for word in text.split(",")],
                         default=[1e8, 1e9], metavar="LIST", help="bit/s (default: 100M,1G)")
     parser.add_argument("--megabytes", type=int, default=20, help="of gradients, in steps of 4")
+    parser.add_argument("--hosts", type=int, default=2, help="of a rank each")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3, help="of each of DDP's hooks in a round")
     parser.add_argument("--python", default=sys.executable, help="one that has torch")
@@ -80,9 +81,10 @@ def run_on_hosts(network, commands, environments):
 def run_stretto(arguments, network, cache):
     command = [str(arguments.build.resolve() / "bin" / "stretto"), "bench", "--compression",
                "--json", "--bytes", f"{arguments.megabytes}M"]
-    common = dict(os.environ) | hosts_systems.environment_of(network, cache) | {"STRETTO_SIZE": "2"}
-    lines = run_on_hosts(network, [command] * 2,
-                         [common | {"STRETTO_RANK": str(rank)} for rank in range(2)])
+    common = dict(os.environ) | hosts_systems.environment_of(network, cache)
+    common["STRETTO_SIZE"] = str(arguments.hosts)
+    lines = run_on_hosts(network, [command] * arguments.hosts,
+                         [common | {"STRETTO_RANK": str(rank)} for rank in range(arguments.hosts)])
     return [line | {"system": "stretto"} for line in lines]
 
 
@@ -90,13 +92,14 @@ def run_ddp(arguments, network):
     driver = str(ROOT / "bench" / "drivers" / "ddp_hooks.py")
     common = dict(os.environ) | {"GLOO_SOCKET_IFNAME": network.device}
     commands = [[arguments.python, driver, "--store", f"{network.address(0)}:29700", "--rank",
-                 str(rank), "--ranks", "2", "--layers", str(arguments.megabytes // 4), "--steps",
-                 str(arguments.steps), "--hooks", HOOKS] for rank in range(2)]
-    return run_on_hosts(network, commands, [common] * 2)
+                 str(rank), "--ranks", str(arguments.hosts), "--layers",
+                 str(arguments.megabytes // 4), "--steps", str(arguments.steps), "--hooks", HOOKS]
+                for rank in range(arguments.hosts)]
+    return run_on_hosts(network, commands, [common] * arguments.hosts)
 
 
 def measure(arguments, rate):
-    network = namespaces.Network(f"slow{os.getpid()}")
+    network = namespaces.Network(f"slow{os.getpid()}", arguments.hosts)
     lines = []
     with tempfile.TemporaryDirectory(prefix="stretto_slow_links_") as cache:
         try:

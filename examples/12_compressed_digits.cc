@@ -209,6 +209,7 @@ std::vector<Run> runs() {
       {"top_k 1 %, momentum corrected",
        compressed({.codec = top_k({.density = 0.01, .warm_up_steps = 100}), .momentum = 0.9f}), 1,
        0},
+      {"top_k 1 %, divided", compressed({.codec = few, .exchange = CompressedExchange::divide})},
       {"random_k 1 %", compressed({.codec = random_k({.density = 0.01})})},
       {"int8", compressed({.codec = int8()})},
       {"one_bit", compressed({.codec = one_bit()})},

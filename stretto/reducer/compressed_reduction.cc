@@ -4,18 +4,14 @@
 #include "stretto/reducer/compressed_reduction.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "stretto/base/check.h"
 #include "stretto/base/content_hash.h"
 #include "stretto/base/error.h"
-#include "stretto/base/random.h"
-#include "stretto/codec/arithmetic.h"
 #include "stretto/reducer/agreement.h"
-#include "stretto/reducer/compressed_gradient.h"
+#include "stretto/reducer/compressed_exchange.h"
 #include "stretto/reducer/compression_trial.h"
 #include "stretto/reducer/saved_state.h"
 
@@ -34,32 +30,9 @@ bool fits(std::string_view pattern, std::string_view name) {
   return false;
 }
 
-std::span<float> floats(const View& view) {
-  return {reinterpret_cast<float*>(view.data), view.count};
-}
-
 constexpr const char* kStateName = "compressed";
 
-double squares(std::span<const float> values) {
-  double sum = 0;
-  for (const float value : values) sum += double{value} * double{value};
-  return sum;
-}
-
 }  // namespace
-
-// A bucket on its way.
-struct CompressedReduction::Exchange {
-  bool is_compressed = false;
-  TimePoint encoded;                   // When its messages were ready.
-  std::vector<std::byte> own;          // The messages of this rank's gradients.
-  std::vector<std::byte> all;          // Those of all ranks.
-  std::vector<std::uint64_t> lengths;  // Of the ranks' parts of it.
-  std::size_t limit = 0;               // For each of them.
-  std::optional<Duration> timeout;
-  Work first;   // The lengths, where they are not known.
-  Work second;  // The messages, then.
-};
 
 CompressedReduction::CompressedReduction(CompressionOptions options)
     : options_(std::move(options)) {
@@ -106,6 +79,8 @@ std::string CompressedReduction::name() const {
     text += fmt::format(", momentum {}{}", options_.momentum,
                         options_.mask_momentum ? "" : " unmasked");
   }
+  constexpr const char* kExchanges[] = {"", ", divided", ", gathered or divided"};
+  text += kExchanges[static_cast<int>(options_.exchange)];
   if (options_.clip_norm > 0) text += fmt::format(", clipped at {}", options_.clip_norm);
   return text;
 }
@@ -143,8 +118,11 @@ void CompressedReduction::attach(Communicator& communicator,
     if (gradient->residual.size() != count) gradient->residual.assign(count, 0.0f);
     const std::size_t momenta = options_.momentum > 0 ? description.count : 0;
     if (gradient->momentum.size() != momenta) gradient->momentum.assign(momenta, 0.0f);
+    gradient->hints.resize(static_cast<std::size_t>(ranks_) + 1);
+    gradient->owner = by_index_.size() % static_cast<std::size_t>(ranks_);
     by_index_.push_back(gradient.get());
   }
+  choose_exchange(communicator);
   if (loaded_ != nullptr) restore();
 }
 
@@ -189,209 +167,6 @@ void CompressedReduction::load(std::span<const std::byte> bytes) {
 std::vector<std::vector<std::byte>> CompressedReduction::redistribute(
     std::span<const std::vector<std::byte>> states, std::size_t ranks) {
   return reducer::redistribute(states, ranks, kStateName);
-}
-
-codec::Position CompressedReduction::position_of(const Gradient& gradient) const {
-  const auto rank = static_cast<std::uint64_t>(rank_);
-  return {
-      .step = step_ - 1, .shared_key = gradient.key, .own_key = Random(gradient.key + rank).next()};
-}
-
-void CompressedReduction::begin_step(Communicator& communicator) {
-  if (trial_ != nullptr) compresses_ = trial_->compresses(communicator);
-  ++step_;
-  this_step_ = {.step = step_, .compressed = compresses_};
-}
-
-Work CompressedReduction::start(Communicator& communicator, const FullBucket& bucket) {
-  if (bucket.op != ReduceOp::sum && bucket.op != ReduceOp::mean) {
-    throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                    "{} of compressed gradients has no meaning; sum and mean have",
-                                    stretto::name(bucket.op)));
-  }
-  STRETTO_CHECK(communicator_ == &communicator, "attach() with this communicator comes first");
-  if (bucket.index == 0) begin_step(communicator);
-  send_pending(communicator);
-  while (exchanges_.size() <= bucket.index) exchanges_.push_back(std::make_unique<Exchange>());
-  Exchange& exchange = *exchanges_[bucket.index];
-  const auto has_codec = [&](std::size_t index) {
-    return by_index_[index] != nullptr && by_index_[index]->codec != nullptr;
-  };
-  const bool is_f32 = bucket.view.dtype == DType::f32;
-  const bool has_any = std::ranges::any_of(bucket.gradients, has_codec);
-  if (has_any && !is_f32) reducer::refuse_converted(name(), bucket.view.dtype);
-  exchange.is_compressed = compresses_ && has_any;
-  if (is_f32) clip_and_add_momentum(bucket);
-  if (!exchange.is_compressed) {
-    if (is_f32) add_residuals(bucket);
-    return communicator.all_reduce(bucket.view, {.op = bucket.op, .timeout = bucket.timeout});
-  }
-  encode(bucket, exchange);
-  exchange.timeout = bucket.timeout;
-  const auto ranks = static_cast<std::size_t>(ranks_);
-  exchange.lengths.assign(ranks, exchange.own.size());
-  if (exchange.limit == 0) {
-    exchange.all.resize(ranks * exchange.own.size());
-    return communicator.all_gather(exchange.own, exchange.all, {.timeout = bucket.timeout});
-  }
-  const std::span<std::uint64_t> own(&exchange.lengths[static_cast<std::size_t>(rank_)], 1);
-  exchange.first = communicator.all_gather(own, exchange.lengths, {.timeout = bucket.timeout});
-  pending_ = &exchange;
-  if (bucket.is_last()) send_pending(communicator);
-  return Work();
-}
-
-// The messages of the bucket whose lengths are there by now, or will be soon: so all ranks submit
-// operations in the same order, without a communicator of its own.
-void CompressedReduction::send_pending(Communicator& communicator) {
-  if (pending_ == nullptr) return;
-  Exchange& exchange = *std::exchange(pending_, nullptr);
-  exchange.first.wait();
-  std::vector<std::size_t> counts;
-  std::size_t total = 0;
-  for (std::size_t rank = 0; rank < exchange.lengths.size(); ++rank) {
-    if (exchange.lengths[rank] > exchange.limit) {
-      const Status status(StatusCode::protocol,
-                          fmt::format("rank {} announces messages of {} bytes, where at most {} "
-                                      "are possible",
-                                      rank, exchange.lengths[rank], exchange.limit),
-                          static_cast<int>(rank));
-      communicator.abort(std::string(status.message()));
-      status.or_throw();
-    }
-    counts.push_back(exchange.lengths[rank]);
-    total += exchange.lengths[rank];
-  }
-  exchange.all.resize(total);
-  exchange.second = communicator.all_gather(
-      exchange.own, exchange.all, {.counts = std::move(counts), .timeout = exchange.timeout});
-}
-
-void CompressedReduction::encode(const FullBucket& bucket, Exchange& exchange) {
-  const TimePoint begin = Clock::now();
-  static const std::shared_ptr<const Codec> kDense = dense();
-  exchange.own.clear();
-  exchange.limit = 0;
-  bool is_fixed = true;
-  for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
-    Gradient& gradient = *by_index_[bucket.gradients[i]];
-    const std::span<float> values = floats(bucket.gradient_views[i]);
-    const Codec& codec = gradient.codec != nullptr ? *gradient.codec : *kDense;
-    const codec::Position position = position_of(gradient);
-    is_fixed = is_fixed && codec.message_bytes(values.size(), position.step).has_value();
-    exchange.limit += codec.max_message_bytes(values.size());
-    if (options_.measure_norms && gradient.codec != nullptr) {
-      this_step_.gradient_norm += squares(values);
-    }
-    // What travels as it is leaves nothing, so its own place serves.
-    std::span<float> carry = gradient.residual;
-    if (gradient.codec == nullptr) {
-      scratch_.values.assign(values.size(), 0.0f);
-      carry = scratch_.values;
-    } else if (!options_.error_feedback) {
-      std::ranges::fill(carry, 0.0f);
-    }
-    gradient.has_residual = options_.error_feedback;
-    const std::size_t before = exchange.own.size();
-    const bool masks = options_.mask_momentum && gradient.codec != nullptr;
-    const std::size_t sent =
-        codec.encode({.carry = carry,
-                      .gradient = values,
-                      .position = position,
-                      .non_finite = options_.non_finite,
-                      .hint = &gradient.hint,
-                      .cleared = masks ? std::span<float>(gradient.momentum) : std::span<float>()},
-                     scratch_, exchange.own);
-    if (gradient.codec == nullptr) continue;
-    this_step_.message_bytes += exchange.own.size() - before;
-    this_step_.sent_values += sent;
-    this_step_.elements += values.size();
-    this_step_.gradient_bytes += values.size_bytes();
-    if (options_.measure_norms) this_step_.residual_norm += squares(carry);
-  }
-  if (is_fixed) exchange.limit = 0;
-  exchange.encoded = Clock::now();
-  this_step_.encode_seconds += seconds(exchange.encoded - begin);
-  ++this_step_.buckets;
-}
-
-// What is infinite or NaN is handed on, and not kept.
-void CompressedReduction::clip_and_add_momentum(const FullBucket& bucket) {
-  const double limit = double{options_.clip_norm} / std::sqrt(static_cast<double>(ranks_));
-  for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
-    const std::span<float> values = floats(bucket.gradient_views[i]);
-    if (limit > 0) {
-      const double norm = std::sqrt(squares(values));
-      const auto factor = static_cast<float>(limit / norm);
-      for (std::size_t e = 0; norm > limit && std::isfinite(norm) && e < values.size(); ++e) {
-        values[e] *= factor;
-      }
-    }
-    std::vector<float>& momentum = by_index_[bucket.gradients[i]]->momentum;
-    for (std::size_t e = 0; e < momentum.size(); ++e) {
-      values[e] += options_.momentum * momentum[e];
-      momentum[e] = std::isfinite(values[e]) ? values[e] : 0.0f;
-    }
-  }
-}
-
-// For steps that send everything: nothing is left, then.
-void CompressedReduction::add_residuals(const FullBucket& bucket) {
-  for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
-    Gradient& gradient = *by_index_[bucket.gradients[i]];
-    if (!std::exchange(gradient.has_residual, false)) continue;
-    const std::span<float> values = floats(bucket.gradient_views[i]);
-    for (std::size_t e = 0; e < gradient.residual.size(); ++e) values[e] += gradient.residual[e];
-    std::ranges::fill(gradient.residual, 0.0f);
-  }
-}
-
-void CompressedReduction::finish(const FullBucket& bucket) {
-  Exchange& exchange = *exchanges_[bucket.index];
-  if (exchange.is_compressed) {
-    STRETTO_CHECK(pending_ != &exchange, "bucket {} ends before its messages left", bucket.index);
-    exchange.second.wait();
-    const TimePoint begin = Clock::now();
-    this_step_.exchange_seconds += seconds(begin - exchange.encoded);
-    decode(bucket, exchange);
-    this_step_.decode_seconds += seconds(Clock::now() - begin);
-  }
-  if (!bucket.is_last()) return;
-  this_step_.gradient_norm = std::sqrt(this_step_.gradient_norm);
-  this_step_.residual_norm = std::sqrt(this_step_.residual_norm);
-  last_step_ = this_step_;
-  if (trial_ != nullptr) trial_->end_step(last_step_);
-}
-
-void CompressedReduction::decode(const FullBucket& bucket, Exchange& exchange) {
-  static const std::shared_ptr<const Codec> kDense = dense();
-  for (const View& view : bucket.gradient_views) std::ranges::fill(floats(view), 0.0f);
-  std::span<const std::byte> rest = exchange.all;
-  for (std::size_t rank = 0; rank < exchange.lengths.size(); ++rank) {
-    std::span<const std::byte> messages = rest.first(exchange.lengths[rank]);
-    rest = rest.subspan(exchange.lengths[rank]);
-    for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
-      const Gradient& gradient = *by_index_[bucket.gradients[i]];
-      const Codec& codec = gradient.codec != nullptr ? *gradient.codec : *kDense;
-      const auto length = codec.decode_add(messages, position_of(gradient), scratch_,
-                                           floats(bucket.gradient_views[i]));
-      if (length.ok()) {
-        messages = messages.subspan(length.value());
-        continue;
-      }
-      const Status status(length.status().code(),
-                          fmt::format("gradient {} of rank {}, in step {}: {}", gradient.name, rank,
-                                      step_, length.status().message()),
-                          static_cast<int>(rank));
-      // What stops all ranks needs no more words; the rest only this rank may have seen.
-      if (status.code() != StatusCode::invalid_argument) {
-        communicator_->abort(std::string(status.message()));
-      }
-      status.or_throw();
-    }
-  }
-  if (bucket.op != ReduceOp::mean) return;
-  for (const View& view : bucket.gradient_views) codec::divide(floats(view), ranks_);
 }
 
 std::span<const float> CompressedReduction::residual(const std::string& name) const {

@@ -11,21 +11,49 @@
 namespace stretto {
 
 bool CompressedReduction::Trial::compresses(Communicator& communicator) {
+  if (next_step_ == 0) counted_ = {};
+  if (next_step_ == kEarlySteps && cannot_pay(communicator)) next_step_ = kTrialSteps;
   const std::size_t step = next_step_;
+  if (step == kTrialSteps && counted_[1] == kCounted) decide(communicator);
   next_step_ = (step + 1) % period_;
-  if (step == 0) counted_ = {};
-  if (step == kTrialSteps) decide(communicator);
   counts_ = step < kTrialSteps && step % kBlock != 0;
-  compresses_ = step < kTrialSteps ? step / kBlock % 2 == 0 : decision_;
+  compresses_ = step < kTrialSteps ? step / kBlock % 2 == 1 : decision_;
   begin_ = Clock::now();
   return compresses_;
 }
 
 void CompressedReduction::Trial::end_step(const CompressionStatistics& statistics) {
-  if (statistics.buckets > 0) buckets_ = statistics.buckets;
+  if (statistics.buckets > 0) {
+    buckets_ = statistics.buckets;
+    codec_seconds_ = statistics.encode_seconds + statistics.decode_seconds;
+  }
   if (!counts_) return;
   const std::size_t way = compresses_ ? 1 : 0;
   seconds_[way][counted_[way]++] = seconds(Clock::now() - begin_);
+}
+
+void CompressedReduction::Trial::settle(bool decision) {
+  decision_ = decision;
+  period_ = decision ? kPeriod : std::min(2 * period_, kLongestPeriod);
+}
+
+// Codecs work on the thread that has the gradients, so a compressed step is at least as long as
+// they take. All ranks get the same means.
+bool CompressedReduction::Trial::cannot_pay(Communicator& communicator) {
+  const auto begin = seconds_[0].begin();
+  double means[] = {*std::min_element(begin, begin + static_cast<std::ptrdiff_t>(counted_[0])),
+                    codec_seconds_};
+  communicator.all_reduce(std::span<double>(means), {.op = ReduceOp::mean}).wait();
+  const auto [without, codec] = means;
+  if (codec + exchange_seconds_ <= without) return false;
+  settle(false);
+  if (communicator.rank() == Rank(0)) {
+    log(LogLevel::info,
+        "compression is off: a step takes {:.3g} ms without it, while encoding and decoding alone "
+        "take {:.3g} ms, and messages {:.3g} ms as the model of the links predicts",
+        without * 1e3, codec * 1e3, exchange_seconds_ * 1e3);
+  }
+  return true;
 }
 
 // All ranks decide the same, since they have the same means of their medians: one step that
@@ -39,8 +67,7 @@ void CompressedReduction::Trial::decide(Communicator& communicator) {
   }
   communicator.all_reduce(medians, {.op = ReduceOp::mean}).wait();
   const auto [without, with] = medians;
-  decision_ = with < without;
-  period_ = decision_ ? kPeriod : std::min(2 * period_, kLongestPeriod);
+  settle(with < without);
   if (communicator.rank() != Rank(0)) return;
   log(LogLevel::info,
       "compression is {}: a step takes {:.3g} ms with it and {:.3g} ms without, from its first "

@@ -13,9 +13,12 @@
 namespace stretto {
 
 // Finds out whether steps are shorter with compression: some steps each way, in turns, then what
-// all ranks together have found holds for a long time.
+// all ranks together have found holds for a long time. Where the first compressed steps show that
+// it cannot pay, there are no more of them.
 class CompressedReduction::Trial {
  public:
+  // What the model of the links predicts for the messages of a step; 0 if it says nothing.
+  void expect(double exchange_seconds) { exchange_seconds_ = exchange_seconds; }
   // Called when a step begins, on all ranks. Returns whether to compress it. Collective, and
   // blocks, in the steps in which a decision is due.
   bool compresses(Communicator& communicator);
@@ -27,13 +30,18 @@ class CompressedReduction::Trial {
   static constexpr std::size_t kTrialSteps = 16;
   static constexpr std::size_t kPeriod = 2048;
   static constexpr std::size_t kLongestPeriod = 32 * kPeriod;
-  static constexpr std::size_t kBlock = 4;  // The first of each block is not counted.
+  static constexpr std::size_t kBlock = 4;                // The first of each block is not counted.
+  static constexpr std::size_t kEarlySteps = kBlock + 2;  // The last two of these are compressed.
   static constexpr std::size_t kCounted = kTrialSteps / 2 / kBlock * (kBlock - 1);  // Each way.
 
+  bool cannot_pay(Communicator& communicator);
   void decide(Communicator& communicator);
+  void settle(bool decision);
 
   std::array<std::array<double, kCounted>, 2> seconds_ = {};  // Of steps without and with.
   std::array<std::size_t, 2> counted_ = {};
+  double exchange_seconds_ = 0;
+  double codec_seconds_ = 0;  // Of the last compressed step: encoding and decoding.
   std::size_t period_ = kPeriod;
   std::size_t next_step_ = 0;  // In the period.
   std::size_t buckets_ = 1;    // That are compressed in a step.

@@ -16,8 +16,10 @@ namespace stretto {
 
 // Calls `function` on `size` ranks that are threads of this process and returns when all have
 // returned. Throws what one of them threw. For tests.
-inline void run_ranks(int size, const std::function<void(Communicator&)>& function) {
-  const auto communicators = make_thread_ranks({.size = size, .timeout = std::chrono::seconds(20)});
+inline void run_ranks(int size, const std::function<void(Communicator&)>& function,
+                      bool shared_memory = true) {
+  const auto communicators = make_thread_ranks(
+      {.size = size, .shared_memory = shared_memory, .timeout = std::chrono::seconds(20)});
   std::vector<std::exception_ptr> thrown(communicators.size());
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < communicators.size(); ++rank) {

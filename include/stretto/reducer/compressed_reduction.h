@@ -29,6 +29,18 @@ enum class Compression {
   never,
 };
 
+// Who adds up what ranks have sent.
+enum class CompressedExchange : std::uint8_t {
+  gather,  // All ranks get the messages of all. Each receives p - 1 of p ranks.
+  divide,  // Each rank gets the others' messages for one part of each gradient, adds these up and
+           // sends all ranks a message of the sum, made by the same codec; what that does not say
+           // joins its residual. Each receives less than two messages, however many ranks there
+           // are: of top_k(0.01) all ranks get 1 % of the sums' elements. One more operation, which
+           // the next bucket's start() waits for. Codecs without a fixed length do not divide.
+  automatic,  // What the model of the links predicts to be faster, found out by attach(). Gathers
+              // where there is no model, as between processes of one host.
+};
+
 // A codec for some gradients.
 struct CompressionRule {
   std::string pattern;  // Of the gradient's name; * stands for any letters.
@@ -54,6 +66,7 @@ struct CompressionOptions {
   bool mask_momentum = true;
   // A gradient whose norm on a rank is above this / sqrt(ranks) is scaled down to that. 0: none.
   float clip_norm = 0;
+  CompressedExchange exchange = CompressedExchange::gather;
   Compression compression = Compression::always;
   // Of random choices.
   std::uint64_t seed = 0;
@@ -67,7 +80,8 @@ struct CompressionStatistics {
   bool compressed = false;         // Or as it is: see Compression.
   std::size_t buckets = 0;         // That were compressed.
   std::size_t gradient_bytes = 0;  // Of the gradients that codecs saw.
-  std::size_t message_bytes = 0;   // What was sent of them to each other rank.
+  std::size_t message_bytes = 0;   // Of the messages that this rank has made of them.
+  std::size_t received_bytes = 0;  // From other ranks, small gradients as they are included.
   std::size_t elements = 0;        // Of these gradients.
   std::size_t sent_values = 0;     // In these messages.
   double encode_seconds = 0;
@@ -80,16 +94,17 @@ struct CompressionStatistics {
   double residual_norm = 0;
 };
 
-// Reduces gradients of f32 by messages of codecs, which all ranks send to all: each rank decodes
-// the messages of ranks 0, 1, 2, ... in this order, and adds them up in f32, so that all have the
-// same bits. What a message does not say stays in a residual that belongs to the gradient, by its
-// name: it survives new buckets and new reducers, and is saved. Gradients of other dtypes, and
-// buckets without a gradient that is compressed, are reduced as they are, residuals included.
+// Reduces gradients of f32 by messages of codecs: see CompressedExchange. Messages of ranks 0, 1,
+// 2,
+// ... are decoded in this order, and added up in f32, so that all ranks have the same bits. What a
+// message does not say stays in a residual that belongs to the gradient, by its name: it survives
+// new buckets and new reducers, and is saved. Gradients of other dtypes, and buckets without a
+// gradient that is compressed, are reduced as they are, residuals included.
 //
-// Sends what p-1 ranks have to each rank, so it pays while messages are shorter than about 2 / p of
-// the gradients. Memory: a residual for each gradient that has a codec, and the messages of all
-// ranks. A step allocates nothing once the messages have reached their length, but for a few words
-// of threshold().
+// Gathering pays while messages are shorter than about 2 / p of the gradients. Memory: a residual
+// for each gradient that has a codec, and the messages of all ranks. A step allocates nothing once
+// the messages have reached their length, but for a few words of threshold() and of
+// CompressedExchange::divide.
 //
 // A codec whose messages have no fixed length (threshold()) costs one more small operation for each
 // bucket, and its messages leave when the next bucket is full; start() then waits for that small
@@ -123,23 +138,31 @@ class CompressedReduction : public CommunicationHook {
       std::span<const std::vector<std::byte>> states, std::size_t ranks);
 
   const CompressionStatistics& last_step() const { return last_step_; }
+  // "divided: the model of the links predicts ...": which exchange, and why. Since attach().
+  const std::string& exchange_reason() const { return exchange_reason_; }
   // Of the gradient of this name; empty if it has none.
   std::span<const float> residual(const std::string& name) const;
 
  private:
   struct Gradient;
+  struct Part;
   struct Exchange;
   class Trial;
 
   std::shared_ptr<const Codec> codec_for(const GradientDescription& gradient) const;
   void restore();
+  void choose_exchange(Communicator& communicator);
   void begin_step(Communicator& communicator);
+  Part part_of(const Exchange& exchange, std::size_t i, std::size_t adder, bool of_sum) const;
   void encode(const FullBucket& bucket, Exchange& exchange);
+  std::size_t encode_parts(Exchange& exchange, std::size_t adder, bool of_sum);
+  void add_up(Exchange& exchange);
+  void decode_parts(const Exchange& exchange, std::span<const std::byte> messages, std::size_t from,
+                    std::size_t adder, bool of_sum);
   void clip_and_add_momentum(const FullBucket& bucket);
   void add_residuals(const FullBucket& bucket);
   void decode(const FullBucket& bucket, Exchange& exchange);
   void send_pending(Communicator& communicator);
-  codec::Position position_of(const Gradient& gradient) const;
 
   const CompressionOptions options_;
   std::map<std::string, std::unique_ptr<Gradient>> gradients_;
@@ -153,6 +176,8 @@ class CompressedReduction : public CommunicationHook {
   std::unique_ptr<reducer::SavedState> loaded_;  // Until it is attached.
   std::uint64_t step_ = 0;
   bool compresses_ = true;
+  bool divides_ = false;
+  std::string exchange_reason_;
   codec::Scratch scratch_;
   CompressionStatistics last_step_;
   CompressionStatistics this_step_;
