@@ -35,6 +35,9 @@ TURNS = [("stretto", "plain"), ("stretto", "meet"), ("stretto", "ddp"), ("strett
          ("gloo", "plain"), ("gloo", "ddp"), ("gloo", "no_sync")]
 CRUMBS = 1000  # Of them, see bench/drivers/ddp_models.h.
 FEWEST_STEPS = 3
+# Else the C library gives the memory of gradients back after some steps and not after others, as
+# chance has laid it out, and page faults take more than what is measured.
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 START_SECONDS = 120
 EXAMPLES = """examples:
   ./dev bench ddp                                three models, 2 processes: two minutes or so
@@ -79,7 +82,7 @@ class Job:
         self.system = system
         self.folder = tempfile.TemporaryDirectory(prefix="stretto_bench_ddp_")
         meet = pathlib.Path(self.folder.name)
-        environment = systems.clean_environment(meet) | {"OMP_NUM_THREADS": "1"}
+        environment = systems.clean_environment(meet) | {"OMP_NUM_THREADS": "1"} | KEPT_MEMORY
         more = ["--small"] if small else []
         self.ranks = []
         for rank in range(ranks):
@@ -145,9 +148,12 @@ def python_with_torch(build):
     return None
 
 
-def median_step(answers, clock):
-    """The median step of each rank, and of these the mean."""
-    return statistics.mean(statistics.median(answer[f"{clock}_us"]) for answer in answers)
+STEPS = {"median": statistics.median, "least": min}  # Which step of a turn stands for it.
+
+
+def step_of(answers, clock, which="median"):
+    """That step of each rank, and of these the mean."""
+    return statistics.mean(STEPS[which](answer[f"{clock}_us"]) for answer in answers)
 
 
 def measure_model(jobs, model, arguments):
@@ -159,7 +165,7 @@ def measure_model(jobs, model, arguments):
         # The first steps allocate, and form buckets anew.
         order = f"train {model} {mode} {arguments.zero}"
         jobs[system].ask(f"{order} 4")
-        step_us = median_step(jobs[system].ask(f"{order} {FEWEST_STEPS}"), "wall")
+        step_us = step_of(jobs[system].ask(f"{order} {FEWEST_STEPS}"), "wall")
         steps[(system, mode)] = max(FEWEST_STEPS, int(1e6 * arguments.seconds / step_us))
     figures = {turn: [] for turn in turns}
     for round_number in range(arguments.rounds):
@@ -167,7 +173,7 @@ def measure_model(jobs, model, arguments):
         for system, mode in turns[first:] + turns[:first]:
             order = f"train {model} {mode} {arguments.zero} {steps[(system, mode)]}"
             answers = jobs[system].ask(order)
-            figures[(system, mode)].append(median_step(answers, arguments.clock))
+            figures[(system, mode)].append(step_of(answers, arguments.clock, arguments.step))
     return figures
 
 
@@ -185,6 +191,7 @@ def line_of(model, ranks, arguments, figures):
     """What was measured of a model, as JSON; times of steps are medians over rounds."""
     parameters = CRUMBS if model == "crumbs" else 0
     line = {"model": model, "ranks": ranks, "zero_grad": arguments.zero, "clock": arguments.clock,
+            "step": arguments.step,
             "step_us": {f"{system} {mode}": round(statistics.median(values), 1)
                         for (system, mode), values in figures.items()},
             "added": {f"{system} {mode}": spread(added(figures, system, mode))
@@ -235,6 +242,7 @@ def section(text, words, run):
     busy = (f"While others used {load:.1f} of the cores, so ranges are wide. "
             if load > peers.BUSY_LOAD else "")
     clock = " Times are those of all threads of a rank." if run["clock"] == "cpu" else ""
+    clock += " Of each turn the least step counts." if run["step"] == "least" else ""
     return (f"`{command}`, commit {run['commit']}, {run['date']}, "
             f"{run['machine']['cores']} cores. {busy}Medians of {run['rounds']} rounds, and the "
             f"least and the most of them.{clock}\n\n{text}\n")
@@ -278,6 +286,9 @@ def parse_arguments(words):
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
                         help="cpu: the time of all threads of a rank, the better one for what a "
                         "step does beside waiting where others use the cores [wall]")
+    parser.add_argument("--step", choices=STEPS, default="median",
+                        help="which step of a turn counts; least: the one that others have "
+                        "disturbed the least [median]")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
     parser.add_argument("--document", type=pathlib.Path, metavar="FILE",
                         help="put the table into this page, between its comments")
@@ -320,6 +331,7 @@ def main(words):
     peers.warn_if_busy(load)
     run = {"machine": peers.machine_of(len(os.sched_getaffinity(0))),
            "commit": peers.commit_of(), "rounds": arguments.rounds, "clock": arguments.clock,
+           "step": arguments.step,
            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
     run["machine"]["load_before"] = round(load, 2)
     lines = [line for ranks in arguments.ranks for line in measure(arguments, ranks, python)]

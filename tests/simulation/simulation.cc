@@ -151,7 +151,7 @@ void Simulation::let_next_move() {
 // The clock stands still while something can move. Chance leaves out some rank for a while, and a
 // program may ask many times before it goes on: only a long silence is the end.
 void Simulation::after_progress(SimulatedRank& rank, bool moved) {
-  constexpr int kSilence = 200;
+  constexpr int kSilence = 2000;
   constexpr std::uint64_t kTimeAtOnce = 100'000;
   ++turns_;
   strike();
