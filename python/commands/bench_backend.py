@@ -223,9 +223,6 @@ def measure_hosts(hosts: int, rate: float, ranks: int, rounds: int) -> dict:
         try:
             network.make()
             network.shape(rate)
-            for host in range(hosts):  # As hosts have one: it says by which network others come.
-                route = ["ip", "-n", network.space(host), "route", "add", "default"]
-                subprocess.run([*route, "dev", network.device], check=True)
             launchers = [
                 subprocess.Popen(
                     [*network.enter(host), sys.executable, "-m", "torch.distributed.run"]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import gc
 import os
@@ -75,6 +76,32 @@ class StartTest(unittest.TestCase):
         )
         self.assertEqual(helped.returncode, 0, helped.stderr)
         self.assertIn("bench", helped.stdout)
+
+    def test_two_hosts(self) -> None:
+        """Network namespaces without a default route: the store says by which network ranks meet."""
+        sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+        import namespaces
+
+        network = namespaces.Network(f"pg{os.getpid() % 100000}")
+        self.addCleanup(network.remove)
+        try:
+            network.make()
+        except namespaces.NetworkError as error:
+            self.skipTest(str(error))
+
+        def body(rank: int, size: int, path: str) -> str:
+            import stretto
+
+            with open(f"/run/netns/{network.space(rank)}", "rb") as space:
+                assert ctypes.CDLL(None).setns(space.fileno(), 0) == 0
+            meeting = f"tcp://{network.address(0)}:29500"
+            dist.init_process_group("stretto", init_method=meeting, rank=rank, world_size=size)
+            sum_of_ranks(size)
+            links = stretto.describe_links()
+            dist.destroy_process_group()
+            return links
+
+        self.assertEqual(ranks.run(body), ["tcp to rank 1", "tcp to rank 0"])
 
     def test_groups(self) -> None:
         """Several at a time, overlapping, one within the other."""
