@@ -78,7 +78,7 @@ class StartTest(unittest.TestCase):
         self.assertIn("bench", helped.stdout)
 
     def test_two_hosts(self) -> None:
-        """Network namespaces without a default route: the store says by which network ranks meet."""
+        """Namespaces without a default route: the store says by which network ranks meet."""
         sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
         import namespaces
 
