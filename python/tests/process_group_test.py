@@ -38,7 +38,7 @@ def sum_of_ranks(size: int, group=None) -> None:
 
 class StartTest(unittest.TestCase):
     def test_ways_to_meet(self) -> None:
-        """By file, by TCP, by variables, by a given store; for the CPU only; and again."""
+        """By file, by TCP, by variables, by a given store; with a backend for GPUs; and again."""
         port = free_port()
 
         def body(rank: int, size: int, path: str) -> None:
@@ -53,8 +53,9 @@ class StartTest(unittest.TestCase):
                 {"store": store, **place},
                 {"init_method": "env://", **place},
             ]
-            for way in ways:
-                dist.init_process_group("cpu:stretto", **way)
+            names = ["stretto", "cpu:stretto", "cpu:stretto,cuda:gloo"]
+            for name, way in zip([*names, *names], ways):
+                dist.init_process_group(name, **way)
                 assert dist.group.WORLD._get_backend(CPU).name() == "stretto"
                 sum_of_ranks(size)
                 dist.destroy_process_group()
@@ -134,6 +135,10 @@ class StartTest(unittest.TestCase):
         with self.assertRaisesRegex(ImportError, r"built for torch \d+\.\d+, .* torch 1\.13\.1"):
             stretto._check_version("1.13.1")
         stretto._check_version(torch.__version__)
+        package = pathlib.Path(stretto.__file__).parents[1]
+        without = f"import sys; sys.path.append({str(package)!r}); import stretto"
+        run = subprocess.run([sys.executable, "-IS", "-c", without], capture_output=True, text=True)
+        self.assertIn("stretto is a backend of PyTorch, which is not installed", run.stderr)
 
         def body(rank: int, size: int, path: str) -> None:
             try:
