@@ -7,8 +7,8 @@
 Writes what became of every test of torch.testing._internal.distributed.distributed_test, for each
 backend and world: as lines, with --json as JSON, with --page as the page docs/torch_suite.md. The
 suite decides by the name of the backend which tests to run, and knows nothing of stretto: it is
-loaded as for Gloo, and then its one variable with that name is set. What it skips because "only MPI"
-can do it is then run as for MPI. Nothing else of PyTorch is changed.
+loaded as for Gloo, and then its one variable with that name is set. What it skips because "only
+MPI" can do it is then run as for MPI. Nothing else of PyTorch is changed.
 
     python python/commands/torch_suite.py --worlds 2,3 --page docs/torch_suite.md
     python python/commands/torch_suite.py --backends stretto --worlds 2 --only all_gather
