@@ -2,7 +2,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Installs a wheel of stretto into a fresh environment beside the torch of this Python, and uses it.
+"""Installs a wheel of stretto into a fresh environment beside this Python's torch, and uses it.
 
 The environment has nothing but the wheel, and torch by a path to where it is: to download it again
 would prove nothing. Fails unless torchrun starts two ranks, `python -m stretto` runs, and loading
@@ -27,6 +27,7 @@ import stretto
 stretto._module()
 print((time.perf_counter() - begun) * 1e3)
 """
+TWO = ["--standalone", "--nproc-per-node=2"]
 RANKS = pathlib.Path(__file__).resolve().parents[1] / "tests/torchrun_program.py"
 
 
@@ -46,7 +47,7 @@ def main(wheel: pathlib.Path) -> None:
         run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel.resolve())
         site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
         pathlib.Path(site, "torch-of-another.pth").write_text(sysconfig.get_path("purelib"))
-        said = run(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", RANKS)
+        said = run(python, "-m", "torch.distributed.run", *TWO, RANKS)
         if "2 of 2 ranks" not in said:
             sys.exit(f"torchrun: {said}")
         version = run(python, "-c", "import stretto; print(stretto.__version__)").strip()
