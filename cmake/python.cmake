@@ -72,8 +72,8 @@ function(stretto_add_python)
     SUFFIX ${STRETTO_PYTHON_SUFFIX} LIBRARY_OUTPUT_DIRECTORY ${package} LINK_DEPENDS ${map}
     UNITY_BUILD ON CXX_VISIBILITY_PRESET hidden INSTALL_RPATH "$ORIGIN/lib" LINKER_LANGUAGE CXX)
   target_include_directories(stretto_python SYSTEM PRIVATE ${STRETTO_PYTHON_INCLUDE})
-  target_link_libraries(stretto_python PRIVATE stretto_build stretto_job stretto_libtorch
-    ${STRETTO_TORCH_PYTHON_LIBRARY})
+  target_link_libraries(stretto_python PRIVATE stretto_build stretto_job stretto_reducer
+    stretto_libtorch ${STRETTO_TORCH_PYTHON_LIBRARY})
   target_link_options(stretto_python PRIVATE -Wl,--version-script=${map} -Wl,--gc-sections)
   stretto_add_python_files(${package})
   stretto_install_python()

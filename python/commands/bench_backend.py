@@ -7,9 +7,10 @@
 The ranks, processes of this host, have a group of each backend and take turns with them, round by
 round, so that both meet the same load of the machine. Three measurements:
 
-  all_reduce   microseconds of a blocking all_reduce of float32, median over the rounds, and for
-               stretto also in memory that the ranks have mapped (stretto.empty), and with
-               async_op=True and wait()
+  all_reduce   microseconds of an all_reduce of float32, blocking and with async_op=True and
+               wait(), the median of all calls; for stretto also in memory that the ranks have
+               mapped (stretto.empty); and of PyTorch's own backend "fake", which does nothing:
+               what the way from Python to a backend takes
   ddp          milliseconds of a training step of DistributedDataParallel, and without any
                communication (no_sync)
   fsdp         milliseconds of a training step of FSDP2 (fully_shard)
@@ -40,24 +41,26 @@ SIZES = [8, 512, 4096, 65536, 1 << 20, 8 << 20, 64 << 20]
 
 
 def turns(variants: dict[str, Callable[[], None]], rounds: int, repeat: int) -> dict[str, float]:
-    """The median time of each variant in seconds, the slowest rank's in each round."""
+    """The median time of a call of each variant in seconds, on the rank where it is longest."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for round_number in range(rounds + 1):
         for name, run in variants.items():
             dist.barrier()
-            started = time.perf_counter()
             for _ in range(repeat):
+                started = time.perf_counter()
                 run()
-            slowest = torch.tensor([(time.perf_counter() - started) / repeat], dtype=torch.float64)
-            dist.all_reduce(slowest, dist.ReduceOp.MAX)
-            if round_number > 0:  # The first makes connections and plans.
-                times[name].append(slowest.item())
-    return {name: statistics.median(each) for name, each in times.items()}
+                if round_number > 0:  # The first makes connections and plans.
+                    times[name].append(time.perf_counter() - started)
+    medians = torch.tensor([statistics.median(each) for each in times.values()]).double()
+    dist.all_reduce(medians, dist.ReduceOp.MAX)
+    return dict(zip(times, medians.tolist()))
 
 
 def measure_all_reduce(ours: dist.ProcessGroup, rounds: int) -> list[dict]:
     import stretto
+    import torch.testing._internal.distributed.fake_pg  # Makes "fake" known.
 
+    fake = dist.new_group(backend="fake")
     rows = []
     for size in SIZES:
         plain = torch.zeros(size // 4)
@@ -69,6 +72,7 @@ def measure_all_reduce(ours: dist.ProcessGroup, rounds: int) -> list[dict]:
                 "stretto, async": lambda: dist.all_reduce(plain, group=ours, async_op=True).wait(),
                 "gloo": lambda: dist.all_reduce(plain),
                 "gloo, async": lambda: dist.all_reduce(plain, async_op=True).wait(),
+                "none": lambda: dist.all_reduce(plain, group=fake),
             },
             rounds,
             max(1, min(200, (4 << 20) // size)),
@@ -88,16 +92,38 @@ class Transformer(nn.Module):
         return self.layers(self.embedding(tokens))
 
 
+class Block(nn.Module):
+    """Of a ResNet: two convolutions, and what goes round them."""
+
+    def __init__(self, inner: int, outer: int, stride: int) -> None:
+        super().__init__()
+        self.through = nn.Sequential(
+            nn.Conv2d(inner, outer, 3, stride, 1, bias=False), nn.BatchNorm2d(outer), nn.ReLU(),
+            nn.Conv2d(outer, outer, 3, 1, 1, bias=False), nn.BatchNorm2d(outer))
+        self.around: nn.Module = nn.Identity()
+        if stride != 1 or inner != outer:
+            self.around = nn.Sequential(
+                nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return (self.through(images) + self.around(images)).relu()
+
+
+def resnet18() -> nn.Module:
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+              nn.MaxPool2d(3, 2, 1)]
+    for inner, outer, stride in [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]:
+        layers += [Block(inner, outer, stride), Block(outer, outer, 1)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
+
+
 def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
     torch.manual_seed(0)
     mlp = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
                         nn.Linear(1024, 512))
-    convolutions = nn.Sequential(
-        nn.Conv2d(3, 32, 3, 2), nn.ReLU(), nn.Conv2d(32, 128, 3, 2), nn.ReLU(),
-        nn.Conv2d(128, 512, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
     return {
         "mlp": (mlp, torch.randn(16, 512)),
-        "convolutions": (convolutions, torch.randn(4, 3, 48, 48)),
+        "resnet18": (resnet18(), torch.randn(2, 3, 32, 32)),
         "transformer": (Transformer(), torch.randint(0, 1000, (2, 32))),
     }
 
@@ -180,11 +206,11 @@ def measure(rounds: int) -> dict:
 def show(results: dict) -> None:
     print(f"{results['ranks']} ranks, {results['cores']} cores, load {results['load_before']:.1f}")
     print(f"{'all_reduce':>12} {'stretto us':>12} {'mapped us':>12} {'async us':>12} "
-          f"{'gloo us':>12} {'async us':>12} {'ratio':>8}")
+          f"{'gloo us':>12} {'async us':>12} {'none us':>8} {'ratio':>8}")
     for row in results["all_reduce_us"]:
         print(f"{row['bytes']:>12} {row['stretto']:>12.1f} {row['stretto, mapped']:>12.1f} "
               f"{row['stretto, async']:>12.1f} {row['gloo']:>12.1f} {row['gloo, async']:>12.1f} "
-              f"{row['gloo'] / row['stretto']:>8.2f}")
+              f"{row['none']:>8.1f} {row['gloo'] / row['stretto']:>8.2f}")
     print(f"{'ddp step':>12} {'stretto ms':>12} {'gloo ms':>12} {'none ms':>12} {'exposed':>8}")
     for row in results["ddp_step_ms"]:
         exposed = (row["stretto"] - row["none"]) / max(row["gloo"] - row["none"], 1e-9)
@@ -223,9 +249,6 @@ def measure_hosts(hosts: int, rate: float, ranks: int, rounds: int) -> dict:
         try:
             network.make()
             network.shape(rate)
-            for host in range(hosts):  # As hosts have one: it says by which network others come.
-                route = ["ip", "-n", network.space(host), "route", "add", "default"]
-                subprocess.run([*route, "dev", network.device], check=True)
             launchers = [
                 subprocess.Popen(
                     [*network.enter(host), sys.executable, "-m", "torch.distributed.run"]

@@ -16,6 +16,7 @@ import importlib.util
 import os
 from typing import Any
 
+from stretto import hooks
 from stretto.built_for import TORCH as _BUILT_FOR_TORCH
 from stretto.built_for import VERSION as __version__
 
@@ -26,6 +27,7 @@ __all__ = [
     "dump_flight_record",
     "empty",
     "explain",
+    "hooks",
     "memory",
     "monitored_barrier",
     "note",

@@ -14,6 +14,23 @@ class JoinOptions:
         disable_shared_memory: bool,
     ) -> None: ...
 
+class GradientHook:
+    def __init__(self, kind: str, options: dict[str, object]) -> None: ...
+    def attach(
+        self, backend: object, names: list[str], parameters: list[torch.Tensor]
+    ) -> None: ...
+    def reduce(
+        self,
+        index: int,
+        is_last: bool,
+        buffer: torch.Tensor,
+        gradients: list[torch.Tensor],
+        numbers: list[int],
+    ) -> None: ...
+    def name(self) -> str: ...
+    def save(self) -> bytes: ...
+    def load(self, state: bytes) -> None: ...
+
 def create(
     store: dist.Store,
     rank: int,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import gc
 import os
@@ -37,7 +38,7 @@ def sum_of_ranks(size: int, group=None) -> None:
 
 class StartTest(unittest.TestCase):
     def test_ways_to_meet(self) -> None:
-        """By file, by TCP, by variables, by a given store; for the CPU only; and again."""
+        """By file, by TCP, by variables, by a given store; with a backend for GPUs; and again."""
         port = free_port()
 
         def body(rank: int, size: int, path: str) -> None:
@@ -52,8 +53,9 @@ class StartTest(unittest.TestCase):
                 {"store": store, **place},
                 {"init_method": "env://", **place},
             ]
-            for way in ways:
-                dist.init_process_group("cpu:stretto", **way)
+            names = ["stretto", "cpu:stretto", "cpu:stretto,cuda:gloo"]
+            for name, way in zip([*names, *names], ways):
+                dist.init_process_group(name, **way)
                 assert dist.group.WORLD._get_backend(CPU).name() == "stretto"
                 sum_of_ranks(size)
                 dist.destroy_process_group()
@@ -75,6 +77,32 @@ class StartTest(unittest.TestCase):
         )
         self.assertEqual(helped.returncode, 0, helped.stderr)
         self.assertIn("bench", helped.stdout)
+
+    def test_two_hosts(self) -> None:
+        """Namespaces without a default route: the store says by which network ranks meet."""
+        sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+        import namespaces
+
+        network = namespaces.Network(f"pg{os.getpid() % 100000}")
+        self.addCleanup(network.remove)
+        try:
+            network.make()
+        except namespaces.NetworkError as error:
+            self.skipTest(str(error))
+
+        def body(rank: int, size: int, path: str) -> str:
+            import stretto
+
+            with open(f"/run/netns/{network.space(rank)}", "rb") as space:
+                assert ctypes.CDLL(None).setns(space.fileno(), 0) == 0
+            meeting = f"tcp://{network.address(0)}:29500"
+            dist.init_process_group("stretto", init_method=meeting, rank=rank, world_size=size)
+            sum_of_ranks(size)
+            links = stretto.describe_links()
+            dist.destroy_process_group()
+            return links
+
+        self.assertEqual(ranks.run(body), ["tcp to rank 1", "tcp to rank 0"])
 
     def test_groups(self) -> None:
         """Several at a time, overlapping, one within the other."""
@@ -107,6 +135,10 @@ class StartTest(unittest.TestCase):
         with self.assertRaisesRegex(ImportError, r"built for torch \d+\.\d+, .* torch 1\.13\.1"):
             stretto._check_version("1.13.1")
         stretto._check_version(torch.__version__)
+        package = pathlib.Path(stretto.__file__).parents[1]
+        without = f"import sys; sys.path.append({str(package)!r}); import stretto"
+        run = subprocess.run([sys.executable, "-IS", "-c", without], capture_output=True, text=True)
+        self.assertIn("stretto is a backend of PyTorch, which is not installed", run.stderr)
 
         def body(rank: int, size: int, path: str) -> None:
             try:

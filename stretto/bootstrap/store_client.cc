@@ -8,8 +8,10 @@
 
 namespace stretto::bootstrap {
 
+std::string StoreClient::server() const { return format_host_port(address_.host, address_.port); }
+
 std::string StoreClient::describe() const {
-  const std::string named = format_host_port(address_.host, address_.port);
+  const std::string named = server();
   const std::lock_guard lock(mutex_);
   if (resolved_.empty() || resolved_ == named) return address_.owner + " at " + named;
   return fmt::format("{} at {} (resolved from \"{}\")", address_.owner, resolved_, address_.host);

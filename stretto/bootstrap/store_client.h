@@ -24,6 +24,7 @@ class StoreClient : public Store {
   // Once it has connected it also says to which address: the name may not have meant what the
   // caller thinks.
   std::string describe() const override;
+  std::string server() const override;
   Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override;
 
   // Makes the first connection, so that what is wrong is found at once.

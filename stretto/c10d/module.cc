@@ -6,11 +6,16 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/flight_recorder.h"
+#include "stretto/c10d/gradient_hook.h"
 #include "stretto/c10d/process_group.h"
 #include "stretto/c10d/without_gil.h"
+#include "stretto/codec/codec.h"
+#include "stretto/reducer/compressed_reduction.h"
+#include "stretto/reducer/power_sgd.h"
 
 namespace stretto::c10d_backend {
 
@@ -41,11 +46,15 @@ BackendPtr create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int 
   return ProcessGroupStretto::create(store, rank, size, options, join_options);
 }
 
-std::shared_ptr<Communicator> communicator_of(const BackendPtr& backend) {
-  const auto* const ours = dynamic_cast<ProcessGroupStretto*>(backend.get());
+c10::intrusive_ptr<ProcessGroupStretto> group_of(const BackendPtr& backend) {
+  auto ours = c10::dynamic_intrusive_pointer_cast<ProcessGroupStretto>(backend);
   TORCH_CHECK_VALUE(ours != nullptr, "this process group's backend is ", backend->getBackendName(),
                     ", not stretto");
-  return ours->communicator();
+  return ours;
+}
+
+std::shared_ptr<Communicator> communicator_of(const BackendPtr& backend) {
+  return group_of(backend)->communicator();
 }
 
 std::string explain(const BackendPtr& backend, const std::string& collective,
@@ -59,6 +68,77 @@ std::string explain(const BackendPtr& backend, const std::string& collective,
     return found.algorithm + ": " + found.reason;
   }
   TORCH_CHECK_VALUE(false, "\"", collective, "\" is no collective of stretto");
+}
+
+// The keyword arguments of a function of python/stretto/hooks.py. What is left is unknown.
+class Arguments {
+ public:
+  explicit Arguments(py::dict given) : given_(std::move(given)) {}
+  template <class T>
+  T take(const char* name, T otherwise) {
+    if (!given_.contains(name)) return otherwise;
+    return given_.attr("pop")(name).cast<T>();
+  }
+  // A choice by its place in the list.
+  template <class Choice>
+  Choice take(const char* name, std::initializer_list<const char*> choices) {
+    const auto text = take<std::string>(name, *choices.begin());
+    const auto found = std::find(choices.begin(), choices.end(), text);
+    TORCH_CHECK_VALUE(found != choices.end(), name, "=\"", text,
+                      "\" is none of: ", fmt::format("{}", fmt::join(choices, ", ")));
+    return static_cast<Choice>(found - choices.begin());
+  }
+  void end() const {
+    TORCH_CHECK_TYPE(given_.empty(), "unknown option: ",
+                     given_.empty() ? "" : py::str(given_.begin()->first).cast<std::string>());
+  }
+
+ private:
+  py::dict given_;
+};
+
+std::shared_ptr<const Codec> codec_of(const std::string& kind, Arguments& given) {
+  const auto density = given.take("density", 0.01);
+  const auto values = given.take<ValueFormat>("values", {"f32", "bf16", "int8"});
+  const RoundingOptions rounding{.stochastic = given.take("stochastic", false)};
+  if (kind == "top_k") {
+    return top_k({.density = density,
+                  .values = values,
+                  .warm_up_steps = given.take<std::uint64_t>("warm_up_steps", 0)});
+  }
+  if (kind == "threshold") {
+    return threshold({.limit = given.take("limit", 0.0f), .values = values});
+  }
+  if (kind == "random_k") return random_k({.density = density, .values = values});
+  return kind == "int8" ? int8(rounding) : one_bit(rounding);
+}
+
+std::shared_ptr<CommunicationHook> hook_of(const std::string& kind, Arguments& given) {
+  if (kind == "f16") return std::make_shared<F16Reduction>();
+  if (kind == "bf16") return std::make_shared<Bf16Reduction>();
+  if (kind == "power_sgd") {
+    return std::make_shared<PowerSgdReduction>(
+        PowerSgdOptions{.rank = given.take<std::size_t>("rank", 2),
+                        .min_elements = given.take<std::size_t>("min_elements", 1024),
+                        .seed = given.take<std::uint64_t>("seed", 0)});
+  }
+  CompressionOptions options{.codec = codec_of(kind, given)};
+  options.min_elements = given.take("min_elements", options.min_elements);
+  options.error_feedback = given.take("error_feedback", options.error_feedback);
+  options.non_finite = given.take<NonFinite>("non_finite", {"send", "stop", "zero"});
+  options.momentum = given.take("momentum", options.momentum);
+  options.mask_momentum = given.take("mask_momentum", options.mask_momentum);
+  options.clip_norm = given.take("clip_norm", options.clip_norm);
+  if (given.take("automatic", false)) options.compression = Compression::automatic;
+  options.seed = given.take("seed", options.seed);
+  return std::make_shared<CompressedReduction>(std::move(options));
+}
+
+std::shared_ptr<GradientHook> make_gradient_hook(const std::string& kind, const py::dict& options) {
+  Arguments given(py::dict(options.attr("copy")()));
+  auto hook = for_torch([&] { return hook_of(kind, given); });
+  given.end();
+  return std::make_shared<GradientHook>(std::move(hook));
 }
 
 }  // namespace
@@ -75,6 +155,23 @@ PYBIND11_MODULE(_c, module) {
              return options;
            }),
            py::arg("network_timeout"), py::arg("warn_after"), py::arg("disable_shared_memory"));
+  py::class_<GradientHook, std::shared_ptr<GradientHook>>(module, "GradientHook")
+      .def(py::init(&make_gradient_hook))
+      .def(
+          "attach",
+          [](GradientHook& hook, const BackendPtr& backend, const std::vector<std::string>& names,
+             const Tensors& parameters) { hook.attach(group_of(backend), names, parameters); },
+          Released())
+      .def("reduce", &GradientHook::reduce, Released())
+      .def("name", &GradientHook::name)
+      .def("save",
+           [](const GradientHook& hook) {
+             const std::vector<std::byte> state = hook.save();
+             return py::bytes(reinterpret_cast<const char*>(state.data()), state.size());
+           })
+      .def("load", [](GradientHook& hook, const std::string& state) {
+        hook.load(std::as_bytes(std::span(state)));
+      });
   module.def("create", &create, Released());
   module.def("shut_down_all", &ProcessGroupStretto::shut_down_all, Released());
   module.def("note", [](const BackendPtr& backend, const std::string& activity) {

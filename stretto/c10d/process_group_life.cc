@@ -11,7 +11,11 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
 #include "stretto/bootstrap/prefix_store.h"
+#include "stretto/bootstrap/socket.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/process_group.h"
 #include "stretto/c10d/store.h"
@@ -59,6 +63,16 @@ std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), tex
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
 }  // namespace
+
+std::string Store::server() const {
+  c10::intrusive_ptr<::c10d::Store> whole = store_;
+  if (auto* const part = dynamic_cast<::c10d::PrefixStore*>(store_.get())) {
+    whole = part->getUnderlyingNonPrefixStore();
+  }
+  const auto* const tcp = dynamic_cast<const ::c10d::TCPStore*>(whole.get());
+  return tcp == nullptr ? std::string()
+                        : bootstrap::format_host_port(tcp->getHost(), tcp->getPort());
+}
 
 Status Store::wait(const std::string& key, const WaitLimit& limit) {
   Duration nap = std::chrono::milliseconds(1);
@@ -237,7 +251,14 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
                                            bool /*wait_all_ranks*/) {
   // All ranks that are missing are named anyway.
   const WithoutGil without_gil;
-  for_torch([&] { communicator()->monitored_barrier({.timeout = timeout_of(options.timeout)}); });
+  try {
+    communicator()->monitored_barrier({.timeout = timeout_of(options.timeout)});
+  } catch (const Timeout& late) {  // With Gloo's words, which programs may look for.
+    throw_for_torch(shared_->told(late.status().with_context(
+        fmt::format("Rank {} timed out in monitoredBarrier", getRank()))));
+  } catch (const Error& error) {
+    throw_for_torch(shared_->told(error.status()));
+  }
 }
 
 namespace {

@@ -21,6 +21,7 @@ class Store final : public bootstrap::Store {
   explicit Store(c10::intrusive_ptr<::c10d::Store> store) : store_(std::move(store)) {}
 
   std::string describe() const override { return "the store of torch.distributed"; }
+  std::string server() const override;
   Result<bootstrap::StoreReply> answer(const bootstrap::StoreRequest& request,
                                        const WaitLimit& limit) override;
 

@@ -143,9 +143,13 @@ void Shared::note_failure(const Status& status) {
 }
 
 Status Shared::told(const Status& status) const {
-  if (rank_note.empty() || status.ok() || status.code() == StatusCode::invalid_argument)
-    return status;
-  return {status.code(), fmt::format("{} {}", status.message(), rank_note)};
+  if (status.ok() || status.code() == StatusCode::invalid_argument) return status;
+  std::string text(status.message());
+  if (status.code() == StatusCode::timeout) {
+    text += ". A longer timeout can be given to init_process_group() or new_group().";
+  }
+  if (!rank_note.empty()) text += " " + rank_note;
+  return {status.code(), std::move(text)};
 }
 
 void Shared::abort(const std::string& reason) {

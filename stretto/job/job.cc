@@ -259,10 +259,12 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
   if (store == nullptr) {
     return Status(StatusCode::invalid_argument, "make_communicator() needs a store");
   }
-  Job job{.rank = rank.value(),
-          .size = size,
-          .meeting = Meeting::given_store,
-          .store = std::move(store)};
+  Job job{.rank = rank.value(), .size = size};
+  if (const std::string server = store->server(); !server.empty()) {
+    STRETTO_RETURN_IF_ERROR(set_address(job, Meeting::given_store, server));
+  }
+  job.meeting = Meeting::given_store;
+  job.store = std::move(store);
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));

@@ -18,6 +18,7 @@ class PrefixStore : public Store {
       : prefix_(std::move(prefix)), whole_(std::move(whole)) {}
 
   std::string describe() const override { return whole_->describe(); }
+  std::string server() const override { return whole_->server(); }
   Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override;
   Result<std::unique_ptr<StoreWatch>> watch(const std::string& key, const Will& will,
                                             const WaitLimit& limit) override;

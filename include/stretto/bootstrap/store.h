@@ -92,6 +92,10 @@ class Store {
   // Where it is, for messages: "the store of the launcher at 10.0.4.7:29500".
   virtual std::string describe() const = 0;
 
+  // "HOST:PORT" of the server that keeps it: who reaches that reaches the other ranks by the same
+  // network. Empty where there is no server.
+  virtual std::string server() const { return {}; }
+
   // What an implementation does: one request, whose limits have been checked. Users call the
   // functions above, which say in a failure what was asked for and where.
   virtual Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) = 0;

@@ -1,0 +1,130 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Communication hooks for PyTorch's DistributedDataParallel: gradients in fewer bytes.
+
+    hook = stretto.hooks.top_k(0.01).register(model)
+
+All ranks use the same hook with the same settings; register() throws DistBackendError, showing
+both, where they do not. What a message does not say of a gradient (its residual) is added to the
+next one. The page docs/compression.md of stretto's sources tells what each of them is good for.
+
+Options of all but f16, bf16 and power_sgd:
+    error_feedback: keep residuals. Without them, what is not said is lost.
+    min_elements: gradients with fewer travel as they are.
+    momentum, mask_momentum, clip_norm: what Deep Gradient Compression does before; the optimizer
+        must have no momentum of its own then.
+    non_finite: infinities and NaN are sent ("send"), end training on all ranks ("stop"), or count
+        as zero ("zero").
+    automatic: compress only as long as that is measured to pay.
+    seed: of random choices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "Hook", "bf16", "f16", "int8", "one_bit", "power_sgd", "random_k", "threshold", "top_k"
+]  # fmt: skip
+
+
+class Hook:
+    """How the gradients of one model are reduced. Made by the functions of this module."""
+
+    def __init__(self, kind: str, **options: Any) -> None:
+        from stretto import _module
+
+        self._hook = _module().GradientHook(kind, options)
+        self._numbers: dict[Any, int] = {}
+        self._started: list[tuple[Any, Any]] = []
+
+    @property
+    def name(self) -> str:
+        """What it does, with its settings."""
+        return self._hook.name()
+
+    def register(self, model: Any) -> Hook:
+        """Makes it the hook of a DistributedDataParallel, whose group is one of stretto's. All
+        ranks do so, before the first backward. Returns itself."""
+        from stretto import _backend
+
+        named = {
+            name: parameter
+            for name, parameter in model.module.named_parameters()
+            if parameter.requires_grad and name not in model.parameters_to_ignore
+        }
+        self._hook.attach(_backend(model.process_group), list(named), list(named.values()))
+        self._numbers = {parameter: number for number, parameter in enumerate(named.values())}
+        model.register_comm_hook(None, self._reduce)
+        return self
+
+    def save(self) -> bytes:
+        """What this rank has to keep, beside the model and the optimizer, to go on with training
+        bit by bit: residuals, momenta, the step."""
+        return self._hook.save()
+
+    def load(self, state: bytes) -> None:
+        """What save() has returned on the same rank of as many, before register() or after."""
+        self._hook.load(state)
+
+    # Without types: PyTorch takes none but its own here, and no text for them.
+    def _reduce(self, _, bucket):  # type: ignore[no-untyped-def]
+        import torch
+
+        future: Any = torch.futures.Future()
+        buffer = bucket.buffer()
+        if bucket.index() == 0:
+            self._started.clear()  # Of a step that has failed.
+        self._started.append((future, buffer))
+        numbers = [self._numbers[parameter] for parameter in bucket.parameters()]
+        last = bucket.is_last()
+        self._hook.reduce(bucket.index(), last, buffer, bucket.gradients(), numbers)
+        if last:  # The others wait for nothing else, so all end here, on the thread that waits.
+            for each, reduced in self._started:
+                each.set_result(reduced)
+            self._started.clear()
+        return future
+
+
+def f16() -> Hook:
+    """Half of the bytes: each gradient is rounded once, and added up in float32."""
+    return Hook("f16")
+
+
+def bf16() -> Hook:
+    """As f16, with the range of float32 and fewer digits."""
+    return Hook("bf16")
+
+
+def top_k(
+    density: float = 0.01, *, values: str = "f32", warm_up_steps: int = 0, **options: Any
+) -> Hook:
+    """The elements with the greatest magnitudes, so many of all; `values` is f32, bf16 or int8. For
+    `warm_up_steps` the density falls from 1 to what it is."""
+    return Hook("top_k", density=density, values=values, warm_up_steps=warm_up_steps, **options)
+
+
+def threshold(limit: float, *, values: str = "f32", **options: Any) -> Hook:
+    """The elements of at least this magnitude."""
+    return Hook("threshold", limit=limit, values=values, **options)
+
+
+def random_k(density: float = 0.01, *, values: str = "f32", **options: Any) -> Hook:
+    """So many random elements, the same on all ranks."""
+    return Hook("random_k", density=density, values=values, **options)
+
+
+def int8(*, stochastic: bool = False, **options: Any) -> Hook:
+    """A quarter of the bytes: 256 elements share a scale."""
+    return Hook("int8", stochastic=stochastic, **options)
+
+
+def one_bit(*, stochastic: bool = False, **options: Any) -> Hook:
+    """The signs: 512 elements share a scale. Stochastic only with error_feedback=False."""
+    return Hook("one_bit", stochastic=stochastic, **options)
+
+
+def power_sgd(rank: int = 2, *, min_elements: int = 1024, seed: int = 0) -> Hook:
+    """Products of two matrices of this rank, for gradients of at least so many elements."""
+    return Hook("power_sgd", rank=rank, min_elements=min_elements, seed=seed)

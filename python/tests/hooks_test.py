@@ -1,0 +1,127 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Training with PyTorch's DistributedDataParallel and compressed gradients."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Callable
+
+import ranks
+import torch
+import torch.distributed as dist
+from stretto import hooks
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Training:
+    """Of a small network, in buckets of one layer each, on this rank's half of the data."""
+
+    def __init__(self, rank: int, hook: hooks.Hook | None = None) -> None:
+        torch.manual_seed(1)
+        layers = [torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 32),
+                  torch.nn.Tanh(), torch.nn.Linear(32, 4)]  # fmt: skip
+        self.model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.2)
+        self.hook = hook.register(self.model) if hook else None
+        inputs = torch.randn(64, 32)
+        self.data = inputs[rank::2]
+        self.targets = (inputs @ torch.randn(32, 4)).tanh()[rank::2]
+
+    def steps(self, count: int) -> float:
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            loss = (self.model(self.data) - self.targets).square().mean()
+            loss.backward()
+            self.optimizer.step()
+        mean = loss.detach()
+        dist.all_reduce(mean, dist.ReduceOp.AVG)
+        return mean.item()
+
+    def parameters(self) -> torch.Tensor:
+        return torch.cat([p.detach().flatten() for p in self.model.parameters()])
+
+
+def all_equal(values: torch.Tensor) -> bool:
+    least, most = values.clone(), values.clone()
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return torch.equal(least, most)
+
+
+def refusal(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except (TypeError, ValueError, dist.DistBackendError) as error:
+        return str(error)
+    raise AssertionError("it was not refused")
+
+
+def lossy() -> list[hooks.Hook]:
+    return [hooks.top_k(0.05, min_elements=100), hooks.random_k(0.05, min_elements=100),
+            hooks.threshold(0.001, values="bf16"), hooks.int8(), hooks.one_bit(),
+            hooks.power_sgd(2)]  # fmt: skip
+
+
+class HooksTest(unittest.TestCase):
+    def test_as_good_as_dense(self) -> None:
+        def body(rank: int, size: int) -> None:
+            dense = Training(rank)
+            first, last = dense.steps(1), dense.steps(99)
+            for hook, tolerance in ((hooks.top_k(1.0), 1e-5), (hooks.f16(), 1e-2),
+                                    (hooks.bf16(), 5e-2)):  # fmt: skip
+                other = Training(rank, hook)
+                other.steps(100)
+                difference = (other.parameters() - dense.parameters()).abs().max()
+                assert difference < tolerance, (hook.name, difference)
+                assert all_equal(other.parameters()), hook.name
+            for hook in lossy():
+                other = Training(rank, hook)
+                found = other.steps(100)
+                assert found < last + 0.2 * (first - last), (hook.name, first, last, found)
+                assert all_equal(other.parameters()), hook.name
+            sparse = hooks.top_k(0.05, min_elements=100)
+            lost = hooks.top_k(0.05, min_elements=100, error_feedback=False)
+            assert Training(rank, sparse).steps(100) < Training(rank, lost).steps(100)
+
+        ranks.with_group(body)
+
+    def test_goes_on_where_it_was_saved(self) -> None:
+        def body(rank: int, size: int) -> None:
+            for hook, again in zip(lossy(), lossy()):
+                through = Training(rank, hook)
+                through.steps(3)
+                resumed = Training(rank)
+                again.load(hook.save())
+                resumed.model.module.load_state_dict(through.model.module.state_dict())
+                again.register(resumed.model)
+                through.steps(3)
+                resumed.steps(3)
+                assert torch.equal(resumed.parameters(), through.parameters()), hook.name
+                assert again.save() == hook.save(), hook.name
+
+        ranks.with_group(body)
+
+    def test_says_what_does_not_fit(self) -> None:
+        def body(rank: int, size: int) -> str:
+            assert "none of: f32" in refusal(lambda: hooks.top_k(values="f64"))
+            assert "densty" in refusal(lambda: hooks.top_k(densty=0.1))
+            assert "density" in refusal(lambda: hooks.top_k(2.0))
+            gloo = dist.new_group(backend="gloo")
+            on_gloo = DistributedDataParallel(torch.nn.Linear(4, 4), process_group=gloo)
+            assert "gloo" in refusal(lambda: hooks.int8().register(on_gloo))
+            # Infinity on one rank ends the step on both.
+            training = Training(rank, hooks.int8(non_finite="stop"))
+            if rank == 0:
+                training.data[0, 0] = float("inf")
+            assert "rank 0" in refusal(lambda: training.steps(1))
+            return refusal(lambda: Training(rank, hooks.top_k(0.1 * (rank + 1))))
+
+        for text in ranks.with_group(body):
+            self.assertIn("top_k(0.1)", text)
+            self.assertIn("top_k(0.2)", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

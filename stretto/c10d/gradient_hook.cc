@@ -1,0 +1,60 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/c10d/gradient_hook.h"
+
+#include "stretto/c10d/errors.h"
+
+namespace stretto::c10d_backend {
+
+void GradientHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
+                          const std::vector<std::string>& names, const Tensors& parameters) {
+  std::vector<GradientDescription> gradients;
+  OperationTensors tensors;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& parameter = parameters[i];
+    gradients.push_back(
+        {.name = names.at(i),
+         .dtype = tensors.input(parameter.detach(), OperationTensors::kReduced).dtype,
+         .count = static_cast<std::size_t>(parameter.numel()),
+         .rows = parameter.dim() > 1 ? static_cast<std::size_t>(parameter.size(0)) : 0});
+  }
+  const auto communicator = group->communicator();
+  for_torch([&] { hook_->attach(*communicator, gradients); });
+  group_ = std::move(group);
+}
+
+void GradientHook::reduce(std::size_t index, bool is_last, const at::Tensor& buffer,
+                          const Tensors& gradients, const std::vector<std::size_t>& numbers) {
+  const auto communicator = group_->communicator();
+  if (index == 0) buckets_.clear();  // Of a step that has failed.
+  auto bucket = std::make_unique<Bucket>();
+  bucket->buffer = buffer;
+  bucket->numbers = numbers;
+  const View whole = OperationTensors().in_place(buffer, OperationTensors::kReduced);
+  for (const at::Tensor& gradient : gradients) {
+    bucket->views.push_back({static_cast<std::byte*>(gradient.data_ptr()),
+                             static_cast<std::size_t>(gradient.numel()), whole.dtype});
+  }
+  bucket->full = {.index = index,
+                  .of_count = is_last ? index + 1 : index + 2,
+                  .view = whole,
+                  .gradients = bucket->numbers,
+                  .gradient_views = bucket->views};
+  for_torch([&] {
+    bucket->work = hook_->start(*communicator, bucket->full);
+    buckets_.push_back(std::move(bucket));
+    if (!is_last) return;
+    for (const auto& each : buckets_) {
+      each->work.wait();
+      hook_->finish(each->full);
+    }
+    buckets_.clear();
+  });
+}
+
+void GradientHook::load(std::span<const std::byte> state) {
+  for_torch([&] { hook_->load(state); });
+}
+
+}  // namespace stretto::c10d_backend

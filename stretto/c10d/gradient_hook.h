@@ -1,0 +1,50 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/c10d/process_group.h"
+#include "stretto/reducer/communication_hook.h"
+
+namespace stretto::c10d_backend {
+
+// A CommunicationHook of the reducer's for PyTorch's DistributedDataParallel, which keeps its
+// buckets itself. One thread at a time.
+class GradientHook {
+ public:
+  explicit GradientHook(std::shared_ptr<CommunicationHook> hook) : hook_(std::move(hook)) {}
+
+  // Collective, before the first reduce(). `parameters` are all that have gradients, by name.
+  void attach(c10::intrusive_ptr<ProcessGroupStretto> group, const std::vector<std::string>& names,
+              const Tensors& parameters);
+  // A bucket that is full, in place: its buffer, the gradients in it, and which of the parameters'
+  // they are. Buckets come in their order; with the last one all are reduced to their mean, for
+  // which this blocks. What it throws fails the step.
+  void reduce(std::size_t index, bool is_last, const at::Tensor& buffer, const Tensors& gradients,
+              const std::vector<std::size_t>& numbers);
+
+  std::string name() const { return hook_->name(); }
+  std::vector<std::byte> save() const { return hook_->save(); }
+  void load(std::span<const std::byte> state);
+
+ private:
+  // What is in flight, and what it refers to.
+  struct Bucket {
+    at::Tensor buffer;
+    std::vector<std::size_t> numbers;
+    std::vector<View> views;
+    FullBucket full;
+    stretto::Work work;
+  };
+
+  const std::shared_ptr<CommunicationHook> hook_;
+  c10::intrusive_ptr<ProcessGroupStretto> group_;
+  std::vector<std::unique_ptr<Bucket>> buckets_;  // Of the step so far.
+};
+
+}  // namespace stretto::c10d_backend
