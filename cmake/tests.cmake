@@ -80,7 +80,7 @@ endfunction()
 function(stretto_add_tests name library)
   # What has one thread would keep ThreadSanitizer's compiler busy for nothing.
   if(STRETTO_SANITIZE MATCHES "thread" AND
-     name MATCHES "^(stretto_(schedule|kernel|tools)|golden)$")
+     name MATCHES "^(stretto_(schedule|kernel|tools)|golden|simulation)$")
     return()
   endif()
   if(library STREQUAL "stretto_torch")
