@@ -11,6 +11,8 @@
 
 #include "stretto/base/environment.h"
 #include "stretto/base/log.h"
+#include "tools/launch/agent.h"
+#include "tools/launch/host_list.h"
 #include "tools/launch/launcher.h"
 
 namespace stretto::tools {
@@ -19,8 +21,12 @@ namespace {
 constexpr int kUsageError = 2;
 constexpr const char* kKeyVariable = "STRETTO_JOB_KEY";
 
+// A connection that has died is noticed in 15 seconds. A shared one would outlive its launcher.
+constexpr const char* kRemoteShell =
+    "ssh -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ControlPath=none";
+
 constexpr const char* kDescription =
-    "Starts the ranks of a job on this host and looks after them:\n"
+    "Starts the ranks of a job, on this host or by ssh on others, and looks after them:\n"
     "stretto run -n RANKS [OPTIONS] -- PROGRAM [ARGUMENTS]\n";
 
 constexpr const char* kExamples = R"(
@@ -34,6 +40,8 @@ passed on and end the job, a second one at once. Nothing that the ranks have sta
 Examples:
   Four ranks on this host:
     stretto run -n 4 -- ./train --epochs 3
+  Four ranks on each of the hosts that a file names, one a line, by ssh:
+    stretto run -n 4 --hosts ./hosts -- ./train
   Eight ranks on two hosts, one command on each:
     export STRETTO_JOB_KEY=$(stretto run --print-job-key)            # once; the same on both
     stretto run -n 4 --hosts node0,node1 --host-index 0 -- ./train   # on node0
@@ -43,11 +51,16 @@ Examples:
 // The command line as it stands; seconds as people write them.
 struct CommandLine {
   launch::LaunchOptions launch;
+  int ranks = 1;
+  std::string hosts;
+  std::string remote_shell = kRemoteShell;
+  double host_wait_seconds = 0;
   double time_limit_seconds = 0;
   double settle_seconds = seconds(launch::LaunchOptions().settle_time);
   double grace_seconds = seconds(launch::LaunchOptions().grace_time);
   bool no_prefix = false;
   bool print_job_key = false;
+  bool agent = false;
 };
 
 void describe(CLI::App& app, CommandLine& line) {
@@ -60,13 +73,26 @@ void describe(CLI::App& app, CommandLine& line) {
       },
       "SECONDS");
   app.footer(kExamples);
-  app.add_option("-n,--ranks", line.launch.ranks_per_host, "Ranks to start on this host")
+  app.add_option("-n,--ranks", line.ranks, "Ranks to start on this host, or on each host")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  app.add_option("--hosts", line.launch.hosts,
-                 "The hosts of the job, in order, separated by commas; run one launcher on each")
-      ->delimiter(',');
-  app.add_option("--host-index", line.launch.host_index, "Which of the hosts this one is, from 0");
+  app.add_option("--hosts", line.hosts,
+                 "The hosts of the job, in order: a file with one a line (\"node0\", or \"node0 "
+                 "slots=4\" for so many ranks), or names separated by commas. Starts the ranks on "
+                 "all of them, by ssh");
+  app.add_option("--host-index", line.launch.host_index,
+                 "Which of the hosts this one is, from 0: starts only the ranks of this one, here; "
+                 "run one launcher on each");
+  app.add_option("--ssh", line.remote_shell,
+                 "What runs a command on another host: words to which its name and the command are "
+                 "added")
+      ->capture_default_str();
+  app.add_option("--wait-for-hosts", line.host_wait_seconds,
+                 "Seconds for which a host that ssh does not reach is tried again")
+      ->check(duration)
+      ->capture_default_str();
+  // How this program is started on other hosts.
+  app.add_flag("--agent", line.agent)->group("");
   app.add_option(
       "--rendezvous", line.launch.rendezvous,
       "host:port at which launcher 0 lets the ranks meet [a free port of 127.0.0.1; with "
@@ -101,21 +127,26 @@ Duration to_duration(double value_seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value_seconds));
 }
 
-// A sentence about what is wrong, or nothing.
-std::string find_mistake(const CLI::App& app, const launch::LaunchOptions& options) {
-  if (options.command.empty()) {
-    return "no program: put it behind \"--\", as in: stretto run -n 4 -- ./train";
+// What the options for hosts mean together.
+Status settle_hosts(const CLI::App& app, CommandLine& line) {
+  launch::LaunchOptions& options = line.launch;
+  options.hosts.front().ranks = line.ranks;
+  if (!line.hosts.empty()) {
+    auto hosts = launch::read_hosts(line.hosts, line.ranks);
+    if (!hosts.ok()) return hosts.status();
+    options.hosts = std::move(*hosts);
+    if (app.count("--host-index") == 0) {
+      options.remote_shell = CLI::detail::split_up(line.remote_shell);
+      options.host_wait = to_duration(line.host_wait_seconds);
+      if (options.remote_shell.empty()) {
+        return status_of(StatusCode::invalid_argument, "--ssh names no program");
+      }
+    }
   }
-  const int hosts = std::max(1, static_cast<int>(options.hosts.size()));
-  if (hosts > 1 && app.count("--host-index") == 0) {
-    return fmt::format("--hosts names {} hosts: say with --host-index which of them this one is",
-                       hosts);
-  }
-  if (options.host_index < 0 || options.host_index >= hosts) {
-    return fmt::format("--host-index is {}, but must be from 0 to {}", options.host_index,
-                       hosts - 1);
-  }
-  return {};
+  const int last = static_cast<int>(options.hosts.size()) - 1;
+  if (options.host_index >= 0 && options.host_index <= last) return {};
+  return status_of(StatusCode::invalid_argument, "--host-index is {}, but must be from 0 to {}",
+                   options.host_index, last);
 }
 
 Result<bootstrap::JobKey> find_key(const launch::LaunchOptions& options) {
@@ -123,7 +154,8 @@ Result<bootstrap::JobKey> find_key(const launch::LaunchOptions& options) {
     const auto key = bootstrap::JobKey::parse(*text);
     return key.ok() ? key : key.status().with_context(kKeyVariable);
   }
-  if (options.hosts.size() <= 1) return bootstrap::JobKey::generate();
+  if (options.hosts.size() == 1 || !options.remote_shell.empty())
+    return bootstrap::JobKey::generate();
   return status_of(StatusCode::invalid_argument,
                    "{} is not set: the launchers of several hosts need the same key; make one, "
                    "once, with: stretto run --print-job-key",
@@ -164,6 +196,7 @@ int run_command(const std::vector<std::string>& arguments) {
     return usage_error(error.what());
   }
   if (line.print_job_key) return print_job_key();
+  if (line.agent) return launch::serve_launcher();
 
   launch::LaunchOptions& options = line.launch;
   options.command = split.program;
@@ -171,8 +204,11 @@ int run_command(const std::vector<std::string>& arguments) {
   options.time_limit = to_duration(line.time_limit_seconds);
   options.settle_time = to_duration(line.settle_seconds);
   options.grace_time = to_duration(line.grace_seconds);
-  const std::string mistake = find_mistake(app, options);
-  if (!mistake.empty()) return usage_error(mistake);
+  if (options.command.empty()) {
+    return usage_error("no program: put it behind \"--\", as in: stretto run -n 4 -- ./train");
+  }
+  const Status hosts = settle_hosts(app, line);
+  if (!hosts.ok()) return usage_error(std::string(hosts.message()));
   const auto key = find_key(options);
   if (!key.ok()) return usage_error(std::string(key.status().message()));
   options.key = key.value();

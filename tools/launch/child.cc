@@ -103,7 +103,7 @@ Result<Child> start_child(const ChildOptions& options, StartFailure& failure) {
   const Preparation preparation{.arguments = pointers(options.command),
                                 .environment = pointers(options.environment),
                                 .inherited_fd = options.inherited_fd,
-                                .input = input.get(),
+                                .input = options.input >= 0 ? options.input : input.get(),
                                 .output = output->writing.get(),
                                 .errors = errors->writing.get(),
                                 .failure = started->writing.get(),

@@ -19,6 +19,8 @@ struct ChildOptions {
   std::vector<std::string> environment = {};  // "NAME=value"
   // Stays open in the child under its number; everything else is closed.
   int inherited_fd = -1;
+  // Its standard input; -1: /dev/null.
+  int input = -1;
 };
 
 struct Child {
@@ -36,8 +38,8 @@ struct StartFailure {
 // That `what` could not be started, as fork() has just failed.
 Status fork_status(std::string_view what);
 
-// Starts the program in a process group of its own (its id is the child's pid), with /dev/null for
-// input, default signal handling, and a promise of the system to kill it when the calling thread
+// Starts the program in a process group of its own (its id is the child's pid), with
+// default signal handling and a promise of the system to kill it when the calling thread
 // dies. Returns once the program runs. `failure` is set if the program could not be executed.
 Result<Child> start_child(const ChildOptions& options, StartFailure& failure);
 

@@ -110,7 +110,7 @@ bool Guard::start_ranks() {
                   .status_fd = status_fd_,
                   .usable_cores = usable_cores()};
   const std::vector<std::string> inherited = inherited_environment();
-  for (int local_rank = 0; local_rank < options_.ranks_per_host; ++local_rank) {
+  for (int local_rank = 0; local_rank < options_.local_size(); ++local_rank) {
     if (launcher_gone()) return false;
     place.local_rank = local_rank;
     StartFailure failure;

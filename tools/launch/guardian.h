@@ -10,26 +10,10 @@
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
+#include "tools/launch/host.h"
 #include "tools/launch/options.h"
 
 namespace stretto::launch {
-
-// What the guardian tells of a rank.
-struct RankNews {
-  enum class Kind : std::int32_t { started, not_started, exited, killed };
-
-  Kind kind = Kind::started;
-  int local_rank = 0;
-  pid_t pid = -1;
-  // not_started: the errno of the attempt to execute the program, 0 if it did not come to that;
-  // exited: the exit code; killed: the signal.
-  int number = 0;
-  // not_started: why.
-  std::string text = {};
-  // started: the reading ends of pipes, non-blocking.
-  FileDescriptor output = {};
-  FileDescriptor errors = {};
-};
 
 // A small process between the launcher and the ranks. It starts the ranks, hence is their parent,
 // and the parent of all that they start and leave behind, daemons included (a subreaper). It tells

@@ -12,15 +12,25 @@
 
 namespace stretto::launch {
 
-// One launcher's part of a job: the ranks of this host.
+// How many ranks of a job run on a host.
+struct HostShare {
+  std::string name = "127.0.0.1";
+  int ranks = 1;
+};
+
+// One launcher's part of a job: the ranks of this host, or, with a remote shell, of all hosts.
 struct LaunchOptions {
   // The program and its arguments; not empty.
   std::vector<std::string> command = {};
-  int ranks_per_host = 1;
-  // The hosts of the job, one launcher on each; empty: only this one. Launcher i starts ranks
-  // [i * ranks_per_host, (i + 1) * ranks_per_host).
-  std::vector<std::string> hosts = {};
+  // The hosts of the job, in the order of their ranks; never empty.
+  std::vector<HostShare> hosts = {{}};
+  // Which of them this one is.
   int host_index = 0;
+  // The words before a host's name and a command that is to run there. Empty: the ranks of
+  // `host_index` are started here, and a launcher of its own starts those of each other host.
+  std::vector<std::string> remote_shell = {};
+  // For how long a host that cannot be reached yet is tried again.
+  Duration host_wait = Duration::zero();
   // "host:port" where launcher 0 serves the store. Empty: a free port of 127.0.0.1 for one host,
   // port kDefaultPort of the first host for several.
   std::string rendezvous = {};
@@ -39,8 +49,15 @@ struct LaunchOptions {
   bool prefix = true;
   bool json = false;
 
-  int size() const { return ranks_per_host * (hosts.empty() ? 1 : static_cast<int>(hosts.size())); }
-  int rank_of(int local_rank) const { return host_index * ranks_per_host + local_rank; }
+  int local_size() const { return hosts[static_cast<std::size_t>(host_index)].ranks; }
+  int size() const { return ranks_before(static_cast<int>(hosts.size())); }
+  int rank_of(int local_rank) const { return ranks_before(host_index) + local_rank; }
+  // On the hosts before that one.
+  int ranks_before(int host) const {
+    int ranks = 0;
+    for (int i = 0; i < host; ++i) ranks += hosts[static_cast<std::size_t>(i)].ranks;
+    return ranks;
+  }
 };
 
 inline constexpr int kDefaultPort = 29600;

@@ -69,10 +69,14 @@ std::string describe_note(const RankOutcome& outcome) {
                      age);
 }
 
+std::string rank_name(const RankOutcome& outcome) {
+  return fmt::format("rank {}{}{}", outcome.rank, outcome.host.empty() ? "" : " on ", outcome.host);
+}
+
 // "rank 2: exit code 1, after it had been told to end, 2.0 s later; its last operation was ...";
 // `first` may be null.
 std::string describe_other(const RankOutcome& other, const RankOutcome* first) {
-  std::string text = fmt::format("stretto run: rank {}: {}", other.rank,
+  std::string text = fmt::format("stretto run: {}: {}", rank_name(other),
                                  other.failed() ? describe_end(other) : "ended well");
   if (other.told_to_end && !was_sent(other, other.signal)) {
     text += ", after it had been told to end";
@@ -97,6 +101,8 @@ nlohmann::json to_json(const RankOutcome& outcome) {
   } else {
     json["exit_code"] = outcome.exit_code;
   }
+  if (!outcome.host.empty()) json["host"] = outcome.host;
+  if (!outcome.lost.empty()) json["lost"] = outcome.lost;
   if (outcome.last_note) json["last_operation"] = outcome.last_note->text;
   return json;
 }
@@ -135,7 +141,18 @@ int JobOutcome::exit_status() const {
   return first == nullptr ? 0 : first->exit_status();
 }
 
+void RankOutcome::note_end(const RankNews& news) {
+  constexpr int kHostLost = 255;  // As ssh ends then.
+  ended = Clock::now();
+  last_note = news.note;
+  (news.kind == RankNews::Kind::killed ? signal : exit_code) = news.number;
+  if (news.kind != RankNews::Kind::lost) return;
+  exit_code = kHostLost;
+  lost = news.text;
+}
+
 std::string describe_end(const RankOutcome& outcome) {
+  if (!outcome.lost.empty()) return outcome.lost;
   const int signal = outcome.signal != 0 ? outcome.signal : killing_signal(outcome);
   const std::string code = fmt::format("exit code {}", outcome.exit_code);
   if (signal == 0) return code;
@@ -160,10 +177,10 @@ std::string report(const JobOutcome& outcome) {
   // Who ended only because it was told to is no cause.
   if (first->told_to_end) first = nullptr;
   if (first != nullptr) {
-    text +=
-        fmt::format("stretto run: rank {} failed first: {}; pid {}, {:.1f} s after its start{}\n",
-                    first->rank, describe_end(*first), first->pid,
-                    seconds(first->ended - first->started), describe_note(*first));
+    text += fmt::format("stretto run: {} failed first: {}{}, {:.1f} s after its start{}\n",
+                        rank_name(*first), describe_end(*first),
+                        first->pid > 0 ? fmt::format("; pid {}", first->pid) : std::string(),
+                        seconds(first->ended - first->started), describe_note(*first));
   }
   if (outcome.out_of_memory_kills > 0) {
     text += fmt::format(

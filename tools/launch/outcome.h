@@ -10,13 +10,15 @@
 #include <vector>
 
 #include "stretto/base/clock.h"
-#include "stretto/job/status_board.h"
+#include "tools/launch/host.h"
 
 namespace stretto::launch {
 
 // How a rank ended.
 struct RankOutcome {
   int rank = 0;
+  // Where it ran, if the job has several hosts.
+  std::string host = {};
   pid_t pid = -1;
   int exit_code = 0;  // If no signal killed it.
   int signal = 0;     // Which signal killed it; 0: none.
@@ -29,6 +31,10 @@ struct RankOutcome {
   std::vector<int> signals_sent = {};
   // What it last said it was doing.
   std::optional<job::StatusNote> last_note = std::nullopt;
+  // How its host was lost, and the rank with it; empty: it was not.
+  std::string lost = {};
+
+  void note_end(const RankNews& news);
 
   bool failed() const { return signal != 0 || exit_code != 0; }
   // As a shell reports it: the exit code, or 128 + the signal.

@@ -10,7 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <utility>
+#include <mutex>
 
 #include <fmt/format.h>
 
@@ -47,6 +47,25 @@ void LinePrefixer::finish(std::string& output) {
   partial_.clear();
 }
 
+void MarkedLines::add(std::string_view bytes, std::string& output, std::string& marked) {
+  partial_ += bytes;
+  std::size_t begin = partial_.find(marker_);
+  while (begin != std::string::npos) {
+    const std::size_t end = partial_.find('\n', begin);
+    if (end == std::string::npos) return;
+    output.append(partial_, 0, begin);
+    begin += marker_.size();
+    marked.append(partial_, begin, end + 1 - begin);
+    partial_.erase(0, end + 1);
+    begin = partial_.find(marker_);
+  }
+  // The last bytes may be the beginning of a marker.
+  const bool too_long = partial_.size() >= LinePrefixer::kLongestLine + marker_.size();
+  const std::size_t known = too_long ? partial_.size() - marker_.size() : partial_.rfind('\n') + 1;
+  output.append(partial_, 0, known);
+  partial_.erase(0, known);
+}
+
 std::string rank_prefix(int rank, bool coloured) {
   if (!coloured) return fmt::format("[{}] ", rank);
   // Six colours that are legible on light and dark backgrounds: 31 (red) to 36 (cyan).
@@ -63,6 +82,15 @@ void OutputRelay::add(FileDescriptor source, int target, std::string prefix) {
   streams_.push_back({std::move(source), target, LinePrefixer(std::move(prefix))});
 }
 
+void OutputRelay::add_marked(FileDescriptor source, int target, std::string marker,
+                             FileDescriptor marked) {
+  streams_.push_back({.source = std::move(source),
+                      .target = target,
+                      .lines = LinePrefixer({}),
+                      .marked_lines = MarkedLines(std::move(marker)),
+                      .marked = std::move(marked)});
+}
+
 Status OutputRelay::start() {
   stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_.valid()) return system_status("eventfd");
@@ -73,7 +101,10 @@ Status OutputRelay::start() {
 }
 
 void OutputRelay::finish() {
-  if (!thread_.joinable()) return;
+  if (!thread_.joinable()) {
+    for (Stream& stream : streams_) drain(stream);
+    return;
+  }
   const std::uint64_t one = 1;
   (void)!::write(stop_.get(), &one, sizeof(one));
   thread_.join();
@@ -107,7 +138,15 @@ bool OutputRelay::copy(Stream& stream) {
     return false;
   }
   std::string output;
-  stream.lines.add({bytes.data(), static_cast<std::size_t>(count)}, output);
+  const std::string_view text(bytes.data(), static_cast<std::size_t>(count));
+  if (stream.marked_lines) {
+    std::string marked;
+    stream.marked_lines->add(text, output, marked);
+    // Its reader may have ended.
+    write_fully(stream.marked.get(), marked);
+  } else {
+    stream.lines.add(text, output);
+  }
   write(stream.target, output);
   return true;
 }
@@ -123,11 +162,16 @@ void OutputRelay::drain(Stream& stream) {
 void OutputRelay::close(Stream& stream) {
   std::string output;
   stream.lines.finish(output);
+  if (stream.marked_lines) stream.marked_lines->finish(output);
   write(stream.target, output);
   stream.source.reset();
+  stream.marked.reset();
 }
 
 void OutputRelay::write(int target, std::string_view text) {
+  // Relays of several hosts write to the same output.
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   const int error_number = write_fully(target, text);
   if (error_number == 0 || error_number == EPIPE || std::exchange(said_what_is_lost_, true)) return;
   const Status status = system_status("some of the ranks' output is lost", error_number);

@@ -3,10 +3,11 @@
 
 #pragma once
 
-#include <atomic>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
@@ -33,6 +34,21 @@ class LinePrefixer {
   std::string partial_;
 };
 
+// Takes the lines that begin with `marker` out of a stream; what else a marker follows on the same
+// line goes on. Text is kept until its line ends, unless that is longer than LinePrefixer's.
+class MarkedLines {
+ public:
+  explicit MarkedLines(std::string marker) : marker_(std::move(marker)) {}
+
+  // Appends to `marked` what follows the markers, line by line, and to `output` the rest.
+  void add(std::string_view bytes, std::string& output, std::string& marked);
+  void finish(std::string& output) { output += std::exchange(partial_, {}); }
+
+ private:
+  std::string marker_;
+  std::string partial_;
+};
+
 // "[3] ", in the rank's colour if `coloured`.
 std::string rank_prefix(int rank, bool coloured);
 
@@ -52,9 +68,11 @@ class OutputRelay {
 
   // Before start(). `source` is the reading end of a pipe, non-blocking; `target` stays open.
   void add(FileDescriptor source, int target, std::string prefix);
+  // The same for a stream with marked lines: they go to `marked`, which ends with the stream.
+  void add_marked(FileDescriptor source, int target, std::string marker, FileDescriptor marked);
   Status start();
   // Passes on what the pipes still hold and ends, whether or not somebody could still write to
-  // them. Blocks while the reader of the output does not read.
+  // them, or whether it had been started. Blocks while the reader of the output does not read.
   void finish();
 
  private:
@@ -62,6 +80,8 @@ class OutputRelay {
     FileDescriptor source;
     int target;
     LinePrefixer lines;
+    std::optional<MarkedLines> marked_lines = std::nullopt;
+    FileDescriptor marked = {};
   };
 
   void run();

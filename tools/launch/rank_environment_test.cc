@@ -21,8 +21,7 @@ bool sets(const std::vector<std::string>& environment, const std::string& variab
 
 TEST(RankEnvironment, TellsARankItsPlace) {
   const LaunchOptions options{.command = {"train"},
-                              .ranks_per_host = 4,
-                              .hosts = {"node0", "node1"},
+                              .hosts = {{"node0", 4}, {"node1", 4}},
                               .host_index = 1,
                               .key = bootstrap::JobKey::generate().or_throw()};
   const auto environment = rank_environment(
@@ -38,11 +37,11 @@ TEST(RankEnvironment, TellsARankItsPlace) {
 }
 
 TEST(RankEnvironment, KeepsWhatTheUserHasChosen) {
-  const auto environment = rank_environment({.ranks_per_host = 2}, {.usable_cores = 1},
+  const auto environment = rank_environment({.hosts = {{"", 2}}}, {.usable_cores = 1},
                                             {"OMP_NUM_THREADS=7", "PYTHONUNBUFFERED=x=y"});
   EXPECT_TRUE(contains(environment, "OMP_NUM_THREADS=7"));
   EXPECT_TRUE(contains(environment, "PYTHONUNBUFFERED=x=y"));
-  EXPECT_TRUE(contains(rank_environment({.ranks_per_host = 2}, {.usable_cores = 1}, {}),
+  EXPECT_TRUE(contains(rank_environment({.hosts = {{"", 2}}}, {.usable_cores = 1}, {}),
                        "OMP_NUM_THREADS=1"));
 }
 

@@ -3,42 +3,44 @@
 
 #include "tools/launch/rank_processes.h"
 
-#include <signal.h>
-
 #include <algorithm>
 
 namespace stretto::launch {
 
-void RankProcesses::add(int rank, pid_t pid) {
-  processes_.push_back({.outcome = {.rank = rank, .pid = pid, .started = Clock::now()}});
+void RankProcesses::add(int rank, const std::string& host) {
+  processes_.push_back({.outcome = {.rank = rank, .host = host, .started = Clock::now()}});
 }
 
-const RankOutcome& RankProcesses::note_end(const RankNews& news,
-                                           const job::StatusBoardReader& board) {
-  const auto index = static_cast<std::size_t>(news.local_rank);
-  auto& [outcome, running] = processes_[index];
-  running = false;
-  outcome.ended = Clock::now();
-  (news.kind == RankNews::Kind::killed ? outcome.signal : outcome.exit_code) = news.number;
-  outcome.last_note = board.read(index);
-  return outcome;
+void RankProcesses::note_start(int rank, pid_t pid) {
+  Process& process = at(rank);
+  process.stage = Stage::running;
+  process.outcome.pid = pid;
+  process.outcome.started = Clock::now();
 }
 
-bool RankProcesses::all_ended() const {
-  return std::none_of(processes_.begin(), processes_.end(),
-                      [](const Process& process) { return process.running; });
+const RankOutcome& RankProcesses::note_end(int rank, const RankNews& news) {
+  Process& process = at(rank);
+  process.stage = Stage::ended;
+  process.outcome.note_end(news);
+  return process.outcome;
 }
 
-void RankProcesses::send(int signal) {
-  for (auto& [outcome, running] : processes_) {
-    if (running) outcome.signals_sent.push_back(signal);
-    ::kill(-outcome.pid, signal);
+void RankProcesses::note_signal(int signal, bool told_to_end) {
+  for (auto& [outcome, stage] : processes_) {
+    if (stage == Stage::ended) continue;
+    outcome.signals_sent.push_back(signal);
+    outcome.told_to_end |= told_to_end;
   }
 }
 
-void RankProcesses::tell_to_end(int signal) {
-  for (auto& [outcome, running] : processes_) outcome.told_to_end |= running;
-  send(signal);
+bool RankProcesses::all_started() const {
+  return std::none_of(processes_.begin(), processes_.end(),
+                      [](const Process& process) { return process.stage == Stage::awaited; });
+}
+
+bool RankProcesses::all_ended() const {
+  return std::all_of(processes_.begin(), processes_.end(),
+                     [](const Process& process) { return process.stage == Stage::ended; });
 }
 
 std::vector<RankOutcome> RankProcesses::outcomes() const {

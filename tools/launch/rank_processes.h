@@ -3,39 +3,35 @@
 
 #pragma once
 
-#include <sys/types.h>
-
 #include <vector>
 
-#include "tools/launch/guardian.h"
 #include "tools/launch/outcome.h"
 
 namespace stretto::launch {
 
-// The ranks of this host as processes: who runs, who has ended and how. The guardian keeps a
-// process that has ended as a zombie, so that its process group can be signalled without any risk
-// that its number meanwhile means something else.
+// The ranks that a launcher looks after: who runs, who has ended and how.
 class RankProcesses {
  public:
-  // In the order of the local ranks.
-  void add(int rank, pid_t pid);
-  // Notes how a rank has ended, and asks `board` what it had been doing.
-  const RankOutcome& note_end(const RankNews& news, const job::StatusBoardReader& board);
-  std::size_t count() const { return processes_.size(); }
+  // In the order of their numbers, which follow each other.
+  void add(int rank, const std::string& host);
+  void note_start(int rank, pid_t pid);
+  const RankOutcome& note_end(int rank, const RankNews& news);
+  // What the launcher sends to all of them. `told_to_end`: it ends the job by that.
+  void note_signal(int signal, bool told_to_end);
+  bool all_started() const;
   bool all_ended() const;
-  // To every process group, as what a rank has started must hear of it, too, even if the rank
-  // itself has ended.
-  void send(int signal);
-  // The same, with a signal by which the launcher ends the job.
-  void tell_to_end(int signal);
-
   std::vector<RankOutcome> outcomes() const;
 
  private:
+  enum class Stage { awaited, running, ended };
   struct Process {
     RankOutcome outcome;
-    bool running = true;
+    Stage stage = Stage::awaited;
   };
+
+  Process& at(int rank) {
+    return processes_[static_cast<std::size_t>(rank - processes_.front().outcome.rank)];
+  }
 
   std::vector<Process> processes_;
 };

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 
 namespace stretto::launch {
@@ -41,9 +40,9 @@ Result<Signals> Signals::open() {
   return signals;
 }
 
-std::optional<int> Signals::wait(Deadline deadline, int other) const {
-  // A negative number is skipped by poll().
-  std::array<pollfd, 2> entries{{{fd_.get(), POLLIN, 0}, {other, POLLIN, 0}}};
+std::optional<int> Signals::wait(Deadline deadline, const std::vector<int>& others) const {
+  std::vector<pollfd> entries{{fd_.get(), POLLIN, 0}};
+  for (const int other : others) entries.push_back({other, POLLIN, 0});
   while (true) {
     signalfd_siginfo info{};
     if (::read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
@@ -52,7 +51,9 @@ std::optional<int> Signals::wait(Deadline deadline, int other) const {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
     const auto wait_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, kLongestWaitMs));
     if (::poll(entries.data(), entries.size(), wait_ms) < 0 && errno != EINTR) return std::nullopt;
-    if (entries[1].revents != 0 || deadline.passed()) return std::nullopt;
+    const bool news = std::any_of(entries.begin() + 1, entries.end(),
+                                  [](const pollfd& entry) { return entry.revents != 0; });
+    if (news || deadline.passed()) return std::nullopt;
   }
 }
 

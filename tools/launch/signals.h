@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <optional>
+#include <vector>
 
 #include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
@@ -21,8 +22,9 @@ class Signals {
  public:
   static Result<Signals> open();
 
-  // The next signal; or nothing at the deadline, or when `other` can be read.
-  std::optional<int> wait(Deadline deadline, int other = -1) const;
+  // The next signal; or nothing at the deadline, or when one of `others` can be read. Negative
+  // numbers among them are passed over.
+  std::optional<int> wait(Deadline deadline, const std::vector<int>& others) const;
 
  private:
   FileDescriptor fd_;

@@ -1,0 +1,231 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// `stretto run --hosts` over OpenSSH, with a server of this test's own on each of two hosts:
+// network namespaces, or, without the rights to make them, two loopback addresses.
+
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "stretto/base/clock.h"
+#include "tests/end_to_end/hosts.h"
+
+namespace stretto {
+namespace {
+
+using testing::Arguments;
+using testing::Ended;
+using testing::operator+;
+using testing::Process;
+using testing::Tool;
+using testing::Variables;
+
+constexpr const char* kServer = "/usr/sbin/sshd";
+
+// Folders must not be writable for others, or the server refuses the keys in them.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = ::testing::TempDir() + "stretto_ssh_XXXXXX";
+    path_ = ::mkdtemp(name.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+class Ssh : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::access(kServer, X_OK) != 0) {
+      GTEST_SKIP() << kServer << " is not there (Debian's openssh-server has it)";
+    }
+    // What Debian's service makes before it starts the server as root.
+    if (::geteuid() == 0) std::filesystem::create_directories("/run/sshd");
+    for (const char* key : {"host_key", "key"}) {
+      Process keygen({"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder_ / key}, {});
+      ASSERT_EQ(keygen.status(), 0) << keygen.errors().finish();
+    }
+    std::filesystem::copy(folder_ / "key.pub", folder_ / "authorized_keys");
+    std::ofstream(folder_ / "config")
+        << "HostKey " << (folder_ / "host_key") << "\nAuthorizedKeysFile "
+        << (folder_ / "authorized_keys")
+        << "\nStrictModes no\nPermitRootLogin yes\nUsePAM no\nPidFile none\n";
+    for (const int host : {0, 1}) serve(host);
+  }
+
+  void serve(int host) {
+    servers_.push_back(std::make_unique<Process>(
+        on(host) + Arguments{kServer, "-D", "-e", "-f", folder_ / "config", "-o",
+                             fmt::format("ListenAddress={}:{}", address(host), port_)},
+        Variables{}));
+    ASSERT_TRUE(servers_.back()->errors().wait_for("Server listening"))
+        << servers_.back()->errors().so_far();
+  }
+
+  Arguments on(int host) const { return hosts_.made() ? hosts_.on(host) : Arguments(); }
+  std::string address(int host) const {
+    return hosts_.made() ? hosts_.address(host) : fmt::format("127.0.0.{}", host + 1);
+  }
+
+  // On host 0; three ranks, of which the last is on host 1.
+  Tool launch(const Arguments& options, const Arguments& program, const Variables& variables = {}) {
+    std::ofstream(folder_ / "hosts") << "# name\n"
+                                     << address(0) << " slots=2\n"
+                                     << address(1) << "\n";
+    const std::string shell = fmt::format(
+        "ssh -T -F /dev/null -i {} -p {} -o BatchMode=yes -o StrictHostKeyChecking=no -o "
+        "UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
+        folder_ / "key", port_);
+    return Tool(Arguments{"run", "--hosts", folder_ / "hosts", "--ssh", shell, "--rendezvous",
+                          fmt::format("{}:{}", address(0), port_ + 1)} +
+                    options + Arguments{"--"} + program,
+                variables, on(0));
+  }
+  Tool launch_shell(const std::string& script, const Arguments& options = {}) {
+    return launch(options, {"sh", "-c", script});
+  }
+
+  static pid_t pid_of(Tool& tool, const std::string& name) {
+    EXPECT_TRUE(tool.output().wait_for(name + "=")) << tool.errors().so_far();
+    const std::string text = tool.output().so_far();
+    return std::atoi(text.c_str() + text.find(name + "=") + name.size() + 1);
+  }
+
+  TemporaryFolder folder_;
+  testing::Hosts hosts_{2};
+  int port_ = 29722 + 2 * static_cast<int>(::getpid() % 1000);
+  std::vector<std::unique_ptr<Process>> servers_;
+};
+
+TEST_F(Ssh, RanksOfAllHostsMeet) {
+  Tool tool = launch({}, {STRETTO_BIN_DIR "/join_rank_program"}, {{"STRETTO_LOG", "error"}});
+  const Ended ended = end_of(tool);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("[{0}] rank {0} of 3: sum 3", rank),
+                        ended.output);
+  }
+  EXPECT_EQ(ended.errors, "");
+}
+
+TEST_F(Ssh, RanksFindEnvironmentAndFolderOfTheLauncherAndNobodySeesTheKey) {
+  const std::string key(64, 'a');
+  Tool tool = launch({"--no-prefix"},
+                     {"sh", "-c",
+                      "echo $STRETTO_RANK$STRETTO_LOCAL_RANK $MINE $PWD; "
+                      "test $STRETTO_JOB_KEY = $EXPECTED || exit 5; "
+                      "test $STRETTO_RANK = 2 || exit 0; "
+                      "cat /proc/[0-9]*/cmdline | tr '\\0' ' '; printf end"},
+                     {{"MINE", "a b\n'c'"}, {"STRETTO_JOB_KEY", key}, {"EXPECTED", key}});
+  const Ended ended = end_of(tool);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  const std::string folder = std::filesystem::current_path();
+  for (const char* place : {"00", "11", "20"}) {
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("{} a b 'c' {}\n", place, folder),
+                        ended.output);
+  }
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "run --agent", ended.output);
+  EXPECT_PRED_FORMAT2(::testing::IsNotSubstring, key, ended.output);
+}
+
+TEST_F(Ssh, TheDeathOfARankElsewhereEndsTheJobAndIsTheCause) {
+  Tool tool =
+      launch_shell("echo rank$STRETTO_RANK=$$; test $STRETTO_RANK = 2 && kill -9 $$; exec sleep 60",
+                   {"--settle", "0.1", "--json"});
+  const pid_t zero = pid_of(tool, "rank0");
+  const Ended ended = end_of(tool);
+  EXPECT_EQ(ended.status, 128 + SIGKILL);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      fmt::format("rank 2 on {} failed first: SIGKILL", address(1)), ended.errors);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      fmt::format("rank 0 on {}: SIGTERM (sent by this launcher)", address(0)),
+                      ended.errors);
+  const auto json = nlohmann::json::parse(ended.output.substr(ended.output.find('{')));
+  EXPECT_EQ(json["first_failure"], 2);
+  EXPECT_EQ(json["ranks"][2]["host"], address(1));
+  EXPECT_TRUE(testing::ends_soon(zero));
+}
+
+TEST_F(Ssh, SaysWhatARankThatWasKilledElsewhereWasDoing) {
+  Tool tool = launch({"--settle", "0.1"}, {STRETTO_BIN_DIR "/store_rank_program", "die"});
+  const Ended ended = end_of(tool);
+  EXPECT_EQ(ended.status, 128 + SIGKILL);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "its last operation was all_reduce(sum f32 [8]) #3",
+                      ended.errors);
+}
+
+TEST_F(Ssh, TheLaunchersDeathEndsTheRanksEverywhere) {
+  Tool tool =
+      launch_shell("sleep 60 & echo child$STRETTO_RANK=$!; echo rank$STRETTO_RANK=$$; wait");
+  std::vector<pid_t> pids;
+  for (const char* name : {"rank0", "rank1", "rank2", "child2"}) pids.push_back(pid_of(tool, name));
+  ::kill(tool.pid(), SIGKILL);
+  EXPECT_EQ(tool.status(), 128 + SIGKILL);
+  for (const pid_t pid : pids) EXPECT_TRUE(testing::ends_soon(pid));
+}
+
+TEST_F(Ssh, PassesSignalsOn) {
+  Tool tool = launch_shell(
+      "trap 'echo got TERM; exit 0' TERM; echo ready$STRETTO_RANK=; "
+      "while :; do sleep 0.01; done");
+  for (const char* name : {"ready0", "ready1", "ready2"}) (void)pid_of(tool, name);
+  ::kill(tool.pid(), SIGTERM);
+  const Ended ended = end_of(tool);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "[2] got TERM", ended.output);
+}
+
+// As when the host loses power, but for the time that takes to be noticed.
+TEST_F(Ssh, TheLossOfAHostEndsTheJob) {
+  Tool tool = launch_shell(
+      "test $STRETTO_RANK = 2 && echo agent=$(ps -o ppid= -p $PPID); "
+      "echo rank$STRETTO_RANK=$$; exec sleep 60",
+      {"--settle", "0.1"});
+  const pid_t zero = pid_of(tool, "rank0");
+  const pid_t two = pid_of(tool, "rank2");
+  ::kill(pid_of(tool, "agent"), SIGKILL);
+  const Ended ended = end_of(tool);
+  EXPECT_EQ(ended.status, 255);
+  EXPECT_PRED_FORMAT2(
+      ::testing::IsSubstring,
+      fmt::format("rank 2 on {} failed first: lost with its host, as \"ssh ", address(1)),
+      ended.errors);
+  EXPECT_TRUE(testing::ends_soon(zero));
+  EXPECT_TRUE(testing::ends_soon(two));
+}
+
+TEST_F(Ssh, AProgramThatIsNotThereIsNamedWithItsHost) {
+  Tool tool = launch({}, {"/no/such/program"});
+  const Ended ended = end_of(tool);
+  EXPECT_EQ(ended.status, 127) << ended.errors;
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, ": cannot start \"/no/such/program\"", ended.errors);
+}
+
+TEST_F(Ssh, AHostThatIsNotThereYetIsTriedAgain) {
+  servers_.pop_back();
+  {
+    Tool tool = launch_shell("exec sleep 60", {"--settle", "0.1"});
+    const Ended ended = end_of(tool);
+    EXPECT_EQ(ended.status, 255);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                        fmt::format("rank 2 on {} failed first: not started", address(1)),
+                        ended.errors);
+  }
+  Tool tool = launch_shell("echo here", {"--wait-for-hosts", "60"});
+  ASSERT_TRUE(tool.errors().wait_for("Connection refused"));
+  serve(1);
+  const Ended ended = end_of(tool);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "[2] here", ended.output);
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,140 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/launch/agent.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+
+#include "tools/launch/line_reader.h"
+#include "tools/launch/local_host.h"
+#include "tools/launch/messages.h"
+#include "tools/launch/output_relay.h"
+
+namespace stretto::launch {
+namespace {
+
+class Agent {
+ public:
+  int run();
+
+ private:
+  Result<Order> read_order();
+  Status start();
+  void serve();
+  void follow_orders();
+  bool tell_all_news();
+  void tell(const RankNews& news) const { write_fully(news_.get(), format_news(news)); }
+
+  LineReader orders_;
+  Order order_;
+  OutputRelay relay_;
+  // What is written here goes to standard error, each line behind the marker.
+  FileDescriptor news_;
+  std::unique_ptr<LocalHost> host_;
+};
+
+int Agent::run() {
+  Result<Order> order = read_order();
+  if (!order.ok()) {
+    write_fully(STDERR_FILENO, fmt::format("stretto run: {}\n", order.status().message()));
+    return 1;
+  }
+  order_ = std::move(*order);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return 1;
+  news_ = FileDescriptor(ends[1]);
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  relay_.add(FileDescriptor(ends[0]), STDERR_FILENO, order_.marker);
+  const Status status = start();
+  if (status.ok()) {
+    serve();
+  } else {
+    tell({.kind = RankNews::Kind::not_started, .text = std::string(status.message())});
+  }
+  if (host_ != nullptr) host_->end();
+  news_.reset();
+  relay_.finish();
+  return status.ok() ? 0 : 1;
+}
+
+Result<Order> Agent::read_order() {
+  ::fcntl(STDIN_FILENO, F_SETFL, O_NONBLOCK);
+  while (true) {
+    if (const auto line = orders_.next()) return parse_order(*line);
+    pollfd entry{STDIN_FILENO, POLLIN, 0};
+    ::poll(&entry, 1, -1);
+    if (!orders_.fill(STDIN_FILENO)) {
+      return status_of(StatusCode::invalid_argument,
+                       "--agent is how a launcher starts ranks on other hosts; its standard input "
+                       "has ended before it said which");
+    }
+  }
+}
+
+Status Agent::start() {
+  for (const std::string& entry : order_.environment) {
+    const std::size_t equals = entry.find('=');
+    if (equals == std::string::npos) continue;
+    ::setenv(entry.substr(0, equals).c_str(), entry.c_str() + equals + 1, 1);
+  }
+  if (::chdir(order_.directory.c_str()) != 0) {
+    return system_status("the directory " + order_.directory);
+  }
+  auto host = LocalHost::create(order_.options, relay_);
+  if (!host.ok()) return host.status();
+  host_ = std::move(*host);
+  return host_->start();
+}
+
+void Agent::serve() {
+  while (true) {
+    std::array<pollfd, 2> entries{{{STDIN_FILENO, POLLIN, 0}, {host_->fd(), POLLIN, 0}}};
+    if (::poll(entries.data(), entries.size(), -1) < 0) continue;
+    if (entries[0].revents != 0) {
+      const bool connected = orders_.fill(STDIN_FILENO);
+      follow_orders();
+      if (!connected) return;
+    }
+    if (!tell_all_news()) return;
+  }
+}
+
+void Agent::follow_orders() {
+  while (const auto line = orders_.next()) {
+    int signal = 0;
+    std::from_chars(line->data(), line->data() + line->size(), signal);
+    if (signal > 0) host_->send(signal);
+  }
+}
+
+// False if that was the last: nothing runs any more, or will not.
+bool Agent::tell_all_news() {
+  while (true) {
+    const Result<std::optional<RankNews>> news = host_->next();
+    if (!news.ok()) return false;
+    if (!news.value()) return true;
+    tell(*news.value());
+    if (news.value()->kind == RankNews::Kind::not_started) return false;
+  }
+}
+
+}  // namespace
+
+int serve_launcher() {
+  struct sigaction action {};
+  // The connection may end at any time; what is lost then is for nobody.
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &action, nullptr);
+  action.sa_handler = SIG_DFL;
+  ::sigaction(SIGCHLD, &action, nullptr);
+  return Agent().run();
+}
+
+}  // namespace stretto::launch

@@ -1,0 +1,53 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+
+#include "stretto/base/file_descriptor.h"
+#include "stretto/base/status.h"
+#include "stretto/job/status_board.h"
+
+namespace stretto::launch {
+
+// What becomes of a rank.
+struct RankNews {
+  enum class Kind : std::int32_t { started, not_started, exited, killed, lost };
+
+  Kind kind = Kind::started;
+  int local_rank = 0;
+  pid_t pid = -1;
+  // not_started: the errno of the attempt to execute the program, 0 if it did not come to that;
+  // exited: the exit code; killed: the signal.
+  int number = 0;
+  // not_started: why; lost: what has become of its host.
+  std::string text = {};
+  // started, from the guardian: the reading ends of pipes, non-blocking.
+  FileDescriptor output = {};
+  FileDescriptor errors = {};
+  // exited, killed: what it last said it was doing.
+  std::optional<job::StatusNote> note = std::nullopt;
+};
+
+// The ranks of one host, as the launcher of a job sees them.
+class Host {
+ public:
+  virtual ~Host() = default;
+
+  virtual Status start() = 0;
+  // Readable when there may be news; negative when there will be none.
+  virtual int fd() const = 0;
+  // Nothing if there is none now: of each rank that it has started, or why it could not; later, how
+  // it has ended. Fails if nobody looks after the ranks any more.
+  virtual Result<std::optional<RankNews>> next() = 0;
+  // To every rank, and to what it has started, even if the rank itself has ended.
+  virtual void send(int signal) = 0;
+  // Returns when nothing of the ranks is left.
+  virtual void end() = 0;
+};
+
+}  // namespace stretto::launch

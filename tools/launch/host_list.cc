@@ -1,0 +1,62 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/launch/host_list.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace stretto::launch {
+namespace {
+
+constexpr int kMostRanks = 65536;
+
+// "node0 slots=4"; nothing for a line without a host.
+Status add_host(const std::string& line, int ranks, std::vector<HostShare>& hosts) {
+  std::istringstream words(line.substr(0, line.find('#')));
+  HostShare share{.name = {}, .ranks = ranks};
+  if (!(words >> share.name)) return {};
+  for (std::string word; words >> word;) {
+    constexpr std::string_view kSlots = "slots=";
+    const char* end = word.data() + word.size();
+    const bool known = word.starts_with(kSlots);
+    const auto number = known ? std::from_chars(word.data() + kSlots.size(), end, share.ranks)
+                              : std::from_chars_result{};
+    if (!known || number.ptr != end || share.ranks < 1 || share.ranks > kMostRanks) {
+      return status_of(StatusCode::invalid_argument,
+                       "\"{}\" of host {} is not understood: slots=N says how many ranks run there",
+                       word, share.name);
+    }
+  }
+  // A remote shell would take it for an option.
+  if (share.name.starts_with('-')) {
+    return status_of(StatusCode::invalid_argument, "\"{}\" is no host", share.name);
+  }
+  hosts.push_back(std::move(share));
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<HostShare>> read_hosts(const std::string& text, int ranks) {
+  std::vector<HostShare> hosts;
+  std::error_code error;
+  std::string lines = text;
+  if (std::filesystem::is_regular_file(text, error)) {
+    std::ifstream file(text);
+    lines.assign(std::istreambuf_iterator<char>(file), {});
+  } else {
+    std::replace(lines.begin(), lines.end(), ',', '\n');
+  }
+  std::istringstream stream(lines);
+  for (std::string line; std::getline(stream, line);) {
+    STRETTO_RETURN_IF_ERROR(add_host(line, ranks, hosts));
+  }
+  if (!hosts.empty()) return hosts;
+  return status_of(StatusCode::invalid_argument, "--hosts {} names no host", text);
+}
+
+}  // namespace stretto::launch

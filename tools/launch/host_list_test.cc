@@ -1,0 +1,39 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/launch/host_list.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+namespace stretto::launch {
+namespace {
+
+std::string print(const Result<std::vector<HostShare>>& hosts) {
+  if (!hosts.ok()) return std::string(hosts.status().message());
+  std::string text;
+  for (const auto& [name, ranks] : hosts.value()) text += fmt::format("{}:{} ", name, ranks);
+  return text;
+}
+
+TEST(HostList, IsNamesOrAFile) {
+  EXPECT_EQ(print(read_hosts("node0,me@node1", 2)), "node0:2 me@node1:2 ");
+  const std::string path = ::testing::TempDir() + "stretto_hosts";
+  std::ofstream(path) << "# mine\n\nnode0 slots=4 # fast\n  node1\n";
+  EXPECT_EQ(print(read_hosts(path, 2)), "node0:4 node1:2 ");
+  std::remove(path.c_str());
+}
+
+TEST(HostList, SaysWhatItDoesNotUnderstand) {
+  EXPECT_EQ(print(read_hosts(",", 2)), "--hosts , names no host");
+  EXPECT_EQ(print(read_hosts("-oProxyCommand=x", 2)), "\"-oProxyCommand=x\" is no host");
+  for (const char* word : {"slots=0", "slots=2x", "cpus=3"}) {
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, word,
+                        print(read_hosts(std::string("a ") + word, 2)));
+  }
+}
+
+}  // namespace
+}  // namespace stretto::launch

@@ -1,0 +1,133 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/launch/local_host.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "stretto/bootstrap/join_notes.h"
+#include "stretto/bootstrap/socket.h"
+#include "stretto/bootstrap/store_server.h"
+#include "stretto/bootstrap/tcp_store.h"
+#include "tools/launch/outcome.h"
+
+namespace stretto::launch {
+namespace {
+
+// Where the ranks meet. Launcher 0 serves there; the others only know the address.
+Result<bootstrap::HostPort> meeting_place(const LaunchOptions& options) {
+  if (!options.rendezvous.empty()) {
+    Result<bootstrap::HostPort> parsed = bootstrap::parse_host_port(options.rendezvous);
+    return parsed.ok() ? parsed : parsed.status().with_context("--rendezvous");
+  }
+  if (options.hosts.size() == 1) return bootstrap::HostPort{"127.0.0.1", 0};
+  const std::string& name = options.hosts.front().name;  // Or "user@name".
+  return bootstrap::HostPort{name.substr(name.find('@') + 1), kDefaultPort};
+}
+
+}  // namespace
+
+LocalHost::LocalHost(const LaunchOptions& options, OutputRelay& relay, job::StatusBoardReader board,
+                     Guardian guardian)
+    : options_(options), relay_(relay), board_(std::move(board)), guardian_(std::move(guardian)) {}
+
+LocalHost::~LocalHost() = default;
+
+Result<std::unique_ptr<LocalHost>> LocalHost::create(const LaunchOptions& options,
+                                                     OutputRelay& relay) {
+  auto board = job::StatusBoardReader::create(static_cast<std::size_t>(options.local_size()));
+  if (!board.ok()) return board.status();
+  Result<Guardian> guardian = Guardian::start(options, board.value().fd());
+  if (!guardian.ok()) return guardian.status();
+  return std::unique_ptr<LocalHost>(
+      new LocalHost(options, relay, std::move(*board), std::move(*guardian)));
+}
+
+Status LocalHost::start() {
+  Result<bootstrap::HostPort> where = meeting_place(options_);
+  if (!where.ok()) return where.status();
+  if (options_.host_index == 0) {
+    auto server = bootstrap::StoreServer::start(
+        {.host = where->host, .port = where->port, .key = options_.key});
+    if (!server.ok()) return server.status();
+    server_ = std::move(*server);
+    where->port = server_->port();
+  }
+  rendezvous_ = bootstrap::format_host_port(where->host, where->port);
+  return guardian_.start_ranks(rendezvous_);
+}
+
+Result<std::optional<RankNews>> LocalHost::next() {
+  Result<std::optional<RankNews>> news = guardian_.next();
+  if (!news.ok() || !news.value()) return news;
+  RankNews& found = **news;
+  if (found.kind == RankNews::Kind::started) {
+    STRETTO_RETURN_IF_ERROR(take_started(found));
+  } else if (found.kind != RankNews::Kind::not_started) {
+    found.note = board_.read(static_cast<std::size_t>(found.local_rank));
+    tell_joiners(found);
+  }
+  return news;
+}
+
+Status LocalHost::take_started(RankNews& news) {
+  pids_.push_back(news.pid);
+  const int rank = options_.rank_of(news.local_rank);
+  const auto prefix = [&](int fd) {
+    return options_.prefix ? rank_prefix(rank, wants_colour(fd)) : std::string();
+  };
+  relay_.add(std::move(news.output), STDOUT_FILENO, prefix(STDOUT_FILENO));
+  relay_.add(std::move(news.errors), STDERR_FILENO, prefix(STDERR_FILENO));
+  if (pids_.size() < static_cast<std::size_t>(options_.local_size())) return {};
+  return relay_.start();
+}
+
+// A rank that has not come to the store yet leaves nothing there that could say that it never will.
+// In a program that does not join, nobody reads it.
+void LocalHost::tell_joiners(const RankNews& news) {
+  if (ending_) return;
+  RankOutcome outcome;
+  outcome.note_end(news);
+  ending_ = outcome.failed();
+  const auto store = connect_to_store();
+  // Where there is none, the ranks do not reach it either, and say so.
+  if (store == nullptr) return;
+  (void)bootstrap::report_end(*store, options_.rank_of(news.local_rank), describe_end(outcome))
+      .ok();
+}
+
+std::unique_ptr<bootstrap::Store> LocalHost::connect_to_store() const {
+  constexpr Duration kConnectTime = std::chrono::seconds(1);
+  const Result<bootstrap::HostPort> where = bootstrap::parse_host_port(rendezvous_);
+  if (!where.ok()) return nullptr;
+  auto store = bootstrap::connect_tcp_store(
+      {.host = where.value().host, .port = where.value().port, .key = options_.key},
+      Deadline::after(kConnectTime));
+  return store.ok() ? std::move(*store) : nullptr;
+}
+
+// The guardian keeps ranks that have ended as zombies: none of these numbers means something else.
+void LocalHost::send(int signal) {
+  ending_ = ending_ || (signal != SIGUSR1 && signal != SIGUSR2);
+  for (const pid_t pid : pids_) ::kill(-pid, signal);
+}
+
+void LocalHost::linger(const Signals& signals, bool failed) {
+  if (server_ == nullptr || options_.hosts.size() == 1) return;
+  constexpr Duration kLookAgain = std::chrono::milliseconds(20);
+  constexpr Duration kLatecomersTime = std::chrono::seconds(3);
+  if (failed) {
+    const auto store = connect_to_store();
+    if (store == nullptr) return;
+    const Result<bool> joined = bootstrap::have_all_joined(*store, options_.size());
+    if (!joined.ok() || joined.value()) return;
+  }
+  const Deadline deadline = Deadline::after(failed ? kLatecomersTime : options_.linger_time);
+  while ((failed || server_->client_count() > 0) && !deadline.passed()) {
+    // Somebody who wants the launcher to end shall not have to wait for other hosts.
+    if (signals.wait(Deadline::after(kLookAgain), {})) return;
+  }
+}
+
+}  // namespace stretto::launch

@@ -1,0 +1,61 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/launch/guardian.h"
+#include "tools/launch/host.h"
+#include "tools/launch/output_relay.h"
+#include "tools/launch/signals.h"
+
+namespace stretto::bootstrap {
+class Store;
+class StoreServer;
+}  // namespace stretto::bootstrap
+
+namespace stretto::launch {
+
+// The ranks of this host, and, on the first of a job, the store in which they meet.
+class LocalHost final : public Host {
+ public:
+  // Call it before the process has a second thread. Both must outlive this; the relay starts when
+  // all ranks have.
+  static Result<std::unique_ptr<LocalHost>> create(const LaunchOptions& options,
+                                                   OutputRelay& relay);
+  ~LocalHost() override;
+
+  Status start() override;
+  int fd() const override { return guardian_.fd(); }
+  Result<std::optional<RankNews>> next() override;
+  void send(int signal) override;
+  void end() override { guardian_.end(); }
+  // Keeps the store for the ranks of other hosts, who may still be reading; or, if the job has
+  // failed while it was starting, come a little later, and find in the store why. Until a signal.
+  void linger(const Signals& signals, bool failed);
+
+ private:
+  LocalHost(const LaunchOptions& options, OutputRelay& relay, job::StatusBoardReader board,
+            Guardian guardian);
+
+  Status take_started(RankNews& news);
+  void tell_joiners(const RankNews& news);
+  // Null if there is none.
+  std::unique_ptr<bootstrap::Store> connect_to_store() const;
+
+  const LaunchOptions& options_;
+  OutputRelay& relay_;
+  job::StatusBoardReader board_;
+  Guardian guardian_;
+  std::string rendezvous_;
+  std::unique_ptr<bootstrap::StoreServer> server_;
+  std::vector<pid_t> pids_;
+  // A rank has failed, or all have been told to end.
+  bool ending_ = false;
+};
+
+}  // namespace stretto::launch

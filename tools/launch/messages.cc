@@ -1,0 +1,99 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/launch/messages.h"
+
+#include <nlohmann/json.hpp>
+
+namespace stretto::launch {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string format(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// What `read` makes of the JSON.
+template <typename Value, typename Read>
+Result<Value> parse(std::string_view line, Read read) {
+  try {
+    return read(Json::parse(line));
+  } catch (const Json::exception& error) {
+    return status_of(StatusCode::invalid_argument, "\"{}\" is no message of a launcher: {}",
+                     line.substr(0, 80), error.what());
+  }
+}
+
+}  // namespace
+
+std::string format_order(const Order& order) {
+  Json hosts = Json::array();
+  for (const HostShare& share : order.options.hosts) hosts.push_back({share.name, share.ranks});
+  return format({{"command", order.options.command},
+                 {"hosts", hosts},
+                 {"host_index", order.options.host_index},
+                 {"rendezvous", order.options.rendezvous},
+                 {"key", order.options.key.hexadecimal()},
+                 {"prefix", order.options.prefix},
+                 {"directory", order.directory},
+                 {"environment", order.environment},
+                 {"marker", order.marker}});
+}
+
+Result<Order> parse_order(std::string_view line) {
+  return parse<Order>(line, [](const Json& json) -> Result<Order> {
+    const auto key = bootstrap::JobKey::parse(json.at("key").get<std::string>());
+    if (!key.ok()) return key.status();
+    Order order{.directory = json.at("directory"),
+                .environment = json.at("environment"),
+                .marker = json.at("marker")};
+    order.options.command = json.at("command").get<std::vector<std::string>>();
+    order.options.hosts.clear();
+    for (const Json& share : json.at("hosts")) {
+      order.options.hosts.push_back({share.at(0), share.at(1)});
+    }
+    order.options.host_index = json.at("host_index");
+    order.options.rendezvous = json.at("rendezvous");
+    order.options.key = key.value();
+    order.options.prefix = json.at("prefix");
+    const auto hosts = static_cast<int>(order.options.hosts.size());
+    if (order.options.host_index < 0 || order.options.host_index >= hosts ||
+        order.options.command.empty()) {
+      return status_of(StatusCode::invalid_argument, "an order without a program or host");
+    }
+    return order;
+  });
+}
+
+std::string format_news(const RankNews& news) {
+  Json json{{"kind", static_cast<int>(news.kind)},
+            {"rank", news.local_rank},
+            {"pid", news.pid},
+            {"number", news.number},
+            {"text", news.text}};
+  // Clocks of hosts differ, ages do not.
+  if (news.note) {
+    json["note"] = news.note->text;
+    json["note_age"] = seconds(Clock::now() - news.note->written);
+  }
+  return format(json);
+}
+
+Result<RankNews> parse_news(std::string_view line) {
+  return parse<RankNews>(line, [](const Json& json) {
+    RankNews news{.kind = static_cast<RankNews::Kind>(json.at("kind").get<int>()),
+                  .local_rank = json.at("rank"),
+                  .pid = json.at("pid"),
+                  .number = json.at("number"),
+                  .text = json.at("text")};
+    if (json.contains("note")) {
+      const std::chrono::duration<double> age(json.at("note_age").get<double>());
+      news.note = {.text = json.at("note"),
+                   .written = Clock::now() - std::chrono::duration_cast<Duration>(age)};
+    }
+    return Result<RankNews>(std::move(news));
+  });
+}
+
+}  // namespace stretto::launch

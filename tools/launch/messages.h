@@ -1,0 +1,35 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stretto/base/status.h"
+#include "tools/launch/host.h"
+#include "tools/launch/options.h"
+
+namespace stretto::launch {
+
+// What a launcher and its agent on another host tell each other: lines of JSON. Both are the same
+// program of the same user; what cannot be read is an error all the same.
+
+// The first line to the agent.
+struct Order {
+  LaunchOptions options = {};
+  std::string directory = {};
+  std::vector<std::string> environment = {};  // "NAME=value"
+  // What each line of news begins with, among other things on the agent's standard error.
+  std::string marker = {};
+};
+
+std::string format_order(const Order& order);
+Result<Order> parse_order(std::string_view line);
+
+// Without the pipes.
+std::string format_news(const RankNews& news);
+Result<RankNews> parse_news(std::string_view line);
+
+}  // namespace stretto::launch

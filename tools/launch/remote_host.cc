@@ -1,0 +1,194 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/launch/remote_host.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "tools/launch/child.h"
+#include "tools/launch/messages.h"
+#include "tools/launch/rank_environment.h"
+
+namespace stretto::launch {
+namespace {
+
+// How ssh ends that could not connect, or has lost the connection.
+constexpr int kShellFailed = 255;
+constexpr int kPipeBytes = 1 << 20;
+constexpr int kPauseSeconds = 1;
+
+// What belongs to a host or a session on it, and not to the job.
+bool is_of_this_host(const std::string& variable) {
+  constexpr std::string_view kBeginnings[] = {"HOME=",   "HOSTNAME=", "LOGNAME=", "USER=", "SHELL=",
+                                              "TMPDIR=", "DISPLAY=",  "XDG_",     "SSH_",  "DBUS_"};
+  return std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
+                     [&](std::string_view beginning) { return variable.starts_with(beginning); });
+}
+
+Status make_pipe(FileDescriptor& reading, FileDescriptor& writing) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return system_status("pipe");
+  reading = FileDescriptor(ends[0]);
+  writing = FileDescriptor(ends[1]);
+  return {};
+}
+
+Result<std::string> own_program() {
+  std::error_code error;
+  const std::string path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error && path.find('\'') == std::string::npos) return path;
+  return status_of(StatusCode::system, "cannot tell other hosts where this program is: {}",
+                   error ? error.message() : path);
+}
+
+}  // namespace
+
+RemoteHost::RemoteHost(const LaunchOptions& options, int host_index)
+    : options_(options),
+      host_index_(host_index),
+      give_up_(Deadline::after(options.host_wait)),
+      ended_(static_cast<std::size_t>(options.hosts[static_cast<std::size_t>(host_index)].ranks)) {}
+
+std::string RemoteHost::name() const {
+  return options_.hosts[static_cast<std::size_t>(host_index_)].name;
+}
+
+Status RemoteHost::start() {
+  const Result<bootstrap::JobKey> random = bootstrap::JobKey::generate();
+  if (!random.ok()) return random.status();
+  marker_ = "stretto-" + random.value().hexadecimal().substr(0, 32) + " ";
+  const Result<std::string> program = own_program();
+  if (!program.ok()) return program.status();
+  FileDescriptor input;
+  FileDescriptor marked;
+  STRETTO_RETURN_IF_ERROR(make_pipe(input, orders_));
+  STRETTO_RETURN_IF_ERROR(make_pipe(news_, marked));
+  ::fcntl(news_.get(), F_SETFL, O_NONBLOCK);
+  // The order is written before anybody reads; it may be longer than a pipe usually holds.
+  ::fcntl(orders_.get(), F_SETPIPE_SZ, kPipeBytes);
+  STRETTO_RETURN_IF_ERROR(write_order());
+
+  ChildOptions shell{.command = options_.remote_shell,
+                     .environment = inherited_environment(),
+                     .input = input.get()};
+  shell.command.push_back(name());
+  shell.command.push_back(fmt::format("exec '{}' run --agent", program.value()));
+  StartFailure failure;
+  Result<Child> child = start_child(shell, failure);
+  if (!child.ok()) return child.status();
+  shell_ = child->pid;
+  relay_ = std::make_unique<OutputRelay>();
+  relay_->add(std::move(child->output), STDOUT_FILENO, "");
+  relay_->add_marked(std::move(child->errors), STDERR_FILENO, marker_, std::move(marked));
+  return relay_->start();
+}
+
+Status RemoteHost::write_order() const {
+  Order order{.options = options_, .marker = marker_};
+  order.options.host_index = host_index_;
+  std::error_code error;
+  order.directory = std::filesystem::current_path(error);
+  if (error) return status_of(StatusCode::system, "the current directory: {}", error.message());
+  for (std::string& variable : inherited_environment()) {
+    if (!is_of_this_host(variable)) order.environment.push_back(std::move(variable));
+  }
+  const std::string line = format_order(order);
+  if (line.size() > kPipeBytes) {
+    return status_of(StatusCode::invalid_argument,
+                     "the program's arguments and the environment are too long for another host: "
+                     "{} bytes of at most {}",
+                     line.size(), kPipeBytes);
+  }
+  write_fully(orders_.get(), line);
+  return {};
+}
+
+Result<std::optional<RankNews>> RemoteHost::next() {
+  std::uint64_t expirations = 0;
+  if (pause_.valid()) {
+    if (::read(pause_.get(), &expirations, sizeof(expirations)) < 0) {
+      return std::optional<RankNews>();
+    }
+    pause_.reset();
+    if (!ending_) STRETTO_RETURN_IF_ERROR(start());
+  }
+  bool drained = false;
+  while (true) {
+    if (const auto line = lines_.next()) {
+      Result<RankNews> news = parse_news(*line);
+      if (!news.ok()) return news.status();
+      const auto rank = static_cast<std::size_t>(news->local_rank);
+      if (rank >= ended_.size()) continue;
+      heard_ = true;
+      ended_[rank] = news->kind != RankNews::Kind::started;
+      if (!news->text.empty()) news->text = name() + ": " + news->text;
+      return std::optional<RankNews>(std::move(*news));
+    }
+    if (drained || pause_.valid()) return std::optional<RankNews>();
+    if (!news_.valid()) return next_lost();
+    drained = lines_.fill(news_.get());
+    if (!drained) STRETTO_RETURN_IF_ERROR(after_shell());
+  }
+}
+
+// The agent's news have ended, and so has it, or will soon.
+Status RemoteHost::after_shell() {
+  wait_for_shell();
+  news_.reset();
+  if (heard_ || ending_ || shell_status_ != kShellFailed || give_up_.passed()) return {};
+  pause_ = FileDescriptor(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  const itimerspec once{.it_interval = {}, .it_value = {.tv_sec = kPauseSeconds, .tv_nsec = 0}};
+  if (!pause_.valid() || ::timerfd_settime(pause_.get(), 0, &once, nullptr) != 0) {
+    return system_status("timerfd");
+  }
+  return {};
+}
+
+std::optional<RankNews> RemoteHost::next_lost() {
+  const auto rank = std::find(ended_.begin(), ended_.end(), false);
+  if (rank == ended_.end()) return std::nullopt;
+  *rank = true;
+  return RankNews{
+      .kind = RankNews::Kind::lost,
+      .local_rank = static_cast<int>(rank - ended_.begin()),
+      .text = fmt::format("{}, as \"{} {}\" ended with exit code {}",
+                          heard_ ? "lost with its host" : "not started",
+                          fmt::join(options_.remote_shell, " "), name(), shell_status_)};
+}
+
+void RemoteHost::send(int signal) {
+  if (heard_) {
+    write_fully(orders_.get(), fmt::format("{}\n", signal));
+  } else if (signal != SIGUSR1 && signal != SIGUSR2) {
+    ending_ = true;
+    if (shell_ > 0) ::kill(-shell_, SIGTERM);
+  }
+}
+
+void RemoteHost::end() {
+  if (!heard_) send(SIGTERM);
+  // What the agent waits for.
+  orders_.reset();
+  wait_for_shell();
+  // Nobody reads on; the relay must not wait for that.
+  news_.reset();
+  if (relay_ != nullptr) relay_->finish();
+}
+
+void RemoteHost::wait_for_shell() {
+  int raw = 0;
+  while (shell_ > 0 && ::waitpid(shell_, &raw, 0) < 0 && errno == EINTR) {
+  }
+  if (shell_ > 0) shell_status_ = WIFEXITED(raw) ? WEXITSTATUS(raw) : 128 + WTERMSIG(raw);
+  shell_ = -1;
+}
+
+}  // namespace stretto::launch
