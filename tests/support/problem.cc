@@ -85,6 +85,10 @@ void fill(View view, int rank, const Problem& problem) {
   }
 }
 
+bool are_equal(const std::vector<std::size_t>& shares) {
+  return std::ranges::count(shares, shares.front()) == std::ssize(shares);
+}
+
 std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
@@ -277,7 +281,11 @@ Options Trial::options() const {
   options.algorithm = problem_.algorithm;
   if constexpr (requires { options.op; }) options.op = problem_.op;
   if constexpr (requires { options.root; }) options.root = problem_.root;
-  if constexpr (requires { options.counts; }) options.counts = problem_.shares;
+  if constexpr (requires { options.counts; }) {
+    // Equal shares need no list, and may have one.
+    const auto& shares = problem_.shares;
+    if (!are_equal(shares) || shares.front() % 2 == 0) options.counts = shares;
+  }
   return options;
 }
 
@@ -310,8 +318,7 @@ Work Trial::start() {
       return comm_.broadcast(output, options<BroadcastOptions>());
     case Collective::all_to_all: {
       auto all_to_all = options<AllToAllOptions>();
-      const auto& shares = problem_.shares;
-      if (std::ranges::any_of(shares, [&](std::size_t s) { return s != shares.front(); })) {
+      if (!are_equal(problem_.shares)) {
         all_to_all.send_counts = row(true);
         all_to_all.recv_counts = row(false);
       }
