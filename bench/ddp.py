@@ -35,7 +35,6 @@ TURNS = [("stretto", "plain"), ("stretto", "meet"), ("stretto", "ddp"), ("strett
          ("gloo", "plain"), ("gloo", "ddp"), ("gloo", "no_sync")]
 CRUMBS = 1000  # Of them, see bench/drivers/ddp_models.h.
 FEWEST_STEPS = 3
-BEGIN, END = "<!-- begin of ./dev bench ddp -->", "<!-- end of ./dev bench ddp -->"
 START_SECONDS = 120
 EXAMPLES = """examples:
   ./dev bench ddp                                three models, 2 processes: two minutes or so
@@ -43,6 +42,7 @@ EXAMPLES = """examples:
   ./dev bench ddp --ranks 1 --models crumbs      what hooks and bookkeeping cost per parameter
   ./dev bench ddp --systems stretto --rounds 15  without Python, more exactly
   ./dev bench ddp --ranks 2,4 --document docs/performance.md"""
+BEGIN, END = "<!-- begin of ./dev bench ddp -->", "<!-- end of ./dev bench ddp -->"
 
 
 class RankFailed(Exception):
