@@ -45,6 +45,7 @@ EXAMPLES = """examples:
   ./dev bench ddp --ranks 1 --models crumbs      what hooks and bookkeeping cost per parameter
   ./dev bench ddp --systems stretto --rounds 15  without Python, more exactly
   ./dev bench ddp --ranks 2,4 --document docs/performance.md"""
+BEGIN, END = "<!-- begin of ./dev bench ddp -->", "<!-- end of ./dev bench ddp -->"
 
 
 class RankFailed(Exception):
@@ -237,7 +238,7 @@ def table(lines):
 
 def section(text, words, run):
     """What stands in a document between two comments."""
-    command = shlex.join(["./dev", "bench", "ddp", *without_files(words)])
+    command = shlex.join(["./dev", "bench", "ddp", *peers.without_files(words)])
     load = run["machine"]["load_before"]
     busy = (f"While others used {load:.1f} of the cores, so ranges are wide. "
             if load > peers.BUSY_LOAD else "")
@@ -246,27 +247,6 @@ def section(text, words, run):
     return (f"`{command}`, commit {run['commit']}, {run['date']}, "
             f"{run['machine']['cores']} cores. {busy}Medians of {run['rounds']} rounds, and the "
             f"least and the most of them.{clock}\n\n{text}\n")
-
-
-def without_files(words):
-    """The words of a command line less where results go."""
-    kept = []
-    skip = False
-    for word in words:
-        is_file = word in ("--json", "--document", "--build")
-        if not skip and not is_file:
-            kept.append(word)
-        skip = is_file
-    return kept
-
-
-def put_into(path, text):
-    begin, end = "<!-- begin of ./dev bench ddp -->\n", "<!-- end of ./dev bench ddp -->"
-    document = path.read_text()
-    if begin not in document or end not in document:
-        raise SystemExit(f"{path} has no '{begin.strip()}' and '{end}'")
-    head, rest = document.split(begin, 1)
-    path.write_text(head + begin + "\n" + text + "\n" + end + rest.split(end, 1)[1])
 
 
 def parse_arguments(words):
@@ -340,7 +320,7 @@ def main(words):
     if arguments.json:
         arguments.json.write_text("".join(json.dumps(line | run) + "\n" for line in lines))
     if arguments.document:
-        put_into(arguments.document, section(text, words, run))
+        peers.put_into(arguments.document, BEGIN, END, section(text, words, run).strip())
     return 0
 
 

@@ -6,7 +6,6 @@
 
 import os
 import pathlib
-import tempfile
 import unittest
 
 import ddp
@@ -59,18 +58,6 @@ class ReportTest(unittest.TestCase):
         line = ddp.line_of("crumbs", 2, ddp.parse_arguments(["--zero", "zero"]), self.FIGURES)
         self.assertAlmostEqual(line["ns_per_parameter"]["stretto ddp"]["median"], 10)
         self.assertIn("stretto ddp adds 10 ns per parameter", ddp.table([line]))
-
-    def test_the_table_takes_its_place_in_a_page(self):
-        with tempfile.TemporaryDirectory() as folder:
-            page = pathlib.Path(folder) / "page.md"
-            page.write_text("before\n<!-- begin of ./dev bench ddp -->\nold\n"
-                            "<!-- end of ./dev bench ddp -->\nafter\n")
-            ddp.put_into(page, "new\n")
-            self.assertEqual(page.read_text(), "before\n<!-- begin of ./dev bench ddp -->\n\nnew\n"
-                             "\n<!-- end of ./dev bench ddp -->\nafter\n")
-            page.write_text("without places")
-            with self.assertRaises(SystemExit):
-                ddp.put_into(page, "new")
 
     @unittest.skipUnless(HAVE_TORCH, "built without libtorch")
     def test_a_rank_that_fails_is_quoted(self):

@@ -93,10 +93,7 @@ def parse_arguments(words):
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
     parser.add_argument("--page", type=pathlib.Path, metavar="FILE",
                         help="a page whose tables are replaced by those of this run")
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
-                        metavar="FOLDER", help="build folder of stretto")
-    parser.add_argument("--peers", type=pathlib.Path, default=ROOT / "build" / "peers",
-                        metavar="FOLDER", help="where the peers are installed")
+    peers.add_places(parser)
     arguments = parser.parse_args(words)
     arguments.build, arguments.peers = arguments.build.resolve(), arguments.peers.resolve()
     arguments.buffers = ["private"]

@@ -6,6 +6,7 @@
 import statistics
 
 import figures
+import peers
 
 BEGIN = "<!-- made by ./dev bench hosts -->"
 END = "<!-- end of what ./dev bench hosts makes -->"
@@ -117,15 +118,10 @@ def text(facts, lines):
 
 def write_page(path, command, load, runs):
     """Puts the tables of this run into the place that the page has for them."""
-    page = path.read_text()
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path} has no lines '{BEGIN}' and '{END}'")
     versions = {TITLES[name]: version for facts, _ in runs
                 for name, version in facts["versions"].items()}
     said = ", ".join(f"{title} ({version})" for title, version in versions.items())
     parts = [f"`{command}`, with {load:.1f} cores busy with something else when it began. "
              f"Versions: {said}."]
     parts += [text(facts, lines).strip() for facts, lines in runs]
-    path.write_text(before + begin + "\n\n" + "\n\n".join(parts) + "\n\n" + end + after)
+    peers.put_into(path, BEGIN, END, "\n\n".join(parts))

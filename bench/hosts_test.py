@@ -97,7 +97,7 @@ class ReportTest(unittest.TestCase):
             self.assertNotIn("old", text)
             self.assertIn("stretto 1", text)
             path.write_text("no place")
-            with self.assertRaises(ValueError):
+            with self.assertRaises(SystemExit):
                 hosts_report.write_page(path, "", 0, [(FACTS, self.LINES)])
 
 

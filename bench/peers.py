@@ -87,10 +87,7 @@ def parse_arguments(words):
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
     parser.add_argument("--html", type=pathlib.Path, metavar="FILE", help="a page with plots")
     parser.add_argument("--record", action="store_true", help="append to bench/baselines.jsonl")
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
-                        metavar="FOLDER", help="build folder of stretto")
-    parser.add_argument("--peers", type=pathlib.Path, default=ROOT / "build" / "peers",
-                        metavar="FOLDER", help="where the peers are installed")
+    add_places(parser)
     arguments = parser.parse_args(words)
     arguments.build, arguments.peers = arguments.build.resolve(), arguments.peers.resolve()
     if arguments.ranks < 2:
@@ -304,11 +301,27 @@ def without_files(words):
     """The words of a command line less where results go: that changes no figure."""
     kept, skip = [], False
     for word in words:
-        is_file = word in ("--json", "--html", "--build", "--peers")
+        is_file = word in ("--json", "--html", "--page", "--document", "--build", "--peers")
         if not (skip or is_file or word.startswith(("--json=", "--html=")) or word == "--record"):
             kept.append(word)
         skip = is_file
     return kept
+
+
+def put_into(path, begin, end, text):
+    """Replaces what a page has between two lines."""
+    head, found, rest = path.read_text().partition(begin)
+    _, also_found, tail = rest.partition(end)
+    if not found or not also_found:
+        raise SystemExit(f"{path} has no lines '{begin}' and '{end}'")
+    path.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}")
+
+
+def add_places(parser):
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
+                        metavar="FOLDER", help="build folder of stretto")
+    parser.add_argument("--peers", type=pathlib.Path, default=ROOT / "build" / "peers",
+                        metavar="FOLDER", help="where the peers are installed")
 
 
 def cores_in_use(seconds=1.0):

@@ -11,8 +11,6 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/environment.h"
 #include "stretto/job/slurm.h"
-#include "tools/bench/compression.h"
-#include "tools/bench/explain.h"
 #include "tools/bench/options.h"
 #include "tools/bench/rank_program.h"
 #include "tools/run.h"

@@ -12,57 +12,13 @@
 #include <numeric>
 #include <thread>
 
-#include "stretto/job/threads.h"
+#include "tests/contract/rank_communicators.h"
+#include "tests/support/failures.h"
 
-namespace stretto {
+namespace stretto::testing {
 namespace {
 
-using Ranks = std::vector<std::unique_ptr<Communicator>>;
-
-void on_all(Ranks& ranks, const std::function<void(Communicator&)>& body) {
-  std::vector<std::thread> threads;
-  for (auto& rank : ranks) threads.emplace_back([&] { body(*rank); });
-  for (std::thread& thread : threads) thread.join();
-}
-
-// The error of a piece of work, which must fail.
-template <class Exception>
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Exception& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another exception: " << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no exception";
-  return {};
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "\"" << text << "\" lacks \"" << part << "\"";
-}
-
-// With and without shared memory between the ranks, and with and without a progress thread.
-class OnBoth : public ::testing::TestWithParam<std::tuple<bool, ProgressThread>> {
- protected:
-  Ranks make(int size, Duration timeout = std::chrono::seconds(60)) {
-    const auto [mapped, thread] = GetParam();
-    return make_thread_ranks(
-        {.size = size, .shared_memory = mapped, .progress_thread = thread, .timeout = timeout});
-  }
-};
-std::string name_of(const ::testing::TestParamInfo<OnBoth::ParamType>& tested) {
-  const auto [mapped, thread] = tested.param;
-  return std::string(mapped ? "mapped" : "messages") +
-         (thread == ProgressThread::always ? "_progress_thread" : "");
-}
-INSTANTIATE_TEST_SUITE_P(, OnBoth,
-                         ::testing::Combine(::testing::Bool(),
-                                            ::testing::Values(ProgressThread::never,
-                                                              ProgressThread::always)),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(, OnBoth, OnBoth::both(), OnBoth::name);
 
 TEST_P(OnBoth, SeveralOperationsInFlightEndInOrderOfSubmission) {
   auto ranks = make(3);
@@ -345,4 +301,4 @@ TEST(Arguments, AreCheckedBeforeAnythingIsSent) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::testing

@@ -16,4 +16,12 @@ namespace stretto::kernel {
 void copy(void* to, const void* from, std::size_t bytes, Store store = Store::automatic,
           std::size_t whole_bytes = 0);
 
+// Bytes of the largest cache that this thread's processor can reach. Read from the system at the
+// first call; 32 MiB where the system does not tell.
+std::size_t last_level_cache_bytes();
+
+// Whether a call that moves `bytes` (what it reads and what it writes, in different places) stores
+// past the cache.
+bool is_non_temporal(Store store, std::size_t bytes);
+
 }  // namespace stretto::kernel

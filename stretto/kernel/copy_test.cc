@@ -9,7 +9,6 @@
 #include "stretto/base/random.h"
 #include "stretto/kernel/copy.h"
 #include "stretto/kernel/guarded_bytes.h"
-#include "stretto/kernel/store_policy.h"
 
 namespace stretto::kernel {
 namespace {

@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "hwy/cache_control.h"
+#include "stretto/kernel/copy.h"
 #include "stretto/kernel/kernels.h"
-#include "stretto/kernel/store_policy.h"
 
 namespace stretto::kernel {
 namespace {

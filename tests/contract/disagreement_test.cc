@@ -10,29 +10,13 @@
 #include <string>
 #include <thread>
 
-#include "stretto/base/error.h"
-#include "tests/contract/rank_threads.h"
+#include "tests/contract/rank_communicators.h"
+#include "tests/support/failures.h"
 
 namespace stretto::testing {
 namespace {
 
 using std::chrono::milliseconds;
-
-template <class Failure>
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Failure& failure) {
-    return failure.what();
-  } catch (const std::exception& other) {
-    return std::string("another failure: ") + other.what();
-  }
-  return "no failure";
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in: " << text;
-}
 
 using Call = std::function<Work(Communicator&, std::span<float>)>;
 
@@ -135,7 +119,7 @@ TEST_P(EveryDisagreement, IsToldToAllRanksWithBothCalls) {
   const Disagreement disagreement = disagreements()[GetParam().number];
   auto ranks = make_thread_ranks(
       {.size = 3, .shared_memory = GetParam().shared_memory, .timeout = std::chrono::seconds(20)});
-  on_all_ranks(ranks, [&](Communicator& comm) {
+  on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(24);
     const std::string text = error_of<Mismatch>([&] {
       const auto& call = comm.rank() == 1 ? disagreement.rank_1 : disagreement.others;
@@ -176,7 +160,7 @@ class Lateness : public ::testing::TestWithParam<bool> {
 // Another order of the same operations is a disagreement about the first of them.
 TEST_P(Lateness, AnotherOrderIsAMismatch) {
   auto ranks = make(2);
-  on_all_ranks(ranks, [&](Communicator& comm) {
+  on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(12);
     const std::string text = error_of<Mismatch>([&] {
       if (comm.rank() == 0) comm.all_reduce(data).wait();
@@ -192,7 +176,7 @@ TEST_P(Lateness, AnotherOrderIsAMismatch) {
 TEST_P(Lateness, IsExplainedByTheLateRankItself) {
   auto ranks = make(3);
   std::atomic<int> failed{0};
-  on_all_ranks(ranks, [&](Communicator& comm) {
+  on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(12);
     comm.all_reduce(data).wait();
     if (comm.rank() == 2) {
@@ -217,7 +201,7 @@ TEST_P(Lateness, NamesTheRootOfAChain) {
   if (GetParam()) GTEST_SKIP() << "on mapped memory everybody sees everybody";
   auto ranks = make(4);
   std::atomic<int> failed{0};
-  on_all_ranks(ranks, [&](Communicator& comm) {
+  on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(1 << 16);
     if (comm.rank() == 1) {
       while (failed < 3) std::this_thread::sleep_for(milliseconds(5));
@@ -235,7 +219,7 @@ TEST_P(Lateness, NamesTheRootOfAChain) {
 // Two groups of the same ranks, entered in different order by blocking calls.
 TEST_P(Lateness, ARankThatWaitsInAnotherGroupSaysSo) {
   auto ranks = make(2);
-  on_all_ranks(ranks, [&](Communicator& comm) {
+  on_all(ranks, [&](Communicator& comm) {
     auto other = comm.new_group({0, 1});
     std::vector<float> data(12);
     Communicator& first = comm.rank() == 0 ? comm : *other;
@@ -249,15 +233,17 @@ TEST_P(Lateness, ARankThatWaitsInAnotherGroupSaysSo) {
 // Another group is known by its ranks; no number of ours means anything to a user.
 TEST_P(Lateness, ARankThatWaitsInASmallerGroupSaysInWhich) {
   auto ranks = make(3);
-  on_all_ranks(ranks, [&](Communicator& comm) {
+  on_all(ranks, [&](Communicator& comm) {
     auto pair = comm.new_group({1, 2});
     comm.barrier().wait();
     std::vector<float> data(12);
     Communicator& waits_in = comm.rank() == 1 ? *pair : comm;
     const bool asks = comm.rank() == 0;
-    const std::string text = error_of<Timeout>(
-        [&] { waits_in.all_reduce(data, {.timeout = milliseconds(asks ? 2000 : 4000)}).wait(); });
-    if (!asks) return;
+    const auto wait = [&] {
+      waits_in.all_reduce(data, {.timeout = milliseconds(asks ? 2000 : 4000)}).wait();
+    };
+    if (!asks) return (void)error_of(wait);
+    const std::string text = error_of<Timeout>(wait);
     expect_contains(text,
                     ", which is in all_reduce(sum f32 [12]) #1 of the group of ranks 1, 2, "
                     "waiting for rank 2");
@@ -267,7 +253,7 @@ TEST_P(Lateness, ARankThatWaitsInASmallerGroupSaysInWhich) {
 TEST_P(Lateness, AMonitoredBarrierNamesAllWhoAreMissing) {
   auto ranks = make(5);
   std::atomic<int> failed{0};
-  on_all_ranks(ranks, [&](Communicator& comm) {
+  on_all(ranks, [&](Communicator& comm) {
     if (comm.rank() == 1 || comm.rank() == 4) {
       while (failed < 3) std::this_thread::sleep_for(milliseconds(5));
       return;

@@ -15,27 +15,12 @@
 
 #include "stretto/communicator/blobs.h"
 #include "tests/contract/rank_communicators.h"
+#include "tests/support/failures.h"
 
 namespace stretto::testing {
 namespace {
 
 using std::chrono::milliseconds;
-
-template <class Failure>
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Failure& failure) {
-    return failure.what();
-  } catch (const std::exception& other) {
-    return std::string("another failure: ") + other.what();
-  }
-  return "no failure";
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in: " << text;
-}
 
 // Buffers of the types that the calls want.
 struct Buffers {

@@ -16,7 +16,7 @@
 
 #include "stretto/base/error.h"
 #include "stretto/job/threads.h"
-#include "tests/contract/rank_threads.h"
+#include "tests/contract/rank_communicators.h"
 
 namespace stretto::testing {
 namespace {
@@ -38,7 +38,7 @@ TEST(Readme, TellsWhatALateRankDoesAsTheErrorDoes) {
   auto ranks = make_thread_ranks({.size = 3});
   std::atomic<int> failed{0};
   std::string shown;
-  on_all_ranks(ranks, [&](Communicator& comm) {
+  on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(12);
     comm.all_reduce(data).wait();
     if (comm.rank() == 2) {
@@ -61,7 +61,7 @@ TEST(Readme, TellsWhatALateRankDoesAsTheErrorDoes) {
 TEST(Readme, TellsOfADisagreementAsTheErrorDoes) {
   auto ranks = make_thread_ranks({.size = 2});
   std::array<std::string, 2> texts;
-  on_all_ranks(ranks, [&](Communicator& comm) {
+  on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(12);
     try {
       comm.broadcast(data, {.root = comm.rank() == 1 ? 1 : 0}).wait();

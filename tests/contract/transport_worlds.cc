@@ -18,7 +18,6 @@
 #include "stretto/transport/tcp/link.h"
 #include "tests/support/socket_pairs.h"
 #include "tests/support/socket_plane.h"
-#include "tests/support/socket_streams.h"
 
 namespace stretto::transport {
 namespace {

@@ -16,7 +16,7 @@
 #include "stretto/execution/message_execution.h"
 #include "stretto/group/planner.h"
 #include "stretto/transport/loopback/world.h"
-#include "tests/simulation/oracle.h"
+#include "tests/support/problem.h"
 
 namespace stretto::simulation {
 namespace {
@@ -65,18 +65,18 @@ class Ranks {
                     .op = ReduceOp::sum,
                     .dtype = DType::f32,
                     .count = count}),
+        oracle_({.dtype = DType::f32, .ranks = size, .count = count}),
         world_(transport::loopback::make_world({.ranks = size}).or_throw()),
         queues_(static_cast<std::size_t>(size)) {
-    Random random(5);
     for (int r = 0; r < size; ++r) memberships_.push_back({.group = 1, .rank = r, .members = {}});
     for (auto& membership : memberships_) {
       for (int r = 0; r < size; ++r) membership.members.push_back(r);
     }
     for (auto& endpoint : world_) {
-      inputs_.push_back(draw_values(random, DType::f32, count));
-      buffers_.push_back(endpoint->allocate(2 * inputs_.back().size()).or_throw());
+      const auto& input = oracle_.input_of(endpoint->rank().value());
+      buffers_.push_back(endpoint->allocate(2 * input.size()).or_throw());
       windows_of_.push_back(endpoint->allocate(Window::bytes()).or_throw());
-      std::ranges::copy(inputs_.back(), buffers_.back().bytes.begin());
+      std::ranges::copy(input, buffers_.back().bytes.begin());
       private_.emplace_back(buffers_.back().bytes.begin(), buffers_.back().bytes.end());
     }
     windows_.resize(world_.size());
@@ -89,7 +89,7 @@ class Ranks {
 
   // Whether all come to the right end, the `sequence`th time.
   void expect_right(std::uint32_t sequence, Way way) {
-    const std::size_t bytes = inputs_[0].size();
+    const std::size_t bytes = oracle_.input_of(0).size();
     const auto own = [&](std::size_t r) {
       return way == Way::registered ? buffers_[r].bytes : ByteSpan(private_[r]);
     };
@@ -110,7 +110,7 @@ class Ranks {
         executions_[r]->advance(turn);
       }
     }
-    const Bytes expected = reduced(inputs_, DType::f32, ReduceOp::sum);
+    const testing::Bytes expected = oracle_.expected_of(0);
     for (std::size_t r = 0; r < world_.size(); ++r) {
       ASSERT_TRUE(executions_[r]->ended()) << r;
       ASSERT_TRUE(executions_[r]->status().ok()) << executions_[r]->status().message();
@@ -147,23 +147,23 @@ class Ranks {
   }
 
   OperationDescriptor operation_;
+  testing::Oracle oracle_;
   std::vector<std::unique_ptr<transport::Endpoint>> world_;
   std::vector<LateQueue> queues_;
   std::vector<execution::Membership> memberships_;
-  std::vector<Bytes> inputs_;
   std::vector<transport::Region> buffers_;  // Input and output.
   std::vector<transport::Region> windows_of_;
-  std::vector<Bytes> private_;
+  std::vector<testing::Bytes> private_;
   std::vector<Windows> windows_;
   std::vector<std::unique_ptr<execution::Execution>> executions_;
 };
 
-class LateKernels : public testing::TestWithParam<std::tuple<Way, int, std::size_t>> {};
+class LateKernels : public ::testing::TestWithParam<std::tuple<Way, int, std::size_t>> {};
 INSTANTIATE_TEST_SUITE_P(
     , LateKernels,
-    testing::Combine(testing::Values(Way::messages, Way::staged, Way::registered),
-                     testing::Values(2, 3, 5),
-                     testing::Values(std::size_t{2}, std::size_t{1000}, std::size_t{300'001})));
+    ::testing::Combine(::testing::Values(Way::messages, Way::staged, Way::registered),
+                       ::testing::Values(2, 3, 5),
+                       ::testing::Values(std::size_t{2}, std::size_t{1000}, std::size_t{300'001})));
 
 TEST_P(LateKernels, GiveTheSameBits) {
   const auto [way, size, count] = GetParam();

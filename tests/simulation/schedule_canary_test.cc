@@ -12,7 +12,7 @@
 #include "stretto/execution/message_execution.h"
 #include "stretto/schedule/algorithms.h"
 #include "stretto/transport/sim/world.h"
-#include "tests/simulation/oracle.h"
+#include "tests/support/problem.h"
 
 namespace stretto::simulation {
 namespace {
@@ -37,11 +37,9 @@ class ScheduleRun {
  public:
   explicit ScheduleRun(const std::vector<Schedule>& schedules)
       : world_(transport::sim::make_world({.ranks = kRanks, .seed = 1}).or_throw()) {
-    Random random(7);
     for (int r = 0; r < kRanks; ++r) {
       memberships_.push_back({.group = 1, .rank = r, .members = {0, 1, 2, 3}});
-      inputs_.push_back(draw_values(random, DType::i32, kCount));
-      outputs_.emplace_back(inputs_.back().size());
+      outputs_.emplace_back(oracle_.input_of(r).size());
     }
     for (std::size_t r = 0; r < kRanks; ++r) {
       auto plan = std::make_shared<const Plan>(
@@ -60,13 +58,13 @@ class ScheduleRun {
     for (std::size_t r = 0; r < kRanks; ++r) {
       execution::Turn turn = whole_turn(r);
       executions_[r]->start({.operation = kOperation,
-                             .input = inputs_[r].data(),
+                             .input = oracle_.input_of(static_cast<int>(r)).data(),
                              .output = outputs_[r].data(),
                              .sequence = 1},
                             turn);
     }
     while (move() || world_.network->skip()) continue;
-    const Bytes expected = reduced(inputs_, DType::i32, ReduceOp::sum);
+    const testing::Bytes expected = oracle_.expected_of(0);
     for (std::size_t r = 0; r < kRanks; ++r) {
       const MessageExecution& execution = *executions_[r];
       if (!execution.ended() || !execution.status().ok() || outputs_[r] != expected) return false;
@@ -90,8 +88,8 @@ class ScheduleRun {
 
   transport::sim::World world_;
   std::vector<Membership> memberships_;
-  std::vector<Bytes> inputs_;
-  std::vector<Bytes> outputs_;
+  const testing::Oracle oracle_{{.dtype = DType::i32, .ranks = kRanks, .count = kCount}};
+  std::vector<testing::Bytes> outputs_;
   std::vector<std::unique_ptr<MessageExecution>> executions_;
 };
 

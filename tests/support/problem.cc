@@ -39,13 +39,25 @@ double order_free(std::size_t mixed, ReduceOp op) {
   return static_cast<double>(mixed % 41) - 17;
 }
 
+bool is_integer(DType dtype) {
+  return !is_floating_point(dtype) && !is_complex(dtype) && dtype != DType::boolean;
+}
+
 void fill(View view, int rank, const Problem& problem) {
-  const bool any_order = has_own_order(problem);
+  const bool any_order = problem.any_order || has_own_order(problem);
+  const bool is_product = problem.op == ReduceOp::product;
   for (std::size_t i = 0; i < view.count; ++i) {
     const auto mixed = i * 7 + static_cast<std::size_t>(rank) * 13;
     const double small = 0.37 * static_cast<double>(mixed % 41) - 5;
     const double value = any_order ? order_free(mixed, problem.op) : small;
     std::byte* at = view.data + i * size_bytes(view.dtype);
+    if (problem.any_order && is_integer(view.dtype)) {
+      // So small that nothing overflows: there are libraries that saturate bytes.
+      const auto number = static_cast<std::int64_t>(mixed % (is_product ? 3 : 17)) -
+                          (is_product || view.dtype == DType::u8 ? 0 : 8);
+      std::memcpy(at, &number, size_bytes(view.dtype));  // Its lowest bytes.
+      continue;
+    }
     const auto put = [&](auto number) { std::memcpy(at, &number, sizeof(number)); };
     switch (view.dtype) {
       case DType::f32:
@@ -83,6 +95,10 @@ void fill(View view, int rank, const Problem& problem) {
         }
     }
   }
+}
+
+bool are_equal(const std::vector<std::size_t>& shares) {
+  return std::ranges::count(shares, shares.front()) == std::ssize(shares);
 }
 
 std::size_t sum(std::span<const std::size_t> counts) {
@@ -277,7 +293,11 @@ Options Trial::options() const {
   options.algorithm = problem_.algorithm;
   if constexpr (requires { options.op; }) options.op = problem_.op;
   if constexpr (requires { options.root; }) options.root = problem_.root;
-  if constexpr (requires { options.counts; }) options.counts = problem_.shares;
+  if constexpr (requires { options.counts; }) {
+    // Equal shares need no list, and may have one.
+    const auto& shares = problem_.shares;
+    if (!are_equal(shares) || shares.front() % 2 == 0) options.counts = shares;
+  }
   return options;
 }
 
@@ -310,8 +330,7 @@ Work Trial::start() {
       return comm_.broadcast(output, options<BroadcastOptions>());
     case Collective::all_to_all: {
       auto all_to_all = options<AllToAllOptions>();
-      const auto& shares = problem_.shares;
-      if (std::ranges::any_of(shares, [&](std::size_t s) { return s != shares.front(); })) {
+      if (!are_equal(problem_.shares)) {
         all_to_all.send_counts = row(true);
         all_to_all.recv_counts = row(false);
       }

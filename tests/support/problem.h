@@ -30,6 +30,8 @@ struct Problem {
   std::string algorithm = {};
   bool registered = false;
   bool in_place = false;
+  // Whether inputs are such that every order of combination gives the same bits.
+  bool any_order = false;
 };
 
 // Whether ranks have shares of the whole buffer.

@@ -8,6 +8,7 @@
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/transport/data_plane.h"
+#include "stretto/transport/stream_plane.h"
 
 namespace stretto::transport {
 
@@ -15,5 +16,9 @@ namespace stretto::transport {
 // (SOCK_SEQPACKET), as simply as it can be done, and must be asked, as MPI must. `sockets[r]` is
 // connected to rank r.
 std::unique_ptr<DataPlane> make_socket_plane(Rank self, std::vector<FileDescriptor> sockets);
+
+// The streams of a StreamPlane on sockets, which must be asked, as MPI must. `sockets[r]` is
+// connected to rank r.
+std::unique_ptr<Streams> make_socket_streams(std::vector<FileDescriptor> sockets);
 
 }  // namespace stretto::transport

@@ -13,7 +13,6 @@
 #include "tools/bench/huge_memory.h"
 #include "tools/bench/options.h"
 #include "tools/bench/pattern.h"
-#include "tools/bench/shape.h"
 
 namespace stretto::bench {
 

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/bench/explain.h"
+#include "tools/bench/rank_program.h"
 
 #include <string>
 #include <vector>

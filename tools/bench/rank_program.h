@@ -19,4 +19,13 @@ int run_rank(const BenchOptions& options);
 Line measure_line(Meeting& meeting, BenchCase& bench_case, const BenchOptions& options,
                   bool oversubscribed);
 
+// What each rank of `stretto bench --explain` does; rank 0 prints how the collectives run and why.
+// Returns the exit status. Throws what the library throws.
+int run_explaining_rank(const BenchOptions& options);
+
+// What each rank of `stretto bench --compression` does: measures, in turns, what steps with each
+// codec take on this link; rank 0 prints which pay. Returns the exit status. Throws what the
+// library throws.
+int run_compressing_rank(const BenchOptions& options);
+
 }  // namespace stretto::bench

@@ -1,11 +1,10 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/algorithms/all.h"
-
 #include <algorithm>
 #include <vector>
 
+#include "stretto/schedule/algorithms/all.h"
 #include "stretto/schedule/algorithms/tree_walk.h"
 #include "stretto/schedule/builder.h"
 #include "stretto/schedule/canonical_tree.h"
@@ -13,7 +12,9 @@
 namespace stretto::schedule {
 namespace {
 
-constexpr std::int32_t kLevels = 1;  // Of the canonical tree, in one step.
+// Of the canonical tree, in one step: of binomial_tree, and of knomial, whose radix is 4.
+constexpr std::int32_t kLevels = 1;
+constexpr std::int32_t kMergedLevels = 2;
 
 // Ranks on the tree are placed from the root on; the chunk of a place is that of its rank.
 class Placement {
@@ -130,6 +131,23 @@ void binomial_tree_barrier(ScheduleBuilder& schedule, const Shape& shape) {
     if (shape.rank == split.middle) schedule.recv_signal(split.begin);
     if (shape.rank == split.begin) schedule.send_signal(split.middle);
   }
+}
+
+// k-nomial reduce: up to four subtrees of the canonical tree meet in one step.
+//
+//   n = 16, root 0:   1, 2, 3 --> 0   5, 6, 7 --> 4   9, 10, 11 --> 8   13, 14, 15 --> 12
+//                     4, 8, 12 --> 0
+void knomial_reduce(ScheduleBuilder& schedule, const Shape& shape) {
+  climb_tree(schedule, shape, kMergedLevels);
+}
+
+// k-nomial broadcast: whoever has the buffer hands it to three that have not.
+//
+//   n = 16, root 0:   0 --> 4, 8, 12
+//                     0 --> 1, 2, 3   4 --> 5, 6, 7   8 --> 9, 10, 11   12 --> 13, 14, 15
+void knomial_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
+  descend_tree(schedule, shape, kMergedLevels, input(0));
+  if (shape.rank == shape.root) schedule.copy(input(0), output(0));
 }
 
 }  // namespace stretto::schedule

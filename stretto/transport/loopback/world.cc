@@ -4,8 +4,8 @@
 #include "stretto/transport/loopback/world.h"
 
 #include <sys/eventfd.h>
+#include <unistd.h>
 
-#include "stretto/transport/loopback/link.h"
 #include "stretto/transport/loopback/memory.h"
 
 namespace stretto::transport::loopback {
@@ -71,6 +71,21 @@ Result<std::vector<std::unique_ptr<Endpoint>>> make_world(const WorldOptions& op
     endpoints.push_back(std::move(endpoint.value()));
   }
   return endpoints;
+}
+
+void Bell::ring() {
+  const std::uint64_t one = 1;
+  (void)!::write(event.get(), &one, sizeof(one));
+}
+
+EventDoorbell::~EventDoorbell() {
+  own_->closed.store(true, std::memory_order_release);
+  peer_->ring();
+}
+
+void EventDoorbell::service() {
+  std::uint64_t count = 0;
+  (void)!::read(own_->event.get(), &count, sizeof(count));
 }
 
 }  // namespace stretto::transport::loopback

@@ -1,0 +1,40 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "stretto/base/error.h"
+
+namespace stretto::testing {
+
+// Of what `body` throws, which must be a Failure.
+template <class Failure = Error>
+Status failure_of(const std::function<void()>& body) {
+  try {
+    body();
+    ADD_FAILURE() << "no failure";
+  } catch (const Failure& failure) {
+    return failure.status();
+  } catch (const std::exception& other) {
+    ADD_FAILURE() << "another failure: " << other.what();
+  }
+  return {};
+}
+
+template <class Failure = Error>
+std::string error_of(const std::function<void()>& body) {
+  return std::string(failure_of<Failure>(body).message());
+}
+
+inline void expect_contains(std::string_view text, std::string_view part) {
+  EXPECT_NE(text.find(part), std::string_view::npos) << "\"" << part << "\" is not in: " << text;
+}
+
+}  // namespace stretto::testing
