@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/memory_limit.h"
+#include "stretto/communicator/memory_probe.h"
 #include "stretto/transport/shortage.h"
 
 namespace stretto::communicator {
@@ -214,16 +215,27 @@ void ScheduledBackend::begin_numbering() {
   group_->begin_numbering();
 }
 
-// Where all ranks share memory nothing is chosen by what messages cost.
+// Where all ranks share memory nothing is chosen by what messages cost, but by what a sync does,
+// unless that is to wait for a core.
 Status ScheduledBackend::measure_links(Communicator& world) {
-  const bool wanted = options_.measure_links && size() > 1 &&
-                      (!group_->is_one_team() || options_.measure_links->refresh);
-  if (!wanted) return {};
-  group::HostList hosts = options_.group.hosts;
-  hosts.resize(static_cast<std::size_t>(size()));
-  Result<group::LinkModel> links = agree_on_links(world, hosts, *options_.measure_links);
-  if (!links.ok()) return links.status();
-  options_.group.links = std::move(*links);  // Of the groups made of this one, too.
+  if (!options_.measure_links || size() == 1) return {};
+  group::LinkModel links;
+  const bool is_one_team = group_->is_one_team();
+  if (!is_one_team || options_.measure_links->refresh) {
+    group::HostList hosts = options_.group.hosts;
+    hosts.resize(static_cast<std::size_t>(size()));
+    Result<group::LinkModel> agreed = agree_on_links(world, hosts, *options_.measure_links);
+    if (!agreed.ok()) return agreed.status();
+    links = std::move(*agreed);
+  }
+  if (is_one_team && group_->planner()->setting().selector.has_core_for_each_rank) {
+    const auto choose_by = [&](const group::OneSyncBytes& one_sync) {
+      const auto held = engine_->lock();
+      group_->use_links({.one_sync = one_sync});
+    };
+    STRETTO_RETURN_IF_ERROR(agree_on_one_sync(world, *options_.measure_links, choose_by, links));
+  }
+  options_.group.links = std::move(links);  // Of the groups made of this one, too.
   const auto held = engine_->lock();
   group_->use_links(options_.group.links);
   return {};

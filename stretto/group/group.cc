@@ -77,7 +77,7 @@ void Group::shrink_cache() {
 
 // Stays closed if something is in flight, or for ever.
 void Group::open_lane() {
-  if (operations_.is_set_up() && is_one_team() && failure_.ok() && operations_.is_empty()) {
+  if (is_one_team() && failure_.ok() && operations_.is_empty()) {
     lane_.open();
   }
 }
