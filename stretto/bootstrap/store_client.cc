@@ -10,7 +10,7 @@ namespace stretto::bootstrap {
 
 std::string StoreClient::describe() const {
   const std::string named = format_host_port(address_.host, address_.port);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (resolved_.empty() || resolved_ == named) return address_.owner + " at " + named;
   return fmt::format("{} at {} (resolved from \"{}\")", address_.owner, resolved_, address_.host);
 }
@@ -26,7 +26,7 @@ Result<FileDescriptor> StoreClient::connect(const WaitLimit& limit) {
   const auto reach = [&] {
     Result<FileDescriptor> fd = connect_tcp(address_.host, address_.port, limit);
     if (fd.ok()) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       resolved_ = peer_name(fd->get());
     }
     return fd;
