@@ -31,6 +31,8 @@ constexpr std::size_t kSizes = 5;
 constexpr double kAnyBytes = 1e15;
 // A sync that takes longer has waited for a core, so nothing that was measured means anything.
 constexpr double kSyncSecondsMax = 2e-6;
+// The same of the whole measurement, which takes some forty milliseconds.
+constexpr std::chrono::milliseconds kTimeMax(200);
 
 struct Case {
   Collective collective;
@@ -60,9 +62,13 @@ class Probe {
     }
     for (int i = 0; i < kRepeats; ++i) {
       choose_by_({kAnyBytes, kAnyBytes, kAnyBytes, kAnyBytes});
-      for (Case& each : cases) run(each, each.one);
+      for (Case& each : cases) {
+        if (!run(each, each.one)) return std::nullopt;
+      }
       choose_by_({0, 0, 0, 0});
-      for (Case& each : cases) run(each, each.two);
+      for (Case& each : cases) {
+        if (!run(each, each.two)) return std::nullopt;
+      }
     }
     for (const Case& each : cases) {
       if (each.registered && longest_sync(each) > kSyncSecondsMax) return std::nullopt;
@@ -85,7 +91,8 @@ class Probe {
     return modelled / kSpread * static_cast<double>(1 << i);
   }
 
-  void run(const Case& what, std::array<double, kSizes>& seconds_of) {
+  // False: it takes too long, as rank 0 has told all.
+  bool run(const Case& what, std::array<double, kSizes>& seconds_of) {
     const auto count_of = [&](std::size_t i) {
       const double floats = size_of(*what.bytes, i) / sizeof(float) / world_.size();
       return std::max(static_cast<std::size_t>(world_.size()), static_cast<std::size_t>(floats));
@@ -106,7 +113,11 @@ class Probe {
         const double taken = seconds(Clock::now() - begin);
         if (run >= kWarmUpRuns) seconds_of[i] = std::min(seconds_of[i], taken);
       }
+      std::uint8_t goes_on = until_.passed() ? 0 : 1;
+      world_.broadcast(std::span(&goes_on, 1), {.root = 0}).wait();
+      if (goes_on == 0) return false;
     }
+    return true;
   }
 
   void gather(std::span<float> data) {
@@ -118,6 +129,7 @@ class Probe {
 
   Communicator& world_;
   const ChooseBy& choose_by_;
+  const Deadline until_ = Deadline::after(kTimeMax);
 };
 
 // What rank 0 has to say.
