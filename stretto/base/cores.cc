@@ -23,7 +23,7 @@ std::optional<double> number_in(std::ifstream& file) {
 }
 
 // Of the processor time of a period, what a cgroup may use: "150000 100000", or "max 100000".
-std::optional<double> quota_in_second(const std::string& folder) {
+std::optional<double> cgroup_v2_quota(const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   const std::optional<double> quota = number_in(file);
   const std::optional<double> period = number_in(file);
@@ -32,7 +32,7 @@ std::optional<double> quota_in_second(const std::string& folder) {
 }
 
 // The same in two files, of which the first says -1 for "no limit".
-std::optional<double> quota_in_first(const std::string& folder) {
+std::optional<double> cgroup_v1_quota(const std::string& folder) {
   std::ifstream quota_file(folder + "/cpu.cfs_quota_us");
   std::ifstream period_file(folder + "/cpu.cfs_period_us");
   const std::optional<double> quota = number_in(quota_file);
@@ -58,10 +58,10 @@ std::optional<double> cgroup_quota_cores(const std::string& root) {
     if (quota && (!least || *quota < *least)) least = quota;
   };
   for (const std::string& folder : cgroup_folders(CgroupVersion::second, "cpu", root)) {
-    take(quota_in_second(root + folder));
+    take(cgroup_v2_quota(root + folder));
   }
   for (const std::string& folder : cgroup_folders(CgroupVersion::first, "cpu", root)) {
-    take(quota_in_first(root + folder));
+    take(cgroup_v1_quota(root + folder));
   }
   return least;
 }

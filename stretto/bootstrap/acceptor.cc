@@ -45,7 +45,7 @@ void Acceptor::run() {
       if (!admit(std::move(proven))) return;
     }
     if (const Status lasting = timer.judge(listener_->shortage()); !lasting.ok()) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       failure_ = lasting.with_context("other ranks cannot connect to this one");
       changed_.notify_all();
       return;
@@ -55,7 +55,7 @@ void Acceptor::run() {
 
 bool Acceptor::admit(AuthenticatingListener::Proven proven) {
   const int rank = proven.peer.rank;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!expected_.contains(rank) || !seen_.insert(rank).second) {
     log(LogLevel::warning, "refused a connection from {}: it says that it is rank {}, which {}",
         proven.name, rank,
@@ -68,20 +68,21 @@ bool Acceptor::admit(AuthenticatingListener::Proven proven) {
 }
 
 Status Acceptor::failure() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return failure_;
 }
 
 Result<FileDescriptor> Acceptor::take(int rank, const WaitLimit& limit) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!connected_.contains(rank)) {
     if (!failure_.ok()) return failure_;
     if (limit.passed()) return status_of(StatusCode::timeout, "rank {} never connected", rank);
     lock.unlock();
     STRETTO_RETURN_IF_ERROR(limit.look());
     lock.lock();
-    changed_.wait_for(lock, std::min<Duration>(limit.nap(), std::chrono::seconds(1)),
-                      [&] { return connected_.contains(rank) || !failure_.ok(); });
+    changed_.wait_for(
+        lock.native(), std::min<Duration>(limit.nap(), std::chrono::seconds(1)),
+        [&]() STRETTO_REQUIRES(mutex_) { return connected_.contains(rank) || !failure_.ok(); });
   }
   return std::move(connected_.extract(rank).mapped());
 }

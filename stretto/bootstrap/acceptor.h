@@ -6,10 +6,10 @@
 #include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <thread>
 
+#include "stretto/base/mutex.h"
 #include "stretto/base/wait_limit.h"
 #include "stretto/bootstrap/authenticating_listener.h"
 
@@ -40,11 +40,11 @@ class Acceptor {
 
   std::unique_ptr<AuthenticatingListener> listener_;
   std::set<int> expected_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable changed_;
-  std::map<int, FileDescriptor> connected_;
-  std::set<int> seen_;
-  Status failure_;
+  std::map<int, FileDescriptor> connected_ STRETTO_GUARDED_BY(mutex_);
+  std::set<int> seen_ STRETTO_GUARDED_BY(mutex_);
+  Status failure_ STRETTO_GUARDED_BY(mutex_);
   FileDescriptor stop_;
   std::thread thread_;
 };

@@ -73,10 +73,10 @@ AuthenticatingListener::Visitors AuthenticatingListener::serve() {
   Visitors visitors;
   epoll_event events[64];
   const int count = ::epoll_wait(epoll_.get(), events, std::size(events), 0);
-  bool knocked = false;
+  bool has_visitors = false;
   for (int i = 0; i < count; ++i) {
     const int fd = events[i].data.fd;
-    if (fd == options_.listener.get()) knocked = true;
+    if (fd == options_.listener.get()) has_visitors = true;
     const auto found = std::ranges::find_if(
         handshakes_, [fd](const Handshake& handshake) { return handshake.fd.get() == fd; });
     if (found != handshakes_.end() && advance(*found, visitors) == State::over) {
@@ -85,7 +85,7 @@ AuthenticatingListener::Visitors AuthenticatingListener::serve() {
   }
   // Last: a new connection may get the number of one that this round has closed, and must not get
   // its events.
-  if (knocked) accept_some(visitors);
+  if (has_visitors) accept_some(visitors);
   close_late(visitors);
   if (listening_again_ && listening_again_->passed() && watch_listener(true).ok()) {
     listening_again_.reset();

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <functional>
-#include <mutex>
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
+#include "stretto/base/mutex.h"
 #include "stretto/base/status.h"
 #include "stretto/base/wait_limit.h"
 
@@ -25,7 +25,7 @@ class ConnectionPool {
   // One that is idle, or a new one.
   Result<FileDescriptor> take(const WaitLimit& limit) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!idle_.empty()) {
         FileDescriptor connection = std::move(idle_.back());
         idle_.pop_back();
@@ -37,14 +37,14 @@ class ConnectionPool {
 
   // Only after a complete exchange; otherwise let the connection close.
   void give_back(FileDescriptor connection) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     idle_.push_back(std::move(connection));
   }
 
  private:
   Connect connect_;
-  std::mutex mutex_;
-  std::vector<FileDescriptor> idle_;
+  Mutex mutex_;
+  std::vector<FileDescriptor> idle_ STRETTO_GUARDED_BY(mutex_);
 };
 
 }  // namespace stretto::bootstrap

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/host_name.h"
 #include "stretto/base/log.h"
 #include "stretto/base/printable.h"
 #include "stretto/bootstrap/join_failure.h"
@@ -37,11 +38,7 @@ constexpr const char* kAllJoined = "all-joined";
 std::string last_note_of(int rank) { return rank == 0 ? kAllJoined : key_of("joined", rank); }
 
 // "node04 pid 8812": this process.
-std::string this_process() {
-  std::array<char, 65> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
-  return fmt::format("{} pid {}", host.data(), ::getpid());
-}
+std::string this_process() { return fmt::format("{} pid {}", host_name(), ::getpid()); }
 
 std::string self_name(int rank) { return fmt::format("rank {} ({})", rank, this_process()); }
 

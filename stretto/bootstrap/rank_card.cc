@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/host_name.h"
 #include "stretto/base/parse_number.h"
 #include "stretto/base/printable.h"
 
@@ -70,12 +71,10 @@ ProcessorSet parse_processors(std::string_view text) {
 }  // namespace
 
 RankCard local_card() {
-  std::array<char, 65> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   return {.machine = first_line("/proc/sys/kernel/random/boot_id"),
           .network = link_target("/proc/self/ns/net"),
           .pid_namespace = link_target("/proc/self/ns/pid"),
-          .node = host.data(),
+          .node = host_name(),
           .pid = static_cast<int>(::getpid()),
           .processors = affinity(),
           .links = {}};

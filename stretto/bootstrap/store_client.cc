@@ -12,7 +12,7 @@ std::string StoreClient::server() const { return format_host_port(address_.host,
 
 std::string StoreClient::describe() const {
   const std::string named = server();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (resolved_.empty() || resolved_ == named) return address_.owner + " at " + named;
   return fmt::format("{} at {} (resolved from \"{}\")", address_.owner, resolved_, address_.host);
 }
@@ -28,7 +28,7 @@ Result<FileDescriptor> StoreClient::connect(const WaitLimit& limit) {
   const auto reach = [&] {
     Result<FileDescriptor> fd = connect_tcp(address_.host, address_.port, limit);
     if (fd.ok()) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       resolved_ = peer_name(fd->get());
     }
     return fd;

@@ -4,9 +4,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "stretto/base/mutex.h"
 #include "stretto/bootstrap/connection_pool.h"
 #include "stretto/bootstrap/store.h"
 
@@ -47,9 +47,9 @@ class StoreClient : public Store {
 
   const Address address_;
   ConnectionPool pool_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   // "10.0.4.7:29500"; empty before the first connection.
-  std::string resolved_;
+  std::string resolved_ STRETTO_GUARDED_BY(mutex_);
 };
 
 }  // namespace stretto::bootstrap

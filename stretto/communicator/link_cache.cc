@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
@@ -26,14 +27,22 @@ constexpr std::chrono::hours kAgeMax(7 * 24);
 
 struct Field {
   std::string_view name;
-  double schedule::LinkCost::*value;
+  double* value;
+  double limit;  // It is positive, and smaller.
 };
-constexpr std::array kFields = {
-    Field{"latency_seconds", &schedule::LinkCost::latency_seconds},
-    Field{"message_seconds", &schedule::LinkCost::message_seconds},
-    Field{"seconds_per_byte", &schedule::LinkCost::seconds_per_byte},
-    Field{"reduce_seconds_per_byte", &schedule::LinkCost::reduce_seconds_per_byte},
-};
+
+std::array<Field, 8> fields_of(CachedLink& link) {
+  constexpr double kSecondsMax = 10;
+  constexpr double kBytesMax = 1e9;
+  return {{{"latency_seconds", &link.cost.latency_seconds, kSecondsMax},
+           {"message_seconds", &link.cost.message_seconds, kSecondsMax},
+           {"seconds_per_byte", &link.cost.seconds_per_byte, kSecondsMax},
+           {"reduce_seconds_per_byte", &link.cost.reduce_seconds_per_byte, kSecondsMax},
+           {"one_sync_reduced_bytes", &link.one_sync.reduced, kBytesMax},
+           {"one_sync_moved_bytes", &link.one_sync.moved, kBytesMax},
+           {"one_sync_private_reduced_bytes", &link.one_sync.private_reduced, kBytesMax},
+           {"one_sync_private_pair_bytes", &link.one_sync.private_pair, kBytesMax}}};
+}
 
 // Of a regular file that is not larger than ours are; of anything else, nothing. Whoever can write
 // to the folder may have put anything in the file's place: a FIFO would block an ordinary open.
@@ -46,9 +55,18 @@ std::string text_of(const std::string& path) {
   return count > 0 ? std::string(bytes.data(), static_cast<std::size_t>(count)) : std::string();
 }
 
-bool plausible(double seconds) { return std::isfinite(seconds) && seconds > 0 && seconds < 10; }
-
 }  // namespace
+
+std::int64_t age_seconds(const CachedLink& link) {
+  const auto age = std::chrono::system_clock::now() - link.measured_at;
+  return std::max<std::int64_t>(1, std::chrono::duration_cast<std::chrono::seconds>(age).count());
+}
+
+std::string describe_age(std::int64_t age_seconds) {
+  return age_seconds > 120 ? fmt::format("measured {} min ago", age_seconds / 60)
+         : age_seconds > 0 ? fmt::format("measured {} s ago", age_seconds)
+                           : "measured just now";
+}
 
 std::string link_cache_path(const std::string& folder, std::string_view link) {
   return fmt::format("{}/link-{:016x}.txt", folder, fnv1a(link));
@@ -63,10 +81,10 @@ std::optional<CachedLink> load_link(const std::string& path) {
   std::int64_t unix_seconds = 0;
   if (!(file >> name >> unix_seconds) || name != "measured_at") return std::nullopt;
   link.measured_at = std::chrono::system_clock::time_point(std::chrono::seconds(unix_seconds));
-  for (const Field& field : kFields) {
-    double value = 0;
-    if (!(file >> name >> value) || name != field.name || !plausible(value)) return std::nullopt;
-    link.cost.*field.value = value;
+  for (const Field& field : fields_of(link)) {
+    double& value = *field.value;
+    if (!(file >> name >> value) || name != field.name) return std::nullopt;
+    if (!std::isfinite(value) || value <= 0 || value >= field.limit) return std::nullopt;
   }
   const auto age = std::chrono::system_clock::now() - link.measured_at;
   if (age < -std::chrono::hours(1) || age > kAgeMax) return std::nullopt;
@@ -83,9 +101,8 @@ void save_link(const std::string& path, std::string_view link, const CachedLink&
        << std::chrono::duration_cast<std::chrono::seconds>(measured.measured_at.time_since_epoch())
               .count()
        << '\n';
-  for (const Field& field : kFields) {
-    text << field.name << ' ' << measured.cost.*field.value << '\n';
-  }
+  CachedLink written = measured;
+  for (const Field& field : fields_of(written)) text << field.name << ' ' << *field.value << '\n';
   const FileSizeSignalBlocked blocked;
   // What lies there is of a dead process of the same number, or a trap: never written to.
   ::unlink(beside.c_str());

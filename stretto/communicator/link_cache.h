@@ -8,15 +8,20 @@
 #include <string>
 #include <string_view>
 
-#include "stretto/schedule/cost.h"
+#include "stretto/group/link_model.h"
 
 namespace stretto::communicator {
 
-// A measured link, as it is remembered.
+// A measured link, or the mapped memory of a host, as it is remembered.
 struct CachedLink {
   schedule::LinkCost cost = {};
+  group::OneSyncBytes one_sync = {};
   std::chrono::system_clock::time_point measured_at = {};
 };
+
+std::int64_t age_seconds(const CachedLink& link);  // At least 1.
+// "measured 3 min ago"; for an age of 0 seconds "measured just now".
+std::string describe_age(std::int64_t age_seconds);
 
 // A file per link in a folder, named by a hash of what the link is; a text that people can read
 // and delete.

@@ -32,6 +32,7 @@ class LinkCache : public testing::Test {
                      .message_seconds = 3e-7,
                      .seconds_per_byte = 1.5e-10,
                      .reduce_seconds_per_byte = 2e-11},
+            .one_sync = {.reduced = 16384, .moved = 2048},
             .measured_at = std::chrono::system_clock::now()};
   }
 
@@ -48,6 +49,8 @@ TEST_F(LinkCache, GivesBackWhatWasSaved) {
   EXPECT_DOUBLE_EQ(link->cost.message_seconds, 3e-7);
   EXPECT_DOUBLE_EQ(link->cost.seconds_per_byte, 1.5e-10);
   EXPECT_DOUBLE_EQ(link->cost.reduce_seconds_per_byte, 2e-11);
+  EXPECT_EQ(link->one_sync.reduced, 16384);
+  EXPECT_EQ(link->one_sync.moved, 2048);
   // Nothing else is left in the folder.
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }

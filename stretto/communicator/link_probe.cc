@@ -3,8 +3,6 @@
 
 #include "stretto/communicator/link_probe.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -13,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/cores.h"
+#include "stretto/base/host_name.h"
 #include "stretto/base/log.h"
 #include "stretto/communicator/link_cache.h"
 #include "stretto/kernel/reduce.h"
@@ -160,9 +159,7 @@ struct Finding {
 
 // What a link is: between which hosts, of what kind, and for how many ranks to a core.
 std::string link_text(const Communicator& world, const Pair& pair, std::string_view where) {
-  std::array<char, 256> node{};
-  ::gethostname(node.data(), node.size() - 1);
-  return fmt::format("{} from {}: {}; {} usable cores", where, node.data(),
+  return fmt::format("{} from {}: {}; {} usable cores", where, host_name(),
                      world.describe_link(pair.partner), usable_cores());
 }
 
@@ -181,15 +178,15 @@ Finding probe(Communicator& world, const Pair& pair, std::string_view where,
   const std::array<std::uint8_t, 1> measure = {known ? std::uint8_t{0} : std::uint8_t{1}};
   world.send(measure, {.to = pair.partner, .tag = kTag}).wait();
   finding.found = 1;
-  const auto now = std::chrono::system_clock::now();
   if (known) {
     finding.cost = known->cost;
-    finding.age_seconds = std::max<std::int64_t>(
-        1, std::chrono::duration_cast<std::chrono::seconds>(now - known->measured_at).count());
+    finding.age_seconds = age_seconds(*known);
     return finding;
   }
   finding.cost = Probe(world, pair.partner).lead();
-  if (!path.empty()) save_link(path, text, {.cost = finding.cost, .measured_at = now});
+  if (!path.empty()) {
+    save_link(path, text, {.cost = finding.cost, .measured_at = std::chrono::system_clock::now()});
+  }
   return finding;
 }
 
@@ -202,12 +199,9 @@ Finding share(Communicator& world, const Pair& pair, const Finding& own) {
 
 std::string describe(std::string_view what, const Finding& finding) {
   const schedule::LinkCost& cost = finding.cost;
-  return fmt::format(
-      "{} {:.2f} us + {:.2f} us a message, {:.2f} GB/s ({})", what, cost.latency_seconds * 1e6,
-      cost.message_seconds * 1e6, 1e-9 / cost.seconds_per_byte,
-      finding.age_seconds > 120 ? fmt::format("measured {} min ago", finding.age_seconds / 60)
-      : finding.age_seconds > 0 ? fmt::format("measured {} s ago", finding.age_seconds)
-                                : "measured just now");
+  return fmt::format("{} {:.2f} us + {:.2f} us a message, {:.2f} GB/s ({})", what,
+                     cost.latency_seconds * 1e6, cost.message_seconds * 1e6,
+                     1e-9 / cost.seconds_per_byte, describe_age(finding.age_seconds));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/communicator/link_cache.h"
+#include "stretto/communicator/memory_probe.h"
 #include "stretto/job/threads.h"
 
 namespace stretto::communicator {
@@ -27,16 +28,24 @@ class LinkProbe : public testing::Test {
 
   std::filesystem::path folder(int rank) const { return folder_ / std::to_string(rank); }
 
-  // What all ranks come to, each with a cache of its own.
-  std::vector<group::LinkModel> agree() {
+  // What all ranks come to, each with a cache of its own: of links, or of the memory that they
+  // share.
+  std::vector<group::LinkModel> agree(bool shares_memory = false) {
     auto ranks = make_thread_ranks(
-        {.size = kRanks, .shared_memory = false, .timeout = std::chrono::seconds(20)});
+        {.size = kRanks, .shared_memory = shares_memory, .timeout = std::chrono::seconds(20)});
     std::vector<group::LinkModel> models(kRanks);
     std::vector<std::thread> threads;
     for (int r = 0; r < kRanks; ++r) {
       threads.emplace_back([&, r] {
         const auto at = static_cast<std::size_t>(r);
-        auto model = agree_on_links(*ranks[at], hosts_, {.folder = folder(r).string()});
+        const LinkCacheOptions cache{.folder = folder(r).string()};
+        if (shares_memory) {
+          const Status status = agree_on_one_sync(
+              *ranks[at], cache, [](const auto&) {}, models[at]);
+          EXPECT_TRUE(status.ok()) << status.message();
+          return;
+        }
+        auto model = agree_on_links(*ranks[at], hosts_, cache);
         EXPECT_TRUE(model.ok()) << model.status().message();
         if (model.ok()) models[at] = *model;
       });
@@ -55,6 +64,9 @@ class LinkProbe : public testing::Test {
     for (const group::LinkModel& model : models) {
       expect_equal(model.local, models.front().local);
       expect_equal(model.network, models.front().network);
+      EXPECT_EQ(model.one_sync.reduced, models.front().one_sync.reduced);
+      EXPECT_EQ(model.one_sync.moved, models.front().one_sync.moved);
+      EXPECT_EQ(model.one_sync.private_reduced, models.front().one_sync.private_reduced);
       EXPECT_EQ(model.source, models.front().source);
     }
   }
@@ -91,6 +103,34 @@ TEST_F(LinkProbe, WhatOnlyAFollowerRemembersIsMeasuredAnew) {
   const auto measured = agree();
   expect_all_equal(measured);
   EXPECT_NE(measured.front().source.find("measured just now"), std::string::npos);
+}
+
+TEST_F(LinkProbe, WhatMappedMemoryCostsIsMeasuredOnceAndAgreed) {
+  const auto measured = agree(true);
+  expect_all_equal(measured);
+  const group::LinkModel& first = measured.front();
+  const group::OneSyncBytes modelled;
+  for (const auto field : {&group::OneSyncBytes::reduced, &group::OneSyncBytes::moved,
+                           &group::OneSyncBytes::private_reduced}) {
+    EXPECT_GE(first.one_sync.*field, modelled.*field / 4);
+    EXPECT_LE(first.one_sync.*field, modelled.*field * 4);
+  }
+  EXPECT_EQ(first.one_sync.private_pair, modelled.private_pair) << "of three ranks";
+  const bool was_busy = first.source == "mapped memory modelled, as the machine was busy";
+  EXPECT_TRUE(was_busy || first.source == "mapped memory measured just now") << first.source;
+  EXPECT_EQ(std::filesystem::exists(folder(0)), !was_busy);
+  // As rank 0 remembers it, whatever others do.
+  if (was_busy) return;
+  const CachedLink known{.one_sync = {.reduced = 1024, .moved = 4096},
+                         .measured_at = std::chrono::system_clock::now()};
+  for (const auto& file : std::filesystem::directory_iterator(folder(0))) {
+    save_link(file.path().string(), "mapped memory", known);
+  }
+  const auto remembered = agree(true);
+  expect_all_equal(remembered);
+  EXPECT_EQ(remembered.front().one_sync.reduced, 1024);
+  EXPECT_EQ(remembered.front().one_sync.moved, 4096);
+  EXPECT_EQ(remembered.front().source, "mapped memory measured 1 s ago");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/memory_limit.h"
+#include "stretto/communicator/memory_probe.h"
 #include "stretto/transport/shortage.h"
 
 namespace stretto::communicator {
@@ -37,7 +38,7 @@ ScheduledBackend::ScheduledBackend(std::shared_ptr<group::Engine> engine,
       exceptions_when_made_(std::uncaught_exceptions()) {
   // As a default it says what is chosen anyway, wherever all buffers are registered.
   if (options_.algorithm == "direct_mapped") options_.algorithm.clear();
-  auto held = engine_->lock();
+  group::EngineLock held(*engine_);
   group_ = std::make_unique<group::Group>(engine_, std::move(membership), options_.group);
 }
 
@@ -46,7 +47,7 @@ ScheduledBackend::~ScheduledBackend() {
     (void)group_.release();  // The parent of this process goes on with it.
     return;
   }
-  auto held = engine_->lock();
+  group::EngineLock held(*engine_);
   if (std::uncaught_exceptions() > exceptions_when_made_) group_->unwind(nullptr);
   group_.reset();
   engine_->run_continuations(held);
@@ -83,7 +84,7 @@ Status ScheduledBackend::set_up_all_gather(std::span<const std::byte> own, std::
                                       .input = own,
                                       .output = all,
                                       .deadline = until};
-  auto held = engine_->lock();
+  group::EngineLock held(*engine_);
   Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
   engine_->run_continuations(held);
   held.unlock();
@@ -94,7 +95,7 @@ Status ScheduledBackend::set_up_all_gather(std::span<const std::byte> own, std::
 Status ScheduledBackend::share_windows(const Deadline& until) {
   const Status status = exchange_windows(until);
   if (status.ok()) return {};
-  auto held = engine_->lock();
+  group::EngineLock held(*engine_);
   const Rank self = engine_->transport().rank();
   group_->fail(
       {status.code(),
@@ -126,7 +127,7 @@ bool ScheduledBackend::some_share_a_host() const {
 Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) {
   const execution::Membership& membership = group_->membership();
   const std::vector<Rank> of_host = ranks_of_host();
-  auto held = engine_->lock();
+  group::EngineLock held(*engine_);
   transport::Transport& transport = engine_->transport();
   const bool reaches_all = std::ranges::all_of(
       membership.members, [&](Rank member) { return transport.memory().reaches(member); });
@@ -159,7 +160,7 @@ Status ScheduledBackend::map_windows(execution::Windows& windows,
   transport::ShortageTimer timer;
   Status shortage;
   std::size_t mapped = 0;
-  const auto map_all = [&] {
+  const auto map_all = [&]() STRETTO_REQUIRES(group::engine_held) {
     for (; mapped < windows.team.size(); ++mapped) {
       const Rank member = windows.team[mapped];
       const auto index = static_cast<std::size_t>(member);
@@ -204,27 +205,38 @@ Status ScheduledBackend::exchange_windows(const Deadline& until) {
   const std::byte mapped{};
   std::vector<std::byte> all_mapped(notices.size());
   STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::span(&mapped, 1), all_mapped, until));
-  const auto held = engine_->lock();
+  const group::EngineLock held(*engine_);
   group_->use_windows(std::move(windows));
   return {};
 }
 
 void ScheduledBackend::begin_numbering() {
-  const auto held = engine_->lock();
+  const group::EngineLock held(*engine_);
   group_->begin_numbering();
 }
 
-// Where all ranks share memory nothing is chosen by what messages cost.
+// Where all ranks share memory nothing is chosen by what messages cost, but by what a sync does,
+// unless that is to wait for a core.
 Status ScheduledBackend::measure_links(Communicator& world) {
-  const bool wanted = options_.measure_links && size() > 1 &&
-                      (!group_->is_one_team() || options_.measure_links->refresh);
-  if (!wanted) return {};
-  group::HostList hosts = options_.group.hosts;
-  hosts.resize(static_cast<std::size_t>(size()));
-  Result<group::LinkModel> links = agree_on_links(world, hosts, *options_.measure_links);
-  if (!links.ok()) return links.status();
-  options_.group.links = std::move(*links);  // Of the groups made of this one, too.
-  const auto held = engine_->lock();
+  if (!options_.measure_links || size() == 1) return {};
+  group::LinkModel links;
+  const bool is_one_team = group_->is_one_team();
+  if (!is_one_team || options_.measure_links->refresh) {
+    group::HostList hosts = options_.group.hosts;
+    hosts.resize(static_cast<std::size_t>(size()));
+    Result<group::LinkModel> agreed = agree_on_links(world, hosts, *options_.measure_links);
+    if (!agreed.ok()) return agreed.status();
+    links = std::move(*agreed);
+  }
+  if (is_one_team && group_->planner()->setting().selector.has_core_for_each_rank) {
+    const auto choose_by = [&](const group::OneSyncBytes& one_sync) {
+      const group::EngineLock held(*engine_);
+      group_->use_links({.one_sync = one_sync});
+    };
+    STRETTO_RETURN_IF_ERROR(agree_on_one_sync(world, *options_.measure_links, choose_by, links));
+  }
+  options_.group.links = std::move(links);  // Of the groups made of this one, too.
+  const group::EngineLock held(*engine_);
   group_->use_links(options_.group.links);
   return {};
 }
@@ -251,7 +263,7 @@ Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string
     return Work(call.operation.collective, number);
   }
   if (outcome == Outcome::refused) return submit_queued(calls, algorithm, timeout);
-  auto held = engine_->lock();
+  group::EngineLock held(*engine_);
   group_->fast_lane().adopt_parked();
   engine_->run_continuations(held);
   return Work(std::move(parked));
@@ -261,7 +273,7 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
                                      const std::optional<Duration>& timeout) {
   const Deadline ends = deadline(timeout);
   std::vector<Work> parts;
-  auto held = engine_->lock();
+  group::EngineLock held(*engine_);
   for (CollectiveCall& call : calls) {
     Result<std::shared_ptr<group::Operation>> part = submit_locked(call, algorithm, ends, held);
     // Those before it are on the caller's buffers already, and the others wait for all of them.
@@ -276,7 +288,7 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
 
 Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
     CollectiveCall& call, const std::string& algorithm, const Deadline& until,
-    std::unique_lock<std::mutex>& held) {
+    group::EngineLock& held) {
   group::Group::Submission submission{.operation = call.operation,
                                       .input = call.input,
                                       .output = call.output,
@@ -302,7 +314,7 @@ Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
 Work ScheduledBackend::exchange(std::span<const Transfer> messages,
                                 const std::optional<Duration>& timeout) {
   const Deadline ends = deadline(timeout);
-  const auto post = [&](const Transfer& message) {
+  const auto post = [&](const Transfer& message) STRETTO_REQUIRES(group::engine_held) {
     const View& in = message.incoming;
     const ConstView what =
         message.sends ? message.outgoing : ConstView{in.data, in.count, in.dtype};
@@ -316,7 +328,7 @@ Work ScheduledBackend::exchange(std::span<const Transfer> messages,
                            .incoming = message.incoming.span(),
                            .deadline = ends});
   };
-  auto held = engine_->lock();
+  group::EngineLock held(*engine_);
   if (messages.size() == 1) {
     auto operation = post(messages.front()).or_throw();
     engine_->run_continuations(held);
@@ -337,7 +349,7 @@ Work ScheduledBackend::exchange(std::span<const Transfer> messages,
 // moment comes back, too.
 Result<transport::Region> ScheduledBackend::allocate_region(std::size_t bytes) {
   const auto allocate_now = [&] {
-    const auto held = engine_->lock();
+    const group::EngineLock held(*engine_);
     return engine_->transport().allocate(bytes);
   };
   Result<transport::Region> region = allocate_now();
@@ -366,19 +378,19 @@ Memory ScheduledBackend::allocate(std::size_t bytes) {
 void ScheduledBackend::abort(const std::string& reason) { end("aborted: " + reason, true); }
 
 void ScheduledBackend::end(const std::string& why, bool announce) {
-  auto held = engine_->lock();
+  group::EngineLock held(*engine_);
   const std::string text = fmt::format("rank {} {}", job_rank(rank()).value(), why);
   group_->fail(Status(StatusCode::aborted, text, job_rank(rank())), announce);
   engine_->run_continuations(held);
 }
 
 std::string ScheduledBackend::link_name(Rank other) const {
-  const auto held = engine_->lock();
+  const group::EngineLock held(*engine_);
   return engine_->transport().link_name(group_->membership().job_rank(other));
 }
 
 Explanation ScheduledBackend::explain(const OperationDescriptor& operation) const {
-  auto held = engine_->lock();
+  group::EngineLock held(*engine_);
   const std::shared_ptr<const group::Planner> planner = group_->planner();
   held.unlock();
   Explanation explanation = planner->explain(operation, options_.algorithm);

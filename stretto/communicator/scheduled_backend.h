@@ -85,14 +85,15 @@ class ScheduledBackend final : public Backend {
   };
   Status why_not_made(const Candidate& candidate) const;
 
-  // With the engine; the ordinary way.
+  // The ordinary way, with the lock of the engine.
   Work submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
                      const std::optional<Duration>& timeout);
-  // With the engine's lock, which it may let go of for a while.
+  // Lets go of the engine's lock for a while, perhaps.
   Result<std::shared_ptr<group::Operation>> submit_locked(CollectiveCall& call,
                                                           const std::string& algorithm,
                                                           const Deadline& until,
-                                                          std::unique_lock<std::mutex>& held);
+                                                          group::EngineLock& held)
+      STRETTO_REQUIRES(group::engine_held);
   Deadline deadline(const std::optional<Duration>& timeout) const;
 
   std::shared_ptr<group::Engine> engine_;

@@ -53,24 +53,25 @@ std::unique_ptr<Backend> ScheduledBackend::shrink(const std::vector<Rank>& exclu
 Result<group::Proposal> ScheduledBackend::agree(const std::vector<Rank>& left_out, bool ready,
                                                 const Deadline& until) {
   {
-    auto held = engine_->lock();
+    group::EngineLock held(*engine_);
     group_->begin_agreement(left_out, ready);
     engine_->run_continuations(held);
   }
-  const auto ended = [&] { return group_->agreement_ended(); };
+  const auto ended = [&]()
+                         STRETTO_REQUIRES(group::engine_held) { return group_->agreement_ended(); };
   if (!engine_->drive(ended, Deadline(group::time_to_ask(until)))) {
-    const auto held = engine_->lock();
+    const group::EngineLock held(*engine_);
     group_->ask_late_in_agreement();
   }
   (void)engine_->drive(ended, until);
-  const auto held = engine_->lock();
+  const group::EngineLock held(*engine_);
   return group_->agreed(until);
 }
 
 // Nobody has been lost, but somebody could not set up the group.
 Status ScheduledBackend::why_not_made(const Candidate& candidate) const {
   if (!candidate.status.ok()) return candidate.status;
-  const auto held = engine_->lock();
+  const group::EngineLock held(*engine_);
   const Status& failure = candidate.group->group_->failure();
   return !failure.ok() ? failure
                        : Status(StatusCode::aborted, "another rank could not make the new group");
@@ -101,7 +102,7 @@ std::unique_ptr<ScheduledBackend> ScheduledBackend::enter_group(std::uint64_t nu
 // With the others, who are told if it fails.
 Status ScheduledBackend::set_up(Deadline until) {
   const Status status = share_windows(until);
-  auto held = engine_->lock();
+  group::EngineLock held(*engine_);
   if (status.ok()) {
     group_->begin_numbering();
   } else {

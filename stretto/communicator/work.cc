@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <mutex>
 
 #include "stretto/base/error.h"
+#include "stretto/base/mutex.h"
 
 namespace stretto {
 
@@ -135,7 +135,7 @@ class JoinedOperation final : public group::Operation {
 void JoinedOperation::then(Continuation continuation) {
   // Parts may end on different threads.
   struct Countdown {
-    std::mutex mutex;
+    Mutex mutex;
     std::size_t left;
     std::vector<Status> statuses;
     Continuation continuation;
@@ -147,7 +147,7 @@ void JoinedOperation::then(Continuation continuation) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     parts_[i]->then([countdown, i](const Status& status) {
       {
-        const std::lock_guard guard(countdown->mutex);
+        const MutexLock guard(countdown->mutex);
         countdown->statuses[i] = status;
         if (--countdown->left > 0) return;
       }
@@ -197,37 +197,40 @@ class ChainedOperation final : public group::Operation,
   void end(const Status& status);
   // The operation that now is to be waited for.
   std::shared_ptr<group::Operation> current() {
-    const std::lock_guard guard(mutex_);
+    const MutexLock guard(mutex_);
     return second_ != nullptr ? second_ : first_;
   }
   template <class Holds>
   bool wait_until(const Deadline& deadline, Holds holds) {
-    std::unique_lock held(mutex_);
+    MutexLock held(mutex_);
     while (!holds()) {
       if (deadline.passed()) return false;
       // An hour at most: the end of time would overflow inside the system's call.
-      changed_.wait_for(held, std::min<Duration>(deadline.remaining(), std::chrono::hours(1)));
+      changed_.wait_for(held.native(),
+                        std::min<Duration>(deadline.remaining(), std::chrono::hours(1)));
     }
     return true;
   }
 
   const std::shared_ptr<group::Operation> first_;
   const TimePoint started_ = Clock::now();
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable changed_;
-  std::shared_ptr<group::Operation> second_;  // Null: not begun, or ended at once.
-  bool begun_ = false;                        // Whether `next` has been called, or will never be.
-  bool abandoned_ = false;
-  bool done_ = false;
-  TimePoint ended_;
+  std::shared_ptr<group::Operation> second_
+      STRETTO_GUARDED_BY(mutex_);  // Null: not begun, or ended at once.
+  bool begun_ STRETTO_GUARDED_BY(mutex_) =
+      false;  // Whether `next` has been called, or will never be.
+  bool abandoned_ STRETTO_GUARDED_BY(mutex_) = false;
+  bool done_ STRETTO_GUARDED_BY(mutex_) = false;
+  TimePoint ended_ STRETTO_GUARDED_BY(mutex_);
   Status status_;
-  std::vector<Continuation> continuations_;
+  std::vector<Continuation> continuations_ STRETTO_GUARDED_BY(mutex_);
 };
 
 void ChainedOperation::go_on(const Status& status, const std::function<Work()>& next) {
   bool abandoned = false;
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock guard(mutex_);
     abandoned = abandoned_;
   }
   Work second(status);
@@ -245,7 +248,7 @@ void ChainedOperation::go_on(const Status& status, const std::function<Work()>& 
   }
   std::shared_ptr<group::Operation> operation = std::move(second.operation_);
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock guard(mutex_);
     second_ = operation;
     begun_ = true;
   }
@@ -257,7 +260,7 @@ void ChainedOperation::go_on(const Status& status, const std::function<Work()>& 
 void ChainedOperation::end(const Status& status) {
   std::vector<Continuation> due;
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock guard(mutex_);
     status_ = status;
     ended_ = Clock::now();
     done_ = true;
@@ -269,21 +272,22 @@ void ChainedOperation::end(const Status& status) {
 
 bool ChainedOperation::poll() {
   (void)current()->poll();
-  const std::lock_guard guard(mutex_);
+  const MutexLock guard(mutex_);
   return done_;
 }
 
 // Waiting for a part lets it advance; but it may be another thread that goes on when it has ended.
 Status ChainedOperation::wait(Deadline deadline) {
   (void)first_->wait(deadline);
-  if (wait_until(deadline, [this] { return begun_; })) (void)current()->wait(deadline);
-  if (wait_until(deadline, [this] { return done_; })) return status_;
+  if (wait_until(deadline, [this]() STRETTO_REQUIRES(mutex_) { return begun_; }))
+    (void)current()->wait(deadline);
+  if (wait_until(deadline, [this]() STRETTO_REQUIRES(mutex_) { return done_; })) return status_;
   return {StatusCode::timeout, "a chain of operations has not ended yet"};
 }
 
 void ChainedOperation::then(Continuation continuation) {
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock guard(mutex_);
     if (!done_) return continuations_.push_back(std::move(continuation));
   }
   continuation(status_);
@@ -291,7 +295,7 @@ void ChainedOperation::then(Continuation continuation) {
 
 void ChainedOperation::abandon() {
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock guard(mutex_);
     abandoned_ = true;
   }
   current()->abandon();
@@ -299,7 +303,7 @@ void ChainedOperation::abandon() {
 
 OperationInfo ChainedOperation::info() const {
   OperationInfo info = first_->info();
-  const std::lock_guard guard(mutex_);
+  const MutexLock guard(mutex_);
   info.duration = done_ ? ended_ - started_ : Duration::zero();
   return info;
 }

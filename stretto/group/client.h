@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "stretto/base/clock.h"
+#include "stretto/base/mutex.h"
 #include "stretto/base/operation.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
@@ -21,44 +22,54 @@ namespace stretto::group {
 
 class PendingOperation;
 
-// What an engine runs: a group of ranks. Everything here is called with the engine's lock held.
+// Stands for the lock of an engine (EngineLock) where Clang checks who holds it. There is one for
+// all engines of a process, because no function uses two.
+struct STRETTO_CAPABILITY("the lock of the engine") EngineHeld {};
+inline EngineHeld engine_held;
+
+// What an engine runs: a group of ranks.
 class Client {
  public:
   virtual std::uint64_t id() const = 0;
 
   // Does what can be done now, within the turn. Returns whether anything was.
-  virtual bool advance(execution::Turn turn) = 0;
-  virtual void check_deadlines(TimePoint now) = 0;
+  virtual bool advance(execution::Turn turn) STRETTO_REQUIRES(engine_held) = 0;
+  virtual void check_deadlines(TimePoint now) STRETTO_REQUIRES(engine_held) = 0;
   // An exception that unwinds this rank's stack destroys the Work of `operation`, or (null) the
   // communicator. If something that others need of this rank is cut off by it, the group fails and
   // tells them; else they are told when it is destroyed.
-  virtual void unwind(const PendingOperation* operation) = 0;
+  virtual void unwind(const PendingOperation* operation) STRETTO_REQUIRES(engine_held) = 0;
 
   // What the transport has heard.
-  virtual void member_lost(Rank job_rank, const Status& status) = 0;
-  virtual void member_left(Rank job_rank, const Status& status) = 0;
+  virtual void member_lost(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) = 0;
+  virtual void member_left(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) = 0;
   virtual void message_early(Rank from, std::uint32_t sequence,
-                             const OperationDescriptor& operation) = 0;
+                             const OperationDescriptor& operation)
+      STRETTO_REQUIRES(engine_held) = 0;
   // `from` waits in what it believes to be operation `sequence`. The group fails if this rank
   // believes otherwise, now or as soon as it knows.
-  virtual void asked_about(Rank from, std::uint32_t sequence,
-                           const OperationDescriptor& operation) = 0;
+  virtual void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
+      STRETTO_REQUIRES(engine_held) = 0;
   // Another has given up the group; `told` says who and why.
-  virtual void aborted(const Status& told) = 0;
+  virtual void aborted(const Status& told) STRETTO_REQUIRES(engine_held) = 0;
   virtual Status agreement_arrived(Rank from, const transport::MessageKey& key,
-                                   ConstByteSpan payload) = 0;
-  virtual void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text) = 0;
+                                   ConstByteSpan payload) STRETTO_REQUIRES(engine_held) = 0;
+  virtual void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text)
+      STRETTO_REQUIRES(engine_held) = 0;
 
   // An encoded StateReport: where this rank is, seen from operation `sequence` of another.
-  virtual std::string describe_state(std::uint32_t sequence, std::string_view activity) const = 0;
+  virtual std::string describe_state(std::uint32_t sequence, std::string_view activity) const
+      STRETTO_REQUIRES(engine_held) = 0;
   // Where this rank waits in this group, for one who asked about another; nothing: nowhere.
-  virtual std::optional<StateReport> whereabouts_elsewhere() const = 0;
+  virtual std::optional<StateReport> whereabouts_elsewhere() const
+      STRETTO_REQUIRES(engine_held) = 0;
 
  protected:
   ~Client() = default;
 };
 
 // describe_state() of a rank that does not have the group that it is asked about.
-std::string describe_absence(std::span<Client* const> groups, std::string_view activity);
+std::string describe_absence(std::span<Client* const> groups, std::string_view activity)
+    STRETTO_REQUIRES(engine_held);
 
 }  // namespace stretto::group

@@ -100,7 +100,7 @@ Engine::~Engine() {
   }
   transport_->set_listener(nullptr);
   // Nobody else is left to do it.
-  std::unique_lock held = lock();
+  EngineLock held(*this);
   run_continuations(held);
 }
 
@@ -119,7 +119,7 @@ std::string Engine::name_of(Rank job_rank) const {
 }
 
 void Engine::note(std::string_view activity) {
-  const std::unique_lock held = lock();
+  const EngineLock held(*this);
   activity_ = activity;
 }
 
@@ -137,7 +137,7 @@ void Engine::call_later(Continuation continuation, Status status) {
   continuations_.emplace_back(std::move(continuation), std::move(status));
 }
 
-void Engine::run_continuations(std::unique_lock<std::mutex>& held) {
+void Engine::run_continuations(EngineLock& held) {
   while (!continuations_.empty()) {
     std::vector<std::pair<Continuation, Status>> batch;
     batch.swap(continuations_);
@@ -152,7 +152,7 @@ void Engine::run_continuations(std::unique_lock<std::mutex>& held) {
     }
     // What continuations own may need the lock to go.
     batch.clear();
-    take(held);
+    held.lock();
   }
 }
 
@@ -174,7 +174,7 @@ void Engine::take(std::unique_lock<std::mutex>& held) {
 
 // Between two turns. A mutex is not fair: who lets go of it would take it again before a thread
 // that sleeps for it has woken up.
-void Engine::let_others_in(std::unique_lock<std::mutex>& held) {
+void Engine::let_others_in(EngineLock& held) {
   const int contenders = contenders_.load(std::memory_order_relaxed);
   if (contenders == 0) return;
   held.unlock();
@@ -182,11 +182,11 @@ void Engine::let_others_in(std::unique_lock<std::mutex>& held) {
     ::sched_yield();
     if (contenders_.load(std::memory_order_relaxed) < contenders) break;
   }
-  take(held);
+  held.lock();
 }
 
 bool Engine::turn() {
-  std::unique_lock held = lock();
+  EngineLock held(*this);
   // The caller has other things to do, and it may not be the only one to do these.
   const bool moved = turn_locked(drives_ ? execution::kInlineBytes : execution::kTurnBytes);
   // What has woken the progress thread may have been taken here, and is not done with.
@@ -228,7 +228,7 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   int idle_turns = 0;
   TimePoint yield_until{};
   bool finished = false;
-  std::unique_lock held = lock();
+  EngineLock held(*this);
   while (!(finished = done())) {
     if (turn_locked()) {
       run_continuations(held);
@@ -241,16 +241,16 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
     held.unlock();
     if (++idle_turns <= spins_max) {
       pause();
-      take(held);
+      held.lock();
       continue;
     }
     const TimePoint now = Clock::now();
     if (now >= deadline.time()) break;
     const bool yielded = yield(now, yield_until);
-    take(held);
+    held.lock();
     if (!yielded && !done()) sleep(held, deadline);
   }
-  if (!held.owns_lock()) take(held);
+  if (!held.owns_lock()) held.lock();
   run_continuations(held);
   held.unlock();
   waiters_.fetch_sub(1, std::memory_order_relaxed);
@@ -274,14 +274,14 @@ bool Engine::yield(TimePoint now, TimePoint& until) {
 }
 
 // Returns whether it slept; does not if there was something to do after all.
-bool Engine::sleep(std::unique_lock<std::mutex>& held, Deadline deadline) {
+bool Engine::sleep(EngineLock& held, Deadline deadline) {
   transport_->begin_sleep();
   sleepers_.fetch_add(1, std::memory_order_relaxed);
   const bool idle = !turn_locked();
   if (idle) {
     held.unlock();
     transport_->sleep(deadline);
-    take(held);
+    held.lock();
   }
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
   transport_->end_sleep();
@@ -297,14 +297,15 @@ bool Engine::background_drives() const {
 void Engine::run_background_thread() {
   const Duration heartbeat =
       options_.heartbeat > Duration::zero() ? options_.heartbeat : std::chrono::hours(1);
-  std::unique_lock held = lock();
+  EngineLock held(*this);
   TimePoint yield_until{};
   while (!stopping_) {
     if (!background_drives()) {
       // A waiter's leaving is not signalled under the lock, so a driver looks more often.
       const bool soon = drives_ && in_flight_ > 0;
-      work_arrived_.wait_for(held, soon ? std::chrono::milliseconds(1) : heartbeat,
-                             [&] { return stopping_ || background_drives(); });
+      work_arrived_.wait_for(
+          held.native(), soon ? std::chrono::milliseconds(1) : heartbeat,
+          [&]() STRETTO_REQUIRES(engine_held) { return stopping_ || background_drives(); });
       yield_until = TimePoint{};
       if (stopping_ || soon || background_drives()) continue;
       // Until nothing moves: what has been asked in one turn is answered in the next.
@@ -328,7 +329,7 @@ void Engine::run_background_thread() {
     }
     held.unlock();
     const bool yielded = yield(Clock::now(), yield_until);
-    take(held);
+    held.lock();
     if (!yielded) sleep(held, Deadline());
   }
 }

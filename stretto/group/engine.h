@@ -24,6 +24,8 @@
 
 namespace stretto::group {
 
+class EngineLock;
+
 // Runs all groups of one rank on one transport. One lock guards everything below it; it is held for
 // one turn of progress at a time, which works on a bounded number of bytes of each group
 // (execution/turn.h), and never while sleeping. Between turns other threads come in.
@@ -54,14 +56,6 @@ class Engine final : private transport::TransportListener {
                                                 Options options);
   ~Engine();
 
-  // The lock under which groups, their operations and the transport may be touched. Throws what
-  // check_home() says: in a forked child, it may be held by a thread that is not there.
-  std::unique_lock<std::mutex> lock() {
-    check_home().or_throw();
-    std::unique_lock held(mutex_, std::defer_lock);
-    take(held);
-    return held;
-  }
   // invalid_argument in a child that was forked after join(). What it has is its parent's, whom it
   // must not disturb.
   Status check_home() const;
@@ -72,65 +66,71 @@ class Engine final : private transport::TransportListener {
   bool has_core_for_each_rank() const { return core_for_each_rank_; }
   // "rank 3 (node04 pid 8812)".
   std::string name_of(Rank job_rank) const;
-  // With the lock held.
-  std::span<Client* const> groups() const { return groups_; }
+  std::span<Client* const> groups() const STRETTO_REQUIRES(engine_held) { return groups_; }
   // What the program does between operations, for others who ask. Any thread.
   void note(std::string_view activity);
 
-  // With the lock held: for how long this rank has made no progress, if it has gone on after
+  // For how long this rank has made no progress, if it has gone on after
   // `since` only. It was stopped, or had no core; what others seem to have missed, it has.
-  Duration stood_still(TimePoint since) const {
+  Duration stood_still(TimePoint since) const STRETTO_REQUIRES(engine_held) {
     return resumed_at_ > since ? stood_still_ : Duration::zero();
   }
 
-  // With the lock held.
-  void add(Client& group);
-  void remove(Client& group) { std::erase(groups_, &group); }
+  void add(Client& group) STRETTO_REQUIRES(engine_held);
+  void remove(Client& group) STRETTO_REQUIRES(engine_held) { std::erase(groups_, &group); }
   // An operation has been submitted: whoever sleeps must know of it.
-  void submitted();
+  void submitted() STRETTO_REQUIRES(engine_held);
   // An operation has ended.
-  void ended() { --in_flight_; }
+  void ended() STRETTO_REQUIRES(engine_held) { --in_flight_; }
   // Calls `continuation` as soon as a thread that makes progress has let go of the lock.
-  void call_later(Continuation continuation, Status status);
+  void call_later(Continuation continuation, Status status) STRETTO_REQUIRES(engine_held);
   // Does so now, letting go of the lock meanwhile.
-  void run_continuations(std::unique_lock<std::mutex>& held);
+  void run_continuations(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
 
   // Without the lock. Drives until `done` says true (asked with the lock held) or the deadline
   // passes; returns whether it did.
-  bool drive(const std::function<bool()>& done, Deadline deadline);
-  // With the lock held: a turn that ends when others wait for the lock.
-  execution::Turn turn_of(std::size_t bytes) { return {*transport_, bytes, &contenders_}; }
+  bool drive(const std::function<bool()>& done, Deadline deadline) STRETTO_UNCHECKED_LOCKING;
+  // A turn that ends when others wait for the lock.
+  execution::Turn turn_of(std::size_t bytes) STRETTO_REQUIRES(engine_held) {
+    return {*transport_, bytes, &contenders_};
+  }
   // One turn. Returns whether anything moved.
   bool turn();
 
  private:
+  friend class EngineLock;
   void take(std::unique_lock<std::mutex>& held);
-  void let_others_in(std::unique_lock<std::mutex>& held);
-  bool turn_locked();
-  bool turn_locked(std::size_t bytes_of_each_group);
+  void let_others_in(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
+  bool turn_locked() STRETTO_REQUIRES(engine_held);
+  bool turn_locked(std::size_t bytes_of_each_group) STRETTO_REQUIRES(engine_held);
   // Without the lock. Does nothing, and says so, where it is better to sleep; see Note [waiting].
   // `until` belongs to one wait, and is zero when that begins.
   bool yield(TimePoint now, TimePoint& until);
-  bool sleep(std::unique_lock<std::mutex>& lock, Deadline deadline);
+  bool sleep(EngineLock& held, Deadline deadline)
+      STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
   Engine(std::unique_ptr<transport::Transport> transport, Options options);
   Status start_background_thread();
-  static void destroy(Engine* engine);
-  bool background_drives() const;
-  void run_background_thread();
-  void check_deadlines();
+  static void destroy(Engine* engine) STRETTO_UNCHECKED_LOCKING;
+  bool background_drives() const STRETTO_REQUIRES(engine_held);
+  void run_background_thread() STRETTO_UNCHECKED_LOCKING;
+  void check_deadlines() STRETTO_REQUIRES(engine_held);
 
-  void peer_lost(Rank peer, const Status& status) override;
-  void peer_left(Rank peer, const Status& status) override;
+  // The transport calls these, in a turn of progress.
+  void peer_lost(Rank peer, const Status& status) STRETTO_REQUIRES(engine_held) override;
+  void peer_left(Rank peer, const Status& status) STRETTO_REQUIRES(engine_held) override;
   void message_early(Rank from, const transport::MessageKey& key,
-                     const OperationDescriptor& operation) override;
-  void group_aborted(std::uint64_t group, Rank from, const Status& reason) override;
-  void group_left(std::uint64_t group, Rank from, transport::Farewell farewell) override;
-  Status agreement_arrived(Rank from, const transport::MessageKey& key,
-                           ConstByteSpan payload) override;
+                     const OperationDescriptor& operation) STRETTO_REQUIRES(engine_held) override;
+  void group_aborted(std::uint64_t group, Rank from, const Status& reason)
+      STRETTO_REQUIRES(engine_held) override;
+  void group_left(std::uint64_t group, Rank from, transport::Farewell farewell)
+      STRETTO_REQUIRES(engine_held) override;
+  Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload)
+      STRETTO_REQUIRES(engine_held) override;
   std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
-                             const OperationDescriptor& operation) override;
+                             const OperationDescriptor& operation)
+      STRETTO_REQUIRES(engine_held) override;
   void state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
-                      const std::string& text) override;
+                      const std::string& text) STRETTO_REQUIRES(engine_held) override;
 
   std::unique_ptr<transport::Transport> transport_;
   Options options_;
@@ -138,25 +138,50 @@ class Engine final : private transport::TransportListener {
   HomeProcess home_;
   std::mutex mutex_;
   std::condition_variable work_arrived_;  // For the background thread.
-  std::vector<Client*> groups_;
+  std::vector<Client*> groups_ STRETTO_GUARDED_BY(engine_held);
   // Groups that others have given up before this rank has made them; the oldest first.
-  std::vector<std::pair<std::uint64_t, Status>> early_aborts_;
-  std::vector<std::pair<Continuation, Status>> continuations_;
-  std::string activity_;
-  int in_flight_ = 0;
+  std::vector<std::pair<std::uint64_t, Status>> early_aborts_ STRETTO_GUARDED_BY(engine_held);
+  std::vector<std::pair<Continuation, Status>> continuations_ STRETTO_GUARDED_BY(engine_held);
+  std::string activity_ STRETTO_GUARDED_BY(engine_held);
+  int in_flight_ STRETTO_GUARDED_BY(engine_held) = 0;
   std::atomic<int> contenders_{0};  // Threads that wait for the lock.
   std::atomic<int> waiters_{0};
   std::atomic<int> sleepers_{0};
   std::atomic<TimePoint> sleep_only_until_{};
-  unsigned turns_ = 0;
-  bool stopping_ = false;
+  unsigned turns_ STRETTO_GUARDED_BY(engine_held) = 0;
+  bool stopping_ STRETTO_GUARDED_BY(engine_held) = false;
   bool drives_ = false;    // Whether the background thread is a progress thread.
   bool orphaned_ = false;  // Of the background thread: whether it has to delete the engine.
   bool beats_ = false;     // Whether the background thread looks at least once a heartbeat.
-  TimePoint checked_at_ = Clock::now();  // The deadlines, last.
-  TimePoint resumed_at_;
-  Duration stood_still_{};
+  TimePoint checked_at_ STRETTO_GUARDED_BY(engine_held) = Clock::now();  // The deadlines, last.
+  TimePoint resumed_at_ STRETTO_GUARDED_BY(engine_held);
+  Duration stood_still_ STRETTO_GUARDED_BY(engine_held){};
   std::thread thread_;
+};
+
+// The lock under which groups, their operations and the transport may be touched.
+class STRETTO_SCOPED_CAPABILITY EngineLock {
+ public:
+  // Throws what check_home() says: in a forked child, the lock may be held by a thread that is not
+  // there.
+  explicit EngineLock(Engine& engine) STRETTO_ACQUIRE(engine_held)
+      : engine_(engine), held_(engine.mutex_, std::defer_lock) {
+    engine.check_home().or_throw();
+    engine.take(held_);
+  }
+  ~EngineLock() STRETTO_RELEASE() {}
+  EngineLock(const EngineLock&) = delete;
+  EngineLock& operator=(const EngineLock&) = delete;
+
+  void lock() STRETTO_ACQUIRE() { engine_.take(held_); }
+  void unlock() STRETTO_RELEASE() { held_.unlock(); }
+  bool owns_lock() const { return held_.owns_lock(); }
+  // For a condition_variable to wait with.
+  std::unique_lock<std::mutex>& native() { return held_; }
+
+ private:
+  Engine& engine_;
+  std::unique_lock<std::mutex> held_;
 };
 
 }  // namespace stretto::group

@@ -13,7 +13,7 @@ namespace {
 
 // Rank 0 of two, as it hears of a group that rank 1 has given up before rank 0 has made it.
 Status failure_of(const std::shared_ptr<Engine>& engine, std::uint64_t group) {
-  const auto held = engine->lock();
+  const EngineLock held(*engine);
   Group made(engine, {.group = group, .rank = 0, .members = {0, 1}}, {});
   return made.failure();
 }

@@ -39,16 +39,17 @@ class FastLane {
 
   // With the engine's lock held, from here on. Makes a parked operation an ordinary one, and closes
   // the gate. False: nothing is parked; somebody may have adopted it already.
-  bool adopt_parked();
+  bool adopt_parked() STRETTO_REQUIRES(engine_held);
   // Afterwards, what the gate guards belongs to the holder of the lock.
-  void close();
+  void close() STRETTO_REQUIRES(engine_held);
   // The same, if nobody has to be waited for. False: a thread is on the fast path, or has parked.
-  bool try_close(bool& was_open);
+  bool try_close(bool& was_open) STRETTO_REQUIRES(engine_held);
   // Nothing is in flight, and the group goes on. Does nothing if the gate is not closed.
-  void open();
+  void open() STRETTO_REQUIRES(engine_held);
   // Operations of such a kind run here from now on. The gate is closed.
-  void remember(const OperationDescriptor& operation, PlanCache::Entry& entry);
-  void forget_all() { kinds_ = {}; }
+  void remember(const OperationDescriptor& operation, PlanCache::Entry& entry)
+      STRETTO_REQUIRES(engine_held);
+  void forget_all() STRETTO_REQUIRES(engine_held) { kinds_ = {}; }
   // How many collectives have ended here. Any thread, without the lock.
   std::uint64_t ended_count() const { return ended_count_.load(std::memory_order_relaxed); }
 

@@ -77,7 +77,7 @@ void Group::shrink_cache() {
 
 // Stays closed if something is in flight, or for ever.
 void Group::open_lane() {
-  if (operations_.is_set_up() && is_one_team() && failure_.ok() && operations_.is_empty()) {
+  if (is_one_team() && failure_.ok() && operations_.is_empty()) {
     lane_.open();
   }
 }
@@ -96,8 +96,7 @@ void Group::release_mappings() {
 
 // An operation of a new kind is planned without the lock: that may take tenths of a second, while
 // others submit operations and take turns of progress.
-Result<PlanCache::Entry*> Group::entry_for(Submission& submission,
-                                           std::unique_lock<std::mutex>& held) {
+Result<PlanCache::Entry*> Group::entry_for(Submission& submission, EngineLock& held) {
   while (true) {
     const std::shared_ptr<const Planner> planner = cache_.planner();
     if (!submission.algorithm.empty()) {
@@ -110,7 +109,7 @@ Result<PlanCache::Entry*> Group::entry_for(Submission& submission,
     held.unlock();
     Result<Plans> plans =
         planner->plan(submission.operation, submission.shares, submission.algorithm);
-    held = engine_->lock();
+    held.lock();
     if (!failure_.ok()) return failure_;
     if (!plans.ok()) return plans.status();
     if (planner != cache_.planner()) continue;  // By what it chooses has changed meanwhile.
@@ -138,8 +137,7 @@ Status Group::prepare(PlanCache::Entry& entry, Submission& submission) {
   return any->check_buffers(submission.input.data(), submission.output.data());
 }
 
-Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission,
-                                                        std::unique_lock<std::mutex>& held) {
+Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission, EngineLock& held) {
   if (!failure_.ok()) return failure_;
   Result<PlanCache::Entry*> entry = entry_for(submission, held);
   lane_.close();

@@ -42,14 +42,14 @@ class Group final : public Client {
 
   // What comes from now on is the callers': their first operation is #1. What a group does to be
   // set up has numbers of its own. On all ranks after the same operation.
-  void begin_numbering();
+  void begin_numbering() STRETTO_REQUIRES(engine_held);
   // Tells what the links cost, once it has been measured. On all ranks before the same operation.
-  void use_links(const LinkModel& links);
+  void use_links(const LinkModel& links) STRETTO_REQUIRES(engine_held);
 
   std::uint64_t id() const override { return membership_.group; }
   const execution::Membership& membership() const { return membership_; }
   int size() const { return static_cast<int>(membership_.members.size()); }
-  const Status& failure() const { return failure_; }
+  const Status& failure() const STRETTO_REQUIRES(engine_held) { return failure_; }
 
   struct Submission {
     OperationDescriptor operation;  // algorithm is filled in here.
@@ -63,50 +63,53 @@ class Group final : public Client {
   };
   // Fails, before anything is sent, if the algorithm does not exist or cannot be used. `held` is
   // the engine's lock, which is let go of while an operation of a new kind is planned.
-  Result<std::shared_ptr<PendingOperation>> submit(Submission& submission,
-                                                   std::unique_lock<std::mutex>& held);
-  Result<std::shared_ptr<PendingOperation>> submit(const Mailbox::Message& message);
+  Result<std::shared_ptr<PendingOperation>> submit(Submission& submission, EngineLock& held)
+      STRETTO_REQUIRES(engine_held);
+  Result<std::shared_ptr<PendingOperation>> submit(const Mailbox::Message& message)
+      STRETTO_REQUIRES(engine_held);
 
   // For what takes the fast path.
   FastLane& fast_lane() { return lane_; }
 
   // Lets collectives run on mapped memory from now on: wholly, where `windows` are everybody's,
   // else inside teams. On all ranks before the same operation.
-  void use_windows(execution::Windows windows);
+  void use_windows(execution::Windows windows) STRETTO_REQUIRES(engine_held);
   // Whether all ranks are one team.
   bool is_one_team() const { return cache_.is_one_team(); }
 
   // Tells the others who is lost, as far as is known here, and takes part in an agreement on it, or
   // goes on with the one that is under way: see Agreement, and group_agreement.cc. Works, and is of
   // use, after the group has failed; without begin_agreement() others wait for this rank.
-  void begin_agreement(const std::vector<Rank>& left_out, bool ready);
+  void begin_agreement(const std::vector<Rank>& left_out, bool ready) STRETTO_REQUIRES(engine_held);
   // Whether agreed() has something to say.
-  bool agreement_ended() const;
+  bool agreement_ended() const STRETTO_REQUIRES(engine_held);
   // The decision, once; or why there is none: this rank was left out, or others are late.
-  Result<Proposal> agreed(const Deadline& deadline);
+  Result<Proposal> agreed(const Deadline& deadline) STRETTO_REQUIRES(engine_held);
   std::uint32_t agreement_number() const { return agreement_.number(); }
   // Asks those who are late where they are, for the text of agreed().
-  void ask_late_in_agreement();
+  void ask_late_in_agreement() STRETTO_REQUIRES(engine_held);
 
-  bool advance(execution::Turn turn) override;
-  void check_deadlines(TimePoint now) override;
-  void unwind(const PendingOperation* operation) override;
-  void member_lost(Rank job_rank, const Status& status) override;
-  void member_left(Rank job_rank, const Status& status) override;
-  void message_early(Rank from, std::uint32_t sequence,
-                     const OperationDescriptor& operation) override;
-  void asked_about(Rank from, std::uint32_t sequence,
-                   const OperationDescriptor& operation) override;
-  void aborted(const Status& told) override;
-  Status agreement_arrived(Rank from, const transport::MessageKey& key,
-                           ConstByteSpan payload) override;
-  void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text) override;
-  std::string describe_state(std::uint32_t sequence, std::string_view activity) const override;
-  std::optional<StateReport> whereabouts_elsewhere() const override;
+  bool advance(execution::Turn turn) STRETTO_REQUIRES(engine_held) override;
+  void check_deadlines(TimePoint now) STRETTO_REQUIRES(engine_held) override;
+  void unwind(const PendingOperation* operation) STRETTO_REQUIRES(engine_held) override;
+  void member_lost(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) override;
+  void member_left(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) override;
+  void message_early(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
+      STRETTO_REQUIRES(engine_held) override;
+  void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
+      STRETTO_REQUIRES(engine_held) override;
+  void aborted(const Status& told) STRETTO_REQUIRES(engine_held) override;
+  Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload)
+      STRETTO_REQUIRES(engine_held) override;
+  void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text)
+      STRETTO_REQUIRES(engine_held) override;
+  std::string describe_state(std::uint32_t sequence, std::string_view activity) const
+      STRETTO_REQUIRES(engine_held) override;
+  std::optional<StateReport> whereabouts_elsewhere() const STRETTO_REQUIRES(engine_held) override;
 
   // The first failure wins: ends everything in flight with it, and every later submission. Tells
   // the others if `announce`.
-  void fail(const Status& reason, bool announce);
+  void fail(const Status& reason, bool announce) STRETTO_REQUIRES(engine_held);
 
  private:
   // What another rank, which waits, believes an operation to be that this rank has not begun.
@@ -118,35 +121,41 @@ class Group final : public Client {
   // In inquiries: about agreements.
   static constexpr std::uint32_t kAgreementSequence = 0xfffffffe;
 
-  Result<PlanCache::Entry*> entry_for(Submission& submission, std::unique_lock<std::mutex>& held);
-  Status prepare(PlanCache::Entry& entry, Submission& submission);
-  void shrink_cache();
-  void release_mappings();
-  void open_lane();
-  bool retire_messages();
+  Result<PlanCache::Entry*> entry_for(Submission& submission, EngineLock& held)
+      STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
+  Status prepare(PlanCache::Entry& entry, Submission& submission) STRETTO_REQUIRES(engine_held);
+  void shrink_cache() STRETTO_REQUIRES(engine_held);
+  void release_mappings() STRETTO_REQUIRES(engine_held);
+  void open_lane() STRETTO_REQUIRES(engine_held);
+  bool retire_messages() STRETTO_REQUIRES(engine_held);
 
   // How it fails: group_failure.cc.
-  void tell_what_has_failed();
-  void tell_last_operation();
-  void check_departed();
-  bool compare(const Belief& belief);
-  void compare_beliefs();
-  void disagree(const Belief& belief, const OperationDescriptor& ours);
-  void fail_telling(const Status& reason, const Status* told, bool by_others = false);
-  void note_departed(Rank member, const Status& status);
-  void send_agreement();
+  void tell_what_has_failed() STRETTO_REQUIRES(engine_held);
+  void tell_last_operation() STRETTO_REQUIRES(engine_held);
+  void check_departed() STRETTO_REQUIRES(engine_held);
+  bool compare(const Belief& belief) STRETTO_REQUIRES(engine_held);
+  void compare_beliefs() STRETTO_REQUIRES(engine_held);
+  void disagree(const Belief& belief, const OperationDescriptor& ours)
+      STRETTO_REQUIRES(engine_held);
+  void fail_telling(const Status& reason, const Status* told, bool by_others = false)
+      STRETTO_REQUIRES(engine_held);
+  void note_departed(Rank member, const Status& status) STRETTO_REQUIRES(engine_held);
+  void send_agreement() STRETTO_REQUIRES(engine_held);
   const Status& departed(Rank member) const { return departed_[static_cast<std::size_t>(member)]; }
 
   // What it says of itself: group_report.cc.
-  const PendingOperation* oldest() const;
-  Status in_context(const PendingOperation* operation, const Status& cause) const;
-  std::vector<Rank> waiting_for(const PendingOperation& operation) const;
-  void ask_others(const PendingOperation& operation, TimePoint now);
-  void warn(const PendingOperation& operation, TimePoint now) const;
-  Status timed_out(const PendingOperation& operation) const;
-  std::string describe_standstill(TimePoint since) const;
-  std::vector<Rank> in_job(std::vector<Rank> members) const;
-  StateReport whereabouts(std::string_view group, std::string_view activity) const;
+  const PendingOperation* oldest() const STRETTO_REQUIRES(engine_held);
+  Status in_context(const PendingOperation* operation, const Status& cause) const
+      STRETTO_REQUIRES(engine_held);
+  std::vector<Rank> waiting_for(const PendingOperation& operation) const
+      STRETTO_REQUIRES(engine_held);
+  void ask_others(const PendingOperation& operation, TimePoint now) STRETTO_REQUIRES(engine_held);
+  void warn(const PendingOperation& operation, TimePoint now) const STRETTO_REQUIRES(engine_held);
+  Status timed_out(const PendingOperation& operation) const STRETTO_REQUIRES(engine_held);
+  std::string describe_standstill(TimePoint since) const STRETTO_REQUIRES(engine_held);
+  std::vector<Rank> in_job(std::vector<Rank> members) const STRETTO_REQUIRES(engine_held);
+  StateReport whereabouts(std::string_view group, std::string_view activity) const
+      STRETTO_REQUIRES(engine_held);
 
   std::shared_ptr<Engine> engine_;
   execution::Membership membership_;
@@ -156,13 +165,13 @@ class Group final : public Client {
   Mailbox mailbox_;
   Inquiry inquiry_;
   Agreement agreement_;
-  std::vector<Belief> beliefs_;
+  std::vector<Belief> beliefs_ STRETTO_GUARDED_BY(engine_held);
   // Per member: why it takes part in no operation any more; ok while it does.
   std::vector<Status> departed_;
   bool any_departed_ = false;
   transport::Farewell farewell_ = transport::Farewell::in_order;
   std::uint64_t memory_generation_ = 0;  // When release_mappings() was called last.
-  Status failure_;
+  Status failure_ STRETTO_GUARDED_BY(engine_held);
 };
 
 }  // namespace stretto::group

@@ -197,13 +197,15 @@ void Group::check_deadlines(TimePoint now) {
   if (!failure_.ok()) return;
   const Engine::Options& options = engine_->options();
   // Returns whether the group goes on.
-  const auto check = [&](PendingOperation& operation, Duration ask_after) {
-    if (operation.asks_at(now, ask_after)) ask_others(operation, now);
-    if (operation.warns_at(now) && &operation == oldest()) warn(operation, now);
-    if (operation.done() || operation.deadline().time() > now) return true;
-    fail(timed_out(operation), true);
-    return false;
-  };
+  const auto check = [&](PendingOperation& operation, Duration ask_after)
+                         STRETTO_REQUIRES(engine_held) {
+                           if (operation.asks_at(now, ask_after)) ask_others(operation, now);
+                           if (operation.warns_at(now) && &operation == oldest())
+                             warn(operation, now);
+                           if (operation.done() || operation.deadline().time() > now) return true;
+                           fail(timed_out(operation), true);
+                           return false;
+                         };
   for (const auto& item : operations_.running()) {
     item.collective->runs_since(now, options.warn_after);
     if (!check(*item.collective, options.heartbeat)) return;

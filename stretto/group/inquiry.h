@@ -33,14 +33,16 @@ class Inquiry {
   // Forgets the answers to the one before, unless that is so new that its answers still count and
   // `may_wait`.
   void begin(std::uint32_t sequence, const OperationDescriptor& operation, TimePoint now,
-             bool may_wait = false);
+             bool may_wait = false) STRETTO_REQUIRES(engine_held);
   // Tells a member what this rank waits in, which may be news to it, and asks where it is.
-  void ask(Rank member, std::uint32_t sequence, const OperationDescriptor& operation);
+  void ask(Rank member, std::uint32_t sequence, const OperationDescriptor& operation)
+      STRETTO_REQUIRES(engine_held);
   // Those for whom it waits; in a group of bearable size everybody, of a collective.
   void ask_about(std::uint32_t sequence, const OperationDescriptor& operation,
-                 const std::vector<Rank>& waited_for);
+                 const std::vector<Rank>& waited_for) STRETTO_REQUIRES(engine_held);
   // An answer. Who waits for others leads to those at the root of it, who are asked, too.
-  void take(Rank member, std::uint32_t sequence, const std::string& text);
+  void take(Rank member, std::uint32_t sequence, const std::string& text)
+      STRETTO_REQUIRES(engine_held);
 
   // Whether the answers are about this operation.
   bool is_about(std::uint32_t sequence) const { return sequence_ == sequence && !answers_.empty(); }

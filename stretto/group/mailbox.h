@@ -34,27 +34,30 @@ class Mailbox {
   Mailbox(std::shared_ptr<Engine> engine, const execution::Membership& membership)
       : engine_(std::move(engine)), membership_(&membership) {}
 
-  std::shared_ptr<PendingMessage> submit(const Message& message);
+  std::shared_ptr<PendingMessage> submit(const Message& message) STRETTO_REQUIRES(engine_held);
   // Gives receives that wait for any rank the messages that have arrived. Returns whether it did.
-  bool advance();
+  bool advance() STRETTO_REQUIRES(engine_held);
   // Takes out what has ended; returns the one whose request was the first to fail, or null.
-  std::shared_ptr<PendingMessage> retire();
+  std::shared_ptr<PendingMessage> retire() STRETTO_REQUIRES(engine_held);
   // Why that one has failed.
-  const Status& failure() const { return failure_; }
+  const Status& failure() const STRETTO_REQUIRES(engine_held) { return failure_; }
   // Ends everything. The transport must have forgotten the group's requests.
-  void fail(const Status& reason);
+  void fail(const Status& reason) STRETTO_REQUIRES(engine_held);
 
   // Not ended, oldest first.
-  const std::vector<std::shared_ptr<PendingMessage>>& in_flight() const { return in_flight_; }
+  const std::vector<std::shared_ptr<PendingMessage>>& in_flight() const
+      STRETTO_REQUIRES(engine_held) {
+    return in_flight_;
+  }
 
  private:
   using Numbers = std::map<std::pair<std::int32_t, int>, std::uint32_t>;
 
-  std::shared_ptr<PendingMessage> pooled();
-  void take_completions();
-  void post(PendingMessage& message);
-  bool held_back(const PendingMessage& message) const;
-  bool match(PendingMessage& message);
+  std::shared_ptr<PendingMessage> pooled() STRETTO_REQUIRES(engine_held);
+  void take_completions() STRETTO_REQUIRES(engine_held);
+  void post(PendingMessage& message) STRETTO_REQUIRES(engine_held);
+  bool held_back(const PendingMessage& message) const STRETTO_REQUIRES(engine_held);
+  bool match(PendingMessage& message) STRETTO_REQUIRES(engine_held);
 
   std::shared_ptr<Engine> engine_;
   const execution::Membership* membership_;

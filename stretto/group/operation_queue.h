@@ -37,7 +37,7 @@ class OperationQueue {
       : engine_(std::move(engine)), membership_(&membership), cache_(&cache) {}
 
   // What comes from now on is the callers': their first operation is #1.
-  void begin_numbering();
+  void begin_numbering() STRETTO_REQUIRES(engine_held);
   bool is_set_up() const { return is_set_up_; }
   // Of the next collective.
   std::uint32_t next_sequence() const { return next_sequence_.load(std::memory_order_relaxed); }
@@ -49,60 +49,63 @@ class OperationQueue {
   // One that nobody else holds.
   std::shared_ptr<PendingCollective> pooled();
   // Scratch for a packing that has no place of its own.
-  Status lend_scratch(Packing& packing);
-  void push(std::shared_ptr<PendingCollective> collective, PlanCache::Entry& entry);
+  Status lend_scratch(Packing& packing) STRETTO_REQUIRES(engine_held);
+  void push(std::shared_ptr<PendingCollective> collective, PlanCache::Entry& entry)
+      STRETTO_REQUIRES(engine_held);
   // Takes over one that has been started by the first execution of its kind.
-  void adopt(std::shared_ptr<PendingCollective> collective, PlanCache::Entry& entry);
+  void adopt(std::shared_ptr<PendingCollective> collective, PlanCache::Entry& entry)
+      STRETTO_REQUIRES(engine_held);
 
   // Do what can be done now, within the turn. Return whether anything was.
-  bool start_ready(execution::Turn& turn);
-  bool advance(execution::Turn& turn);
+  bool start_ready(execution::Turn& turn) STRETTO_REQUIRES(engine_held);
+  bool advance(execution::Turn& turn) STRETTO_REQUIRES(engine_held);
   // One that has failed by itself; null: none.
-  const Item* find_failed() const;
+  const Item* find_failed() const STRETTO_REQUIRES(engine_held);
   // Takes note of the messages that have ended, and no more.
-  void take_completions();
+  void take_completions() STRETTO_REQUIRES(engine_held);
   // Ends all with `reason`, but for those whose buffers others still use. If the failure is the
   // news `of_others`, what can end without them ends well.
-  void fail(const Status& reason, bool of_others);
+  void fail(const Status& reason, bool of_others) STRETTO_REQUIRES(engine_held);
   // Afterwards: ends those whose buffers nobody uses any more. Returns whether there were any left.
-  bool hand_back(const Status& reason, execution::Turn& turn);
+  bool hand_back(const Status& reason, execution::Turn& turn) STRETTO_REQUIRES(engine_held);
 
-  bool is_empty() const { return running_.empty() && queue_.empty(); }
-  const std::vector<Item>& running() const { return running_; }
-  const RingQueue<Item>& queued() const { return queue_; }
+  bool is_empty() const STRETTO_REQUIRES(engine_held) { return running_.empty() && queue_.empty(); }
+  const std::vector<Item>& running() const STRETTO_REQUIRES(engine_held) { return running_; }
+  const RingQueue<Item>& queued() const STRETTO_REQUIRES(engine_held) { return queue_; }
   // The one that is in flight longest; null: none.
-  const PendingCollective* oldest() const;
+  const PendingCollective* oldest() const STRETTO_REQUIRES(engine_held);
   // The members for which an operation waits; a collective that is queued, for what runs before it.
   // All, if nothing is known.
-  std::vector<Rank> waiting_for(const PendingOperation& operation) const;
+  std::vector<Rank> waiting_for(const PendingOperation& operation) const
+      STRETTO_REQUIRES(engine_held);
   // Lets go of what other ranks have freed. False: something that runs still uses it.
-  bool release_mappings();
+  bool release_mappings() STRETTO_REQUIRES(engine_held);
 
   // Whether operation `sequence` can be told apart from those by which the group is set up.
   bool is_of_this_numbering(std::uint32_t sequence) const;
-  bool has_ended(std::uint32_t sequence) const;
+  bool has_ended(std::uint32_t sequence) const STRETTO_REQUIRES(engine_held);
   bool is_running(std::uint32_t sequence) const { return find_running(sequence) != nullptr; }
   // What one was that has ended; null: it did not run here, or it is forgotten.
-  const OperationDescriptor* find_past(std::uint32_t sequence) const {
+  const OperationDescriptor* find_past(std::uint32_t sequence) const STRETTO_REQUIRES(engine_held) {
     return past_.find(sequence);
   }
   // What one is that has begun here, or was; null likewise.
-  const OperationDescriptor* find(std::uint32_t sequence) const;
+  const OperationDescriptor* find(std::uint32_t sequence) const STRETTO_REQUIRES(engine_held);
 
   // "all_reduce(sum f32 [4]) #7"; nothing that only this library knows.
-  std::string name_of(const PendingOperation& operation) const;
+  std::string name_of(const PendingOperation& operation) const STRETTO_REQUIRES(engine_held);
   // "between operations, after all_reduce(sum f32 [4]) #7".
-  std::string between_operations() const;
+  std::string between_operations() const STRETTO_REQUIRES(engine_held);
   // The last collective that has ended, and about when.
-  std::string name_of_ended() const;
-  TimePoint ended_at() const { return ended_at_; }
+  std::string name_of_ended() const STRETTO_REQUIRES(engine_held);
+  TimePoint ended_at() const STRETTO_REQUIRES(engine_held) { return ended_at_; }
   // Looks whether one has ended since this was called last.
-  void note_ended(TimePoint now);
+  void note_ended(TimePoint now) STRETTO_REQUIRES(engine_held);
 
  private:
-  bool may_start(const Item& item) const;
-  void retire(std::size_t index);
-  void report(const PendingCollective& collective);
+  bool may_start(const Item& item) const STRETTO_REQUIRES(engine_held);
+  void retire(std::size_t index) STRETTO_REQUIRES(engine_held);
+  void report(const PendingCollective& collective) STRETTO_REQUIRES(engine_held);
   const OperationDescriptor* find_running(std::uint32_t sequence) const;
 
   std::shared_ptr<Engine> engine_;

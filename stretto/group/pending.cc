@@ -86,7 +86,7 @@ Status PendingOperation::wait(Deadline deadline) {
 
 void PendingOperation::then(Continuation continuation) {
   {
-    const auto held = engine_->lock();
+    const EngineLock held(*engine_);
     if (!done()) return continuations_.push_back(std::move(continuation));
   }
   continuation(status_);
@@ -95,7 +95,7 @@ void PendingOperation::then(Continuation continuation) {
 void PendingOperation::abandon() {
   if (poll()) return;
   {
-    auto held = engine_->lock();
+    EngineLock held(*engine_);
     for (Client* group : engine_->groups()) {
       if (group->id() == group_) group->unwind(this);
     }

@@ -34,9 +34,9 @@ class PendingOperation : public Operation {
     return {operation_.collective, numbered ? sequence_ : 0, done() ? duration_ : Duration()};
   }
 
-  // With the engine's lock held.
+  // Before anybody else holds it.
   void begin(const OperationDescriptor& operation, std::uint32_t sequence, Deadline deadline);
-  void finish(Status status);
+  void finish(Status status) STRETTO_REQUIRES(engine_held);
   const OperationDescriptor& operation() const { return operation_; }
   std::uint32_t sequence() const { return sequence_; }
   Deadline deadline() const { return deadline_; }
@@ -46,12 +46,12 @@ class PendingOperation : public Operation {
   // For operations that others keep waiting; `now` never goes back. Whether those others are to be
   // asked now where they are, each time once: when the operation has been running for `ask_after`
   // (zero: never), and before a warning or the deadline.
-  bool asks_at(TimePoint now, Duration ask_after);
+  bool asks_at(TimePoint now, Duration ask_after) STRETTO_REQUIRES(engine_held);
   // It has been running since `now`, unless that has been said before; the program's user is to be
   // warned `warn_after` later (zero: never).
-  void runs_since(TimePoint now, Duration warn_after);
+  void runs_since(TimePoint now, Duration warn_after) STRETTO_REQUIRES(engine_held);
   // Whether that is so; then again when it has been running twice as long, and so on.
-  bool warns_at(TimePoint now);
+  bool warns_at(TimePoint now) STRETTO_REQUIRES(engine_held);
   TimePoint running_since() const { return running_since_; }
 
  private:

@@ -18,17 +18,9 @@ namespace {
 using schedule::Access;
 using schedule::Algorithm;
 
-// Measured, between two ranks whose cores share a cache; by all ranks together, because that is
-// what each of them reads. Up to here a sync costs more than what it saves...
-constexpr std::size_t kOneSyncBytes = 8 * 1024;
-// ...of a reduction, where everybody would reduce everything...
-constexpr std::size_t kOneSyncReducedBytes = 4 * 1024;
-// ...unless buffers are private, and have to be laid out anyway; or ranks wait for each other's
-// cores, when a sync takes a microsecond and more.
-constexpr std::size_t kOneSyncPrivateBytes = 64 * 1024;
-// Of two ranks, each reads as much of the other with one sync as with two, and what it writes for
-// the other leaves its hands once. Beyond, it is the own buffer, read whole, that leaves the cache.
-constexpr std::size_t kOneSyncPairBytes = 1024 * 1024;
+// Where ranks wait for each other's cores a sync takes a microsecond and more: one saves time up to
+// here, by all ranks together.
+constexpr double kOneSyncOversubscribedBytes = 64 * 1024;
 // From here on, by each rank, copying once takes less time than staging...
 constexpr std::size_t kSingleCopyBytes = 256 * 1024;
 // ...but where only one rank, or each a part, takes the results: then staging is done by those who
@@ -107,23 +99,25 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
 // Of an operation on registered buffers.
 std::size_t Selector::one_sync_bytes(Collective collective) const {
   const auto ranks = static_cast<std::size_t>(setting_.rank_count);
+  const OneSyncBytes& measured = setting_.links.one_sync;
   if (setting_.has_core_for_each_rank) {
-    return (reduces(collective) ? kOneSyncReducedBytes : kOneSyncBytes) / ranks;
+    return of_each(reduces(collective) ? measured.reduced : measured.moved);
   }
   const bool reads_all = collective == Collective::all_reduce || collective == Collective::reduce;
-  if (reads_all) return kOneSyncPrivateBytes / ranks;
-  if (has_root(collective)) return kOneSyncPrivateBytes;
+  if (reads_all) return of_each(kOneSyncOversubscribedBytes);
+  constexpr auto kShared = static_cast<std::size_t>(kOneSyncOversubscribedBytes);
+  if (has_root(collective)) return kShared;
   // Each rank lays out its share, or one for each other rank: in one segment.
   const std::size_t slots = collective == Collective::all_gather ? 1 : ranks;
-  return std::min(kOneSyncPrivateBytes, execution::Window::slot_bytes(slots)) * ranks;
+  return std::min(kShared, execution::Window::slot_bytes(slots)) * ranks;
 }
 
 // The same with private ones.
 std::size_t Selector::one_sync_private_bytes(Collective collective) const {
-  const auto ranks = static_cast<std::size_t>(setting_.rank_count);
-  if (ranks > 2) return kOneSyncPrivateBytes / ranks;
+  const OneSyncBytes& measured = setting_.links.one_sync;
+  if (setting_.rank_count > 2) return of_each(measured.private_reduced);
   // One of two has nothing to do but to lay out, and runs ahead.
-  return has_root(collective) ? kAnyBytes : kOneSyncPairBytes / ranks;
+  return has_root(collective) ? kAnyBytes : of_each(measured.private_pair);
 }
 
 bool Selector::prefers_single_copy(const OperationDescriptor& operation) const {

@@ -68,6 +68,9 @@ class Selector {
   const schedule::Algorithm* find(Collective collective, std::string_view called, bool mapped,
                                   bool equal_chunks) const;
   std::string names(Collective collective, bool mapped, bool equal_chunks) const;
+  std::size_t of_each(double bytes_of_all_ranks) const {
+    return static_cast<std::size_t>(bytes_of_all_ranks / setting_.rank_count);
+  }
   std::size_t one_sync_bytes(Collective collective) const;
   std::size_t one_sync_private_bytes(Collective collective) const;
   Choice choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const;

@@ -94,6 +94,16 @@ TEST(Selector, OnMappedMemoryFewBytesNeedOneSync) {
   EXPECT_EQ(mapped_choice(crowded, all_reduce, 32772), "direct_mapped, eager_mapped");
 }
 
+TEST(Selector, GoesByWhatASyncCostsOnThisMachine) {
+  const Selector slow(
+      {.rank_count = 4,
+       .links = {.one_sync = {.reduced = 16 * 1024, .private_reduced = 32 * 1024}}});
+  const Collective all_reduce = Collective::all_reduce;
+  EXPECT_EQ(mapped_choice(slow, all_reduce, 4096), "eager_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(slow, all_reduce, 4100), "direct_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(slow, all_reduce, 8196), "direct_mapped, staged_mapped");
+}
+
 TEST(Selector, WhereRanksShareCoresStagingIsCheaperThanASync) {
   const Selector selector = selector_of(4, 4);
   const Collective all_gather = Collective::all_gather;

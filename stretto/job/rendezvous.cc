@@ -77,7 +77,7 @@ class OpenRendezvous : public Rendezvous {
   const Job job_;
   // What a client has to prove to the server. A server that has no secret yet hands it out to
   // everybody, as torchrun's does; its handshake only tells versions and strangers apart.
-  bootstrap::JobKey door_key_ = job_.key.value_or(bootstrap::JobKey());
+  bootstrap::JobKey job_key_ = job_.key.value_or(bootstrap::JobKey());
   std::unique_ptr<bootstrap::StoreServer> server_;
   bool owns_file_ = false;
   std::shared_ptr<bootstrap::Store> store_;
@@ -127,7 +127,7 @@ Status OpenRendezvous::open_store(Deadline deadline) {
 Status OpenRendezvous::connect(const std::string& owner, Deadline deadline) {
   auto store = bootstrap::connect_tcp_store({.host = job_.rendezvous_host,
                                              .port = job_.rendezvous_port,
-                                             .key = door_key_,
+                                             .key = job_key_,
                                              .self = {.rank = job_.rank},
                                              .owner = owner},
                                             deadline);
@@ -145,7 +145,7 @@ Status OpenRendezvous::serve(Deadline deadline) {
         job_.rendezvous_host);
   }
   auto server = bootstrap::StoreServer::start(
-      {.host = host.value(), .port = job_.rendezvous_port, .key = door_key_, .self = {.rank = 0}});
+      {.host = host.value(), .port = job_.rendezvous_port, .key = job_key_, .self = {.rank = 0}});
   if (!server.ok()) {
     return server.status().with_context(
         fmt::format("rank 0 is to host the store of this job at {}",

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <random>
 #include <thread>
 
@@ -184,11 +185,13 @@ TEST_P(FastPath, RunsBesideEverythingElse) {
   });
 }
 
-// Of hundreds of collectives, some are not late on a busy machine either.
+// On a busy machine a rank may be so late that the other sleeps, for a while each time.
 TEST(FastPathCount, TellsHowManyCollectivesTookNoLock) {
   constexpr int kRounds = 300;
   auto ranks = make_mapped(2);
   std::atomic<std::uint64_t> counted{0};
+  bool enough = false;
+  std::barrier together(2, [&]() noexcept { enough = counted > 0; });
   on_all(ranks, [&](Communicator& comm) {
     const auto count = [&] {
       return comm.explain(Collective::all_reduce, DType::f32, 2).lock_free_runs;
@@ -200,9 +203,12 @@ TEST(FastPathCount, TellsHowManyCollectivesTookNoLock) {
       comm.all_reduce(large).wait();
     }
     EXPECT_EQ(count(), 0u) << "neither what names its algorithm nor what is large";
-    for (int round = 0; round < kRounds; ++round) comm.all_reduce(small).wait();
-    EXPECT_LT(count(), kRounds) << "the first of a kind takes the lock";
-    counted += count();
+    for (std::uint64_t attempt = 1; attempt <= 50 && !enough; ++attempt) {
+      for (int round = 0; round < kRounds; ++round) comm.all_reduce(small).wait();
+      EXPECT_LT(count(), attempt * kRounds) << "the first of a kind takes the lock";
+      counted += count();
+      together.arrive_and_wait();
+    }
   });
   EXPECT_GT(counted, 0u);
 }

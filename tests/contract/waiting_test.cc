@@ -98,10 +98,10 @@ TEST(Waiting, ATimeoutHasTheRankThatItNames) {
 }
 
 // Ranks that answer nothing, like processes that are stopped, from now on.
-std::vector<std::unique_lock<std::mutex>> stop(
+std::vector<std::unique_ptr<group::EngineLock>> stop(
     std::span<const std::shared_ptr<group::Engine>> engines) {
-  std::vector<std::unique_lock<std::mutex>> held;
-  for (const auto& engine : engines) held.push_back(engine->lock());
+  std::vector<std::unique_ptr<group::EngineLock>> held;
+  for (const auto& engine : engines) held.push_back(std::make_unique<group::EngineLock>(*engine));
   return held;
 }
 
@@ -222,7 +222,7 @@ TEST(Waiting, WhoHasStoodStillBlamesItself) {
   std::vector<float> data(4);
   Work work = ranks[0]->all_reduce(data, {.timeout = milliseconds(700)});
   {
-    const auto held = engines[0]->lock();
+    const group::EngineLock held(*engines[0]);
     std::this_thread::sleep_for(milliseconds(1500));
   }
   const Status status = work.wait_status();

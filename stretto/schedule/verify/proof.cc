@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "stretto/base/log.h"
+#include "stretto/base/mutex.h"
 #include "stretto/schedule/verify/verify.h"
 
 namespace stretto::schedule {
@@ -52,7 +52,7 @@ class Proofs {
   Status prove(const Algorithm& algorithm, const Shape& shape) {
     Key key{algorithm.add_steps, shape.rank_count, shape.root.value(), {}};
     if (goes_by_hosts(algorithm)) get<3>(key).assign(shape.hosts.begin(), shape.hosts.end());
-    const std::lock_guard held(mutex_);
+    const MutexLock held(mutex_);
     const auto found = known_.find(key);
     if (found != known_.end()) return found->second;
     if (known_.size() >= kKeptMax) known_.clear();
@@ -61,7 +61,7 @@ class Proofs {
 
   void warn_once(const Algorithm& algorithm, const Shape& shape) {
     {
-      const std::lock_guard held(mutex_);
+      const MutexLock held(mutex_);
       if (!warned_.insert(algorithm.add_steps).second) return;
     }
     log(LogLevel::warning,
@@ -77,9 +77,9 @@ class Proofs {
   // The algorithm, ranks, root and, where it goes by them, hosts.
   using Key = std::tuple<AlgorithmFunction, std::int32_t, std::int32_t, std::vector<std::int32_t>>;
 
-  std::mutex mutex_;
-  std::map<Key, Status> known_;
-  std::set<AlgorithmFunction> warned_;
+  Mutex mutex_;
+  std::map<Key, Status> known_ STRETTO_GUARDED_BY(mutex_);
+  std::set<AlgorithmFunction> warned_ STRETTO_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace stretto::transport::loopback {
 Result<Region> Memory::allocate(std::size_t bytes) {
   Result<Region> region = PrivateMemory().allocate(bytes);
   if (!region.ok()) return region;
-  const std::lock_guard lock(regions_->mutex);
+  const MutexLock lock(regions_->mutex);
   const std::uint32_t number = regions_->next++;
   const auto rank = static_cast<std::size_t>(self_);
   regions_->tables[rank].insert(number, region->bytes);
@@ -20,7 +20,7 @@ Result<Region> Memory::allocate(std::size_t bytes) {
   // The table forgets the region before the memory goes.
   region->owner =
       std::shared_ptr<void>(region->bytes.data(), [regions = regions_, rank, number](void*) {
-        const std::lock_guard guard(regions->mutex);
+        const MutexLock guard(regions->mutex);
         regions->tables[rank].erase(number);
         regions->generation.fetch_add(1, std::memory_order_release);
         regions->owners.erase(number);
@@ -29,18 +29,18 @@ Result<Region> Memory::allocate(std::size_t bytes) {
 }
 
 RemoteAddress Memory::locate(const void* data, std::size_t bytes) const {
-  const std::lock_guard lock(regions_->mutex);
+  const MutexLock lock(regions_->mutex);
   return regions_->tables[static_cast<std::size_t>(self_)].locate(data, bytes);
 }
 
 std::byte* Memory::resolve(Rank peer, RemoteAddress address, std::size_t bytes) {
   if (!reaches(peer)) return nullptr;
-  const std::lock_guard lock(regions_->mutex);
+  const MutexLock lock(regions_->mutex);
   return regions_->tables[static_cast<std::size_t>(peer)].find(address, bytes);
 }
 
 std::shared_ptr<void> Memory::hold(Rank peer, RemoteAddress address) {
-  const std::lock_guard lock(regions_->mutex);
+  const MutexLock lock(regions_->mutex);
   if (regions_->tables[static_cast<std::size_t>(peer)].find(address, 0) == nullptr) return nullptr;
   return regions_->owners[address.region];
 }

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "stretto/base/mutex.h"
 #include "stretto/transport/memory.h"
 
 namespace stretto::transport::loopback {
@@ -23,12 +23,13 @@ struct Regions {
     return hosts.empty() ||
            hosts[static_cast<std::size_t>(a)] == hosts[static_cast<std::size_t>(b)];
   }
-  std::mutex mutex;
-  std::vector<RegionTable> tables;
-  const std::vector<std::int32_t> hosts;                  // As in WorldOptions.
-  std::atomic<std::uint64_t> generation{0};               // Grows with every change of a table.
-  std::map<std::uint32_t, std::shared_ptr<void>> owners;  // Numbers are unique over all ranks.
-  std::uint32_t next = 1;
+  Mutex mutex;
+  std::vector<RegionTable> tables STRETTO_GUARDED_BY(mutex);
+  const std::vector<std::int32_t> hosts;     // As in WorldOptions.
+  std::atomic<std::uint64_t> generation{0};  // Grows with every change of a table.
+  std::map<std::uint32_t, std::shared_ptr<void>> owners
+      STRETTO_GUARDED_BY(mutex);  // Numbers are unique over all ranks.
+  std::uint32_t next STRETTO_GUARDED_BY(mutex) = 1;
 };
 
 // Memory between ranks that are threads: every region is reachable by all of its host, at the same

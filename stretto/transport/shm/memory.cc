@@ -58,7 +58,7 @@ Result<Region> Memory::allocate(std::size_t bytes) {
   Mapping& mapping = *created;
   std::uint32_t number = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     number = next_++;
     own_.insert(number, {mapping.data.get(), mapping.bytes});
     generation_.fetch_add(1, std::memory_order_release);
@@ -73,7 +73,7 @@ Result<Region> Memory::allocate(std::size_t bytes) {
   std::shared_ptr<void> owner(
       mapping.data.get(), [memory = weak_from_this(), number, data = mapping.data](void*) mutable {
         if (const auto alive = memory.lock()) {
-          const std::lock_guard lock(alive->mutex_);
+          const MutexLock lock(alive->mutex_);
           alive->own_.erase(number);
           alive->generation_.fetch_add(1, std::memory_order_release);
           alive->released_.push_back(number);
@@ -87,13 +87,13 @@ Result<Region> Memory::allocate(std::size_t bytes) {
 }
 
 RemoteAddress Memory::locate(const void* data, std::size_t bytes) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return own_.locate(data, bytes);
 }
 
 std::byte* Memory::resolve(Rank peer, RemoteAddress address, std::size_t bytes) {
   if (peer != self_) return peers_[static_cast<std::size_t>(peer)].table.find(address, bytes);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return own_.find(address, bytes);
 }
 
@@ -147,7 +147,7 @@ Status Memory::put(Rank peer, ConstByteSpan from, RemoteAddress to) const {
 std::size_t Memory::mapped_bytes() const {
   std::size_t bytes = 0;
   for (const PeerRegions& regions : peers_) bytes += regions.table.total_bytes();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return bytes + own_.total_bytes();
 }
 
@@ -224,7 +224,7 @@ void Memory::service() {
   if (!any_released_.exchange(false, std::memory_order_relaxed)) return;
   std::vector<std::uint32_t> released;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     released.swap(released_);
   }
   for (const std::uint32_t number : released) {

@@ -6,9 +6,9 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "stretto/base/mutex.h"
 #include "stretto/transport/memory.h"
 #include "stretto/transport/shm/channel.h"
 #include "stretto/transport/shm/peer_process.h"
@@ -92,15 +92,15 @@ class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> 
   std::vector<std::shared_ptr<Channel>> channels_;
   std::vector<PeerRegions> peers_;
   // Regions may be freed on any thread.
-  mutable std::mutex mutex_;
-  RegionTable own_;
-  std::vector<std::uint32_t> released_;
+  mutable Mutex mutex_;
+  RegionTable own_ STRETTO_GUARDED_BY(mutex_);
+  std::vector<std::uint32_t> released_ STRETTO_GUARDED_BY(mutex_);
   std::atomic<bool> any_released_{false};
   bool any_unmapped_ = false;
   TimePoint map_at_;
   // Release by those who have changed a table, acquire by those who remember what was in it.
   std::atomic<std::uint64_t> generation_{0};
-  std::uint32_t next_ = 1;
+  std::uint32_t next_ STRETTO_GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace stretto::transport::shm

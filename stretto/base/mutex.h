@@ -1,0 +1,49 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <mutex>
+
+// What a lock guards and which functions need it held, in words that Clang checks
+// (-Wthread-safety; `./dev check` does so) and that say nothing to other compilers.
+#if defined(__clang__)
+#define STRETTO_THREAD_SAFETY(attribute) __attribute__((attribute))
+#else
+#define STRETTO_THREAD_SAFETY(attribute)
+#endif
+#define STRETTO_CAPABILITY(name) STRETTO_THREAD_SAFETY(capability(name))
+#define STRETTO_SCOPED_CAPABILITY STRETTO_THREAD_SAFETY(scoped_lockable)
+#define STRETTO_GUARDED_BY(lock) STRETTO_THREAD_SAFETY(guarded_by(lock))
+#define STRETTO_REQUIRES(lock) STRETTO_THREAD_SAFETY(requires_capability(lock))
+#define STRETTO_ACQUIRE(...) STRETTO_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
+#define STRETTO_RELEASE(...) STRETTO_THREAD_SAFETY(release_capability(__VA_ARGS__))
+// Of a function that lets go of a lock and takes it again in a way that Clang cannot follow.
+#define STRETTO_UNCHECKED_LOCKING STRETTO_THREAD_SAFETY(no_thread_safety_analysis)
+
+namespace stretto {
+
+class STRETTO_CAPABILITY("mutex") Mutex {
+ private:
+  friend class MutexLock;
+  std::mutex mutex_;
+};
+
+// Holds a Mutex, until it is destroyed or unlocked.
+class STRETTO_SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) STRETTO_ACQUIRE(mutex) : held_(mutex.mutex_) {}
+  ~MutexLock() STRETTO_RELEASE() {}
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+  void lock() STRETTO_ACQUIRE() { held_.lock(); }
+  void unlock() STRETTO_RELEASE() { held_.unlock(); }
+  // For a condition_variable to wait with.
+  std::unique_lock<std::mutex>& native() { return held_; }
+
+ private:
+  std::unique_lock<std::mutex> held_;
+};
+
+}  // namespace stretto
