@@ -72,6 +72,11 @@ class Contestant {
   }
 
   const std::string& name() const { return name_; }
+  // Who adds up what, and why; empty where there is no choice.
+  std::string exchange() const {
+    const auto* const compressed = dynamic_cast<const CompressedReduction*>(hook_.get());
+    return compressed == nullptr ? "" : compressed->exchange_reason();
+  }
   // Of the slowest rank; collective.
   double step_seconds() const { return slowest(median(step_s_)); }
   // Encoding and decoding; NaN where the hook does not say. Collective.
@@ -145,6 +150,7 @@ struct Finding {
   double dense_s = 0;
   double share = 0;         // NaN: not known, and so are the next two.
   double codec_s = 0;       // Encoding and decoding.
+  std::string exchange;     // Empty: there is no choice.
   double pays_below_s = 0;  // Bits a second that a rank receives.
 };
 
@@ -164,9 +170,9 @@ void print(const Finding& finding, std::size_t bytes, const Communicator& comm, 
   const double speed_up = finding.dense_s / finding.step_s;
   if (json) {
     nlohmann::json line = {
-        {"codec", finding.codec},        {"ranks", comm.size()},       {"bytes", bytes},
-        {"step_s", finding.step_s},      {"dense_s", finding.dense_s}, {"speed_up", speed_up},
-        {"links", comm.describe_links()}};
+        {"codec", finding.codec},         {"ranks", comm.size()},        {"bytes", bytes},
+        {"step_s", finding.step_s},       {"dense_s", finding.dense_s},  {"speed_up", speed_up},
+        {"links", comm.describe_links()}, {"exchange", finding.exchange}};
     if (!std::isnan(finding.share)) {
       line["share"] = finding.share;
       line["codec_s"] = finding.codec_s;
@@ -180,6 +186,9 @@ void print(const Finding& finding, std::size_t bytes, const Communicator& comm, 
                finding.step_s < finding.dense_s
                    ? fmt::format("pays: {:.2f} times as fast", speed_up)
                    : fmt::format("{:.2f} times as fast", speed_up));
+    if (finding.codec.ends_with("automatic")) {
+      fmt::print("  {:<26} messages are {}\n", "", finding.exchange);
+    }
   }
   (void)std::fflush(stdout);
 }
@@ -214,7 +223,8 @@ void measure(Communicator& comm, std::size_t bytes, bool json) {
                     .step_s = contestant->step_seconds(),
                     .dense_s = dense_s,
                     .share = contestant->share(),
-                    .codec_s = contestant->codec_seconds()};
+                    .codec_s = contestant->codec_seconds(),
+                    .exchange = contestant->exchange()};
     finding.pays_below_s = crossover(finding, bytes, comm.size());
     if (comm.rank() == 0) print(finding, bytes, comm, json);
   }
