@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -290,6 +291,88 @@ TEST(ReplicaSteps, TensorsAreFoundInWhatForwardReturns) {
   expect_tensors_are_found<Pair>();
   expect_tensors_are_found<ByName>();
   expect_tensors_are_found<Perhaps>();
+}
+
+// A table of words whose gradient is sparse, of which nobody has been told.
+struct SparseInSecretImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& words) {
+    return torch::embedding(table, words, -1, false, /*sparse=*/true).sum();
+  }
+  torch::Tensor table = register_parameter("table", torch::ones({9, 2}));
+};
+TORCH_MODULE(SparseInSecret);
+
+TEST(ReplicaSteps, ASparseGradientThatIsNotNamedIsToldToAllRanksAsWhatItIs) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    SparseInSecret model;
+    DistributedDataParallel ddp(model, communicator);
+    const auto words = torch::tensor({communicator.rank().value()});
+    try {
+      ddp.forward(words).backward();
+      ADD_FAILURE() << "the gradient was reduced";
+    } catch (const std::exception& error) {
+      expect_contains(error.what(), "the gradient of 'table' is sparse; name it in the option");
+    }
+  });
+}
+
+// Rank r has r + 1 batches in each epoch. Whether the next step belongs to another epoch, only the
+// program knows; a barrier between epochs says so.
+TEST(ReplicaSteps, UnevenEpochsEndAtTheBarrierBetweenThem) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches model;
+    DistributedDataParallel ddp(model, communicator);
+    int steps = 0;
+    const auto train = [&] {
+      for (int epoch = 0; epoch < 2; ++epoch) {
+        for (int batch = 0; batch <= communicator.rank().value(); ++batch, ++steps) {
+          ddp.forward(torch::ones({1, kInputs}), true).sum().backward();
+        }
+        communicator.barrier().wait();
+      }
+    };
+    const std::string text = message_of<Mismatch>(train);
+    expect_contains(text, "rank 0 called barrier");
+    EXPECT_EQ(steps, 1) << "in the step that not all have";
+  });
+}
+
+// Weighs each gradient by something that it knows of the parameter.
+class WeighedByName : public PlainReduction {
+ public:
+  explicit WeighedByName(const torch::nn::Module& module)
+      : parameters_(module.named_parameters()) {}
+  std::string name() const override { return "weighed by name"; }
+  void attach(Communicator&, std::span<const GradientDescription> gradients) override {
+    for (const auto& gradient : gradients) names_.push_back(gradient.name);
+  }
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    last_seen = last_seen || bucket.is_last();
+    for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+      const torch::Tensor& parameter = parameters_[names_[bucket.gradients[i]]];
+      const View view = bucket.gradient_views[i];
+      auto gradient = torch::from_blob(view.data, parameter.sizes(), parameter.options());
+      gradient.mul_(parameter.detach());
+    }
+    return PlainReduction::start(communicator, bucket);
+  }
+  bool last_seen = false;
+
+ private:
+  torch::OrderedDict<std::string, torch::Tensor> parameters_;
+  std::vector<std::string> names_;
+};
+
+TEST(ReplicaSteps, AHookSeesBucketsGradientsAndParameters) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    torch::nn::Linear model(kInputs, 1);
+    const auto hook = std::make_shared<WeighedByName>(*model);
+    DistributedDataParallel ddp(model, communicator, {.communication_hook = hook});
+    ddp.forward(torch::ones({1, kInputs})).sum().backward();
+    EXPECT_TRUE(hook->last_seen);
+    expect_close(model->weight.grad(), model->weight.detach(), "weight");
+    expect_close(model->bias.grad(), model->bias.detach(), "bias");
+  });
 }
 
 }  // namespace
