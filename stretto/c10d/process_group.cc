@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "stretto/c10d/errors.h"
+#include "stretto/c10d/torch_version.h"
 
 namespace stretto::c10d_backend {
 namespace {
@@ -26,7 +27,7 @@ struct Reduction {
 };
 
 double factor_of(const ::c10d::ReduceOp& op) {
-  const auto* supplement = dynamic_cast<::c10d::PreMulSumSupplement*>(op.supplement_.get());
+  const auto* supplement = dynamic_cast<PreMulSumSupplement*>(op.supplement_.get());
   if (supplement == nullptr) refuse("PREMUL_SUM needs a factor: make it by _make_nccl_premul_sum");
   return supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>()
                                              : supplement->double_factor;
@@ -386,8 +387,7 @@ WorkPtr ProcessGroupStretto::reduce_scatter_tensor_coalesced(
   const std::vector<View> to = held->outputs(outputs, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
   const bool single = inputs.size() == 1;
-  const OpType type =
-      single ? OpType::_REDUCE_SCATTER_BASE : OpType::REDUCE_SCATTER_TENSOR_COALESCED;
+  const OpType type = single ? OpType::_REDUCE_SCATTER_BASE : kReduceScatterTensorCoalesced;
   return start({type, "stretto:_reduce_scatter_base", held, inputs, outputs},
                [&](Communicator& comm) {
                  return comm.reduce_scatter_coalesced(from, to,

@@ -19,6 +19,7 @@
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/process_group.h"
 #include "stretto/c10d/store.h"
+#include "stretto/c10d/torch_version.h"
 #include "stretto/c10d/without_gil.h"
 #include "stretto/job/join.h"
 
@@ -289,7 +290,7 @@ std::string flight_name(::c10d::OpType type, int rank, int peer) {
       return "reduce_scatter";
     case OpType::_REDUCE_SCATTER_BASE:
       return "_reduce_scatter_base";
-    case OpType::REDUCE_SCATTER_TENSOR_COALESCED:
+    case kReduceScatterTensorCoalesced:
       return "reduce_scatter_tensor_coalesced";
     case OpType::ALLTOALL:
     case OpType::ALLTOALL_BASE:
