@@ -4,8 +4,9 @@
 
 """The manifests of examples/kubernetes, with network namespaces as pods.
 
-Each pod runs the command of its container, with the variables and names that JobSet and the MPI operator
-give it; names become known only after the pods have started, as those of a headless service do.
+Each pod runs the command of its container, with the variables and names that JobSet and the MPI
+operator give it; names become known only after the pods have started, as those of a headless
+service do.
 """
 
 import os

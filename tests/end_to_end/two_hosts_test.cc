@@ -29,15 +29,25 @@ class TwoHosts : public ::testing::Test {
   }
 
   // The launcher of one of the hosts.
-  Tool launch(int host, const std::string& program, const std::string& key) {
+  Tool launch(int host, const std::string& program, const std::string& key,
+              Variables variables = {}) {
+    variables["STRETTO_JOB_KEY"] = key;
     return Tool(Arguments{"run", "-n", "2", "--hosts", "10.77.0.1,10.77.0.2", "--host-index",
                           std::to_string(host), "--", STRETTO_BIN_DIR "/" + program},
-                {{"STRETTO_JOB_KEY", key}}, hosts_.on(host));
+                variables, hosts_.on(host));
   }
 
   void run_on(int host, const Arguments& command) {
     testing::Process process(hosts_.on(host) + command, {});
     ASSERT_EQ(process.status(), 0) << process.errors().finish();
+  }
+
+  // What the host has sent through an interface.
+  long sent_bytes(int host, const std::string& interface) {
+    testing::Process cat(
+        hosts_.on(host) + Arguments{"cat", "/sys/class/net/" + interface + "/statistics/tx_bytes"},
+        {});
+    return std::stol(cat.output().finish());
   }
 
   // A rank on each host, and a store on that of rank 0.
@@ -96,6 +106,30 @@ TEST_F(TwoHosts, MeetByANameThatIsALoopbackAddressOnItsOwnHost) {
   expect_meeting({{"MASTER_ADDR", "node0"}, {"STRETTO_NETWORK", "10.77.0.0/24"}});
   run_on(0, {"ip", "route", "add", "default", "dev", "eth"});
   expect_meeting({{"MASTER_ADDR", "node0"}});
+}
+
+TEST_F(TwoHosts, ShareOutTwoNetworksAmongTheRanksOfAHost) {
+  run_on(0, {"ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1", "netns",
+             hosts_.on(1).back()});
+  for (const int host : {0, 1}) {
+    run_on(host, {"ip", "addr", "add", fmt::format("10.88.0.{}/24", host + 1), "dev", "eth1"});
+    run_on(host, {"ip", "link", "set", "eth1", "up"});
+  }
+  const std::string key(64, '7');
+  const auto send_with = [&](const std::string& networks) {
+    const std::array<long, 2> before{sent_bytes(0, "eth"), sent_bytes(0, "eth1")};
+    const Variables variables{{"STRETTO_NETWORK", networks}};
+    Tool second = launch(1, "values_rank_program", key, variables);
+    Tool first = launch(0, "values_rank_program", key, variables);
+    EXPECT_EQ(first.status(), 0) << first.errors().finish();
+    EXPECT_EQ(second.status(), 0) << second.errors().finish();
+    return std::array{sent_bytes(0, "eth") - before[0], sent_bytes(0, "eth1") - before[1]};
+  };
+  const auto one = send_with("eth");
+  EXPECT_GT(one[0], 20 * one[1]);
+  const auto both = send_with("10.77.0.0/24,10.88.0.0/24");
+  EXPECT_GT(3 * both[1], both[0]);
+  EXPECT_GT(3 * both[0], both[1]);
 }
 
 TEST_F(TwoHosts, GiveTheBitsOfOne) {
