@@ -29,11 +29,11 @@ class TwoHosts : public ::testing::Test {
   }
 
   // The launcher of one of the hosts.
-  Tool launch(int host, const std::string& program, const std::string& key,
-              Variables variables = {}) {
-    variables["STRETTO_JOB_KEY"] = key;
+  Tool launch(int host, const Arguments& program, Variables variables = {}) {
+    variables["STRETTO_JOB_KEY"] = std::string(64, '7');
     return Tool(Arguments{"run", "-n", "2", "--hosts", "10.77.0.1,10.77.0.2", "--host-index",
-                          std::to_string(host), "--", STRETTO_BIN_DIR "/" + program},
+                          std::to_string(host), "--"} +
+                    program,
                 variables, hosts_.on(host));
   }
 
@@ -115,12 +115,12 @@ TEST_F(TwoHosts, ShareOutTwoNetworksAmongTheRanksOfAHost) {
     run_on(host, {"ip", "addr", "add", fmt::format("10.88.0.{}/24", host + 1), "dev", "eth1"});
     run_on(host, {"ip", "link", "set", "eth1", "up"});
   }
-  const std::string key(64, '7');
+  const Arguments bench{testing::kToolPath, "bench", "all_reduce", "--bytes", "256K", "--no-pin"};
   const auto send_with = [&](const std::string& networks) {
     const std::array<long, 2> before{sent_bytes(0, "eth"), sent_bytes(0, "eth1")};
     const Variables variables{{"STRETTO_NETWORK", networks}};
-    Tool second = launch(1, "values_rank_program", key, variables);
-    Tool first = launch(0, "values_rank_program", key, variables);
+    Tool second = launch(1, bench, variables);
+    Tool first = launch(0, bench, variables);
     EXPECT_EQ(first.status(), 0) << first.errors().finish();
     EXPECT_EQ(second.status(), 0) << second.errors().finish();
     return std::array{sent_bytes(0, "eth") - before[0], sent_bytes(0, "eth1") - before[1]};
@@ -133,9 +133,8 @@ TEST_F(TwoHosts, ShareOutTwoNetworksAmongTheRanksOfAHost) {
 }
 
 TEST_F(TwoHosts, GiveTheBitsOfOne) {
-  const std::string key(64, '7');
-  Tool second = launch(1, "bits_rank_program", key);
-  Tool first = launch(0, "bits_rank_program", key);
+  Tool second = launch(1, {STRETTO_BIN_DIR "/bits_rank_program"});
+  Tool first = launch(0, {STRETTO_BIN_DIR "/bits_rank_program"});
   EXPECT_EQ(first.status(), 0) << first.errors().finish();
   EXPECT_EQ(second.status(), 0) << second.errors().finish();
   const Ended one =
