@@ -14,11 +14,14 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "stretto/base/file_descriptor.h"
+#include "stretto/base/log.h"
 #include "stretto/base/parse_number.h"
 #include "stretto/bootstrap/resolve.h"
 #include "stretto/bootstrap/socket.h"
@@ -120,9 +123,29 @@ Result<std::string> address_in(std::string_view network) {
                    network, others.empty() ? "none" : others);
 }
 
+namespace {
+
+// A cluster may publish the name of a host, or of a pod, only after its programs have started.
+Result<std::string> address_of_name(const std::string& host, int port, const WaitLimit& limit) {
+  constexpr Duration kPause = std::chrono::milliseconds(200);
+  bool said = false;
+  while (true) {
+    Result<std::string> own = address_towards(host, port, limit);
+    if (own.ok() || own.status().code() != StatusCode::system || limit.passed()) return own;
+    if (!std::exchange(said, true)) {
+      log(LogLevel::warning, "{}; trying again until this host's name is known",
+          own.status().message());
+    }
+    STRETTO_RETURN_IF_ERROR(limit.look());
+    std::this_thread::sleep_for(std::min(kPause, limit.deadline().remaining()));
+  }
+}
+
+}  // namespace
+
 Result<std::string> address_to_bind(const std::string& host, int port, const WaitLimit& limit) {
   if (!bytes_of(host).empty() || host.starts_with("localhost")) return host;
-  const Result<std::string> own = address_towards(host, port, limit);
+  const Result<std::string> own = address_of_name(host, port, limit);
   if (!own.ok()) return own;
   const bool is_v6 = bytes_of(own.value()).size() == sizeof(in6_addr);
   return is_loopback(own.value()) ? is_v6 ? "::" : "0.0.0.0" : host;

@@ -21,7 +21,8 @@ Result<std::string> address_in(std::string_view network);
 
 // What a server on this host binds whose clients know it by the name or address `host`: that, or
 // all addresses ("0.0.0.0") where a name that is not localhost's means a loopback address here, as
-// /etc/hosts has it on many systems: elsewhere it means another one.
+// /etc/hosts has it on many systems: elsewhere it means another one. Waits for a name that nobody
+// knows yet, and says so in the log.
 Result<std::string> address_to_bind(const std::string& host, int port, const WaitLimit& limit);
 
 // Whether only this host itself gets there.

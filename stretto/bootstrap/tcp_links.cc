@@ -57,10 +57,15 @@ class TcpLinks final : public LinkProvider {
   // if they have met on one.
   Result<std::string> own_address(const RankCard& own, std::span<const RankCard> cards,
                                   const WaitLimit& limit) const {
-    if (!options_.network.empty()) return address_in(options_.network);
-    const bool one_host = std::ranges::all_of(cards, [&](const RankCard& card) {
+    const auto on_this_host = [&](const RankCard& card) {
       return card.machine == own.machine && card.network == own.network;
-    });
+    };
+    if (!options_.networks.empty()) {
+      const auto local_rank = std::ranges::count_if(&cards.front(), &own, on_this_host);
+      return address_in(
+          options_.networks[static_cast<std::size_t>(local_rank) % options_.networks.size()]);
+    }
+    const bool one_host = std::ranges::all_of(cards, on_this_host);
     if (!options_.rendezvous_host.empty()) {
       Result<std::string> host =
           address_towards(options_.rendezvous_host, options_.rendezvous_port, limit);

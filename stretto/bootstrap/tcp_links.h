@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "stretto/bootstrap/link_provider.h"
 #include "stretto/bootstrap/socket.h"
@@ -13,9 +15,9 @@ namespace stretto::bootstrap {
 struct TcpLinkOptions {
   // How long the network to another rank may be silent; zero: as long as the kernel thinks fit.
   Duration network_timeout = Duration::zero();
-  // The interface or subnet (own_address.h) in which this rank listens, if it must. Empty: that
-  // from which it reaches the store.
-  std::string network = {};
+  // The interfaces or subnets (own_address.h) in which the ranks of a host listen, if they must:
+  // each in one, in turns. Empty: that from which this rank reaches the store.
+  std::vector<std::string> networks = {};
   PortRange ports = {};  // To listen on.
   // Those of the store. Empty: the store is no server.
   std::string rendezvous_host = {};

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <sstream>
 
 #include "stretto/bootstrap/socket.h"
 #include "stretto/job/slurm.h"
@@ -192,7 +193,8 @@ Status resolve_transport(const JoinOptions& options, const Environment& environm
 
 Status resolve_network(const Environment& environment, Job& job) {
   if (const auto network = environment.get("STRETTO_NETWORK")) {
-    job.network = *network;
+    std::istringstream names(*network);
+    for (std::string name; std::getline(names, name, ',');) job.networks.push_back(name);
     job.sources += fmt::format("network {} from STRETTO_NETWORK\n", *network);
   }
   const auto text = environment.get("STRETTO_PORTS");

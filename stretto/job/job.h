@@ -45,8 +45,8 @@ struct Job {
   // that torchrun starts again.
   std::string store_prefix = "stretto/";
   bool shared_memory = true;
-  std::string network = {};         // An interface or a subnet; empty: towards the rendezvous.
-  bootstrap::PortRange ports = {};  // For connections between ranks.
+  std::vector<std::string> networks = {};  // Interfaces or subnets; empty: towards the rendezvous.
+  bootstrap::PortRange ports = {};         // For connections between ranks.
   bool messages_by_mpi = false;
   std::string mpi_plugin = {};  // A file; empty: where it is found.
   Duration network_timeout = kNetworkTimeout;

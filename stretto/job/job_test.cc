@@ -202,8 +202,9 @@ TEST(ResolveJob, RefusesValuesThatMakeNoSense) {
 
 TEST(ResolveJob, SaysWhereToListen) {
   EXPECT_EQ(resolve({}, {}).ports, bootstrap::PortRange());
-  const Job job = resolve({}, {{"STRETTO_NETWORK", "eth1"}, {"STRETTO_PORTS", "29600-29631"}});
-  EXPECT_EQ(job.network, "eth1");
+  const Job job =
+      resolve({}, {{"STRETTO_NETWORK", "eth1,10.0.0.0/8"}, {"STRETTO_PORTS", "29600-29631"}});
+  EXPECT_EQ(job.networks, (std::vector<std::string>{"eth1", "10.0.0.0/8"}));
   EXPECT_EQ(job.ports, (bootstrap::PortRange{29600, 29631}));
 }
 

@@ -179,7 +179,7 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job) {
   std::vector<std::shared_ptr<bootstrap::LinkProvider>> links;
   if (job.shared_memory) links.push_back(bootstrap::shm_links());
   links.push_back(bootstrap::tcp_links({.network_timeout = job.network_timeout,
-                                        .network = job.network,
+                                        .networks = job.networks,
                                         .ports = job.ports,
                                         .rendezvous_host = job.rendezvous_host,
                                         .rendezvous_port = job.rendezvous_port}));

@@ -31,17 +31,25 @@ class TwoHosts : public ::testing::Test {
   }
 
   // The launcher of one of the hosts.
-  Tool launch(int host, const std::string& program, const Arguments& arguments = {}) {
-    return Tool(
-        Arguments{"run", "-n", "2", "--no-prefix", "--hosts", "10.77.0.1,10.77.0.2", "--host-index",
-                  std::to_string(host), "--", STRETTO_BIN_DIR "/" + program} +
-            arguments,
-        {{"STRETTO_JOB_KEY", std::string(64, '7')}}, hosts_.on(host));
+  Tool launch(int host, const Arguments& program, Variables variables = {}) {
+    variables["STRETTO_JOB_KEY"] = std::string(64, '7');
+    return Tool(Arguments{"run", "-n", "2", "--no-prefix", "--hosts", "10.77.0.1,10.77.0.2",
+                          "--host-index", std::to_string(host), "--"} +
+                    program,
+                variables, hosts_.on(host));
   }
 
   void run_on(int host, const Arguments& command) {
     testing::Process process(hosts_.on(host) + command, {});
     ASSERT_EQ(process.status(), 0) << process.errors().finish();
+  }
+
+  // What the host has sent through an interface.
+  long sent_bytes(int host, const std::string& interface) {
+    testing::Process cat(
+        hosts_.on(host) + Arguments{"cat", "/sys/class/net/" + interface + "/statistics/tx_bytes"},
+        {});
+    return std::stol(cat.output().finish());
   }
 
   // A rank on each host, and a store on that of rank 0.
@@ -102,9 +110,33 @@ TEST_F(TwoHosts, MeetByANameThatIsALoopbackAddressOnItsOwnHost) {
   expect_meeting({{"MASTER_ADDR", "node0"}});
 }
 
+TEST_F(TwoHosts, ShareOutTwoNetworksAmongTheRanksOfAHost) {
+  run_on(0, {"ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1", "netns",
+             hosts_.on(1).back()});
+  for (const int host : {0, 1}) {
+    run_on(host, {"ip", "addr", "add", fmt::format("10.88.0.{}/24", host + 1), "dev", "eth1"});
+    run_on(host, {"ip", "link", "set", "eth1", "up"});
+  }
+  const Arguments bench{testing::kToolPath, "bench", "all_reduce", "--bytes", "256K", "--no-pin"};
+  const auto send_with = [&](const std::string& networks) {
+    const std::array<long, 2> before{sent_bytes(0, "eth"), sent_bytes(0, "eth1")};
+    const Variables variables{{"STRETTO_NETWORK", networks}};
+    Tool second = launch(1, bench, variables);
+    Tool first = launch(0, bench, variables);
+    EXPECT_EQ(first.status(), 0) << first.errors().finish();
+    EXPECT_EQ(second.status(), 0) << second.errors().finish();
+    return std::array{sent_bytes(0, "eth") - before[0], sent_bytes(0, "eth1") - before[1]};
+  };
+  const auto one = send_with("eth");
+  EXPECT_GT(one[0], 20 * one[1]);
+  const auto both = send_with("10.77.0.0/24,10.88.0.0/24");
+  EXPECT_GT(3 * both[1], both[0]);
+  EXPECT_GT(3 * both[0], both[1]);
+}
+
 TEST_F(TwoHosts, GiveTheBitsOfOne) {
-  Tool second = launch(1, "bits_rank_program");
-  Tool first = launch(0, "bits_rank_program");
+  Tool second = launch(1, {STRETTO_BIN_DIR "/bits_rank_program"});
+  Tool first = launch(0, {STRETTO_BIN_DIR "/bits_rank_program"});
   EXPECT_EQ(first.status(), 0) << first.errors().finish();
   EXPECT_EQ(second.status(), 0) << second.errors().finish();
   const Ended one =
@@ -129,9 +161,10 @@ TEST_F(TwoHosts, GiveTheBitsOfOne) {
 TEST_F(TwoHosts, SendEachOtherWhatTheScheduleSaysAndNothingInside) {
   constexpr std::size_t kCount = std::size_t{1} << 20;
   constexpr int kTimes = 4;
-  const Arguments arguments{std::to_string(kCount), std::to_string(kTimes)};
-  Tool second = launch(1, "traffic_rank_program", arguments);
-  Tool first = launch(0, "traffic_rank_program", arguments);
+  const Arguments program{STRETTO_BIN_DIR "/traffic_rank_program", std::to_string(kCount),
+                          std::to_string(kTimes)};
+  Tool second = launch(1, program);
+  Tool first = launch(0, program);
   EXPECT_EQ(second.status(), 0) << second.errors().finish();
   EXPECT_EQ(first.status(), 0) << first.errors().finish();
   // Besides, headers and acknowledgements.

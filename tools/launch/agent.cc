@@ -20,6 +20,12 @@
 namespace stretto::launch {
 namespace {
 
+Status launcher_gone() {
+  pollfd entry{STDIN_FILENO, POLLIN, 0};
+  if (::poll(&entry, 1, 0) == 0) return {};
+  return status_of(StatusCode::system, "ended by the launcher before any rank had been started");
+}
+
 class Agent {
  public:
   int run();
@@ -87,7 +93,7 @@ Status Agent::start() {
   if (::chdir(order_.directory.c_str()) != 0) {
     return system_status("the directory " + order_.directory);
   }
-  auto host = LocalHost::create(order_.options, relay_);
+  auto host = LocalHost::create(order_.options, relay_, launcher_gone);
   if (!host.ok()) return host.status();
   host_ = std::move(*host);
   return host_->start();

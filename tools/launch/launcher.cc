@@ -27,6 +27,19 @@ void say(std::string_view sentence) {
 // Whether a signal asks the launcher to end.
 bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
 
+// Whether such a signal has come that nobody has taken yet.
+Status told_to_end() {
+  sigset_t pending;
+  ::sigemptyset(&pending);
+  ::sigpending(&pending);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (::sigismember(&pending, signal) == 1) {
+      return status_of(StatusCode::system, "ended by a signal before any rank had been started");
+    }
+  }
+  return {};
+}
+
 // A second request to end that comes so soon is the same, told twice: by timeout(1), to the
 // launcher and to its group, or by a service manager.
 constexpr Duration kSameRequest = std::chrono::milliseconds(100);
@@ -215,7 +228,7 @@ int launch(const LaunchOptions& options) {
   Hosts hosts;
   LocalHost* local = nullptr;
   if (options.remote_shell.empty()) {
-    Result<std::unique_ptr<LocalHost>> host = LocalHost::create(options, relay);
+    Result<std::unique_ptr<LocalHost>> host = LocalHost::create(options, relay, told_to_end);
     if (!host.ok()) {
       say(host.status().message());
       return 1;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "stretto/bootstrap/join_notes.h"
+#include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
@@ -14,6 +15,9 @@
 
 namespace stretto::launch {
 namespace {
+
+// How long ranks wait for each other, unless told otherwise.
+constexpr Duration kNameTime = std::chrono::seconds(300);
 
 // Where the ranks meet. Launcher 0 serves there; the others only know the address.
 Result<bootstrap::HostPort> meeting_place(const LaunchOptions& options) {
@@ -28,28 +32,37 @@ Result<bootstrap::HostPort> meeting_place(const LaunchOptions& options) {
 
 }  // namespace
 
-LocalHost::LocalHost(const LaunchOptions& options, OutputRelay& relay, job::StatusBoardReader board,
+LocalHost::LocalHost(const LaunchOptions& options, OutputRelay& relay,
+                     WaitLimit::Interruption told_to_end, job::StatusBoardReader board,
                      Guardian guardian)
-    : options_(options), relay_(relay), board_(std::move(board)), guardian_(std::move(guardian)) {}
+    : options_(options),
+      relay_(relay),
+      told_to_end_(std::move(told_to_end)),
+      board_(std::move(board)),
+      guardian_(std::move(guardian)) {}
 
 LocalHost::~LocalHost() = default;
 
 Result<std::unique_ptr<LocalHost>> LocalHost::create(const LaunchOptions& options,
-                                                     OutputRelay& relay) {
+                                                     OutputRelay& relay,
+                                                     WaitLimit::Interruption told_to_end) {
   auto board = job::StatusBoardReader::create(static_cast<std::size_t>(options.local_size()));
   if (!board.ok()) return board.status();
   Result<Guardian> guardian = Guardian::start(options, board.value().fd());
   if (!guardian.ok()) return guardian.status();
-  return std::unique_ptr<LocalHost>(
-      new LocalHost(options, relay, std::move(*board), std::move(*guardian)));
+  return std::unique_ptr<LocalHost>(new LocalHost(options, relay, std::move(told_to_end),
+                                                  std::move(*board), std::move(*guardian)));
 }
 
 Status LocalHost::start() {
   Result<bootstrap::HostPort> where = meeting_place(options_);
   if (!where.ok()) return where.status();
   if (options_.host_index == 0) {
+    const Result<std::string> host = bootstrap::address_to_bind(
+        where->host, where->port, {Deadline::after(kNameTime), told_to_end_});
+    if (!host.ok()) return host.status();
     auto server = bootstrap::StoreServer::start(
-        {.host = where->host, .port = where->port, .key = options_.key});
+        {.host = host.value(), .port = where->port, .key = options_.key});
     if (!server.ok()) return server.status();
     server_ = std::move(*server);
     where->port = server_->port();

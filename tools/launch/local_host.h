@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/wait_limit.h"
 #include "tools/launch/guardian.h"
 #include "tools/launch/host.h"
 #include "tools/launch/output_relay.h"
@@ -24,9 +25,10 @@ namespace stretto::launch {
 class LocalHost final : public Host {
  public:
   // Call it before the process has a second thread. Both must outlive this; the relay starts when
-  // all ranks have.
-  static Result<std::unique_ptr<LocalHost>> create(const LaunchOptions& options,
-                                                   OutputRelay& relay);
+  // all ranks have. A failure of `told_to_end` ends start(), which may have to wait until the name
+  // of this host is known.
+  static Result<std::unique_ptr<LocalHost>> create(const LaunchOptions& options, OutputRelay& relay,
+                                                   WaitLimit::Interruption told_to_end);
   ~LocalHost() override;
 
   Status start() override;
@@ -39,8 +41,8 @@ class LocalHost final : public Host {
   void linger(const Signals& signals, bool failed);
 
  private:
-  LocalHost(const LaunchOptions& options, OutputRelay& relay, job::StatusBoardReader board,
-            Guardian guardian);
+  LocalHost(const LaunchOptions& options, OutputRelay& relay, WaitLimit::Interruption told_to_end,
+            job::StatusBoardReader board, Guardian guardian);
 
   Status take_started(RankNews& news);
   void tell_joiners(const RankNews& news);
@@ -49,6 +51,7 @@ class LocalHost final : public Host {
 
   const LaunchOptions& options_;
   OutputRelay& relay_;
+  const WaitLimit::Interruption told_to_end_;
   job::StatusBoardReader board_;
   Guardian guardian_;
   std::string rendezvous_;

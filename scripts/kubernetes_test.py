@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The manifests of examples/kubernetes, with network namespaces as pods.
+
+Each pod runs the command of its container, with the variables and names that JobSet and the MPI
+operator give it; names become known only after the pods have started, as those of a headless
+service do.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import time
+import unittest
+
+import namespaces
+
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+BUILD = pathlib.Path(os.environ["STRETTO_BUILD_DIR"])
+# The host is the last word but one, the command the last. The second host is not there at once.
+SSH = """#!/bin/sh
+while [ $# -gt 2 ]; do shift; done
+case $1 in
+  *worker-0*) exec ip netns exec {0} sh -c "$2" ;;
+  *) mkdir {2}/tried 2> /dev/null && exit 255; exec ip netns exec {1} sh -c "$2" ;;
+esac
+"""
+
+
+def manifest(name):
+    return yaml.safe_load((SOURCE / "examples/kubernetes" / name).read_text())
+
+
+@unittest.skipIf(yaml is None, "python3 has no yaml (Debian's python3-yaml)")
+class KubernetesTest(unittest.TestCase):
+    def setUp(self):
+        self.network = namespaces.Network(f"kube{os.getpid()}")
+        self.addCleanup(self.network.remove)
+        try:
+            self.network.make()
+        except namespaces.NetworkError as error:
+            self.skipTest(f"cannot make network namespaces: {error}")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        # What the image has.
+        self.image = pathlib.Path(folder.name)
+        (self.image / "stretto").symlink_to(BUILD / "bin/stretto")
+        (self.image / "train").symlink_to(BUILD / "bin/join_rank_program")
+        self.hosts_files = [self.hosts_file(pod) for pod in range(2)]
+
+    def hosts_file(self, pod):
+        folder = pathlib.Path("/etc/netns") / self.network.space(pod)
+        folder.mkdir(parents=True)
+        self.addCleanup(folder.rmdir)
+        path = folder / "hosts"
+        path.write_text("127.0.0.1 localhost\n")
+        self.addCleanup(path.unlink)
+        return path
+
+    def publish(self, names):
+        for path in self.hosts_files:
+            with path.open("a") as file:
+                for pod, name in enumerate(names):
+                    file.write(f"{self.network.address(pod)} {name}\n")
+
+    def start(self, command, variables, before=()):
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith("STRETTO_")}
+        environment |= variables | {"PATH": f"{self.image}:{os.environ['PATH']}",
+                                    "STRETTO_LOG": "error"}
+        # As the kubelet does.
+        words = [re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], word)
+                 for word in command]
+        process = subprocess.Popen([*before, *words], env=environment, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def output_of(self, process):
+        output, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, output)
+        return output
+
+    def test_jobset(self):
+        jobset = manifest("jobset.yaml")
+        (workers,) = jobset["spec"]["replicatedJobs"]
+        job = workers["template"]["spec"]
+        pods = job["completions"]
+        self.assertEqual((pods, job["parallelism"], job["completionMode"]), (2, 2, "Indexed"))
+        network = jobset["spec"]["network"]
+        self.assertTrue(network["enableDNSHostnames"] and network["publishNotReadyAddresses"])
+        name = jobset["metadata"]["name"]
+        names = [f"{name}-{workers['name']}-0-{pod}.{name}" for pod in range(pods)]
+        (container,) = job["template"]["spec"]["containers"]
+        self.assertIn(",".join(names), container["command"])
+        self.assertEqual([variable["name"] for variable in container["env"]],
+                         ["STRETTO_JOB_KEY", "JOB_COMPLETION_INDEX"])
+        started = [self.start(container["command"], {"JOB_COMPLETION_INDEX": str(pod),
+                                                     "STRETTO_JOB_KEY": "7" * 64},
+                              self.network.enter(pod)) for pod in range(pods)]
+        time.sleep(0.5)
+        self.publish(names)
+        output = "".join(self.output_of(process) for process in started)
+        for rank in range(8):
+            self.assertIn(f"[{rank}] rank {rank} of 8: sum 28\n", output)
+
+    def test_mpijob(self):
+        spec = manifest("mpijob.yaml")["spec"]
+        roles = spec["mpiReplicaSpecs"]
+        self.assertEqual(roles["Worker"]["replicas"], 2)
+        (worker,) = roles["Worker"]["template"]["spec"]["containers"]
+        self.assertEqual(worker["command"], ["/usr/sbin/sshd", "-De"])
+        names = [f"train-worker-{pod}.train.default.svc" for pod in range(2)]
+        hostfile = self.image / "hostfile"
+        hostfile.write_text("".join(f"{name} slots={spec['slotsPerWorker']}\n" for name in names))
+        ssh = self.image / "ssh"
+        ssh.write_text(SSH.format(*map(self.network.space, range(2)), self.image))
+        ssh.chmod(0o755)
+        (launcher,) = roles["Launcher"]["template"]["spec"]["containers"]
+        self.assertIn("/etc/mpi/hostfile", launcher["command"])
+        process = self.start([str(hostfile) if word == "/etc/mpi/hostfile" else word
+                              for word in launcher["command"]], {})
+        time.sleep(0.5)
+        self.publish(names)
+        output = self.output_of(process)
+        for rank in range(8):
+            self.assertIn(f"[{rank}] rank {rank} of 8: sum 28\n", output)
+        self.assertTrue((self.image / "tried").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
