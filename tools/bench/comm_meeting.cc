@@ -26,8 +26,8 @@ std::string boot_id() {
 
 std::string announce(Communicator& comm, const std::string& text) {
   const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
-  const Blob blob = broadcast_blob(comm, {bytes, text.size()}, 0);
-  return {reinterpret_cast<const char*>(blob.data()), blob.size()};
+  const ByteVector told = broadcast_bytes(comm, {bytes, text.size()}, 0);
+  return {reinterpret_cast<const char*>(told.data()), told.size()};
 }
 
 // Null where the board of rank 0 cannot be reached, or must not be taken for one.
