@@ -65,7 +65,7 @@ class JoinNotes {
   Status wait_for_join() const;
   // Waits until all ranks have come, so that they can learn of a failure; for a few seconds at
   // most, and not beyond the join's deadline.
-  void let_all_come() const;
+  void wait_for_late_ranks() const;
   // Waits until whoever provides the store has ended it.
   Status wait_for_end() const;
 
@@ -73,7 +73,7 @@ class JoinNotes {
 
  private:
   Status look() const;
-  Status look_at_both() const;
+  Status check_failures() const;
   Status explain(const Status& status) const;
   std::string describe_missing(const std::string& name, int rank) const;
   std::string refused_peer() const;

@@ -25,7 +25,7 @@ namespace stretto::execution {
 // windows.
 //
 // Posting is also the first sync of either plan: a rank that can tell by its own buffers, or by the
-// plans, that the staged one will run, lays out its part before it posts.
+// plans, that the staged one will run, stages its part before it posts.
 class MappedExecution final : public Execution {
  public:
   struct Plans {
@@ -51,8 +51,8 @@ class MappedExecution final : public Execution {
 
  private:
   enum class Phase {
-    laying_out,  // What others need of this rank's private input, before it posts.
-    entering,    // Until all have posted.
+    staging,   // What others need of this rank's private input, before it posts.
+    entering,  // Until all have posted.
     running,
     syncing,
     handing_back,  // After a failure: until nobody copies from or to this rank's private memory.
@@ -70,9 +70,9 @@ class MappedExecution final : public Execution {
   };
 
   void enter(Turn& turn);
-  bool lay_out(Turn& turn);
+  bool run_staging(Turn& turn);
   void post(Turn& turn);
-  bool go_on(Turn& turn);
+  bool resume(Turn& turn);
   void notify_all(Turn& turn) const;
   bool read_posts();
   Status disagreement(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence) const;

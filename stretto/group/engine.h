@@ -100,7 +100,7 @@ class Engine final : private transport::TransportListener {
  private:
   friend class EngineLock;
   void take(std::unique_lock<std::mutex>& held);
-  void let_others_in(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
+  void yield_lock(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
   bool turn_locked() STRETTO_REQUIRES(engine_held);
   bool turn_locked(std::size_t bytes_of_each_group) STRETTO_REQUIRES(engine_held);
   // Without the lock. Does nothing, and says so, where it is better to sleep; see Note [waiting].

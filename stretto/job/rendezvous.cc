@@ -47,10 +47,10 @@ class OpenRendezvous : public Rendezvous {
   // Where rank 0 gives up the others learn of it.
   ~OpenRendezvous() override {
     const bool gives_up = server_ != nullptr || owns_file_;
-    if (gives_up && notes_ != nullptr) notes_->let_all_come();
+    if (gives_up && notes_ != nullptr) notes_->wait_for_late_ranks();
     notes_.reset();
     store_.reset();
-    if (server_ != nullptr) let_clients_go();
+    if (server_ != nullptr) wait_for_clients_to_leave();
     (void)end_place().ok();
   }
 
@@ -71,7 +71,7 @@ class OpenRendezvous : public Rendezvous {
   Status arrive();
   Status agree_on_size();
   Status agree_on_key();
-  void let_clients_go();
+  void wait_for_clients_to_leave();
   Status end_place();
 
   const Job job_;
@@ -233,7 +233,7 @@ Status OpenRendezvous::finish() {
 }
 
 // The last words of rank 0 reach the others through its own store.
-void OpenRendezvous::let_clients_go() {
+void OpenRendezvous::wait_for_clients_to_leave() {
   const Deadline deadline = Deadline::after(std::chrono::seconds(1));
   while (server_->client_count() > 0 && !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

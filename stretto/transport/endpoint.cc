@@ -319,10 +319,10 @@ Status Endpoint::silence_of(const Peer& silent) const {
 void Endpoint::begin_sleep() {
   ++sleepers_;
   if (sleep_flag_ != nullptr) sleep_flag_->raise();
-  look_at_all();
+  poll_all_next();
 }
 
-void Endpoint::look_at_all() { turns_ = kTurnsPerPoll - 1; }
+void Endpoint::poll_all_next() { turns_ = kTurnsPerPoll - 1; }
 
 void Endpoint::sleep(Deadline until) {
   // Bounded: a deadline is checked by the caller, and a wake-up that went to another sleeper of

@@ -73,7 +73,7 @@ class Endpoint : public Transport {
                const OperationDescriptor& operation) override;
 
   bool progress() override;
-  void look_at_all() override;
+  void poll_all_next() override;
   void check_contacts(TimePoint now) override;
   void begin_sleep() override;
   void sleep(Deadline until) override;

@@ -170,7 +170,7 @@ class Transport {
   virtual bool progress() = 0;
   // Lets the next progress() look at what it otherwise looks at now and then, too: doorbells, new
   // memory, the end of a peer. For those who seldom call it.
-  virtual void look_at_all() = 0;
+  virtual void poll_all_next() = 0;
   // Gives up peers on other hosts from which nothing comes back: their host is gone, or the network
   // to it. To be called a few times a second, whatever else is called; looks no more often.
   virtual void check_contacts(TimePoint now) = 0;

@@ -41,7 +41,7 @@ Result<Channels> make_channels(std::vector<FileDescriptor> sockets) {
 
 // Does it again as long as it fails, but no longer than a shortage may last.
 template <class Attempt>
-Status do_patiently(const Attempt& attempt) {
+Status retry_shortages(const Attempt& attempt) {
   ShortageTimer timer;
   while (true) {
     const Status shortage = attempt();
@@ -119,7 +119,7 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
   }
   const auto memory = std::make_shared<Memory>(self, channels);
   Region own;
-  STRETTO_RETURN_IF_ERROR(do_patiently([&] {
+  STRETTO_RETURN_IF_ERROR(retry_shortages([&] {
     Result<Region> inbox = memory->allocate(Inbox::bytes(ranks));
     if (inbox.ok()) own = std::move(*inbox);
     return inbox.status();
@@ -127,7 +127,7 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
   for (int r = 0; r < ranks; ++r) {
     const auto& channel = channels[static_cast<std::size_t>(r)];
     if (channel == nullptr) continue;
-    STRETTO_RETURN_IF_ERROR(do_patiently([&] { return memory->find_process(r); }));
+    STRETTO_RETURN_IF_ERROR(retry_shortages([&] { return memory->find_process(r); }));
     channel->send(memory->proof());
   }
   STRETTO_RETURN_IF_ERROR(meet_peers(channels, *memory, Inbox::bytes(ranks), limit));
