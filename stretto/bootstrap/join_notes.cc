@@ -88,7 +88,7 @@ Status JoinNotes::failure_in_store() const {
 
 Status JoinNotes::finish() { return set(key_of("joined", options_.rank), ""); }
 
-Status JoinNotes::give_up(const Status& why) {
+Status JoinNotes::abandon(const Status& why) {
   if (!placed_) return why;
   // A rank that is gone is noticed here as a connection that ends, and a moment later by the store,
   // which knows better.

@@ -44,7 +44,7 @@ class JoinNotes {
   Status failure_in_store() const;
   // Tells all others that this rank cannot join, if it has taken its place. Returns the failure to
   // report: if another rank has failed before, that one's.
-  Status give_up(const Status& why);
+  Status abandon(const Status& why);
 
   // Ends a wait at the join's deadline, when the join has failed for all, or by end_waits_by().
   WaitLimit limit() const;

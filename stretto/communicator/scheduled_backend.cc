@@ -43,7 +43,7 @@ ScheduledBackend::ScheduledBackend(std::shared_ptr<group::Engine> engine,
 }
 
 ScheduledBackend::~ScheduledBackend() {
-  if (!engine_->is_home()) {
+  if (!engine_->is_owner_process()) {
     (void)group_.release();  // The parent of this process goes on with it.
     return;
   }

@@ -140,7 +140,7 @@ bool MappedExecution::resume(Turn& turn) {
     moved = true;
   }
   if (status_.ok() || phase_ == Phase::ended) return moved;
-  hand_back(turn.has_lock());
+  release_buffers(turn.has_lock());
   return true;
 }
 
@@ -211,10 +211,10 @@ bool MappedExecution::release_mappings() {
 
 // Gives the run up, and ends it when nobody copies from or to this rank's private memory any more:
 // its owner gets it back then. See window.h, Note [private memory of those who give up].
-void MappedExecution::hand_back(bool has_lock) {
-  if (phase_ != Phase::handing_back) {
-    phase_ = Phase::handing_back;
-    own().given_up.store(windows_->entered, std::memory_order_seq_cst);
+void MappedExecution::release_buffers(bool has_lock) {
+  if (phase_ != Phase::releasing) {
+    phase_ = Phase::releasing;
+    own().abandoned.store(windows_->entered, std::memory_order_seq_cst);
     arrived_ = 0;
     abandoned_at_ = Clock::now();
   }
@@ -333,7 +333,7 @@ void MappedExecution::notify_all(Turn& turn) const {
 
 void MappedExecution::fail(const Status& status) {
   if (status_.ok()) status_ = status;
-  if (phase_ != Phase::ended) hand_back(true);
+  if (phase_ != Phase::ended) release_buffers(true);
 }
 
 // Of any number of bytes, in one go: who fails hands its buffers back at once.

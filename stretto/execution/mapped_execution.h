@@ -55,7 +55,7 @@ class MappedExecution final : public Execution {
     entering,  // Until all have posted.
     running,
     syncing,
-    handing_back,  // After a failure: until nobody copies from or to this rank's private memory.
+    releasing,  // After a failure: until nobody copies from or to this rank's private memory.
     ended,
   };
   // Where a turn of running steps has stopped; `queue_works`: at a sync or the end, which is not to
@@ -79,7 +79,7 @@ class MappedExecution final : public Execution {
   bool choose(const Turn& turn);
   BufferRef locate(const schedule::Place& place) const;
   Stop run_steps(Turn& turn);
-  void hand_back(bool has_lock);
+  void release_buffers(bool has_lock);
   bool is_news_overdue();
   bool run_to_sync(Turn& turn);
   void reach_sync(Turn& turn);

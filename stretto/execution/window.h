@@ -58,7 +58,7 @@ struct Window {
   // before they load, sequentially consistent, so that one of the two sees the other.
   //
   // The operation that this rank has given up, counted as in posts. By its owner only.
-  alignas(128) std::atomic<std::uint64_t> given_up{0};
+  alignas(128) std::atomic<std::uint64_t> abandoned{0};
   // Whose private memory this rank copies from or to just now, counted from 1; 0: nobody's. By its
   // owner only.
   alignas(128) std::atomic<std::uint32_t> reaches_into{0};

@@ -53,7 +53,7 @@ Result<std::shared_ptr<Engine>> Engine::create(std::unique_ptr<transport::Transp
 }
 
 void Engine::destroy(Engine* engine) {
-  if (!engine->is_home()) return;
+  if (!engine->is_owner_process()) return;
   if (engine->thread_.get_id() != std::this_thread::get_id()) {
     delete engine;
     return;
@@ -104,8 +104,8 @@ Engine::~Engine() {
   run_continuations(held);
 }
 
-Status Engine::check_home() const {
-  if (is_home()) return {};
+Status Engine::check_not_forked() const {
+  if (is_owner_process()) return {};
   return status_of(StatusCode::invalid_argument,
                    "this process was forked from rank {}, whose communicator it cannot use: fork "
                    "before join(), or start a program (exec)",

@@ -92,7 +92,7 @@ Status OpenRendezvous::open(Deadline deadline) {
       bootstrap::JoinNotes::Options{.rank = job_.rank, .size = job_.size, .deadline = deadline});
   Status status = arrive();
   if (status.ok()) status = agree_on_key();
-  return status.ok() ? status : notes_->give_up(status);
+  return status.ok() ? status : notes_->abandon(status);
 }
 
 Status OpenRendezvous::open_store(Deadline deadline) {

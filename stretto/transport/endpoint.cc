@@ -198,11 +198,11 @@ Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
   return {};
 }
 
-void Endpoint::give_up(std::uint64_t group, std::span<const Rank> members, const Status& reason) {
+void Endpoint::abandon(std::uint64_t group, std::span<const Rank> members, const Status& reason) {
   for (const Rank member : members) {
     Peer* to = peer(member);
     if (to == nullptr) continue;
-    to->give_up(group, reason);
+    to->abandon(group, reason);
     to->flush();
   }
 }

@@ -59,8 +59,8 @@ void CommMeeting::maxima(std::vector<double>& values) {
   if (!values.empty()) comm_.all_reduce(values, {.op = ReduceOp::max}).wait();
 }
 
-void RankMeeting::give_up() {
-  if (board_) board_->give_up();
+void RankMeeting::abandon() {
+  if (board_) board_->abandon();
 }
 
 RankMeeting::RankMeeting(Communicator& comm, int cores) {

@@ -100,7 +100,7 @@ class RankProgram {
       : comm_(comm), options_(options), cores_(cores), meeting_(comm, cores) {}
 
   int run();
-  void give_up() { meeting_.give_up(); }
+  void abandon() { meeting_.abandon(); }
 
  private:
   // Of several hosts nobody here knows the cores.
@@ -253,7 +253,7 @@ int run_rank(const BenchOptions& options) {
     comm->barrier().wait();
     return status;
   } catch (...) {
-    program.give_up();
+    program.abandon();
     throw;
   }
 }
