@@ -63,7 +63,7 @@ void wait_for_any(const Channels& channels) {
 
 // Takes in the inboxes and the proofs of all peers, until they have taken those of this rank: a
 // peer that has lost one asks for it again.
-Status meet_peers(const Channels& channels, Memory& memory, std::size_t inbox_bytes,
+Status meet_peers(const Channels& channels, ShmMemory& memory, std::size_t inbox_bytes,
                   const WaitLimit& limit) {
   std::vector<bool> proved(channels.size());
   ShortageTimer timer;
@@ -117,7 +117,7 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
     alone.processes.resize(channels.size());
     return alone;
   }
-  const auto memory = std::make_shared<Memory>(self, channels);
+  const auto memory = std::make_shared<ShmMemory>(self, channels);
   Region own;
   STRETTO_RETURN_IF_ERROR(retry_shortages([&] {
     Result<Region> inbox = memory->allocate(Inbox::bytes(ranks));
