@@ -21,10 +21,10 @@ void note(Job& job, std::string_view what, const Sourced<T>& value) {
   job.sources += fmt::format("{} {} from {}\n", what, value.value, value.source);
 }
 
-Status set_address(Job& job, RendezvousKind meeting, std::string_view text) {
+Status set_address(Job& job, RendezvousKind kind, std::string_view text) {
   const Result<bootstrap::HostPort> address = bootstrap::parse_host_port(text);
   if (!address.ok()) return address.status();
-  job.rendezvous_kind = meeting;
+  job.rendezvous_kind = kind;
   job.rendezvous_host = address.value().host;
   job.rendezvous_port = address.value().port;
   return {};

@@ -32,7 +32,7 @@ struct Job {
   Launcher launcher = Launcher::none;
   int rank = 0;
   int size = 1;
-  RendezvousKind meeting = RendezvousKind::none;
+  RendezvousKind rendezvous_kind = RendezvousKind::none;
   std::string rendezvous_host = {};  // Empty if they meet in a file.
   int rendezvous_port = 0;
   std::string rendezvous_path = {};

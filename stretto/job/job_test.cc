@@ -221,7 +221,7 @@ TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {
   EXPECT_EQ(resolve({}, with(by_hand(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(), kKey);
   // torchrun says itself whether its agent has a store.
   const auto meeting = [](const Variables& changes) {
-    return resolve({}, with(by_hand(), changes)).meeting;
+    return resolve({}, with(by_hand(), changes)).rendezvous_kind;
   };
   EXPECT_EQ(meeting({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}), RendezvousKind::torch_store);
   EXPECT_EQ(meeting({{"TORCHELASTIC_RUN_ID", "x"}}), RendezvousKind::torch_store);
@@ -232,12 +232,12 @@ TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {
 TEST(ResolveJob, ReadsTheKindsOfMeetingPlaces) {
   JoinOptions options{.rank = 1, .size = 2, .rendezvous = "tcp://[::1]:4000"};
   const Job tcp = resolve(options, {});
-  EXPECT_EQ(tcp.meeting, RendezvousKind::rank_0_store);
+  EXPECT_EQ(tcp.rendezvous_kind, RendezvousKind::rank_0_store);
   EXPECT_EQ(tcp.rendezvous_host, "::1");
   EXPECT_EQ(tcp.rendezvous_port, 4000);
   options.rendezvous = "file:///shared/job 7";
   const Job file = resolve(options, {});
-  EXPECT_EQ(file.meeting, RendezvousKind::file);
+  EXPECT_EQ(file.rendezvous_kind, RendezvousKind::file);
   EXPECT_EQ(file.rendezvous_path, "/shared/job 7");
   EXPECT_FALSE(file.makes_folder);
   EXPECT_TRUE(file.rendezvous_host.empty());
@@ -310,8 +310,8 @@ TEST(ResolveJob, ReadsSlurm) {
 
 TEST(ResolveJob, ALauncherInsideAnotherCounts) {
   EXPECT_EQ(resolve({}, with(stretto_run(), slurm())).rank, 3);
-  EXPECT_EQ(resolve({}, with(torchrun(), slurm())).meeting, RendezvousKind::torch_store);
-  EXPECT_EQ(resolve({}, with(open_mpi(), slurm())).meeting, RendezvousKind::file);
+  EXPECT_EQ(resolve({}, with(torchrun(), slurm())).rendezvous_kind, RendezvousKind::torch_store);
+  EXPECT_EQ(resolve({}, with(open_mpi(), slurm())).rendezvous_kind, RendezvousKind::file);
   const Variables mpi_of_one{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
   EXPECT_EQ(resolve({}, with(stretto_run(), mpi_of_one)).rank, 3);
   EXPECT_EQ(resolve({}, mpi_of_one).size, 1);
