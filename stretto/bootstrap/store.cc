@@ -5,34 +5,17 @@
 
 #include <algorithm>
 
+#include "stretto/base/name_in.h"
 #include "stretto/bootstrap/store_page.h"
 
 namespace stretto::bootstrap {
 namespace {
 
 std::string_view doing(StoreOperation operation) {
-  switch (operation) {
-    case StoreOperation::set:
-      return "setting";
-    case StoreOperation::get:
-    case StoreOperation::wait:
-      return "waiting for";
-    case StoreOperation::add:
-      return "adding to";
-    case StoreOperation::compare_set:
-      return "comparing and setting";
-    case StoreOperation::check:
-      return "looking for";
-    case StoreOperation::delete_key:
-      return "deleting";
-    case StoreOperation::append:
-      return "appending to";
-    case StoreOperation::list_keys:
-      return "listing the keys that begin with";
-    case StoreOperation::will:
-      return "leaving a will for";
-  }
-  return "using";
+  return name_in({"using", "setting", "waiting for", "adding to", "comparing and setting",
+                  "waiting for", "looking for", "deleting", "appending to",
+                  "listing the keys that begin with", "leaving a will for"},
+                 operation, "using");
 }
 
 }  // namespace
