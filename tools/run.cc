@@ -132,9 +132,7 @@ Status settle_hosts(const CLI::App& app, CommandLine& line) {
   launch::LaunchOptions& options = line.launch;
   options.hosts.front().ranks = line.ranks;
   if (!line.hosts.empty()) {
-    auto hosts = launch::read_hosts(line.hosts, line.ranks);
-    if (!hosts.ok()) return hosts.status();
-    options.hosts = std::move(*hosts);
+    STRETTO_ASSIGN_OR_RETURN(options.hosts, launch::read_hosts(line.hosts, line.ranks));
     if (app.count("--host-index") == 0) {
       options.remote_shell = CLI::detail::split_up(line.remote_shell);
       options.host_wait = to_duration(line.host_wait_seconds);

@@ -3,9 +3,9 @@
 
 #include "stretto/base/operation.h"
 
-#include <array>
-
 #include <fmt/format.h>
+
+#include "stretto/base/name_in.h"
 
 namespace stretto {
 namespace {
@@ -20,29 +20,9 @@ bool has_shares(Collective collective) {
 }  // namespace
 
 std::string_view name(Collective collective) {
-  switch (collective) {
-    case Collective::all_reduce:
-      return "all_reduce";
-    case Collective::reduce_scatter:
-      return "reduce_scatter";
-    case Collective::all_gather:
-      return "all_gather";
-    case Collective::broadcast:
-      return "broadcast";
-    case Collective::barrier:
-      return "barrier";
-    case Collective::point_to_point:
-      return "send/recv";
-    case Collective::reduce:
-      return "reduce";
-    case Collective::gather:
-      return "gather";
-    case Collective::scatter:
-      return "scatter";
-    case Collective::all_to_all:
-      return "all_to_all";
-  }
-  return "unknown collective";
+  return name_in({"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "send/recv",
+                  "reduce", "gather", "scatter", "all_to_all"},
+                 collective, "unknown collective");
 }
 
 bool reduces(Collective collective) {
@@ -72,24 +52,12 @@ std::string describe(const OperationDescriptor& operation) {
 }
 
 std::string algorithm_name(std::uint8_t algorithm) {
-  constexpr std::array<std::string_view, 16> kNames = {"the chosen algorithm",
-                                                       "ring",
-                                                       "direct",
-                                                       "recursive_doubling",
-                                                       "binomial_tree",
-                                                       "direct_mapped",
-                                                       "staged_mapped",
-                                                       "pairwise",
-                                                       "bruck",
-                                                       "knomial",
-                                                       "recursive_halving",
-                                                       "double_binary_tree",
-                                                       "two_level",
-                                                       "textbook_ring",
-                                                       "eager_mapped",
-                                                       "two_level_mapped"};
-  if (algorithm < kNames.size()) return std::string(kNames[algorithm]);
-  return fmt::format("algorithm {}", algorithm);
+  const std::string_view known = name_in(
+      {"the chosen algorithm", "ring", "direct", "recursive_doubling", "binomial_tree",
+       "direct_mapped", "staged_mapped", "pairwise", "bruck", "knomial", "recursive_halving",
+       "double_binary_tree", "two_level", "textbook_ring", "eager_mapped", "two_level_mapped"},
+      algorithm, "");
+  return known.empty() ? fmt::format("algorithm {}", algorithm) : std::string(known);
 }
 
 std::string describe_against(const OperationDescriptor& operation,

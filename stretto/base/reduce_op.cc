@@ -3,28 +3,13 @@
 
 #include "stretto/base/reduce_op.h"
 
+#include "stretto/base/name_in.h"
+
 namespace stretto {
 
 std::string_view name(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-      return "sum";
-    case ReduceOp::mean:
-      return "mean";
-    case ReduceOp::product:
-      return "product";
-    case ReduceOp::min:
-      return "min";
-    case ReduceOp::max:
-      return "max";
-    case ReduceOp::bit_and:
-      return "bit_and";
-    case ReduceOp::bit_or:
-      return "bit_or";
-    case ReduceOp::bit_xor:
-      return "bit_xor";
-  }
-  return "unknown operation";
+  return name_in({"sum", "mean", "product", "min", "max", "bit_and", "bit_or", "bit_xor"}, op,
+                 "unknown operation");
 }
 
 namespace {

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "stretto/base/error.h"
+#include "stretto/base/name_in.h"
 
 namespace stretto {
 namespace {
@@ -40,31 +41,9 @@ std::string remedy(int error_number) {
 }  // namespace
 
 std::string_view name(StatusCode code) {
-  switch (code) {
-    case StatusCode::ok:
-      return "ok";
-    case StatusCode::invalid_argument:
-      return "invalid argument";
-    case StatusCode::peer_lost:
-      return "peer lost";
-    case StatusCode::timeout:
-      return "timeout";
-    case StatusCode::mismatch:
-      return "mismatch";
-    case StatusCode::refused:
-      return "refused";
-    case StatusCode::aborted:
-      return "aborted";
-    case StatusCode::protocol:
-      return "protocol error";
-    case StatusCode::system:
-      return "system error";
-    case StatusCode::out_of_memory:
-      return "out of memory";
-    case StatusCode::internal:
-      return "internal error";
-  }
-  return "unknown status";
+  return name_in({"ok", "invalid argument", "peer lost", "timeout", "mismatch", "refused",
+                  "aborted", "protocol error", "system error", "out of memory", "internal error"},
+                 code, "unknown status");
 }
 
 Status Status::with_context(std::string_view context) const {

@@ -16,15 +16,12 @@ namespace stretto::bootstrap {
 Result<std::unique_ptr<Acceptor>> Acceptor::start(AuthenticatingListener::Options options,
                                                   std::set<int> expected) {
   std::unique_ptr<Acceptor> acceptor(new Acceptor(std::move(expected)));
-  auto listener = AuthenticatingListener::create(std::move(options));
-  if (!listener.ok()) return listener.status();
-  acceptor->listener_ = std::move(*listener);
+  STRETTO_ASSIGN_OR_RETURN(acceptor->listener_, AuthenticatingListener::create(std::move(options)));
   acceptor->stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!acceptor->stop_.valid()) return system_status("eventfd");
-  Result<std::thread> thread =
-      start_thread("stretto-accept", [acceptor = acceptor.get()] { acceptor->run(); });
-  if (!thread.ok()) return thread.status();
-  acceptor->thread_ = std::move(*thread);
+  STRETTO_ASSIGN_OR_RETURN(
+      acceptor->thread_,
+      start_thread("stretto-accept", [acceptor = acceptor.get()] { acceptor->run(); }));
   return acceptor;
 }
 

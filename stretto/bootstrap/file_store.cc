@@ -151,14 +151,13 @@ std::string take_line(std::string& text) {
 
 Result<std::unique_ptr<StoreWatch>> FileStore::watch(const std::string& key, const Will& will,
                                                      const WaitLimit& limit) {
-  const Result<std::int64_t> number = add(kWillCount, 1, limit);
-  if (!number.ok()) return number.status();
-  if (lock_byte(fd_.get(), kWillLocks + number.value(), F_WRLCK) < 0) {
+  STRETTO_ASSIGN_OR_RETURN(const std::int64_t number, add(kWillCount, 1, limit));
+  if (lock_byte(fd_.get(), kWillLocks + number, F_WRLCK) < 0) {
     return system_status("locking a byte of the file for a will");
   }
   STRETTO_RETURN_IF_ERROR(
-      set(will_key(number.value()), key + "\n" + will.revoked_by + "\n" + will.value, limit));
-  return std::unique_ptr<StoreWatch>(std::make_unique<FileWatch>(*this, key, number.value()));
+      set(will_key(number), key + "\n" + will.revoked_by + "\n" + will.value, limit));
+  return std::unique_ptr<StoreWatch>(std::make_unique<FileWatch>(*this, key, number));
 }
 
 Status FileStore::execute_wills(std::int64_t own) {
@@ -218,15 +217,13 @@ Result<std::optional<StoreReply>> FileStore::try_answer(const StoreRequest& requ
 }
 
 Status FileStore::catch_up() {
-  Result<std::string> text = read_news();
-  if (!text.ok()) return text.status();
-  std::string_view news = *text;
+  STRETTO_ASSIGN_OR_RETURN(std::string text, read_news());
+  std::string_view news = text;
   if (known_bytes_ == 0) STRETTO_RETURN_IF_ERROR(take_head(news));
   while (true) {
-    const Result<std::optional<FileRecord>> decoded = decode_file_record(news);
-    if (!decoded.ok()) return decoded.status();
-    if (!decoded.value()) return {};
-    const FileRecord& record = *decoded.value();
+    STRETTO_ASSIGN_OR_RETURN(const std::optional<FileRecord> decoded, decode_file_record(news));
+    if (!decoded) return {};
+    const FileRecord& record = *decoded;
     const StoreRequest change{
         .operation = record.value ? StoreOperation::set : StoreOperation::delete_key,
         .key = record.key,

@@ -56,17 +56,16 @@ Status send_output(int fd, HandshakeMachine& machine, const WaitLimit& limit) {
 
 Result<Identity> run(HandshakeRole role, int fd, const JobKey& key, Purpose purpose,
                      const Identity& self, const WaitLimit& limit) {
-  Result<HandshakeMachine> machine = HandshakeMachine::start(role, key, purpose, self);
-  if (!machine.ok()) return machine.status();
-  STRETTO_RETURN_IF_ERROR(send_output(fd, *machine, limit));
-  while (!machine->done()) {
-    const Status received = read_some(fd, *machine, limit);
-    const Status sent = send_output(fd, *machine, limit);
+  STRETTO_ASSIGN_OR_RETURN(auto machine, HandshakeMachine::start(role, key, purpose, self));
+  STRETTO_RETURN_IF_ERROR(send_output(fd, machine, limit));
+  while (!machine.done()) {
+    const Status received = read_some(fd, machine, limit);
+    const Status sent = send_output(fd, machine, limit);
     if (!received.ok()) discard_pending_bytes(fd);
     STRETTO_RETURN_IF_ERROR(received);
     STRETTO_RETURN_IF_ERROR(sent);
   }
-  return machine->peer();
+  return machine.peer();
 }
 
 }  // namespace

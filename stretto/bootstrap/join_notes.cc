@@ -48,29 +48,24 @@ Status JoinNotes::arrive() {
   const Status ended(StatusCode::peer_lost,
                      fmt::format("{} ended while the job was starting", self_name(options_.rank)),
                      Rank(options_.rank));
-  auto watch = store_->watch(
-      std::string(kJoinFailureKey),
-      {.value = encode_join_failure(ended), .revoked_by = last_note_of(options_.rank)},
-      options_.deadline);
-  if (!watch.ok()) return watch.status();
-  watch_ = std::move(*watch);
+  STRETTO_ASSIGN_OR_RETURN(watch_, store_->watch(std::string(kJoinFailureKey),
+                                                 {.value = encode_join_failure(ended),
+                                                  .revoked_by = last_note_of(options_.rank)},
+                                                 options_.deadline));
   placed_ = true;
   // Who has come first has the rank. The number makes every arrival another one.
-  const Result<std::int64_t> number = store_->add("arrivals", 1, options_.deadline);
-  if (!number.ok()) return number.status();
-  const std::string own = fmt::format("{} {}", number.value(), this_process());
-  const Result<std::string> first =
-      store_->compare_set(key_of("arrived", options_.rank), "", own, options_.deadline);
-  if (!first.ok()) return first.status();
-  if (first.value() == own) {
+  STRETTO_ASSIGN_OR_RETURN(const auto number, store_->add("arrivals", 1, options_.deadline));
+  const std::string own = fmt::format("{} {}", number, this_process());
+  STRETTO_ASSIGN_OR_RETURN(const auto first, store_->compare_set(key_of("arrived", options_.rank),
+                                                                 "", own, options_.deadline));
+  if (first == own) {
     log(LogLevel::info, "this rank has come to {}", store_->describe());
     return {};
   }
   STRETTO_RETURN_IF_ERROR(withdraw());
-  const std::string text =
-      fmt::format("{} has come to {} as rank {}, but {} has come as that rank before it",
-                  this_process(), store_->describe(), options_.rank,
-                  printable(first.value().substr(first.value().find(' ') + 1)));
+  const std::string text = fmt::format(
+      "{} has come to {} as rank {}, but {} has come as that rank before it", this_process(),
+      store_->describe(), options_.rank, printable(first.substr(first.find(' ') + 1)));
   // For those who wait for the rank that it was meant to be.
   STRETTO_RETURN_IF_ERROR(store_->set(kRefusedPeerKey, text, options_.deadline));
   return Status(StatusCode::refused, text);

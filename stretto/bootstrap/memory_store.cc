@@ -24,10 +24,9 @@ Result<StoreReply> MemoryStore::answer(const StoreRequest& request, const WaitLi
   MutexLock lock(state.mutex);
   while (true) {
     const std::uint64_t before = state.contents.revision();
-    Result<std::optional<StoreReply>> reply = state.contents.answer(request);
-    if (!reply.ok()) return reply.status();
+    STRETTO_ASSIGN_OR_RETURN(std::optional<StoreReply> reply, state.contents.answer(request));
     if (state.contents.revision() != before) state.changed.notify_all();
-    if (*reply) return std::move(**reply);
+    if (reply) return std::move(*reply);
     if (limit.passed()) return status_of(StatusCode::timeout, "nobody has set it in time");
     lock.unlock();
     STRETTO_RETURN_IF_ERROR(limit.look());

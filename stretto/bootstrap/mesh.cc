@@ -99,9 +99,8 @@ Status Joiner::exchange_cards() {
   }
   STRETTO_RETURN_IF_ERROR(set(fmt::format("card/{}", options_.rank), print(card)));
   for (int r = 0; r < options_.size; ++r) {
-    Result<std::string> text = get("card", r);
-    if (!text.ok()) return text.status();
-    Result<RankCard> parsed = parse_card(*text);
+    STRETTO_ASSIGN_OR_RETURN(std::string text, get("card", r));
+    Result<RankCard> parsed = parse_card(text);
     if (!parsed.ok()) return parsed.status().with_context(fmt::format("joining rank {}", r));
     cards_.push_back(std::move(*parsed));
   }
@@ -168,13 +167,11 @@ Status Joiner::connect_by(std::size_t index) {
     if (concerned(r)) higher.insert(r);
   }
   if (!higher.empty()) {
-    Result<LinkProvider::Listener> listener = provider.listen(options_.rank, cards_, limit_);
-    if (!listener.ok()) return listener.status();
-    auto started = accept_from(higher, std::move(listener->socket), provider.purpose());
-    if (!started.ok()) return started.status();
-    acceptor_ = std::move(*started);
+    STRETTO_ASSIGN_OR_RETURN(auto listener, provider.listen(options_.rank, cards_, limit_));
+    STRETTO_ASSIGN_OR_RETURN(acceptor_,
+                             accept_from(higher, std::move(listener.socket), provider.purpose()));
     STRETTO_RETURN_IF_ERROR(
-        set(fmt::format("{}/{}", provider.name(), options_.rank), listener->address));
+        set(fmt::format("{}/{}", provider.name(), options_.rank), listener.address));
   }
   std::string succeeded;
   bool is_awaited = false;
@@ -191,13 +188,10 @@ Status Joiner::connect_by(std::size_t index) {
   const std::string own = fmt::format("{} ", options_.rank);
   for (const int r : higher) {
     if (has_other_way(index, r)) {
-      Result<std::string> theirs = get(told, r);
-      if (!theirs.ok()) return theirs.status();
-      if (!theirs->starts_with(own) && theirs->find(" " + own) == std::string::npos) continue;
+      STRETTO_ASSIGN_OR_RETURN(std::string theirs, get(told, r));
+      if (!theirs.starts_with(own) && theirs.find(" " + own) == std::string::npos) continue;
     }
-    Result<FileDescriptor> socket = acceptor_->take(r, limit_);
-    if (!socket.ok()) return socket.status();
-    socket_of(index, r) = std::move(*socket);
+    STRETTO_ASSIGN_OR_RETURN(socket_of(index, r), acceptor_->take(r, limit_));
   }
   acceptor_.reset();
   return {};
@@ -206,11 +200,10 @@ Status Joiner::connect_by(std::size_t index) {
 // That a rank cannot be reached is a failure only if there is no other way.
 Status Joiner::connect_to(std::size_t index, int rank) {
   LinkProvider& provider = *options_.links[index];
-  const Result<std::string> address = get(std::string(provider.name()), rank);
-  if (!address.ok()) return address.status();
+  STRETTO_ASSIGN_OR_RETURN(const std::string address, get(std::string(provider.name()), rank));
   FileDescriptor first;
   if (has_other_way(index, rank)) {
-    Result<FileDescriptor> reached = provider.connect(address.value(), limit_);
+    Result<FileDescriptor> reached = provider.connect(address, limit_);
     if (!reached.ok()) {
       STRETTO_RETURN_IF_ERROR(limit_.look());
       log(LogLevel::warning, "no {} to rank {}: {}", provider.name(), rank,
@@ -222,7 +215,7 @@ Status Joiner::connect_to(std::size_t index, int rank) {
   // A refusal is final: another way would only be refused as well.
   Result<FileDescriptor> socket = prove_key(rank, provider.purpose(), [&] {
     return first.valid() ? Result<FileDescriptor>(std::move(first))
-                         : provider.connect(address.value(), limit_);
+                         : provider.connect(address, limit_);
   });
   if (socket.ok()) socket_of(index, rank) = std::move(*socket);
   return socket.status();
@@ -276,21 +269,14 @@ Result<Mesh> Joiner::make_endpoint() {
   for (int r = 0; r < options_.size; ++r) {
     transport::ProcessHandle& of_rank = parts.processes[static_cast<std::size_t>(r)];
     if (r == options_.rank || of_rank.valid()) continue;
-    Result<transport::ProcessHandle> process = find_process(r);
-    if (!process.ok()) return process.status();
-    of_rank = std::move(*process);
+    STRETTO_ASSIGN_OR_RETURN(of_rank, find_process(r));
   }
   parts.names = mesh.names;
   if (options_.make_data_plane) {
-    Result<std::unique_ptr<transport::DataPlane>> plane = options_.make_data_plane();
-    if (!plane.ok()) return plane.status();
-    parts.data_plane = std::move(*plane);
+    STRETTO_ASSIGN_OR_RETURN(parts.data_plane, options_.make_data_plane());
     parts.farewell_time = kPlaneFarewellTime;
   }
-  Result<std::unique_ptr<transport::Endpoint>> endpoint =
-      transport::Endpoint::create(std::move(parts));
-  if (!endpoint.ok()) return endpoint.status();
-  mesh.endpoint = std::move(*endpoint);
+  STRETTO_ASSIGN_OR_RETURN(mesh.endpoint, transport::Endpoint::create(std::move(parts)));
   return mesh;
 }
 

@@ -97,9 +97,8 @@ Result<std::vector<OwnAddress>> own_addresses() {
 }  // namespace
 
 Result<std::string> address_towards(const std::string& host, int port, const WaitLimit& limit) {
-  const Result<Addresses> addresses = resolve(host, port, limit);
-  if (!addresses.ok()) return addresses.status();
-  const addrinfo* found = addresses.value().get();
+  STRETTO_ASSIGN_OR_RETURN(const Addresses addresses, resolve(host, port, limit));
+  const addrinfo* found = addresses.get();
   const FileDescriptor probe(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   // Connecting a datagram socket sends nothing; it only asks the kernel for the route.
   if (!probe.valid() || ::connect(probe.get(), found->ai_addr, found->ai_addrlen) != 0) {
@@ -110,10 +109,9 @@ Result<std::string> address_towards(const std::string& host, int port, const Wai
 
 Result<std::string> address_in(std::string_view network) {
   const std::optional<Subnet> subnet = parse_subnet(network);
-  const Result<std::vector<OwnAddress>> addresses = own_addresses();
-  if (!addresses.ok()) return addresses.status();
+  STRETTO_ASSIGN_OR_RETURN(const std::vector<OwnAddress> addresses, own_addresses());
   std::string others;
-  for (const OwnAddress& own : addresses.value()) {
+  for (const OwnAddress& own : addresses) {
     if (subnet ? subnet->contains(own.bytes) : own.interface == network) return own.text;
     others += fmt::format("{}{} {}", others.empty() ? "" : ", ", own.interface, own.text);
   }

@@ -19,10 +19,9 @@ Result<StoreReply> PrefixStore::answer(const StoreRequest& request, const WaitLi
   STRETTO_RETURN_IF_ERROR(check_store_limits(full));
   Result<StoreReply> reply = whole_->answer(full, limit);
   if (!lists || !reply.ok()) return reply;
-  Result<std::vector<std::string>> keys = keys_of_page(reply->value);
-  if (!keys.ok()) return keys.status();
+  STRETTO_ASSIGN_OR_RETURN(std::vector<std::string> keys, keys_of_page(reply->value));
   reply->value.clear();
-  for (const std::string& found : *keys) add_to_page(reply->value, found.substr(prefix_.size()));
+  for (const std::string& found : keys) add_to_page(reply->value, found.substr(prefix_.size()));
   return reply;
 }
 

@@ -101,9 +101,8 @@ Result<RankCard> parse_card(std::string_view whole) {
         std::pair("pid_namespace", &card.pid_namespace), std::pair("node", &card.node),
         std::pair("pid", &pid), std::pair("processors", &processors),
         std::pair("links", &card.links)}) {
-    Result<std::string> taken = take_field(text, field);
-    if (!taken.ok()) return taken.status();
-    *value = std::move(*taken);
+    STRETTO_ASSIGN_OR_RETURN(std::string taken, take_field(text, field));
+    *value = std::move(taken);
   }
   card.pid = parse_number<decltype(card.pid)>(pid).value_or(0);
   card.processors = parse_processors(processors);

@@ -43,14 +43,13 @@ Result<Addresses> resolve(const std::string& host, int port, const WaitLimit& li
   }
   if (Result<Addresses> numeric = look_up(host, port, AI_NUMERICHOST); numeric.ok()) return numeric;
   const auto lookup = std::make_shared<Lookup>();
-  Result<std::thread> thread = start_thread("stretto-resolve", [lookup, host, port] {
-    Result<Addresses> found = look_up(host, port, 0);
-    const MutexLock lock(lookup->mutex);
-    lookup->found = std::move(found);
-    lookup->done.notify_all();
-  });
-  if (!thread.ok()) return thread.status();
-  thread->detach();
+  STRETTO_ASSIGN_OR_RETURN(auto thread, start_thread("stretto-resolve", [lookup, host, port] {
+                             Result<Addresses> found = look_up(host, port, 0);
+                             const MutexLock lock(lookup->mutex);
+                             lookup->found = std::move(found);
+                             lookup->done.notify_all();
+                           }));
+  thread.detach();
   MutexLock lock(lookup->mutex);
   while (!lookup->found) {
     if (limit.passed()) {

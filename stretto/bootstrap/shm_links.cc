@@ -28,12 +28,10 @@ class ShmLinks final : public LinkProvider {
 
   Result<Listener> listen(Rank, std::span<const RankCard>, const WaitLimit&) override {
     // A name that cannot be guessed and that no other machine has.
-    Result<JobKey> random = JobKey::generate();
-    if (!random.ok()) return random.status();
-    std::string name = "stretto-" + random->hexadecimal().substr(0, 32);
-    Result<FileDescriptor> socket = listen_unix_abstract(name);
-    if (!socket.ok()) return socket.status();
-    return Listener{std::move(*socket), std::move(name)};
+    STRETTO_ASSIGN_OR_RETURN(JobKey random, JobKey::generate());
+    std::string name = "stretto-" + random.hexadecimal().substr(0, 32);
+    STRETTO_ASSIGN_OR_RETURN(FileDescriptor socket, listen_unix_abstract(name));
+    return Listener{std::move(socket), std::move(name)};
   }
 
   Result<FileDescriptor> connect(const std::string& address, const WaitLimit& limit) override {
@@ -45,15 +43,14 @@ class ShmLinks final : public LinkProvider {
 
   Status make_links(transport::Endpoint::Parts& parts, std::vector<FileDescriptor> sockets,
                     const WaitLimit& limit) override {
-    Result<transport::Endpoint::Parts> made =
-        transport::shm::attach(parts.rank, std::move(sockets), limit);
-    if (!made.ok()) return made.status();
-    parts.memory = std::move(made->memory);
-    parts.sleep_flag = std::move(made->sleep_flag);
+    STRETTO_ASSIGN_OR_RETURN(auto made,
+                             transport::shm::attach(parts.rank, std::move(sockets), limit));
+    parts.memory = std::move(made.memory);
+    parts.sleep_flag = std::move(made.sleep_flag);
     for (std::size_t r = 0; r < parts.links.size(); ++r) {
-      if (made->links[r] == nullptr) continue;
-      parts.links[r] = std::move(made->links[r]);
-      parts.processes[r] = std::move(made->processes[r]);
+      if (made.links[r] == nullptr) continue;
+      parts.links[r] = std::move(made.links[r]);
+      parts.processes[r] = std::move(made.processes[r]);
     }
     return {};
   }

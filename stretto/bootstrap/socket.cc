@@ -136,10 +136,9 @@ Result<FileDescriptor> connect_once(int family, const sockaddr* address, socklen
 }
 
 Result<FileDescriptor> connect_any(const std::string& host, int port, const WaitLimit& limit) {
-  const Result<Addresses> addresses = resolve(host, port, limit);
-  if (!addresses.ok()) return addresses.status();
+  STRETTO_ASSIGN_OR_RETURN(const Addresses addresses, resolve(host, port, limit));
   Status last;
-  for (const addrinfo* entry = addresses.value().get(); entry != nullptr; entry = entry->ai_next) {
+  for (const addrinfo* entry = addresses.get(); entry != nullptr; entry = entry->ai_next) {
     Result<FileDescriptor> fd =
         connect_once(entry->ai_family, entry->ai_addr, entry->ai_addrlen, limit);
     if (fd.ok() || fd.status().code() != StatusCode::system) return fd;
@@ -219,9 +218,8 @@ Result<FileDescriptor> listen_tcp(const std::string& host, int port, const WaitL
 Result<FileDescriptor> listen_tcp(const std::string& host, const PortRange& ports,
                                   const WaitLimit& limit) {
   for (int port = ports.first;; ++port) {
-    const Result<Addresses> addresses = resolve(host, port, limit);
-    if (!addresses.ok()) return addresses.status();
-    const addrinfo& first = *addresses.value();
+    STRETTO_ASSIGN_OR_RETURN(const Addresses addresses, resolve(host, port, limit));
+    const addrinfo& first = *addresses;
     Result<FileDescriptor> fd = open_socket(first.ai_family);
     if (!fd.ok()) return fd;
     // A launcher that starts again at once must get its port although old connections still linger.
@@ -245,12 +243,10 @@ Result<FileDescriptor> connect_tcp(const std::string& host, int port, const Wait
 }
 
 Result<FileDescriptor> listen_unix_abstract(const std::string& name) {
-  const Result<sockaddr_un> address = abstract_address(name);
-  if (!address.ok()) return address.status();
+  STRETTO_ASSIGN_OR_RETURN(const sockaddr_un address, abstract_address(name));
   Result<FileDescriptor> fd = open_socket(AF_UNIX);
   if (!fd.ok()) return fd;
-  if (::bind(fd->get(), reinterpret_cast<const sockaddr*>(&address.value()),
-             abstract_length(name)) != 0) {
+  if (::bind(fd->get(), reinterpret_cast<const sockaddr*>(&address), abstract_length(name)) != 0) {
     return system_status("binding the Unix socket @" + name);
   }
   if (::listen(fd->get(), SOMAXCONN) != 0) return system_status("listening on @" + name);
@@ -258,11 +254,10 @@ Result<FileDescriptor> listen_unix_abstract(const std::string& name) {
 }
 
 Result<FileDescriptor> connect_unix_abstract(const std::string& name, const WaitLimit& limit) {
-  const Result<sockaddr_un> address = abstract_address(name);
-  if (!address.ok()) return address.status();
+  STRETTO_ASSIGN_OR_RETURN(const sockaddr_un address, abstract_address(name));
   return retry("the Unix socket @" + name, limit, [&] {
-    return connect_once(AF_UNIX, reinterpret_cast<const sockaddr*>(&address.value()),
-                        abstract_length(name), limit);
+    return connect_once(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), abstract_length(name),
+                        limit);
   });
 }
 
@@ -285,15 +280,13 @@ Result<FileDescriptor> accept(int listener, const WaitLimit& limit) {
 }
 
 Result<int> local_port(int fd) {
-  const Result<SocketAddress> address = local_address(fd);
-  if (!address.ok()) return address.status();
-  return port_of(address.value());
+  STRETTO_ASSIGN_OR_RETURN(const SocketAddress address, local_address(fd));
+  return port_of(address);
 }
 
 Result<std::string> local_host(int fd) {
-  const Result<SocketAddress> address = local_address(fd);
-  if (!address.ok()) return address.status();
-  return numeric_host(address.value());
+  STRETTO_ASSIGN_OR_RETURN(const SocketAddress address, local_address(fd));
+  return numeric_host(address);
 }
 
 std::string peer_name(int fd) {

@@ -5,34 +5,17 @@
 
 #include <algorithm>
 
+#include "stretto/base/name_in.h"
 #include "stretto/bootstrap/store_page.h"
 
 namespace stretto::bootstrap {
 namespace {
 
 std::string_view doing(StoreOperation operation) {
-  switch (operation) {
-    case StoreOperation::set:
-      return "setting";
-    case StoreOperation::get:
-    case StoreOperation::wait:
-      return "waiting for";
-    case StoreOperation::add:
-      return "adding to";
-    case StoreOperation::compare_set:
-      return "comparing and setting";
-    case StoreOperation::check:
-      return "looking for";
-    case StoreOperation::delete_key:
-      return "deleting";
-    case StoreOperation::append:
-      return "appending to";
-    case StoreOperation::list_keys:
-      return "listing the keys that begin with";
-    case StoreOperation::will:
-      return "leaving a will for";
-  }
-  return "using";
+  return name_in({"using", "setting", "waiting for", "adding to", "comparing and setting",
+                  "waiting for", "looking for", "deleting", "appending to",
+                  "listing the keys that begin with", "leaving a will for"},
+                 operation, "using");
 }
 
 }  // namespace
@@ -95,37 +78,32 @@ Status Store::set(std::string_view key, std::string_view value, const WaitLimit&
 }
 
 Result<std::string> Store::get(std::string_view key, const WaitLimit& limit) {
-  Result<StoreReply> reply = ask({.operation = StoreOperation::get, .key = key}, limit);
-  if (!reply.ok()) return reply.status();
-  return std::move(reply->value);
+  STRETTO_ASSIGN_OR_RETURN(auto reply, ask({.operation = StoreOperation::get, .key = key}, limit));
+  return std::move(reply.value);
 }
 
 Result<std::optional<std::string>> Store::look_up(std::string_view key, const WaitLimit& limit) {
   const std::string name(key);
-  const Result<bool> there = check(std::span(&name, 1), limit);
-  if (!there.ok()) return there.status();
-  if (!there.value()) return std::optional<std::string>();
-  Result<std::string> value = get(key, limit);
-  if (!value.ok()) return value.status();
-  return std::optional(std::move(*value));
+  STRETTO_ASSIGN_OR_RETURN(const bool there, check(std::span(&name, 1), limit));
+  if (!there) return std::optional<std::string>();
+  STRETTO_ASSIGN_OR_RETURN(std::string value, get(key, limit));
+  return std::optional(std::move(value));
 }
 
 Result<std::int64_t> Store::add(std::string_view key, std::int64_t amount, const WaitLimit& limit) {
-  Result<StoreReply> reply =
-      ask({.operation = StoreOperation::add, .key = key, .amount = amount}, limit);
-  if (!reply.ok()) return reply.status();
-  return reply->number;
+  STRETTO_ASSIGN_OR_RETURN(
+      auto reply, ask({.operation = StoreOperation::add, .key = key, .amount = amount}, limit));
+  return reply.number;
 }
 
 Result<std::string> Store::compare_set(std::string_view key, std::string_view expected,
                                        std::string_view desired, const WaitLimit& limit) {
-  Result<StoreReply> reply = ask({.operation = StoreOperation::compare_set,
-                                  .key = key,
-                                  .value = desired,
-                                  .expected = expected},
-                                 limit);
-  if (!reply.ok()) return reply.status();
-  return std::move(reply->value);
+  STRETTO_ASSIGN_OR_RETURN(auto reply, ask({.operation = StoreOperation::compare_set,
+                                            .key = key,
+                                            .value = desired,
+                                            .expected = expected},
+                                           limit));
+  return std::move(reply.value);
 }
 
 Status Store::append(std::string_view key, std::string_view suffix, const WaitLimit& limit) {
@@ -141,26 +119,25 @@ Status Store::wait(std::span<const std::string> keys, const WaitLimit& limit) {
 
 Result<bool> Store::check(std::span<const std::string> keys, const WaitLimit& limit) {
   for (const std::string& key : keys) {
-    Result<StoreReply> reply = ask({.operation = StoreOperation::check, .key = key}, limit);
-    if (!reply.ok()) return reply.status();
-    if (reply->number == 0) return false;
+    STRETTO_ASSIGN_OR_RETURN(auto reply,
+                             ask({.operation = StoreOperation::check, .key = key}, limit));
+    if (reply.number == 0) return false;
   }
   return true;
 }
 
 Result<bool> Store::delete_key(std::string_view key, const WaitLimit& limit) {
-  Result<StoreReply> reply = ask({.operation = StoreOperation::delete_key, .key = key}, limit);
-  if (!reply.ok()) return reply.status();
-  return reply->number != 0;
+  STRETTO_ASSIGN_OR_RETURN(auto reply,
+                           ask({.operation = StoreOperation::delete_key, .key = key}, limit));
+  return reply.number != 0;
 }
 
 Result<std::vector<std::string>> Store::multi_get(std::span<const std::string> keys,
                                                   const WaitLimit& limit) {
   std::vector<std::string> values;
   for (const std::string& key : keys) {
-    Result<std::string> value = get(key, limit);
-    if (!value.ok()) return value.status();
-    values.push_back(std::move(*value));
+    STRETTO_ASSIGN_OR_RETURN(std::string value, get(key, limit));
+    values.push_back(std::move(value));
   }
   return values;
 }
@@ -181,20 +158,19 @@ Result<std::vector<std::string>> Store::list_keys(std::string_view prefix, const
   std::vector<std::string> keys;
   while (true) {
     const std::string last = keys.empty() ? std::string() : keys.back();
-    Result<StoreReply> reply =
-        ask({.operation = StoreOperation::list_keys, .key = prefix, .expected = last}, limit);
-    if (!reply.ok()) return reply.status();
-    Result<std::vector<std::string>> page = keys_of_page(reply->value);
-    if (!page.ok()) return page.status();
-    if (page->empty()) return keys;
-    for (std::string& key : *page) keys.push_back(std::move(key));
+    STRETTO_ASSIGN_OR_RETURN(
+        auto reply,
+        ask({.operation = StoreOperation::list_keys, .key = prefix, .expected = last}, limit));
+    STRETTO_ASSIGN_OR_RETURN(std::vector<std::string> page, keys_of_page(reply.value));
+    if (page.empty()) return keys;
+    for (std::string& key : page) keys.push_back(std::move(key));
   }
 }
 
 Result<std::int64_t> Store::num_keys(std::string_view prefix, const WaitLimit& limit) {
-  Result<StoreReply> reply = ask({.operation = StoreOperation::list_keys, .key = prefix}, limit);
-  if (!reply.ok()) return reply.status();
-  return reply->number;
+  STRETTO_ASSIGN_OR_RETURN(auto reply,
+                           ask({.operation = StoreOperation::list_keys, .key = prefix}, limit));
+  return reply.number;
 }
 
 }  // namespace stretto::bootstrap

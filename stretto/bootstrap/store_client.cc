@@ -38,13 +38,12 @@ Result<FileDescriptor> StoreClient::connect(const WaitLimit& limit) {
 }
 
 Result<StoreReply> StoreClient::answer(const StoreRequest& request, const WaitLimit& limit) {
-  Result<FileDescriptor> connection = pool_.take(limit);
-  if (!connection.ok()) return connection.status();
-  Result<StoreReply> reply = exchange(connection->get(), request, limit);
+  STRETTO_ASSIGN_OR_RETURN(FileDescriptor connection, pool_.take(limit));
+  Result<StoreReply> reply = exchange(connection.get(), request, limit);
   const StatusCode code = reply.status().code();
   if (code == StatusCode::ok || code == StatusCode::refused ||
       code == StatusCode::invalid_argument) {
-    pool_.give_back(std::move(*connection));
+    pool_.give_back(std::move(connection));
   }
   return reply;
 }

@@ -84,10 +84,10 @@ Status StoreContents::put(std::string_view key, std::string value) {
 
 Result<std::optional<StoreReply>> StoreContents::add(const StoreRequest& request) {
   const std::string* value = find(request.key);
-  const Result<std::int64_t> sum = checked_sum(value == nullptr ? "0" : *value, request.amount);
-  if (!sum.ok()) return sum.status();
-  STRETTO_RETURN_IF_ERROR(put(request.key, std::to_string(sum.value())));
-  return std::optional(StoreReply{.number = sum.value()});
+  STRETTO_ASSIGN_OR_RETURN(const auto sum,
+                           checked_sum(value == nullptr ? "0" : *value, request.amount));
+  STRETTO_RETURN_IF_ERROR(put(request.key, std::to_string(sum)));
+  return std::optional(StoreReply{.number = sum});
 }
 
 Result<std::optional<StoreReply>> StoreContents::compare_set(const StoreRequest& request) {

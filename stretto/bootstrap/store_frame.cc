@@ -104,10 +104,9 @@ std::string encode_store_reply(const Result<StoreReply>& reply) {
 
 Result<std::optional<ReceivedStoreRequest>> decode_store_request(std::string_view stream) {
   if (stream.size() < kStoreRequestHeadBytes) return std::optional<ReceivedStoreRequest>();
-  const Result<RequestHead> decoded =
-      decode_head(std::as_bytes(std::span(stream.data(), kStoreRequestHeadBytes)));
-  if (!decoded.ok()) return decoded.status();
-  const RequestHead& head = decoded.value();
+  STRETTO_ASSIGN_OR_RETURN(
+      const auto head,
+      decode_head(std::as_bytes(std::span(stream.data(), kStoreRequestHeadBytes))));
   if (stream.size() < head.frame_bytes()) return std::optional<ReceivedStoreRequest>();
   const std::string_view texts = stream.substr(kStoreRequestHeadBytes);
   const StoreRequest request{

@@ -131,22 +131,19 @@ class Server : public StoreServer {
 Status Server::launch(FileDescriptor listener) {
   (void)::setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &kReceiveBufferBytes,
                      sizeof(kReceiveBufferBytes));
-  auto made = AuthenticatingListener::create({.listener = std::move(listener),
-                                              .key = options_.key,
-                                              .purpose = Purpose::store,
-                                              .self = options_.self,
-                                              .handshake_timeout = options_.handshake_timeout,
-                                              .max_unproven = options_.max_handshakes});
-  if (!made.ok()) return made.status();
-  listener_ = std::move(*made);
+  STRETTO_ASSIGN_OR_RETURN(
+      listener_, AuthenticatingListener::create({.listener = std::move(listener),
+                                                 .key = options_.key,
+                                                 .purpose = Purpose::store,
+                                                 .self = options_.self,
+                                                 .handshake_timeout = options_.handshake_timeout,
+                                                 .max_unproven = options_.max_handshakes}));
   epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
   stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll_.valid() || !stop_.valid()) return system_status("starting the store");
   STRETTO_RETURN_IF_ERROR(watch(EPOLL_CTL_ADD, listener_->descriptor(), EPOLLIN));
   STRETTO_RETURN_IF_ERROR(watch(EPOLL_CTL_ADD, stop_.get(), EPOLLIN));
-  Result<std::thread> thread = start_thread("stretto-store", [this] { serve(); });
-  if (!thread.ok()) return thread.status();
-  thread_ = std::move(*thread);
+  STRETTO_ASSIGN_OR_RETURN(thread_, start_thread("stretto-store", [this] { serve(); }));
   return {};
 }
 
@@ -260,12 +257,10 @@ Status Server::read_some(Connection& connection) {
 
 Status Server::answer_requests(Connection& connection) {
   while (connection.reads()) {
-    const Result<std::optional<ReceivedStoreRequest>> received =
-        decode_store_request(connection.input);
-    if (!received.ok()) return received.status();
-    if (!received.value()) return {};
-    answer(connection, received.value()->request);
-    connection.input.erase(0, received.value()->bytes);
+    STRETTO_ASSIGN_OR_RETURN(const auto received, decode_store_request(connection.input));
+    if (!received) return {};
+    answer(connection, received->request);
+    connection.input.erase(0, received->bytes);
     // A client that has asked for little holds little.
     if (connection.input.empty()) free_memory(connection.input);
     STRETTO_RETURN_IF_ERROR(flush(connection));
@@ -382,9 +377,8 @@ Status Server::watch(int operation, int fd, std::uint32_t events) {
 Result<std::unique_ptr<StoreServer>> StoreServer::start(const StoreServerOptions& options) {
   Result<FileDescriptor> listener = listen_tcp(options.host, options.port);
   if (!listener.ok()) return listener.status().with_context("the store cannot listen");
-  const Result<int> port = local_port(listener->get());
-  if (!port.ok()) return port.status();
-  auto server = std::make_unique<Server>(options, port.value());
+  STRETTO_ASSIGN_OR_RETURN(const int port, local_port(listener->get()));
+  auto server = std::make_unique<Server>(options, port);
   STRETTO_RETURN_IF_ERROR(server->launch(std::move(*listener)));
   return std::unique_ptr<StoreServer>(std::move(server));
 }

@@ -25,29 +25,25 @@ class TcpLinks final : public LinkProvider {
 
   Result<Listener> listen(Rank self, std::span<const RankCard> cards,
                           const WaitLimit& limit) override {
-    Result<std::string> host = own_address(cards[static_cast<std::size_t>(self)], cards, limit);
-    if (!host.ok()) return host.status();
-    Result<FileDescriptor> socket = listen_tcp(*host, options_.ports, limit);
-    if (!socket.ok()) return socket.status();
-    Result<int> port = local_port(socket->get());
-    if (!port.ok()) return port.status();
-    return Listener{std::move(*socket), format_host_port(*host, *port)};
+    STRETTO_ASSIGN_OR_RETURN(auto host,
+                             own_address(cards[static_cast<std::size_t>(self)], cards, limit));
+    STRETTO_ASSIGN_OR_RETURN(FileDescriptor socket, listen_tcp(host, options_.ports, limit));
+    STRETTO_ASSIGN_OR_RETURN(int port, local_port(socket.get()));
+    return Listener{std::move(socket), format_host_port(host, port)};
   }
 
   Result<FileDescriptor> connect(const std::string& address, const WaitLimit& limit) override {
-    const Result<HostPort> to = parse_host_port(address);
-    if (!to.ok()) return to.status();
-    return connect_tcp(to.value().host, to.value().port, limit);
+    STRETTO_ASSIGN_OR_RETURN(const HostPort to, parse_host_port(address));
+    return connect_tcp(to.host, to.port, limit);
   }
 
   Status make_links(transport::Endpoint::Parts& parts, std::vector<FileDescriptor> sockets,
                     const WaitLimit&) override {
     for (std::size_t r = 0; r < sockets.size(); ++r) {
       if (!sockets[r].valid()) continue;
-      Result<std::unique_ptr<transport::Link>> link =
-          transport::tcp::TcpLink::create(std::move(sockets[r]), options_.network_timeout);
-      if (!link.ok()) return link.status();
-      parts.links[r] = std::move(*link);
+      STRETTO_ASSIGN_OR_RETURN(
+          parts.links[r],
+          transport::tcp::TcpLink::create(std::move(sockets[r]), options_.network_timeout));
     }
     return {};
   }

@@ -23,11 +23,10 @@ Status send_request(int fd, const StoreRequest& request, const WaitLimit& limit)
 Result<StoreReply> read_reply(int fd, const WaitLimit& limit) {
   std::array<std::byte, kStoreReplyHeadBytes> head_bytes{};
   STRETTO_RETURN_IF_ERROR(read_exactly(fd, head_bytes, limit));
-  const Result<StoreReplyHead> head = decode_store_reply_head(head_bytes);
-  if (!head.ok()) return head.status();
-  std::string text(head.value().text_bytes, '\0');
+  STRETTO_ASSIGN_OR_RETURN(const StoreReplyHead head, decode_store_reply_head(head_bytes));
+  std::string text(head.text_bytes, '\0');
   STRETTO_RETURN_IF_ERROR(read_exactly(fd, std::as_writable_bytes(std::span(text)), limit));
-  return finish_store_reply(head.value(), std::move(text));
+  return finish_store_reply(head, std::move(text));
 }
 
 // A connection of its own, on which the server answers when the key is there, and whose end is the
@@ -57,9 +56,8 @@ class ConnectionWatch : public StoreWatch {
     // A passed deadline: only what is there already.
     const Status readable = wait_for(connection_.get(), POLLIN, Deadline(TimePoint::min()));
     if (!readable.ok()) return std::optional<std::string>();
-    Result<StoreReply> reply = read_reply(connection_.get(), soon);
-    if (!reply.ok()) return reply.status();
-    return std::optional(std::move(reply->value));
+    STRETTO_ASSIGN_OR_RETURN(StoreReply reply, read_reply(connection_.get(), soon));
+    return std::optional(std::move(reply.value));
   }
 
  private:
@@ -95,9 +93,8 @@ class TcpStore : public StoreClient {
 
 Result<std::unique_ptr<StoreWatch>> TcpStore::watch(const std::string& key, const Will& will,
                                                     const WaitLimit& limit) {
-  Result<FileDescriptor> fd = connect(limit);
-  if (!fd.ok()) return fd.status();
-  auto watch = std::make_unique<ConnectionWatch>(std::move(*fd), key);
+  STRETTO_ASSIGN_OR_RETURN(FileDescriptor fd, connect(limit));
+  auto watch = std::make_unique<ConnectionWatch>(std::move(fd), key);
   STRETTO_RETURN_IF_ERROR(watch->leave(will.value, will.revoked_by, limit));
   return std::unique_ptr<StoreWatch>(std::move(watch));
 }

@@ -71,39 +71,35 @@ Result<T> read(int fd, const WaitLimit& limit) {
 }
 
 Result<StoreReply> read_text(int fd, const WaitLimit& limit) {
-  const Result<std::uint64_t> length = read<std::uint64_t>(fd, limit);
-  if (!length.ok()) return length.status();
-  if (length.value() > kMaxValueBytes) {
+  STRETTO_ASSIGN_OR_RETURN(const std::uint64_t length, read<std::uint64_t>(fd, limit));
+  if (length > kMaxValueBytes) {
     return status_of(StatusCode::protocol,
-                     "TCPStore holds a value of {} bytes, at most {} are ours", length.value(),
+                     "TCPStore holds a value of {} bytes, at most {} are ours", length,
                      kMaxValueBytes);
   }
-  std::string text(length.value(), '\0');
+  std::string text(length, '\0');
   STRETTO_RETURN_IF_ERROR(read_exactly(fd, std::as_writable_bytes(std::span(text)), limit));
   return StoreReply{.value = std::move(text)};
 }
 
 Result<StoreReply> read_number(int fd, const WaitLimit& limit) {
-  const Result<std::int64_t> number = read<std::int64_t>(fd, limit);
-  if (!number.ok()) return number.status();
-  return StoreReply{.number = number.value()};
+  STRETTO_ASSIGN_OR_RETURN(const std::int64_t number, read<std::int64_t>(fd, limit));
+  return StoreReply{.number = number};
 }
 
 // What sends a frame that ends in a ping gets this.
 Result<StoreReply> read_ping(int fd, const WaitLimit& limit) {
-  const Result<std::uint32_t> nonce = read<std::uint32_t>(fd, limit);
-  if (!nonce.ok()) return nonce.status();
-  if (nonce.value() == kPingNonce) return StoreReply{};
+  STRETTO_ASSIGN_OR_RETURN(const std::uint32_t nonce, read<std::uint32_t>(fd, limit));
+  if (nonce == kPingNonce) return StoreReply{};
   return status_of(StatusCode::protocol, "no TCPStore of PyTorch answers there");
 }
 
 Result<StoreReply> wait(int fd, const StoreRequest& request, const WaitLimit& limit) {
   STRETTO_RETURN_IF_ERROR(
       RequestFrame(TorchRequest::wait).number(std::uint64_t{1}).text(request.key).send(fd, limit));
-  const Result<std::uint8_t> woken = read<std::uint8_t>(fd, limit);
-  if (!woken.ok()) return woken.status();
-  if (woken.value() == kStopWaiting) return StoreReply{};
-  return status_of(StatusCode::protocol, "TCPStore answered a wait with {}", woken.value());
+  STRETTO_ASSIGN_OR_RETURN(const std::uint8_t woken, read<std::uint8_t>(fd, limit));
+  if (woken == kStopWaiting) return StoreReply{};
+  return status_of(StatusCode::protocol, "TCPStore answered a wait with {}", woken);
 }
 
 Result<StoreReply> get(int fd, const StoreRequest& request, const WaitLimit& limit) {
@@ -116,9 +112,8 @@ Result<StoreReply> get(int fd, const StoreRequest& request, const WaitLimit& lim
 Result<StoreReply> check(int fd, const StoreRequest& request, const WaitLimit& limit) {
   STRETTO_RETURN_IF_ERROR(
       RequestFrame(TorchRequest::check).number(std::uint64_t{1}).text(request.key).send(fd, limit));
-  const Result<std::uint8_t> ready = read<std::uint8_t>(fd, limit);
-  if (!ready.ok()) return ready.status();
-  return StoreReply{.number = ready.value() == kReady ? 1 : 0};
+  STRETTO_ASSIGN_OR_RETURN(const std::uint8_t ready, read<std::uint8_t>(fd, limit));
+  return StoreReply{.number = ready == kReady ? 1 : 0};
 }
 
 Result<StoreReply> compare_set(int fd, const StoreRequest& request, const WaitLimit& limit) {

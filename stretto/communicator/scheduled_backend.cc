@@ -140,9 +140,7 @@ Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) 
   });
   held.unlock();
   if (reaches_all || (reaches_host && of_host.size() > 1)) {
-    Result<transport::Region> region = allocate_region(execution::Window::bytes());
-    if (!region.ok()) return region.status();
-    windows.own = std::move(*region);
+    STRETTO_ASSIGN_OR_RETURN(windows.own, allocate_region(execution::Window::bytes()));
   }
   return WindowNotice{.offset_bytes = windows.own.address.offset_bytes,
                       .region = windows.own.address.region,
@@ -186,10 +184,9 @@ Status ScheduledBackend::map_windows(execution::Windows& windows,
 Status ScheduledBackend::exchange_windows(const Deadline& until) {
   if (size() == 1 || !options_.share_windows) return {};
   execution::Windows windows;
-  Result<WindowNotice> notice = make_window(windows);
-  if (!notice.ok()) return notice.status();
+  STRETTO_ASSIGN_OR_RETURN(WindowNotice notice, make_window(windows));
   std::vector<WindowNotice> notices(static_cast<std::size_t>(size()));
-  STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::as_bytes(std::span(&*notice, 1)),
+  STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::as_bytes(std::span(&notice, 1)),
                                             std::as_writable_bytes(std::span(notices)), until));
   if (std::ranges::all_of(notices, &WindowNotice::reaches_all)) {
     for (std::int32_t r = 0; r < size(); ++r) windows.team.push_back(r);
@@ -224,9 +221,7 @@ Status ScheduledBackend::measure_links(Communicator& world) {
   if (!is_one_team || options_.measure_links->refresh) {
     group::HostList hosts = options_.group.hosts;
     hosts.resize(static_cast<std::size_t>(size()));
-    Result<group::LinkModel> agreed = agree_on_links(world, hosts, *options_.measure_links);
-    if (!agreed.ok()) return agreed.status();
-    links = std::move(*agreed);
+    STRETTO_ASSIGN_OR_RETURN(links, agree_on_links(world, hosts, *options_.measure_links));
   }
   if (is_one_team && group_->planner()->setting().selector.has_core_for_each_rank) {
     const auto choose_by = [&](const group::OneSyncBytes& one_sync) {

@@ -90,10 +90,10 @@ Status InlineSteps::add_reduction(const Plan& plan, const schedule::Step& step) 
   const DType dtype = plan.operation().dtype;
   const std::vector<kernel::Input> inputs(plan.schedule().sources(step).size(), {nullptr, dtype});
   void* const output = nullptr;
-  auto reduction =
-      prepare_reduction(plan, step, inputs, std::span(&output, 1), kernel::Store::automatic);
-  if (!reduction.ok()) return reduction.status();
-  reductions_.push_back(*reduction);
+  STRETTO_ASSIGN_OR_RETURN(
+      auto reduction,
+      prepare_reduction(plan, step, inputs, std::span(&output, 1), kernel::Store::automatic));
+  reductions_.push_back(reduction);
   if (inputs_.size() < inputs.size()) inputs_ = inputs;
   return {};
 }

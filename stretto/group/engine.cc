@@ -69,12 +69,10 @@ Status Engine::start_background_thread() {
   const bool beats = options_.heartbeat > Duration::zero() && transport_->size() > 1;
   beats_ = beats;
   if (!drives_ && !beats) return {};
-  Result<std::thread> thread = start_thread("stretto-engine", [this] {
-    run_background_thread();
-    if (orphaned_) delete this;
-  });
-  if (!thread.ok()) return thread.status();
-  thread_ = std::move(*thread);
+  STRETTO_ASSIGN_OR_RETURN(thread_, start_thread("stretto-engine", [this] {
+                             run_background_thread();
+                             if (orphaned_) delete this;
+                           }));
   return {};
 }
 

@@ -100,10 +100,9 @@ Result<PlanCache::Entry*> Group::entry_for(Submission& submission, EngineLock& h
   while (true) {
     const std::shared_ptr<const Planner> planner = cache_.planner();
     if (!submission.algorithm.empty()) {
-      Result<std::uint8_t> number =
-          planner->number_of(submission.operation, !submission.shares, submission.algorithm);
-      if (!number.ok()) return number.status();
-      submission.operation.algorithm = *number;
+      STRETTO_ASSIGN_OR_RETURN(
+          submission.operation.algorithm,
+          planner->number_of(submission.operation, !submission.shares, submission.algorithm));
     }
     if (auto* found = cache_.find(submission.operation, submission.shares)) return found;
     held.unlock();

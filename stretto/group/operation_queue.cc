@@ -27,9 +27,7 @@ std::shared_ptr<PendingCollective> OperationQueue::pooled() {
 
 Status OperationQueue::lend_scratch(Packing& packing) {
   if (packing.place != nullptr) return {};
-  Result<transport::Region> scratch = scratch_.take(packing.bytes(), engine_->transport());
-  if (!scratch.ok()) return scratch.status();
-  packing.scratch = std::move(*scratch);
+  STRETTO_ASSIGN_OR_RETURN(packing.scratch, scratch_.take(packing.bytes(), engine_->transport()));
   return {};
 }
 

@@ -27,30 +27,25 @@ constexpr std::size_t kStreamedBytes = 64 * 1024;
 Result<Plans> Planner::plan(const OperationDescriptor& operation,
                             const std::optional<execution::SharesView>& shares,
                             std::string_view algorithm) const {
-  Result<Choice> choice =
-      selector_.choose(operation, algorithm, setting_.is_one_team, !shares.has_value());
-  if (!choice.ok()) return choice.status();
+  STRETTO_ASSIGN_OR_RETURN(auto choice, selector_.choose(operation, algorithm, setting_.is_one_team,
+                                                         !shares.has_value()));
   const auto make = [&](const schedule::Algorithm* chosen, std::size_t segment_bytes) {
     return make_plan(chosen, operation, shares, segment_bytes);
   };
-  auto messages = make(choice->messages, segment_bytes_of_messages());
-  if (!messages.ok()) return messages.status();
-  auto direct = make(choice->direct, kWhole);
-  if (!direct.ok()) return direct.status();
-  auto staged = make(choice->staged, execution::Window::kHalfBytes);
-  if (!staged.ok()) return staged.status();
-  return Plans{std::move(*messages), std::move(*direct), std::move(*staged),
-               single_copy_of(operation, *choice)};
+  STRETTO_ASSIGN_OR_RETURN(auto messages, make(choice.messages, segment_bytes_of_messages()));
+  STRETTO_ASSIGN_OR_RETURN(auto direct, make(choice.direct, kWhole));
+  STRETTO_ASSIGN_OR_RETURN(auto staged, make(choice.staged, execution::Window::kHalfBytes));
+  return Plans{std::move(messages), std::move(direct), std::move(staged),
+               single_copy_of(operation, choice)};
 }
 
 Result<std::uint8_t> Planner::number_of(const OperationDescriptor& operation, bool equal_shares,
                                         std::string_view algorithm) const {
-  Result<Choice> choice =
-      selector_.choose(operation, algorithm, setting_.is_one_team, equal_shares);
-  if (!choice.ok()) return choice.status();
-  const schedule::Algorithm* named = choice->messages != nullptr ? choice->messages
-                                     : choice->direct != nullptr ? choice->direct
-                                                                 : choice->staged;
+  STRETTO_ASSIGN_OR_RETURN(
+      auto choice, selector_.choose(operation, algorithm, setting_.is_one_team, equal_shares));
+  const schedule::Algorithm* named = choice.messages != nullptr ? choice.messages
+                                     : choice.direct != nullptr ? choice.direct
+                                                                : choice.staged;
   return named->id;
 }
 

@@ -22,11 +22,10 @@ void note(Job& job, std::string_view what, const Sourced<T>& value) {
 }
 
 Status set_address(Job& job, RendezvousKind kind, std::string_view text) {
-  const Result<bootstrap::HostPort> address = bootstrap::parse_host_port(text);
-  if (!address.ok()) return address.status();
+  STRETTO_ASSIGN_OR_RETURN(const bootstrap::HostPort address, bootstrap::parse_host_port(text));
   job.rendezvous_kind = kind;
-  job.rendezvous_host = address.value().host;
-  job.rendezvous_port = address.value().port;
+  job.rendezvous_host = address.host;
+  job.rendezvous_port = address.port;
   return {};
 }
 
@@ -55,16 +54,14 @@ Status set_rendezvous(Job& job, const std::string& text) {
 // MASTER_ADDR and MASTER_PORT as "host:port"; empty if neither is set.
 Result<MaybeSourced<std::string>> read_master(const Environment& environment) {
   const auto host = read_text(environment, "MASTER_ADDR");
-  const auto port = read_number(environment, "MASTER_PORT");
-  if (!port.ok()) return port.status();
-  if (!host && !port.value()) return MaybeSourced<std::string>();
-  if (!host || !port.value()) {
+  STRETTO_ASSIGN_OR_RETURN(const auto port, read_number(environment, "MASTER_PORT"));
+  if (!host && !port) return MaybeSourced<std::string>();
+  if (!host || !port) {
     return status_of(StatusCode::invalid_argument, "{} is set, but {} is not: they go together",
-                     host ? host->source : port.value()->source,
-                     host ? "MASTER_PORT" : "MASTER_ADDR");
+                     host ? host->source : port->source, host ? "MASTER_PORT" : "MASTER_ADDR");
   }
-  return MaybeSourced<std::string>({bootstrap::format_host_port(host->value, port.value()->value),
-                                    "MASTER_ADDR and MASTER_PORT"});
+  return MaybeSourced<std::string>(
+      {bootstrap::format_host_port(host->value, port->value), "MASTER_ADDR and MASTER_PORT"});
 }
 
 Status meet_at_master(const Environment& environment, const Sourced<std::string>& master,
@@ -84,11 +81,10 @@ Status meet_at_master(const Environment& environment, const Sourced<std::string>
 }
 
 Status meet_by_slurm(const Environment& environment, Job& job) {
-  const Result<bootstrap::HostPort> address = slurm_meeting_place(environment);
-  if (!address.ok()) return address.status();
+  STRETTO_ASSIGN_OR_RETURN(const bootstrap::HostPort address, slurm_meeting_place(environment));
   job.rendezvous_kind = RendezvousKind::rank_0_store;
-  job.rendezvous_host = address.value().host;
-  job.rendezvous_port = address.value().port;
+  job.rendezvous_host = address.host;
+  job.rendezvous_port = address.port;
   note(job, "rendezvous",
        Sourced<std::string>{bootstrap::format_host_port(job.rendezvous_host, job.rendezvous_port),
                             "Slurm's list of hosts and number of the job"});
@@ -98,14 +94,14 @@ Status meet_by_slurm(const Environment& environment, Job& job) {
 // Open MPI names its jobs; ranks of one host can meet in a file of that name.
 Status meet_by_mpi(const Environment& environment, Job& job) {
   const auto name = environment.get("PMIX_NAMESPACE");
-  const auto local_size = read_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE");
-  if (!local_size.ok()) return local_size.status();
-  const bool one_host = local_size.value() && local_size.value()->value == job.size;
+  STRETTO_ASSIGN_OR_RETURN(const auto local_size,
+                           read_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE"));
+  const bool one_host = local_size && local_size->value == job.size;
   if (!name || !one_host) {
     return status_of(StatusCode::invalid_argument,
                      "{}: say where the ranks meet with STRETTO_RENDEZVOUS=tcp://HOST:PORT, with "
                      "the host of rank 0 (mpirun -x or -genv passes it on)",
-                     local_size.value() && !one_host
+                     local_size && !one_host
                          ? "the ranks that mpirun has started are on several hosts"
                          : "this mpirun does not say by what name its ranks could find each other");
   }
@@ -126,17 +122,16 @@ Status resolve_rendezvous(const JoinOptions& options, const Environment& environ
   if (job.size == 1) return {};
   MaybeSourced<std::string> from_options;
   if (!options.rendezvous.empty()) from_options = {options.rendezvous, "JoinOptions::rendezvous"};
-  const auto given = agree(from_options, read_text(environment, "STRETTO_RENDEZVOUS"));
-  if (!given.ok()) return given.status();
-  if (given.value()) {
-    note(job, "rendezvous", *given.value());
-    return set_rendezvous(job, given.value()->value).with_context(given.value()->source);
+  STRETTO_ASSIGN_OR_RETURN(const auto given,
+                           agree(from_options, read_text(environment, "STRETTO_RENDEZVOUS")));
+  if (given) {
+    note(job, "rendezvous", *given);
+    return set_rendezvous(job, given->value).with_context(given->source);
   }
   const bool sets_rank = job.launcher == Launcher::torchrun || job.launcher == Launcher::variables;
   if (sets_rank || job.launcher == Launcher::mpi || job.launcher == Launcher::slurm) {
-    const auto master = read_master(environment);
-    if (!master.ok()) return master.status();
-    if (master.value()) return meet_at_master(environment, *master.value(), job);
+    STRETTO_ASSIGN_OR_RETURN(const auto master, read_master(environment));
+    if (master) return meet_at_master(environment, *master, job);
   }
   if (job.launcher == Launcher::slurm) return meet_by_slurm(environment, job);
   if (job.launcher == Launcher::mpi) return meet_by_mpi(environment, job);
@@ -213,32 +208,30 @@ Status resolve_network_timeout(const JoinOptions& options, const Environment& en
   if (options.network_timeout) {
     from_options = {seconds(*options.network_timeout), "JoinOptions::network_timeout"};
   }
-  const auto variable = read_seconds(environment, "STRETTO_NETWORK_TIMEOUT");
-  if (!variable.ok()) return variable.status();
-  const auto wanted = agree(from_options, variable.value());
-  if (!wanted.ok()) return wanted.status();
-  if (!wanted.value()) return {};
-  const double value = wanted.value()->value;
+  STRETTO_ASSIGN_OR_RETURN(const auto variable,
+                           read_seconds(environment, "STRETTO_NETWORK_TIMEOUT"));
+  STRETTO_ASSIGN_OR_RETURN(const auto wanted, agree(from_options, variable));
+  if (!wanted) return {};
+  const double value = wanted->value;
   if (value != 0 && value < 1) {
     return status_of(StatusCode::invalid_argument, "{} says {}: want 0 or at least 1, in seconds",
-                     wanted.value()->source, value);
+                     wanted->source, value);
   }
   job.network_timeout = to_duration(value);
-  note(job, "network timeout in seconds", *wanted.value());
+  note(job, "network timeout in seconds", *wanted);
   return {};
 }
 
 }  // namespace
 
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment) {
-  const Result<RankAndSize> place = resolve_place(options, environment);
-  if (!place.ok()) return place.status();
-  Job job{.launcher = place.value().launcher};
-  if (!place.value().empty()) {
-    job.rank = place.value().rank->value;
-    job.size = place.value().size->value;
-    note(job, "rank", *place.value().rank);
-    note(job, "size", *place.value().size);
+  STRETTO_ASSIGN_OR_RETURN(const RankAndSize place, resolve_place(options, environment));
+  Job job{.launcher = place.launcher};
+  if (!place.empty()) {
+    job.rank = place.rank->value;
+    job.size = place.size->value;
+    note(job, "rank", *place.rank);
+    note(job, "size", *place.size);
   }
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));

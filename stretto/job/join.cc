@@ -78,11 +78,11 @@ Result<schedule::Verification> verification(const Environment& environment) {
 }
 
 Result<Duration> warn_after(const JoinOptions& options, const Environment& environment) {
-  const auto variable = job::read_seconds(environment, "STRETTO_WARN_AFTER");
-  if (!variable.ok()) return variable.status();
+  STRETTO_ASSIGN_OR_RETURN(const auto variable,
+                           job::read_seconds(environment, "STRETTO_WARN_AFTER"));
   if (options.warn_after) return *options.warn_after;
-  if (!variable.value()) return group::Engine::Options().warn_after;
-  return job::to_duration(variable.value()->value);
+  if (!variable) return group::Engine::Options().warn_after;
+  return job::to_duration(variable->value);
 }
 
 Status check_times(const JoinOptions& options) {
@@ -126,20 +126,13 @@ struct Settings {
 
 Result<Settings> read_settings(const JoinOptions& options, const Environment& environment) {
   STRETTO_RETURN_IF_ERROR(check_times(options));
-  const Result<Duration> warning = warn_after(options, environment);
-  if (!warning.ok()) return warning.status();
-  const Result<ProgressThread> thread = progress_thread(environment);
-  if (!thread.ok()) return thread.status();
-  const Result<bool> checks_memory = memory_check(environment);
-  if (!checks_memory.ok()) return checks_memory.status();
-  const Result<SingleCopy> copies = single_copy(environment);
-  if (!copies.ok()) return copies.status();
-  const Result<schedule::Verification> proofs = verification(environment);
-  if (!proofs.ok()) return proofs.status();
-  const Result<std::string> algorithm = default_algorithm(environment);
-  if (!algorithm.ok()) return algorithm.status();
-  return Settings{thread.value(), checks_memory.value(), copies.value(),
-                  proofs.value(), algorithm.value(),     warning.value()};
+  STRETTO_ASSIGN_OR_RETURN(const Duration warning, warn_after(options, environment));
+  STRETTO_ASSIGN_OR_RETURN(const ProgressThread thread, progress_thread(environment));
+  STRETTO_ASSIGN_OR_RETURN(const bool checks_memory, memory_check(environment));
+  STRETTO_ASSIGN_OR_RETURN(const SingleCopy copies, single_copy(environment));
+  STRETTO_ASSIGN_OR_RETURN(const schedule::Verification proofs, verification(environment));
+  STRETTO_ASSIGN_OR_RETURN(const std::string algorithm, default_algorithm(environment));
+  return Settings{thread, checks_memory, copies, proofs, algorithm, warning};
 }
 
 // A rank that is connected to all others, but for what only all ranks together can do.
@@ -161,17 +154,15 @@ Result<Joined> make_engine(bootstrap::Mesh mesh, const Settings& settings,
   if (board->connected()) {
     options.report_activity = [board](std::string_view text) { board->write(text); };
   }
-  auto engine = group::Engine::create(std::move(mesh.endpoint), std::move(options));
-  if (!engine.ok()) return engine.status();
-  return Joined{settings, std::move(*engine), std::move(mesh.hosts)};
+  STRETTO_ASSIGN_OR_RETURN(auto engine,
+                           group::Engine::create(std::move(mesh.endpoint), std::move(options)));
+  return Joined{settings, std::move(engine), std::move(mesh.hosts)};
 }
 
 Result<Joined> join_alone(const JoinOptions& options, const Environment& environment) {
-  const Result<Settings> settings = read_settings(options, environment);
-  if (!settings.ok()) return settings.status();
-  auto world = transport::loopback::make_world({.ranks = 1});
-  if (!world.ok()) return world.status();
-  return make_engine({.endpoint = std::move(world->front())}, settings.value(), environment);
+  STRETTO_ASSIGN_OR_RETURN(const Settings settings, read_settings(options, environment));
+  STRETTO_ASSIGN_OR_RETURN(auto world, transport::loopback::make_world({.ranks = 1}));
+  return make_engine({.endpoint = std::move(world.front())}, settings, environment);
 }
 
 // The ways in which ranks are connected, best first.
@@ -189,25 +180,22 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job) {
 // All that can fail on this rank alone, so that the others are told if it does.
 Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const JoinOptions& options,
                            const Environment& environment) {
-  const Result<Settings> settings = read_settings(options, environment);
-  if (!settings.ok()) return settings.status();
+  STRETTO_ASSIGN_OR_RETURN(const Settings settings, read_settings(options, environment));
   bootstrap::MeshOptions mesh_options{
       .rank = job.rank,
       .size = job.size,
       .key = rendezvous.key(),
       .prefix = "mesh/",
       .links = links_of(job),
-      .configuration = fnv1a(settings.value().algorithm + (job.messages_by_mpi ? " by MPI" : ""))};
+      .configuration = fnv1a(settings.algorithm + (job.messages_by_mpi ? " by MPI" : ""))};
   if (job.messages_by_mpi) {
-    const auto plugin = transport::mpi::load_plugin(job.mpi_plugin);
-    if (!plugin.ok()) return plugin.status();
-    mesh_options.make_data_plane = [&job, plugin = plugin.value()] {
+    STRETTO_ASSIGN_OR_RETURN(const auto plugin, transport::mpi::load_plugin(job.mpi_plugin));
+    mesh_options.make_data_plane = [&job, plugin] {
       return transport::mpi::make_plane(plugin, {.rank = job.rank, .size = job.size});
     };
   }
-  Result<bootstrap::Mesh> mesh = bootstrap::connect_mesh(rendezvous.notes(), mesh_options);
-  if (!mesh.ok()) return mesh.status();
-  Result<Joined> joined = make_engine(std::move(*mesh), settings.value(), environment);
+  STRETTO_ASSIGN_OR_RETURN(auto mesh, bootstrap::connect_mesh(rendezvous.notes(), mesh_options));
+  Result<Joined> joined = make_engine(std::move(mesh), settings, environment);
   if (!joined.ok()) return joined;
   STRETTO_RETURN_IF_ERROR(rendezvous.finish());
   return joined;
@@ -216,11 +204,10 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
 Result<Joined> connect(const Job& job, const JoinOptions& options, const Environment& environment) {
   if (job.size == 1) return join_alone(options, environment);
   const Deadline deadline = Deadline::after(options.join_timeout);
-  Result<std::unique_ptr<job::Rendezvous>> rendezvous = job::Rendezvous::open(job, deadline);
-  if (!rendezvous.ok()) return rendezvous.status();
-  Result<Joined> joined = join_others(job, **rendezvous, options, environment);
+  STRETTO_ASSIGN_OR_RETURN(auto rendezvous, job::Rendezvous::open(job, deadline));
+  Result<Joined> joined = join_others(job, *rendezvous, options, environment);
   if (joined.ok()) return joined;
-  return (*rendezvous)->notes().abandon(joined.status());
+  return rendezvous->notes().abandon(joined.status());
 }
 
 void log_lines(std::string_view text) {

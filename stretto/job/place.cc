@@ -10,24 +10,19 @@ namespace {
 
 Result<RankAndSize> read_place(const Environment& environment, Launcher launcher,
                                const std::string& rank_variable, const std::string& size_variable) {
-  const auto rank = read_number(environment, rank_variable);
-  if (!rank.ok()) return rank.status();
-  const auto size = read_number(environment, size_variable);
-  if (!size.ok()) return size.status();
-  RankAndSize place{.launcher = launcher, .rank = rank.value(), .size = size.value()};
+  STRETTO_ASSIGN_OR_RETURN(const auto rank, read_number(environment, rank_variable));
+  STRETTO_ASSIGN_OR_RETURN(const auto size, read_number(environment, size_variable));
+  RankAndSize place{.launcher = launcher, .rank = rank, .size = size};
   if (place.empty()) place.launcher = Launcher::none;
   return place;
 }
 
 // The launcher is that of the first who says anything.
 Result<RankAndSize> agree(const RankAndSize& first, const RankAndSize& second) {
-  const auto rank = agree(first.rank, second.rank);
-  if (!rank.ok()) return rank.status();
-  const auto size = agree(first.size, second.size);
-  if (!size.ok()) return size.status();
-  return RankAndSize{.launcher = first.empty() ? second.launcher : first.launcher,
-                     .rank = rank.value(),
-                     .size = size.value()};
+  STRETTO_ASSIGN_OR_RETURN(const auto rank, agree(first.rank, second.rank));
+  STRETTO_ASSIGN_OR_RETURN(const auto size, agree(first.size, second.size));
+  return RankAndSize{
+      .launcher = first.empty() ? second.launcher : first.launcher, .rank = rank, .size = size};
 }
 
 // Whether the ranks can meet in the store of torchrun's agent. PyTorch asks the same.
@@ -75,9 +70,8 @@ Result<RankAndSize> read_launchers(const Environment& environment) {
                           !environment.get("OMPI_UNIVERSE_SIZE") && inner->size && slurm->size &&
                           inner->size->value == slurm->size->value;
   if (slurm->empty() || (!inner->empty() && !same_tasks)) return inner;
-  const auto pmix_rank = read_number(environment, "PMIX_RANK");
-  if (!pmix_rank.ok()) return pmix_rank.status();
-  const Result<RankAndSize> tasks = agree(*slurm, RankAndSize{.rank = pmix_rank.value()});
+  STRETTO_ASSIGN_OR_RETURN(const auto pmix_rank, read_number(environment, "PMIX_RANK"));
+  const Result<RankAndSize> tasks = agree(*slurm, RankAndSize{.rank = pmix_rank});
   return tasks.ok() ? agree(tasks.value(), *inner) : tasks;
 }
 

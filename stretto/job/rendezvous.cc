@@ -115,10 +115,10 @@ Status OpenRendezvous::open_store(Deadline deadline) {
       store_ = std::make_shared<bootstrap::PrefixStore>(job_.store_prefix, job_.store);
       return {};
     case RendezvousKind::torch_store: {
-      auto whole = bootstrap::connect_torch_store(
-          {.host = job_.rendezvous_host, .port = job_.rendezvous_port}, deadline);
-      if (!whole.ok()) return whole.status();
-      store_ = std::make_shared<bootstrap::PrefixStore>(job_.store_prefix, std::move(*whole));
+      STRETTO_ASSIGN_OR_RETURN(
+          auto whole, bootstrap::connect_torch_store(
+                          {.host = job_.rendezvous_host, .port = job_.rendezvous_port}, deadline));
+      store_ = std::make_shared<bootstrap::PrefixStore>(job_.store_prefix, std::move(whole));
       return {};
     }
   }
@@ -126,27 +126,25 @@ Status OpenRendezvous::open_store(Deadline deadline) {
 }
 
 Status OpenRendezvous::connect(const std::string& owner, Deadline deadline) {
-  auto store = bootstrap::connect_tcp_store({.host = job_.rendezvous_host,
-                                             .port = job_.rendezvous_port,
-                                             .key = job_key_,
-                                             .self = {.rank = job_.rank},
-                                             .owner = owner},
-                                            deadline);
-  if (!store.ok()) return store.status();
-  store_ = std::move(*store);
+  STRETTO_ASSIGN_OR_RETURN(store_, bootstrap::connect_tcp_store({.host = job_.rendezvous_host,
+                                                                 .port = job_.rendezvous_port,
+                                                                 .key = job_key_,
+                                                                 .self = {.rank = job_.rank},
+                                                                 .owner = owner},
+                                                                deadline));
   return {};
 }
 
 Status OpenRendezvous::serve(Deadline deadline) {
-  const Result<std::string> host =
-      bootstrap::address_to_bind(job_.rendezvous_host, job_.rendezvous_port, deadline);
-  if (!host.ok()) return host.status();
-  if (host.value() != job_.rendezvous_host) {
+  STRETTO_ASSIGN_OR_RETURN(
+      const auto host,
+      bootstrap::address_to_bind(job_.rendezvous_host, job_.rendezvous_port, deadline));
+  if (host != job_.rendezvous_host) {
     log(LogLevel::info, "{} is a loopback address here: the store listens on all addresses",
         job_.rendezvous_host);
   }
   auto server = bootstrap::StoreServer::start(
-      {.host = host.value(), .port = job_.rendezvous_port, .key = job_key_, .self = {.rank = 0}});
+      {.host = host, .port = job_.rendezvous_port, .key = job_key_, .self = {.rank = 0}});
   if (!server.ok()) {
     return server.status().with_context(
         fmt::format("rank 0 is to host the store of this job at {}",
@@ -161,9 +159,7 @@ Status OpenRendezvous::open_file(Deadline deadline) {
   if (job_.makes_folder) {
     STRETTO_RETURN_IF_ERROR(make_private_folder(path.substr(0, path.rfind('/'))));
   }
-  auto store = bootstrap::open_file_store(path, deadline);
-  if (!store.ok()) return store.status();
-  store_ = std::move(*store);
+  STRETTO_ASSIGN_OR_RETURN(store_, bootstrap::open_file_store(path, deadline));
   return {};
 }
 
@@ -192,16 +188,15 @@ Status OpenRendezvous::arrive() {
 
 Status OpenRendezvous::agree_on_size() {
   const std::string size = std::to_string(job_.size);
-  const Result<std::string> agreed =
-      store_->compare_set("size", "", size, notes_->limit().deadline());
-  if (!agreed.ok()) return agreed.status();
-  if (agreed.value() == size) return {};
+  STRETTO_ASSIGN_OR_RETURN(const auto agreed,
+                           store_->compare_set("size", "", size, notes_->limit().deadline()));
+  if (agreed == size) return {};
   // For a job of so many ranks this is a stranger.
-  const bool stranger = std::atoi(agreed.value().c_str()) <= job_.rank;
+  const bool stranger = std::atoi(agreed.c_str()) <= job_.rank;
   if (stranger) STRETTO_RETURN_IF_ERROR(notes_->withdraw());
   return status_of(StatusCode::mismatch,
                    "rank {} says that the job has {} ranks, but who came to {} before says {}",
-                   job_.rank, size, store_->describe(), agreed.value());
+                   job_.rank, size, store_->describe(), agreed);
 }
 
 // The launcher's key, or, where it made none, one that rank 0 makes and the store hands out. The
@@ -212,9 +207,7 @@ Status OpenRendezvous::agree_on_key() {
     return {};
   }
   if (job_.rank == 0) {
-    const Result<bootstrap::JobKey> made = bootstrap::JobKey::generate();
-    if (!made.ok()) return made.status();
-    key_ = made.value();
+    STRETTO_ASSIGN_OR_RETURN(key_, bootstrap::JobKey::generate());
     return notes_->set("job-key", key_.hexadecimal());
   }
   const Result<std::string> text = notes_->get("job-key");

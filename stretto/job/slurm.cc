@@ -55,13 +55,11 @@ Result<bootstrap::HostPort> slurm_meeting_place(const Environment& environment) 
   }
   const Result<std::string> host = first_slurm_host(list->value);
   if (!host.ok()) return host.status().with_context(list->source);
-  const auto job = read_number(environment, "SLURM_JOB_ID");
-  if (!job.ok()) return job.status();
-  const auto step = read_number(environment, "SLURM_STEP_ID");
-  if (!step.ok()) return step.status();
+  STRETTO_ASSIGN_OR_RETURN(const auto job, read_number(environment, "SLURM_JOB_ID"));
+  STRETTO_ASSIGN_OR_RETURN(const auto step, read_number(environment, "SLURM_STEP_ID"));
   // Steps of one job may run at the same time on one host; so may jobs with neighbouring numbers.
-  const auto number = static_cast<unsigned>(job.value() ? job.value()->value : 0) +
-                      1009u * static_cast<unsigned>(step.value() ? step.value()->value : 0);
+  const auto number = static_cast<unsigned>(job ? job->value : 0) +
+                      1009u * static_cast<unsigned>(step ? step->value : 0);
   return bootstrap::HostPort{host.value(), kFirstPort + static_cast<int>(number % kPorts)};
 }
 

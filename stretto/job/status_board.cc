@@ -111,10 +111,9 @@ Result<StatusBoardReader> StatusBoardReader::create(std::size_t slots) {
         file.status().message());
     return reader;
   }
-  Result<std::shared_ptr<std::byte>> mapping = map_shared_memory(file->get(), slots * sizeof(Slot));
-  if (!mapping.ok()) return mapping.status();
+  STRETTO_ASSIGN_OR_RETURN(auto mapping, map_shared_memory(file->get(), slots * sizeof(Slot)));
   reader.fd_ = std::move(*file);
-  reader.mapping_ = std::move(*mapping);
+  reader.mapping_ = std::move(mapping);
   reader.slots_ = slots;
   return reader;
 }

@@ -18,15 +18,16 @@ namespace {
 
 Result<std::unique_ptr<Communicator>> make_rank(std::unique_ptr<transport::Endpoint> endpoint,
                                                 const ThreadRanksOptions& options) {
-  auto engine = group::Engine::create(
-      std::move(endpoint),
-      group::Engine::Options{.progress_thread = options.progress_thread,
-                             .local_ranks = options.size,
-                             .names = std::vector(static_cast<std::size_t>(options.size),
-                                                  fmt::format("thread of pid {}", ::getpid()))});
-  if (!engine.ok()) return engine.status();
+  STRETTO_ASSIGN_OR_RETURN(
+      auto engine, group::Engine::create(
+                       std::move(endpoint),
+                       group::Engine::Options{
+                           .progress_thread = options.progress_thread,
+                           .local_ranks = options.size,
+                           .names = std::vector(static_cast<std::size_t>(options.size),
+                                                fmt::format("thread of pid {}", ::getpid()))}));
   return communicator::ScheduledBackend::make_world(
-      std::move(*engine),
+      std::move(engine),
       {.timeout = options.timeout,
        .algorithm = options.algorithm,
        .single_copy = options.single_copy,

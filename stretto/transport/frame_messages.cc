@@ -95,19 +95,17 @@ Result<bool> FrameMessages::end(const Frame& frame) {
 }
 
 Result<bool> FrameMessages::announcement_arrived(const Frame& frame) {
-  const Result<Matcher::Announcement> announcement = matcher_.announced(frame);
-  if (!announcement.ok()) return announcement.status();
-  if (announcement.value() == Matcher::Announcement::clear) {
+  STRETTO_ASSIGN_OR_RETURN(const Matcher::Announcement announcement, matcher_.announced(frame));
+  if (announcement == Matcher::Announcement::clear) {
     push_clear(frame.key, frame.message_bytes, frame.operation);
   }
-  return announcement.value() == Matcher::Announcement::early;
+  return announcement == Matcher::Announcement::early;
 }
 
 Status FrameMessages::clear_arrived(const Frame& frame) {
-  Result<Request*> found = matcher_.clear_arrived(frame);
-  if (!found.ok()) return found.status();
-  if (*found == nullptr) return {};
-  Request& request = **found;
+  STRETTO_ASSIGN_OR_RETURN(auto found, matcher_.clear_arrived(frame));
+  if (found == nullptr) return {};
+  Request& request = *found;
   if (request.outgoing.size() != frame.message_bytes) {
     // The receiver will find out by the announcement and say so; this side only ends its part.
     complete(request, disagreement({.rank = self_,

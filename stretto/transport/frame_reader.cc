@@ -20,17 +20,16 @@ FrameReader::FrameReader() : staging_(kStagingBytes) {}
 
 Result<bool> FrameReader::read_some(Link& link, Sink& sink) {
   const bool direct = target_.size() >= kDirectBytes && staged_begin_ == staged_end_;
-  const Result<std::size_t> read = direct ? link.read(target_) : link.read(staging_);
-  if (!read.ok()) return read.status();
-  if (read.value() == 0) return false;
+  STRETTO_ASSIGN_OR_RETURN(const auto read, direct ? link.read(target_) : link.read(staging_));
+  if (read == 0) return false;
   if (direct) {
-    target_ = target_.subspan(read.value());
-    payload_left_bytes_ -= read.value();
+    target_ = target_.subspan(read);
+    payload_left_bytes_ -= read;
     if (payload_left_bytes_ == 0) STRETTO_RETURN_IF_ERROR(end_frame(sink));
     return true;
   }
   staged_begin_ = 0;
-  staged_end_ = read.value();
+  staged_end_ = read;
   while (staged_begin_ < staged_end_) STRETTO_RETURN_IF_ERROR(consume_staged(sink));
   return true;
 }
@@ -58,13 +57,9 @@ Status FrameReader::consume_staged(Sink& sink) {
 }
 
 Status FrameReader::begin_frame(Sink& sink) {
-  const Result<Frame> frame = decode(header_);
-  if (!frame.ok()) return frame.status();
-  frame_ = frame.value();
+  STRETTO_ASSIGN_OR_RETURN(frame_, decode(header_));
   payload_left_bytes_ = frame_.payload_bytes();
-  const Result<ByteSpan> target = sink.begin(frame_);
-  if (!target.ok()) return target.status();
-  target_ = target.value();
+  STRETTO_ASSIGN_OR_RETURN(target_, sink.begin(frame_));
   return payload_left_bytes_ == 0 ? end_frame(sink) : Status();
 }
 

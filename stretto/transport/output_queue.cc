@@ -34,10 +34,9 @@ Result<bool> OutputQueue::flush(Link& link) {
     const std::size_t count = gather(pieces);
     std::size_t written = 0;
     if (count > 0) {
-      Result<std::size_t> result = link.write(std::span(pieces).first(count));
-      if (!result.ok()) return result.status();
-      if (*result == 0) break;
-      written = *result;
+      STRETTO_ASSIGN_OR_RETURN(std::size_t result, link.write(std::span(pieces).first(count)));
+      if (result == 0) break;
+      written = result;
       moved = true;
     }
     advance(written);

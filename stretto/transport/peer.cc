@@ -277,9 +277,8 @@ Status Peer::end(const Frame& frame) {
 }
 
 Status Peer::end_message(const Frame& frame) {
-  const Result<bool> unexpected = messages_->end(frame);
-  if (!unexpected.ok()) return unexpected.status();
-  if (!unexpected.value() || *listener_ == nullptr) return {};
+  STRETTO_ASSIGN_OR_RETURN(const bool unexpected, messages_->end(frame));
+  if (!unexpected || *listener_ == nullptr) return {};
   (*listener_)->message_early(ranks_.peer, frame.key, frame.operation);
   return {};
 }

@@ -91,9 +91,8 @@ class StreamPlane::Way final : private FrameReader::Sink {
   }
   Status end(const Frame& frame) override {
     if (is_unwanted_) return {};
-    const Result<bool> unexpected = messages_.end(frame);
-    if (!unexpected.ok()) return unexpected.status();
-    if (!unexpected.value()) return {};
+    STRETTO_ASSIGN_OR_RETURN(const bool unexpected, messages_.end(frame));
+    if (!unexpected) return {};
     unexpected_.push({.from = peer_, .key = frame.key, .operation = frame.operation});
     return {};
   }

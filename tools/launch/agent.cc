@@ -93,9 +93,7 @@ Status Agent::start() {
   if (::chdir(order_.directory.c_str()) != 0) {
     return system_status("the directory " + order_.directory);
   }
-  auto host = LocalHost::create(order_.options, relay_, launcher_gone);
-  if (!host.ok()) return host.status();
-  host_ = std::move(*host);
+  STRETTO_ASSIGN_OR_RETURN(host_, LocalHost::create(order_.options, relay_, launcher_gone));
   return host_->start();
 }
 

@@ -46,28 +46,24 @@ LocalHost::~LocalHost() = default;
 Result<std::unique_ptr<LocalHost>> LocalHost::create(const LaunchOptions& options,
                                                      OutputRelay& relay,
                                                      WaitLimit::Interruption told_to_end) {
-  auto board = job::StatusBoardReader::create(static_cast<std::size_t>(options.local_size()));
-  if (!board.ok()) return board.status();
-  Result<Guardian> guardian = Guardian::start(options, board.value().fd());
-  if (!guardian.ok()) return guardian.status();
-  return std::unique_ptr<LocalHost>(new LocalHost(options, relay, std::move(told_to_end),
-                                                  std::move(*board), std::move(*guardian)));
+  STRETTO_ASSIGN_OR_RETURN(
+      auto board, job::StatusBoardReader::create(static_cast<std::size_t>(options.local_size())));
+  STRETTO_ASSIGN_OR_RETURN(Guardian guardian, Guardian::start(options, board.fd()));
+  return std::unique_ptr<LocalHost>(
+      new LocalHost(options, relay, std::move(told_to_end), std::move(board), std::move(guardian)));
 }
 
 Status LocalHost::start() {
-  Result<bootstrap::HostPort> where = meeting_place(options_);
-  if (!where.ok()) return where.status();
+  STRETTO_ASSIGN_OR_RETURN(bootstrap::HostPort where, meeting_place(options_));
   if (options_.host_index == 0) {
-    const Result<std::string> host = bootstrap::address_to_bind(
-        where->host, where->port, {Deadline::after(kNameTime), told_to_end_});
-    if (!host.ok()) return host.status();
-    auto server = bootstrap::StoreServer::start(
-        {.host = host.value(), .port = where->port, .key = options_.key});
-    if (!server.ok()) return server.status();
-    server_ = std::move(*server);
-    where->port = server_->port();
+    STRETTO_ASSIGN_OR_RETURN(
+        const auto host, bootstrap::address_to_bind(where.host, where.port,
+                                                    {Deadline::after(kNameTime), told_to_end_}));
+    STRETTO_ASSIGN_OR_RETURN(server_, bootstrap::StoreServer::start(
+                                          {.host = host, .port = where.port, .key = options_.key}));
+    where.port = server_->port();
   }
-  rendezvous_ = bootstrap::format_host_port(where->host, where->port);
+  rendezvous_ = bootstrap::format_host_port(where.host, where.port);
   return guardian_.start_ranks(rendezvous_);
 }
 

@@ -43,8 +43,8 @@ std::string format_order(const Order& order) {
 
 Result<Order> parse_order(std::string_view line) {
   return parse<Order>(line, [](const Json& json) -> Result<Order> {
-    const auto key = bootstrap::JobKey::parse(json.at("key").get<std::string>());
-    if (!key.ok()) return key.status();
+    STRETTO_ASSIGN_OR_RETURN(const auto key,
+                             bootstrap::JobKey::parse(json.at("key").get<std::string>()));
     Order order{.directory = json.at("directory"),
                 .environment = json.at("environment"),
                 .marker = json.at("marker")};
@@ -55,7 +55,7 @@ Result<Order> parse_order(std::string_view line) {
     }
     order.options.host_index = json.at("host_index");
     order.options.rendezvous = json.at("rendezvous");
-    order.options.key = key.value();
+    order.options.key = key;
     order.options.prefix = json.at("prefix");
     const auto hosts = static_cast<int>(order.options.hosts.size());
     if (order.options.host_index < 0 || order.options.host_index >= hosts ||

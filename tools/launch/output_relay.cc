@@ -94,9 +94,7 @@ void OutputRelay::add_marked(FileDescriptor source, int target, std::string mark
 Status OutputRelay::start() {
   stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_.valid()) return system_status("eventfd");
-  Result<std::thread> thread = start_thread("stretto-relay", [this] { run(); });
-  if (!thread.ok()) return thread.status();
-  thread_ = std::move(*thread);
+  STRETTO_ASSIGN_OR_RETURN(thread_, start_thread("stretto-relay", [this] { run(); }));
   return {};
 }
 

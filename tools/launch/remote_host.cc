@@ -62,11 +62,9 @@ std::string RemoteHost::name() const {
 }
 
 Status RemoteHost::start() {
-  const Result<bootstrap::JobKey> random = bootstrap::JobKey::generate();
-  if (!random.ok()) return random.status();
-  marker_ = "stretto-" + random.value().hexadecimal().substr(0, 32) + " ";
-  const Result<std::string> program = own_program();
-  if (!program.ok()) return program.status();
+  STRETTO_ASSIGN_OR_RETURN(const bootstrap::JobKey random, bootstrap::JobKey::generate());
+  marker_ = "stretto-" + random.hexadecimal().substr(0, 32) + " ";
+  STRETTO_ASSIGN_OR_RETURN(const std::string program, own_program());
   FileDescriptor input;
   FileDescriptor marked;
   STRETTO_RETURN_IF_ERROR(make_pipe(input, orders_));
@@ -80,14 +78,13 @@ Status RemoteHost::start() {
                      .environment = inherited_environment(),
                      .input = input.get()};
   shell.command.push_back(name());
-  shell.command.push_back(fmt::format("exec '{}' run --agent", program.value()));
+  shell.command.push_back(fmt::format("exec '{}' run --agent", program));
   StartFailure failure;
-  Result<Child> child = start_child(shell, failure);
-  if (!child.ok()) return child.status();
-  shell_ = child->pid;
+  STRETTO_ASSIGN_OR_RETURN(Child child, start_child(shell, failure));
+  shell_ = child.pid;
   relay_ = std::make_unique<OutputRelay>();
-  relay_->add(std::move(child->output), STDOUT_FILENO, "");
-  relay_->add_marked(std::move(child->errors), STDERR_FILENO, marker_, std::move(marked));
+  relay_->add(std::move(child.output), STDOUT_FILENO, "");
+  relay_->add_marked(std::move(child.errors), STDERR_FILENO, marker_, std::move(marked));
   return relay_->start();
 }
 
@@ -123,14 +120,13 @@ Result<std::optional<RankNews>> RemoteHost::next() {
   bool drained = false;
   while (true) {
     if (const auto line = lines_.next()) {
-      Result<RankNews> news = parse_news(*line);
-      if (!news.ok()) return news.status();
-      const auto rank = static_cast<std::size_t>(news->local_rank);
+      STRETTO_ASSIGN_OR_RETURN(RankNews news, parse_news(*line));
+      const auto rank = static_cast<std::size_t>(news.local_rank);
       if (rank >= ended_.size()) continue;
       heard_ = true;
-      ended_[rank] = news->kind != RankNews::Kind::started;
-      if (!news->text.empty()) news->text = name() + ": " + news->text;
-      return std::optional<RankNews>(std::move(*news));
+      ended_[rank] = news.kind != RankNews::Kind::started;
+      if (!news.text.empty()) news.text = name() + ": " + news.text;
+      return std::optional<RankNews>(std::move(news));
     }
     if (drained || pause_.valid()) return std::optional<RankNews>();
     if (!news_.valid()) return next_lost();

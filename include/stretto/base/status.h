@@ -85,7 +85,8 @@ class [[nodiscard]] Result {
   T& value() { return std::get<T>(content_); }
   const T& value() const { return std::get<T>(content_); }
   T* operator->() { return &value(); }
-  T& operator*() { return value(); }
+  T& operator*() & { return value(); }
+  T operator*() && { return std::move(value()); }
 
   T or_throw() && {
     status().or_throw();
@@ -102,5 +103,17 @@ class [[nodiscard]] Result {
     if (::stretto::Status stretto_status_ = (expression); !stretto_status_.ok()) \
       return stretto_status_;                                                    \
   } while (false)
+
+// Declares a variable with the value of a Result, or leaves the enclosing function with its
+// failure: STRETTO_ASSIGN_OR_RETURN(const int port, local_port(socket)). Assigns to a variable that
+// there is already, too. Three statements, so it needs a block of its own behind an if.
+#define STRETTO_ASSIGN_OR_RETURN(declaration, ...) \
+  STRETTO_ASSIGN_OR_RETURN_AT(__LINE__, declaration, __VA_ARGS__)
+#define STRETTO_ASSIGN_OR_RETURN_AT(line, declaration, ...) \
+  STRETTO_ASSIGN_OR_RETURN_BY(line, declaration, __VA_ARGS__)
+#define STRETTO_ASSIGN_OR_RETURN_BY(line, declaration, ...)               \
+  auto stretto_result_##line = (__VA_ARGS__);                             \
+  if (!stretto_result_##line.ok()) return stretto_result_##line.status(); \
+  declaration = *std::move(stretto_result_##line)
 
 }  // namespace stretto

@@ -22,9 +22,8 @@ Status add_rank(World& world, int ranks) {
   bell->event = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell->event.valid()) return system_status("eventfd");
   world.bells.push_back(std::move(bell));
-  Result<Region> inbox = PrivateMemory().allocate(Inbox::bytes(ranks));
-  if (!inbox.ok()) return inbox.status();
-  world.inboxes.push_back(std::move(inbox.value()));
+  STRETTO_ASSIGN_OR_RETURN(Region inbox, PrivateMemory().allocate(Inbox::bytes(ranks)));
+  world.inboxes.push_back(std::move(inbox));
   return {};
 }
 
@@ -66,9 +65,8 @@ Result<std::vector<std::unique_ptr<Endpoint>>> make_world(const WorldOptions& op
     if (options.shared_memory) parts.memory = std::make_shared<LoopbackMemory>(r, world.regions);
     const auto& inbox = world.inboxes[static_cast<std::size_t>(r)];
     parts.sleep_flag = std::make_unique<InboxSleepFlag>(Inbox(inbox.bytes.data()), inbox.owner);
-    Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::create(std::move(parts));
-    if (!endpoint.ok()) return endpoint.status();
-    endpoints.push_back(std::move(endpoint.value()));
+    STRETTO_ASSIGN_OR_RETURN(auto endpoint, Endpoint::create(std::move(parts)));
+    endpoints.push_back(std::move(endpoint));
   }
   return endpoints;
 }

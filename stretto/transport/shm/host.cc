@@ -32,9 +32,7 @@ Result<Channels> make_channels(std::vector<FileDescriptor> sockets) {
   for (FileDescriptor& socket : sockets) {
     channels.push_back(nullptr);
     if (!socket.valid()) continue;
-    Result<std::shared_ptr<Channel>> channel = Channel::create(std::move(socket));
-    if (!channel.ok()) return channel.status();
-    channels.back() = std::move(*channel);
+    STRETTO_ASSIGN_OR_RETURN(channels.back(), Channel::create(std::move(socket)));
   }
   return channels;
 }
@@ -107,9 +105,7 @@ Status meet_peers(const Channels& channels, ShmMemory& memory, std::size_t inbox
 Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
                                const WaitLimit& limit) {
   const int ranks = static_cast<int>(sockets.size());
-  const Result<Channels> made = make_channels(std::move(sockets));
-  if (!made.ok()) return made.status();
-  const Channels& channels = made.value();
+  STRETTO_ASSIGN_OR_RETURN(const Channels channels, make_channels(std::move(sockets)));
   // Without peers on this host nothing is shared, nor need the system offer that.
   if (std::ranges::all_of(channels, [](const auto& channel) { return channel == nullptr; })) {
     Endpoint::Parts alone{.rank = self, .links = {}, .memory = nullptr, .sleep_flag = nullptr};

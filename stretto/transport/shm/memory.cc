@@ -23,11 +23,9 @@ constexpr double kMib = 1024.0 * 1024.0;
 
 Result<Mapping> Mapping::create(std::size_t bytes) {
   bytes = std::max<std::size_t>(bytes, 1);
-  Result<FileDescriptor> descriptor = make_sealed_memory("stretto", bytes);
-  if (!descriptor.ok()) return descriptor.status();
-  Result<std::shared_ptr<std::byte>> data = map_shared_memory(descriptor->get(), bytes);
-  if (!data.ok()) return data.status();
-  return Mapping{std::move(*descriptor), std::move(*data), bytes};
+  STRETTO_ASSIGN_OR_RETURN(FileDescriptor descriptor, make_sealed_memory("stretto", bytes));
+  STRETTO_ASSIGN_OR_RETURN(auto data, map_shared_memory(descriptor.get(), bytes));
+  return Mapping{std::move(descriptor), std::move(data), bytes};
 }
 
 Result<Mapping> Mapping::open(const FileDescriptor& descriptor, std::size_t bytes) {
@@ -43,9 +41,8 @@ Result<Mapping> Mapping::open(const FileDescriptor& descriptor, std::size_t byte
     return status_of(StatusCode::protocol, "a region of {} bytes is said to have {}", info.st_size,
                      bytes);
   }
-  Result<std::shared_ptr<std::byte>> data = map_shared_memory(descriptor.get(), bytes);
-  if (!data.ok()) return data.status();
-  return Mapping{FileDescriptor(), std::move(*data), bytes};
+  STRETTO_ASSIGN_OR_RETURN(auto data, map_shared_memory(descriptor.get(), bytes));
+  return Mapping{FileDescriptor(), std::move(data), bytes};
 }
 
 ShmMemory::ShmMemory(Rank self, std::vector<std::shared_ptr<Channel>> channels)
@@ -53,9 +50,7 @@ ShmMemory::ShmMemory(Rank self, std::vector<std::shared_ptr<Channel>> channels)
 
 Result<Region> ShmMemory::allocate(std::size_t bytes) {
   service();
-  Result<Mapping> created = Mapping::create(bytes);
-  if (!created.ok()) return created.status();
-  Mapping& mapping = *created;
+  STRETTO_ASSIGN_OR_RETURN(Mapping mapping, Mapping::create(bytes));
   std::uint32_t number = 0;
   {
     const MutexLock lock(mutex_);

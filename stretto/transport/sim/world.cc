@@ -117,10 +117,8 @@ Result<World> make_world(const WorldOptions& options) {
       parts.links.push_back(
           peer == r ? nullptr : std::make_unique<SimLink>(world.network, Rank(r), Rank(peer)));
     }
-    Result<std::unique_ptr<Endpoint>> endpoint =
-        SimEndpoint::create(world.network, std::move(parts));
-    if (!endpoint.ok()) return endpoint.status();
-    world.endpoints.push_back(std::move(*endpoint));
+    STRETTO_ASSIGN_OR_RETURN(auto endpoint, SimEndpoint::create(world.network, std::move(parts)));
+    world.endpoints.push_back(std::move(endpoint));
   }
   return world;
 }
