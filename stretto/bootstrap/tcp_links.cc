@@ -3,6 +3,8 @@
 
 #include "stretto/bootstrap/tcp_links.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,10 +12,13 @@
 
 #include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/socket.h"
-#include "stretto/transport/tcp/link.h"
+#include "stretto/transport/tcp/striped_link.h"
 
 namespace stretto::bootstrap {
 namespace {
+
+using transport::tcp::StripedLink;
+using transport::tcp::TcpLink;
 
 class TcpLinks final : public LinkProvider {
  public:
@@ -23,9 +28,12 @@ class TcpLinks final : public LinkProvider {
   Purpose purpose() const override { return Purpose::mesh_tcp; }
   std::string why_not(const RankCard&, const RankCard&) const override { return {}; }
 
-  Result<Listener> listen(Rank self, std::span<const RankCard> cards,
+  int streams() const override { return options_.streams; }
+
+  Result<Listener> listen(Rank self, int stream, std::span<const RankCard> cards,
                           const WaitLimit& limit) override {
-    Result<std::string> host = own_address(cards[static_cast<std::size_t>(self)], cards, limit);
+    Result<std::string> host =
+        own_address(cards[static_cast<std::size_t>(self)], stream, cards, limit);
     if (!host.ok()) return host.status();
     Result<FileDescriptor> socket = listen_tcp(*host, options_.ports, limit);
     if (!socket.ok()) return socket.status();
@@ -40,14 +48,23 @@ class TcpLinks final : public LinkProvider {
     return connect_tcp(to.value().host, to.value().port, limit);
   }
 
-  Status make_links(transport::Endpoint::Parts& parts, std::vector<FileDescriptor> sockets,
-                    const WaitLimit&) override {
+  Status make_links(transport::Endpoint::Parts& parts, Sockets sockets, const WaitLimit&) override {
     for (std::size_t r = 0; r < sockets.size(); ++r) {
-      if (!sockets[r].valid()) continue;
-      Result<std::unique_ptr<transport::Link>> link =
-          transport::tcp::TcpLink::create(std::move(sockets[r]), options_.network_timeout);
-      if (!link.ok()) return link.status();
-      parts.links[r] = std::move(*link);
+      if (sockets[r].empty()) continue;
+      std::vector<std::unique_ptr<TcpLink>> links;
+      for (FileDescriptor& socket : sockets[r]) {
+        STRETTO_RETURN_IF_ERROR(poll_busily(socket.get()));
+        auto link = TcpLink::create(std::move(socket), options_.network_timeout);
+        if (!link.ok()) return link.status();
+        links.push_back(std::move(*link));
+      }
+      if (links.size() == 1) {
+        parts.links[r] = std::move(links.front());
+        continue;
+      }
+      auto striped = StripedLink::create(std::move(links));
+      if (!striped.ok()) return striped.status();
+      parts.links[r] = std::move(*striped);
     }
     return {};
   }
@@ -55,15 +72,15 @@ class TcpLinks final : public LinkProvider {
  private:
   // Where peers can reach this rank: where it is told, or as it sees the host where all have met,
   // if they have met on one.
-  Result<std::string> own_address(const RankCard& own, std::span<const RankCard> cards,
+  Result<std::string> own_address(const RankCard& own, int stream, std::span<const RankCard> cards,
                                   const WaitLimit& limit) const {
     const auto on_this_host = [&](const RankCard& card) {
       return card.machine == own.machine && card.network == own.network;
     };
     if (!options_.networks.empty()) {
-      const auto local_rank = std::ranges::count_if(&cards.front(), &own, on_this_host);
+      const auto turn = std::ranges::count_if(&cards.front(), &own, on_this_host) + stream;
       return address_in(
-          options_.networks[static_cast<std::size_t>(local_rank) % options_.networks.size()]);
+          options_.networks[static_cast<std::size_t>(turn) % options_.networks.size()]);
     }
     const bool one_host = std::ranges::all_of(cards, on_this_host);
     if (!options_.rendezvous_host.empty()) {
@@ -80,6 +97,18 @@ class TcpLinks final : public LinkProvider {
     return host.status().with_context(
         "the ranks are on several hosts, and nothing says by which network they reach each other; "
         "let them meet at tcp://HOST:PORT, or name it in STRETTO_NETWORK");
+  }
+
+  Status poll_busily(int socket) const {
+    const int microseconds = static_cast<int>(options_.busy_poll.count());
+    if (microseconds == 0 ||
+        ::setsockopt(socket, SOL_SOCKET, SO_BUSY_POLL, &microseconds, sizeof(microseconds)) == 0) {
+      return {};
+    }
+    return system_status("STRETTO_BUSY_POLL")
+        .with_context(
+            "a process that polls for longer than net.core.busy_read says needs "
+            "CAP_NET_ADMIN");
   }
 
   TcpLinkOptions options_;
