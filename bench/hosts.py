@@ -13,6 +13,7 @@ examples:
   ./dev bench hosts --shapes 4x1,3+1,rr2x2 --bytes 8,64K,16M
   ./dev bench hosts --operations all --rate 100M --systems stretto
   ./dev bench hosts --delay 5 --loss 10 --rate 100M --bytes 8,64K   # 5 ms each way, 1 % lost
+  ./dev bench hosts --training                 # how busy a training step keeps the wire
   ./dev bench hosts --json lines.jsonl --page docs/hosts.md         # writes the page's tables anew
 """
 
@@ -21,9 +22,11 @@ import json
 import os
 import pathlib
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
+import types
 
 import conversation
 import hosts_floor
@@ -39,6 +42,8 @@ import namespaces  # noqa: E402  pylint: disable=wrong-import-position
 ALGORITHMS = ("two_level_mapped", "two_level", "direct", "ring", "recursive_doubling",
               "recursive_halving")
 PLAIN_BYTES = 16 << 20
+# What bench/drivers/wire_driver.cc is told.
+TRAINING = types.SimpleNamespace(steps=10, total=20 << 20, bucket=1 << 20, backward_ms=40)
 START_SECONDS = 60
 
 
@@ -93,6 +98,8 @@ def parse_arguments(words):
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
     parser.add_argument("--page", type=pathlib.Path, metavar="FILE",
                         help="a page whose tables are replaced by those of this run")
+    parser.add_argument("--training", action="store_true", help="instead: how busy steps of "
+                        f"training, of {TRAINING.total >> 20} MiB of gradients, keep the wire")
     peers.add_places(parser)
     arguments = parser.parse_args(words)
     arguments.build, arguments.peers = arguments.build.resolve(), arguments.peers.resolve()
@@ -135,6 +142,15 @@ def predictions(arguments, network, placement, cache):
     command = [str(arguments.build / "bin" / "stretto"), "bench", "--explain", "--json",
                "--bytes", ",".join(map(str, sizes)), "--collective",
                arguments.operations[0] if len(arguments.operations) == 1 else "all"]
+    objects = [json.loads(line)
+               for line in outputs_of(command, network, placement, cache)[0].splitlines()]
+    # A barrier has no size.
+    return {(entry["collective"], 0 if entry["collective"] == "barrier" else entry["bytes_max"]):
+            entry for entry in objects}
+
+
+def outputs_of(command, network, placement, cache):
+    """What each rank prints of a program that joins a job."""
     with tempfile.TemporaryDirectory(prefix="stretto_bench_hosts_") as meet:
         common = systems.clean_environment(meet) | {
             "STRETTO_SIZE": str(len(placement))} | hosts_systems.environment_of(network, cache)
@@ -149,11 +165,9 @@ def predictions(arguments, network, placement, cache):
                 rank.kill()
     for rank, (_, errors) in zip(ranks, ended):
         if rank.returncode != 0:
-            raise conversation.SystemFailed(f"stretto bench --explain: {errors.strip()}")
-    objects = [json.loads(line) for line in ended[0][0].splitlines()]
-    # A barrier has no size.
-    return {(entry["collective"], 0 if entry["collective"] == "barrier" else entry["bytes_max"]):
-            entry for entry in objects}
+            raise conversation.SystemFailed(f"{pathlib.Path(command[0]).name}, rank {rank}: "
+                                            f"{errors.strip()}")
+    return [output for output, _ in ended]
 
 
 def add_expectations(lines, link, placement, explained):
@@ -206,6 +220,37 @@ def measure_shape(arguments, shape):
     return facts, [line | {"shape": shape, "rate": arguments.rate} for line in contest.lines]
 
 
+def train_on(arguments, shape):
+    """Of each step: by the busiest port, the share of the time from its first bucket to the end of
+    its last one in which the wire carried something."""
+    placement = hosts_systems.placement_of(shape)
+    network = network_of(arguments, max(placement) + 1)
+    command = [str(arguments.build / "bin" / "wire_driver"), TRAINING.steps, TRAINING.total,
+               TRAINING.bucket, TRAINING.backward_ms]
+    with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
+        try:
+            network.make()
+            network.shape(arguments.rate)
+            outputs = outputs_of([str(word) for word in command], network, placement, cache)
+        finally:
+            network.remove()
+    wire_s_of_byte = 8 * hosts_floor.WIRE_BYTES_PER_BYTE / arguments.rate
+    return [max(max(sent, received) * wire_s_of_byte / seconds
+                for seconds, sent, received in of_ranks)
+            for of_ranks in zip(*(json.loads(output) for output in outputs))]
+
+
+def report_training(arguments):
+    shares = {shape: train_on(arguments, shape) for shape in arguments.shapes}
+    for shape, busy in shares.items():
+        print(f"{shape}: {arguments.rate / 1e6:g} Mbit/s, {TRAINING.total >> 20} MiB of gradients "
+              f"in buckets of {TRAINING.bucket >> 20} MiB, backward {TRAINING.backward_ms} ms: the "
+              f"wire is busy {statistics.median(busy):.1%} of the time (least {min(busy):.1%}).")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(shares) + "\n")
+    return 0
+
+
 def main(words):
     arguments = parse_arguments(words)
     # Leaves by an exception, so that everything that was started is ended on the way out.
@@ -215,6 +260,8 @@ def main(words):
     load = peers.cores_in_use()
     runs = []
     try:
+        if arguments.training:
+            return report_training(arguments)
         for shape in arguments.shapes:
             runs.append(measure_shape(arguments, shape))
             print(hosts_report.text(*runs[-1]))

@@ -20,10 +20,12 @@ class Link:
     burst_bytes: int  # Pass at once, after a time in which nobody has sent.
 
     def seconds(self, host_bytes, hops):
-        """For so many bytes out of, or into, a host, and messages that wait for each other."""
+        """For so many bytes out of, or into, a host, and messages that wait for each other, again
+        and again: what passes at once has been saved up while the wire carried nothing."""
         on_wire = host_bytes * WIRE_BYTES_PER_BYTE
         queued = max(0.0, on_wire - self.burst_bytes)
-        return hops * self.round_trip_s / 2 + queued * 8 / self.bits_per_second
+        return max(on_wire * 8 / self.bits_per_second,
+                   hops * self.round_trip_s / 2 + queued * 8 / self.bits_per_second)
 
 
 def host_bytes(operation, size, placement):

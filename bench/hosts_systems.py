@@ -54,6 +54,8 @@ class OnHosts(systems.System):
             return [systems.Variant(operation, 0)]
         in_place = operation in ("all_reduce", "broadcast")
         named = self.algorithms if operation == "all_reduce" else ()
+        if len(set(self.placement)) == len(self.placement):  # No host has memory to share.
+            named = [name for name in named if name != "two_level_mapped"]
         return [systems.Variant(operation, size, "private", in_place, algorithm)
                 for algorithm in ("", *named)]
 

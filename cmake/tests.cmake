@@ -283,6 +283,8 @@ function(stretto_add_bench_drivers)
       SOURCES bench/drivers/${name}_driver.cc LIBRARIES stretto_bench_driver stretto)
   endforeach()
   target_sources(copy_driver PRIVATE tools/bench/copy_bound.cc)
+  # Of ./dev bench hosts --training.
+  stretto_add_program(wire_driver OFF SOURCES bench/drivers/wire_driver.cc LIBRARIES stretto)
   # Of ./dev bench ddp.
   if(TARGET stretto_torch)
     stretto_add_program(ddp_driver ON SOURCES bench/drivers/ddp_driver.cc LIBRARIES stretto)

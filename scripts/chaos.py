@@ -14,6 +14,7 @@ examples:
   ./dev chaos --minutes 10
   ./dev chaos --only kill --only shrink --cases 50
   ./dev chaos --only kill --seed 4711 --cases 1       # the same case again
+  ./dev chaos --world two_hosts --rate 100 --cases 500    # between hosts, over a shaped link
   ./dev chaos --list
 """
 
@@ -53,7 +54,8 @@ class Result:
 class Runner:
     """Runs cases, a few at a time; keeps what failing ones have said."""
 
-    def __init__(self, bin_dir, failures, patience):
+    def __init__(self, bin_dir, failures, patience, megabits_per_second=0):
+        self._megabits_per_second = megabits_per_second
         self._bin = bin_dir
         self._failures = failures
         self._patience = patience
@@ -95,6 +97,8 @@ class Runner:
             self._local.network = namespaces.Network(name)
             self._networks.append(self._local.network)
             self._local.network.make()
+            if self._megabits_per_second:
+                self._local.network.shape(1e6 * self._megabits_per_second)
         return self._local.network
 
     def _keep(self, plan, record, verdict, folder):
@@ -138,6 +142,7 @@ def run_all(runner, options, report):
     worlds, sentence = usable_worlds()
     if sentence:
         print(sentence)
+    worlds = set(worlds) & set(options.world or worlds)
     deadline = time.monotonic() + options.minutes * 60
     source = (case for case in cases(options.only or list(KINDS), options.seed))
     lock = threading.Lock()
@@ -149,9 +154,8 @@ def run_all(runner, options, report):
                 if time.monotonic() > deadline or (
                         options.cases and next(started) >= options.cases):
                     return
-                kind, plan = next(source)
-            if plan.world in worlds:
-                report.add(runner.run(kind, plan))
+                kind, plan = next(case for case in source if case[1].world in worlds)
+            report.add(runner.run(kind, plan))
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for future in [pool.submit(work) for _ in range(options.jobs)]:
@@ -216,6 +220,10 @@ def parse(arguments):
     parser.add_argument("--seed", type=int, default=1, help="of the first case [1]")
     parser.add_argument("--only", action="append", choices=sorted(KINDS), metavar="KIND",
                         help="this kind; may be given several times [all]")
+    parser.add_argument("--world", action="append", choices=sorted(chaos_plan.WORLDS),
+                        help="this world; may be given several times [all]")
+    parser.add_argument("--rate", type=float, default=0, metavar="MBIT/S",
+                        help="of the links between hosts [not shaped]")
     parser.add_argument("--list", action="store_true", help="the kinds, and nothing else")
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time [2]")
     parser.add_argument("--patience", type=float, default=1.0,
@@ -235,7 +243,11 @@ def main(arguments=None):
             print(f"{kind.name:<14} {kind.__doc__.splitlines()[0]}")
         return 0
     report = Report(quiet=options.json)
-    runner = Runner(options.bin.resolve(), options.failures.resolve(), options.patience)
+    if options.only and not any(set(KINDS[name].worlds) & set(options.world or chaos_plan.WORLDS)
+                                for name in options.only):
+        sys.exit("./dev chaos: no such kind of case is for such a world")
+    runner = Runner(options.bin.resolve(), options.failures.resolve(), options.patience,
+                    options.rate)
     try:
         run_all(runner, options, report)
     finally:

@@ -11,7 +11,8 @@ WORLDS = ("shm", "tcp", "two_hosts", "bare")
 LAUNCHED = ("shm", "tcp", "two_hosts")
 # What may be set for all ranks of a job; mostly nothing.
 SETTINGS = {"STRETTO_PROGRESS_THREAD": (None, None, "always", "never"),
-            "STRETTO_SINGLE_COPY": (None, None, None, "always")}
+            "STRETTO_SINGLE_COPY": (None, None, None, "always"),
+            "STRETTO_STREAMS": (None, None, "3")}
 
 
 @dataclasses.dataclass

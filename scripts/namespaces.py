@@ -27,6 +27,7 @@ class Network:
     def __init__(self, name, hosts=2):
         self._hosts = [f"{name}h{host}" for host in range(hosts)]
         self._switch = f"{name}s"
+        self._bits_per_second = None
 
     def make(self):
         for space in (*self._hosts, self._switch):
@@ -62,6 +63,7 @@ class Network:
 
     def shape(self, bits_per_second):
         """What each host sends, and what the switch sends to each, goes no faster."""
+        self._bits_per_second = bits_per_second
         bucket = (f"root tbf rate {bits_per_second:.0f}bit burst "
                   f"{burst_bytes(bits_per_second)} latency 20ms")
         for host, space in enumerate(self._hosts):
@@ -85,6 +87,8 @@ class Network:
             subprocess.run(f"tc -n {self._switch} qdisc del dev to{host} root".split(),
                            stderr=subprocess.DEVNULL, check=False)
             self._ip(f"-n {space} link set eth up")
+        if self._bits_per_second:
+            self.shape(self._bits_per_second)
 
     def _ip(self, arguments):
         self._run(f"ip {arguments}")

@@ -29,18 +29,23 @@ class LinkProvider {
   // sides alike; empty: it is tried.
   virtual std::string why_not(const RankCard& own, const RankCard& peer) const = 0;
 
+  // How many connections to a rank this one wants; two ranks have as many as both want.
+  virtual int streams() const { return 1; }
+
   // Where others connect to, opened when this rank is to be connected to.
   struct Listener {
     FileDescriptor socket;
     std::string address;  // Told to them through the store; for connect().
   };
-  virtual Result<Listener> listen(Rank self, std::span<const RankCard> cards,
+  // For connection number `stream` of those that it wants.
+  virtual Result<Listener> listen(Rank self, int stream, std::span<const RankCard> cards,
                                   const WaitLimit& limit) = 0;
   virtual Result<FileDescriptor> connect(const std::string& address, const WaitLimit& limit) = 0;
 
-  // Makes links of connections, and whatever else they bring; `sockets[r]` leads to rank r, or is
-  // invalid.
-  virtual Status make_links(transport::Endpoint::Parts& parts, std::vector<FileDescriptor> sockets,
+  // Makes links of connections, and whatever else they bring; `sockets[r]` lead to rank r, or there
+  // are none.
+  using Sockets = std::vector<std::vector<FileDescriptor>>;
+  virtual Status make_links(transport::Endpoint::Parts& parts, Sockets sockets,
                             const WaitLimit& limit) = 0;
 };
 

@@ -39,9 +39,19 @@ class Joiner {
   Result<Mesh> join();
 
  private:
+  // One connection to each rank, of several that a provider makes.
+  struct Way {
+    std::size_t provider;
+    int stream;
+  };
+  // In the keys of the store.
+  std::string name_of(const Way& way) const {
+    const std::string_view name = options_.links[way.provider]->name();
+    return way.stream == 0 ? std::string(name) : fmt::format("{}.{}", name, way.stream);
+  }
   Status exchange_cards();
-  Status connect_by(std::size_t index);
-  Status connect_to(std::size_t index, int rank);
+  Status connect_by(const Way& way);
+  Status connect_to(const Way& way, int rank);
   // Who cannot connect to this rank does not tell it what it is waiting for.
   Status cannot_accept() const { return acceptor_ != nullptr ? acceptor_->failure() : Status(); }
   Result<Mesh> make_endpoint();
@@ -52,7 +62,7 @@ class Joiner {
       const std::function<Result<FileDescriptor>()>& connect_to_rank) const;
   void log_link(int rank);
   std::string why_not(const LinkProvider& provider, int rank) const;
-  bool has_other_way(std::size_t index, int rank) const;
+  bool has_other_way(const Way& way, int rank) const;
   Result<transport::ProcessHandle> find_process(int rank) const;
   Result<std::string> get(const std::string& key, int rank) {
     return notes_.get(options_.prefix + key, rank);
@@ -60,12 +70,13 @@ class Joiner {
   Status set(const std::string& key, const std::string& value) {
     return notes_.set(options_.prefix + key, value);
   }
-  FileDescriptor& socket_of(std::size_t index, int rank) {
+  std::vector<FileDescriptor>& sockets_of(std::size_t index, int rank) {
     return sockets_[index][static_cast<std::size_t>(rank)];
   }
+  bool wants(const Way& way, int rank);
   bool is_connected(int rank) const {
     return std::ranges::any_of(sockets_, [&](const auto& sockets) {
-      return sockets[static_cast<std::size_t>(rank)].valid();
+      return !sockets[static_cast<std::size_t>(rank)].empty();
     });
   }
 
@@ -74,14 +85,15 @@ class Joiner {
   const WaitLimit limit_;
   Identity self_;
   std::vector<RankCard> cards_;
-  std::vector<std::vector<FileDescriptor>> sockets_;  // Per provider and rank.
-  std::unique_ptr<Acceptor> acceptor_;                // Of the way that is being tried.
+  std::vector<LinkProvider::Sockets> sockets_;  // Per provider.
+  std::unique_ptr<Acceptor> acceptor_;          // Of the way that is being tried.
 };
 
 Result<Mesh> Joiner::join() {
   STRETTO_RETURN_IF_ERROR(exchange_cards());
   for (std::size_t i = 0; i < options_.links.size(); ++i) {
-    STRETTO_RETURN_IF_ERROR(connect_by(i));
+    const int streams = options_.links[i]->streams();
+    for (int s = 0; s < streams; ++s) STRETTO_RETURN_IF_ERROR(connect_by({i, s}));
   }
   for (int r = 0; r < options_.size; ++r) {
     if (r == options_.rank || is_connected(r)) continue;
@@ -96,6 +108,7 @@ Status Joiner::exchange_cards() {
   RankCard card = local_card();
   for (const auto& provider : options_.links) {
     card.links += fmt::format("{}{}", card.links.empty() ? "" : " ", provider->name());
+    card.streams = std::max(card.streams, provider->streams());
   }
   STRETTO_RETURN_IF_ERROR(set(fmt::format("card/{}", options_.rank), print(card)));
   for (int r = 0; r < options_.size; ++r) {
@@ -140,11 +153,21 @@ std::string Joiner::why_not(const LinkProvider& provider, int rank) const {
 }
 
 // Whether a pair that `index` does not connect can be connected by a later provider.
-bool Joiner::has_other_way(std::size_t index, int rank) const {
-  for (std::size_t i = index + 1; i < options_.links.size(); ++i) {
+bool Joiner::has_other_way(const Way& way, int rank) const {
+  if (way.stream > 0) return false;
+  for (std::size_t i = way.provider + 1; i < options_.links.size(); ++i) {
     if (why_not(*options_.links[i], rank).empty()) return true;
   }
   return false;
+}
+
+// Whether this rank and another connect in this way, which both see alike.
+bool Joiner::wants(const Way& way, int rank) {
+  const LinkProvider& provider = *options_.links[way.provider];
+  if (way.stream == 0) return !is_connected(rank) && why_not(provider, rank).empty();
+  const RankCard& peer = cards_[static_cast<std::size_t>(rank)];
+  return way.stream < std::min(provider.streams(), peer.streams) &&
+         !sockets_of(way.provider, rank).empty();
 }
 
 // The process of a rank, if its number means the same to this one.
@@ -159,26 +182,27 @@ Result<transport::ProcessHandle> Joiner::find_process(int rank) const {
 // Connects to the lower ranks, and takes the connections of the higher ones. Where a pair has
 // another way if this one fails, the higher rank says whether it has succeeded, so that both go on
 // in the same way.
-Status Joiner::connect_by(std::size_t index) {
-  LinkProvider& provider = *options_.links[index];
-  const auto concerned = [&](int r) { return !is_connected(r) && why_not(provider, r).empty(); };
+Status Joiner::connect_by(const Way& way) {
+  LinkProvider& provider = *options_.links[way.provider];
+  const auto concerned = [&](int r) { return wants(way, r); };
   std::set<int> higher;
   for (int r = options_.rank + 1; r < options_.size; ++r) {
     if (concerned(r)) higher.insert(r);
   }
   if (!higher.empty()) {
-    STRETTO_ASSIGN_OR_RETURN(auto listener, provider.listen(options_.rank, cards_, limit_));
+    STRETTO_ASSIGN_OR_RETURN(auto listener,
+                             provider.listen(options_.rank, way.stream, cards_, limit_));
     STRETTO_ASSIGN_OR_RETURN(acceptor_,
                              accept_from(higher, std::move(listener.socket), provider.purpose()));
     STRETTO_RETURN_IF_ERROR(
-        set(fmt::format("{}/{}", provider.name(), options_.rank), listener.address));
+        set(fmt::format("{}/{}", name_of(way), options_.rank), listener.address));
   }
   std::string succeeded;
   bool is_awaited = false;
   for (int r = 0; r < options_.rank; ++r) {
     if (!concerned(r)) continue;
-    is_awaited = is_awaited || has_other_way(index, r);
-    STRETTO_RETURN_IF_ERROR(connect_to(index, r));
+    is_awaited = is_awaited || has_other_way(way, r);
+    STRETTO_RETURN_IF_ERROR(connect_to(way, r));
     if (is_connected(r)) succeeded += fmt::format("{} ", r);
   }
   const std::string told = fmt::format("{}-connected", provider.name());
@@ -187,22 +211,23 @@ Status Joiner::connect_by(std::size_t index) {
   }
   const std::string own = fmt::format("{} ", options_.rank);
   for (const int r : higher) {
-    if (has_other_way(index, r)) {
+    if (has_other_way(way, r)) {
       STRETTO_ASSIGN_OR_RETURN(std::string theirs, get(told, r));
       if (!theirs.starts_with(own) && theirs.find(" " + own) == std::string::npos) continue;
     }
-    STRETTO_ASSIGN_OR_RETURN(socket_of(index, r), acceptor_->take(r, limit_));
+    STRETTO_ASSIGN_OR_RETURN(FileDescriptor socket, acceptor_->take(r, limit_));
+    sockets_of(way.provider, r).push_back(std::move(socket));
   }
   acceptor_.reset();
   return {};
 }
 
 // That a rank cannot be reached is a failure only if there is no other way.
-Status Joiner::connect_to(std::size_t index, int rank) {
-  LinkProvider& provider = *options_.links[index];
-  STRETTO_ASSIGN_OR_RETURN(const std::string address, get(std::string(provider.name()), rank));
+Status Joiner::connect_to(const Way& way, int rank) {
+  LinkProvider& provider = *options_.links[way.provider];
+  STRETTO_ASSIGN_OR_RETURN(const std::string address, get(name_of(way), rank));
   FileDescriptor first;
-  if (has_other_way(index, rank)) {
+  if (has_other_way(way, rank)) {
     Result<FileDescriptor> reached = provider.connect(address, limit_);
     if (!reached.ok()) {
       STRETTO_RETURN_IF_ERROR(limit_.look());
@@ -217,14 +242,14 @@ Status Joiner::connect_to(std::size_t index, int rank) {
     return first.valid() ? Result<FileDescriptor>(std::move(first))
                          : provider.connect(address, limit_);
   });
-  if (socket.ok()) socket_of(index, rank) = std::move(*socket);
+  if (socket.ok()) sockets_of(way.provider, rank).push_back(std::move(*socket));
   return socket.status();
 }
 
 void Joiner::log_link(int rank) {
   const RankCard& card = cards_[static_cast<std::size_t>(rank)];
   std::size_t used = 0;
-  while (!socket_of(used, rank).valid()) ++used;
+  while (sockets_of(used, rank).empty()) ++used;
   const std::string_view name = options_.links[used]->name();
   if (used == 0) {
     log(LogLevel::info, "rank {} ({} pid {}): {}", rank, card.node, card.pid, name);

@@ -17,7 +17,7 @@
 namespace stretto::bootstrap {
 namespace {
 
-constexpr std::string_view kTitle = "stretto card 4";
+constexpr std::string_view kTitle = "stretto card 5";
 constexpr std::size_t kFieldBytesMax = 128;
 
 // A field that could not be read is a value like any other: ranks that both lack it try a Unix
@@ -77,14 +77,16 @@ RankCard local_card() {
           .node = host_name(),
           .pid = static_cast<int>(::getpid()),
           .processors = affinity(),
-          .links = {}};
+          .links = {},
+          .streams = 1};
 }
 
 std::string print(const RankCard& card) {
   return fmt::format(
-      "{}\nmachine {}\nnetwork {}\npid_namespace {}\nnode {}\npid {}\nprocessors {}\nlinks {}\n",
+      "{}\nmachine {}\nnetwork {}\npid_namespace {}\nnode {}\npid {}\nprocessors {}\nlinks {}\n"
+      "streams {}\n",
       kTitle, card.machine, card.network, card.pid_namespace, card.node, card.pid,
-      print(card.processors), card.links);
+      print(card.processors), card.links, card.streams);
 }
 
 Result<RankCard> parse_card(std::string_view whole) {
@@ -96,18 +98,20 @@ Result<RankCard> parse_card(std::string_view whole) {
   RankCard card;
   std::string pid;
   std::string processors;
+  std::string streams;
   for (const auto& [field, value] :
        {std::pair("machine", &card.machine), std::pair("network", &card.network),
         std::pair("pid_namespace", &card.pid_namespace), std::pair("node", &card.node),
         std::pair("pid", &pid), std::pair("processors", &processors),
-        std::pair("links", &card.links)}) {
+        std::pair("links", &card.links), std::pair("streams", &streams)}) {
     STRETTO_ASSIGN_OR_RETURN(std::string taken, take_field(text, field));
     *value = std::move(taken);
   }
   card.pid = parse_number<decltype(card.pid)>(pid).value_or(0);
   card.processors = parse_processors(processors);
+  card.streams = parse_number<decltype(card.streams)>(streams).value_or(0);
   // Printing it again finds every other way to write the same, such as leading zeros.
-  if (card.pid <= 0 || print(card) != whole) {
+  if (card.pid <= 0 || card.streams < 1 || print(card) != whole) {
     return status_of(StatusCode::protocol, "a rank's card is not well formed");
   }
   card.node = printable(std::move(card.node));

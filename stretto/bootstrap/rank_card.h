@@ -23,6 +23,7 @@ struct RankCard {
   int pid = 0;
   ProcessorSet processors;  // On which it may run.
   std::string links;        // The names of its link providers: "shm tcp".
+  int streams = 1;          // To each rank of another host, if that one wants as many.
 };
 
 // The card of this process, without links.

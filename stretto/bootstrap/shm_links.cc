@@ -26,7 +26,7 @@ class ShmLinks final : public LinkProvider {
     return "different network namespaces; run both in one to share memory, which is faster";
   }
 
-  Result<Listener> listen(Rank, std::span<const RankCard>, const WaitLimit&) override {
+  Result<Listener> listen(Rank, int, std::span<const RankCard>, const WaitLimit&) override {
     // A name that cannot be guessed and that no other machine has.
     STRETTO_ASSIGN_OR_RETURN(JobKey random, JobKey::generate());
     std::string name = "stretto-" + random.hexadecimal().substr(0, 32);
@@ -41,10 +41,14 @@ class ShmLinks final : public LinkProvider {
     return Status(StatusCode::refused, "it runs as another user");
   }
 
-  Status make_links(transport::Endpoint::Parts& parts, std::vector<FileDescriptor> sockets,
+  Status make_links(transport::Endpoint::Parts& parts, Sockets sockets,
                     const WaitLimit& limit) override {
+    std::vector<FileDescriptor> socket_of(sockets.size());
+    for (std::size_t r = 0; r < sockets.size(); ++r) {
+      if (!sockets[r].empty()) socket_of[r] = std::move(sockets[r].front());
+    }
     STRETTO_ASSIGN_OR_RETURN(auto made,
-                             transport::shm::attach(parts.rank, std::move(sockets), limit));
+                             transport::shm::attach(parts.rank, std::move(socket_of), limit));
     parts.memory = std::move(made.memory);
     parts.sleep_flag = std::move(made.sleep_flag);
     for (std::size_t r = 0; r < parts.links.size(); ++r) {

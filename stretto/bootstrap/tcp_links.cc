@@ -3,6 +3,8 @@
 
 #include "stretto/bootstrap/tcp_links.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,10 +12,13 @@
 
 #include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/socket.h"
-#include "stretto/transport/tcp/link.h"
+#include "stretto/transport/tcp/striped_link.h"
 
 namespace stretto::bootstrap {
 namespace {
+
+using transport::tcp::StripedLink;
+using transport::tcp::TcpLink;
 
 class TcpLinks final : public LinkProvider {
  public:
@@ -23,10 +28,12 @@ class TcpLinks final : public LinkProvider {
   Purpose purpose() const override { return Purpose::mesh_tcp; }
   std::string why_not(const RankCard&, const RankCard&) const override { return {}; }
 
-  Result<Listener> listen(Rank self, std::span<const RankCard> cards,
+  int streams() const override { return options_.streams; }
+
+  Result<Listener> listen(Rank self, int stream, std::span<const RankCard> cards,
                           const WaitLimit& limit) override {
-    STRETTO_ASSIGN_OR_RETURN(auto host,
-                             own_address(cards[static_cast<std::size_t>(self)], cards, limit));
+    STRETTO_ASSIGN_OR_RETURN(
+        auto host, own_address(cards[static_cast<std::size_t>(self)], stream, cards, limit));
     STRETTO_ASSIGN_OR_RETURN(FileDescriptor socket, listen_tcp(host, options_.ports, limit));
     STRETTO_ASSIGN_OR_RETURN(int port, local_port(socket.get()));
     return Listener{std::move(socket), format_host_port(host, port)};
@@ -37,13 +44,21 @@ class TcpLinks final : public LinkProvider {
     return connect_tcp(to.host, to.port, limit);
   }
 
-  Status make_links(transport::Endpoint::Parts& parts, std::vector<FileDescriptor> sockets,
-                    const WaitLimit&) override {
+  Status make_links(transport::Endpoint::Parts& parts, Sockets sockets, const WaitLimit&) override {
     for (std::size_t r = 0; r < sockets.size(); ++r) {
-      if (!sockets[r].valid()) continue;
-      STRETTO_ASSIGN_OR_RETURN(
-          parts.links[r],
-          transport::tcp::TcpLink::create(std::move(sockets[r]), options_.network_timeout));
+      if (sockets[r].empty()) continue;
+      std::vector<std::unique_ptr<TcpLink>> links;
+      for (FileDescriptor& socket : sockets[r]) {
+        STRETTO_RETURN_IF_ERROR(poll_busily(socket.get()));
+        STRETTO_ASSIGN_OR_RETURN(auto link,
+                                 TcpLink::create(std::move(socket), options_.network_timeout));
+        links.push_back(std::move(link));
+      }
+      if (links.size() == 1) {
+        parts.links[r] = std::move(links.front());
+        continue;
+      }
+      STRETTO_ASSIGN_OR_RETURN(parts.links[r], StripedLink::create(std::move(links)));
     }
     return {};
   }
@@ -51,15 +66,15 @@ class TcpLinks final : public LinkProvider {
  private:
   // Where peers can reach this rank: where it is told, or as it sees the host where all have met,
   // if they have met on one.
-  Result<std::string> own_address(const RankCard& own, std::span<const RankCard> cards,
+  Result<std::string> own_address(const RankCard& own, int stream, std::span<const RankCard> cards,
                                   const WaitLimit& limit) const {
     const auto on_this_host = [&](const RankCard& card) {
       return card.machine == own.machine && card.network == own.network;
     };
     if (!options_.networks.empty()) {
-      const auto local_rank = std::ranges::count_if(&cards.front(), &own, on_this_host);
+      const auto turn = std::ranges::count_if(&cards.front(), &own, on_this_host) + stream;
       return address_in(
-          options_.networks[static_cast<std::size_t>(local_rank) % options_.networks.size()]);
+          options_.networks[static_cast<std::size_t>(turn) % options_.networks.size()]);
     }
     const bool one_host = std::ranges::all_of(cards, on_this_host);
     if (!options_.rendezvous_host.empty()) {
@@ -76,6 +91,18 @@ class TcpLinks final : public LinkProvider {
     return host.status().with_context(
         "the ranks are on several hosts, and nothing says by which network they reach each other; "
         "let them meet at tcp://HOST:PORT, or name it in STRETTO_NETWORK");
+  }
+
+  Status poll_busily(int socket) const {
+    const int microseconds = static_cast<int>(options_.busy_poll.count());
+    if (microseconds == 0 ||
+        ::setsockopt(socket, SOL_SOCKET, SO_BUSY_POLL, &microseconds, sizeof(microseconds)) == 0) {
+      return {};
+    }
+    return system_status("STRETTO_BUSY_POLL")
+        .with_context(
+            "a process that polls for longer than net.core.busy_read says needs "
+            "CAP_NET_ADMIN");
   }
 
   TcpLinkOptions options_;

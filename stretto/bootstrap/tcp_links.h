@@ -16,9 +16,13 @@ struct TcpLinkOptions {
   // How long the network to another rank may be silent; zero: as long as the kernel thinks fit.
   Duration network_timeout = Duration::zero();
   // The interfaces or subnets (own_address.h) in which the ranks of a host listen, if they must:
-  // each in one, in turns. Empty: that from which this rank reaches the store.
+  // the first rank's first stream in the first, its second in the second, the second rank's first
+  // in the second, and so on in turns. Empty: that from which this rank reaches the store.
   std::vector<std::string> networks = {};
   PortRange ports = {};  // To listen on.
+  int streams = 1;       // Between two ranks that both want so many.
+  // For which the kernel asks a network card's queue before a read finds nothing (SO_BUSY_POLL).
+  std::chrono::microseconds busy_poll{0};
   // Those of the store. Empty: the store is no server.
   std::string rendezvous_host = {};
   int rendezvous_port = 0;

@@ -61,6 +61,7 @@ class Probe {
 
   schedule::LinkCost lead() {
     const double small_round = rounds(1, kRoundsMax, kSmallTime);
+    const double medium_round = rounds(kLargeBytes / 4, kLargeRoundsMax, kLargeTime);
     const double large_round = rounds(kLargeBytes, kLargeRoundsMax, kLargeTime);
     const double burst = lead_burst();
     schedule::LinkCost cost;
@@ -68,14 +69,16 @@ class Probe {
     // The model charges a message's time to both its ends and counts the rest as the way.
     cost.message_seconds = std::clamp((burst - small_round) / (kBurst - 1), 20e-9, one_way / 4);
     cost.latency_seconds = one_way - 2 * cost.message_seconds;
-    cost.seconds_per_byte =
-        std::max(1e-12, (large_round / 2 - one_way) / static_cast<double>(kLargeBytes));
+    // By what more bytes take: some networks let the first ones through at once.
+    cost.seconds_per_byte = std::max(
+        1e-12, (large_round - medium_round) / 2 / (0.75 * static_cast<double>(kLargeBytes)));
     cost.reduce_seconds_per_byte = reduction();
     return cost;
   }
 
   void follow() {
     follow_rounds(1);
+    follow_rounds(kLargeBytes / 4);
     follow_rounds(kLargeBytes);
     for (int i = 0; i < kBurst; ++i) recv(1);
     send(1);

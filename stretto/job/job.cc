@@ -16,6 +16,10 @@
 namespace stretto::job {
 namespace {
 
+// More connections to a rank than fill any network; and a second, in microseconds.
+constexpr int kStreamsMax = 16;
+constexpr int kBusyPollMax = 1'000'000;
+
 template <class T>
 void note(Job& job, std::string_view what, const Sourced<T>& value) {
   job.sources += fmt::format("{} {} from {}\n", what, value.value, value.source);
@@ -187,12 +191,33 @@ Status resolve_transport(const JoinOptions& options, const Environment& environm
   return {};
 }
 
+// Leaves `value` as it is where the variable is not set.
+Status read_within(const Environment& environment, const std::string& variable, int least, int most,
+                   int& value) {
+  const auto number = read_number(environment, variable);
+  if (!number.ok()) return number.status();
+  if (!number.value()) return {};
+  value = number.value()->value;
+  if (value < least || value > most) {
+    return status_of(StatusCode::invalid_argument, "{} says {}: want {} to {}", variable, value,
+                     least, most);
+  }
+  return {};
+}
+
 Status resolve_network(const Environment& environment, Job& job) {
   if (const auto network = environment.get("STRETTO_NETWORK")) {
     std::istringstream names(*network);
     for (std::string name; std::getline(names, name, ',');) job.networks.push_back(name);
     job.sources += fmt::format("network {} from STRETTO_NETWORK\n", *network);
   }
+  // Each pair of ranks uses all networks.
+  job.streams = std::max(1, static_cast<int>(job.networks.size()));
+  int busy_poll = 0;
+  STRETTO_RETURN_IF_ERROR(read_within(environment, "STRETTO_STREAMS", 1, kStreamsMax, job.streams));
+  STRETTO_RETURN_IF_ERROR(
+      read_within(environment, "STRETTO_BUSY_POLL", 0, kBusyPollMax, busy_poll));
+  job.busy_poll = std::chrono::microseconds(busy_poll);
   const auto text = environment.get("STRETTO_PORTS");
   if (!text) return {};
   const Result<bootstrap::PortRange> ports = bootstrap::parse_port_range(*text);

@@ -206,6 +206,19 @@ TEST(ResolveJob, SaysWhereToListen) {
       resolve({}, {{"STRETTO_NETWORK", "eth1,10.0.0.0/8"}, {"STRETTO_PORTS", "29600-29631"}});
   EXPECT_EQ(job.networks, (std::vector<std::string>{"eth1", "10.0.0.0/8"}));
   EXPECT_EQ(job.ports, (bootstrap::PortRange{29600, 29631}));
+  EXPECT_EQ(job.streams, 2);
+}
+
+TEST(ResolveJob, SaysHowToUseSockets) {
+  EXPECT_EQ(resolve({}, {}).streams, 1);
+  EXPECT_EQ(resolve({}, {}).busy_poll.count(), 0);
+  const Job job = resolve(
+      {},
+      {{"STRETTO_STREAMS", "4"}, {"STRETTO_NETWORK", "eth0,eth1"}, {"STRETTO_BUSY_POLL", "50"}});
+  EXPECT_EQ(job.streams, 4);
+  EXPECT_EQ(job.busy_poll.count(), 50);
+  expect_invalid({}, {{"STRETTO_STREAMS", "0"}}, "STRETTO_STREAMS says 0: want 1 to 16");
+  expect_invalid({}, {{"STRETTO_BUSY_POLL", "-1"}}, "STRETTO_BUSY_POLL says -1: want 0 to 1000000");
 }
 
 TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {

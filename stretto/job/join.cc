@@ -172,6 +172,8 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job) {
   links.push_back(bootstrap::tcp_links({.network_timeout = job.network_timeout,
                                         .networks = job.networks,
                                         .ports = job.ports,
+                                        .streams = job.streams,
+                                        .busy_poll = job.busy_poll,
                                         .rendezvous_host = job.rendezvous_host,
                                         .rendezvous_port = job.rendezvous_port}));
   return links;

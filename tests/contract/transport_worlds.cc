@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <thread>
 #include <tuple>
@@ -15,7 +16,7 @@
 #include "stretto/transport/mpi/plane.h"
 #include "stretto/transport/shm/host.h"
 #include "stretto/transport/stream_plane.h"
-#include "stretto/transport/tcp/link.h"
+#include "stretto/transport/tcp/striped_link.h"
 #include "tests/support/socket_pairs.h"
 #include "tests/support/socket_plane.h"
 
@@ -70,6 +71,43 @@ World make_by_pairs(const WorldOptions& options, LocalPairs local) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  return world;
+}
+
+// Every pair has a few TCP connections.
+World make_striped(const WorldOptions& options) {
+  const auto ranks = static_cast<std::size_t>(options.ranks);
+  World world{.endpoints = {}, .sockets = std::vector(ranks, std::vector<int>(ranks, -1))};
+  std::vector<Endpoint::Parts> parts(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    parts[r].rank = static_cast<int>(r);
+    parts[r].links.resize(ranks);
+  }
+  const auto open = [&](std::size_t rank, std::vector<FileDescriptor>& sockets) {
+    std::vector<std::unique_ptr<tcp::TcpLink>> links;
+    for (FileDescriptor& socket : sockets) {
+      world.sockets[rank].push_back(socket.get());
+      links.push_back(tcp::TcpLink::create(std::move(socket)).or_throw());
+    }
+    return tcp::StripedLink::create(std::move(links)).or_throw();
+  };
+  for (std::size_t a = 0; a < ranks; ++a) {
+    for (std::size_t b = a + 1; b < ranks; ++b) {
+      std::array<std::vector<FileDescriptor>, 2> sides;
+      for (int stripe = 0; stripe < 3; ++stripe) {
+        auto [mine, theirs] = testing::make_tcp_pair(options.socket_buffer_bytes);
+        world.sockets[a][b] = mine.get();
+        world.sockets[b][a] = theirs.get();
+        sides[0].push_back(std::move(mine));
+        sides[1].push_back(std::move(theirs));
+      }
+      parts[a].links[b] = open(a, sides[0]);
+      parts[b].links[a] = open(b, sides[1]);
+    }
+  }
+  for (Endpoint::Parts& of_rank : parts) {
+    world.endpoints.push_back(Endpoint::create(std::move(of_rank)).or_throw());
+  }
   return world;
 }
 
@@ -188,6 +226,11 @@ std::vector<WorldKind> find_world_kinds() {
        .can_kill = true,
        .make = [](const WorldOptions& options) { return make_by_pairs(options, never); },
        .link_name = [](int, int) { return std::string("tcp"); },
+       .shares_memory = never},
+      {.name = "tcp_striped",
+       .can_kill = true,
+       .make = make_striped,
+       .link_name = [](int, int) { return std::string("tcp by 3 connections"); },
        .shares_memory = never},
       {.name = "mixed",
        .can_kill = true,

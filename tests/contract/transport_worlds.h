@@ -18,7 +18,8 @@ namespace stretto::transport {
 // The connected endpoints of ranks that are threads of this test.
 struct World {
   std::vector<std::unique_ptr<Endpoint>> endpoints;
-  // sockets[r][p]: the descriptor that rank r's link to p owns; empty or -1 where it has none.
+  // sockets[r][p]: a descriptor that rank r's link to p owns; empty or -1 where it has none. Behind
+  // them, all others.
   std::vector<std::vector<int>> sockets;
 
   Endpoint& operator[](int rank) { return *endpoints[static_cast<std::size_t>(rank)]; }

@@ -31,10 +31,10 @@ class TwoHosts : public ::testing::Test {
   }
 
   // The launcher of one of the hosts.
-  Tool launch(int host, const Arguments& program, Variables variables = {}) {
+  Tool launch(int host, const Arguments& program, Variables variables = {}, int ranks = 2) {
     variables["STRETTO_JOB_KEY"] = std::string(64, '7');
-    return Tool(Arguments{"run", "-n", "2", "--no-prefix", "--hosts", "10.77.0.1,10.77.0.2",
-                          "--host-index", std::to_string(host), "--"} +
+    return Tool(Arguments{"run", "-n", std::to_string(ranks), "--no-prefix", "--hosts",
+                          "10.77.0.1,10.77.0.2", "--host-index", std::to_string(host), "--"} +
                     program,
                 variables, hosts_.on(host));
   }
@@ -110,7 +110,7 @@ TEST_F(TwoHosts, MeetByANameThatIsALoopbackAddressOnItsOwnHost) {
   expect_meeting({{"MASTER_ADDR", "node0"}});
 }
 
-TEST_F(TwoHosts, ShareOutTwoNetworksAmongTheRanksOfAHost) {
+TEST_F(TwoHosts, UseTwoNetworksAlsoBetweenASinglePairOfRanks) {
   run_on(0, {"ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1", "netns",
              hosts_.on(1).back()});
   for (const int host : {0, 1}) {
@@ -118,17 +118,18 @@ TEST_F(TwoHosts, ShareOutTwoNetworksAmongTheRanksOfAHost) {
     run_on(host, {"ip", "link", "set", "eth1", "up"});
   }
   const Arguments bench{testing::kToolPath, "bench", "all_reduce", "--bytes", "256K", "--no-pin"};
-  const auto send_with = [&](const std::string& networks) {
+  const auto send_with = [&](const std::string& networks, const std::string& streams = "2") {
     const std::array<long, 2> before{sent_bytes(0, "eth"), sent_bytes(0, "eth1")};
-    const Variables variables{{"STRETTO_NETWORK", networks}};
-    Tool second = launch(1, bench, variables);
-    Tool first = launch(0, bench, variables);
+    const Variables variables{{"STRETTO_NETWORK", networks}, {"STRETTO_STREAMS", streams}};
+    Tool second = launch(1, bench, variables, 1);
+    Tool first = launch(0, bench, variables, 1);
     EXPECT_EQ(first.status(), 0) << first.errors().finish();
     EXPECT_EQ(second.status(), 0) << second.errors().finish();
     return std::array{sent_bytes(0, "eth") - before[0], sent_bytes(0, "eth1") - before[1]};
   };
-  const auto one = send_with("eth");
-  EXPECT_GT(one[0], 20 * one[1]);
+  for (const auto& one : {send_with("eth"), send_with("eth,eth1", "1")}) {
+    EXPECT_GT(one[0], 20 * one[1]);
+  }
   const auto both = send_with("10.77.0.0/24,10.88.0.0/24");
   EXPECT_GT(3 * both[1], both[0]);
   EXPECT_GT(3 * both[0], both[1]);

@@ -32,7 +32,7 @@ void leave_to_detector(int socket) {
 
 }  // namespace
 
-Result<std::unique_ptr<Link>> TcpLink::create(FileDescriptor socket, Duration network_timeout) {
+Result<std::unique_ptr<TcpLink>> TcpLink::create(FileDescriptor socket, Duration network_timeout) {
   const int flags = ::fcntl(socket.get(), F_GETFL);
   if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
     return system_status("fcntl");
@@ -42,7 +42,7 @@ Result<std::unique_ptr<Link>> TcpLink::create(FileDescriptor socket, Duration ne
   if (network_timeout > Duration::zero()) {
     limit_retransmission_pause(socket.get(), network_timeout / 8);
   }
-  return std::unique_ptr<Link>(new TcpLink(std::move(socket), network_timeout));
+  return std::unique_ptr<TcpLink>(new TcpLink(std::move(socket), network_timeout));
 }
 
 // A socket that is closed with bytes unread, or that receives more later, resets the connection,

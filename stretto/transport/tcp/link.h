@@ -17,8 +17,8 @@ class TcpLink : public Link {
   // Makes the socket non-blocking. Nothing of the stream may have been read beyond the handshake.
   // How long the network may be silent before the peer counts as lost; zero: as long as the kernel
   // thinks fit.
-  static Result<std::unique_ptr<Link>> create(FileDescriptor socket,
-                                              Duration network_timeout = Duration::zero());
+  static Result<std::unique_ptr<TcpLink>> create(FileDescriptor socket,
+                                                 Duration network_timeout = Duration::zero());
   // What has been written still arrives, if the peer is there to take it.
   ~TcpLink() override;
 
@@ -26,6 +26,8 @@ class TcpLink : public Link {
   Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override;
   Result<std::size_t> read(ByteSpan into) override;
   bool readable() const override { return readable_; }
+  // Whether write() may take something. Costs no system call.
+  bool writable() const { return writable_; }
   bool needs_poll() const override { return true; }
   int descriptor() const override { return socket_.get(); }
   void service() override;

@@ -1,0 +1,230 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/tcp/striped_link.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+namespace stretto::transport::tcp {
+namespace {
+
+// Who closes one connection closes all. Longer than what is in the others takes to be read.
+constexpr std::chrono::seconds kEndsApart(1);
+constexpr std::size_t kPieces = 32;
+
+void store(std::byte* at, std::uint32_t value) {
+  for (int i = 0; i < 4; ++i) at[i] = static_cast<std::byte>(value >> (8 * i));
+}
+
+std::uint32_t load(const std::byte* at) {
+  std::uint32_t value = 0;
+  for (int i = 0; i < 4; ++i) value |= std::to_integer<std::uint32_t>(at[i]) << (8 * i);
+  return value;
+}
+
+std::size_t total_bytes(std::span<const ConstByteSpan> pieces) {
+  std::size_t bytes = 0;
+  for (const ConstByteSpan piece : pieces) bytes += piece.size();
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Link>> StripedLink::create(std::vector<std::unique_ptr<TcpLink>> stripes) {
+  std::unique_ptr<StripedLink> link(new StripedLink(std::move(stripes)));
+  STRETTO_RETURN_IF_ERROR(link->open_poll());
+  return std::unique_ptr<Link>(std::move(link));
+}
+
+StripedLink::StripedLink(std::vector<std::unique_ptr<TcpLink>> stripes)
+    : name_(fmt::format("tcp by {} connections", stripes.size())) {
+  for (auto& link : stripes) stripes_.push_back({.link = std::move(link), .ended = {}});
+}
+
+Status StripedLink::open_poll() {
+  poll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
+  if (!poll_.valid()) return system_status("epoll_create1");
+  for (std::size_t i = 0; i < stripes_.size(); ++i) {
+    epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {.u64 = i}};
+    if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, stripes_[i].link->descriptor(), &event) != 0) {
+      return system_status("epoll_ctl");
+    }
+  }
+  return {};
+}
+
+void StripedLink::service() {
+  std::array<epoll_event, 16> events;
+  int count = 0;
+  do {
+    count = ::epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), 0);
+    for (int i = 0; i < count; ++i) {
+      stripes_[events[static_cast<std::size_t>(i)].data.u64].link->service();
+    }
+  } while (count == static_cast<int>(events.size()));
+}
+
+StripedLink::Stripe* StripedLink::next_writable() {
+  for (std::size_t i = 0; i < stripes_.size(); ++i) {
+    Stripe& stripe = stripes_[turn_++ % stripes_.size()];
+    if (stripe.link->writable()) return &stripe;
+  }
+  return nullptr;
+}
+
+void StripedLink::begin_block(Stripe& stripe, std::size_t bytes) {
+  output_ = {.stripe = &stripe, .left_bytes = bytes};
+  store(output_.header.data(), bytes > 0 ? next_output_++ : 0);
+  store(output_.header.data() + 4, static_cast<std::uint32_t>(bytes));
+}
+
+// A block's length is a promise of so many bytes, not of which: those that its connection does not
+// take now are the next ones that are written, whatever they are.
+Result<std::size_t> StripedLink::write(std::span<const ConstByteSpan> pieces) {
+  const std::size_t wanted = total_bytes(pieces);
+  std::size_t taken = 0;
+  while (taken < wanted) {
+    if (output_.stripe == nullptr) {
+      Stripe* const stripe = next_writable();
+      if (stripe == nullptr) break;
+      begin_block(*stripe, std::min(wanted - taken, kBlockBytes));
+    }
+    const Result<std::size_t> written = write_block(pieces, taken);
+    if (!written.ok()) return written;
+    taken += written.value();
+    if (output_.stripe != nullptr) break;
+  }
+  return taken;
+}
+
+// Goes on with the block that has begun, by what comes behind the first `skip` bytes. Returns how
+// many of them are written.
+Result<std::size_t> StripedLink::write_block(std::span<const ConstByteSpan> pieces,
+                                             std::size_t skip) {
+  std::array<ConstByteSpan, kPieces> of_block;
+  std::size_t count = 0;
+  const std::size_t header_left = sizeof(Header) - output_.header_bytes;
+  if (header_left > 0) of_block[count++] = std::span(output_.header).last(header_left);
+  std::size_t room = output_.left_bytes;
+  for (const ConstByteSpan piece : pieces) {
+    const std::size_t skipped = std::min(skip, piece.size());
+    skip -= skipped;
+    const std::size_t bytes = std::min(room, piece.size() - skipped);
+    if (bytes == 0) continue;
+    if (count == kPieces) break;
+    of_block[count++] = piece.subspan(skipped, bytes);
+    room -= bytes;
+  }
+  const Result<std::size_t> written = output_.stripe->link->write(std::span(of_block).first(count));
+  if (!written.ok()) return written;
+  const std::size_t of_header = std::min(header_left, written.value());
+  const std::size_t of_payload = written.value() - of_header;
+  output_.header_bytes += of_header;
+  output_.left_bytes -= of_payload;
+  if (output_.header_bytes == sizeof(Header) && output_.left_bytes == 0) output_ = {};
+  return of_payload;
+}
+
+bool StripedLink::readable() const {
+  if (gives_up_) return true;
+  if (input_ != nullptr) return input_->link->readable();
+  return std::ranges::any_of(stripes_, &Stripe::can_read_header);
+}
+
+Result<std::size_t> StripedLink::read(ByteSpan into) {
+  if (input_ == nullptr) STRETTO_RETURN_IF_ERROR(look_for_next());
+  if (input_ == nullptr) return std::size_t{0};
+  const std::size_t bytes = std::min<std::size_t>(into.size(), input_->left_bytes);
+  const Result<std::size_t> given = input_->link->read(into.first(bytes));
+  if (!given.ok()) return given;
+  input_->left_bytes -= static_cast<std::uint32_t>(given.value());
+  if (input_->left_bytes > 0) return given;
+  input_->header_bytes = 0;
+  input_ = nullptr;
+  ++next_input_;
+  return given;
+}
+
+// Finds the stripe that has the next block, if it has come.
+Status StripedLink::look_for_next() {
+  for (Stripe& stripe : stripes_) {
+    while (stripe.can_read_header()) {
+      STRETTO_RETURN_IF_ERROR(read_header(stripe));
+    }
+    if (stripe.has_header() && stripe.number == next_input_) {
+      input_ = &stripe;
+      return {};
+    }
+  }
+  if (std::ranges::all_of(stripes_, &Stripe::has_header)) {
+    return status_of(StatusCode::protocol,
+                     "its {} connections bring other blocks than number {}, which is next",
+                     stripes_.size(), next_input_);
+  }
+  return end_of_stream();
+}
+
+// That a connection has ended counts only when what has come by the others is read.
+Status StripedLink::read_header(Stripe& stripe) {
+  const Result<std::size_t> given =
+      stripe.link->read(std::span(stripe.header).subspan(stripe.header_bytes));
+  if (!given.ok()) {
+    stripe.ended = given.status();
+    return {};
+  }
+  stripe.header_bytes += given.value();
+  return stripe.has_header() ? take_header(stripe) : Status();
+}
+
+Status StripedLink::take_header(Stripe& stripe) const {
+  stripe.number = load(stripe.header.data());
+  stripe.left_bytes = load(stripe.header.data() + 4);
+  if (stripe.left_bytes == 0) {
+    stripe.header_bytes = 0;
+    return {};
+  }
+  // Numbers wrap around.
+  const bool is_past = stripe.number - next_input_ > std::numeric_limits<std::uint32_t>::max() / 2;
+  if (stripe.left_bytes <= kBlockBytes && !is_past) return {};
+  return status_of(StatusCode::protocol,
+                   "block {} of {} bytes came by one of several connections, where {} is next",
+                   stripe.number, stripe.left_bytes, next_input_);
+}
+
+// Ok while more may come.
+Status StripedLink::end_of_stream() const {
+  const auto has_ended = [](const Stripe& stripe) { return !stripe.ended.ok(); };
+  const auto first = std::ranges::find_if(stripes_, has_ended);
+  if (first == stripes_.end()) return {};
+  const bool all = std::ranges::all_of(stripes_, has_ended);
+  return all || gives_up_ ? first->ended : Status();
+}
+
+Link::Contact StripedLink::check_contact(TimePoint now) {
+  Contact contact;
+  for (Stripe& stripe : stripes_) {
+    const Contact of_stripe = stripe.link->check_contact(now);
+    contact.silence = std::max(contact.silence, of_stripe.silence);
+    contact.lost = contact.lost || of_stripe.lost;
+    if (!stripe.ended.ok() && !first_end_) first_end_ = now;
+    if (!of_stripe.wants_sign) continue;
+    if (output_.stripe == &stripe) contact.wants_sign = true;
+    if (output_.stripe != nullptr || !stripe.link->writable()) continue;
+    begin_block(stripe, 0);
+    // That it fails shows when it is read from.
+    (void)write_block({}, 0);
+  }
+  gives_up_ = first_end_ && now - *first_end_ >= kEndsApart;
+  return contact;
+}
+
+void StripedLink::disconnect() {
+  for (const Stripe& stripe : stripes_) stripe.link->disconnect();
+}
+
+}  // namespace stretto::transport::tcp

@@ -1,0 +1,86 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stretto/base/file_descriptor.h"
+#include "stretto/transport/tcp/link.h"
+
+namespace stretto::transport::tcp {
+
+// A link over several TCP connections to the same peer, where one cannot fill the network, or does
+// not use all network cards.
+//
+// The stream is cut into blocks. Each goes by a connection that has room, behind a header with its
+// number and its length; the reader takes the blocks in the order of their numbers. What comes
+// early waits in the kernel's buffers, so nothing is copied once more.
+class StripedLink final : public Link {
+ public:
+  static constexpr std::size_t kBlockBytes = 64 * 1024;
+
+  // At least one stripe; stripe i is connected to stripe i of the peer.
+  static Result<std::unique_ptr<Link>> create(std::vector<std::unique_ptr<TcpLink>> stripes);
+
+  std::string_view name() const override { return name_; }
+  Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override;
+  Result<std::size_t> read(ByteSpan into) override;
+  bool readable() const override;
+  bool needs_poll() const override { return true; }
+  int descriptor() const override { return poll_.get(); }
+  void service() override;
+  void notify() override {}
+  Contact check_contact(TimePoint now) override;
+  void disconnect() override;
+
+ private:
+  // Number and length, both 32 bits, least significant byte first. A block without bytes is a sign
+  // of life on its stripe, and its number counts nothing.
+  using Header = std::array<std::byte, 8>;
+  struct Stripe {
+    std::unique_ptr<TcpLink> link;
+    Header header{};  // Of the block that comes next.
+    std::size_t header_bytes = 0;
+    std::uint32_t number = 0;
+    std::uint32_t left_bytes = 0;
+    Status ended;  // Ok while it has not.
+
+    bool has_header() const { return header_bytes == sizeof(Header); }
+    bool can_read_header() const { return ended.ok() && !has_header() && link->readable(); }
+  };
+  // The block that is being written: it must be ended before the next one begins.
+  struct Output {
+    Stripe* stripe = nullptr;
+    Header header{};
+    std::size_t header_bytes = 0;  // Written.
+    std::size_t left_bytes = 0;
+  };
+
+  explicit StripedLink(std::vector<std::unique_ptr<TcpLink>> stripes);
+  Status open_poll();
+  void begin_block(Stripe& stripe, std::size_t bytes);
+  Result<std::size_t> write_block(std::span<const ConstByteSpan> pieces, std::size_t skip);
+  Stripe* next_writable();
+  Status look_for_next();
+  Status read_header(Stripe& stripe);
+  Status take_header(Stripe& stripe) const;
+  Status end_of_stream() const;
+
+  std::string name_;
+  std::vector<Stripe> stripes_;
+  FileDescriptor poll_;
+  std::size_t turn_ = 0;  // Of the stripes, for the next block to be written.
+  Output output_;
+  std::uint32_t next_output_ = 0;  // Numbers of blocks.
+  std::uint32_t next_input_ = 0;
+  Stripe* input_ = nullptr;  // Has the block that is being read.
+  std::optional<TimePoint> first_end_;
+  bool gives_up_ = false;  // The other stripes have not ended, though one has.
+};
+
+}  // namespace stretto::transport::tcp
