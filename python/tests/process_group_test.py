@@ -10,6 +10,7 @@ import datetime
 import gc
 import os
 import pathlib
+import resource
 import socket
 import subprocess
 import sys
@@ -370,6 +371,26 @@ class MemoryTest(unittest.TestCase):
             assert registered_bytes() < before
 
         ranks.with_group(body)
+
+    def test_freed_memory_is_kept(self) -> None:
+        """As much as was registered, which would else lie in the heap: it is not paged in anew."""
+
+        def body(rank: int, size: int) -> int:
+            import stretto
+
+            def use(bytes_each: int) -> None:
+                _ = [torch.ones(bytes_each // 4) for _ in range(5)]
+
+            registered = stretto.empty(6 << 20)
+            for _ in range(5):  # Until the heap is as large as it gets.
+                use(12 << 20)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            use(12 << 20)
+            assert registered.numel() == 6 << 20
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        for pages in ranks.with_group(body):
+            self.assertLess(pages * resource.getpagesize(), 12 << 20)
 
     def test_ddp(self) -> None:
         """The same parameters as one process that sees all the data."""
