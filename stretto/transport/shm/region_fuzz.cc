@@ -61,7 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const FileDescriptor peer(ends[1]);
   const auto channel = shm::Channel::create(FileDescriptor(ends[0])).or_throw();
   const auto memory =
-      std::make_shared<shm::Memory>(0, std::vector{std::shared_ptr<shm::Channel>(), channel});
+      std::make_shared<shm::ShmMemory>(0, std::vector{std::shared_ptr<shm::Channel>(), channel});
   std::vector<std::shared_ptr<void>> held;
   Said said;
   for (; size >= sizeof(said); data += sizeof(said), size -= sizeof(said)) {
