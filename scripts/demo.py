@@ -212,10 +212,9 @@ def check(summaries):
 def next_steps(options):
     stretto = shown_path(find_program(options.build_dir, "stretto"))
     trainer = shown_path(find_program(options.build_dir, "train_digits"))
-    small = shown_path(find_program(options.build_dir, "02_train_digits"))
     return [
         ("the same in twenty lines (examples/02_train_digits.cc)",
-         f"{stretto} run -n 2 -- {small}"),
+         f"./dev build 02_train_digits && {stretto} run -n 2 -- build/release/bin/02_train_digits"),
         ("another model, more communication", "./dev demo --model mlp"),
         ("see what was chosen, and why",
          f"STRETTO_LOG=info {stretto} run -n 2 -- {trainer} --epochs 1 --output /dev/null"),

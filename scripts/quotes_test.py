@@ -45,6 +45,26 @@ class QuotesTest(unittest.TestCase):
         self.assertGreater(found, 0)
 
 
+class WalksTest(unittest.TestCase):
+    def test_walks_of_the_architecture_name_what_is_there_and_count_it(self):
+        text = (SOURCE / "ARCHITECTURE.md").read_text()
+        walks = re.split(r"\n(?=\*\*)", text.split("## Three walks")[1].split("\n## ")[0])[1:]
+        self.assertEqual(len(walks), 3)
+        for walk in walks:
+            files, functions = set(), 0
+            for names, told in re.findall(r"^\| (`.*?) \| (.*) \|$", walk, re.MULTILINE):
+                here = set(re.findall(r"`([^`]+)`", names))
+                paths = [SOURCE / folder / f"{name.removesuffix('.h')}{suffix}" for name in here
+                         for folder in ("stretto", "include/stretto") for suffix in (".h", ".cc")]
+                sources = "".join(path.read_text() for path in paths if path.is_file())
+                for function in re.findall(r"`([^`]+)`", told):
+                    with self.subTest(files=here, function=function):
+                        self.assertRegex(sources, rf"\b{function.split('::')[-1]}\(")
+                    functions += 1
+                files |= here
+            self.assertIn(f"{len(files)} files, {functions} functions", walk)
+
+
 def two_ranks_of(*command):
     """What the ranks of an example print, without the launcher's prefixes, in order."""
     done = subprocess.run([BUILD / "bin/stretto", "run", "-n", "2", "--no-prefix", "--", *command],

@@ -3,10 +3,7 @@
 
 // Feeds both roles of a handshake with arbitrary bytes in arbitrary pieces, from the start or after
 // a genuine hello. Without the key nothing may pass.
-//
-//   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I. -DSPDLOG_FMT_EXTERNAL
-//     stretto/bootstrap/{handshake_fuzz,handshake,handshake_machine,resolve,socket}.cc
-//     stretto/base/{check,environment,file_descriptor,log,status,thread}.cc -lcrypto -lfmt -lspdlog
+// Sources: handshake.cc handshake_machine.cc resolve.cc socket.cc
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,11 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What anybody who can write to the store may say about a rank: its card.
-// What parse_card() accepts must be what print() makes, but for letters that no terminal shall see.
-//
-//   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I.
-//     stretto/bootstrap/{rank_card_fuzz,rank_card}.cc stretto/base/status.cc -lfmt
+// What anybody who can write to the store may say about a rank: its card, and why it cannot join.
+// What is accepted must be what is written, but for letters that no terminal shall see.
+// Sources: rank_card.cc join_failure.cc
 
 #include <algorithm>
 #include <cstddef>
@@ -14,6 +12,7 @@
 #include <string>
 
 #include "stretto/base/printable.h"
+#include "stretto/bootstrap/join_failure.h"
 #include "stretto/bootstrap/rank_card.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -28,6 +27,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   };
   const bool right =
       card.ok() ? card.value().pid > 0 && is_same() : card.status().code() == StatusCode::protocol;
-  if (!right) std::abort();
+  const Status failure = bootstrap::decode_join_failure(text);
+  const Status again = bootstrap::decode_join_failure(bootstrap::encode_join_failure(failure));
+  if (!right || failure.ok() || again.message() != failure.message()) std::abort();
   return 0;
 }

@@ -4,10 +4,7 @@
 // What a client may do to a store's server, a server to its client, and whoever can write to its
 // file to a FileStore, with the bytes they write. What a decoder accepts must be what the encoder
 // writes, and no store may grow beyond its limits.
-//
-//   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I. -DSPDLOG_FMT_EXTERNAL
-//     stretto/bootstrap/{store_fuzz,store_frame,store_page,store_contents,store,file_log}.cc
-//     stretto/base/{check,environment,file_descriptor,log,status}.cc -lfmt -lspdlog
+// Sources: store_frame.cc store_page.cc store_contents.cc store.cc file_log.cc
 
 #include <algorithm>
 #include <cstdlib>

@@ -4,9 +4,6 @@
 // What another rank may send where compressed gradients are expected. The first byte chooses the
 // codec and what is mended: with a header that fits and a right checksum, payloads are reached.
 // Whatever comes, decoding ends, and touches nothing but what is its own.
-//
-//   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I. -Iinclude
-//     stretto/codec/*.cc stretto/kernel/*.cc stretto/base/{status,check,...}.cc -lhwy -lfmt
 
 #include <algorithm>
 #include <cstddef>

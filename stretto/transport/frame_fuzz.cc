@@ -4,9 +4,7 @@
 // Feeds the decoder of frame headers with arbitrary bytes, and with good headers that are wrong in
 // some bytes, for few arbitrary ones get past the magic number. What it accepts must be what
 // encode() writes.
-//
-//   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I. -DSPDLOG_FMT_EXTERNAL
-//     stretto/transport/{frame_fuzz,frame}.cc stretto/base/*.cc -lfmt -lspdlog
+// Sources: frame.cc
 
 #include <algorithm>
 #include <cstdlib>

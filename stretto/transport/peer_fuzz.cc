@@ -4,11 +4,8 @@
 // What a peer may do to this rank with the bytes it sends: arbitrary ones, and frames that are good
 // by themselves but come at any time, while requests are posted and groups are forgotten. A request
 // must end once, nothing may be written to its bytes afterwards, and all end when the peer is lost.
-//
-//   clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -I. -DSPDLOG_FMT_EXTERNAL
-//     stretto/transport/{peer_fuzz,peer,matcher,output_queue,transport}.cc
-//     stretto/transport/frame{,_messages,_reader}.cc
-//     stretto/base/*.cc -lfmt -lspdlog
+// Sources: peer.cc matcher.cc output_queue.cc transport.cc
+// Sources: frame.cc frame_messages.cc frame_reader.cc
 
 #include <cstdlib>
 #include <cstring>

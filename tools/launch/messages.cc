@@ -3,6 +3,8 @@
 
 #include "tools/launch/messages.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 namespace stretto::launch {
@@ -23,6 +25,11 @@ Result<Value> parse(std::string_view line, Read read) {
     return status_of(StatusCode::invalid_argument, "\"{}\" is no message of a launcher: {}",
                      line.substr(0, 80), error.what());
   }
+}
+
+// Unlike get<int>(), no fraction, and nothing beyond 64 bits.
+int whole_number(const Json& json) {
+  return static_cast<int>(json.get_ref<const Json::number_integer_t&>());
 }
 
 }  // namespace
@@ -51,16 +58,16 @@ Result<Order> parse_order(std::string_view line) {
     order.options.command = json.at("command").get<std::vector<std::string>>();
     order.options.hosts.clear();
     for (const Json& share : json.at("hosts")) {
-      order.options.hosts.push_back({share.at(0), share.at(1)});
+      order.options.hosts.push_back({share.at(0), whole_number(share.at(1))});
     }
-    order.options.host_index = json.at("host_index");
+    order.options.host_index = whole_number(json.at("host_index"));
     order.options.rendezvous = json.at("rendezvous");
     order.options.key = key;
     order.options.prefix = json.at("prefix");
     const auto hosts = static_cast<int>(order.options.hosts.size());
     if (order.options.host_index < 0 || order.options.host_index >= hosts ||
-        order.options.command.empty()) {
-      return status_of(StatusCode::invalid_argument, "an order without a program or host");
+        order.options.command.empty() || order.options.local_size() < 1) {
+      return status_of(StatusCode::invalid_argument, "an order without a program, host or rank");
     }
     return order;
   });
@@ -81,18 +88,24 @@ std::string format_news(const RankNews& news) {
 }
 
 Result<RankNews> parse_news(std::string_view line) {
-  return parse<RankNews>(line, [](const Json& json) {
-    RankNews news{.kind = static_cast<RankNews::Kind>(json.at("kind").get<int>()),
-                  .local_rank = json.at("rank"),
-                  .pid = json.at("pid"),
-                  .number = json.at("number"),
+  return parse<RankNews>(line, [](const Json& json) -> Result<RankNews> {
+    const int kind = whole_number(json.at("kind"));
+    if (kind < 0 || kind > static_cast<int>(RankNews::Kind::lost)) {
+      return status_of(StatusCode::invalid_argument, "news of an unknown kind, {}", kind);
+    }
+    RankNews news{.kind = static_cast<RankNews::Kind>(kind),
+                  .local_rank = whole_number(json.at("rank")),
+                  .pid = whole_number(json.at("pid")),
+                  .number = whole_number(json.at("number")),
                   .text = json.at("text")};
     if (json.contains("note")) {
-      const std::chrono::duration<double> age(json.at("note_age").get<double>());
+      constexpr double kAgeMax = 1e9;
+      const std::chrono::duration<double> age(
+          std::clamp(json.at("note_age").get<double>(), 0.0, kAgeMax));
       news.note = {.text = json.at("note"),
                    .written = Clock::now() - std::chrono::duration_cast<Duration>(age)};
     }
-    return Result<RankNews>(std::move(news));
+    return news;
   });
 }
 

@@ -1,0 +1,30 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What may lie in the file from which a communication hook is to go on: it is refused, or it is
+// what would be saved. The checksum is mended, or hardly anything would get past it.
+// Sources: saved_state.cc
+
+#include <cstdlib>
+#include <cstring>
+
+#include "stretto/base/content_hash.h"
+#include "stretto/base/error.h"
+#include "stretto/reducer/saved_state.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace stretto::reducer;
+  const auto bytes = std::as_bytes(std::span(data, size));
+  std::vector<std::byte> state(bytes.begin(), bytes.end());
+  const std::uint64_t sum = stretto::content_hash(state);
+  state.resize(size + sizeof(sum));
+  std::memcpy(state.data() + size, &sum, sizeof(sum));
+  try {
+    const SavedState parsed = parse(state, "top_k");
+    if (parse(print(parsed), "top_k").residuals.size() != parsed.residuals.size()) std::abort();
+    (void)redistribute({&state, 1}, 2, "top_k");
+  } catch (const stretto::InvalidArgument&) {
+    return 0;
+  }
+  return 0;
+}

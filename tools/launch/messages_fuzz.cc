@@ -1,0 +1,25 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What may come over the pipes between a launcher and its agent on another host, which a shell's
+// start-up files write to as well.
+// Sources: messages.cc ../../stretto/bootstrap/handshake.cc
+// Sources: ../../stretto/bootstrap/handshake_machine.cc ../../stretto/bootstrap/resolve.cc
+// Sources: ../../stretto/bootstrap/socket.cc
+
+#include <cstdlib>
+
+#include "tools/launch/messages.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace stretto::launch;
+  const std::string_view line(reinterpret_cast<const char*>(data), size);
+  if (auto order = parse_order(line); order.ok()) {
+    const auto again = parse_order(format_order(*order));
+    if (!again.ok() || order->options.local_size() < 1) std::abort();
+  }
+  if (auto news = parse_news(line); news.ok()) {
+    if (!parse_news(format_news(*news)).ok() || news->kind > RankNews::Kind::lost) std::abort();
+  }
+  return 0;
+}
