@@ -13,8 +13,8 @@
 
 #include "stretto/base/dtype.h"
 #include "stretto/codec/rows.h"
+#include "stretto/communicator/all_gather_value.h"
 #include "stretto/communicator/arguments.h"
-#include "stretto/communicator/tell_all.h"
 
 namespace stretto {
 namespace {
@@ -144,7 +144,7 @@ SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
     return row >= 0 && row < std::numeric_limits<std::uint32_t>::max();
   });
   Sum<T> mine = own_sum(own, options.row_elements, fits && is_in_range);
-  const auto announced = communicator::tell_all(
+  const auto announced = communicator::all_gather_value(
       comm,
       Announcement{.rows = mine.rows().size(),
                    .end = mine.rows().empty() ? 0 : std::uint64_t{mine.rows().back()} + 1,
