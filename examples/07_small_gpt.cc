@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A small GPT learns the characters of a text, with one process or several:
-//   build/release/bin/stretto run -n 2 -- build/release/bin/07_small_gpt ARCHITECTURE.md [steps]
+//   build/release/bin/stretto run -n 2 -- build/release/bin/07_small_gpt ARCHITECTURE.md
+// Further arguments: the number of steps, and a hook of gradient_hooks.h: "top_k 1 %", say;
+// docs/convergence.md shows what they do.
 
 #include <cmath>
 #include <cstdio>
@@ -12,6 +14,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "examples/gradient_hooks.h"
 #include "stretto/torch.h"
 
 namespace {
@@ -88,9 +91,13 @@ int main(int argc, char** argv) {
   const int steps = argc > 2 ? std::atoi(argv[2]) : 100;
   torch::manual_seed(1);
   Gpt model;
-  stretto::DistributedDataParallel ddp(model, *comm);
+  const auto choice = gradient_hooks::named(argc > 3 ? argv[3] : "dense f32");
+  const auto hook = choice.make();
+  stretto::DistributedDataParallel ddp(model, *comm, {.communication_hook = hook});
   torch::optim::AdamW optimizer(ddp.parameters(), torch::optim::AdamWOptions(3e-3));
 
+  double gradient_bytes = 0, sent = 0;
+  for (const auto& parameter : ddp.parameters()) gradient_bytes += 4.0 * parameter.numel();
   const auto share = kGlobalBatch / comm->size();
   for (int step = 0; step < steps; ++step) {
     torch::manual_seed(static_cast<std::uint64_t>(step));  // One global batch for all ranks.
@@ -105,10 +112,12 @@ int main(int argc, char** argv) {
     loss.backward();
     torch::nn::utils::clip_grad_norm_(ddp.parameters(), 1.0);
     optimizer.step();
+    sent += gradient_hooks::sent_bytes(choice, *hook, gradient_bytes);
     auto mean = loss.detach();
     stretto::all_reduce(*comm, mean, {.op = stretto::ReduceOp::mean}).wait();
     if (step % 10 == 9 && comm->rank() == 0) {
-      std::printf("step %d: loss %.4f\n", step + 1, mean.item<double>());
+      std::printf("%s: step %d: loss %.4f, sent %.0f bytes\n", choice.name.c_str(), step + 1,
+                  mean.item<double>(), sent);
     }
   }
   ddp.verify_replicas();

@@ -4,14 +4,14 @@
 // What compressing gradients does to training: the digits of data/ learnt by a small network, with
 // each codec, from the same parameters and the same batches. Ranks are threads of this process.
 //   build/release/bin/12_compressed_digits data/digits.csv [RANKS [STEPS]]
-// Prints a table in Markdown, which docs/compression.md shows.
+// The learning rate falls linearly to nothing. Of what bench/convergence.py makes of the output,
+// docs/convergence.md consists.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <span>
 #include <sstream>
@@ -20,9 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include "examples/gradient_hooks.h"
 #include "stretto/base/random.h"
-#include "stretto/reducer/compressed_reduction.h"
-#include "stretto/reducer/power_sgd.h"
 #include "stretto/reducer/reducer.h"
 #include "stretto/stretto.h"
 
@@ -30,6 +29,7 @@ namespace {
 
 constexpr std::size_t kPixels = 64, kHidden = 256, kDigits = 10;
 constexpr std::size_t kBatch = 128;  // Of all ranks together.
+constexpr int kReports = 16;
 
 struct Image {
   float pixels[kPixels];
@@ -116,53 +116,26 @@ double mean_loss(const Network& network, const std::vector<Image>& images) {
   return sum / static_cast<double>(images.size());
 }
 
-using MakeHook = std::function<std::shared_ptr<stretto::CommunicationHook>()>;
-
-struct Run {
-  const char* name;
-  MakeHook hook;
-  double share = 1;       // Of the bytes of a gradient, if the hook does not say.
-  float momentum = 0.9f;  // Of the optimizer.
-};
-
-// Of the bytes of the gradients what the last step has sent.
-double share_of(const Run& run, const stretto::CommunicationHook& hook) {
-  if (const auto* const one = dynamic_cast<const stretto::CompressedReduction*>(&hook)) {
-    return static_cast<double>(one->last_step().message_bytes) /
-           static_cast<double>(one->last_step().gradient_bytes);
-  }
-  if (const auto* const one = dynamic_cast<const stretto::PowerSgdReduction*>(&hook)) {
-    return static_cast<double>(one->sent_elements()) /
-           static_cast<double>(one->gradient_elements());
-  }
-  return run.share;
-}
-
-struct Outcome {
-  std::vector<double> losses;  // Over all images, at the start and after each quarter of the steps.
-  double share = 0;            // Of the bytes, the mean of all steps.
-};
-
-Outcome train(stretto::Communicator& comm, const std::vector<Image>& images, int steps,
-              const Run& run, const std::shared_ptr<stretto::CommunicationHook>& hook) {
+void train(stretto::Communicator& comm, const std::vector<Image>& images, int steps,
+           const gradient_hooks::Choice& choice,
+           const std::shared_ptr<stretto::CommunicationHook>& hook) {
   Network network;
   std::vector<stretto::GradientDescription> descriptions;
+  double gradient_bytes = 0, sent = 0;
   for (std::size_t i = 0; i < 4; ++i) {
     const std::size_t rows = i == 0 ? kHidden : i == 2 ? kDigits : 0;
     descriptions.push_back({.name = std::to_string(i),
                             .dtype = stretto::DType::f32,
                             .count = network.values[i].size(),
                             .rows = rows});
+    gradient_bytes += static_cast<double>(network.values[i].size() * sizeof(float));
   }
   stretto::Reducer reducer(comm, descriptions, {.hook = hook});
   std::vector<std::vector<float>> momentum;
   for (const auto& values : network.values) momentum.emplace_back(values.size());
+  const float of_momentum = choice.has_momentum ? 0.0f : 0.9f;
   stretto::Random random(2);  // The same batches for all.
-  Outcome outcome;
   for (int step = 0; step < steps; ++step) {
-    if (comm.rank() == 0 && step % (steps / 4) == 0) {
-      outcome.losses.push_back(mean_loss(network, images));
-    }
     std::vector<std::span<float>> gradients;
     for (std::size_t i = 0; i < 4; ++i) {
       const auto bytes = reducer.gradient_bytes(i);
@@ -177,45 +150,19 @@ Outcome train(stretto::Communicator& comm, const std::vector<Image>& images, int
     }
     for (std::size_t i = 4; i-- > 0;) reducer.mark_ready(i);
     reducer.finalize();
-    outcome.share += share_of(run, *hook) / steps;
+    sent += gradient_hooks::sent_bytes(choice, *hook, gradient_bytes);
+    const float rate = 0.05f * static_cast<float>(steps - step) / static_cast<float>(steps);
     for (std::size_t i = 0; i < 4; ++i) {
       for (std::size_t e = 0; e < gradients[i].size(); ++e) {
-        momentum[i][e] = run.momentum * momentum[i][e] + gradients[i][e];
-        network.values[i][e] -= 0.05f * momentum[i][e];
+        momentum[i][e] = of_momentum * momentum[i][e] + gradients[i][e];
+        network.values[i][e] -= rate * momentum[i][e];
       }
     }
+    if (comm.rank() != 0 || (step + 1) % (steps / kReports) != 0) continue;
+    std::printf("%s: step %d: loss %.5f, sent %.0f bytes\n", choice.name.c_str(), step + 1,
+                mean_loss(network, images), sent);
+    std::fflush(stdout);
   }
-  if (comm.rank() == 0) outcome.losses.push_back(mean_loss(network, images));
-  return outcome;
-}
-
-std::vector<Run> runs() {
-  using namespace stretto;
-  const auto compressed = [](const CompressionOptions& options) -> MakeHook {
-    return [options] { return std::make_shared<CompressedReduction>(options); };
-  };
-  const auto factored = [](std::size_t rank) -> MakeHook {
-    return [rank] { return std::make_shared<PowerSgdReduction>(PowerSgdOptions{.rank = rank}); };
-  };
-  const auto few = top_k({.density = 0.01});
-  return {
-      {"dense f32", [] { return std::make_shared<PlainReduction>(); }},
-      {"f16", [] { return std::make_shared<F16Reduction>(); }, 0.5},
-      {"bf16", [] { return std::make_shared<Bf16Reduction>(); }, 0.5},
-      {"top_k 1 %", compressed({.codec = few})},
-      {"top_k 1 %, bf16 values",
-       compressed({.codec = top_k({.density = 0.01, .values = ValueFormat::bf16})})},
-      {"top_k 1 %, no residual", compressed({.codec = few, .error_feedback = false})},
-      {"top_k 1 %, momentum corrected",
-       compressed({.codec = top_k({.density = 0.01, .warm_up_steps = 100}), .momentum = 0.9f}), 1,
-       0},
-      {"top_k 1 %, divided", compressed({.codec = few, .exchange = CompressedExchange::divide})},
-      {"random_k 1 %", compressed({.codec = random_k({.density = 0.01})})},
-      {"int8", compressed({.codec = int8()})},
-      {"one_bit", compressed({.codec = one_bit()})},
-      {"PowerSGD rank 2", factored(2)},
-      {"PowerSGD rank 4", factored(4)},
-  };
 }
 
 }  // namespace
@@ -227,26 +174,15 @@ int main(int count, char** arguments) {
   }
   const std::vector<Image> images = load(arguments[1]);
   const int ranks = count > 2 ? std::atoi(arguments[2]) : 2;
-  const int steps = std::max(4, count > 3 ? std::atoi(arguments[3]) : 400) / 4 * 4;
-  std::printf("| %d ranks, loss after step | 0 | %d | %d | %d | %d | of dense | bytes |\n", ranks,
-              steps / 4, steps / 2, 3 * steps / 4, steps);
-  std::printf("|---|---|---|---|---|---|---|---|\n");
-  double dense = 0;
-  for (const Run& run : runs()) {
+  const int steps = std::max(kReports, count > 3 ? std::atoi(arguments[3]) : 400);
+  for (const gradient_hooks::Choice& choice : gradient_hooks::all()) {
     const auto communicators = stretto::make_thread_ranks({.size = ranks});
-    Outcome outcome;
     std::vector<std::thread> threads;
     for (const auto& comm : communicators) {
-      threads.emplace_back([&, hook = run.hook(), rank = comm.get()] {
-        const Outcome own = train(*rank, images, steps, run, hook);
-        if (rank->rank() == 0) outcome = own;
+      threads.emplace_back([&, hook = choice.make(), rank = comm.get()] {
+        train(*rank, images, steps, choice, hook);
       });
     }
     for (std::thread& thread : threads) thread.join();
-    if (dense == 0) dense = outcome.losses.back();
-    std::printf("| %s |", run.name);
-    for (std::size_t i = 0; i < 5; ++i) std::printf(" %.4f |", outcome.losses[i]);
-    std::printf(" %.2f | %.2f %% |\n", outcome.losses.back() / dense, 100 * outcome.share);
-    std::fflush(stdout);
   }
 }

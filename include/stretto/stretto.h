@@ -12,6 +12,6 @@
 #include "stretto/base/log_sink.h"
 #include "stretto/communicator/byte_exchange.h"
 #include "stretto/communicator/communicator.h"
-#include "stretto/communicator/sparse.h"
 #include "stretto/job/join.h"
 #include "stretto/job/threads.h"
+#include "stretto/reducer/sparse_rows.h"

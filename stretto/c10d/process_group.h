@@ -18,8 +18,8 @@
 #include "stretto/c10d/operation_tensors.h"
 #include "stretto/c10d/work.h"
 #include "stretto/communicator/communicator.h"
-#include "stretto/communicator/sparse.h"
 #include "stretto/job/join_options.h"
+#include "stretto/reducer/sparse_rows.h"
 
 namespace stretto::c10d_backend {
 

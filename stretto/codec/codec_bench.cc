@@ -75,12 +75,30 @@ void bench_decode(benchmark::State& state, const std::shared_ptr<const Codec>& c
   std::vector<float> carry(count), sums(count);
   std::vector<std::byte> message;
   codec::Scratch scratch;
-  codec->encode({carry, gradient, {}}, scratch, message);
+  const std::size_t values = codec->encode({carry, gradient, {}}, scratch, message);
   for (auto _ : state) {
     if (!codec->decode_add(message, {}, scratch, sums).ok()) state.SkipWithError("not decoded");
     benchmark::ClobberMemory();
   }
   count_bytes(state, count);
+  state.counters["values/s"] = benchmark::Counter(static_cast<double>(values),
+                                                  benchmark::Counter::kIsIterationInvariantRate);
+}
+
+// What decoding `density` of the elements cannot be faster than: it adds to as many places.
+void bench_scatter(benchmark::State& state, double density, std::size_t count) {
+  Random random(1);
+  std::vector<std::uint32_t> indices;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (random.uniform() < density) indices.push_back(i);
+  }
+  std::vector<float> sums(count);
+  for (auto _ : state) {
+    for (const std::uint32_t index : indices) sums[index] += 1;
+    benchmark::ClobberMemory();
+  }
+  state.counters["values/s"] = benchmark::Counter(static_cast<double>(indices.size()),
+                                                  benchmark::Counter::kIsIterationInvariantRate);
 }
 
 template <class Number>
@@ -101,8 +119,13 @@ void register_size(const std::string& size, std::size_t count) {
   add("memcpy", [=](benchmark::State& state) { bench_memcpy(state, count); });
   add("narrow f16", [=](benchmark::State& state) { bench_narrow<Half>(state, count); });
   add("narrow bf16", [=](benchmark::State& state) { bench_narrow<BFloat16>(state, count); });
+  for (const double density : {0.001, 0.01, 0.1, 0.4}) {
+    add("scatter " + std::to_string(density).substr(0, 5),
+        [=](benchmark::State& state) { bench_scatter(state, density, count); });
+  }
   for (const auto& codec :
-       {top_k({.density = 0.001}), top_k({.density = 0.01}),
+       {top_k({.density = 0.001}), top_k({.density = 0.01}), top_k({.density = 0.1}),
+        top_k({.density = 0.4}), top_k({.density = 0.01, .exact = false}), top_blocks(),
         top_k({.density = 0.01, .values = ValueFormat::bf16}), threshold({.limit = 5}), random_k(),
         int8(), int8({.stochastic = true}), one_bit()}) {
     add("encode " + codec->name(),
@@ -113,6 +136,7 @@ void register_size(const std::string& size, std::size_t count) {
 }
 
 const bool kRegistered = [] {
+  register_size("128Ki", std::size_t{1} << 17);
   register_size("1Mi", std::size_t{1} << 20);
   register_size("26Mi", std::size_t{26} << 20);
   return true;

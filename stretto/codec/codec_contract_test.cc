@@ -32,7 +32,8 @@ constexpr codec::Position kPosition{.step = 7, .shared_key = 11, .own_key = 13};
 
 struct Subject {
   std::shared_ptr<const Codec> codec;
-  bool is_exact = true;  // What is sent and what is left make up the whole, bit for bit.
+  bool is_exact = true;     // What is sent and what is left make up the whole, bit for bit.
+  bool has_memory = false;  // What is sent depends on the hint.
 };
 
 std::vector<Subject> subjects() {
@@ -41,6 +42,9 @@ std::vector<Subject> subjects() {
           {top_k({.density = 0.2, .values = ValueFormat::bf16})},
           {top_k({.density = 0.1, .values = ValueFormat::int8})},
           {top_k({.density = 0.05, .warm_up_steps = 14})},
+          {top_k({.density = 0.1, .exact = false}), true, true},
+          {top_blocks({.density = 0.1, .block_elements = 16})},
+          {top_blocks({.density = 0.2, .values = ValueFormat::int8})},
           {threshold({.limit = 0.5f})},
           {threshold({.limit = 0, .values = ValueFormat::bf16})},
           {random_k({.density = 0.1})},
@@ -157,7 +161,8 @@ TEST_P(CodecContract, MessagesAreTheSameTwiceAndOnEveryTarget) {
     for (const std::string_view target : kernel::available_targets()) {
       ASSERT_TRUE(kernel::use_target(target).ok());
       Floats carry(count);
-      std::uint32_t hint = 0x3F000000;  // Speeds things up, or not; changes nothing.
+      // Speeds things up, or not; changes nothing.
+      std::uint32_t hint = subject_.has_memory ? 0 : 0x3F000000;
       const Message message = encoded(codec_, carry, gradient, NonFinite::send, kPosition, &hint);
       EXPECT_TRUE(message == first) << target;
       EXPECT_TRUE(are_same_bits(carry, first_carry)) << target;

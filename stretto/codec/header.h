@@ -5,6 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
+
+#include "stretto/base/status.h"
 
 namespace stretto::codec {
 
@@ -27,6 +31,26 @@ struct Header {
 };
 static_assert(sizeof(Header) == 40 && offsetof(Header, checksum) == 32);
 
-const char* kind_name(std::uint8_t kind);
+// What a receiver knows of a message before it comes.
+struct Expected {
+  std::uint8_t kind = 0;
+  const std::string& name;  // Of the codec, with its settings.
+  std::size_t count = 0;
+  std::uint64_t step = 0;
+};
+
+// The hash of a codec's name.
+std::uint32_t settings_of(const std::string& name);
+
+// Writes the header, completed by the checksum, to the beginning of a message.
+void seal(Header header, std::span<std::byte> message);
+
+// The header that `bytes` begin with. Fails with mismatch, naming both sides, if it is of another
+// version, codec, step or length of vector; with protocol if it is none.
+Result<Header> read_header(std::span<const std::byte> bytes, const Expected& expected);
+
+// Fails with protocol if fewer than `length` bytes follow the header, or if their checksum is
+// wrong.
+Status check_payload(std::span<const std::byte> bytes, const Header& header, std::size_t length);
 
 }  // namespace stretto::codec

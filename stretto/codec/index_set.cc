@@ -3,9 +3,12 @@
 
 #include "stretto/codec/index_set.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
+
+#include "stretto/kernel/indices.h"
 
 namespace stretto::codec {
 namespace {
@@ -87,30 +90,29 @@ bool read_index_set(std::span<const std::byte> from, std::size_t universe,
   const std::size_t count = indices.size();
   const Layout layout = layout_of(universe, count);
   const std::span<const std::byte> high = from.subspan(layout.low_words * kWordBytes);
-  const std::uint64_t mask = (std::uint64_t{1} << layout.low_bits) - 1;
   const std::size_t low_end = count * layout.low_bits % kWordBits;
   if (low_end != 0 && load(from, layout.low_words - 1) >> low_end != 0) return false;
-  std::size_t j = 0;
-  std::uint64_t next = 0;  // The least index that may follow.
-  for (std::size_t word = 0; word < layout.high_words; ++word) {
-    for (std::uint64_t bits = load(high, word); bits != 0; bits &= bits - 1) {
-      if (j == count) return false;
-      const std::uint64_t place =
-          word * kWordBits + static_cast<std::uint64_t>(std::countr_zero(bits));
-      std::uint64_t index = layout.is_bitmap ? place : (place - j) << layout.low_bits;
-      if (layout.low_bits > 0) {
-        // At most 32 bits from some bit of a byte on; high words follow the last.
-        const std::size_t at = j * layout.low_bits;
-        std::uint64_t low = 0;
-        std::memcpy(&low, from.data() + at / 8, kWordBytes);
-        index |= low >> (at % 8) & mask;
-      }
-      if (index < next || index >= universe) return false;
-      indices[j++] = static_cast<std::uint32_t>(index);
-      next = index + 1;
+  // Some words at a time, whose indices stay in the cache.
+  constexpr std::size_t kBytes = 32 * kWordBytes;
+  constexpr std::size_t kAtATime = 8;  // See join_low_bits().
+  std::size_t found = 0, joined = 0;
+  for (std::size_t at = 0; at < high.size(); at += kBytes) {
+    const auto words = high.subspan(at, std::min(kBytes, high.size() - at));
+    found += kernel::find_ones(words, static_cast<std::uint32_t>(at * 8), indices.subspan(found));
+    if (found > count) return false;
+    // Places ascend, so that none is beyond the universe if the last is not.
+    const std::size_t others = layout.is_bitmap ? 0 : found - 1;
+    if (found > joined && indices[found - 1] - others > (universe - 1) >> layout.low_bits) {
+      return false;
     }
+    if (layout.is_bitmap) continue;
+    const std::size_t ready = found == count ? count : found - found % kAtATime;
+    kernel::join_low_bits(from, layout.low_bits, joined, indices.subspan(joined, ready - joined));
+    const std::size_t before = joined > 0 ? joined - 1 : 0;
+    if (!kernel::are_ascending(indices.subspan(before, ready - before))) return false;
+    joined = ready;
   }
-  return j == count;
+  return found == count && (count == 0 || indices[count - 1] < universe);
 }
 
 }  // namespace stretto::codec

@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "stretto/base/content_hash.h"
 #include "stretto/codec/codec.h"
 #include "stretto/codec/header.h"
 #include "stretto/codec/index_set.h"
+#include "stretto/codec/rows.h"
 
 namespace {
 
@@ -28,6 +30,8 @@ const std::vector<std::shared_ptr<const Codec>>& codecs() {
       dense(),
       top_k({.density = 0.05}),
       top_k({.density = 0.3, .values = ValueFormat::bf16}),
+      top_k({.density = 0.05, .exact = false}),
+      top_blocks({.density = 0.3, .block_elements = 8, .values = ValueFormat::int8}),
       threshold({.limit = 1}),
       threshold({.limit = 1, .values = ValueFormat::int8}),
       random_k({.density = 0.1}),
@@ -82,6 +86,27 @@ void check_indices(std::span<const std::byte> bytes) {
   if (again != set) std::abort();
 }
 
+// Rows with a header that fits and a right checksum: what is read is what would be written.
+void check_rows(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  const codec::RowsFormat format{.universe = kCount, .row_elements = 2};
+  std::vector<std::uint32_t> rows(std::to_integer<std::size_t>(bytes[0]) % 40);
+  std::vector<float> values(2 * rows.size());
+  (void)codec::read_rows(bytes, format, rows, values.data());
+  std::iota(rows.begin(), rows.end(), 0u);
+  std::vector<std::byte> message;
+  codec::write_rows(format, rows, values.data(), message);
+  codec::Header header;
+  std::memcpy(&header, message.data(), sizeof(header));
+  const std::size_t there = std::min(message.size() - sizeof(header), bytes.size() - 1);
+  std::copy_n(bytes.begin() + 1, there, message.begin() + sizeof(header));
+  codec::seal(header, message);
+  if (!codec::read_rows(message, format, rows, values.data()).ok()) return;
+  std::vector<std::byte> again;
+  codec::write_rows(format, rows, values.data(), again);
+  if (again != message) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -89,6 +114,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
   const Codec& codec = *codecs()[data[0] % codecs().size()];
   check_indices(bytes);
+  check_rows(bytes);
   codec::Scratch scratch;
   std::vector<float> sums(kCount);
   const auto length = codec.decode_add(bytes, {}, scratch, sums);

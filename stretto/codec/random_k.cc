@@ -17,7 +17,7 @@ namespace {
 class RandomK final : public SparseCodec {
  public:
   explicit RandomK(const RandomKOptions& options)
-      : SparseCodec(Kind::random_k, name_of(options), options.values, false),
+      : SparseCodec(Kind::random_k, name_of(options), options.values, 0),
         density_(options.density) {}
 
  private:

@@ -54,23 +54,42 @@ void write_values(ValueFormat format, std::span<float> values, std::span<std::by
   }
 }
 
-void read_values(ValueFormat format, std::span<const std::byte> from, std::span<float> values) {
-  if (values.empty()) return;
-  if (format == ValueFormat::f32) {
-    std::memcpy(values.data(), from.data(), values.size_bytes());
-  } else if (format == ValueFormat::bf16) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      BFloat16 said;
-      std::memcpy(&said, from.data() + i * sizeof(said), sizeof(said));
-      values[i] = static_cast<float>(said);
+// Adds the values that lie one behind the other to the blocks that the indices name.
+template <class Number>
+void add_values(std::span<const std::byte> from, std::span<const std::uint32_t> indices,
+                std::size_t block, std::span<float> sums) {
+  const auto value = [&](std::size_t j) {
+    Number said;
+    std::memcpy(&said, from.data() + j * sizeof(said), sizeof(said));
+    return static_cast<float>(said);
+  };
+  if (block == 1) {
+    // Where sums are in memory, each element waits for a line of its own: many are asked for at
+    // once. In a cache that would only cost time.
+    constexpr std::size_t kAhead = 256, kCachedBytes = std::size_t{8} << 20;
+    std::size_t j = 0;
+    for (; sums.size_bytes() > kCachedBytes && j + kAhead < indices.size(); ++j) {
+      __builtin_prefetch(&sums[indices[j + kAhead]], 1);
+      sums[indices[j]] += value(j);
     }
-  } else {
-    std::ranges::fill(values, 0.0f);
-    const std::span codes(reinterpret_cast<const std::int8_t*>(from.data()), values.size());
-    const std::span scales(reinterpret_cast<const std::uint8_t*>(from.data()) + values.size(),
-                           kernel::int8_blocks(values.size()));
-    kernel::add_int8(codes, scales, values);
+    for (; j < indices.size(); ++j) sums[indices[j]] += value(j);
+    return;
   }
+  for (std::size_t j = 0; j < indices.size(); ++j) {
+    const std::size_t first = indices[j] * block;
+    const std::size_t count = std::min(block, sums.size() - first);
+    for (std::size_t e = 0; e < count; ++e) sums[first + e] += value(j * block + e);
+  }
+}
+
+// Of codes of int8 and their scales.
+std::span<const std::byte> decoded(std::span<const std::byte> from, std::span<float> values) {
+  std::ranges::fill(values, 0.0f);
+  const std::span codes(reinterpret_cast<const std::int8_t*>(from.data()), values.size());
+  const std::span scales(reinterpret_cast<const std::uint8_t*>(from.data()) + values.size(),
+                         kernel::int8_blocks(values.size()));
+  kernel::add_int8(codes, scales, values);
+  return std::as_bytes(values);
 }
 
 }  // namespace
@@ -96,43 +115,62 @@ void SparseCodec::guess(const Position&, std::size_t, std::span<std::uint32_t>) 
   STRETTO_CHECK(false, "'{}' sends its indices", name());
 }
 
+std::size_t SparseCodec::index_bytes(std::size_t count, std::size_t values) const {
+  if (block_ == 0) return 0;
+  return index_set_bytes(round_up(count, block_) / block_, round_up(values, block_) / block_);
+}
+
 std::size_t SparseCodec::payload_bytes(std::size_t count, std::size_t values) const {
-  return (sends_indices_ ? index_set_bytes(count, values) : 0) + value_bytes(format_, values);
+  return index_bytes(count, values) + value_bytes(format_, values);
 }
 
 std::size_t SparseCodec::write(const Task& task, std::vector<std::byte>& out) const {
-  const std::size_t count = choose(task);
-  const auto indices = std::span<const std::uint32_t>(task.scratch.indices).first(count);
-  const auto values = std::span(task.scratch.values).first(count);
+  const std::size_t chosen = choose(task);
+  // A last block that is shorter is filled up.
+  const std::size_t count =
+      std::min(round_up(chosen, std::max<std::size_t>(1, block_)), task.carry.size());
+  const auto indices = room(task.scratch.indices, count);
+  const auto values = room(task.scratch.values, count);
+  std::ranges::fill(values.subspan(chosen), 0.0f);
   const std::size_t begin = out.size();
   out.resize(begin + payload_bytes(task.carry.size(), count));
-  std::span<std::byte> to = std::span(out).subspan(begin);
-  if (sends_indices_) {
-    const std::size_t bytes = index_set_bytes(task.carry.size(), count);
-    write_index_set(indices, task.carry.size(), to.first(bytes));
-    to = to.subspan(bytes);
-  }
-  write_values(format_, values, to);
-  if (format_ != ValueFormat::f32) put_back(task.carry, task.scratch, count);
+  const std::span<std::byte> to = std::span(out).subspan(begin);
+  const std::size_t bytes = index_bytes(task.carry.size(), count);
+  write_values(format_, values, to.subspan(bytes));
+  if (format_ != ValueFormat::f32) put_back(task.carry, task.scratch, chosen);
   if (!task.cleared.empty()) {
-    for (const std::uint32_t index : indices) task.cleared[index] = 0;
+    for (const std::uint32_t index : indices.first(chosen)) task.cleared[index] = 0;
   }
+  if (block_ == 0) return count;
+  const std::size_t blocks = round_up(count, block_) / block_;
+  for (std::size_t j = 0; block_ > 1 && j < blocks; ++j) {
+    indices[j] = indices[j * block_] / static_cast<std::uint32_t>(block_);
+  }
+  write_index_set(indices.first(blocks), round_up(task.carry.size(), block_) / block_,
+                  to.first(bytes));
   return count;
 }
 
 bool SparseCodec::read(const Payload& payload, std::span<float> sums) const {
-  const std::span<std::uint32_t> indices = room(payload.scratch.indices, payload.values);
-  std::span<const std::byte> from = payload.bytes;
-  if (sends_indices_) {
-    const std::size_t bytes = index_set_bytes(sums.size(), payload.values);
-    if (!read_index_set(from.first(bytes), sums.size(), indices)) return false;
-    from = from.subspan(bytes);
-  } else {
+  const std::size_t block = std::max<std::size_t>(1, block_);
+  const std::span<std::uint32_t> indices =
+      room(payload.scratch.indices, round_up(payload.values, block) / block);
+  const std::size_t bytes = index_bytes(sums.size(), payload.values);
+  if (block_ == 0) {
     guess(payload.position, sums.size(), indices);
+  } else if (!read_index_set(payload.bytes.first(bytes), round_up(sums.size(), block) / block,
+                             indices)) {
+    return false;
   }
-  const std::span<float> values = room(payload.scratch.values, payload.values);
-  read_values(format_, from, values);
-  for (std::size_t j = 0; j < values.size(); ++j) sums[indices[j]] += values[j];
+  std::span<const std::byte> from = payload.bytes.subspan(bytes);
+  if (format_ == ValueFormat::bf16) {
+    add_values<BFloat16>(from, indices, block, sums);
+    return true;
+  }
+  if (format_ == ValueFormat::int8) {
+    from = decoded(from, room(payload.scratch.values, payload.values));
+  }
+  add_values<float>(from, indices, block, sums);
   return true;
 }
 

@@ -20,11 +20,13 @@ const char* suffix(ValueFormat format);
 // differ in which elements they choose.
 class SparseCodec : public Codec {
  protected:
-  SparseCodec(Kind kind, std::string name, ValueFormat format, bool sends_indices = true)
-      : Codec(kind, name + suffix(format)), format_(format), sends_indices_(sends_indices) {}
+  // `block`: so many elements share an index, those of one block; 0: no indices are sent.
+  SparseCodec(Kind kind, std::string name, ValueFormat format, std::size_t block = 1)
+      : Codec(kind, name + suffix(format)), format_(format), block_(block) {}
 
   // Leaves the chosen elements, by ascending index, at the beginning of the scratch, zero in their
-  // places in the carry, and returns how many they are.
+  // places in the carry, and returns how many they are. Of blocks all elements; the last block of a
+  // vector may be shorter, and is filled with zeros in a message that does not have all blocks.
   virtual std::size_t choose(const Task& task) const = 0;
   // The same for a codec that does not send them, on the side that reads.
   virtual void guess(const Position& position, std::size_t count,
@@ -35,8 +37,10 @@ class SparseCodec : public Codec {
   bool read(const Payload& payload, std::span<float> sums) const override;
 
  private:
+  std::size_t index_bytes(std::size_t count, std::size_t values) const;
+
   const ValueFormat format_;
-  const bool sends_indices_;
+  const std::size_t block_;
 };
 
 }  // namespace stretto::codec

@@ -4,11 +4,14 @@
 // Which elements sparse codecs choose, compared with naive references; and indices as bits.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 #include <numeric>
 #include <set>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -17,6 +20,7 @@
 #include "stretto/base/random.h"
 #include "stretto/codec/codec.h"
 #include "stretto/codec/index_set.h"
+#include "stretto/kernel/reduce.h"
 #include "stretto/kernel/select.h"
 
 namespace stretto {
@@ -134,6 +138,71 @@ TEST(TopK, WarmsUpFromAllToFew) {
   EXPECT_EQ(codec->message_bytes(10000, 9), top_k({.density = 0.01})->message_bytes(10000, 0));
 }
 
+// The limit of the step before finds about as many, drifts with the gradients, and is found anew
+// where it does not fit.
+TEST(TopK, AReusedLimitFindsAboutAsMany) {
+  const auto codec = top_k({.density = 0.02, .exact = false});
+  EXPECT_EQ(codec->name(), "top_k(0.02, reused limit)");
+  EXPECT_EQ(codec->message_bytes(6000, 1), std::nullopt);
+  Random random(7);
+  std::uint32_t hint = 0;
+  std::size_t exact = 0;
+  for (std::uint64_t step = 0; step < 100; ++step) {
+    // Smaller from step to step, and once ten times as large.
+    const double sigma = std::pow(0.98, static_cast<double>(step)) * (step < 30 ? 1 : 10);
+    const Floats gradient = normal(6000, sigma, random);
+    const float limit = hint > 0 ? std::bit_cast<float>(hint) : 0;
+    Floats carry(gradient.size()), values(gradient.size());
+    codec::Scratch scratch;
+    std::vector<std::byte> message;
+    const codec::Position position{.step = step};
+    const std::size_t found =
+        codec->encode({.carry = carry, .gradient = gradient, .position = position, .hint = &hint},
+                      scratch, message);
+    ASSERT_TRUE(codec->decode_add(message, position, scratch, values).ok());
+    const bool is_exact = values == naive_top_k(gradient, 120);
+    exact += is_exact ? 1 : 0;
+    EXPECT_TRUE(is_exact || values == naive_threshold(gradient, limit)) << step;
+    EXPECT_TRUE(is_exact || (step != 0 && step != 30 && step != 64)) << step;
+    EXPECT_TRUE(found >= 60 && found <= 240) << found << " in step " << step;
+  }
+  EXPECT_LT(exact, 20u);
+}
+
+Floats naive_top_blocks(const Floats& gradient, std::size_t block, std::size_t k) {
+  std::vector<std::pair<double, std::size_t>> sums;
+  for (std::size_t first = 0; first < gradient.size(); first += block) {
+    double sum = 0;
+    for (std::size_t i = first; i < std::min(first + block, gradient.size()); ++i) {
+      sum += std::abs(double{gradient[i]});
+    }
+    sums.emplace_back(-sum, first);
+  }
+  std::ranges::sort(sums);
+  Floats values(gradient.size());
+  for (std::size_t b = 0; b < k; ++b) {
+    for (std::size_t i = sums[b].second; i < std::min(sums[b].second + block, gradient.size()); ++i)
+      values[i] = gradient[i];
+  }
+  return values;
+}
+
+TEST(TopBlocks, AreThoseOfTheReference) {
+  Random random(8);
+  for (int attempt = 0; attempt < 60; ++attempt) {
+    const std::size_t count = 1 + random.below(3000), block = 1 + random.below(70);
+    Floats gradient(count);
+    // Few different numbers, so that blocks are equal; sums are exact.
+    for (float& value : gradient) value = (static_cast<float>(random.below(5)) - 2) * 0.25f;
+    const std::size_t blocks = (count + block - 1) / block, k = 1 + random.below(blocks);
+    const double density = (static_cast<double>(k) - 0.5) / static_cast<double>(blocks);
+    const auto codec = top_blocks({.density = density, .block_elements = block});
+    ASSERT_EQ(sent(*codec, gradient), naive_top_blocks(gradient, block, k))
+        << k << " of " << blocks << " blocks of " << block << ", of " << count;
+  }
+  EXPECT_LT(top_blocks()->message_bytes(1 << 20, 0), top_k()->message_bytes(1 << 20, 0));
+}
+
 // Zeros between the values that are sent: nothing is sent twice, nothing of zeros.
 TEST(Threshold, IsThatOfTheReferenceWithZerosInBetween) {
   Random random(3);
@@ -197,6 +266,7 @@ TEST(Codec, SettingsWithoutMeaningAreRefused) {
   EXPECT_THROW((void)top_k({.density = 0}), InvalidArgument);
   EXPECT_THROW((void)random_k({.density = 1.5}), InvalidArgument);
   EXPECT_THROW((void)threshold({.limit = std::nanf("")}), InvalidArgument);
+  EXPECT_THROW((void)top_blocks({.block_elements = 0}), InvalidArgument);
 }
 
 TEST(IndexSet, EverySetComesBack) {
@@ -216,9 +286,43 @@ TEST(IndexSet, EverySetComesBack) {
     std::vector<std::byte> room(bytes);
     codec::write_index_set(indices, universe, room);
     std::vector<std::uint32_t> read(indices.size());
-    ASSERT_TRUE(codec::read_index_set(room, universe, read));
-    ASSERT_EQ(read, indices);
+    for (const std::string_view target : kernel::available_targets()) {
+      ASSERT_TRUE(kernel::use_target(target).ok());
+      std::ranges::fill(read, 0u);
+      ASSERT_TRUE(codec::read_index_set(room, universe, read)) << target;
+      ASSERT_EQ(read, indices) << target;
+    }
+    ASSERT_TRUE(kernel::use_target("").ok());
   }
+}
+
+// Whatever one bit is changed to: it is refused, or it is another set as it is written.
+TEST(IndexSet, BytesThatNobodyWritesAreRefused) {
+  Random random(9);
+  std::size_t refused = 0;
+  for (int attempt = 0; attempt < 3000; ++attempt) {
+    const std::size_t universe = random.below(2) == 0
+                                     ? 1 + random.below(4000)
+                                     : (std::size_t{1} << 32) - 1 - random.below(9);
+    std::vector<std::uint32_t> indices;
+    for (std::uint64_t i = random.below(9); i < universe;
+         i += 1 + random.below(universe / 20 + 1)) {
+      indices.push_back(static_cast<std::uint32_t>(i));
+    }
+    if (indices.empty()) continue;
+    std::vector<std::byte> bytes(codec::index_set_bytes(universe, indices.size()));
+    codec::write_index_set(indices, universe, bytes);
+    bytes[random.below(bytes.size())] ^= std::byte{1} << random.below(8);
+    if (!codec::read_index_set(bytes, universe, indices)) {
+      ++refused;
+      continue;
+    }
+    ASSERT_LT(indices.back(), universe);
+    std::vector<std::byte> again(bytes.size());
+    codec::write_index_set(indices, universe, again);
+    ASSERT_EQ(again, bytes);
+  }
+  EXPECT_GT(refused, 100u);
 }
 
 TEST(IndexSet, TheLastIndicesOfTheGreatestUniverseComeBack) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -60,6 +61,23 @@ TEST(CompressedAllReduce, PartsAreFewerBytesThanWholesOfManyRanks) {
     });
   }
   EXPECT_LT(received[1], received[0] * 6 / 10);
+}
+
+TEST(CompressedAllReduce, AnotherKIsRefusedAndBothAreNamed) {
+  run_ranks(2, [](Communicator& communicator) {
+    const bool first = communicator.rank() == Rank(0);
+    CompressedAllReduce compressed(communicator, {.codec = top_k({.density = first ? 0.1 : 0.2})});
+    Floats data(5000, 1.0f);
+    try {
+      compressed.run("x", data);
+      FAIL() << "not refused";
+    } catch (const Mismatch& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("version 1: top_k(0.1) from"), std::string::npos) << text;
+      EXPECT_NE(text.find("version 1: top_k(0.2) from"), std::string::npos) << text;
+      EXPECT_NE(text.find("on rank 1; give all ranks the same options"), std::string::npos) << text;
+    }
+  });
 }
 
 // One rank and a codec that sends every other element: what masked momentum does can be told.

@@ -4,12 +4,14 @@
 #include "stretto/reducer/compressed_reduction.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "stretto/base/content_hash.h"
 #include "stretto/base/error.h"
+#include "stretto/codec/header.h"
 #include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compressed_exchange.h"
 #include "stretto/reducer/compression_trial.h"
@@ -64,7 +66,7 @@ CompressedReduction::CompressedReduction(CompressionOptions options)
 CompressedReduction::~CompressedReduction() = default;
 
 std::string CompressedReduction::name() const {
-  std::string text = "compressed: ";
+  std::string text = fmt::format("compressed, version {}: ", codec::Header::kVersion);
   for (const CompressionRule& rule : options_.rules) {
     text += fmt::format("{} by {}, ", rule.pattern, rule.codec->name());
   }
@@ -138,6 +140,8 @@ void CompressedReduction::restore() {
   for (const auto& [name, gradient] : gradients_) {
     const auto* const residual = reducer::find(state->residuals, name, gradient->residual.size());
     gradient->has_residual = residual != nullptr;
+    const auto* const limit = reducer::find(state->factors, name, 1);
+    if (limit != nullptr) gradient->hints[0] = std::bit_cast<std::uint32_t>(limit->front());
     if (residual != nullptr) gradient->residual = *residual;
     if (residual == nullptr) std::ranges::fill(gradient->residual, 0.0f);
     const auto* const momentum = reducer::find(state->momenta, name, gradient->momentum.size());
@@ -154,6 +158,9 @@ std::vector<std::byte> CompressedReduction::save() const {
                             .ranks = static_cast<std::uint64_t>(ranks_)};
   for (const auto& [name, gradient] : gradients_) {
     if (!gradient->residual.empty()) state.residuals[name] = gradient->residual;
+    if (!gradient->residual.empty()) {
+      state.factors[name] = {std::bit_cast<float>(gradient->hints[0])};
+    }
     if (!gradient->momentum.empty()) state.momenta[name] = gradient->momentum;
   }
   return reducer::print(state);

@@ -88,7 +88,9 @@ std::vector<std::shared_ptr<const Codec>> codecs() {
           random_k({.density = 0.1}),
           int8(),
           int8({.stochastic = true}),
-          one_bit()};
+          one_bit(),
+          top_k({.density = 0.1, .exact = false}),
+          top_blocks({.density = 0.1, .block_elements = 16})};
 }
 
 constexpr CompressedExchange kExchanges[] = {CompressedExchange::gather,
@@ -231,7 +233,8 @@ TEST(CompressedReduction, WithoutFeedbackNothingIsKept) {
 }
 
 TEST(CompressedReduction, GoesOnBitForBitWhereItWasSaved) {
-  for (const auto& codec : {top_k({.density = 0.1}), random_k(), int8({.stochastic = true})}) {
+  for (const auto& codec : {top_k({.density = 0.1}), random_k(), int8({.stochastic = true}),
+                            top_k({.density = 0.1, .exact = false}), top_blocks()}) {
     const CompressionOptions options{.codec = codec,
                                      .momentum = 0.5f,
                                      .exchange = codec->name() == "random_k(0.01)"

@@ -49,6 +49,30 @@ TEST(Compression, ReplicasStayEqualAndLearn) {
             loss_after(8, {}));
 }
 
+TEST(Compression, AStepSaysWhatItSentAndWhatItTook) {
+  run_ranks(3, [](Communicator& communicator) {
+    const torch::Tensor batch = torch::randn({4, 64});
+    const DistributedDataParallel plain(torch::nn::Linear(64, 64), communicator);
+    EXPECT_EQ(plain.last_compression(), nullptr);
+    std::size_t received[2] = {};
+    for (const auto exchange : {CompressedExchange::gather, CompressedExchange::divide}) {
+      DistributedDataParallel ddp(torch::nn::Linear(64, 64), communicator,
+                                  {.codec = top_k(), .exchange = exchange});
+      ddp.forward(batch).sum().backward();
+      const CompressionStatistics* const step = ddp.last_compression();
+      ASSERT_NE(step, nullptr);
+      EXPECT_TRUE(step->compressed);
+      EXPECT_EQ(step->gradient_bytes, 64u * 64 * 4);
+      EXPECT_GE(step->sent_values, 41u);
+      EXPECT_GT(step->encode_seconds, 0);
+      EXPECT_GT(step->decode_seconds, 0);
+      EXPECT_GT(step->exchange_seconds, 0);
+      received[exchange == CompressedExchange::divide ? 1 : 0] = step->received_bytes;
+    }
+    EXPECT_LT(received[1], received[0]);
+  });
+}
+
 TEST(Compression, FactorsHaveTheRowsOfTheWeight) {
   const auto hook = [] { return std::make_shared<PowerSgdReduction>(PowerSgdOptions{.rank = 1}); };
   run_ranks(kRanks, [&](Communicator& communicator) {

@@ -107,8 +107,8 @@ DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options
         "the options codec and communication_hook are both set; give the hook the codec: "
         "CompressedReduction({.codec = ...})");
   }
-  options.communication_hook = std::make_shared<CompressedReduction>(
-      CompressionOptions{.codec = options.codec, .compression = options.compression});
+  options.communication_hook = std::make_shared<CompressedReduction>(CompressionOptions{
+      .codec = options.codec, .exchange = options.exchange, .compression = options.compression});
   return options;
 }
 
@@ -449,6 +449,12 @@ void Replica::verify_replicas() {
     hashes.push_back(content_hash(bytes.spans()[i]));
   }
   reducer::check_replicas_hash_alike(communicator_, names, hashes, options_.timeout);
+}
+
+const CompressionStatistics* Replica::last_compression() const {
+  const auto* const hook =
+      dynamic_cast<const CompressedReduction*>(options_.communication_hook.get());
+  return hook != nullptr ? &hook->last_step() : nullptr;
 }
 
 std::uint64_t Replica::parameter_hash() const {

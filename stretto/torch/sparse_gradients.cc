@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "stretto/communicator/sparse.h"
+#include "stretto/reducer/sparse_rows.h"
 
 namespace stretto::ddp {
 namespace {

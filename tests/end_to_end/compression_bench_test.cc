@@ -26,6 +26,7 @@ TEST(CompressionBench, TellsOfEachCodecWhatItTakesAndSends) {
     codecs.insert(object.at("codec"));
     EXPECT_EQ(object.at("ranks"), 2);
     EXPECT_GT(object.at("step_s").get<double>(), 0);
+    EXPECT_EQ(object.contains("duel_rounds"), object.contains("shortest_of_shortest_dense"));
     if (object.at("codec") == "top_k(0.01)") {
       EXPECT_LT(object.at("share").get<double>(), 0.02);
       EXPECT_GT(object.at("pays_below_bits_per_s").get<double>(), 0);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,6 +31,10 @@ constexpr double kSeconds = 2;
 constexpr double kFewest = 5, kMost = 100;
 // Compression::automatic tries no longer.
 constexpr int kTrialSteps = 16;
+// Steps in turns with those without, once it has decided against compression: what a busy machine
+// adds to the shortest of so many is little.
+constexpr double kDuelSeconds = 10;
+constexpr double kDuelRounds = 200;
 
 using Hook = std::shared_ptr<CommunicationHook>;
 
@@ -53,14 +58,16 @@ class Contestant {
         hook_(std::move(hook)),
         reducer_(comm, {description(count)}, {.rebuild_buckets = false, .hook = hook_}) {}
 
-  void step(std::span<const float> gradient, bool counted) {
+  void step(std::span<const float> gradient, bool counted, bool of_duel = false) {
     std::memcpy(reducer_.gradient_bytes(0).data(), gradient.data(), gradient.size_bytes());
     comm_.barrier().wait();
     const TimePoint begin = Clock::now();
     reducer_.mark_ready(0);
     reducer_.finalize();
+    const double step_s = seconds(Clock::now() - begin);
+    if (of_duel) least_s_ = std::min(least_s_, step_s);
     if (!counted) return;
-    step_s_.push_back(seconds(Clock::now() - begin));
+    step_s_.push_back(step_s);
     if (const CompressionStatistics* const last = statistics()) {
       codec_s_.push_back(last->encode_seconds + last->decode_seconds);
     }
@@ -77,8 +84,14 @@ class Contestant {
     const auto* const compressed = dynamic_cast<const CompressedReduction*>(hook_.get());
     return compressed == nullptr ? "" : compressed->exchange_reason();
   }
+  // Whether it has decided against compression; the same on all ranks.
+  bool is_off() const {
+    return name_.ends_with("automatic") && statistics() != nullptr && !statistics()->compressed;
+  }
   // Of the slowest rank; collective.
   double step_seconds() const { return slowest(median(step_s_)); }
+  // The shortest of the steps in turns with one other contestant, of the slowest rank; collective.
+  double least_seconds() const { return slowest(least_s_); }
   // Encoding and decoding; NaN where the hook does not say. Collective.
   double codec_seconds() const { return slowest(median(codec_s_)); }
   // Bytes that a rank receives, of those of the gradient; NaN where the hook does not say.
@@ -110,6 +123,7 @@ class Contestant {
   Reducer reducer_;
   std::vector<double> step_s_;
   std::vector<double> codec_s_;
+  double least_s_ = std::numeric_limits<double>::infinity();
 };
 
 // The first is what the others are compared with.
@@ -143,14 +157,35 @@ std::vector<std::unique_ptr<Contestant>> contestants(Communicator& comm, std::si
   return all;
 }
 
+// Steps of `automatic` that do not compress, in turns with steps as they are.
+struct Duel {
+  int rounds = 0;    // 0: there was none.
+  double ratio = 0;  // Of the shortest steps.
+};
+
+Duel duel(Communicator& comm, std::span<const float> gradient, Contestant& dense,
+          Contestant& other) {
+  if (!other.is_off()) return {};
+  double rounds = std::clamp(kDuelSeconds / 2 / dense.step_seconds(), 1.0, kDuelRounds);
+  comm.broadcast(std::span<double>(&rounds, 1)).wait();
+  const Duel result{.rounds = static_cast<int>(rounds)};
+  for (int round = 0; round < result.rounds; ++round) {
+    // Each comes first as often as the other.
+    (round % 2 == 0 ? dense : other).step(gradient, false, true);
+    (round % 2 == 0 ? other : dense).step(gradient, false, true);
+  }
+  return {.rounds = result.rounds, .ratio = other.least_seconds() / dense.least_seconds()};
+}
+
 // What was found out about one codec.
 struct Finding {
   std::string codec;
   double step_s = 0;
   double dense_s = 0;
-  double share = 0;         // NaN: not known, and so are the next two.
-  double codec_s = 0;       // Encoding and decoding.
-  std::string exchange;     // Empty: there is no choice.
+  double share = 0;      // NaN: not known, and so are the next two.
+  double codec_s = 0;    // Encoding and decoding.
+  std::string exchange;  // Empty: there is no choice.
+  Duel duel;
   double pays_below_s = 0;  // Bits a second that a rank receives.
 };
 
@@ -173,6 +208,10 @@ void print(const Finding& finding, std::size_t bytes, const Communicator& comm, 
         {"codec", finding.codec},         {"ranks", comm.size()},        {"bytes", bytes},
         {"step_s", finding.step_s},       {"dense_s", finding.dense_s},  {"speed_up", speed_up},
         {"links", comm.describe_links()}, {"exchange", finding.exchange}};
+    if (finding.duel.rounds > 0) {
+      line["duel_rounds"] = finding.duel.rounds;
+      line["shortest_of_shortest_dense"] = finding.duel.ratio;
+    }
     if (!std::isnan(finding.share)) {
       line["share"] = finding.share;
       line["codec_s"] = finding.codec_s;
@@ -186,6 +225,11 @@ void print(const Finding& finding, std::size_t bytes, const Communicator& comm, 
                finding.step_s < finding.dense_s
                    ? fmt::format("pays: {:.2f} times as fast", speed_up)
                    : fmt::format("{:.2f} times as fast", speed_up));
+    if (finding.duel.rounds > 0) {
+      fmt::print(
+          "  {:<26} off; the shortest of {} steps in turns is {:.3f} times that as they are\n", "",
+          finding.duel.rounds, finding.duel.ratio);
+    }
     if (finding.codec.ends_with("automatic")) {
       fmt::print("  {:<26} messages are {}\n", "", finding.exchange);
     }
@@ -224,7 +268,8 @@ void measure(Communicator& comm, std::size_t bytes, bool json) {
                     .dense_s = dense_s,
                     .share = contestant->share(),
                     .codec_s = contestant->codec_seconds(),
-                    .exchange = contestant->exchange()};
+                    .exchange = contestant->exchange(),
+                    .duel = duel(comm, gradient, *all.front(), *contestant)};
     finding.pays_below_s = crossover(finding, bytes, comm.size());
     if (comm.rank() == 0) print(finding, bytes, comm, json);
   }

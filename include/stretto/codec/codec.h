@@ -50,7 +50,8 @@ struct Encoding {
   std::span<const float> gradient;
   Position position;
   NonFinite non_finite = NonFinite::send;
-  // Kept from one step to the next, for speed only; begins as zero.
+  // Kept from one step to the next; begins as zero. For speed only, but for top_k() that is not
+  // exact, where the next message depends on it.
   std::uint32_t* hint = nullptr;
   // Empty, or as long as the carry: where a sparse message has a value, this becomes zero.
   std::span<float> cleared = {};
@@ -96,7 +97,15 @@ class Codec {
 
  protected:
   // Of messages; never reorder.
-  enum class Kind : std::uint8_t { dense = 1, top_k, threshold, random_k, int8, one_bit };
+  enum class Kind : std::uint8_t {
+    dense = 1,
+    top_k,
+    threshold,
+    random_k,
+    int8,
+    one_bit,
+    top_blocks
+  };
 
   Codec(Kind kind, std::string name) : kind_(kind), name_(std::move(name)) {}
 
@@ -138,9 +147,6 @@ class Codec {
   virtual bool read(const Payload& payload, std::span<float> sums) const = 0;
 
  private:
-  Status check(std::span<const std::byte> bytes, const codec::Position& position,
-               std::size_t count) const;
-
   const Kind kind_;
   const std::string name_;
 };
@@ -151,6 +157,18 @@ struct TopKOptions {
   ValueFormat values = ValueFormat::f32;
   // For so many steps the density falls from 1 to what is said above, by the same factor each.
   std::uint64_t warm_up_steps = 0;
+  // False: what reaches the limit that was right in the step before, at least half and at most
+  // twice as many as wanted, else exactly so many again; the limit follows their number. It takes
+  // one look at the vector; but messages have no fixed length, which costs what it costs
+  // threshold().
+  bool exact = true;
+};
+// For gradients whose large elements are neighbours, as the rows of an embedding are.
+struct TopBlocksOptions {
+  double density = 0.01;  // Of the blocks, those with the greatest sums of magnitudes are sent; one
+                          // at least. Of equal ones, those that come first.
+  std::size_t block_elements = 64;  // Neighbours in the vector, which share an index.
+  ValueFormat values = ValueFormat::f32;
 };
 struct ThresholdOptions {
   float limit = 0;  // Elements of at least this magnitude are sent.
@@ -168,9 +186,11 @@ struct RoundingOptions {
   bool stochastic = false;
 };
 
-// Throw InvalidArgument for a density outside of (0, 1], or a limit that is negative or no number.
+// Throw InvalidArgument for a density outside of (0, 1], a limit that is negative or no number, or
+// blocks of no elements.
 std::shared_ptr<const Codec> dense();  // Everything as it is.
 std::shared_ptr<const Codec> top_k(const TopKOptions& options = {});
+std::shared_ptr<const Codec> top_blocks(const TopBlocksOptions& options = {});
 std::shared_ptr<const Codec> threshold(const ThresholdOptions& options);
 std::shared_ptr<const Codec> random_k(const RandomKOptions& options = {});
 std::shared_ptr<const Codec> int8(

@@ -204,6 +204,9 @@ class DistributedDataParallel {
 
   // What the last backward pass that was not inside no_sync() cost.
   const StepStatistics& last_step() const { return replica_->last_step(); }
+  // What compressing the gradients of that pass cost, and how much of them was sent; null unless
+  // the option codec or a CompressedReduction compresses them.
+  const CompressionStatistics* last_compression() const { return replica_->last_compression(); }
   // Which gradients travel together; indices are those of trained_parameters().
   const reducer::BucketPlan& bucket_plan() const { return replica_->bucket_plan(); }
   // The parameters whose dense gradients are reduced, without repetition, in the module's order.

@@ -88,9 +88,11 @@ struct DistributedDataParallelOptions {
   // How buckets are reduced; see reducer/communication_hook.h.
   std::shared_ptr<CommunicationHook> communication_hook = std::make_shared<PlainReduction>();
   // Compresses gradients, what is not sent staying in residuals: the same as a communication_hook
-  // of CompressedReduction({.codec = codec, .compression = compression}), which can be asked what
-  // it did, and has more options. Not together with another hook. Default: gradients as they are.
+  // of CompressedReduction({.codec = codec, .exchange = exchange, .compression = compression}),
+  // which has more options. Not together with another hook. last_compression() says what it did.
+  // Default: gradients as they are.
   std::shared_ptr<const Codec> codec = nullptr;
+  CompressedExchange exchange = CompressedExchange::gather;
   Compression compression = Compression::always;
   // For each operation of a step: reductions, and broadcasts of buffers. Default: the
   // communicator's, which always holds for the constructor.

@@ -53,6 +53,7 @@ class Replica {
   LoggingData logging_data() const;
   std::uint64_t parameter_hash() const;
   const StepStatistics& last_step() const { return last_step_; }
+  const CompressionStatistics* last_compression() const;
   const reducer::BucketPlan& bucket_plan() const { return reducer_->plan(); }
   const std::vector<NamedTensor>& trained() const { return trained_; }
   const torch::nn::Module& module() const { return *module_; }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "stretto/codec/codec.h"
 #include "stretto/communicator/communicator.h"
 
 namespace stretto {
@@ -16,26 +17,31 @@ namespace stretto {
 // COO tensor with one sparse dimension holds.
 template <class T>
 struct SparseRows {
-  std::vector<std::int64_t> rows;  // Which. In any order; what is said twice is added up.
+  std::vector<std::int64_t> rows;  // Which, below 2^32 - 1. In any order; what is said twice is
+                                   // added up.
   std::vector<T> values;           // Row after row, each of the same number of elements.
 };
 
 struct SparseOptions {
   std::size_t row_elements = 1;
   ReduceOp op = ReduceOp::sum;  // Or mean: over all ranks, absent rows counting as zero.
+  // How the values of a rank travel: bf16 halves them, of float only. Sums are of T.
+  ValueFormat values = ValueFormat::f32;
   std::optional<Duration> timeout = std::nullopt;
 };
 
 // Everybody's rows, added up: collective, blocking. The result has each row once, in ascending
 // order, and the same bits on all ranks: a row is the sum of what ranks 0, 1, 2, ... have of it, in
-// that order, and of one rank in the order in which it says so. Instantiated for float, double,
+// that order, and what a rank says twice is added up first. Instantiated for float, double,
 // std::int32_t and std::int64_t.
 //
-// Moves what all ranks have to all of them, so it pays while all together have fewer rows than the
-// matrix; else make it dense and use all_reduce. Two operations, of which the first tells the
-// numbers of rows. Throws InvalidArgument on all ranks, before anything else has moved, if some
-// rank's values do not fit its rows, and on this rank if the operation is neither sum nor mean;
-// otherwise what the operations throw.
+// Moves what all ranks have to all of them, as messages of docs/wire_format.md, which say a row in
+// 1 to 2 bytes; so it pays while all together have fewer rows than the matrix; else make it dense
+// and use all_reduce. Two operations, of which the first tells the numbers of rows. Throws
+// InvalidArgument on all ranks, before anything else has moved, if some rank's values do not fit
+// its rows, if a row is negative or too great, or if ranks have rows of other lengths, types or
+// formats, naming both; on this rank if the operation is neither sum nor mean; otherwise what the
+// operations throw. Mismatch or ProtocolError if what comes is no such message.
 template <class T>
 SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
                               const SparseOptions& options = {});

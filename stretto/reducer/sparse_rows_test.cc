@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/communicator/sparse.h"
+#include "stretto/reducer/sparse_rows.h"
 
 #include <gtest/gtest.h>
 
@@ -33,15 +33,20 @@ SparseRows<T> rows_of(int rank, std::size_t row_elements) {
 template <class T>
 void expect_serial_sums(int size, std::size_t row_elements, ReduceOp op) {
   std::map<std::int64_t, std::vector<T>> expected;
+  const auto add = [&](std::map<std::int64_t, std::vector<T>>& sums, std::int64_t row,
+                       const T* values) {
+    auto [found, added] = sums.try_emplace(row, row_elements);
+    for (std::size_t e = 0; e < row_elements; ++e) {
+      found->second[e] = added ? values[e] : found->second[e] + values[e];
+    }
+  };
   for (int rank = 0; rank < size; ++rank) {
     const auto rows = rows_of<T>(rank, row_elements);
+    std::map<std::int64_t, std::vector<T>> own;
     for (std::size_t i = 0; i < rows.rows.size(); ++i) {
-      auto [found, added] = expected.try_emplace(rows.rows[i], row_elements);
-      for (std::size_t e = 0; e < row_elements; ++e) {
-        const T value = rows.values[i * row_elements + e];
-        found->second[e] = added ? value : found->second[e] + value;
-      }
+      add(own, rows.rows[i], rows.values.data() + i * row_elements);
     }
+    for (const auto& [row, values] : own) add(expected, row, values.data());
   }
   run_ranks(size, [&](Communicator& comm) {
     const auto result = all_reduce_rows(comm, rows_of<T>(comm.rank().value(), row_elements),
@@ -94,6 +99,42 @@ TEST(SparseRows, ThatDoNotFitAreRefusedOnAllRanks) {
     const std::size_t elements = comm.rank() == 2 ? 1 : 2;
     SparseRows<float> own{.rows = {7}, .values = std::vector<float>(elements, 1)};
     EXPECT_THROW((void)all_reduce_rows(comm, own, {.row_elements = elements}), InvalidArgument);
+  });
+}
+
+TEST(SparseRows, OfOtherTypesOrOutOfRangeAreRefusedAndBothAreNamed) {
+  const auto refusal = [](Communicator& comm, const SparseRows<float>& rows,
+                          const SparseOptions& options) -> std::string {
+    try {
+      (void)all_reduce_rows(comm, rows, options);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  run_ranks(2, [&](Communicator& comm) {
+    const bool first = comm.rank() == 0;
+    for (const std::int64_t row : {std::int64_t{-1}, (std::int64_t{1} << 32) - 1}) {
+      EXPECT_PRED_FORMAT2(testing::IsSubstring,
+                          "rank 1 has a row that is negative or not below 2^32 - 1",
+                          refusal(comm, {.rows = {first ? 1 : row}, .values = {1}}, {}));
+    }
+    const SparseRows<float> one{.rows = {1}, .values = {1}};
+    EXPECT_PRED_FORMAT2(
+        testing::IsSubstring,
+        "rows are of 1 elements of f32 on rank 0 and of 1 elements of f32 as bf16 on rank 1",
+        refusal(comm, one, {.values = first ? ValueFormat::f32 : ValueFormat::bf16}));
+    EXPECT_NE(refusal(comm, one, {.values = ValueFormat::int8}), "");
+  });
+}
+
+TEST(SparseRows, TravelAsBf16AndAreAddedUpAsFloats) {
+  run_ranks(3, [](Communicator& comm) {
+    const float value = 1 + 0x1p-7f * static_cast<float>(comm.rank().value());
+    const SparseRows<float> rows{.rows = {9, 4'000'000'000}, .values = {value, 1 + 0x1p-12f}};
+    const auto sum = all_reduce_rows(comm, rows, {.values = ValueFormat::bf16});
+    EXPECT_EQ(sum.rows, rows.rows);
+    EXPECT_EQ(sum.values, (std::vector<float>{3 + 3 * 0x1p-7f, 3}));
   });
 }
 

@@ -1,0 +1,186 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/sparse_rows.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "stretto/base/dtype.h"
+#include "stretto/codec/rows.h"
+#include "stretto/communicator/all_gather_value.h"
+#include "stretto/communicator/arguments.h"
+
+namespace stretto {
+namespace {
+
+using communicator::Caller;
+using Rows = std::vector<std::uint32_t>;
+
+// What a rank says before its rows move.
+struct Announcement {
+  std::uint64_t rows = 0;  // Each counted once.
+  std::uint64_t end = 0;   // Above the greatest.
+  std::uint64_t row_elements = 0;
+  std::uint8_t fits = 0;  // The values, to the rows.
+  std::uint8_t is_in_range = 0;
+  std::uint8_t dtype = 0;
+  std::uint8_t values = 0;
+  std::uint32_t zero = 0;
+
+  std::string describe() const {
+    return fmt::format("of {} elements of {}{}", row_elements, name(static_cast<DType>(dtype)),
+                       values == static_cast<std::uint8_t>(ValueFormat::bf16) ? " as bf16" : "");
+  }
+};
+
+// Everybody comes to the same conclusion from the same announcements.
+void check_announcements(const Caller& caller, const std::vector<Announcement>& all) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].fits == 0) {
+      refuse(caller, fmt::format("rank {} has values that are not row_elements for each of its "
+                                 "rows",
+                                 rank));
+    }
+    if (all[rank].is_in_range == 0 || all[rank].rows > all[rank].end ||
+        all[rank].end > std::numeric_limits<std::uint32_t>::max()) {
+      refuse(caller, fmt::format("rank {} has a row that is negative or not below 2^32 - 1", rank));
+    }
+    if (all[rank].describe() != all.front().describe()) {
+      refuse(caller, fmt::format("rows are {} on rank 0 and {} on rank {}", all.front().describe(),
+                                 all[rank].describe(), rank));
+    }
+  }
+}
+
+// Rows and values of several sources, each row once, in ascending order.
+template <class T>
+class Sum {
+ public:
+  Sum(Rows all, std::size_t row_elements) : rows_(std::move(all)), row_elements_(row_elements) {
+    if (!std::ranges::is_sorted(rows_)) std::ranges::sort(rows_);
+    rows_.erase(std::unique(rows_.begin(), rows_.end()), rows_.end());
+    // Any number added to -0.0 is that number, bit for bit.
+    values_.assign(rows_.size() * row_elements, static_cast<T>(-0.0));
+  }
+
+  // Some of the rows.
+  void add(std::span<const std::uint32_t> rows, const T* values) {
+    auto place = rows_.begin();
+    for (const std::uint32_t row : rows) {
+      if (place == rows_.end() || row < *place) place = rows_.begin();
+      if (*place != row) place = std::lower_bound(place, rows_.end(), row);
+      T* const to =
+          values_.data() + (place - rows_.begin()) * static_cast<std::ptrdiff_t>(row_elements_);
+      for (std::size_t e = 0; e < row_elements_; ++e) to[e] += values[e];
+      values += row_elements_;
+      ++place;
+    }
+  }
+  const Rows& rows() const { return rows_; }
+  std::vector<T>& values() { return values_; }
+
+ private:
+  Rows rows_;
+  const std::size_t row_elements_;
+  std::vector<T> values_;
+};
+
+// What a rank has, each row once.
+template <class T>
+Sum<T> own_sum(const SparseRows<T>& own, std::size_t row_elements, bool is_usable) {
+  Rows rows;
+  if (is_usable) rows.assign(own.rows.begin(), own.rows.end());
+  Sum<T> sum(rows, row_elements);
+  sum.add(rows, own.values.data());
+  return sum;
+}
+
+template <class T>
+SparseRows<T> sum_of(Communicator& comm, const std::vector<Announcement>& announced,
+                     std::span<const std::byte> messages, const codec::RowsFormat& format) {
+  std::vector<Rows> rows;
+  std::vector<std::vector<T>> values;
+  Rows all;
+  for (std::size_t rank = 0; rank < announced.size(); ++rank) {
+    rows.emplace_back(announced[rank].rows);
+    values.emplace_back(announced[rank].rows * format.row_elements);
+    const auto length = codec::read_rows(messages, format, rows.back(), values.back().data());
+    if (!length.ok()) {
+      const Status status(
+          length.status().code(),
+          fmt::format("all_reduce_rows: rows of rank {}: {}", rank, length.status().message()),
+          static_cast<int>(rank));
+      comm.abort(std::string(status.message()));
+      status.or_throw();
+    }
+    messages = messages.subspan(length.value());
+    all.insert(all.end(), rows.back().begin(), rows.back().end());
+  }
+  Sum<T> sum(std::move(all), format.row_elements);
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) sum.add(rows[rank], values[rank].data());
+  return {{sum.rows().begin(), sum.rows().end()}, std::move(sum.values())};
+}
+
+}  // namespace
+
+template <class T>
+SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
+                              const SparseOptions& options) {
+  const Caller caller{.rank = comm.rank(), .operation = "all_reduce_rows"};
+  const bool is_mean = options.op == ReduceOp::mean;
+  check(caller, is_mean || options.op == ReduceOp::sum, "the operation must be sum or mean");
+  check(caller,
+        options.values == ValueFormat::f32 ||
+            (options.values == ValueFormat::bf16 && dtype_of<T> == DType::f32),
+        "values travel as they are, or those of float as bf16");
+  const bool fits = own.values.size() == own.rows.size() * options.row_elements;
+  const bool is_in_range = std::ranges::all_of(own.rows, [](std::int64_t row) {
+    return row >= 0 && row < std::numeric_limits<std::uint32_t>::max();
+  });
+  Sum<T> mine = own_sum(own, options.row_elements, fits && is_in_range);
+  const auto announced = communicator::all_gather_value(
+      comm,
+      Announcement{.rows = mine.rows().size(),
+                   .end = mine.rows().empty() ? 0 : std::uint64_t{mine.rows().back()} + 1,
+                   .row_elements = options.row_elements,
+                   .fits = fits,
+                   .is_in_range = is_in_range,
+                   .dtype = static_cast<std::uint8_t>(dtype_of<T>),
+                   .values = static_cast<std::uint8_t>(options.values)},
+      options.timeout);
+  check_announcements(caller, announced);
+  codec::RowsFormat format{
+      .row_elements = options.row_elements, .dtype = dtype_of<T>, .values = options.values};
+  for (const Announcement& other : announced) {
+    format.universe = std::max<std::size_t>(format.universe, other.end);
+  }
+  std::vector<std::size_t> lengths;
+  for (const Announcement& other : announced) {
+    lengths.push_back(codec::rows_message_bytes(format, other.rows));
+  }
+  std::vector<std::byte> message, messages(std::reduce(lengths.begin(), lengths.end()));
+  codec::write_rows(format, mine.rows(), mine.values().data(), message);
+  comm.all_gather(message, messages, {.counts = lengths, .timeout = options.timeout}).wait();
+  SparseRows<T> result = sum_of<T>(comm, announced, messages, format);
+  if (is_mean && comm.size() > 1) {
+    for (T& value : result.values) value /= static_cast<T>(comm.size());
+  }
+  return result;
+}
+
+template SparseRows<float> all_reduce_rows(Communicator&, const SparseRows<float>&,
+                                           const SparseOptions&);
+template SparseRows<double> all_reduce_rows(Communicator&, const SparseRows<double>&,
+                                            const SparseOptions&);
+template SparseRows<std::int32_t> all_reduce_rows(Communicator&, const SparseRows<std::int32_t>&,
+                                                  const SparseOptions&);
+template SparseRows<std::int64_t> all_reduce_rows(Communicator&, const SparseRows<std::int64_t>&,
+                                                  const SparseOptions&);
+
+}  // namespace stretto
