@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stretto/base/random.h"
+#include "stretto/cuda/visit_reduction.h"
 #include "stretto/kernel/reduce.h"
 
 namespace stretto::cuda {
