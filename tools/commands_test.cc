@@ -70,6 +70,19 @@ TEST(Plan, CountsTheRanksOfHosts) {
   }
 }
 
+TEST(Plan, ShowsThePipelinesOfStreams) {
+  const std::string text = output_of({"--streams", "singa", "--slots", "1", "--slices", "3"}, 0);
+  EXPECT_NE(text.find("send, receive  fill, copy_back of slice -1"), std::string::npos) << text;
+  EXPECT_NE(text.find("c1              0 . 1 . 2\n"
+                      "s               . 0 . 1 . 2\n"
+                      "c2              . . 0 . 1 . 2\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(output_of({"--streams", "fairring"}, 0).find("5 streams"), std::string::npos);
+  (void)output_of({"--streams", "ring"}, 2);
+  (void)output_of({"--streams", "staged", "--json"}, 2);
+}
+
 TEST(Plan, SaysWhatIsWrong) {
   (void)output_of({"all_reduce", "magic"}, 2);
   (void)output_of({"all_reduce", "ring", "-n", "4", "--rank", "4"}, 2);

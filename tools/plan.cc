@@ -14,6 +14,7 @@
 #include "stretto/schedule/cost.h"
 #include "stretto/schedule/print.h"
 #include "stretto/schedule/verify/verify.h"
+#include "tools/plan_streams.h"
 
 namespace stretto::tools {
 namespace {
@@ -27,6 +28,7 @@ constexpr int kUsageError = 2;
 // A schedule is proved and drawn in a blink up to here; all ranks of more fill memory before eyes.
 constexpr int kRanksMax = 256;
 constexpr int kRanksDefault = 4;
+constexpr int kSlicesMax = 64;
 
 constexpr const char* kDescription =
     "Prints the schedule of a collective, proves it for this number of ranks, and prices it:\n"
@@ -45,6 +47,8 @@ Examples:
     stretto plan gather binomial_tree -n 6 --root 2
   Nine ranks on three hosts that are not of one size:
     stretto plan all_reduce two_level --hosts 3+5+1
+  How slices of a gradient on a device go through the five streams of Fairring:
+    stretto plan --streams fairring
 )";
 
 struct CommandLine {
@@ -60,6 +64,9 @@ struct CommandLine {
   double latency_us = 10;
   double local_gbit_per_second = 80;  // Between ranks of one host.
   double local_latency_us = 1;
+  std::string pipeline;
+  int slots = 2;
+  int slices = 6;
   bool list = false;
   bool json = false;
 };
@@ -89,6 +96,14 @@ void describe(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   app.add_option("--local-latency-us", line.local_latency_us, "With --hosts: latency inside a host")
       ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--streams", line.pipeline,
+                 fmt::format("Instead, the stages of a pipeline: {}", pipeline_names()));
+  app.add_option("--slots", line.slots, "With --streams: slices in flight")
+      ->check(CLI::Range(1, kSlicesMax))
+      ->capture_default_str();
+  app.add_option("--slices", line.slices, "With --streams: how many to show")
+      ->check(CLI::Range(1, kSlicesMax))
       ->capture_default_str();
   app.add_flag("--list", line.list, "List collectives and algorithms");
   app.add_flag("--json", line.json, "Print one JSON object instead of text");
@@ -152,6 +167,17 @@ std::optional<std::string> settle_ranks(CommandLine& line) {
     return fmt::format("--rank and --root must be below {}", line.ranks);
   }
   return std::nullopt;
+}
+
+int report_pipeline(const CommandLine& line) {
+  const std::string text = describe_pipeline(line.pipeline, line.slots, line.slices);
+  if (text.empty()) {
+    return usage_error(
+        fmt::format("there is no pipeline \"{}\", but: {}", line.pipeline, pipeline_names()));
+  }
+  if (line.json) return usage_error("--streams prints no JSON");
+  fmt::print("{}", text);
+  return 0;
 }
 
 const Algorithm* find(const CommandLine& line) {
@@ -226,6 +252,7 @@ int plan_command(const std::vector<std::string>& arguments) {
     return usage_error(error.what());
   }
   if (line.list) return list_algorithms();
+  if (!line.pipeline.empty()) return report_pipeline(line);
   if (line.algorithm.empty()) {
     return usage_error("which collective, and by which algorithm? stretto plan --list");
   }

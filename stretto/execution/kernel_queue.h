@@ -4,10 +4,13 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "stretto/base/status.h"
+#include "stretto/base/view.h"
+#include "stretto/execution/stream.h"
 #include "stretto/kernel/reduce.h"
 #include "stretto/transport/memory.h"
 
@@ -41,18 +44,26 @@ struct BoundStep {
 // What carries out such steps, in their order: where a stream of a device takes the place of this
 // process' own loads and stores. An execution waits for is_done() before it tells other ranks of
 // what the steps have written, sends it, or ends.
-class KernelQueue {
+class KernelQueue : public Stream {
  public:
-  virtual ~KernelQueue() = default;
   // Works on `count` elements of a step, or begins to; `step` changes when this has returned.
   virtual Status run(const BoundStep& step, std::size_t count) = 0;
-  // Whether all is done that has been begun. Does not wait.
-  virtual bool is_done() { return true; }
   // Turns cut steps into pieces; of no fewer bytes of an operand than this.
   virtual std::size_t piece_bytes_min() const { return 0; }
 };
 
 // For memory that this process has mapped: everything is done when run() returns. Any thread.
 KernelQueue& host_queue();
+
+// What has memory and queues of its own. Any thread.
+class Device {
+ public:
+  virtual ~Device() = default;
+  // The device must outlive it. Fails with system or out_of_memory, as pin() does.
+  virtual Result<std::unique_ptr<KernelQueue>> make_queue() = 0;
+  // Locks memory of this process in its place, so that the device can copy from and to it beside
+  // the thread that asks for it, until the result and its copies are gone.
+  virtual Result<std::shared_ptr<void>> pin(ByteSpan bytes) = 0;
+};
 
 }  // namespace stretto::execution

@@ -1,0 +1,123 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The arithmetic of the device's threads, run on the host, against the host's kernels. That a
+// device computes the same is shown by device_test.cc, where there is one.
+
+#include "stretto/cuda/reduction.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "stretto/base/random.h"
+#include "stretto/cuda/visit_reduction.h"
+#include "stretto/kernel/reduce.h"
+
+namespace stretto::cuda {
+namespace {
+
+// Bits at random: numbers of all sizes, infinities, and NaN that are quiet and that are not.
+std::vector<std::byte> bytes_of(std::size_t bytes, DType dtype, Random& random) {
+  std::vector<std::byte> result(bytes);
+  for (std::byte& byte : result) byte = static_cast<std::byte>(random.next());
+  // Every fourth element has the exponent of infinity and NaN.
+  const std::size_t part = dtype == DType::c64 ? 4 : dtype == DType::c128 ? 8 : size_bytes(dtype);
+  if (!is_floating_point(dtype)) return result;
+  for (std::size_t i = part - 1; i < bytes; i += 4 * part) {
+    result[i] |= std::byte{0x7F};
+    if (part > 1) result[i - 1] |= std::byte{0x80};
+    // An infinity now and then.
+    if (random.below(3) == 0) {
+      for (std::size_t k = i + 1 - part; k + 1 < i; ++k) result[k] = std::byte{0};
+    }
+  }
+  return result;
+}
+
+struct Case {
+  DType dtype;
+  DType output;
+  ReduceOp op;
+  int inputs;
+  int divisor;
+};
+
+// Whether element by element has the bits of the host's kernel.
+void compare(const Case& problem, Random& random) {
+  constexpr std::size_t kCount = 67;
+  std::vector<std::vector<std::byte>> buffers;
+  std::vector<kernel::Input> inputs;
+  Operands operands{};
+  for (int i = 0; i < problem.inputs; ++i) {
+    const bool partial = accumulation_dtype(problem.dtype) != problem.dtype && random.below(2) == 0;
+    const DType dtype = partial ? accumulation_dtype(problem.dtype) : problem.dtype;
+    buffers.push_back(bytes_of(kCount * size_bytes(dtype), dtype, random));
+    inputs.push_back({.data = buffers.back().data(), .dtype = dtype});
+    operands.inputs[i] = inputs.back().data;
+    if (partial) operands.partial_inputs |= 1u << i;
+  }
+  std::vector<std::byte> expected(kCount * size_bytes(problem.output));
+  void* const output = expected.data();
+  ASSERT_TRUE(kernel::reduce({.dtype = problem.dtype,
+                              .output_dtype = problem.output,
+                              .op = problem.op,
+                              .divisor = problem.divisor,
+                              .count = kCount,
+                              .inputs = inputs,
+                              .outputs = {&output, 1}})
+                  .ok());
+  operands.input_count = problem.inputs;
+  operands.divisor = problem.divisor;
+  std::vector<std::byte> result(expected.size());
+  const bool known =
+      visit_reduction(problem.dtype, problem.output, problem.op,
+                      [&]<class Format, class Op>(Format, Op, int parts) {
+                        auto* const to = reinterpret_cast<typename Format::Out*>(result.data());
+                        for (std::size_t i = 0; i < kCount * static_cast<std::size_t>(parts); ++i) {
+                          to[i] = reduce_element<Format, Op>(operands, i);
+                        }
+                      });
+  ASSERT_TRUE(known);
+  EXPECT_EQ(result, expected) << name(problem.op) << " of " << problem.inputs << " "
+                              << name(problem.dtype) << " into " << name(problem.output)
+                              << " divided by " << problem.divisor;
+}
+
+TEST(DeviceReduction, HasTheBitsOfTheHost) {
+  Random random(18);
+  for (int d = 0; d < kDTypeCount; ++d) {
+    for (int o = 0; o < kReduceOpCount; ++o) {
+      const auto dtype = static_cast<DType>(d);
+      const auto op = static_cast<ReduceOp>(o);
+      if (!supports(op, dtype)) continue;
+      for (int inputs = 2; inputs <= kInputsMax; ++inputs) {
+        const int divisor = op == ReduceOp::mean ? inputs : 1;
+        compare({dtype, dtype, op, inputs, divisor}, random);
+        compare({dtype, accumulation_dtype(dtype), op, inputs, divisor}, random);
+      }
+    }
+  }
+}
+
+TEST(DeviceReduction, ComparesWithAHostThatCanDiffer) {
+  const std::uint32_t left = 0x7fa00000, right = 0xffc00001;  // Two NaN, the first a loud one.
+  Operands operands{};
+  operands.inputs[0] = &left;
+  operands.inputs[1] = &right;
+  operands.input_count = 2;
+  const float sum = reduce_element<Plain<float>, Sum>(operands, 0);
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(sum), 0x7fe00000u);
+  const float least = reduce_element<Plain<float>, Min>(operands, 0);
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(least), left);
+}
+
+TEST(DeviceReduction, RefusesWhatHasNoMeaning) {
+  const auto never = []<class Format, class Op>(Format, Op, int) { FAIL(); };
+  EXPECT_FALSE(visit_reduction(DType::f8_e4m3, DType::f8_e4m3, ReduceOp::sum, never));
+  EXPECT_FALSE(visit_reduction(DType::c64, DType::c64, ReduceOp::min, never));
+  EXPECT_FALSE(visit_reduction(DType::f32, DType::f32, ReduceOp::bit_and, never));
+}
+
+}  // namespace
+}  // namespace stretto::cuda
