@@ -18,7 +18,8 @@ namespace {
 // A rank that copies of another's memory is done in a fraction of a millisecond, or two if pages
 // have to be found, unless it is stopped.
 constexpr std::chrono::seconds kLastCopyTime(1);
-// Within this, whoever gives up or dies is heard of: by the heartbeat, at the latest.
+// Within this, a rank that abandons an operation or dies is heard of: by the heartbeat, at the
+// latest.
 constexpr std::chrono::seconds kNewsTime(3);
 
 Status needs_registered_buffers() {
@@ -210,7 +211,7 @@ bool MappedExecution::release_mappings() {
 }
 
 // Gives the run up, and ends it when nobody copies from or to this rank's private memory any more:
-// its owner gets it back then. See window.h, Note [private memory of those who give up].
+// its owner gets it back then. See window.h, Note [private memory of an abandoned operation].
 void MappedExecution::release_buffers(bool has_lock) {
   if (phase_ != Phase::releasing) {
     phase_ = Phase::releasing;
@@ -238,7 +239,7 @@ void MappedExecution::release_buffers(bool has_lock) {
   phase_ = Phase::ended;
 }
 
-// A run that another rank has given up, or is lost to, cannot end, and this rank must not tell the
+// A run that another rank has abandoned, or is lost to, cannot end, and this rank must not tell the
 // others that it has done its part: it waits for the news, which say more: who, where and why.
 // True: none have come, and it fails by what it knows.
 bool MappedExecution::is_news_overdue() {

@@ -106,8 +106,8 @@ class MappedExecution final : public Execution {
   std::optional<ResolvedBuffers> buffers_;  // Where there is a direct plan.
   std::size_t arrived_ = 0;    // Members known to have entered, or to have reached the sync.
   std::size_t reachable_ = 0;  // Of those that have entered: whose buffers others reach.
-  Status abandoned_;           // Why nothing is copied any more: a rank has given up, or is gone.
-  TimePoint abandoned_at_;     // Since when, or since when this rank has given up itself.
+  Status abandoned_;        // Why nothing is copied any more: a rank has abandoned it, or is gone.
+  TimePoint abandoned_at_;  // Since when, or since when this rank has abandoned it.
   bool advancing_ = false;
   std::uint32_t segment_ = 0;
   StepCursor cursor_;  // In the segment.

@@ -16,14 +16,15 @@ using transport::MemoryKind;
 using transport::RemoteAddress;
 
 constexpr std::size_t kAlignmentBytes = 64;
-// Of what the kernel only copies, so much goes at a time: whoever gives up waits for it.
+// Of what the kernel only copies, so much goes at a time: a rank that abandons an operation waits
+// for it.
 constexpr std::size_t kCopiedBytes = 1024 * 1024;
 
 bool is_elsewhere(const BoundStep::Place& place) { return place.kind == MemoryKind::process; }
 
-// Who has given up tells everybody why, in its own time.
+// A rank that has abandoned an operation tells all others why, in its own time.
 Status abandoned_by(Rank rank) {
-  return {StatusCode::aborted, fmt::format("rank {} has given up the operation", rank.value()),
+  return {StatusCode::aborted, fmt::format("rank {} has abandoned the operation", rank.value()),
           rank};
 }
 
@@ -46,7 +47,7 @@ Status ProcessQueue::run(const BoundStep& step, std::size_t count) {
   return step.reduction ? reduce(step, count) : copy(step, count * step.output_element_bytes);
 }
 
-// See window.h, Note [private memory of those who give up].
+// See window.h, Note [private memory of an abandoned operation].
 template <class Copy>
 Status ProcessQueue::reach_into(Rank owner, const Copy& copy) const {
   std::atomic<std::uint32_t>& claim =

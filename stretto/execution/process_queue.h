@@ -26,7 +26,7 @@ class ProcessQueue final : public KernelQueue {
       : membership_(&membership), windows_(&windows), memory_(&memory) {}
 
   // Fails as SharedMemory::get() and put() do; and with aborted, having left that rank's memory
-  // alone, if a rank has given up the operation.
+  // alone, if a rank has abandoned the operation.
   Status run(const BoundStep& step, std::size_t count) override;
   std::size_t piece_bytes_min() const override { return kPieceBytes; }
 

@@ -51,13 +51,14 @@ struct Window {
   Post posts[2];
   // Syncs reached by this rank since the group began. By its owner only.
   alignas(128) std::atomic<std::uint64_t> syncs{0};
-  // Note [private memory of those who give up]: a rank whose operation fails hands its buffers back
-  // to their owner, who may free them; a slow rank must not reach into them any more. So who copies
-  // from or to another's private memory says whose, looks whether that one has given up, and only
-  // then copies; who gives up says so, and waits until nobody says that he copies of it. Both store
-  // before they load, sequentially consistent, so that one of the two sees the other.
+  // Note [private memory of an abandoned operation]: a rank whose operation fails returns its
+  // buffers to their owner, who may free them, so a slow rank must not touch them any more. A rank
+  // that copies from or to another's private memory therefore first says whose, then looks whether
+  // that rank has abandoned the operation, and only then copies. A rank that abandons one says so,
+  // and waits until no rank says that it copies from or to its memory. Both store before they load,
+  // sequentially consistent, so that one of the two sees the other.
   //
-  // The operation that this rank has given up, counted as in posts. By its owner only.
+  // The operation that this rank has abandoned, counted as in posts. By its owner only.
   alignas(128) std::atomic<std::uint64_t> abandoned{0};
   // Whose private memory this rank copies from or to just now, counted from 1; 0: nobody's. By its
   // owner only.

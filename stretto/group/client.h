@@ -50,7 +50,7 @@ class Client {
   // believes otherwise, now or as soon as it knows.
   virtual void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
       STRETTO_REQUIRES(engine_held) = 0;
-  // Another has given up the group; `told` says who and why.
+  // Another has abandoned the group; `told` says who and why.
   virtual void aborted(const Status& told) STRETTO_REQUIRES(engine_held) = 0;
   virtual Status agreement_arrived(Rank from, const transport::MessageKey& key,
                                    ConstByteSpan payload) STRETTO_REQUIRES(engine_held) = 0;

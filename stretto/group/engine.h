@@ -139,7 +139,7 @@ class Engine final : private transport::TransportListener {
   std::mutex mutex_;
   std::condition_variable work_arrived_;  // For the background thread.
   std::vector<Client*> groups_ STRETTO_GUARDED_BY(engine_held);
-  // Groups that others have given up before this rank has made them; the oldest first.
+  // Groups that others have abandoned before this rank has made them; the oldest first.
   std::vector<std::pair<std::uint64_t, Status>> early_aborts_ STRETTO_GUARDED_BY(engine_held);
   std::vector<std::pair<Continuation, Status>> continuations_ STRETTO_GUARDED_BY(engine_held);
   std::string activity_ STRETTO_GUARDED_BY(engine_held);

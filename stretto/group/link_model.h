@@ -14,13 +14,13 @@
 namespace stretto::group {
 
 // Up to how many bytes, of all ranks together, an operation on mapped memory takes less time if
-// everybody lays out or reads more than it would have to, and saves one of two syncs. Modelled:
+// each rank stages or reads more than it would have to, and saves one of two syncs. Modelled:
 // measured between two ranks whose cores share a cache (memory_probe.h measures those of this
 // machine).
 struct OneSyncBytes {
   double reduced = 4 * 1024;  // Registered buffers that are reduced, by everybody wholly...
   double moved = 8 * 1024;    // ...or moved.
-  // Private buffers that are reduced, which have to be laid out anyway.
+  // Private buffers that are reduced, which have to be staged anyway.
   double private_reduced = 64 * 1024;
   // The same of two ranks. Each reads as much of the other with one sync as with two, and what it
   // writes for the other leaves its hands once; beyond, its own buffer, read whole, leaves the

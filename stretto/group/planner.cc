@@ -19,7 +19,7 @@ constexpr std::size_t kWhole = std::size_t{1} << 62;
 // Of one slot, what is staged at a time: about what stays in a core's own cache, as fewer syncs
 // gain nothing more.
 constexpr std::size_t kStagedBytes = 512 * 1024;
-// Where some ranks only lay out and others only copy, the latter begin when they have this much.
+// Where some ranks only stage and others only copy, the latter begin when they have this much.
 constexpr std::size_t kStreamedBytes = 64 * 1024;
 
 }  // namespace

@@ -107,7 +107,7 @@ std::size_t Selector::one_sync_bytes(Collective collective) const {
   if (reads_all) return of_each(kOneSyncOversubscribedBytes);
   constexpr auto kShared = static_cast<std::size_t>(kOneSyncOversubscribedBytes);
   if (has_root(collective)) return kShared;
-  // Each rank lays out its share, or one for each other rank: in one segment.
+  // Each rank stages its share, or one for each other rank: in one segment.
   const std::size_t slots = collective == Collective::all_gather ? 1 : ranks;
   return std::min(kShared, execution::Window::slot_bytes(slots)) * ranks;
 }
@@ -116,7 +116,7 @@ std::size_t Selector::one_sync_bytes(Collective collective) const {
 std::size_t Selector::one_sync_private_bytes(Collective collective) const {
   const OneSyncBytes& measured = setting_.links.one_sync;
   if (setting_.rank_count > 2) return of_each(measured.private_reduced);
-  // One of two has nothing to do but to lay out, and runs ahead.
+  // One of two has nothing to do but to stage, and runs ahead.
   return has_root(collective) ? kAnyBytes : of_each(measured.private_pair);
 }
 

@@ -89,7 +89,6 @@ GradientStorage Reducer::gradient(std::size_t index) const {
 
 std::vector<reducer::GradientSize> Reducer::gradient_sizes() const {
   std::vector<reducer::GradientSize> sizes;
-  sizes.reserve(gradients_.size());
   for (const GradientDescription& gradient : gradients_) {
     sizes.push_back({.dtype = gradient.dtype,
                      .bytes = gradient.count * size_bytes(gradient.dtype),
@@ -181,8 +180,10 @@ void Reducer::communicate(bool full, TimePoint begin) {
   const bool poll = poll_on_ready_ && in_flight_.load(std::memory_order_relaxed);
   if (poll) {
     communicator_.poll();
-    const std::unique_lock lock(launch_mutex_, std::try_to_lock);
-    if (lock.owns_lock()) end_finished_buckets();  // Else its holder does.
+    if (launch_mutex_.try_lock()) {  // Else its holder does.
+      const MutexLock lock(launch_mutex_, std::adopt_lock);
+      end_finished_buckets();
+    }
   }
   if (full || poll) {
     inside_ticks_.fetch_add((Clock::now() - begin).count(), std::memory_order_relaxed);
@@ -199,7 +200,7 @@ void Reducer::set_frozen(std::size_t index, bool frozen) {
 }
 
 void Reducer::launch_full_buckets() {
-  const std::lock_guard lock(launch_mutex_);
+  const MutexLock lock(launch_mutex_);
   while (next_bucket_ < buckets_.size() &&
          buckets_[next_bucket_].pending.load(std::memory_order_acquire) == 0) {
     Bucket& bucket = buckets_[next_bucket_];
@@ -228,6 +229,7 @@ void Reducer::keep_unused_values(std::size_t bucket) {
 }
 
 void Reducer::restore_unused_values() {
+  const MutexLock lock(launch_mutex_);
   for (const Kept& kept : kept_) {
     const auto bytes = slots_[kept.gradient].view.span();
     if (was_used(kept.gradient) || bytes.empty()) continue;
@@ -239,9 +241,7 @@ void Reducer::restore_unused_values() {
 // hook does with them is hidden, too.
 void Reducer::end_finished_buckets() {
   if (!options_.hook->finishes_early()) return;
-  while (finished_buckets_ < next_bucket_ && buckets_[finished_buckets_].work.done()) {
-    end_bucket();
-  }
+  while (finished_buckets_ < next_bucket_ && buckets_[finished_buckets_].work.done()) end_bucket();
 }
 
 // The next one in their order, whose work is waited for. After a failure nothing more is finished.
@@ -266,9 +266,7 @@ void Reducer::end_bucket() {
 void Reducer::finalize_without_data() {
   throw_if_failed();
   STRETTO_CHECK(!step_open(), "{} gradients are ready without data", ready_count_.load());
-  for (Bucket& bucket : buckets_) {
-    std::memset(bucket.view.data, 0, bucket.view.bytes());
-  }
+  for (Bucket& bucket : buckets_) std::memset(bucket.view.data, 0, bucket.view.bytes());
   end_step(true);
 }
 
@@ -304,7 +302,7 @@ void Reducer::close_buckets() {
     }
   }
   {
-    const std::lock_guard lock(launch_mutex_);
+    const MutexLock lock(launch_mutex_);
     closing_ = true;
     for (Bucket& bucket : buckets_) bucket.pending.store(0, std::memory_order_relaxed);
   }
@@ -342,7 +340,7 @@ bool Reducer::wants_rebuild() {
 
 // The first failure, if there is one.
 Status Reducer::wait_for_buckets(Work report) {
-  const std::lock_guard lock(launch_mutex_);
+  const MutexLock lock(launch_mutex_);
   while (finished_buckets_ < buckets_.size()) end_bucket();
   const Status failure = bucket_failure_;
   Status status = report.wait_status();
@@ -403,6 +401,7 @@ void Reducer::reset_step() {
     slot.ready.store(false, std::memory_order_relaxed);
     if (slot.frozen) buckets_[slot.bucket].pending.fetch_sub(1, std::memory_order_relaxed);
   }
+  const MutexLock lock(launch_mutex_);
   next_bucket_ = 0;
   finished_buckets_ = 0;
   bucket_failure_ = Status();
@@ -485,7 +484,7 @@ bool Reducer::rebuild() {
 }
 
 void Reducer::fail(Status status) {
-  const std::lock_guard lock(failure_mutex_);
+  const MutexLock lock(failure_mutex_);
   if (failure_.ok()) failure_ = std::move(status);
   failed_.store(true, std::memory_order_release);
 }
@@ -493,7 +492,7 @@ void Reducer::fail(Status status) {
 void Reducer::throw_if_failed() const {
   if (!failed_.load(std::memory_order_acquire)) [[likely]]
     return;
-  const std::lock_guard lock(failure_mutex_);
+  const MutexLock lock(failure_mutex_);
   failure_.or_throw();
 }
 

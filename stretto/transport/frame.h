@@ -20,7 +20,7 @@ enum class FrameKind : std::uint8_t {
                  // kEarlyBytesMax. No payload; `message_bytes` is its size.
   clear = 3,     // The receive of such a message has been posted. No payload.
   data = 4,      // Such a message, after its clear, with its bytes.
-  abort = 5,     // The sender has given up on key.group. Payload: the reason (kAbortTextBytes at
+  abort = 5,     // The sender has abandoned key.group. Payload: the reason (kAbortTextBytes at
                  // most); key.sequence: the status code; key.segment: the rank at fault or kNoRank.
   goodbye = 6,   // The sender leaves in good order; the end of the stream follows.
   farewell = 7,  // The sender has destroyed its communicator of key.group. No payload;

@@ -307,7 +307,7 @@ void Peer::report_arrived(const Frame& frame) {
 }
 
 void Peer::abort_arrived(const Frame& frame) {
-  // The group may have been given up while the text came.
+  // The group may have been abandoned while the text came.
   if (*listener_ == nullptr || abandoned_.contains(frame.key.group)) return;
   const std::uint32_t code = frame.key.sequence;
   const bool known = code > 0 && code <= static_cast<std::uint32_t>(StatusCode::internal);

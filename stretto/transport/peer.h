@@ -19,7 +19,7 @@
 
 namespace stretto::transport {
 
-// The control plane of one other rank: who is alive, which groups have been given up or forgotten,
+// The control plane of one other rank: who is alive, which groups have been abandoned or forgotten,
 // who wants to know what, over an ordered link; and the gate to the data plane that moves the
 // messages, by default as frames of the same link. Not thread safe.
 class Peer final : private FrameReader::Sink {
@@ -72,7 +72,7 @@ class Peer final : private FrameReader::Sink {
   std::uint64_t written_bytes() const { return output_.written_bytes(); }
 
   const DataPlane& plane() const { return *plane_; }
-  // Groups that one of the two sides has given up or forgotten and that the other, as far as is
+  // Groups that one of the two sides has abandoned or forgotten and that the other, as far as is
   // known here, has not forgotten.
   std::size_t half_forgotten() const { return abandoned_.size() + farewells_.size(); }
 
@@ -101,7 +101,7 @@ class Peer final : private FrameReader::Sink {
   OutputQueue output_;
   std::unique_ptr<FrameMessages> messages_;  // Null: another plane moves them.
   DataPlane* plane_;
-  // Groups given up here, until both have forgotten them; and groups that the peer has forgotten
+  // Groups abandoned here, until both have forgotten them; and groups that the peer has forgotten
   // before this rank.
   struct Abandoned {
     Status reason;

@@ -81,7 +81,7 @@ class TransportListener {
   // believes operation `key.sequence` of the group to be.
   virtual void message_early(Rank from, const MessageKey& key,
                              const OperationDescriptor& operation) = 0;
-  // `from` has given up on a group for `reason`. Not told of groups that this rank has forgotten: a
+  // `from` has abandoned a group for `reason`. Not told of groups that this rank has forgotten: a
   // group that nobody here knows is one that has not been made yet.
   virtual void group_aborted(std::uint64_t group, Rank from, const Status& reason) = 0;
   // `from` has forgotten a group that this rank has not forgotten: nothing of it follows.
@@ -153,10 +153,10 @@ class Transport {
   // too, and lets them know. Once per group, whose number never comes again.
   virtual void forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
                       Farewell farewell = Farewell::in_order) = 0;
-  // Says something to a member of a group that may have been given up; nothing if the member is
+  // Says something to a member of a group that may have been abandoned; nothing if the member is
   // lost. `payload`, of at most kAgreementBytes, is copied.
   virtual void send_agreement(Rank peer, const MessageKey& key, ConstByteSpan payload) = 0;
-  // Tells the other members in reach that this rank has given up on a group. Before abandon() and
+  // Tells the other members in reach that this rank has abandoned a group. Before abandon() and
   // forget(), or a member that has long forgotten the group would take it for a new one.
   virtual void announce_abort(std::uint64_t group, std::span<const Rank> members,
                               const Status& reason) = 0;

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +15,7 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/base/dtype.h"
+#include "stretto/base/mutex.h"
 #include "stretto/base/reduce_op.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
@@ -214,10 +214,10 @@ class Reducer {
   FullBucket full(std::size_t bucket) const;
   void communicate(bool full, TimePoint begin);
   void launch_full_buckets();
-  void keep_unused_values(std::size_t bucket);
+  void keep_unused_values(std::size_t bucket) STRETTO_REQUIRES(launch_mutex_);
   void restore_unused_values();
-  void end_finished_buckets();
-  void end_bucket();
+  void end_finished_buckets() STRETTO_REQUIRES(launch_mutex_);
+  void end_bucket() STRETTO_REQUIRES(launch_mutex_);
   void end_step(bool without_data);
   void close_buckets();
   void write_report(bool without_data);
@@ -258,16 +258,17 @@ class Reducer {
   std::uint64_t rebuild_count_ = 0;
   bool rebuild_due_ = false;
 
-  std::mutex launch_mutex_;  // Guards the fields below and the works of buckets.
-  std::size_t next_bucket_ = 0;
-  std::size_t finished_buckets_ = 0;
-  Status bucket_failure_;  // Of this step, the first.
-  bool closing_ = false;   // finalize() has been called.
-  std::vector<Kept> kept_;
-  std::vector<std::byte> kept_bytes_;
+  Mutex launch_mutex_;  // Guards the works of buckets, too.
+  std::size_t next_bucket_ STRETTO_GUARDED_BY(launch_mutex_) = 0;
+  std::size_t finished_buckets_ STRETTO_GUARDED_BY(launch_mutex_) = 0;
+  Status bucket_failure_ STRETTO_GUARDED_BY(launch_mutex_);  // Of this step, the first.
+  // finalize() has been called.
+  bool closing_ STRETTO_GUARDED_BY(launch_mutex_) = false;
+  std::vector<Kept> kept_ STRETTO_GUARDED_BY(launch_mutex_);
+  std::vector<std::byte> kept_bytes_ STRETTO_GUARDED_BY(launch_mutex_);
 
-  mutable std::mutex failure_mutex_;
-  Status failure_;
+  mutable Mutex failure_mutex_;
+  Status failure_ STRETTO_GUARDED_BY(failure_mutex_);
   std::atomic<bool> failed_ = false;
   StepStatistics last_step_;
 };

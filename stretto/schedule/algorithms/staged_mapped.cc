@@ -66,7 +66,7 @@ void staged_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape)
   schedule.reduce(contributions(shape), {result}).completes();
 }
 
-// Staged mapped all-gather: everybody lays out its chunk and copies the others'.
+// Staged mapped all-gather: each rank stages its chunk and copies the others'.
 //
 //   r:  input r --> raw 0 of r;   sync
 //   r:  raw 0 of c --> output c of r, for every c but r
@@ -81,7 +81,7 @@ void staged_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   }
 }
 
-// Staged mapped broadcast: the root lays out its buffer, everybody copies it.
+// Staged mapped broadcast: the root stages its buffer, everybody copies it.
 //
 //   root:  input --> raw 0 of root;   sync
 //   r:     raw 0 of root --> output of r
@@ -112,7 +112,7 @@ void staged_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   }
 }
 
-// Staged mapped gather: everybody lays out its chunk, the root copies them.
+// Staged mapped gather: each rank stages its chunk, the root copies them.
 //
 //   r:     input r --> raw 0 of r, for every r but root;   sync
 //   root:  raw 0 of c --> output c of root, for every other c
@@ -128,7 +128,7 @@ void staged_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   }
 }
 
-// Staged mapped scatter: the root lays out everybody's chunk where that rank will look for it.
+// Staged mapped scatter: the root stages everybody's chunk where that rank will look for it.
 //
 //   root:  input c --> raw 0 of c, for every c but root;   sync
 //   r:     raw 0 of r --> output r of r
@@ -145,7 +145,7 @@ void staged_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.copy(is_root ? input(own) : raw(0, own), output(own));
 }
 
-// Staged mapped all-to-all: everybody lays out what others are to get, and copies what it is to
+// Staged mapped all-to-all: each rank stages what others are to get, and copies what it is to
 // get.
 //
 //   s:  what it has for d --> raw d of s, for every d but s;   sync
@@ -179,7 +179,7 @@ std::vector<Place> whole_inputs(const Shape& shape) {
 
 }  // namespace
 
-// Eager mapped all-reduce: everybody lays out its whole buffer, and reduces everybody's.
+// Eager mapped all-reduce: each rank stages its whole buffer, and reduces everybody's.
 //
 //   r:  input --> raw 0 of r;   sync
 //   r:  raw 0 of the others and own input --> output of r

@@ -211,7 +211,7 @@ void two_level_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.copy(input(own), output(own));
 }
 
-// Two-level scatter on mapped memory: the root lays out the chunks of its host, and sends the
+// Two-level scatter on mapped memory: the root stages the chunks of its host, and sends the
 // others theirs.
 //
 //   root 0 of 0 1 2 | 3 4:   0: input c --> raw of 0, for 1 and 2;    sync of the root's host

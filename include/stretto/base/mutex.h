@@ -17,6 +17,7 @@
 #define STRETTO_GUARDED_BY(lock) STRETTO_THREAD_SAFETY(guarded_by(lock))
 #define STRETTO_REQUIRES(lock) STRETTO_THREAD_SAFETY(requires_capability(lock))
 #define STRETTO_ACQUIRE(...) STRETTO_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
+#define STRETTO_TRY_ACQUIRE(...) STRETTO_THREAD_SAFETY(try_acquire_capability(__VA_ARGS__))
 #define STRETTO_RELEASE(...) STRETTO_THREAD_SAFETY(release_capability(__VA_ARGS__))
 // Of a function that lets go of a lock and takes it again in a way that Clang cannot follow.
 #define STRETTO_UNCHECKED_LOCKING STRETTO_THREAD_SAFETY(no_thread_safety_analysis)
@@ -24,6 +25,9 @@
 namespace stretto {
 
 class STRETTO_CAPABILITY("mutex") Mutex {
+ public:
+  bool try_lock() STRETTO_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+
  private:
   friend class MutexLock;
   std::mutex mutex_;
@@ -33,6 +37,9 @@ class STRETTO_CAPABILITY("mutex") Mutex {
 class STRETTO_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) STRETTO_ACQUIRE(mutex) : held_(mutex.mutex_) {}
+  // Of a mutex that this thread has locked already.
+  MutexLock(Mutex& mutex, std::adopt_lock_t adopt) STRETTO_REQUIRES(mutex)
+      : held_(mutex.mutex_, adopt) {}
   ~MutexLock() STRETTO_RELEASE() {}
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
