@@ -26,10 +26,15 @@ namespace {
 // since otherwise the spinner keeps the peer from running; then yield for a while, for a peer that
 // shares the core; then sleep until a doorbell.
 //
+// The operating system may put two ranks on one core though there is another, for some
+// milliseconds: those whom one event has woken, say. Each rank notes on which core it waits, and
+// who finds another's note to be its own core yields at once.
+//
 // Where each rank has a core, a yield that takes long has given it to another program, for a slice
 // of milliseconds in which the peer may long have come. A sleeper is woken in the midst of a slice.
 // So nobody yields for a while then, which bounds what is lost to a tenth.
 constexpr int kSpins = 400;
+constexpr int kSpinsBeforeNote = 10;  // Shorter waits do without.
 constexpr std::chrono::milliseconds kYieldTime(1);
 constexpr std::chrono::microseconds kLongYield(700);
 constexpr int kSleepOnlyTimes = 10;  // As long as that yield.
@@ -222,7 +227,7 @@ void Engine::check_deadlines() {
 
 bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   waiters_.fetch_add(1, std::memory_order_relaxed);
-  const int spins_max = core_for_each_rank_ ? kSpins : 0;
+  int spins_max = core_for_each_rank_ ? kSpins : 0;
   int idle_turns = 0;
   TimePoint yield_until{};
   bool finished = false;
@@ -237,7 +242,11 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
     }
     // Between turns other threads may submit.
     held.unlock();
-    if (++idle_turns <= spins_max) {
+    ++idle_turns;
+    if (core_for_each_rank_ && idle_turns == kSpinsBeforeNote) {
+      spins_max = transport_->shares_core() ? 0 : kSpins;
+    }
+    if (idle_turns <= spins_max) {
       pause();
       held.lock();
       continue;

@@ -4,6 +4,7 @@
 #include "stretto/transport/endpoint.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -372,6 +373,16 @@ void Endpoint::notify(Rank rank) {
 bool Endpoint::sleeps(Rank rank) const {
   const auto& to = peers_[static_cast<std::size_t>(rank)];
   return to != nullptr && to->link().peer_sleeps();
+}
+
+bool Endpoint::shares_core() {
+  const int core = ::sched_getcpu();
+  if (core < 0 || sleep_flag_ == nullptr) return false;
+  const auto number = static_cast<std::uint32_t>(core);
+  sleep_flag_->note_core(number);
+  return std::ranges::any_of(peers_, [&](const auto& peer) {
+    return peer != nullptr && peer->link().peer_waits_on(number);
+  });
 }
 
 std::string Endpoint::link_name(Rank rank) const {

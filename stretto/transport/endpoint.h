@@ -16,14 +16,16 @@
 
 namespace stretto::transport {
 
-// What a rank that is about to sleep tells the ranks that share memory with it: "wake me". Null
-// where every event arrives through a descriptor anyway.
+// What a rank that waits tells the ranks that share memory with it: on which core, and, before it
+// sleeps, "wake me". Null where every event arrives through a descriptor anyway.
 class SleepFlag {
  public:
   virtual ~SleepFlag() = default;
   // Ordered before all later reads of memory that peers write (sequentially consistent).
   virtual void raise() = 0;
   virtual void lower() = 0;
+  // On which core this rank waits. A hint. Any thread.
+  virtual void note_core(std::uint32_t core) = 0;
 };
 
 // One rank's end of the transport: a link to each other rank, of whatever kind, and the memory it
@@ -87,6 +89,7 @@ class Endpoint : public Transport {
   SharedMemory& memory() const override { return *memory_; }
   void notify(Rank peer) override;
   bool sleeps(Rank peer) const override;
+  bool shares_core() override;
 
   std::string link_name(Rank peer) const override;
 

@@ -42,6 +42,11 @@ class Link {
   virtual void notify() = 0;
   // Whether notify() would have somebody to wake. Any thread.
   virtual bool peer_sleeps() const { return false; }
+  // Whether the peer has waited on this core last: SleepFlag::note_core() there. Any thread.
+  virtual bool peer_waits_on(std::uint32_t core) const {
+    (void)core;
+    return false;
+  }
 
   // How well a peer on another host is within reach.
   struct Contact {

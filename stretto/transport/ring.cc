@@ -101,4 +101,8 @@ std::atomic<std::uint32_t>& Inbox::expedited() const {
   return *std::launder(reinterpret_cast<std::atomic<std::uint32_t>*>(memory_ + 4));
 }
 
+std::atomic<std::uint32_t>& Inbox::core() const {
+  return *std::launder(reinterpret_cast<std::atomic<std::uint32_t>*>(memory_ + 8));
+}
+
 }  // namespace stretto::transport

@@ -70,6 +70,8 @@ class Inbox {
   std::atomic<std::uint32_t>& sleeping() const;
   // 1 once the owner has registered for expedited barriers, and issues one before it sleeps.
   std::atomic<std::uint32_t>& expedited() const;
+  // One more than the core on which the owner has waited last.
+  std::atomic<std::uint32_t>& core() const;
 
  private:
   std::byte* memory_ = nullptr;

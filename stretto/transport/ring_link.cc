@@ -69,6 +69,11 @@ bool RingLink::peer_sleeps() const {
   return peer_.sleeping().load(std::memory_order_relaxed) != 0;
 }
 
+// Relaxed, and below: a hint, which publishes nothing.
+bool RingLink::peer_waits_on(std::uint32_t core) const {
+  return peer_.core().load(std::memory_order_relaxed) == core + 1;
+}
+
 void RingLink::fence() const {
   const bool expedited = own_.expedited().load(std::memory_order_relaxed) != 0 &&
                          peer_.expedited().load(std::memory_order_relaxed) != 0;
@@ -99,5 +104,12 @@ void InboxSleepFlag::raise() {
 }
 
 void InboxSleepFlag::lower() { inbox_.sleeping().store(0, std::memory_order_relaxed); }
+
+// Only what has changed is stored: the line is in the caches of all who look at it.
+void InboxSleepFlag::note_core(std::uint32_t core) {
+  std::atomic<std::uint32_t>& noted = inbox_.core();
+  if (noted.load(std::memory_order_relaxed) == core + 1) return;
+  noted.store(core + 1, std::memory_order_relaxed);
+}
 
 }  // namespace stretto::transport

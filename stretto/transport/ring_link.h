@@ -51,6 +51,7 @@ class RingLink : public Link {
   void service() override { doorbell_->service(); }
   void notify() override;
   bool peer_sleeps() const override;
+  bool peer_waits_on(std::uint32_t core) const override;
   void disconnect() override { doorbell_->close(); }
 
  private:
@@ -72,6 +73,7 @@ class InboxSleepFlag : public SleepFlag {
   InboxSleepFlag(Inbox inbox, std::shared_ptr<void> memory);
   void raise() override;
   void lower() override;
+  void note_core(std::uint32_t core) override;
 
  private:
   Inbox inbox_;

@@ -194,6 +194,9 @@ class Transport {
   virtual void notify(Rank peer) = 0;
   // Whether notify() would have somebody to wake, asked after the same store. Any thread.
   virtual bool sleeps(Rank peer) const = 0;
+  // Notes on which core this rank waits. True: another rank of this host has waited on the same one
+  // last, and may not run before this one lets it; either may have moved since. Any thread.
+  virtual bool shares_core() = 0;
 
   // "shm", "tcp", "loopback", "self".
   virtual std::string link_name(Rank peer) const = 0;
