@@ -79,6 +79,8 @@ def parse_arguments(words):
     parser.add_argument("--delay", type=float, default=0, metavar="MS",
                         help="one way, between two hosts; a process passes packets on then")
     parser.add_argument("--loss", type=int, default=0, metavar="PERMILLE", help="of packets")
+    parser.add_argument("--streams", type=int, default=1, metavar="COUNT",
+                        help="connections of stretto between two ranks (default: 1)")
     parser.add_argument("--operations", default=["all_reduce"], metavar="LIST",
                         type=lambda text: systems.OPERATIONS if text == "all" else
                         peers.list_of(systems.OPERATIONS)(text), help="or all")
@@ -114,10 +116,13 @@ def parse_arguments(words):
 
 def network_of(arguments, hosts):
     name = f"hosts{os.getpid()}"
-    if not (arguments.delay or arguments.loss):
-        return namespaces.Network(name, hosts)
-    program = arguments.build / "bin" / "lossy_cable_program"
-    return namespaces.Cable(name, program, arguments.delay, arguments.loss)
+    if arguments.delay or arguments.loss:
+        program = arguments.build / "bin" / "lossy_cable_program"
+        network = namespaces.Cable(name, program, arguments.delay, arguments.loss)
+    else:
+        network = namespaces.Network(name, hosts)
+    network.streams = arguments.streams
+    return network
 
 
 def plain_link(network):

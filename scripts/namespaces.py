@@ -23,6 +23,7 @@ class Network:
     """Packets are dropped in the switch, so that neither host sees its own link go down."""
 
     device = "eth"
+    streams = 1  # STRETTO_STREAMS of its jobs.
 
     def __init__(self, name, hosts=2):
         self._hosts = [f"{name}h{host}" for host in range(hosts)]

@@ -123,6 +123,10 @@ bool ScheduledBackend::some_share_a_host() const {
   return hosts.empty() || std::ranges::max(hosts) + 1 < size();
 }
 
+std::size_t ScheduledBackend::window_bytes() const {
+  return execution::Window::bytes(ranks_of_host().size() < group_->membership().members.size());
+}
+
 // Makes this rank's window, if there is somebody to map it, and says what it is to tell the others.
 Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) {
   const execution::Membership& membership = group_->membership();
@@ -140,7 +144,7 @@ Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) 
   });
   held.unlock();
   if (reaches_all || (reaches_host && of_host.size() > 1)) {
-    STRETTO_ASSIGN_OR_RETURN(windows.own, allocate_region(execution::Window::bytes()));
+    STRETTO_ASSIGN_OR_RETURN(windows.own, allocate_region(window_bytes()));
   }
   return WindowNotice{.offset_bytes = windows.own.address.offset_bytes,
                       .region = windows.own.address.region,
@@ -164,7 +168,7 @@ Status ScheduledBackend::map_windows(execution::Windows& windows,
       const auto index = static_cast<std::size_t>(member);
       const transport::RemoteAddress address{notices[index].region, notices[index].offset_bytes};
       const Rank job_rank = group_->membership().job_rank(member);
-      std::byte* window = transport.memory().resolve(job_rank, address, execution::Window::bytes());
+      std::byte* window = transport.memory().resolve(job_rank, address, window_bytes());
       if (window == nullptr) {
         shortage = timer.judge(transport.memory().find_shortage(job_rank, address));
         return !shortage.ok() || !group_->failure().ok();

@@ -65,6 +65,7 @@ class ScheduledBackend final : public Backend {
   Status exchange_windows(const Deadline& until);
   void end(const std::string& why, bool announce);
   std::vector<Rank> ranks_of_host() const;
+  std::size_t window_bytes() const;
   bool some_share_a_host() const;
   Result<WindowNotice> make_window(execution::Windows& windows);
   Status map_windows(execution::Windows& windows, std::span<const WindowNotice> notices,

@@ -9,9 +9,6 @@
 namespace stretto::execution {
 namespace {
 
-// Enough to keep the link, the reduction and the peer's reduction busy at the same time.
-constexpr std::size_t kLanesMax = TeamLanes::kLanes;
-
 // A cookie is the lane and the step.
 constexpr std::uint64_t cookie_of(std::uint32_t lane, std::int32_t step) {
   return std::uint64_t{lane} << 32 | static_cast<std::uint32_t>(step);
@@ -29,9 +26,7 @@ MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membe
       queue_(&queue),
       local_(*plan_) {
   const std::size_t steps = plan_->schedule().steps.size();
-  // The team's lanes are numbered; others are as good as each other.
-  lanes_.resize(team_ != nullptr ? kLanesMax
-                                 : std::min<std::size_t>(kLanesMax, plan_->segment_count()));
+  lanes_.resize(std::min<std::size_t>(plan_->lanes(), plan_->segment_count()));
   scratch_.resize(lanes_.size() * plan_->private_bytes());
   ready_.reserve(lanes_.size() * steps);
   completions_.reserve(lanes_.size() * steps);
@@ -62,11 +57,7 @@ void MessageExecution::start(const Call& call, Turn& /*turn*/) {
 
 // A lane for the next segment.
 std::optional<std::uint32_t> MessageExecution::free_lane() const {
-  if (team_ != nullptr) {
-    const std::uint64_t turn = turn_of(next_segment_);
-    if (!team_->may_begin(turn)) return std::nullopt;
-    return static_cast<std::uint32_t>(TeamLanes::lane_of(turn));
-  }
+  if (team_ != nullptr && !team_->may_begin(turn_of(next_segment_))) return std::nullopt;
   const auto found = std::ranges::find(lanes_, std::size_t{0}, &Lane::steps_left);
   if (found == lanes_.end()) return std::nullopt;
   return static_cast<std::uint32_t>(found - lanes_.begin());

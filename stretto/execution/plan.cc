@@ -14,7 +14,8 @@ Plan::Plan(schedule::Schedule steps, const Options& options)
     : schedule_(std::move(steps)),
       dependencies_(schedule::dependencies(schedule_)),
       operation_(options.operation),
-      layout_(schedule_, operation_, options.shares) {
+      layout_(schedule_, operation_, options.shares),
+      lanes_(options.lanes) {
   if (operation_.op == ReduceOp::mean) divisor_ = schedule_.rank_count;
   const std::size_t element_bytes = size_bytes(operation_.dtype);
   const std::size_t partial_bytes = size_bytes(accumulation_dtype(operation_.dtype));

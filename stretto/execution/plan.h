@@ -20,11 +20,15 @@ namespace stretto::execution {
 // Immutable; any thread may read it.
 class Plan {
  public:
+  // Enough to keep a link, the reduction and the peer's reduction busy at the same time.
+  static constexpr std::size_t kLanesLeast = 4;
   struct Options {
     OperationDescriptor operation;
     Shares shares = {};
     // Bytes of a chunk that travel or are staged at a time.
     std::size_t segment_bytes_max = 0;
+    // How many segments may be under way at a time.
+    std::size_t lanes = kLanesLeast;
   };
   Plan(schedule::Schedule steps, const Options& options);
 
@@ -33,6 +37,7 @@ class Plan {
   const OperationDescriptor& operation() const { return operation_; }
   std::uint32_t segment_count() const { return segment_count_; }
   std::size_t segment_bytes() const { return segment_elements_ * size_bytes(operation_.dtype); }
+  std::size_t lanes() const { return lanes_; }
   // 1, or the number of ranks where the operation is a mean.
   int divisor() const { return divisor_; }
 
@@ -73,6 +78,7 @@ class Plan {
   int divisor_ = 1;
   std::size_t segment_elements_ = 1;
   std::uint32_t segment_count_ = 1;
+  std::size_t lanes_;
   std::size_t scratch_alignment_bytes_ = 1;
   std::size_t partial_begin_bytes_ = 0;
   std::size_t shared_bytes_ = 0;

@@ -63,8 +63,9 @@ struct Window {
   // Whose private memory this rank copies from or to just now, counted from 1; 0: nobody's. By its
   // owner only.
   alignas(128) std::atomic<std::uint32_t> reaches_into{0};
-  // See TeamLanes. By its owner only.
-  static constexpr std::size_t kLanes = 4;
+  // See TeamLanes. By its owner only. As many as keep a network of a gigabit busy that is 20 ms
+  // long, and a few collectives at once.
+  static constexpr std::size_t kLanes = 16;
   struct Lane {
     // What the owner runs in this lane, by turns.
     struct Record {
@@ -75,18 +76,20 @@ struct Window {
     Record records[schedule::kScratchSets];
   };
   Lane lanes[kLanes];
-  alignas(128) std::byte staging[1];  // 2 * kHalfBytes in all.
+  alignas(128) std::byte staging[1];  // Two halves, or all lanes.
 
   // Two slots of half a MiB, and room for what rounds them up.
   static constexpr std::size_t kHalfBytes = 1024 * 1024 + 4096;
   // What each of so many slots may hold, so that a half holds all: they begin on lines of their
   // own.
   static constexpr std::size_t slot_bytes(std::size_t slots) { return kHalfBytes / slots - 64; }
-  static std::size_t bytes() { return offsetof(Window, staging) + 2 * kHalfBytes; }
-
   // Of the staging, what one lane has for one set of shared slots.
-  static constexpr std::size_t kLaneBytes =
-      2 * kHalfBytes / (kLanes * schedule::kScratchSets) / 128 * 128;
+  static constexpr std::size_t kLaneBytes = kHalfBytes / 4 / 128 * 128;
+  // `has_lanes`: of a group on several hosts.
+  static std::size_t bytes(bool has_lanes) {
+    return offsetof(Window, staging) +
+           (has_lanes ? kLanes * schedule::kScratchSets * kLaneBytes : 2 * kHalfBytes);
+  }
   static constexpr std::size_t lane_slot_bytes(std::size_t slots) {
     return kLaneBytes / slots - 64;
   }

@@ -4,6 +4,7 @@
 #include "stretto/group/planner.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -74,11 +75,26 @@ Result<std::shared_ptr<const execution::Plan>> Planner::make_plan(
   if (setting_.segment_bytes > 0 && segment_bytes < kWhole) {
     segment_bytes = std::min(segment_bytes, setting_.segment_bytes);
   }
+  const std::size_t lanes = lanes_for(segment_bytes * static_cast<std::size_t>(steps.chunk_count));
   return std::make_shared<const execution::Plan>(
       std::move(steps),
       execution::Plan::Options{.operation = operation,
                                .shares = shares.value_or(execution::SharesView()).copy(),
-                               .segment_bytes_max = segment_bytes});
+                               .segment_bytes_max = segment_bytes,
+                               .lanes = lanes});
+}
+
+// Where a network is long, what it carries while a message goes there and the answer comes back is
+// under way as well.
+std::size_t Planner::lanes_for(std::size_t lane_bytes) const {
+  const bool one_host = std::ranges::all_of(setting_.selector.hosts, [](int h) { return h == 0; });
+  const schedule::LinkCost& link = one_host ? selector_.links().local : selector_.links().network;
+  const double on_the_way = 2 * link.latency_seconds / link.seconds_per_byte;
+  const double more =
+      std::ceil(on_the_way / static_cast<double>(std::max<std::size_t>(1, lane_bytes)));
+  constexpr auto kMore =
+      static_cast<double>(execution::Window::kLanes - execution::Plan::kLanesLeast);
+  return execution::Plan::kLanesLeast + static_cast<std::size_t>(std::clamp(more - 1, 0.0, kMore));
 }
 
 // The same on all ranks, since both sides of a message must cut alike: small enough that the

@@ -57,6 +57,7 @@ class Planner {
       const schedule::Algorithm* algorithm, const OperationDescriptor& operation,
       const std::optional<execution::SharesView>& shares, std::size_t segment_bytes) const;
   std::size_t segment_bytes_of_messages() const;
+  std::size_t lanes_for(std::size_t lane_bytes) const;
   SingleCopy single_copy_of(const OperationDescriptor& operation, const Choice& choice) const;
   void explain_messages(const OperationDescriptor& operation, std::string_view algorithm,
                         Explanation& explanation) const;

@@ -75,7 +75,7 @@ class Ranks {
     for (auto& endpoint : world_) {
       const auto& input = oracle_.input_of(endpoint->rank().value());
       buffers_.push_back(endpoint->allocate(2 * input.size()).or_throw());
-      windows_of_.push_back(endpoint->allocate(Window::bytes()).or_throw());
+      windows_of_.push_back(endpoint->allocate(Window::bytes(true)).or_throw());
       std::ranges::copy(input, buffers_.back().bytes.begin());
       private_.emplace_back(buffers_.back().bytes.begin(), buffers_.back().bytes.end());
     }
