@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <future>
 #include <optional>
 #include <thread>
 
@@ -83,6 +84,22 @@ TEST(AttachTest, AShortageThatLastsIsSaid) {
   });
   EXPECT_EQ(outcome.rank_0.code(), StatusCode::peer_lost) << outcome.rank_0.message();
   EXPECT_EQ(outcome.rank_1, 0);
+}
+
+TEST(AttachTest, RanksThatWaitOnOneCoreKnow) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  auto other = std::async(std::launch::async, [&] { return attach_by(1, ends[1]); });
+  const auto first = Endpoint::create(attach_by(0, ends[0]).or_throw()).or_throw();
+  const auto second = Endpoint::create(other.get().or_throw()).or_throw();
+  EXPECT_FALSE(first->shares_core());  // The other has not waited yet.
+  // This thread may be moved in between, but not each time.
+  bool found = false;
+  for (int i = 0; i < 1000 && !found; ++i) {
+    first->shares_core();
+    found = second->shares_core();
+  }
+  EXPECT_TRUE(found);
 }
 
 }  // namespace
