@@ -45,25 +45,30 @@ TEST(StagedAllReduce, HasTheBitsOfTheCommunicator) {
   });
 }
 
-TEST(StagedAllReduce, BeginsBehindTheDataAndWaitsForNobody) {
+TEST(StagedAllReduce, BeginsBehindTheDataOnlyIfTold) {
   run_ranks(2, [](Communicator& comm) {
-    testing::SimulatedDevice device(7);
-    auto staged = StagedAllReduce::create(comm, device, kSmall).or_throw();
-    const auto compute = device.make_queue().or_throw();
-    const auto ready = compute->make_event().or_throw();
-    std::vector<float> data(5000);
-    const std::vector<float> gradient(5000, 1.5f);
-    execution::BoundStep step;
-    step.inputs = {{.data = gradient.data(), .dtype = DType::f32}};
-    step.outputs = {data.data()};
-    step.output_element_bytes = sizeof(float);
-    step.whole_count = data.size();
-    ASSERT_TRUE(compute->run(step, data.size()).ok());
-    compute->record(*ready);
-    const auto number = staged->begin(as_output(data), {}, ready.get());
-    ASSERT_TRUE(staged->wait(number).ok());
-    EXPECT_EQ(data, std::vector<float>(5000, 3.0f));
-    EXPECT_EQ(device.race(), "");
+    for (const bool is_told : {true, false}) {
+      testing::SimulatedDevice device(7);
+      auto staged = StagedAllReduce::create(comm, device, kSmall).or_throw();
+      const auto compute = device.make_queue().or_throw();
+      const auto ready = compute->make_event().or_throw();
+      std::vector<float> data(5000);
+      const std::vector<float> gradient(5000, 1.5f);
+      execution::BoundStep step;
+      step.inputs = {{.data = gradient.data(), .dtype = DType::f32}};
+      step.outputs = {data.data()};
+      step.output_element_bytes = sizeof(float);
+      step.whole_count = data.size();
+      ASSERT_TRUE(compute->run(step, data.size()).ok());
+      compute->record(*ready);
+      const auto number = staged->begin(as_output(data), {}, is_told ? ready.get() : nullptr);
+      ASSERT_TRUE(staged->wait(number).ok());
+      while (!compute->is_done()) continue;
+      EXPECT_EQ(device.race().empty(), is_told);
+      if (is_told) {
+        EXPECT_EQ(data, std::vector<float>(5000, 3.0f));
+      }
+    }
   });
 }
 
