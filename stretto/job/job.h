@@ -47,8 +47,8 @@ struct Job {
   bool shared_memory = true;
   std::vector<std::string> networks = {};  // Interfaces or subnets; empty: towards the rendezvous.
   bootstrap::PortRange ports = {};         // For connections between ranks.
-  bool messages_by_mpi = false;
-  std::string mpi_plugin = {};  // A file; empty: where it is found.
+  std::string engine = {};                 // "mpi" or "ucx", which moves all messages; or empty.
+  std::string plugin = {};                 // Its file; empty: where it is found.
   Duration network_timeout = kNetworkTimeout;
   // "rank 3 from STRETTO_RANK": a line for each value, for the log.
   std::string sources = {};
@@ -58,8 +58,8 @@ struct Job {
 // JoinOptions::rendezvous and STRETTO_RENDEZVOUS (host:port, tcp://host:port, file:///path);
 // torchrun's or anybody's MASTER_ADDR and MASTER_PORT; Slurm's list of hosts; Open MPI's name for
 // the job, if all its ranks are on one host. The job key from STRETTO_JOB_KEY, the transport from
-// STRETTO_TRANSPORT (auto, shm, tcp, mpi), where to listen from STRETTO_NETWORK and
-// STRETTO_PORTS, for how long the network may be silent from
+// JoinOptions::transport or STRETTO_TRANSPORT (auto, shm, tcp, mpi, ucx), where to listen from
+// STRETTO_NETWORK and STRETTO_PORTS, for how long the network may be silent from
 // JoinOptions::network_timeout or STRETTO_NETWORK_TIMEOUT.
 //
 // Fails with invalid_argument, naming both sources, if an option and a variable, or two launchers'
