@@ -47,6 +47,19 @@ std::vector<unsigned char> from_hex(const std::string& text) {
   return bytes;
 }
 
+// Whether nobody has said what a setting is to be.
+bool leaves_to_ucx(const ucp_config_t* config, const std::string& name) {
+  char* text = nullptr;
+  std::size_t bytes = 0;
+  std::FILE* const stream = ::open_memstream(&text, &bytes);
+  if (stream == nullptr) return false;
+  ucp_config_print(config, stream, nullptr, UCS_CONFIG_PRINT_CONFIG);
+  std::fclose(stream);
+  const bool found = std::string(text, bytes).find("\n" + name + "=auto\n") != std::string::npos;
+  std::free(text);
+  return found;
+}
+
 class UcxEngine final : public Engine {
  public:
   explicit UcxEngine(const EngineOptions& options)
@@ -170,7 +183,7 @@ class UcxEngine final : public Engine {
     if (status != UCS_OK) return status;
     // Packets go as they are, and not when the peer has asked for them: for that, both sides would
     // have to call UCX, but either may be computing.
-    if (std::getenv("UCX_RNDV_THRESH") == nullptr) {
+    if (leaves_to_ucx(config, "UCX_RNDV_THRESH")) {
       status = ucp_config_modify(config, "RNDV_THRESH", "inf");
     }
     ucp_params_t of_context{};
