@@ -4,6 +4,7 @@
 #include "tools/run.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
 
 #include <fmt/format.h>
@@ -53,6 +54,7 @@ struct CommandLine {
   launch::LaunchOptions launch;
   int ranks = 1;
   std::string hosts;
+  std::string transport;
   std::string remote_shell = kRemoteShell;
   double host_wait_seconds = 0;
   double time_limit_seconds = 0;
@@ -91,6 +93,10 @@ void describe(CLI::App& app, CommandLine& line) {
                  "Seconds for which a host that ssh does not reach is tried again")
       ->check(duration)
       ->capture_default_str();
+  app.add_option("--transport", line.transport,
+                 "What moves bytes: sets STRETTO_TRANSPORT for the ranks; auto, shm, tcp, or ucx. "
+                 "(Messages by MPI: start the ranks with its mpirun)")
+      ->check(CLI::IsMember({"auto", "shm", "tcp", "ucx"}));
   // How this program is started on other hosts.
   app.add_flag("--agent", line.agent)->group("");
   app.add_option(
@@ -210,6 +216,8 @@ int run_command(const std::vector<std::string>& arguments) {
   const auto key = find_key(options);
   if (!key.ok()) return usage_error(std::string(key.status().message()));
   options.key = key.value();
+  // The ranks inherit what this process has.
+  if (!line.transport.empty()) ::setenv("STRETTO_TRANSPORT", line.transport.c_str(), 1);
   configure_log(process_environment(), "stretto run");
   return launch::launch(options);
 }

@@ -171,20 +171,26 @@ Status resolve_key(const Environment& environment, Job& job) {
 }
 
 Status resolve_transport(const JoinOptions& options, const Environment& environment, Job& job) {
-  const auto transport = environment.get("STRETTO_TRANSPORT");
-  constexpr std::array<std::string_view, 4> kTransports = {"auto", "shm", "tcp", "mpi"};
-  if (transport && std::ranges::find(kTransports, *transport) == kTransports.end()) {
-    return status_of(StatusCode::invalid_argument,
-                     "STRETTO_TRANSPORT=\"{}\" is not one of auto, shm, tcp, mpi", *transport);
+  MaybeSourced<std::string> from_options;
+  if (!options.transport.empty()) from_options = {options.transport, "JoinOptions::transport"};
+  const auto given = agree(from_options, read_text(environment, "STRETTO_TRANSPORT"));
+  if (!given.ok()) return given.status();
+  const Sourced<std::string> transport =
+      given.value().value_or(Sourced<std::string>{"auto", "nobody"});
+  constexpr std::array<std::string_view, 5> kTransports = {"auto", "shm", "tcp", "mpi", "ucx"};
+  if (std::ranges::find(kTransports, transport.value) == kTransports.end()) {
+    return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not one of {}", transport.source,
+                     transport.value, fmt::join(kTransports, ", "));
   }
-  if (options.disable_shared_memory && transport == "shm") {
+  if (options.disable_shared_memory && transport.value == "shm") {
     return status_of(StatusCode::invalid_argument,
-                     "JoinOptions::disable_shared_memory is set, but STRETTO_TRANSPORT says shm");
+                     "JoinOptions::disable_shared_memory is set, but {} says shm",
+                     transport.source);
   }
-  job.shared_memory = !options.disable_shared_memory && transport != "tcp";
-  job.messages_by_mpi = transport == "mpi";
-  job.mpi_plugin = environment.get("STRETTO_MPI_PLUGIN").value_or("");
-  if (transport) job.sources += fmt::format("transport {} from STRETTO_TRANSPORT\n", *transport);
+  job.shared_memory = !options.disable_shared_memory && transport.value != "tcp";
+  if (transport.value == "mpi" || transport.value == "ucx") job.engine = transport.value;
+  job.plugin = environment.get("STRETTO_PLUGIN").value_or("");
+  if (given.value()) note(job, "transport", transport);
   if (options.disable_shared_memory) {
     job.sources += "no shared memory, from JoinOptions::disable_shared_memory\n";
   }

@@ -337,6 +337,10 @@ TEST(ResolveJob, ChoosesTheTransport) {
   EXPECT_TRUE(resolve({}, {{"STRETTO_TRANSPORT", "auto"}}).shared_memory);
   EXPECT_TRUE(resolve({}, {{"STRETTO_TRANSPORT", "shm"}}).shared_memory);
   EXPECT_FALSE(resolve({}, {{"STRETTO_TRANSPORT", "tcp"}}).shared_memory);
+  EXPECT_FALSE(resolve({.transport = "tcp"}, {}).shared_memory);
+  EXPECT_EQ(resolve({.transport = "ucx"}, {{"STRETTO_TRANSPORT", "ucx"}}).engine, "ucx");
+  EXPECT_EQ(resolve({}, {{"STRETTO_TRANSPORT", "mpi"}}).engine, "mpi");
+  expect_invalid({.transport = "ucx"}, {{"STRETTO_TRANSPORT", "tcp"}}, "JoinOptions::transport");
   EXPECT_FALSE(resolve({.disable_shared_memory = true}, {}).shared_memory);
 }
 

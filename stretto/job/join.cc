@@ -24,7 +24,7 @@
 #include "stretto/job/status_board.h"
 #include "stretto/schedule/algorithms.h"
 #include "stretto/transport/loopback/world.h"
-#include "stretto/transport/mpi/plane.h"
+#include "stretto/transport/packets/plane.h"
 
 namespace stretto {
 namespace {
@@ -179,23 +179,46 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job) {
   return links;
 }
 
+using MakeDataPlane = std::function<Result<std::unique_ptr<transport::DataPlane>>()>;
+
+// The engine that moves all messages, for which ranks tell each other where it reaches them. Empty
+// if the links move them.
+Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
+  using namespace transport::packets;
+  if (job.engine.empty()) return MakeDataPlane();
+  const Result<Plugin> plugin = load_plugin(job.engine, job.plugin);
+  if (!plugin.ok()) return plugin.status();
+  return MakeDataPlane(
+      [&job, &notes, plugin = plugin.value()]() -> Result<std::unique_ptr<transport::DataPlane>> {
+        const EngineOptions options{.rank = job.rank, .size = job.size};
+        Result<std::unique_ptr<Engine>> engine = make_engine(plugin, options);
+        if (!engine.ok()) return engine.status();
+        const std::string name = "engine";
+        STRETTO_RETURN_IF_ERROR(
+            notes.set(fmt::format("{}/{}", name, job.rank), (*engine)->address()));
+        std::vector<std::string> addresses;
+        for (int r = 0; r < job.size; ++r) {
+          Result<std::string> address = notes.get(name, r);
+          if (!address.ok()) return address.status();
+          addresses.push_back(std::move(*address));
+        }
+        return make_plane(std::move(*engine), options, addresses);
+      });
+}
+
 // All that can fail on this rank alone, so that the others are told if it does.
 Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const JoinOptions& options,
                            const Environment& environment) {
   STRETTO_ASSIGN_OR_RETURN(const Settings settings, read_settings(options, environment));
-  bootstrap::MeshOptions mesh_options{
+  STRETTO_ASSIGN_OR_RETURN(MakeDataPlane engine, engine_of(job, rendezvous.notes()));
+  const bootstrap::MeshOptions mesh_options{
       .rank = job.rank,
       .size = job.size,
       .key = rendezvous.key(),
       .prefix = "mesh/",
       .links = links_of(job),
-      .configuration = fnv1a(settings.algorithm + (job.messages_by_mpi ? " by MPI" : ""))};
-  if (job.messages_by_mpi) {
-    STRETTO_ASSIGN_OR_RETURN(const auto plugin, transport::mpi::load_plugin(job.mpi_plugin));
-    mesh_options.make_data_plane = [&job, plugin] {
-      return transport::mpi::make_plane(plugin, {.rank = job.rank, .size = job.size});
-    };
-  }
+      .configuration = fnv1a(settings.algorithm + " " + job.engine),
+      .make_data_plane = std::move(engine)};
   STRETTO_ASSIGN_OR_RETURN(auto mesh, bootstrap::connect_mesh(rendezvous.notes(), mesh_options));
   Result<Joined> joined = make_engine(std::move(mesh), settings, environment);
   if (!joined.ok()) return joined;

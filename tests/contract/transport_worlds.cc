@@ -13,7 +13,7 @@
 #include <tuple>
 
 #include "stretto/transport/loopback/world.h"
-#include "stretto/transport/mpi/plane.h"
+#include "stretto/transport/packets/plane.h"
 #include "stretto/transport/shm/host.h"
 #include "stretto/transport/stream_plane.h"
 #include "stretto/transport/tcp/striped_link.h"
@@ -170,19 +170,59 @@ World make_by_stream_plane(const WorldOptions& options) {
   return make_by_planes(options, std::move(planes));
 }
 
-constexpr const char* kMpiPlugin = STRETTO_BIN_DIR "/libstretto_mpi.so";
+std::string plugin_of(const char* engine) {
+  return std::string(STRETTO_BIN_DIR "/libstretto_") + engine + ".so";
+}
 
-World make_by_mpi(const WorldOptions& options) {
+// Makes the engines known to each other, as a first message does: tests count what arrives at once.
+void introduce(std::vector<std::unique_ptr<packets::Engine>>& engines,
+               const std::vector<std::string>& addresses) {
+  std::vector<const char*> texts;
+  for (const std::string& address : addresses) texts.push_back(address.c_str());
+  for (const auto& engine : engines) engine->connect(texts.data());
+  const auto ranks = static_cast<int>(engines.size());
+  const std::byte hello{};
+  std::byte heard{};
+  std::vector<std::pair<packets::Engine*, int>> begun;
+  for (int a = 0; a < ranks; ++a) {
+    for (int b = 0; b < ranks; ++b) {
+      packets::Engine* engine = engines[static_cast<std::size_t>(a)].get();
+      if (a != b) begun.emplace_back(engine, engine->send(b, &hello, 1));
+    }
+  }
+  for (int left = ranks * (ranks - 1); left > 0 || !begun.empty();) {
+    for (const auto& engine : engines) {
+      engine->progress();
+      int peer = 0;
+      std::size_t count = 0;
+      if (!engine->probe(peer, count)) continue;
+      begun.emplace_back(engine.get(), engine->receive(&heard));
+      --left;
+    }
+    std::erase_if(begun, [](const auto& item) { return item.first->has_ended(item.second); });
+  }
+}
+
+World make_by_engine(const char* name, const WorldOptions& options) {
   // No daemon for a process that nobody has started by mpirun.
   ::setenv("OMPI_MCA_ess_singleton_isolated", "1", /*replace=*/0);
-  const mpi::Plugin plugin = mpi::load_plugin(kMpiPlugin).or_throw();
+  const packets::Plugin plugin = packets::load_plugin(name, plugin_of(name)).or_throw();
   const bool is_narrow = options.socket_buffer_bytes > 0;
-  const std::size_t packets_max = is_narrow ? 2 : mpi::MpiStreams::kPacketsMax;
+  const std::size_t packets_max = is_narrow ? 2 : packets::PacketStreams::kPacketsMax;
+  std::vector<std::unique_ptr<packets::Engine>> engines;
+  std::vector<std::string> addresses;
+  const auto of_rank = [&](int r) {
+    return packets::EngineOptions{.rank = r, .size = options.ranks, .in_one_process = true};
+  };
+  for (int r = 0; r < options.ranks; ++r) {
+    engines.push_back(packets::make_engine(plugin, of_rank(r)).or_throw());
+    addresses.push_back(engines.back()->address());
+  }
+  introduce(engines, addresses);
   Planes planes;
   for (int r = 0; r < options.ranks; ++r) {
-    planes.push_back(mpi::make_plane(plugin,
-                                     {.rank = r, .size = options.ranks, .in_one_process = true},
-                                     packets_max)
+    planes.push_back(packets::make_plane(std::move(engines[static_cast<std::size_t>(r)]),
+                                         of_rank(r), addresses, packets_max)
                          .or_throw());
   }
   return make_by_planes(options, std::move(planes));
@@ -251,15 +291,18 @@ std::vector<WorldKind> find_world_kinds() {
        .shares_memory = never,
        .must_be_asked = true},
   };
-  // Built where CMake has found an MPI.
-  if (::access(kMpiPlugin, F_OK) == 0) {
-    kinds.push_back({.name = "mpi",
+  // Built where CMake has found them.
+  const auto add_engine = [&](const char* name, World (*make)(const WorldOptions&)) {
+    if (::access(plugin_of(name).c_str(), F_OK) != 0) return;
+    kinds.push_back({.name = name,
                      .can_kill = true,
-                     .make = make_by_mpi,
+                     .make = make,
                      .link_name = [](int, int) { return std::string("tcp"); },
                      .shares_memory = never,
                      .must_be_asked = true});
-  }
+  };
+  add_engine("mpi", [](const WorldOptions& options) { return make_by_engine("mpi", options); });
+  add_engine("ucx", [](const WorldOptions& options) { return make_by_engine("ucx", options); });
   return kinds;
 }
 

@@ -4,6 +4,7 @@
 // What becomes of a job when something is done to one of its ranks.
 
 #include <chrono>
+#include <filesystem>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -73,7 +74,16 @@ struct Setting {
   Variables variables;
 };
 
-class Faults : public ::testing::TestWithParam<Setting> {};
+class Faults : public ::testing::TestWithParam<Setting> {
+ protected:
+  void SetUp() override {
+    const auto transport = GetParam().variables.find("STRETTO_TRANSPORT");
+    const bool is_ucx = transport != GetParam().variables.end() && transport->second == "ucx";
+    if (is_ucx && !std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_ucx.so")) {
+      GTEST_SKIP() << "no UCX: CMake found none";
+    }
+  }
+};
 
 TEST_P(Faults, AKilledRankIsNamedByAllOthersWithinASecond) {
   const Setting& setting = GetParam();
@@ -119,6 +129,14 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{"private_small", "private", "100", {}}, Setting{"barrier", "barrier", "0", {}},
         Setting{"tcp_large", "private", "2000000", {{"STRETTO_TRANSPORT", "tcp"}}},
         Setting{"tcp_small", "private", "100", {{"STRETTO_TRANSPORT", "tcp"}}},
+        Setting{"ucx_large",
+                "private",
+                "2000000",
+                {{"STRETTO_TRANSPORT", "ucx"}, {"STRETTO_ALGORITHM", "ring"}}},
+        Setting{"ucx_small",
+                "private",
+                "100",
+                {{"STRETTO_TRANSPORT", "ucx"}, {"STRETTO_ALGORITHM", "direct"}}},
         Setting{"messages_over_shm", "private", "200000", {{"STRETTO_ALGORITHM", "direct"}}}),
     [](const auto& tested) { return std::string(tested.param.name); });
 

@@ -137,7 +137,7 @@ TEST(Algorithm, IsThatOfTheEnvironmentWhereItExists) {
   EXPECT_NE(ended.output.find("chosen "), std::string::npos) << ended.output;
 }
 
-// Jobs whose messages an MPI library moves.
+// Jobs whose messages an MPI library or UCX moves.
 
 Ended started_by_us(const Variables& variables) {
   return testing::run({"run", "-n", "2", "--no-prefix", "--", STRETTO_BIN_DIR "/join_rank_program"},
@@ -146,9 +146,9 @@ Ended started_by_us(const Variables& variables) {
 
 TEST(NoMpiPlugin, IsAskedForByName) {
   const Ended ended =
-      started_by_us({{"STRETTO_TRANSPORT", "mpi"}, {"STRETTO_MPI_PLUGIN", "/nowhere/mpi.so"}});
+      started_by_us({{"STRETTO_TRANSPORT", "mpi"}, {"STRETTO_PLUGIN", "/nowhere/mpi.so"}});
   EXPECT_NE(ended.status, 0);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "the plug-in for MPI cannot be loaded", ended.errors);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "the plug-in for mpi cannot be loaded", ended.errors);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "/nowhere/mpi.so", ended.errors);
 }
 
@@ -180,12 +180,7 @@ TEST_F(MpiPlane, GivesTheValuesOfTheOracle) {
                         {"TMPDIR", folder_}});
   const Ended ended = testing::end_of(job);
   EXPECT_EQ(ended.status, 0) << ended.errors;
-  std::size_t right = 0;
-  for (auto at = ended.output.find("right\n"); at != std::string::npos;
-       at = ended.output.find("right\n", at + 1)) {
-    ++right;
-  }
-  EXPECT_EQ(right, 3u) << ended.output << ended.errors;
+  EXPECT_EQ(occurrences(ended.output, "right\n"), 3u) << ended.output << ended.errors;
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "messages are moved by", ended.errors);
 }
 
@@ -194,6 +189,28 @@ TEST_F(MpiPlane, SaysThatMpirunMustStartIt) {
       started_by_us({{"STRETTO_TRANSPORT", "mpi"}, {"OMPI_MCA_ess_singleton_isolated", "1"}});
   EXPECT_NE(ended.status, 0);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "start the ranks with the mpirun of", ended.errors);
+}
+
+class UcxPlane : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_ucx.so")) {
+      GTEST_SKIP() << "no UCX: CMake found none";
+    }
+  }
+};
+
+TEST_F(UcxPlane, GivesTheValuesOfTheOracle) {
+  const Ended ended = testing::run({"run", "-n", "3", "--no-prefix", "--transport", "ucx", "--",
+                                    STRETTO_BIN_DIR "/values_rank_program"},
+                                   {{"STRETTO_LOG", "info"}});
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  EXPECT_EQ(occurrences(ended.output, "right\n"), 3u) << ended.output << ended.errors;
+  EXPECT_EQ(occurrences(ended.errors, "messages are moved by UCX"), 3u) << ended.errors;
+}
+
+TEST_F(UcxPlane, GivesTheSameBitsAsThreads) {
+  EXPECT_EQ(hashes_of_processes(3, {{"STRETTO_TRANSPORT", "ucx"}}), hashes_of_threads(3));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The plug-in: engine.h on an MPI library. Uses nothing else of stretto.
+// The plug-in: ../packets/engine.h on an MPI library. Uses nothing else of stretto.
 
 #include <mpi.h>
 
@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "stretto/transport/mpi/engine.h"
+#include "stretto/transport/packets/engine.h"
 
-namespace stretto::transport::mpi {
+namespace stretto::transport::packets {
 namespace {
 
 // The engines of a process take turns: MPI need not be started for several threads at a time.
@@ -84,6 +84,9 @@ class MpiEngine final : public Engine {
 
   const char* library() const override { return library_.c_str(); }
   const char* failure() const override { return failure_.c_str(); }
+  const char* failure(int) const override { return ""; }
+  const char* address() const override { return ""; }
+  void connect(const char* const*) override {}
 
   // A synchronous send: it ends when the peer has begun to receive. Else the goodbye of a rank,
   // which goes another way, could overtake what it has sent before.
@@ -95,6 +98,9 @@ class MpiEngine final : public Engine {
                      local ? tag(options_.rank, peer) : 0, comm_, &request(number)));
     return number;
   }
+
+  // What asks MPI for anything else lets it work.
+  bool progress() override { return false; }
 
   bool probe(int& peer, std::size_t& count) override {
     const std::lock_guard lock(mpi_mutex);
@@ -187,12 +193,12 @@ std::string check_place(const EngineOptions& options) {
 }
 
 }  // namespace
-}  // namespace stretto::transport::mpi
+}  // namespace stretto::transport::packets
 
-extern "C" __attribute__((visibility("default"))) stretto::transport::mpi::Engine*
-stretto_mpi_engine_1(const stretto::transport::mpi::EngineOptions& options, char* text,
-                     std::size_t text_bytes) {
-  using namespace stretto::transport::mpi;
+extern "C" __attribute__((visibility("default"))) stretto::transport::packets::Engine*
+stretto_engine_2(const stretto::transport::packets::EngineOptions& options, char* text,
+                 std::size_t text_bytes) {
+  using namespace stretto::transport::packets;
   const std::lock_guard lock(mpi_mutex);
   // Worlds of one process are made rank by rank.
   static int worlds = 0;

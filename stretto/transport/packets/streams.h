@@ -7,22 +7,23 @@
 #include <memory>
 #include <vector>
 
-#include "stretto/transport/mpi/engine.h"
+#include "stretto/transport/packets/engine.h"
 #include "stretto/transport/stream_plane.h"
 
-namespace stretto::transport::mpi {
+namespace stretto::transport::packets {
 
-// Streams cut into packets, which an MPI library moves. Bytes are copied into packets and out of
-// them, so that whoever gives a message up gets its bytes back at once: MPI does not give back
-// what it sends.
-class MpiStreams final : public Streams {
+// Streams cut into packets, which an engine moves. Bytes are copied into packets and out of them,
+// so that whoever gives a message up gets its bytes back at once: neither MPI nor UCX gives back
+// what it sends. Packets are used again, so that a network which wants memory registered registers
+// them once.
+class PacketStreams final : public Streams {
  public:
   static constexpr std::size_t kPacketsMax = 8;
 
   // `packets_max` are under way to one peer.
-  MpiStreams(std::unique_ptr<Engine> engine, Rank self, int ranks,
-             std::size_t packets_max = kPacketsMax);
-  ~MpiStreams() override;
+  PacketStreams(std::unique_ptr<Engine> engine, Rank self, int ranks,
+                std::size_t packets_max = kPacketsMax);
+  ~PacketStreams() override;
 
   Link* to(Rank peer) override;
   bool progress() override;
@@ -50,4 +51,4 @@ class MpiStreams final : public Streams {
   Status protocol_failure_;
 };
 
-}  // namespace stretto::transport::mpi
+}  // namespace stretto::transport::packets

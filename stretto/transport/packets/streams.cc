@@ -1,40 +1,46 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/transport/mpi/streams.h"
+#include "stretto/transport/packets/streams.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <optional>
 
-namespace stretto::transport::mpi {
+#include <fmt/format.h>
+
+namespace stretto::transport::packets {
 namespace {
 
-// Large enough that MPI's work for a packet does not count, small enough that copying one packet
-// and sending another overlap.
+// Large enough that the engine's work for a packet does not count, small enough that copying one
+// packet and sending another overlap.
 constexpr std::size_t kPacketBytes = 256 * 1024;
 // One turn must not last for ever.
 constexpr int kArrivalsPerTurn = 64;
 constexpr std::size_t kIdleMax = 64;
+// A peer that has died is told of by the control plane, which knows more than the engine does.
+constexpr std::chrono::seconds kVerdictTime(1);
 
 }  // namespace
 
-class MpiStreams::Stream final : public Link {
+class PacketStreams::Stream final : public Link {
  public:
-  Stream(MpiStreams& streams, Rank peer) : streams_(&streams), peer_(peer) {}
+  Stream(PacketStreams& streams, Rank peer) : streams_(&streams), peer_(peer) {}
 
-  std::string_view name() const override { return "mpi"; }
+  std::string_view name() const override { return "engine"; }
   bool readable() const override {
-    return !streams_->failure().ok() || (!arrived_.empty() && arrived_.front().has_ended);
+    return !failure().ok() || (!arrived_.empty() && arrived_.front().has_ended);
   }
   bool needs_poll() const override { return false; }
   int descriptor() const override { return -1; }
   void service() override {}
   void notify() override {}
-  // What MPI has in its hands stays there: it may never let it go.
+  // What the engine has in its hands stays there: it may never let it go.
   void disconnect() override { is_connected_ = false; }
 
   Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override {
-    STRETTO_RETURN_IF_ERROR(streams_->failure());
+    STRETTO_RETURN_IF_ERROR(failure());
     if (!is_connected_ || sent_.size() >= streams_->packets_max_) return std::size_t{0};
     Packet packet{.bytes = streams_->take_buffer()};
     for (const ConstByteSpan piece : pieces) {
@@ -49,7 +55,7 @@ class MpiStreams::Stream final : public Link {
 
   Result<std::size_t> read(ByteSpan into) override {
     if (arrived_.empty() || !arrived_.front().has_ended) {
-      STRETTO_RETURN_IF_ERROR(streams_->failure());
+      STRETTO_RETURN_IF_ERROR(failure());
       return std::size_t{0};
     }
     Packet& packet = arrived_.front();
@@ -71,6 +77,9 @@ class MpiStreams::Stream final : public Link {
   }
 
   bool progress() {
+    if (!verdict_ && *streams_->engine_->failure(peer_.value()) != '\0') {
+      verdict_ = Deadline::after(kVerdictTime);
+    }
     bool moved = false;
     const auto end = [&](Packet& packet) {
       if (packet.has_ended || !streams_->engine_->has_ended(packet.operation)) return;
@@ -84,9 +93,9 @@ class MpiStreams::Stream final : public Link {
     return moved;
   }
 
-  bool has_output() const { return is_connected_ && !sent_.empty(); }
+  bool has_output() const { return is_connected_ && !verdict_ && !sent_.empty(); }
 
-  // Leaves to MPI, for ever, what it still reads or writes.
+  // Leaves to the engine, for ever, what it still reads or writes.
   void abandon() {
     for (auto* packets : {&sent_, &arrived_}) {
       for (Packet& packet : *packets) {
@@ -96,38 +105,50 @@ class MpiStreams::Stream final : public Link {
   }
 
  private:
-  MpiStreams* streams_;
+  Status failure() const {
+    STRETTO_RETURN_IF_ERROR(streams_->failure());
+    if (!verdict_ || !verdict_->passed()) return {};
+    const Engine& engine = *streams_->engine_;
+    return Status(StatusCode::system,
+                  fmt::format("{} has lost its connection to rank {}: {}", engine.library(),
+                              peer_.value(), engine.failure(peer_.value())),
+                  peer_);
+  }
+
+  PacketStreams* streams_;
   Rank peer_;
+  std::optional<Deadline> verdict_;  // Of the engine, that the peer cannot be reached.
   bool is_connected_ = true;
   std::deque<Packet> sent_;
   std::deque<Packet> arrived_;
 };
 
-MpiStreams::MpiStreams(std::unique_ptr<Engine> engine, Rank self, int ranks,
-                       std::size_t packets_max)
+PacketStreams::PacketStreams(std::unique_ptr<Engine> engine, Rank self, int ranks,
+                             std::size_t packets_max)
     : engine_(std::move(engine)), packets_max_(packets_max) {
   for (int r = 0; r < ranks; ++r) {
     streams_.push_back(self == r ? nullptr : std::make_unique<Stream>(*this, r));
   }
 }
 
-MpiStreams::~MpiStreams() {
+PacketStreams::~PacketStreams() {
   for (const auto& stream : streams_) {
     if (stream != nullptr) stream->abandon();
   }
 }
 
-Link* MpiStreams::to(Rank peer) { return streams_[static_cast<std::size_t>(peer)].get(); }
+Link* PacketStreams::to(Rank peer) { return streams_[static_cast<std::size_t>(peer)].get(); }
 
-bool MpiStreams::progress() {
-  bool moved = take_arrivals();
+bool PacketStreams::progress() {
+  bool moved = engine_->progress();
+  moved = take_arrivals() || moved;
   for (const auto& stream : streams_) {
     if (stream != nullptr && failure().ok()) moved = stream->progress() || moved;
   }
   return moved;
 }
 
-bool MpiStreams::take_arrivals() {
+bool PacketStreams::take_arrivals() {
   int peer = 0;
   std::size_t count = 0;
   int turn = 0;
@@ -135,8 +156,9 @@ bool MpiStreams::take_arrivals() {
     const bool is_peer = peer >= 0 && static_cast<std::size_t>(peer) < streams_.size() &&
                          streams_[static_cast<std::size_t>(peer)] != nullptr;
     if (!is_peer || count == 0 || count > kPacketBytes) {
-      protocol_failure_ = status_of(StatusCode::protocol,
-                                    "a packet of {} bytes came by MPI from rank {}", count, peer);
+      protocol_failure_ =
+          status_of(StatusCode::protocol, "a packet of {} bytes came by {} from rank {}", count,
+                    engine_->library(), peer);
       break;
     }
     streams_[static_cast<std::size_t>(peer)]->receive(count);
@@ -144,24 +166,24 @@ bool MpiStreams::take_arrivals() {
   return turn > 0;
 }
 
-bool MpiStreams::has_output(Rank peer) const {
+bool PacketStreams::has_output(Rank peer) const {
   return failure().ok() && streams_[static_cast<std::size_t>(peer)]->has_output();
 }
 
-Status MpiStreams::failure() const {
+Status PacketStreams::failure() const {
   if (!protocol_failure_.ok() || *engine_->failure() == '\0') return protocol_failure_;
   return status_of(StatusCode::system, "{}: {}", engine_->library(), engine_->failure());
 }
 
-std::unique_ptr<std::byte[]> MpiStreams::take_buffer() {
+std::unique_ptr<std::byte[]> PacketStreams::take_buffer() {
   if (idle_.empty()) return std::make_unique_for_overwrite<std::byte[]>(kPacketBytes);
   std::unique_ptr<std::byte[]> buffer = std::move(idle_.back());
   idle_.pop_back();
   return buffer;
 }
 
-void MpiStreams::give_back(Packet& packet) {
+void PacketStreams::give_back(Packet& packet) {
   if (idle_.size() < kIdleMax) idle_.push_back(std::move(packet.bytes));
 }
 
-}  // namespace stretto::transport::mpi
+}  // namespace stretto::transport::packets

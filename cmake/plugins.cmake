@@ -1,0 +1,39 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# libstretto_mpi.so and libstretto_ucx.so, by which an MPI library or UCX moves messages: built
+# where CMake finds those, loaded by who asks for them, so that nothing else depends on them.
+# MPI_HOME says which MPI, CMAKE_PREFIX_PATH where UCX is.
+
+# MPI's header pretends to be C, which is all that is used: the C++ bindings are gone since MPI 3.
+# Leaves MPI::MPI_CXX where there is one. MPI leaves memory behind, and says so to nobody but a
+# sanitizer.
+function(stretto_find_mpi)
+  if(NOT STRETTO_SANITIZE)
+    set(MPI_CXX_SKIP_MPICXX ON)
+    find_package(MPI QUIET COMPONENTS CXX)
+  endif()
+endfunction()
+
+# Beside the programs of the build folder, where they look for it first.
+function(stretto_add_plugin name library)
+  if(NOT TARGET ${library})
+    return()
+  endif()
+  add_library(stretto_${name} MODULE ${PROJECT_SOURCE_DIR}/stretto/transport/${name}/plugin.cc)
+  set_target_properties(stretto_${name} PROPERTIES CXX_VISIBILITY_PRESET hidden
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  target_include_directories(stretto_${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(stretto_${name} PRIVATE stretto_build ${library})
+  install(TARGETS stretto_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endfunction()
+
+function(stretto_add_plugins)
+  stretto_find_mpi()
+  stretto_add_plugin(mpi MPI::MPI_CXX)
+  # Leaves ucx::ucp where there is UCX; a sanitizer knows nothing of what that does in memory.
+  if(NOT STRETTO_SANITIZE)
+    find_package(ucx QUIET)
+  endif()
+  stretto_add_plugin(ucx ucx::ucp)
+endfunction()

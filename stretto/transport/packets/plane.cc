@@ -1,0 +1,75 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/transport/packets/plane.h"
+
+#include <dlfcn.h>
+
+#include <array>
+
+#include <fmt/format.h>
+
+#include "stretto/base/log.h"
+
+namespace stretto::transport::packets {
+namespace {
+
+// Where this code lies: in a library, or in the program.
+std::string own_folder() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&load_plugin), &info) == 0) return "";
+  const std::string_view path = info.dli_fname;
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? "" : std::string(path.substr(0, slash + 1));
+}
+
+// These libraries load parts of themselves, which look for symbols among those of the process.
+void* open_library(const std::string& path) {
+  return ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+}
+
+}  // namespace
+
+Result<Plugin> load_plugin(std::string_view name, const std::string& path) {
+  const std::string file = fmt::format("libstretto_{}.so", name);
+  void* library = open_library(path.empty() ? own_folder() + file : path);
+  // Who has named a file means that one.
+  if (library == nullptr && path.empty()) library = open_library(file);
+  if (library == nullptr) {
+    return status_of(StatusCode::invalid_argument,
+                     "the plug-in for {} cannot be loaded ({}): {} is built where CMake finds that "
+                     "library, and STRETTO_PLUGIN says where it is",
+                     name, ::dlerror(), file);
+  }
+  void* const symbol = ::dlsym(library, kMakeEngine);
+  if (symbol != nullptr) return Plugin{reinterpret_cast<MakeEngine>(symbol)};
+  return status_of(StatusCode::invalid_argument,
+                   "{} is no plug-in for {} of this version of stretto", path.empty() ? file : path,
+                   name);
+}
+
+Result<std::unique_ptr<Engine>> make_engine(const Plugin& plugin, const EngineOptions& options) {
+  std::array<char, 512> text{};
+  std::unique_ptr<Engine> engine(plugin.make_engine(options, text.data(), text.size()));
+  if (engine == nullptr) return status_of(StatusCode::invalid_argument, "{}", text.data());
+  return engine;
+}
+
+Result<std::unique_ptr<DataPlane>> make_plane(std::unique_ptr<Engine> engine,
+                                              const EngineOptions& options,
+                                              const std::vector<std::string>& addresses,
+                                              std::size_t packets_max) {
+  std::vector<const char*> texts;
+  for (const std::string& address : addresses) texts.push_back(address.c_str());
+  engine->connect(texts.data());
+  if (*engine->failure() != '\0') {
+    return status_of(StatusCode::system, "{}: {}", engine->library(), engine->failure());
+  }
+  log(LogLevel::info, "messages are moved by {}", engine->library());
+  auto streams =
+      std::make_unique<PacketStreams>(std::move(engine), options.rank, options.size, packets_max);
+  return std::unique_ptr<DataPlane>(
+      std::make_unique<StreamPlane>(options.rank, options.size, std::move(streams)));
+}
+
+}  // namespace stretto::transport::packets

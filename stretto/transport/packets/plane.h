@@ -1,0 +1,38 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stretto/transport/data_plane.h"
+#include "stretto/transport/packets/engine.h"
+#include "stretto/transport/packets/streams.h"
+
+namespace stretto::transport::packets {
+
+// A plug-in that has been loaded. It stays so for good.
+struct Plugin {
+  MakeEngine make_engine = nullptr;
+};
+
+// Loads the plug-in for `name` ("mpi", "ucx"): `path`, or libstretto_NAME.so from the folder of
+// this library or program, or from where the system looks for libraries. Fails with a sentence that
+// says what to do.
+Result<Plugin> load_plugin(std::string_view name, const std::string& path);
+
+// Called by all ranks together. An MPI is started if nobody has started it, and then ended with the
+// process; where the program has started it, that must have been with MPI_THREAD_MULTIPLE.
+Result<std::unique_ptr<Engine>> make_engine(const Plugin& plugin, const EngineOptions& options);
+
+// The data plane by which an engine moves all messages. `addresses` are what Engine::address() says
+// on each rank. Up to `packets_max` packets are under way to a peer.
+Result<std::unique_ptr<DataPlane>> make_plane(std::unique_ptr<Engine> engine,
+                                              const EngineOptions& options,
+                                              const std::vector<std::string>& addresses,
+                                              std::size_t packets_max = PacketStreams::kPacketsMax);
+
+}  // namespace stretto::transport::packets

@@ -1,0 +1,281 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The plug-in: ../packets/engine.h on UCX's tag matching. Uses nothing else of stretto.
+
+#include <ucp/api/ucp.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/transport/packets/engine.h"
+
+namespace stretto::transport::packets {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// For which the end of an engine waits until the network has what it has sent, and then until its
+// connections are closed.
+constexpr std::chrono::milliseconds kFlushTime(50);
+constexpr std::chrono::milliseconds kCloseTime(200);
+
+std::string to_hex(const void* bytes, std::size_t count) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (std::size_t i = 0; i < count; ++i) {
+    const unsigned byte = static_cast<const unsigned char*>(bytes)[i];
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+// Empty if the text is not hexadecimal.
+std::vector<unsigned char> from_hex(const std::string& text) {
+  std::vector<unsigned char> bytes;
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
+    char* end = nullptr;
+    const std::string digits = text.substr(i, 2);
+    bytes.push_back(static_cast<unsigned char>(std::strtoul(digits.c_str(), &end, 16)));
+    if (*end != '\0') return {};
+  }
+  return bytes;
+}
+
+// Whether nobody has said what a setting is to be.
+bool leaves_to_ucx(const ucp_config_t* config, const std::string& name) {
+  char* text = nullptr;
+  std::size_t bytes = 0;
+  std::FILE* const stream = ::open_memstream(&text, &bytes);
+  if (stream == nullptr) return false;
+  ucp_config_print(config, stream, nullptr, UCS_CONFIG_PRINT_CONFIG);
+  std::fclose(stream);
+  const bool found = std::string(text, bytes).find("\n" + name + "=auto\n") != std::string::npos;
+  std::free(text);
+  return found;
+}
+
+class UcxEngine final : public Engine {
+ public:
+  explicit UcxEngine(const EngineOptions& options)
+      : options_(options), peers_(static_cast<std::size_t>(options.size)) {
+    unsigned major = 0;
+    unsigned minor = 0;
+    unsigned release = 0;
+    ucp_get_version(&major, &minor, &release);
+    library_ = "UCX " + std::to_string(major) + "." + std::to_string(minor) + "." +
+               std::to_string(release);
+    check(open());
+  }
+
+  // What has been sent is handed to the network first. Where that takes long, everything stays as
+  // it is for as long as the process lives: the network takes it, then, or the peer does. UCX would
+  // drop it, or end the process because its worker still has something to do.
+  ~UcxEngine() override {
+    const Clock::time_point end = Clock::now() + kFlushTime;
+    const ucp_request_param_t flush{};
+    ucp_request_param_t close{};
+    close.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    close.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    bool is_done = true;
+    for (Peer& peer : peers_) {
+      if (peer.endpoint != nullptr && peer.failure.empty()) {
+        is_done = finish(ucp_ep_flush_nbx(peer.endpoint, &flush), end) && is_done;
+      }
+    }
+    if (!is_done) return;
+    for (Peer& peer : peers_) {
+      if (peer.endpoint == nullptr) continue;
+      is_done = finish(ucp_ep_close_nbx(peer.endpoint, &close), end + kCloseTime) && is_done;
+    }
+    if (!is_done) return;
+    if (worker_ != nullptr) ucp_worker_destroy(worker_);
+    if (context_ != nullptr) ucp_cleanup(context_);
+  }
+
+  const char* library() const override { return library_.c_str(); }
+  const char* failure() const override { return failure_.c_str(); }
+  const char* failure(int peer) const override { return at(peer).failure.c_str(); }
+  const char* address() const override { return address_.c_str(); }
+
+  void connect(const char* const* addresses) override {
+    for (int r = 0; r < options_.size; ++r) at(r).address = from_hex(addresses[r]);
+  }
+
+  // A synchronous send: it ends when the peer has matched it. Else the goodbye of a rank, which
+  // goes another way, could overtake what it has sent before.
+  int send(int peer, const std::byte* bytes, std::size_t count) override {
+    const int number = free_operation(peer);
+    if (!open_endpoint(peer)) return number;
+    const ucp_request_param_t how{};
+    keep(number, ucp_tag_send_sync_nbx(at(peer).endpoint, bytes, count,
+                                       static_cast<ucp_tag_t>(options_.rank), &how));
+    return number;
+  }
+
+  bool progress() override { return ucp_worker_progress(worker_) > 0; }
+
+  bool probe(int& peer, std::size_t& count) override {
+    ucp_tag_recv_info_t info{};
+    found_ = ucp_tag_probe_nb(worker_, 0, 0, /*remove=*/1, &info);
+    if (found_ == nullptr) return false;
+    const bool is_rank = info.sender_tag < static_cast<ucp_tag_t>(options_.size);
+    peer = found_peer_ = is_rank ? static_cast<int>(info.sender_tag) : -1;
+    count = found_count_ = info.length;
+    return true;
+  }
+
+  int receive(std::byte* into) override {
+    const int number = free_operation(found_peer_, /*receives=*/true);
+    const ucp_request_param_t how{};
+    keep(number, ucp_tag_msg_recv_nbx(worker_, into, found_count_, found_, &how));
+    return number;
+  }
+
+  bool has_ended(int number) override {
+    Operation& operation = operations_[static_cast<std::size_t>(number)];
+    if (operation.request != nullptr) {
+      const ucs_status_t status = ucp_request_check_status(operation.request);
+      if (status == UCS_INPROGRESS) return false;
+      ucp_request_free(operation.request);
+      operation.request = nullptr;
+      fail(operation, status);
+    }
+    if (operation.is_lost) return false;
+    free_.push_back(number);
+    return true;
+  }
+
+ private:
+  struct Peer {
+    std::vector<unsigned char> address;
+    ucp_ep_h endpoint = nullptr;  // Made when something is sent for the first time.
+    std::string failure;
+  };
+  struct Operation {
+    void* request = nullptr;  // Null: it has ended.
+    int peer = 0;
+    bool receives = false;
+    bool is_lost = false;  // A packet that never comes.
+  };
+  Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
+  const Peer& at(int peer) const { return peers_[static_cast<std::size_t>(peer)]; }
+
+  // Waits for what a call of UCX has begun. Returns whether it has ended in time.
+  bool finish(void* request, Clock::time_point end) {
+    if (!UCS_PTR_IS_PTR(request)) return true;
+    while (ucp_request_check_status(request) == UCS_INPROGRESS) {
+      if (Clock::now() > end) return false;
+      ucp_worker_progress(worker_);
+    }
+    ucp_request_free(request);
+    return true;
+  }
+
+  ucs_status_t open() {
+    ucp_config_t* config = nullptr;
+    ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
+    if (status != UCS_OK) return status;
+    // Packets go as they are, and not when the peer has asked for them: for that, both sides would
+    // have to call UCX, but either may be computing.
+    if (leaves_to_ucx(config, "UCX_RNDV_THRESH")) {
+      status = ucp_config_modify(config, "RNDV_THRESH", "inf");
+    }
+    ucp_params_t of_context{};
+    of_context.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
+    of_context.features = UCP_FEATURE_TAG;
+    of_context.estimated_num_eps = peers_.size();
+    if (status == UCS_OK) status = ucp_init(&of_context, config, &context_);
+    ucp_config_release(config);
+    if (status != UCS_OK) return status;
+    ucp_worker_params_t of_worker{};
+    of_worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    of_worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+    status = ucp_worker_create(context_, &of_worker, &worker_);
+    if (status != UCS_OK) return status;
+    ucp_address_t* address = nullptr;
+    std::size_t bytes = 0;
+    status = ucp_worker_get_address(worker_, &address, &bytes);
+    if (status != UCS_OK) return status;
+    address_ = to_hex(address, bytes);
+    ucp_worker_release_address(worker_, address);
+    return UCS_OK;
+  }
+
+  bool open_endpoint(int peer) {
+    Peer& to = at(peer);
+    if (to.endpoint != nullptr || !to.failure.empty()) return to.failure.empty();
+    ucp_ep_params_t of_endpoint{};
+    of_endpoint.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
+                             UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    of_endpoint.address = reinterpret_cast<const ucp_address_t*>(to.address.data());
+    // So that what is sent to a rank that has died ends, with an error.
+    of_endpoint.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    of_endpoint.err_handler.cb = [](void* of_peer, ucp_ep_h, ucs_status_t status) {
+      note(*static_cast<Peer*>(of_peer), status);
+    };
+    of_endpoint.err_handler.arg = &to;
+    note(to, ucp_ep_create(worker_, &of_endpoint, &to.endpoint));
+    return to.failure.empty();
+  }
+
+  int free_operation(int peer, bool receives = false) {
+    if (free_.empty()) {
+      free_.push_back(static_cast<int>(operations_.size()));
+      operations_.emplace_back();
+    }
+    const int number = free_.back();
+    free_.pop_back();
+    operations_[static_cast<std::size_t>(number)] = {.peer = peer, .receives = receives};
+    return number;
+  }
+  // What a call of UCX has begun: nothing if it has ended.
+  void keep(int number, void* request) {
+    Operation& operation = operations_[static_cast<std::size_t>(number)];
+    if (UCS_PTR_IS_PTR(request)) operation.request = request;
+    if (UCS_PTR_IS_ERR(request)) fail(operation, UCS_PTR_STATUS(request));
+  }
+
+  static void note(Peer& peer, ucs_status_t status) {
+    if (status != UCS_OK && peer.failure.empty()) peer.failure = ucs_status_string(status);
+  }
+  void fail(Operation& operation, ucs_status_t status) {
+    if (status == UCS_OK) return;
+    note(at(operation.peer), status);
+    operation.is_lost = operation.receives;
+  }
+  void check(ucs_status_t status) {
+    if (status != UCS_OK && failure_.empty()) failure_ = ucs_status_string(status);
+  }
+
+  EngineOptions options_;
+  std::vector<Peer> peers_;
+  std::string library_;
+  std::string address_;
+  std::string failure_;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  std::vector<Operation> operations_;
+  std::vector<int> free_;
+  ucp_tag_message_h found_ = nullptr;
+  int found_peer_ = 0;
+  std::size_t found_count_ = 0;
+};
+
+}  // namespace
+}  // namespace stretto::transport::packets
+
+extern "C" __attribute__((visibility("default"))) stretto::transport::packets::Engine*
+stretto_engine_2(const stretto::transport::packets::EngineOptions& options, char* text,
+                 std::size_t text_bytes) {
+  using namespace stretto::transport::packets;
+  auto engine = std::make_unique<UcxEngine>(options);
+  if (*engine->failure() == '\0') return engine.release();
+  std::snprintf(text, text_bytes, "%s cannot be used: %s", engine->library(), engine->failure());
+  return nullptr;
+}
