@@ -23,7 +23,7 @@ import time
 
 import conversation
 import figures
-import peers_page
+import page
 import peers_table
 import systems
 
@@ -367,7 +367,7 @@ def write_results(arguments, run, lines, rows):
     if arguments.json:
         arguments.json.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if arguments.html:
-        arguments.html.write_text(peers_page.page(run, rows, lines))
+        arguments.html.write_text(page.peers_page(run, rows, lines))
         print(f"\nthe page: {arguments.html}")
     if arguments.record:
         path = ROOT / "bench" / "baselines.jsonl"

@@ -18,9 +18,8 @@ import xml.etree.ElementTree
 
 import conversation
 import figures
-import peers
 import page
-import peers_page
+import peers
 import peers_table
 import systems
 
@@ -216,7 +215,7 @@ class ReportTest(unittest.TestCase):
 
     def test_page_is_whole_and_needs_nothing_else(self):
         lines = some_lines() + [line("mpich", 1, size=8) | {"error": "wrong: <no>"}]
-        whole = peers_page.page(RUN, figures.rows_of(lines), lines)
+        whole = page.peers_page(RUN, figures.rows_of(lines), lines)
         checker = Checker()
         checker.feed(whole)
         self.assertEqual(checker.problems, [])
@@ -238,7 +237,7 @@ class ReportTest(unittest.TestCase):
                           "efficiency": None if size < 1024 else 0.9}
                  for size in (8, 4096, 65536) for kind in ("registered", "private")
                  for regime in ("near", "near", "far")]
-        whole = page.page(lines + [lines[0] | {"operation": "barrier", "bytes": 0}])
+        whole = page.bench_page(lines + [lines[0] | {"operation": "barrier", "bytes": 0}])
         checker = Checker()
         checker.feed(whole)
         self.assertEqual((checker.problems, checker.open), ([], []))
@@ -252,7 +251,7 @@ class ReportTest(unittest.TestCase):
 
     def test_page_of_nothing_but_barriers(self):
         lines = [line("stretto", 1, size=0) | {"operation": "barrier"}]
-        whole = peers_page.page(RUN, figures.rows_of(lines), lines)
+        whole = page.peers_page(RUN, figures.rows_of(lines), lines)
         self.assertIn("<h2>barrier</h2>", whole)
 
 

@@ -161,7 +161,7 @@ class RulesTest(unittest.TestCase):
         self.assert_finds("stretto/kernel/a.cc", HEAD + get, "take an Environment")
         self.assert_clean("stretto/base/a.cc", HEAD + get)
 
-    def test_what_only_looks_forbidden_is_let_go(self):
+    def test_what_only_looks_forbidden_is_allowed(self):
         for line in [
             "void abort(const Status& reason);", "group->abort(status);", "int exit_code(int a);",
             "// abort();", 'log("exit(1)");', "static_assert(sizeof(int) == 4);",

@@ -222,7 +222,7 @@ void drive(Library& library, const MeetingPlace& place) {
       pipes.answer(handle(library, meeting, *request));
     } catch (const std::exception& failure) {
       // The other ranks may still wait for this one: now their barriers throw.
-      board.give_up();
+      board.abandon();
       pipes.answer({.answer = "failed", .summary = {}, .text = failure.what()});
       throw;
     }

@@ -10,7 +10,7 @@
 // libtorch, include <stretto/torch.h> as well.
 
 #include "stretto/base/log_sink.h"
-#include "stretto/communicator/blobs.h"
+#include "stretto/communicator/byte_exchange.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/sparse.h"
 #include "stretto/job/join.h"

@@ -25,8 +25,8 @@
 #include "stretto/base/environment.h"
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/file_size_signal.h"
-#include "stretto/base/home_process.h"
 #include "stretto/base/huge_pages.h"
+#include "stretto/base/owner_process.h"
 #include "stretto/base/status.h"
 #include "stretto/base/thread.h"
 #include "tests/support/forbid.h"
@@ -177,11 +177,11 @@ TEST_F(FileSizeSignal, EndsTheProcessAgainAfterwards) {
   EXPECT_EXIT(exceed_limit(), ::testing::KilledBySignal(SIGXFSZ), "");
 }
 
-TEST(HomeProcessTest, AForkedChildIsElsewhere) {
-  const HomeProcess home;
+TEST(OwnerProcessTest, AForkedChildIsElsewhere) {
+  const OwnerProcess home;
   EXPECT_TRUE(home.is_here());
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(home.is_here() ? 1 : HomeProcess().is_here() ? 0 : 2);
+  if (child == 0) ::_exit(home.is_here() ? 1 : OwnerProcess().is_here() ? 0 : 2);
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);

@@ -69,8 +69,8 @@ Duration AuthenticatingListener::patience() const {
   return patience;
 }
 
-AuthenticatingListener::Visitors AuthenticatingListener::serve() {
-  Visitors visitors;
+AuthenticatingListener::Accepted AuthenticatingListener::serve() {
+  Accepted accepted;
   epoll_event events[64];
   const int count = ::epoll_wait(epoll_.get(), events, std::size(events), 0);
   bool has_visitors = false;
@@ -79,27 +79,27 @@ AuthenticatingListener::Visitors AuthenticatingListener::serve() {
     if (fd == options_.listener.get()) has_visitors = true;
     const auto found = std::ranges::find_if(
         handshakes_, [fd](const Handshake& handshake) { return handshake.fd.get() == fd; });
-    if (found != handshakes_.end() && advance(*found, visitors) == State::over) {
+    if (found != handshakes_.end() && advance(*found, accepted) == State::over) {
       handshakes_.erase(found);
     }
   }
   // Last: a new connection may get the number of one that this round has closed, and must not get
   // its events.
-  if (has_visitors) accept_some(visitors);
-  close_late(visitors);
+  if (has_visitors) accept_some(accepted);
+  close_late(accepted);
   if (listening_again_ && listening_again_->passed() && watch_listener(true).ok()) {
     listening_again_.reset();
   }
-  return visitors;
+  return accepted;
 }
 
-void AuthenticatingListener::accept_some(Visitors& visitors) {
+void AuthenticatingListener::accept_some(Accepted& accepted) {
   for (int i = 0; i < kAcceptedAtOnce; ++i) {
     // A passed deadline: only connections that are there already.
     Result<FileDescriptor> fd = accept(options_.listener.get(), Deadline(TimePoint::min()));
     if (fd.ok()) {
       shortage_ = Status();
-      start(std::move(*fd), visitors);
+      start(std::move(*fd), accepted);
     } else if (fd.status().code() != StatusCode::system) {
       return;
     } else if (!make_room()) {
@@ -129,7 +129,7 @@ bool AuthenticatingListener::make_room() {
   return true;
 }
 
-void AuthenticatingListener::start(FileDescriptor fd, Visitors& visitors) {
+void AuthenticatingListener::start(FileDescriptor fd, Accepted& accepted) {
   std::string name = peer_name(fd.get());
   if (is_unix(fd.get()) && !peer_is_trusted_user(fd.get())) {
     return log_refusal(name, status_of(StatusCode::refused, "it belongs to another user"));
@@ -144,11 +144,11 @@ void AuthenticatingListener::start(FileDescriptor fd, Visitors& visitors) {
   handshakes_.push_back({std::move(fd), std::move(name), std::move(*machine),
                          Deadline::after(options_.handshake_timeout)});
   // A rank has sent its hello by now, more often than not.
-  if (advance(handshakes_.back(), visitors) == State::over) handshakes_.pop_back();
+  if (advance(handshakes_.back(), accepted) == State::over) handshakes_.pop_back();
 }
 
 AuthenticatingListener::State AuthenticatingListener::advance(Handshake& handshake,
-                                                              Visitors& visitors) {
+                                                              Accepted& accepted) {
   HandshakeMachine& machine = handshake.machine;
   const int fd = handshake.fd.get();
   while (true) {
@@ -160,17 +160,17 @@ AuthenticatingListener::State AuthenticatingListener::advance(Handshake& handsha
                                       : machine.ended_early();
     send_now(fd, machine.take_output());
     if (!received.ok()) {
-      refuse(handshake, received, visitors);
+      refuse(handshake, received, accepted);
       return State::over;
     }
     if (!machine.done()) continue;
     (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-    visitors.proven.push_back({std::move(handshake.fd), std::move(handshake.name), machine.peer()});
+    accepted.proven.push_back({std::move(handshake.fd), std::move(handshake.name), machine.peer()});
     return State::over;
   }
 }
 
-void AuthenticatingListener::refuse(Handshake& handshake, const Status& why, Visitors& visitors) {
+void AuthenticatingListener::refuse(Handshake& handshake, const Status& why, Accepted& accepted) {
   log_refusal(handshake.name, why);
   if (!handshake.machine.introduced() || why.code() != StatusCode::refused) return;
   // Closing a socket with unread bytes resets the connection, and the peer might lose our last
@@ -178,7 +178,7 @@ void AuthenticatingListener::refuse(Handshake& handshake, const Status& why, Vis
   std::byte ignored[kHelloBytes];
   (void)!::recv(handshake.fd.get(), ignored, sizeof(ignored), MSG_DONTWAIT);
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, handshake.fd.get(), nullptr);
-  visitors.refused.push_back({std::move(handshake.fd), handshake.name, handshake.machine.peer(),
+  accepted.refused.push_back({std::move(handshake.fd), handshake.name, handshake.machine.peer(),
                               handshake.machine.holds_key(), why});
 }
 
@@ -189,9 +189,9 @@ void AuthenticatingListener::log_refusal(const std::string& name, const Status& 
       refusals_ == kMaxLoggedRefusals ? " (no further refusal is logged)" : "");
 }
 
-void AuthenticatingListener::close_late(Visitors& visitors) {
+void AuthenticatingListener::close_late(Accepted& accepted) {
   while (!handshakes_.empty() && handshakes_.front().deadline.passed()) {
-    refuse(handshakes_.front(), handshakes_.front().machine.timed_out(), visitors);
+    refuse(handshakes_.front(), handshakes_.front().machine.timed_out(), accepted);
     handshakes_.erase(handshakes_.begin());
   }
 }

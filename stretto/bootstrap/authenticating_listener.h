@@ -46,7 +46,7 @@ class AuthenticatingListener {
     bool holds_key = false;
     Status why;
   };
-  struct Visitors {
+  struct Accepted {
     std::vector<Proven> proven;
     std::vector<Refusal> refused;
   };
@@ -58,7 +58,7 @@ class AuthenticatingListener {
   // After this time serve() is due, whatever has come. Never negative.
   Duration patience() const;
   // Accepts, reads and answers what is there. Does not block.
-  Visitors serve();
+  Accepted serve();
   // Why the last connection could not be taken, since when none has been; ok: all are taken.
   const Status& shortage() const { return shortage_; }
 
@@ -73,13 +73,13 @@ class AuthenticatingListener {
   enum class State { pending, over };
 
   explicit AuthenticatingListener(Options options) : options_(std::move(options)) {}
-  void accept_some(Visitors& visitors);
+  void accept_some(Accepted& accepted);
   bool make_room();
-  void start(FileDescriptor fd, Visitors& visitors);
-  State advance(Handshake& handshake, Visitors& visitors);
-  void refuse(Handshake& handshake, const Status& why, Visitors& visitors);
+  void start(FileDescriptor fd, Accepted& accepted);
+  State advance(Handshake& handshake, Accepted& accepted);
+  void refuse(Handshake& handshake, const Status& why, Accepted& accepted);
   void log_refusal(const std::string& name, const Status& why);
-  void close_late(Visitors& visitors);
+  void close_late(Accepted& accepted);
   Status watch_listener(bool on);
 
   Options options_;

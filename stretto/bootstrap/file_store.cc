@@ -10,11 +10,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <mutex>
 #include <thread>
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/file_size_signal.h"
+#include "stretto/base/mutex.h"
 #include "stretto/bootstrap/file_log.h"
 #include "stretto/bootstrap/store_contents.h"
 
@@ -85,21 +85,21 @@ class FileStore : public Store {
 
  private:
   Result<std::optional<StoreReply>> try_answer(const StoreRequest& request);
-  Status catch_up();
-  Result<std::string> read_news();
-  Status take_head(std::string_view& news);
-  Status write_change(std::string_view key);
-  Status write_end(std::string_view bytes);
+  Status catch_up() STRETTO_REQUIRES(mutex_);
+  Result<std::string> read_news() STRETTO_REQUIRES(mutex_);
+  Status take_head(std::string_view& news) STRETTO_REQUIRES(mutex_);
+  Status write_change(std::string_view key) STRETTO_REQUIRES(mutex_);
+  Status write_end(std::string_view bytes) STRETTO_REQUIRES(mutex_);
 
   const std::string path_;
   const FileDescriptor fd_;
   // Never held while sleeping. The lock on the file excludes other processes only.
-  std::mutex mutex_;
-  StoreContents contents_;
+  Mutex mutex_;
+  StoreContents contents_ STRETTO_GUARDED_BY(mutex_);
   // How much of the file `contents_` has taken in; what follows is news, or half a record.
-  std::size_t known_bytes_ = 0;
+  std::size_t known_bytes_ STRETTO_GUARDED_BY(mutex_) = 0;
   // What is in it can still be read: perhaps why it was removed.
-  bool removed_ = false;
+  bool removed_ STRETTO_GUARDED_BY(mutex_) = false;
 };
 
 bool reads(StoreOperation operation) {
@@ -162,7 +162,7 @@ Result<std::unique_ptr<StoreWatch>> FileStore::watch(const std::string& key, con
 }
 
 Status FileStore::execute_wills(std::int64_t own) {
-  const std::lock_guard guard(mutex_);
+  const MutexLock guard(mutex_);
   const FileLock lock(fd_.get());
   STRETTO_RETURN_IF_ERROR(lock.status());
   STRETTO_RETURN_IF_ERROR(catch_up());
@@ -204,7 +204,7 @@ Result<StoreReply> FileStore::answer(const StoreRequest& request, const WaitLimi
 
 // Empty: not there yet. Timeout: somebody else holds the file at the moment.
 Result<std::optional<StoreReply>> FileStore::try_answer(const StoreRequest& request) {
-  const std::lock_guard guard(mutex_);
+  const MutexLock guard(mutex_);
   const FileLock lock(fd_.get());
   STRETTO_RETURN_IF_ERROR(lock.status());
   STRETTO_RETURN_IF_ERROR(catch_up());

@@ -88,7 +88,7 @@ Status JoinNotes::failure_in_store() const {
 
 Status JoinNotes::finish() { return set(key_of("joined", options_.rank), ""); }
 
-Status JoinNotes::give_up(const Status& why) {
+Status JoinNotes::abandon(const Status& why) {
   if (!placed_) return why;
   // A rank that is gone is noticed here as a connection that ends, and a moment later by the store,
   // which knows better.
@@ -107,7 +107,7 @@ Status JoinNotes::give_up(const Status& why) {
 }
 
 WaitLimit JoinNotes::limit() const {
-  return {options_.deadline, [this] { return look_at_both(); }};
+  return {options_.deadline, [this] { return check_failures(); }};
 }
 
 Status JoinNotes::look() const {
@@ -126,7 +126,7 @@ Status JoinNotes::look() const {
   return failure_;
 }
 
-Status JoinNotes::look_at_both() const {
+Status JoinNotes::check_failures() const {
   const Status told = look();
   return told.ok() && own_failure_ ? own_failure_() : told;
 }
@@ -151,7 +151,7 @@ Result<std::string> JoinNotes::get(const std::string& name, int rank) const {
       log(LogLevel::warning, "waiting {}", describe_missing(name, rank));
       reminder = Clock::now() + options_.reminder;
     }
-    return look_at_both();
+    return check_failures();
   });
   Result<std::string> value = store_->get(key_of(name, rank), reminding);
   if (value.ok()) return value;
@@ -168,7 +168,7 @@ Status JoinNotes::end_join() {
 
 Status JoinNotes::wait_for_join() const { return get(kAllJoined).status(); }
 
-void JoinNotes::let_all_come() const {
+void JoinNotes::wait_for_late_ranks() const {
   const WaitLimit limit = WaitLimit(options_.deadline).within(kLateComers);
   while (placed_ && !limit.passed()) {
     std::vector<int> missing = ranks_without("arrived", Deadline::after(kLook));

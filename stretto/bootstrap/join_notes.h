@@ -44,7 +44,7 @@ class JoinNotes {
   Status failure_in_store() const;
   // Tells all others that this rank cannot join, if it has taken its place. Returns the failure to
   // report: if another rank has failed before, that one's.
-  Status give_up(const Status& why);
+  Status abandon(const Status& why);
 
   // Ends a wait at the join's deadline, when the join has failed for all, or by end_waits_by().
   WaitLimit limit() const;
@@ -65,7 +65,7 @@ class JoinNotes {
   Status wait_for_join() const;
   // Waits until all ranks have come, so that they can learn of a failure; for a few seconds at
   // most, and not beyond the join's deadline.
-  void let_all_come() const;
+  void wait_for_late_ranks() const;
   // Waits until whoever provides the store has ended it.
   Status wait_for_end() const;
 
@@ -73,7 +73,7 @@ class JoinNotes {
 
  private:
   Status look() const;
-  Status look_at_both() const;
+  Status check_failures() const;
   Status explain(const Status& status) const;
   std::string describe_missing(const std::string& name, int rank) const;
   std::string refused_peer() const;

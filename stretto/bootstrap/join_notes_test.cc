@@ -83,9 +83,9 @@ TEST_P(JoinNotesTest, TheFirstFailureIsEverybodys) {
   const auto one = arrive(1, 3);
   const auto two = arrive(2, 3);
   const Status own(StatusCode::out_of_memory, "no room");
-  EXPECT_EQ(one->give_up(own).message(), "no room");
+  EXPECT_EQ(one->abandon(own).message(), "no room");
   expect_failure(zero->get("card", 2).status(), StatusCode::aborted, "could not join: no room");
-  const Status second = two->give_up({StatusCode::system, "something that follows"});
+  const Status second = two->abandon({StatusCode::system, "something that follows"});
   expect_failure(second, StatusCode::aborted, "could not join: no room");
   EXPECT_EQ(second.rank(), Rank(1));
 }
@@ -100,7 +100,7 @@ TEST_P(JoinNotesTest, WhatGoesWrongMeanwhileEndsAWaitAndIsTold) {
   own = Status(StatusCode::system, "nobody can connect");
   expect_failure(zero->get("unix", 1).status(), StatusCode::system, "nobody can connect");
   expect_failure(zero->limit().look(), StatusCode::system, "nobody can connect");
-  EXPECT_EQ(zero->give_up(own).message(), "nobody can connect");
+  EXPECT_EQ(zero->abandon(own).message(), "nobody can connect");
   expect_failure(one->get("unix", 0).status(), StatusCode::aborted,
                  "could not join: nobody can connect");
 }
@@ -112,7 +112,7 @@ TEST_P(JoinNotesTest, WhoHasFinishedOrNoPlaceMayEnd) {
       open(1), JoinNotes::Options{.rank = 1, .size = 2, .deadline = soon()});
   expect_failure(again->arrive(), StatusCode::refused,
                  fmt::format("pid {} has come as that rank before it", ::getpid()));
-  EXPECT_EQ(again->give_up({StatusCode::refused, "not me"}).message(), "not me");
+  EXPECT_EQ(again->abandon({StatusCode::refused, "not me"}).message(), "not me");
   again.reset();
   EXPECT_TRUE(one->finish().ok());
   one.reset();

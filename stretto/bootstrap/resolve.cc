@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <mutex>
 #include <optional>
 
+#include "stretto/base/mutex.h"
 #include "stretto/base/thread.h"
 
 namespace stretto::bootstrap {
@@ -29,9 +29,9 @@ Result<Addresses> look_up(const std::string& host, int port, int flags) {
 
 // Shared by who asks and the thread that looks up, whichever lives longer.
 struct Lookup {
-  std::mutex mutex;
+  Mutex mutex;
   std::condition_variable done;
-  std::optional<Result<Addresses>> found;
+  std::optional<Result<Addresses>> found STRETTO_GUARDED_BY(mutex);
 };
 
 }  // namespace
@@ -45,13 +45,13 @@ Result<Addresses> resolve(const std::string& host, int port, const WaitLimit& li
   const auto lookup = std::make_shared<Lookup>();
   Result<std::thread> thread = start_thread("stretto-resolve", [lookup, host, port] {
     Result<Addresses> found = look_up(host, port, 0);
-    const std::lock_guard lock(lookup->mutex);
+    const MutexLock lock(lookup->mutex);
     lookup->found = std::move(found);
     lookup->done.notify_all();
   });
   if (!thread.ok()) return thread.status();
   thread->detach();
-  std::unique_lock lock(lookup->mutex);
+  MutexLock lock(lookup->mutex);
   while (!lookup->found) {
     if (limit.passed()) {
       return status_of(StatusCode::system, "looking up \"{}\": no answer in time", host);
@@ -59,8 +59,9 @@ Result<Addresses> resolve(const std::string& host, int port, const WaitLimit& li
     lock.unlock();
     STRETTO_RETURN_IF_ERROR(limit.look());
     lock.lock();
-    lookup->done.wait_for(lock, std::min<Duration>(limit.nap(), std::chrono::seconds(1)),
-                          [&] { return lookup->found.has_value(); });
+    lookup->done.wait_for(
+        lock.native(), std::min<Duration>(limit.nap(), std::chrono::seconds(1)),
+        [&]() STRETTO_REQUIRES(lookup->mutex) { return lookup->found.has_value(); });
   }
   return std::move(*lookup->found);
 }

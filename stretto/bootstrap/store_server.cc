@@ -91,7 +91,7 @@ class Server : public StoreServer {
  private:
   void serve();
   int wait_milliseconds() const;
-  void receive_visitors();
+  void accept_clients();
   void add(AuthenticatingListener::Proven proven);
   void judge(const AuthenticatingListener::Refusal& refusal);
   bool belongs_to_job(const AuthenticatingListener::Refusal& refusal);
@@ -165,7 +165,7 @@ void Server::serve() {
     }
     // Last: a new connection may get the number of one that this round has closed, and must not get
     // its events.
-    receive_visitors();
+    accept_clients();
   }
 }
 
@@ -174,10 +174,10 @@ int Server::wait_milliseconds() const {
       std::chrono::ceil<std::chrono::milliseconds>(listener_->patience()).count());
 }
 
-void Server::receive_visitors() {
-  AuthenticatingListener::Visitors visitors = listener_->serve();
-  for (auto& proven : visitors.proven) add(std::move(proven));
-  for (const auto& refusal : visitors.refused) judge(refusal);
+void Server::accept_clients() {
+  AuthenticatingListener::Accepted accepted = listener_->serve();
+  for (auto& proven : accepted.proven) add(std::move(proven));
+  for (const auto& refusal : accepted.refused) judge(refusal);
 }
 
 void Server::add(AuthenticatingListener::Proven proven) {

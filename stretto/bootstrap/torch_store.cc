@@ -34,24 +34,24 @@ constexpr std::uint8_t kReady = 0;
 constexpr std::uint32_t kPingNonce = 0x73747265;
 
 // The bytes of a request.
-class Frame {
+class RequestFrame {
  public:
-  explicit Frame(TorchRequest request) { number(static_cast<std::uint8_t>(request)); }
+  explicit RequestFrame(TorchRequest request) { number(static_cast<std::uint8_t>(request)); }
 
   template <class T>
-  Frame& number(T value) {
+  RequestFrame& number(T value) {
     std::array<std::byte, sizeof(T)> bytes{};
     store_little_endian(bytes.data(), value);
     bytes_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     return *this;
   }
-  Frame& text(std::string_view text) {
+  RequestFrame& text(std::string_view text) {
     number(static_cast<std::uint64_t>(text.size()));
     bytes_.append(text);
     return *this;
   }
   // For a request without an answer of its own.
-  Frame& then_ping() {
+  RequestFrame& then_ping() {
     return number(static_cast<std::uint8_t>(TorchRequest::ping)).number(kPingNonce);
   }
 
@@ -99,7 +99,7 @@ Result<StoreReply> read_ping(int fd, const WaitLimit& limit) {
 
 Result<StoreReply> wait(int fd, const StoreRequest& request, const WaitLimit& limit) {
   STRETTO_RETURN_IF_ERROR(
-      Frame(TorchRequest::wait).number(std::uint64_t{1}).text(request.key).send(fd, limit));
+      RequestFrame(TorchRequest::wait).number(std::uint64_t{1}).text(request.key).send(fd, limit));
   const Result<std::uint8_t> woken = read<std::uint8_t>(fd, limit);
   if (!woken.ok()) return woken.status();
   if (woken.value() == kStopWaiting) return StoreReply{};
@@ -109,20 +109,20 @@ Result<StoreReply> wait(int fd, const StoreRequest& request, const WaitLimit& li
 Result<StoreReply> get(int fd, const StoreRequest& request, const WaitLimit& limit) {
   const Result<StoreReply> woken = wait(fd, request, limit);
   if (!woken.ok()) return woken;
-  STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::get).text(request.key).send(fd, limit));
+  STRETTO_RETURN_IF_ERROR(RequestFrame(TorchRequest::get).text(request.key).send(fd, limit));
   return read_text(fd, limit);
 }
 
 Result<StoreReply> check(int fd, const StoreRequest& request, const WaitLimit& limit) {
   STRETTO_RETURN_IF_ERROR(
-      Frame(TorchRequest::check).number(std::uint64_t{1}).text(request.key).send(fd, limit));
+      RequestFrame(TorchRequest::check).number(std::uint64_t{1}).text(request.key).send(fd, limit));
   const Result<std::uint8_t> ready = read<std::uint8_t>(fd, limit);
   if (!ready.ok()) return ready.status();
   return StoreReply{.number = ready.value() == kReady ? 1 : 0};
 }
 
 Result<StoreReply> compare_set(int fd, const StoreRequest& request, const WaitLimit& limit) {
-  STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::compare_set)
+  STRETTO_RETURN_IF_ERROR(RequestFrame(TorchRequest::compare_set)
                               .text(request.key)
                               .text(request.expected)
                               .text(request.value)
@@ -145,7 +145,7 @@ Result<StoreReply> add(int fd, const StoreRequest& request, const WaitLimit& lim
     STRETTO_RETURN_IF_ERROR(checked_sum(old.value().value, request.amount).status());
   }
   STRETTO_RETURN_IF_ERROR(
-      Frame(TorchRequest::add).text(request.key).number(request.amount).send(fd, limit));
+      RequestFrame(TorchRequest::add).text(request.key).number(request.amount).send(fd, limit));
   return read_number(fd, limit);
 }
 
@@ -157,7 +157,7 @@ Result<StoreReply> append(int fd, const StoreRequest& request, const WaitLimit& 
     if (!old.ok()) return old;
     STRETTO_RETURN_IF_ERROR(check_appended_bytes(old.value().value.size() + request.value.size()));
   }
-  STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::append)
+  STRETTO_RETURN_IF_ERROR(RequestFrame(TorchRequest::append)
                               .text(request.key)
                               .text(request.value)
                               .then_ping()
@@ -168,7 +168,7 @@ Result<StoreReply> append(int fd, const StoreRequest& request, const WaitLimit& 
 Result<StoreReply> ask_torch(int fd, const StoreRequest& request, const WaitLimit& limit) {
   switch (request.operation) {
     case StoreOperation::set:
-      STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::set)
+      STRETTO_RETURN_IF_ERROR(RequestFrame(TorchRequest::set)
                                   .text(request.key)
                                   .text(request.value)
                                   .then_ping()
@@ -185,7 +185,8 @@ Result<StoreReply> ask_torch(int fd, const StoreRequest& request, const WaitLimi
     case StoreOperation::check:
       return check(fd, request, limit);
     case StoreOperation::delete_key:
-      STRETTO_RETURN_IF_ERROR(Frame(TorchRequest::delete_key).text(request.key).send(fd, limit));
+      STRETTO_RETURN_IF_ERROR(
+          RequestFrame(TorchRequest::delete_key).text(request.key).send(fd, limit));
       return read_number(fd, limit);
     case StoreOperation::append:
       return append(fd, request, limit);
@@ -205,7 +206,7 @@ class TorchStore : public StoreClient {
  private:
   Status greet(int fd, const WaitLimit& limit) override {
     STRETTO_RETURN_IF_ERROR(
-        Frame(TorchRequest::validate).number(kValidationMagic).then_ping().send(fd, limit));
+        RequestFrame(TorchRequest::validate).number(kValidationMagic).then_ping().send(fd, limit));
     return read_ping(fd, limit).status();
   }
 

@@ -43,7 +43,7 @@ ScheduledBackend::ScheduledBackend(std::shared_ptr<group::Engine> engine,
 }
 
 ScheduledBackend::~ScheduledBackend() {
-  if (!engine_->is_home()) {
+  if (!engine_->is_owner_process()) {
     (void)group_.release();  // The parent of this process goes on with it.
     return;
   }
@@ -198,7 +198,7 @@ Status ScheduledBackend::exchange_windows(const Deadline& until) {
   } else {
     return {};
   }
-  windows.crowded = std::ranges::any_of(notices, &WindowNotice::lacks_cores);
+  windows.oversubscribed = std::ranges::any_of(notices, &WindowNotice::lacks_cores);
   windows.single_copy = std::ranges::min(notices, {}, &WindowNotice::single_copy).single_copy;
   if (windows.team.size() > 1) STRETTO_RETURN_IF_ERROR(map_windows(windows, notices, until));
   // A rank may leave the group at once; its window must not go before everybody has mapped it.

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "stretto/communicator/all_gather_value.h"
 #include "stretto/communicator/arguments.h"
-#include "stretto/communicator/tell_all.h"
 #include "stretto/execution/shares.h"
 
 namespace stretto {
@@ -27,7 +27,7 @@ struct Announcement {
 // Everybody comes to the same conclusion from the same announcements.
 std::vector<std::size_t> numbers_of_rows(const Caller& caller, Communicator& comm,
                                          const Announcement& own, const SparseOptions& options) {
-  const std::vector<Announcement> all = communicator::tell_all(comm, own, options.timeout);
+  const std::vector<Announcement> all = communicator::all_gather_value(comm, own, options.timeout);
   std::vector<std::size_t> counts;
   for (const Announcement& announcement : all) {
     if (announcement.fits == 0) {

@@ -22,7 +22,7 @@ Work& Work::operator=(Work&& other) noexcept {
   return *this;
 }
 
-void Work::let_go() {
+void Work::wait_or_abandon() {
   if (std::uncaught_exceptions() > exceptions_when_made_) operation_->abandon();
   // The communicator keeps the failure; there is nobody here to tell.
   (void)wait_status();
@@ -182,7 +182,7 @@ class ChainedOperation final : public group::Operation,
 
   void start(std::function<Work()> next) {
     first_->then([chain = shared_from_this(), next = std::move(next)](const Status& status) {
-      chain->go_on(status, next);
+      chain->resume(status, next);
     });
   }
 
@@ -193,7 +193,7 @@ class ChainedOperation final : public group::Operation,
   OperationInfo info() const override;
 
  private:
-  void go_on(const Status& status, const std::function<Work()>& next);
+  void resume(const Status& status, const std::function<Work()>& next);
   void end(const Status& status);
   // The operation that now is to be waited for.
   std::shared_ptr<group::Operation> current() {
@@ -227,7 +227,7 @@ class ChainedOperation final : public group::Operation,
   std::vector<Continuation> continuations_ STRETTO_GUARDED_BY(mutex_);
 };
 
-void ChainedOperation::go_on(const Status& status, const std::function<Work()>& next) {
+void ChainedOperation::resume(const Status& status, const std::function<Work()>& next) {
   bool abandoned = false;
   {
     const MutexLock guard(mutex_);

@@ -25,9 +25,9 @@ class InlineSteps {
   static std::optional<InlineSteps> create(const Plan& plan, const Windows& windows);
 
   // The steps before the sync, in the post that says that this rank has entered.
-  void lay_out(const Call& call) { run(call, 0, sync_); }
+  void run_before_sync(const Call& call) { run(call, 0, sync_); }
   // Those behind it.
-  void finish(const Call& call) { run(call, sync_, moves_.size()); }
+  void run_after_sync(const Call& call) { run(call, sync_, moves_.size()); }
 
  private:
   // Where something lies: so many bytes behind a base. Bases are the caller's input and output, and

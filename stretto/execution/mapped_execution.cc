@@ -83,16 +83,16 @@ void MappedExecution::enter(Turn& turn) {
     return post(turn);
   }
   runner_ = staged_.get();
-  phase_ = Phase::laying_out;
+  phase_ = Phase::staging;
   if (!runner_->in_posts) return;
-  runner_->in_posts->lay_out(call_);
+  runner_->in_posts->run_before_sync(call_);
   post(turn);
 }
 
 // What a rank does before the first sync touches only its own input and slots that nobody uses any
 // more: it has ended the operation before, so all have entered that one, hence ended those that
 // used these slots (see staged_mapped.cc, Note [one sync fewer]).
-bool MappedExecution::lay_out(Turn& turn) {
+bool MappedExecution::run_staging(Turn& turn) {
   const Stop stop = run_steps(turn);
   if (stop == Stop::at_sync) post(turn);
   return stop != Stop::queue_works;
@@ -105,7 +105,7 @@ void MappedExecution::post(Turn& turn) {
   post.sequence = call_.sequence;
   if (buffers_) post.buffers = buffers_->own();
   // Release: whoever sees the count sees the post, the input that was written before this call, and
-  // what has been laid out.
+  // what has been staged.
   post.entered.store(windows_->entered, std::memory_order_release);
   notify_all(turn);
 }
@@ -115,18 +115,18 @@ void MappedExecution::post(Turn& turn) {
 bool MappedExecution::advance(Turn& turn) {
   if (advancing_) return false;
   advancing_ = true;
-  const bool moved = go_on(turn);
+  const bool moved = resume(turn);
   advancing_ = false;
   return moved;
 }
 
-bool MappedExecution::go_on(Turn& turn) {
+bool MappedExecution::resume(Turn& turn) {
   bool moved = false;
   while (status_.ok()) {
-    const bool works = phase_ == Phase::laying_out || phase_ == Phase::running;
+    const bool works = phase_ == Phase::staging || phase_ == Phase::running;
     if (works && turn.is_over()) return moved;
-    if (phase_ == Phase::laying_out) {
-      if (!lay_out(turn)) return moved;
+    if (phase_ == Phase::staging) {
+      if (!run_staging(turn)) return moved;
     } else if (phase_ == Phase::entering) {
       if (!read_posts() || !choose(turn)) return moved;
     } else if (phase_ == Phase::running) {
@@ -140,7 +140,7 @@ bool MappedExecution::go_on(Turn& turn) {
     moved = true;
   }
   if (status_.ok() || phase_ == Phase::ended) return moved;
-  hand_back(turn.has_lock());
+  release_buffers(turn.has_lock());
   return true;
 }
 
@@ -182,7 +182,7 @@ bool MappedExecution::read_posts() {
 bool MappedExecution::choose(const Turn& turn) {
   if (!status_.ok()) return true;
   if (runner_ != nullptr && runner_->in_posts) {
-    runner_->in_posts->finish(call_);
+    runner_->in_posts->run_after_sync(call_);
     phase_ = Phase::ended;
     return true;
   }
@@ -211,10 +211,10 @@ bool MappedExecution::release_mappings() {
 
 // Gives the run up, and ends it when nobody copies from or to this rank's private memory any more:
 // its owner gets it back then. See window.h, Note [private memory of those who give up].
-void MappedExecution::hand_back(bool has_lock) {
-  if (phase_ != Phase::handing_back) {
-    phase_ = Phase::handing_back;
-    own().given_up.store(windows_->entered, std::memory_order_seq_cst);
+void MappedExecution::release_buffers(bool has_lock) {
+  if (phase_ != Phase::releasing) {
+    phase_ = Phase::releasing;
+    own().abandoned.store(windows_->entered, std::memory_order_seq_cst);
     arrived_ = 0;
     abandoned_at_ = Clock::now();
   }
@@ -333,7 +333,7 @@ void MappedExecution::notify_all(Turn& turn) const {
 
 void MappedExecution::fail(const Status& status) {
   if (status_.ok()) status_ = status;
-  if (phase_ != Phase::ended) hand_back(true);
+  if (phase_ != Phase::ended) release_buffers(true);
 }
 
 // Of any number of bytes, in one go: who fails hands its buffers back at once.

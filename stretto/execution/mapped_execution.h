@@ -25,7 +25,7 @@ namespace stretto::execution {
 // windows.
 //
 // Posting is also the first sync of either plan: a rank that can tell by its own buffers, or by the
-// plans, that the staged one will run, lays out its part before it posts.
+// plans, that the staged one will run, stages its part before it posts.
 class MappedExecution final : public Execution {
  public:
   struct Plans {
@@ -51,11 +51,11 @@ class MappedExecution final : public Execution {
 
  private:
   enum class Phase {
-    laying_out,  // What others need of this rank's private input, before it posts.
-    entering,    // Until all have posted.
+    staging,   // What others need of this rank's private input, before it posts.
+    entering,  // Until all have posted.
     running,
     syncing,
-    handing_back,  // After a failure: until nobody copies from or to this rank's private memory.
+    releasing,  // After a failure: until nobody copies from or to this rank's private memory.
     ended,
   };
   // Where a turn of running steps has stopped; `queue_works`: at a sync or the end, which is not to
@@ -70,16 +70,16 @@ class MappedExecution final : public Execution {
   };
 
   void enter(Turn& turn);
-  bool lay_out(Turn& turn);
+  bool run_staging(Turn& turn);
   void post(Turn& turn);
-  bool go_on(Turn& turn);
+  bool resume(Turn& turn);
   void notify_all(Turn& turn) const;
   bool read_posts();
   Status disagreement(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence) const;
   bool choose(const Turn& turn);
   BufferRef locate(const schedule::Place& place) const;
   Stop run_steps(Turn& turn);
-  void hand_back(bool has_lock);
+  void release_buffers(bool has_lock);
   bool is_news_overdue();
   bool run_to_sync(Turn& turn);
   void reach_sync(Turn& turn);

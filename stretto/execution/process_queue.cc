@@ -22,7 +22,7 @@ constexpr std::size_t kCopiedBytes = 1024 * 1024;
 bool is_elsewhere(const BoundStep::Place& place) { return place.kind == MemoryKind::process; }
 
 // Who has given up tells everybody why, in its own time.
-Status gave_up(Rank rank) {
+Status abandoned_by(Rank rank) {
   return {StatusCode::aborted, fmt::format("rank {} has given up the operation", rank.value()),
           rank};
 }
@@ -53,9 +53,9 @@ Status ProcessQueue::reach_into(Rank owner, const Copy& copy) const {
       windows_->of[static_cast<std::size_t>(membership_->rank)]->reaches_into;
   const Window& theirs = *windows_->of[static_cast<std::size_t>(owner)];
   claim.store(static_cast<std::uint32_t>(owner.value()) + 1, std::memory_order_seq_cst);
-  const bool has_given_up = theirs.given_up.load(std::memory_order_seq_cst) >= windows_->entered;
+  const bool has_abandoned = theirs.abandoned.load(std::memory_order_seq_cst) >= windows_->entered;
   const Rank job_rank = membership_->job_rank(owner);
-  const Status status = has_given_up ? gave_up(job_rank) : copy(job_rank);
+  const Status status = has_abandoned ? abandoned_by(job_rank) : copy(job_rank);
   // Release: the copy is over for whoever sees that there is none any more.
   claim.store(0, std::memory_order_release);
   return status;

@@ -58,7 +58,7 @@ struct Window {
   // before they load, sequentially consistent, so that one of the two sees the other.
   //
   // The operation that this rank has given up, counted as in posts. By its owner only.
-  alignas(128) std::atomic<std::uint64_t> given_up{0};
+  alignas(128) std::atomic<std::uint64_t> abandoned{0};
   // Whose private memory this rank copies from or to just now, counted from 1; 0: nobody's. By its
   // owner only.
   alignas(128) std::atomic<std::uint32_t> reaches_into{0};
@@ -105,11 +105,11 @@ struct Windows {
   std::vector<Window*> of;  // Per rank of the group; null for those of other teams.
   std::vector<Rank> team;   // Those of the group that are here, in ascending order.
   // Whether the whole group is one team.
-  bool are_everybodys() const { return team.size() == of.size(); }
+  bool is_whole_group() const { return team.size() == of.size(); }
   // Keeps the others' windows mapped: a rank may leave while another still reads what it staged.
   std::vector<std::shared_ptr<void>> held;
   // What all ranks say alike:
-  bool crowded = false;                      // Some rank has to wait for a core.
+  bool oversubscribed = false;               // Some rank has to wait for a core.
   SingleCopy single_copy = SingleCopy::off;  // Off unless everybody reaches everybody's memory.
   std::uint64_t entered = 0;       // Operations on these windows that this rank has entered.
   std::uint64_t syncs = 0;         // Syncs that this rank has reached.

@@ -131,10 +131,10 @@ class Simulation {
     if (self.dead) return;
     self.started = true;
     self.agreement.begin(self.list, false);
-    go_on(rank);
+    resume(rank);
   }
 
-  void go_on(Rank rank) {
+  void resume(Rank rank) {
     Member& self = member(rank);
     for (const Agreement::Message& message : self.agreement.take_messages()) {
       if (!self.dead) send(rank, message);
@@ -158,7 +158,7 @@ class Simulation {
     const bool fails = std::ranges::any_of(
         *self.candidate, [&](Rank other) { return member(other).dead && random_.below(2) == 0; });
     self.agreement.begin(self.list, !fails);
-    go_on(rank);
+    resume(rank);
   }
 
   void send(Rank from, const Agreement::Message& message) {
@@ -188,7 +188,7 @@ class Simulation {
         if (Rank(other) != Rank(to)) agreement.receive(other, message);
       }
     }
-    go_on(to);
+    resume(to);
   }
 
   // Of what a member has sent last, a part arrives at some and not at others; then its death does.
@@ -211,7 +211,7 @@ class Simulation {
       if (rank == Rank(to)) continue;
       deliver(rank, to, [this, rank, to] {
         member(to).agreement.lose(rank);
-        go_on(to);
+        resume(to);
       });
     }
   }

@@ -61,8 +61,7 @@ class Client {
   virtual std::string describe_state(std::uint32_t sequence, std::string_view activity) const
       STRETTO_REQUIRES(engine_held) = 0;
   // Where this rank waits in this group, for one who asked about another; nothing: nowhere.
-  virtual std::optional<StateReport> whereabouts_elsewhere() const
-      STRETTO_REQUIRES(engine_held) = 0;
+  virtual std::optional<StateReport> blocked_state() const STRETTO_REQUIRES(engine_held) = 0;
 
  protected:
   ~Client() = default;

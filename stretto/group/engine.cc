@@ -53,7 +53,7 @@ Result<std::shared_ptr<Engine>> Engine::create(std::unique_ptr<transport::Transp
 }
 
 void Engine::destroy(Engine* engine) {
-  if (!engine->is_home()) return;
+  if (!engine->is_owner_process()) return;
   if (engine->thread_.get_id() != std::this_thread::get_id()) {
     delete engine;
     return;
@@ -104,8 +104,8 @@ Engine::~Engine() {
   run_continuations(held);
 }
 
-Status Engine::check_home() const {
-  if (is_home()) return {};
+Status Engine::check_not_forked() const {
+  if (is_owner_process()) return {};
   return status_of(StatusCode::invalid_argument,
                    "this process was forked from rank {}, whose communicator it cannot use: fork "
                    "before join(), or start a program (exec)",
@@ -174,7 +174,7 @@ void Engine::take(std::unique_lock<std::mutex>& held) {
 
 // Between two turns. A mutex is not fair: who lets go of it would take it again before a thread
 // that sleeps for it has woken up.
-void Engine::let_others_in(EngineLock& held) {
+void Engine::yield_lock(EngineLock& held) {
   const int contenders = contenders_.load(std::memory_order_relaxed);
   if (contenders == 0) return;
   held.unlock();
@@ -232,7 +232,7 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   while (!(finished = done())) {
     if (turn_locked()) {
       run_continuations(held);
-      let_others_in(held);
+      yield_lock(held);
       idle_turns = 0;
       yield_until = TimePoint{};
       continue;
@@ -311,11 +311,11 @@ void Engine::run_background_thread() {
       // Until nothing moves: what has been asked in one turn is answered in the next.
       bool moved = true;
       for (int turn = 0; moved && turn < kTurnsPerHeartbeat; ++turn) {
-        transport_->look_at_all();
+        transport_->poll_all_next();
         moved = turn_locked();
         // What has woken a sleeper may have been taken here before it could look.
         if (moved && sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
-        let_others_in(held);
+        yield_lock(held);
       }
       check_deadlines();
       run_continuations(held);
@@ -323,7 +323,7 @@ void Engine::run_background_thread() {
     }
     if (turn_locked()) {
       run_continuations(held);
-      let_others_in(held);
+      yield_lock(held);
       yield_until = TimePoint{};
       continue;
     }

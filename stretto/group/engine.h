@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "stretto/base/clock.h"
-#include "stretto/base/home_process.h"
+#include "stretto/base/owner_process.h"
 #include "stretto/execution/turn.h"
 #include "stretto/group/client.h"
 #include "stretto/group/operation.h"
@@ -58,8 +58,8 @@ class Engine final : private transport::TransportListener {
 
   // invalid_argument in a child that was forked after join(). What it has is its parent's, whom it
   // must not disturb.
-  Status check_home() const;
-  bool is_home() const { return home_.is_here(); }
+  Status check_not_forked() const;
+  bool is_owner_process() const { return owner_process_.is_here(); }
   transport::Transport& transport() { return *transport_; }
   const Options& options() const { return options_; }
   bool has_progress_thread() const { return drives_; }
@@ -100,7 +100,7 @@ class Engine final : private transport::TransportListener {
  private:
   friend class EngineLock;
   void take(std::unique_lock<std::mutex>& held);
-  void let_others_in(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
+  void yield_lock(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
   bool turn_locked() STRETTO_REQUIRES(engine_held);
   bool turn_locked(std::size_t bytes_of_each_group) STRETTO_REQUIRES(engine_held);
   // Without the lock. Does nothing, and says so, where it is better to sleep; see Note [waiting].
@@ -135,7 +135,7 @@ class Engine final : private transport::TransportListener {
   std::unique_ptr<transport::Transport> transport_;
   Options options_;
   bool core_for_each_rank_;
-  HomeProcess home_;
+  OwnerProcess owner_process_;
   std::mutex mutex_;
   std::condition_variable work_arrived_;  // For the background thread.
   std::vector<Client*> groups_ STRETTO_GUARDED_BY(engine_held);
@@ -162,11 +162,11 @@ class Engine final : private transport::TransportListener {
 // The lock under which groups, their operations and the transport may be touched.
 class STRETTO_SCOPED_CAPABILITY EngineLock {
  public:
-  // Throws what check_home() says: in a forked child, the lock may be held by a thread that is not
-  // there.
+  // Throws what check_not_forked() says: in a forked child, the lock may be held by a thread that
+  // is not there.
   explicit EngineLock(Engine& engine) STRETTO_ACQUIRE(engine_held)
       : engine_(engine), held_(engine.mutex_, std::defer_lock) {
-    engine.check_home().or_throw();
+    engine.check_not_forked().or_throw();
     engine.take(held_);
   }
   ~EngineLock() STRETTO_RELEASE() {}

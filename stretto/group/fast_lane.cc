@@ -47,7 +47,7 @@ constexpr int kYields = 12;
 
 FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperation>& parked,
                                 std::uint32_t& number) {
-  if (!engine_->is_home()) return Outcome::refused;
+  if (!engine_->is_owner_process()) return Outcome::refused;
   // Acquire, and release below: what the gate guards is handed on with it.
   Gate expected = Gate::open;
   if (!gate_.compare_exchange_strong(expected, Gate::fast, std::memory_order_acquire,

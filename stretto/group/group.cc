@@ -46,7 +46,7 @@ Group::~Group() {
   fail(Status(StatusCode::aborted, "the communicator was destroyed with operations in flight"),
        false);
   execution::Turn turn = engine_->turn_of(execution::kUnlimited);
-  while (operations_.hand_back(failure_, turn)) {
+  while (operations_.release_buffers(failure_, turn)) {
   }
   engine_->transport().forget(membership_.group, membership_.members, failure_, farewell_);
 }
@@ -180,7 +180,7 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(const Mailbox::Message& 
 
 bool Group::advance(execution::Turn turn) {
   if (is_one_team()) release_mappings();
-  if (!failure_.ok()) return operations_.hand_back(failure_, turn);
+  if (!failure_.ok()) return operations_.release_buffers(failure_, turn);
   lane_.adopt_parked();
   bool moved = operations_.start_ready(turn);
   moved = mailbox_.advance() || moved;

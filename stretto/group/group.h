@@ -105,7 +105,7 @@ class Group final : public Client {
       STRETTO_REQUIRES(engine_held) override;
   std::string describe_state(std::uint32_t sequence, std::string_view activity) const
       STRETTO_REQUIRES(engine_held) override;
-  std::optional<StateReport> whereabouts_elsewhere() const STRETTO_REQUIRES(engine_held) override;
+  std::optional<StateReport> blocked_state() const STRETTO_REQUIRES(engine_held) override;
 
   // The first failure wins: ends everything in flight with it, and every later submission. Tells
   // the others if `announce`.
@@ -154,7 +154,7 @@ class Group final : public Client {
   Status timed_out(const PendingOperation& operation) const STRETTO_REQUIRES(engine_held);
   std::string describe_standstill(TimePoint since) const STRETTO_REQUIRES(engine_held);
   std::vector<Rank> in_job(std::vector<Rank> members) const STRETTO_REQUIRES(engine_held);
-  StateReport whereabouts(std::string_view group, std::string_view activity) const
+  StateReport state_in(std::string_view group, std::string_view activity) const
       STRETTO_REQUIRES(engine_held);
 
   std::shared_ptr<Engine> engine_;

@@ -29,7 +29,7 @@ void Group::fail_telling(const Status& reason, const Status* told, bool by_other
   // Before the group is given up, or a member that has forgotten it would hear of it anew.
   if (told != nullptr) transport.announce_abort(membership_.group, membership_.members, *told);
   // First the transport lets go of all buffers, then their owners hear of it.
-  transport.give_up(membership_.group, membership_.members, reason);
+  transport.abandon(membership_.group, membership_.members, reason);
   operations_.fail(reason, by_others);
   mailbox_.fail(reason);
 }

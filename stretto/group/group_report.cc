@@ -100,7 +100,7 @@ std::vector<Rank> Group::in_job(std::vector<Rank> members) const {
 }
 
 // `group`: " of the group of ranks 0, 2", where it is not the one that was asked about.
-StateReport Group::whereabouts(std::string_view group, std::string_view activity) const {
+StateReport Group::state_in(std::string_view group, std::string_view activity) const {
   const PendingOperation* operation = oldest();
   if (operation == nullptr && operations_.last_ended() == 0) {
     return {.text = "has called no collective of the group; " + doing(activity)};
@@ -116,12 +116,12 @@ StateReport Group::whereabouts(std::string_view group, std::string_view activity
   return report;
 }
 
-std::optional<StateReport> Group::whereabouts_elsewhere() const {
+std::optional<StateReport> Group::blocked_state() const {
   if (oldest() == nullptr) return std::nullopt;
   const bool everybody = size() == engine_->transport().size();
-  return whereabouts(everybody ? " of another group of all ranks"
-                               : " of the group of " + list_ranks(membership_.members),
-                     {});
+  return state_in(everybody ? " of another group of all ranks"
+                            : " of the group of " + list_ranks(membership_.members),
+                  {});
 }
 
 std::string Group::describe_state(std::uint32_t sequence, std::string_view activity) const {
@@ -135,12 +135,12 @@ std::string Group::describe_state(std::uint32_t sequence, std::string_view activ
   const bool entered =
       sequence < operations_.next_sequence() && sequence != transport::kPointToPoint;
   if (entered && operations_.has_ended(sequence)) return encode({true, {}, "has ended it"});
-  StateReport report = whereabouts({}, activity);
+  StateReport report = state_in({}, activity);
   report.has_entered = entered;
   // Perhaps it waits somewhere else.
   for (const Client* other : engine_->groups()) {
     if (entered || oldest() != nullptr) break;
-    if (const auto elsewhere = other->whereabouts_elsewhere()) return encode(*elsewhere);
+    if (const auto elsewhere = other->blocked_state()) return encode(*elsewhere);
   }
   return encode(report);
 }
@@ -148,7 +148,7 @@ std::string Group::describe_state(std::uint32_t sequence, std::string_view activ
 std::string describe_absence(std::span<Client* const> groups, std::string_view activity) {
   StateReport report{.text = "does not have this group; " + doing(activity)};
   for (const Client* group : groups) {
-    const auto elsewhere = group->whereabouts_elsewhere();
+    const auto elsewhere = group->blocked_state();
     if (!elsewhere) continue;
     report = *elsewhere;
     report.text.insert(0, "does not have this group and ");

@@ -148,7 +148,7 @@ void OperationQueue::fail(const Status& reason, bool of_others) {
   for (; !queue_.empty(); queue_.pop()) queue_.front().collective->finish(reason);
 }
 
-bool OperationQueue::hand_back(const Status& reason, execution::Turn& turn) {
+bool OperationQueue::release_buffers(const Status& reason, execution::Turn& turn) {
   bool waits = false;
   for (const Item& item : running_) {
     if (item.collective->done()) continue;

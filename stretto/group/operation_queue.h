@@ -67,7 +67,7 @@ class OperationQueue {
   // news `of_others`, what can end without them ends well.
   void fail(const Status& reason, bool of_others) STRETTO_REQUIRES(engine_held);
   // Afterwards: ends those whose buffers nobody uses any more. Returns whether there were any left.
-  bool hand_back(const Status& reason, execution::Turn& turn) STRETTO_REQUIRES(engine_held);
+  bool release_buffers(const Status& reason, execution::Turn& turn) STRETTO_REQUIRES(engine_held);
 
   bool is_empty() const STRETTO_REQUIRES(engine_held) { return running_.empty() && queue_.empty(); }
   const std::vector<Item>& running() const STRETTO_REQUIRES(engine_held) { return running_; }

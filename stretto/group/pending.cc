@@ -74,12 +74,12 @@ void PendingOperation::finish(Status status) {
 }
 
 bool PendingOperation::poll() {
-  if (!done() && engine_->is_home()) engine_->turn();
+  if (!done() && engine_->is_owner_process()) engine_->turn();
   return done();
 }
 
 Status PendingOperation::wait(Deadline deadline) {
-  if (!done()) STRETTO_RETURN_IF_ERROR(engine_->check_home());
+  if (!done()) STRETTO_RETURN_IF_ERROR(engine_->check_not_forked());
   if (done() || engine_->drive([this] { return done(); }, deadline)) return status_;
   return status_of(StatusCode::timeout, "{} has not ended yet", describe(operation_));
 }

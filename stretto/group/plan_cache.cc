@@ -48,7 +48,7 @@ void PlanCache::use_links(const LinkModel& links) {
 void PlanCache::use_windows(execution::Windows windows) {
   windows_ = std::move(windows);
   Planner::Setting setting = planner_->setting();
-  setting.selector.has_core_for_each_rank = !windows_->crowded;
+  setting.selector.has_core_for_each_rank = !windows_->oversubscribed;
   setting.selector.has_teams = !is_one_team();
   setting.is_one_team = is_one_team();
   setting.single_copy = windows_->single_copy;

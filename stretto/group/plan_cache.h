@@ -42,7 +42,7 @@ class PlanCache {
   void use_links(const LinkModel& links);
   void use_windows(execution::Windows windows);
   // Whether all ranks are one team.
-  bool is_one_team() const { return windows_ && windows_->are_everybodys(); }
+  bool is_one_team() const { return windows_ && windows_->is_whole_group(); }
 
   // Null if there is none.
   Entry* find(const OperationDescriptor& operation,

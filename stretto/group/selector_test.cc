@@ -89,9 +89,9 @@ TEST(Selector, OnMappedMemoryFewBytesNeedOneSync) {
   EXPECT_EQ(mapped_choice(selector, Collective::broadcast, 4100), "direct_mapped, staged_mapped");
   EXPECT_EQ(selector.mapped_thresholds(all_reduce),
             "one sync up to 2048 bytes a rank (private buffers: 524288), as each rank has a core");
-  const Selector crowded = selector_of(2, 2, false);
-  EXPECT_EQ(mapped_choice(crowded, all_reduce, 32768), "eager_mapped, eager_mapped");
-  EXPECT_EQ(mapped_choice(crowded, all_reduce, 32772), "direct_mapped, eager_mapped");
+  const Selector oversubscribed = selector_of(2, 2, false);
+  EXPECT_EQ(mapped_choice(oversubscribed, all_reduce, 32768), "eager_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(oversubscribed, all_reduce, 32772), "direct_mapped, eager_mapped");
 }
 
 TEST(Selector, GoesByWhatASyncCostsOnThisMachine) {
@@ -109,17 +109,19 @@ TEST(Selector, WhereRanksShareCoresStagingIsCheaperThanASync) {
   const Collective all_gather = Collective::all_gather;
   EXPECT_EQ(mapped_choice(selector, all_gather, 2048), "staged_mapped, staged_mapped");
   EXPECT_EQ(mapped_choice(selector, all_gather, 2052), "direct_mapped, staged_mapped");
-  const Selector crowded = selector_of(4, 4, false);
+  const Selector oversubscribed = selector_of(4, 4, false);
   for (const Collective shared : {all_gather, Collective::reduce_scatter, Collective::all_to_all}) {
-    EXPECT_EQ(mapped_choice(crowded, shared, 262144), "staged_mapped, staged_mapped");
-    EXPECT_EQ(mapped_choice(crowded, shared, 262160), "direct_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(oversubscribed, shared, 262144), "staged_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(oversubscribed, shared, 262160), "direct_mapped, staged_mapped");
   }
   for (const Collective rooted : {Collective::broadcast, Collective::gather, Collective::scatter}) {
-    EXPECT_EQ(mapped_choice(crowded, rooted, 65536), "staged_mapped, staged_mapped");
-    EXPECT_EQ(mapped_choice(crowded, rooted, 65552), "direct_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(oversubscribed, rooted, 65536), "staged_mapped, staged_mapped");
+    EXPECT_EQ(mapped_choice(oversubscribed, rooted, 65552), "direct_mapped, staged_mapped");
   }
-  EXPECT_EQ(mapped_choice(crowded, Collective::all_reduce, 16384), "eager_mapped, eager_mapped");
-  EXPECT_EQ(mapped_choice(crowded, Collective::all_reduce, 16388), "direct_mapped, staged_mapped");
+  EXPECT_EQ(mapped_choice(oversubscribed, Collective::all_reduce, 16384),
+            "eager_mapped, eager_mapped");
+  EXPECT_EQ(mapped_choice(oversubscribed, Collective::all_reduce, 16388),
+            "direct_mapped, staged_mapped");
 }
 
 TEST(Selector, WhatIsStagedInsteadOfASyncFitsIntoOneSegment) {

@@ -21,10 +21,10 @@ void note(Job& job, std::string_view what, const Sourced<T>& value) {
   job.sources += fmt::format("{} {} from {}\n", what, value.value, value.source);
 }
 
-Status set_address(Job& job, Meeting meeting, std::string_view text) {
+Status set_address(Job& job, RendezvousKind kind, std::string_view text) {
   const Result<bootstrap::HostPort> address = bootstrap::parse_host_port(text);
   if (!address.ok()) return address.status();
-  job.meeting = meeting;
+  job.rendezvous_kind = kind;
   job.rendezvous_host = address.value().host;
   job.rendezvous_port = address.value().port;
   return {};
@@ -35,10 +35,10 @@ Status set_rendezvous(Job& job, const std::string& text) {
   constexpr std::string_view kTcp = "tcp://";
   constexpr std::string_view kFile = "file://";
   if (text.starts_with(kTcp)) {
-    return set_address(job, Meeting::rank_0_store, text.substr(kTcp.size()));
+    return set_address(job, RendezvousKind::rank_0_store, text.substr(kTcp.size()));
   }
   if (text.starts_with(kFile)) {
-    job.meeting = Meeting::file;
+    job.rendezvous_kind = RendezvousKind::file;
     job.rendezvous_path = text.substr(kFile.size());
     if (job.rendezvous_path.starts_with('/') && !job.rendezvous_path.ends_with('/')) return {};
     return status_of(StatusCode::invalid_argument,
@@ -49,7 +49,7 @@ Status set_rendezvous(Job& job, const std::string& text) {
                      "\"{}\" is no place to meet: want host:port, tcp://host:port or file:///path",
                      text);
   }
-  return set_address(job, Meeting::launcher_store, text);
+  return set_address(job, RendezvousKind::launcher_store, text);
 }
 
 // MASTER_ADDR and MASTER_PORT as "host:port"; empty if neither is set.
@@ -71,7 +71,8 @@ Status meet_at_master(const Environment& environment, const Sourced<std::string>
                       Job& job) {
   const bool agent = job.launcher == Launcher::torchrun;
   STRETTO_RETURN_IF_ERROR(
-      set_address(job, agent ? Meeting::torch_store : Meeting::rank_0_store, master.value)
+      set_address(job, agent ? RendezvousKind::torch_store : RendezvousKind::rank_0_store,
+                  master.value)
           .with_context(master.source));
   if (agent) {
     job.store_prefix =
@@ -85,7 +86,7 @@ Status meet_at_master(const Environment& environment, const Sourced<std::string>
 Status meet_by_slurm(const Environment& environment, Job& job) {
   const Result<bootstrap::HostPort> address = slurm_meeting_place(environment);
   if (!address.ok()) return address.status();
-  job.meeting = Meeting::rank_0_store;
+  job.rendezvous_kind = RendezvousKind::rank_0_store;
   job.rendezvous_host = address.value().host;
   job.rendezvous_port = address.value().port;
   note(job, "rendezvous",
@@ -113,7 +114,7 @@ Status meet_by_mpi(const Environment& environment, Job& job) {
       file.begin(), file.end(),
       [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '@' && c != '_'; },
       '_');
-  job.meeting = Meeting::file;
+  job.rendezvous_kind = RendezvousKind::file;
   job.makes_folder = true;
   job.rendezvous_path = fmt::format("{}/stretto-{}/{}", environment.get("TMPDIR").value_or("/tmp"),
                                     ::geteuid(), file);
@@ -155,7 +156,7 @@ Status resolve_key(const Environment& environment, Job& job) {
   if (job.size == 1) return {};
   const auto text = environment.get("STRETTO_JOB_KEY");
   if (!text) {
-    if (job.meeting != Meeting::launcher_store) {
+    if (job.rendezvous_kind != RendezvousKind::launcher_store) {
       job.sources += "job key from the store: rank 0 makes one\n";
       return {};
     }
@@ -230,7 +231,7 @@ Status resolve_network_timeout(const JoinOptions& options, const Environment& en
 }  // namespace
 
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment) {
-  const Result<Place> place = resolve_place(options, environment);
+  const Result<RankAndSize> place = resolve_place(options, environment);
   if (!place.ok()) return place.status();
   Job job{.launcher = place.value().launcher};
   if (!place.value().empty()) {
@@ -263,9 +264,9 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
   }
   Job job{.rank = rank.value(), .size = size};
   if (const std::string server = store->server(); !server.empty()) {
-    STRETTO_RETURN_IF_ERROR(set_address(job, Meeting::given_store, server));
+    STRETTO_RETURN_IF_ERROR(set_address(job, RendezvousKind::given_store, server));
   }
-  job.meeting = Meeting::given_store;
+  job.rendezvous_kind = RendezvousKind::given_store;
   job.store = std::move(store);
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network(environment, job));

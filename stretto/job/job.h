@@ -18,7 +18,7 @@
 namespace stretto::job {
 
 // What kind of store the ranks meet in.
-enum class Meeting {
+enum class RendezvousKind {
   none,            // A job of one rank meets nobody.
   launcher_store,  // The launcher serves at host and port; who comes holds the job key.
   torch_store,     // torchrun's agent serves at host and port.
@@ -32,7 +32,7 @@ struct Job {
   Launcher launcher = Launcher::none;
   int rank = 0;
   int size = 1;
-  Meeting meeting = Meeting::none;
+  RendezvousKind rendezvous_kind = RendezvousKind::none;
   std::string rendezvous_host = {};  // Empty if they meet in a file.
   int rendezvous_port = 0;
   std::string rendezvous_path = {};

@@ -94,7 +94,7 @@ void expect_invalid(const JoinOptions& options, const Variables& variables,
 TEST(ResolveJob, WithoutALauncherIsAJobOfOneRank) {
   const Job job = resolve({}, {});
   EXPECT_EQ(job.launcher, Launcher::none);
-  EXPECT_EQ(job.meeting, Meeting::none);
+  EXPECT_EQ(job.rendezvous_kind, RendezvousKind::none);
   EXPECT_EQ(job.rank, 0);
   EXPECT_EQ(job.size, 1);
   EXPECT_TRUE(job.shared_memory);
@@ -104,7 +104,7 @@ TEST(ResolveJob, WithoutALauncherIsAJobOfOneRank) {
 TEST(ResolveJob, ReadsStrettoRun) {
   const Job job = resolve({}, stretto_run());
   EXPECT_EQ(job.launcher, Launcher::stretto_run);
-  EXPECT_EQ(job.meeting, Meeting::launcher_store);
+  EXPECT_EQ(job.rendezvous_kind, RendezvousKind::launcher_store);
   EXPECT_EQ(job.rank, 3);
   EXPECT_EQ(job.size, 4);
   EXPECT_EQ(job.rendezvous_host, "127.0.0.1");
@@ -117,7 +117,7 @@ TEST(ResolveJob, ReadsStrettoRun) {
 TEST(ResolveJob, ReadsTorchrun) {
   const Job job = resolve({}, torchrun());
   EXPECT_EQ(job.launcher, Launcher::torchrun);
-  EXPECT_EQ(job.meeting, Meeting::torch_store);
+  EXPECT_EQ(job.rendezvous_kind, RendezvousKind::torch_store);
   EXPECT_EQ(job.rank, 1);
   EXPECT_EQ(job.size, 2);
   EXPECT_EQ(job.rendezvous_host, "node0");
@@ -211,7 +211,7 @@ TEST(ResolveJob, SaysWhereToListen) {
 TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {
   const Job job = resolve({}, by_hand());
   EXPECT_EQ(job.launcher, Launcher::variables);
-  EXPECT_EQ(job.meeting, Meeting::rank_0_store);
+  EXPECT_EQ(job.rendezvous_kind, RendezvousKind::rank_0_store);
   EXPECT_EQ(job.rendezvous_host, "node0");
   EXPECT_EQ(job.rendezvous_port, 29500);
   EXPECT_FALSE(job.key.has_value());
@@ -221,23 +221,23 @@ TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {
   EXPECT_EQ(resolve({}, with(by_hand(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(), kKey);
   // torchrun says itself whether its agent has a store.
   const auto meeting = [](const Variables& changes) {
-    return resolve({}, with(by_hand(), changes)).meeting;
+    return resolve({}, with(by_hand(), changes)).rendezvous_kind;
   };
-  EXPECT_EQ(meeting({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}), Meeting::torch_store);
-  EXPECT_EQ(meeting({{"TORCHELASTIC_RUN_ID", "x"}}), Meeting::torch_store);
+  EXPECT_EQ(meeting({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}), RendezvousKind::torch_store);
+  EXPECT_EQ(meeting({{"TORCHELASTIC_RUN_ID", "x"}}), RendezvousKind::torch_store);
   EXPECT_EQ(meeting({{"TORCHELASTIC_RUN_ID", "x"}, {"TORCHELASTIC_USE_AGENT_STORE", "False"}}),
-            Meeting::rank_0_store);
+            RendezvousKind::rank_0_store);
 }
 
 TEST(ResolveJob, ReadsTheKindsOfMeetingPlaces) {
   JoinOptions options{.rank = 1, .size = 2, .rendezvous = "tcp://[::1]:4000"};
   const Job tcp = resolve(options, {});
-  EXPECT_EQ(tcp.meeting, Meeting::rank_0_store);
+  EXPECT_EQ(tcp.rendezvous_kind, RendezvousKind::rank_0_store);
   EXPECT_EQ(tcp.rendezvous_host, "::1");
   EXPECT_EQ(tcp.rendezvous_port, 4000);
   options.rendezvous = "file:///shared/job 7";
   const Job file = resolve(options, {});
-  EXPECT_EQ(file.meeting, Meeting::file);
+  EXPECT_EQ(file.rendezvous_kind, RendezvousKind::file);
   EXPECT_EQ(file.rendezvous_path, "/shared/job 7");
   EXPECT_FALSE(file.makes_folder);
   EXPECT_TRUE(file.rendezvous_host.empty());
@@ -256,7 +256,7 @@ TEST(ResolveJob, ReadsOpenMpi) {
   EXPECT_EQ(job.launcher, Launcher::mpi);
   EXPECT_EQ(job.rank, 1);
   EXPECT_EQ(job.size, 4);
-  EXPECT_EQ(job.meeting, Meeting::file);
+  EXPECT_EQ(job.rendezvous_kind, RendezvousKind::file);
   EXPECT_TRUE(job.makes_folder);
   EXPECT_EQ(job.rendezvous_path,
             fmt::format("/scratch/stretto-{}/prterun-node0-28821@1", ::geteuid()));
@@ -269,7 +269,7 @@ TEST(ResolveJob, ReadsOpenMpi) {
                  "on several hosts: say where the ranks meet with "
                  "STRETTO_RENDEZVOUS=tcp://HOST:PORT");
   const Variables told = with(several_hosts, {{"STRETTO_RENDEZVOUS", "tcp://node0:4000"}});
-  EXPECT_EQ(resolve({}, told).meeting, Meeting::rank_0_store);
+  EXPECT_EQ(resolve({}, told).rendezvous_kind, RendezvousKind::rank_0_store);
   const Variables master = with(several_hosts, {{"MASTER_ADDR", "n"}, {"MASTER_PORT", "7"}});
   EXPECT_EQ(resolve({}, master).rendezvous_host, "n");
 }
@@ -288,7 +288,7 @@ TEST(ResolveJob, ReadsSlurm) {
   EXPECT_EQ(job.launcher, Launcher::slurm);
   EXPECT_EQ(job.rank, 5);
   EXPECT_EQ(job.size, 8);
-  EXPECT_EQ(job.meeting, Meeting::rank_0_store);
+  EXPECT_EQ(job.rendezvous_kind, RendezvousKind::rank_0_store);
   EXPECT_EQ(job.rendezvous_host, "node07");
   EXPECT_EQ(job.rendezvous_port, 15000 + (123456 + 2 * 1009) % 15000);
   EXPECT_PRED_FORMAT2(testing::IsSubstring, "size 8 from SLURM_NTASKS\n", job.sources);
@@ -310,8 +310,8 @@ TEST(ResolveJob, ReadsSlurm) {
 
 TEST(ResolveJob, ALauncherInsideAnotherCounts) {
   EXPECT_EQ(resolve({}, with(stretto_run(), slurm())).rank, 3);
-  EXPECT_EQ(resolve({}, with(torchrun(), slurm())).meeting, Meeting::torch_store);
-  EXPECT_EQ(resolve({}, with(open_mpi(), slurm())).meeting, Meeting::file);
+  EXPECT_EQ(resolve({}, with(torchrun(), slurm())).rendezvous_kind, RendezvousKind::torch_store);
+  EXPECT_EQ(resolve({}, with(open_mpi(), slurm())).rendezvous_kind, RendezvousKind::file);
   const Variables mpi_of_one{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
   EXPECT_EQ(resolve({}, with(stretto_run(), mpi_of_one)).rank, 3);
   EXPECT_EQ(resolve({}, mpi_of_one).size, 1);

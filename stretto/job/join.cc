@@ -220,7 +220,7 @@ Result<Joined> connect(const Job& job, const JoinOptions& options, const Environ
   if (!rendezvous.ok()) return rendezvous.status();
   Result<Joined> joined = join_others(job, **rendezvous, options, environment);
   if (joined.ok()) return joined;
-  return (*rendezvous)->notes().give_up(joined.status());
+  return (*rendezvous)->notes().abandon(joined.status());
 }
 
 void log_lines(std::string_view text) {

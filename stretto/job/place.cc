@@ -8,26 +8,26 @@
 namespace stretto::job {
 namespace {
 
-Result<Place> read_place(const Environment& environment, Launcher launcher,
-                         const std::string& rank_variable, const std::string& size_variable) {
+Result<RankAndSize> read_place(const Environment& environment, Launcher launcher,
+                               const std::string& rank_variable, const std::string& size_variable) {
   const auto rank = read_number(environment, rank_variable);
   if (!rank.ok()) return rank.status();
   const auto size = read_number(environment, size_variable);
   if (!size.ok()) return size.status();
-  Place place{.launcher = launcher, .rank = rank.value(), .size = size.value()};
+  RankAndSize place{.launcher = launcher, .rank = rank.value(), .size = size.value()};
   if (place.empty()) place.launcher = Launcher::none;
   return place;
 }
 
 // The launcher is that of the first who says anything.
-Result<Place> agree(const Place& first, const Place& second) {
+Result<RankAndSize> agree(const RankAndSize& first, const RankAndSize& second) {
   const auto rank = agree(first.rank, second.rank);
   if (!rank.ok()) return rank.status();
   const auto size = agree(first.size, second.size);
   if (!size.ok()) return size.status();
-  return Place{.launcher = first.empty() ? second.launcher : first.launcher,
-               .rank = rank.value(),
-               .size = size.value()};
+  return RankAndSize{.launcher = first.empty() ? second.launcher : first.launcher,
+                     .rank = rank.value(),
+                     .size = size.value()};
 }
 
 // Whether the ranks can meet in the store of torchrun's agent. PyTorch asks the same.
@@ -36,39 +36,39 @@ bool agent_hosts_a_store(const Environment& environment) {
   return says ? *says == "True" : environment.get("TORCHELASTIC_RUN_ID").has_value();
 }
 
-Result<Place> read_mpi(const Environment& environment) {
-  Result<Place> open_mpi =
+Result<RankAndSize> read_mpi(const Environment& environment) {
+  Result<RankAndSize> open_mpi =
       read_place(environment, Launcher::mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
   if (!open_mpi.ok() || !open_mpi->empty()) return open_mpi;
   return read_place(environment, Launcher::mpi, "PMI_RANK", "PMI_SIZE");
 }
 
-Result<Place> read_slurm(const Environment& environment) {
-  if (!in_slurm_step(environment)) return Place{};
+Result<RankAndSize> read_slurm(const Environment& environment) {
+  if (!in_slurm_step(environment)) return RankAndSize{};
   const bool has_step_size = environment.get("SLURM_STEP_NUM_TASKS").has_value();
   return read_place(environment, Launcher::slurm, "SLURM_PROCID",
                     has_step_size ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
 }
 
 // What the launchers say, the innermost first.
-Result<Place> read_launchers(const Environment& environment) {
-  Result<Place> stretto_run =
+Result<RankAndSize> read_launchers(const Environment& environment) {
+  Result<RankAndSize> stretto_run =
       read_place(environment, Launcher::stretto_run, "STRETTO_RANK", "STRETTO_SIZE");
   if (!stretto_run.ok()) return stretto_run;
   const Launcher sets_rank =
       agent_hosts_a_store(environment) ? Launcher::torchrun : Launcher::variables;
-  const Result<Place> torch = read_place(environment, sets_rank, "RANK", "WORLD_SIZE");
+  const Result<RankAndSize> torch = read_place(environment, sets_rank, "RANK", "WORLD_SIZE");
   if (!torch.ok()) return torch;
-  Result<Place> inner = agree(*stretto_run, torch.value());
+  Result<RankAndSize> inner = agree(*stretto_run, torch.value());
   if (!inner.ok()) return inner;
 
-  Result<Place> mpi = read_mpi(environment);
+  Result<RankAndSize> mpi = read_mpi(environment);
   if (!mpi.ok()) return mpi;
   const bool job_of_one = mpi->size && mpi->size->value == 1;
   if (inner->empty() || !job_of_one) inner = agree(*inner, *mpi);
   if (!inner.ok()) return inner;
 
-  Result<Place> slurm = read_slurm(environment);
+  Result<RankAndSize> slurm = read_slurm(environment);
   if (!slurm.ok()) return slurm;
   // srun can also start MPI programs: then both speak of the same tasks, and Slurm knows the hosts.
   const bool same_tasks = inner->launcher == Launcher::mpi &&
@@ -77,11 +77,11 @@ Result<Place> read_launchers(const Environment& environment) {
   if (slurm->empty() || (!inner->empty() && !same_tasks)) return inner;
   const auto pmix_rank = read_number(environment, "PMIX_RANK");
   if (!pmix_rank.ok()) return pmix_rank.status();
-  const Result<Place> tasks = agree(*slurm, Place{.rank = pmix_rank.value()});
+  const Result<RankAndSize> tasks = agree(*slurm, RankAndSize{.rank = pmix_rank.value()});
   return tasks.ok() ? agree(tasks.value(), *inner) : tasks;
 }
 
-Status check(const Place& place) {
+Status check(const RankAndSize& place) {
   if (place.empty()) return {};
   if (place.rank.has_value() != place.size.has_value()) {
     const auto& given = place.rank ? place.rank : place.size;
@@ -104,13 +104,13 @@ Status check(const Place& place) {
 
 }  // namespace
 
-Result<Place> resolve_place(const JoinOptions& options, const Environment& environment) {
-  Place from_options{.launcher = Launcher::options};
+Result<RankAndSize> resolve_place(const JoinOptions& options, const Environment& environment) {
+  RankAndSize from_options{.launcher = Launcher::options};
   if (options.rank) from_options.rank = {*options.rank, "JoinOptions::rank"};
   if (options.size) from_options.size = {*options.size, "JoinOptions::size"};
-  const Result<Place> launched = read_launchers(environment);
+  const Result<RankAndSize> launched = read_launchers(environment);
   if (!launched.ok()) return launched;
-  Result<Place> place = agree(from_options, launched.value());
+  Result<RankAndSize> place = agree(from_options, launched.value());
   if (!place.ok()) return place;
   STRETTO_RETURN_IF_ERROR(check(*place));
   // Options that only repeat what a launcher said do not replace the launcher; another meeting

@@ -22,7 +22,7 @@ enum class Launcher {
   slurm,        // SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS
 };
 
-struct Place {
+struct RankAndSize {
   Launcher launcher = Launcher::none;
   MaybeSourced<int> rank = std::nullopt;
   MaybeSourced<int> size = std::nullopt;
@@ -35,6 +35,6 @@ struct Place {
 //
 // Launchers may be nested: Slurm counts only where no other says anything, and an MPI job of one
 // process does not contradict what was started inside it.
-Result<Place> resolve_place(const JoinOptions& options, const Environment& environment);
+Result<RankAndSize> resolve_place(const JoinOptions& options, const Environment& environment);
 
 }  // namespace stretto::job

@@ -47,10 +47,10 @@ class OpenRendezvous : public Rendezvous {
   // Where rank 0 gives up the others learn of it.
   ~OpenRendezvous() override {
     const bool gives_up = server_ != nullptr || owns_file_;
-    if (gives_up && notes_ != nullptr) notes_->let_all_come();
+    if (gives_up && notes_ != nullptr) notes_->wait_for_late_ranks();
     notes_.reset();
     store_.reset();
-    if (server_ != nullptr) let_clients_go();
+    if (server_ != nullptr) wait_for_clients_to_leave();
     (void)end_place().ok();
   }
 
@@ -62,7 +62,8 @@ class OpenRendezvous : public Rendezvous {
  private:
   // Whether the place belongs to this job alone and ends with its start.
   bool passing() const {
-    return job_.meeting == Meeting::file || job_.meeting == Meeting::rank_0_store;
+    return job_.rendezvous_kind == RendezvousKind::file ||
+           job_.rendezvous_kind == RendezvousKind::rank_0_store;
   }
   Status open_store(Deadline deadline);
   Status connect(const std::string& owner, Deadline deadline);
@@ -71,7 +72,7 @@ class OpenRendezvous : public Rendezvous {
   Status arrive();
   Status agree_on_size();
   Status agree_on_key();
-  void let_clients_go();
+  void wait_for_clients_to_leave();
   Status end_place();
 
   const Job job_;
@@ -92,28 +93,28 @@ Status OpenRendezvous::open(Deadline deadline) {
       bootstrap::JoinNotes::Options{.rank = job_.rank, .size = job_.size, .deadline = deadline});
   Status status = arrive();
   if (status.ok()) status = agree_on_key();
-  return status.ok() ? status : notes_->give_up(status);
+  return status.ok() ? status : notes_->abandon(status);
 }
 
 Status OpenRendezvous::open_store(Deadline deadline) {
-  switch (job_.meeting) {
-    case Meeting::none:
+  switch (job_.rendezvous_kind) {
+    case RendezvousKind::none:
       return status_of(StatusCode::internal, "a job of one rank meets nobody");
-    case Meeting::launcher_store:
+    case RendezvousKind::launcher_store:
       return connect("the launcher", deadline);
-    case Meeting::rank_0_store: {
+    case RendezvousKind::rank_0_store: {
       const Status served = job_.rank == 0 ? serve(deadline) : Status();
       if (served.ok()) return connect("rank 0", deadline);
       // Perhaps it is another process of this rank that is there: then arrive() says so.
       const WaitLimit soon = WaitLimit(deadline).within(std::chrono::seconds(1));
       return connect("rank 0", soon.deadline()).ok() ? Status() : served;
     }
-    case Meeting::file:
+    case RendezvousKind::file:
       return open_file(deadline);
-    case Meeting::given_store:
+    case RendezvousKind::given_store:
       store_ = std::make_shared<bootstrap::PrefixStore>(job_.store_prefix, job_.store);
       return {};
-    case Meeting::torch_store: {
+    case RendezvousKind::torch_store: {
       auto whole = bootstrap::connect_torch_store(
           {.host = job_.rendezvous_host, .port = job_.rendezvous_port}, deadline);
       if (!whole.ok()) return whole.status();
@@ -169,12 +170,13 @@ Status OpenRendezvous::open_file(Deadline deadline) {
 Status OpenRendezvous::arrive() {
   const Status arrived = notes_->arrive();
   if (arrived.ok()) {
-    owns_file_ = job_.meeting == Meeting::file && job_.rank == 0;
+    owns_file_ = job_.rendezvous_kind == RendezvousKind::file && job_.rank == 0;
     return agree_on_size();
   }
   if (arrived.code() != StatusCode::refused) return arrived;
   // If the other one is gone, that has ended the join; but a file may be of an earlier job.
-  const Status ended = job_.meeting == Meeting::file ? Status() : notes_->failure_in_store();
+  const Status ended =
+      job_.rendezvous_kind == RendezvousKind::file ? Status() : notes_->failure_in_store();
   if (!ended.ok()) return ended;
   constexpr std::string_view kOfFile =
       "an earlier job may have left it: remove it, and give every job a file of its own";
@@ -183,9 +185,9 @@ Status OpenRendezvous::arrive() {
   constexpr std::string_view kOfLauncher =
       "give every process a rank of its own, and join a job once";
   return status_of(StatusCode::refused, "{}; {}", arrived.message(),
-                   job_.meeting == Meeting::file ? kOfFile
-                   : passing()                   ? kOfRankZero
-                                                 : kOfLauncher);
+                   job_.rendezvous_kind == RendezvousKind::file ? kOfFile
+                   : passing()                                  ? kOfRankZero
+                                                                : kOfLauncher);
 }
 
 Status OpenRendezvous::agree_on_size() {
@@ -233,7 +235,7 @@ Status OpenRendezvous::finish() {
 }
 
 // The last words of rank 0 reach the others through its own store.
-void OpenRendezvous::let_clients_go() {
+void OpenRendezvous::wait_for_clients_to_leave() {
   const Deadline deadline = Deadline::after(std::chrono::seconds(1));
   while (server_->client_count() > 0 && !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

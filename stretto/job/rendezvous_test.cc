@@ -31,7 +31,7 @@ int free_port() {
 
 Job tcp_job(int size) {
   return {.size = size,
-          .meeting = Meeting::rank_0_store,
+          .rendezvous_kind = RendezvousKind::rank_0_store,
           .rendezvous_host = "127.0.0.1",
           .rendezvous_port = free_port()};
 }
@@ -42,7 +42,8 @@ class RendezvousTest : public testing::Test {
   ~RendezvousTest() override { std::filesystem::remove_all(folder_); }
 
   Job file_job(int size) const {
-    return {.size = size, .meeting = Meeting::file, .rendezvous_path = folder_ + "/job"};
+    return {
+        .size = size, .rendezvous_kind = RendezvousKind::file, .rendezvous_path = folder_ + "/job"};
   }
 
   std::string folder_ = testing::TempDir() + fmt::format("stretto_rendezvous_{}", ::getpid());
@@ -122,7 +123,7 @@ void expect_second_refused(const Status& status, int rank, const std::string& ad
 struct Launched {
   explicit Launched(int size)
       : job{.size = size,
-            .meeting = Meeting::launcher_store,
+            .rendezvous_kind = RendezvousKind::launcher_store,
             .rendezvous_host = "127.0.0.1",
             .rendezvous_port = server->port(),
             .key = key} {}

@@ -188,7 +188,7 @@ class BlockReduction {
   };
 
   // The inputs [first, first + count): all, or an aligned group, which is a subtree.
-  struct Group {
+  struct InputRange {
     std::size_t first;
     std::size_t count;
   };
@@ -199,7 +199,7 @@ class BlockReduction {
   };
 
   void reduce_block(Block block) const {
-    const Group all{0, reduction_.inputs.size()};
+    const InputRange all{0, reduction_.inputs.size()};
     Pass pass{.outputs = reduction_.outputs.data(),
               .output_count = reduction_.outputs.size(),
               .output_offset = block.first * outer_.lanes_per_element,
@@ -220,13 +220,13 @@ class BlockReduction {
   }
 
   // A group of one block. `pass` says where to and how; the inputs are added here.
-  void combine(const Lowered& lowered, Group group, Block block, Pass pass) const {
+  void combine(const Lowered& lowered, InputRange group, Block block, Pass pass) const {
     std::size_t width = 1;  // Inputs behind each operand of this pass.
     while (group.count > width * kPassInputs) width *= kPassInputs;
     alignas(kLineBytes) Room rooms[kPassInputs];
     const void* data[kPassInputs];
     for (std::size_t start = 0; start < group.count; start += width) {
-      const Group part{group.first + start, std::min(width, group.count - start)};
+      const InputRange part{group.first + start, std::min(width, group.count - start)};
       const Operand operand = evaluate(part, block, rooms[pass.input_count]);
       data[pass.input_count] = operand.data;
       if (operand.is_partial) pass.partial_inputs |= 1u << pass.input_count;
@@ -238,7 +238,7 @@ class BlockReduction {
   }
 
   // Where a group's value lies: one input in its own buffer, more in `room`.
-  Operand evaluate(Group group, Block block, Room& room) const {
+  Operand evaluate(InputRange group, Block block, Room& room) const {
     if (group.count == 1) {
       const Input& input = reduction_.inputs[group.first];
       const auto* const data = static_cast<const std::byte*>(input.data);

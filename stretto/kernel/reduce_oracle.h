@@ -9,14 +9,17 @@
 #include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <vector>
 
 #include "stretto/base/dtype.h"
 #include "stretto/base/reduce_op.h"
+#include "stretto/kernel/reduce.h"
 
-// What reduce() promises, one number at a time and without bit tricks: for tests only.
+// What reduce() promises, one number at a time and without bit tricks: for tests only. The one
+// reference of all tests whose results are reductions.
 namespace stretto::kernel::oracle {
 
 template <class Float>
@@ -147,6 +150,100 @@ T tree(ReduceOp op, const std::vector<T>& values, std::size_t first, std::size_t
   if (count == 1) return values[first];
   const std::size_t half = std::bit_ceil(count) / 2;
   return combine(op, tree(op, values, first, half), tree(op, values, first + half, count - half));
+}
+
+// Calls `visitor` with a zero of the C++ type of `dtype`; not for numbers of 8 bits, which have no
+// arithmetic: then it returns what a default makes.
+template <class Visitor>
+auto with_type(DType dtype, const Visitor& visitor) {
+  switch (dtype) {
+    case DType::u8:
+      return visitor(std::uint8_t());
+    case DType::i8:
+      return visitor(std::int8_t());
+    case DType::i16:
+      return visitor(std::int16_t());
+    case DType::u16:
+      return visitor(std::uint16_t());
+    case DType::i32:
+      return visitor(std::int32_t());
+    case DType::u32:
+      return visitor(std::uint32_t());
+    case DType::i64:
+      return visitor(std::int64_t());
+    case DType::u64:
+      return visitor(std::uint64_t());
+    case DType::f16:
+      return visitor(Half());
+    case DType::bf16:
+      return visitor(BFloat16());
+    case DType::f32:
+      return visitor(float());
+    case DType::f64:
+      return visitor(double());
+    case DType::boolean:
+      return visitor(bool());
+    case DType::c64:
+      return visitor(std::complex<float>());
+    case DType::c128:
+      return visitor(std::complex<double>());
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
+      break;
+  }
+  return decltype(visitor(float()))();
+}
+
+template <class T>
+T read(const void* elements, std::size_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const std::byte*>(elements) + i * sizeof(T), sizeof(T));
+  return value;
+}
+template <class T>
+void write(std::byte* elements, std::size_t i, T value) {
+  std::memcpy(elements + i * sizeof(T), &value, sizeof(T));
+}
+
+// T: the dtype of the reduction. The result: that of its partial results.
+template <class T>
+auto widened(DType dtype, const void* elements, std::size_t i) {
+  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
+    return dtype == DType::f32 ? read<float>(elements, i) : widen(read<T>(elements, i));
+  } else {
+    return read<T>(elements, i);
+  }
+}
+
+template <class T, class Sum>
+void write_narrowed(DType dtype, std::byte* elements, std::size_t i, Sum value) {
+  if constexpr (std::is_same_v<T, Half>) {
+    if (dtype == DType::f16) return write(elements, i, narrow_to_half(value));
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    if (dtype == DType::bf16) return write(elements, i, narrow_to_bfloat16(value));
+  }
+  write(elements, i, value);
+}
+
+// The bytes that reduce() has to write into each output. Those of `what` are not used.
+inline std::vector<std::byte> reduce(const Reduction& what) {
+  std::vector<std::byte> result(what.count * size_bytes(what.output_dtype));
+  const Input& first = what.inputs.front();
+  if (what.inputs.size() == 1 && what.divisor == 1 && first.dtype == what.output_dtype) {
+    if (!result.empty()) std::memcpy(result.data(), first.data, result.size());
+    return result;
+  }
+  with_type(what.dtype, [&]<class T>(T) {
+    std::vector<decltype(widened<T>(what.dtype, nullptr, 0))> values(what.inputs.size());
+    for (std::size_t i = 0; i < what.count; ++i) {
+      for (std::size_t j = 0; j < values.size(); ++j) {
+        values[j] = widened<T>(what.inputs[j].dtype, what.inputs[j].data, i);
+      }
+      const auto sum = tree(what.op, values, 0, values.size());
+      write_narrowed<T>(what.output_dtype, result.data(), i, divide(sum, what.divisor));
+    }
+  });
+  return result;
 }
 
 }  // namespace stretto::kernel::oracle

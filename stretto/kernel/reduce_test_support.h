@@ -65,17 +65,6 @@ inline std::string describe(const Case& one) {
                      one.outputs, one.in_place, one.count, one.divisor);
 }
 
-template <class T>
-T read(const std::byte* bytes, std::size_t i) {
-  T value;
-  std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));
-  return value;
-}
-template <class T>
-void write(std::byte* bytes, std::size_t i, T value) {
-  std::memcpy(bytes + i * sizeof(T), &value, sizeof(T));
-}
-
 // Any bits one time in four, which for floating point means special and huge values too; else a
 // small number.
 template <class T>
@@ -110,37 +99,9 @@ random_number(Random& random) {
   return {real, random_number<Real>(random)};
 }
 
-// T: the dtype of the reduction. Sum: that of its partial results.
-template <class T>
-struct Accumulation {
-  using type = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
-};
-
-template <class T, class Sum>
-Sum widened(DType dtype, const std::byte* bytes, std::size_t i) {
-  if constexpr (std::is_same_v<T, Sum>) {
-    return read<T>(bytes, i);
-  } else {
-    return dtype == DType::f32 ? read<float>(bytes, i) : oracle::widen(read<T>(bytes, i));
-  }
-}
-
-template <class T, class Sum>
-void write_narrowed(DType dtype, std::byte* bytes, std::size_t i, Sum value) {
-  if constexpr (std::is_same_v<T, Sum>) {
-    write(bytes, i, value);
-  } else if (dtype == DType::f32) {
-    write(bytes, i, value);
-  } else if constexpr (std::is_same_v<T, Half>) {
-    write(bytes, i, oracle::narrow_to_half(value));
-  } else {
-    write(bytes, i, oracle::narrow_to_bfloat16(value));
-  }
-}
-
 template <class T>
 class Checker {
-  using Sum = typename Accumulation<T>::type;
+  using Sum = decltype(oracle::widened<T>(DType::f32, nullptr, 0));
 
  public:
   Checker(const Case& one, Random& random) : case_(one) {
@@ -148,14 +109,14 @@ class Checker {
       inputs_.push_back(room(dtype, random));
       for (std::size_t i = 0; i < one.count; ++i) {
         if (dtype == dtype_of<T>) {
-          write(inputs_.back().data(), i, random_number<T>(random));
+          oracle::write(inputs_.back().data(), i, random_number<T>(random));
         } else {
-          write(inputs_.back().data(), i, random_number<Sum>(random));
+          oracle::write(inputs_.back().data(), i, random_number<Sum>(random));
         }
       }
     }
     for (int k = 0; k < one.outputs; ++k) fresh_.push_back(room(one.output_dtype, random));
-    expect();
+    expected_ = expected();
   }
 
   // What is wrong on `target`; empty if nothing is.
@@ -202,33 +163,26 @@ class Checker {
   Status run(const std::vector<Input>& inputs, const std::vector<GuardedBytes*>& written) const {
     std::vector<void*> outputs;
     for (GuardedBytes* bytes : written) outputs.push_back(bytes->data());
-    return reduce({.dtype = case_.dtype,
-                   .output_dtype = case_.output_dtype,
-                   .op = case_.op,
-                   .divisor = case_.divisor,
-                   .count = case_.count,
-                   .inputs = inputs,
-                   .outputs = outputs,
-                   .store = case_.store});
+    return reduce(reduction(inputs, outputs));
   }
 
-  void expect() {
-    expected_.resize(case_.count * size_bytes(case_.output_dtype));
-    const bool is_copy =
-        inputs_.size() == 1 && case_.divisor == 1 && case_.inputs[0] == case_.output_dtype;
-    if (is_copy) {
-      expected_.assign(inputs_[0].data(), inputs_[0].data() + inputs_[0].size());
-      return;
+  Reduction reduction(std::span<const Input> inputs, std::span<void* const> outputs) const {
+    return {.dtype = case_.dtype,
+            .output_dtype = case_.output_dtype,
+            .op = case_.op,
+            .divisor = case_.divisor,
+            .count = case_.count,
+            .inputs = inputs,
+            .outputs = outputs,
+            .store = case_.store};
+  }
+
+  std::vector<std::byte> expected() const {
+    std::vector<Input> inputs;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      inputs.push_back({inputs_[i].data(), case_.inputs[i]});
     }
-    std::vector<Sum> values(inputs_.size());
-    for (std::size_t i = 0; i < case_.count; ++i) {
-      for (std::size_t j = 0; j < inputs_.size(); ++j) {
-        values[j] = widened<T, Sum>(case_.inputs[j], inputs_[j].data(), i);
-      }
-      const Sum sum = oracle::tree(case_.op, values, 0, values.size());
-      write_narrowed<T, Sum>(case_.output_dtype, expected_.data(), i,
-                             oracle::divide(sum, case_.divisor));
-    }
+    return oracle::reduce(reduction(inputs, {}));
   }
 
   // The number of the first element that is not as expected, or the number of elements.
@@ -244,54 +198,17 @@ class Checker {
   std::vector<std::byte> expected_;
 };
 
-template <class T>
-std::string problem_on_any_target(const Case& one, Random& random) {
-  const Checker<T> checker(one, random);
-  for (const std::string_view target : available_targets()) {
-    if (std::string problem = checker.problem_on(target); !problem.empty()) return problem;
-  }
-  return {};
-}
-
 // Fills buffers at random and reduces them on every target. Says what is not as the oracle has it,
 // or what else has changed; empty if all is well.
 inline std::string problem_with(const Case& one, Random& random) {
-  switch (one.dtype) {
-    case DType::u8:
-      return problem_on_any_target<std::uint8_t>(one, random);
-    case DType::i8:
-      return problem_on_any_target<std::int8_t>(one, random);
-    case DType::i32:
-      return problem_on_any_target<std::int32_t>(one, random);
-    case DType::i64:
-      return problem_on_any_target<std::int64_t>(one, random);
-    case DType::f16:
-      return problem_on_any_target<Half>(one, random);
-    case DType::bf16:
-      return problem_on_any_target<BFloat16>(one, random);
-    case DType::f32:
-      return problem_on_any_target<float>(one, random);
-    case DType::f64:
-      return problem_on_any_target<double>(one, random);
-    case DType::boolean:
-      return problem_on_any_target<bool>(one, random);
-    case DType::i16:
-      return problem_on_any_target<std::int16_t>(one, random);
-    case DType::u16:
-      return problem_on_any_target<std::uint16_t>(one, random);
-    case DType::u32:
-      return problem_on_any_target<std::uint32_t>(one, random);
-    case DType::u64:
-      return problem_on_any_target<std::uint64_t>(one, random);
-    case DType::c64:
-      return problem_on_any_target<std::complex<float>>(one, random);
-    case DType::c128:
-      return problem_on_any_target<std::complex<double>>(one, random);
-    case DType::f8_e4m3:
-    case DType::f8_e5m2:
-      return "numbers of 8 bits cannot be reduced";
-  }
-  return "unknown dtype";
+  if (!supports(one.op, one.dtype)) return describe(one) + ": not supported";
+  return oracle::with_type(one.dtype, [&]<class T>(T) {
+    const Checker<T> checker(one, random);
+    for (const std::string_view target : available_targets()) {
+      if (std::string problem = checker.problem_on(target); !problem.empty()) return problem;
+    }
+    return std::string();
+  });
 }
 
 }  // namespace stretto::kernel

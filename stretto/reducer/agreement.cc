@@ -6,12 +6,12 @@
 #include <string_view>
 
 #include "stretto/base/error.h"
-#include "stretto/communicator/blobs.h"
+#include "stretto/communicator/byte_exchange.h"
 
 namespace stretto::reducer {
 
 void check_same_hook(Communicator& communicator, const std::string& name) {
-  const auto names = all_gather_blobs(communicator, std::as_bytes(std::span(name)));
+  const auto names = all_gather_bytes(communicator, std::as_bytes(std::span(name)));
   const auto text = [&](std::size_t rank) {
     return std::string_view(reinterpret_cast<const char*>(names[rank].data()), names[rank].size());
   };

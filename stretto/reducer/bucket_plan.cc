@@ -20,9 +20,9 @@ struct OpenBucket {
   std::size_t last_position = 0;  // In the order of planning, of its newest gradient.
 };
 
-class Planner {
+class BucketPlanner {
  public:
-  Planner(std::span<const GradientSize> gradients, std::span<const std::size_t> limits_bytes)
+  BucketPlanner(std::span<const GradientSize> gradients, std::span<const std::size_t> limits_bytes)
       : gradients_(gradients), limits_bytes_(limits_bytes) {}
 
   void add(std::size_t index, std::size_t position) {
@@ -76,7 +76,7 @@ BucketPlan plan_buckets(std::span<const GradientSize> gradients,
   STRETTO_CHECK(order.size() <= gradients.size(), "{} positions, {} gradients", order.size(),
                 gradients.size());
   const std::size_t count = order.empty() ? gradients.size() : order.size();
-  Planner planner(gradients, limits_bytes);
+  BucketPlanner planner(gradients, limits_bytes);
   for (std::size_t i = 0; i < count; ++i) planner.add(order.empty() ? i : order[i], i);
   BucketPlan plan = planner.finish();
   if (order.empty()) {

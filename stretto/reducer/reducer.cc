@@ -75,7 +75,7 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
   last_step_.ready_seconds.resize(gradients_.size());
   std::vector<std::size_t> expected_order(gradients_.size());
   std::iota(expected_order.rbegin(), expected_order.rend(), std::size_t{0});
-  lay_out(plan_for(expected_order));
+  build_buckets(plan_for(expected_order));
   options_.hook->attach(communicator_, gradients_);
 }
 
@@ -104,7 +104,7 @@ reducer::BucketPlan Reducer::plan_for(std::span<const std::size_t> order) const 
 }
 
 // Allocates the buckets of `plan` and gives each gradient its place in them.
-void Reducer::lay_out(reducer::BucketPlan plan) {
+void Reducer::build_buckets(reducer::BucketPlan plan) {
   std::vector<Bucket> buckets(plan.size());
   for (std::size_t b = 0; b < plan.size(); ++b) {
     std::size_t bytes = 0;
@@ -470,7 +470,7 @@ bool Reducer::rebuild() {
   // The old buckets stay alive until their values have moved.
   std::vector<GradientStorage> old;
   for (std::size_t i = 0; i < slots_.size(); ++i) old.push_back(gradient(i));
-  lay_out(std::move(plan));
+  build_buckets(std::move(plan));
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     std::memcpy(slots_[i].view.data, old[i].view.data, old[i].view.bytes());
   }

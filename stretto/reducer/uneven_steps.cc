@@ -5,12 +5,12 @@
 
 #include <vector>
 
-#include "stretto/communicator/tell_all.h"
+#include "stretto/communicator/all_gather_value.h"
 
 namespace stretto::reducer {
 
 UnevenSteps::Phase UnevenSteps::exchange(Phase own) {
-  const std::vector<Phase> all = communicator::tell_all(communicator_, own, timeout_);
+  const std::vector<Phase> all = communicator::all_gather_value(communicator_, own, timeout_);
   Rank first = -1;
   int with_data = 0;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {

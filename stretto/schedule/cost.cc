@@ -316,7 +316,7 @@ double seconds_of(const JointSchedule& joint, const CostQuery& query) {
 }
 
 std::size_t longest_path(const JointSchedule& joint) {
-  const Execution execution = execute(joint);
+  const JointRun execution = execute(joint);
   std::int32_t messages = 0;
   for (std::size_t step = 0; step < joint.step_count(); ++step) {
     const StepKind kind = joint.step(step).kind;

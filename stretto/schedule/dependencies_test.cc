@@ -144,7 +144,7 @@ class RandomRun {
     }
   }
 
-  Execution run() && {
+  JointRun run() && {
     while (!ready_.empty()) {
       std::swap(ready_[random_.below(ready_.size())], ready_.back());
       const std::int32_t step = ready_.back();
@@ -192,7 +192,7 @@ class RandomRun {
   std::vector<bool> started_;
   std::vector<std::int32_t> ready_;
   std::vector<std::int32_t> syncs_;
-  Execution execution_;
+  JointRun execution_;
 };
 
 TEST(Dependencies, AllowOnlyOrdersThatGiveTheRightResult) {
@@ -203,7 +203,7 @@ TEST(Dependencies, AllowOnlyOrdersThatGiveTheRightResult) {
       for (int rank = 0; rank < n; ++rank) schedules.push_back(algorithm.build({rank, n, 0}));
       const JointSchedule joint(schedules);
       for (std::uint64_t seed = 0; seed < 20; ++seed) {
-        const Execution execution = RandomRun(joint, seed).run();
+        const JointRun execution = RandomRun(joint, seed).run();
         ASSERT_TRUE(execution.complete) << algorithm.name << " on " << n << ", seed " << seed;
         ExpressionPool pool;
         for (const bool in_place : {false, true}) {

@@ -25,7 +25,7 @@ int right_of(int ranks) { return ranks - left_of(ranks); }
 int level_of(int left) { return std::bit_width(static_cast<unsigned>(left)) - 1; }
 
 // When the two sides of a node meet: what each sends the other, and what is then done.
-struct Meeting {
+struct Exchange {
   double to_left = 0;
   double to_right = 0;
   double processing = 0;
@@ -39,8 +39,8 @@ double climb(int ranks, const Meet& meet) {
   const int right = right_of(ranks);
   const double on_left = climb(left, meet);
   const double on_right = left == right ? on_left : climb(right, meet);
-  const Meeting meeting = meet(left, right);
-  return std::max(on_left + meeting.to_right, on_right + meeting.to_left) + meeting.processing;
+  const Exchange exchange = meet(left, right);
+  return std::max(on_left + exchange.to_right, on_right + exchange.to_left) + exchange.processing;
 }
 
 // Down the tree: the left side's first rank hands the right side's first one what `each` says that
@@ -93,15 +93,15 @@ double doubling_all_reduce(const Model& m) {
   return climb(m.n, [&](int left, int right) {
     const double each = m.bytes * m.scale_of(left);
     const Pairs pairs = m.hosts.exchanges(level_of(left));
-    return Meeting{m.exchange(repeated(left, right), m.bytes * m.scale_of(right), pairs),
-                   m.exchange(1, each, pairs), m.process(each + m.bytes * m.scale_of(right))};
+    return Exchange{m.exchange(repeated(left, right), m.bytes * m.scale_of(right), pairs),
+                    m.exchange(1, each, pairs), m.process(each + m.bytes * m.scale_of(right))};
   });
 }
 double doubling_all_gather(const Model& m) {
   return climb(m.n, [&](int left, int right) {
     const Pairs pairs = m.hosts.exchanges(level_of(left));
-    return Meeting{m.exchange(repeated(left, right) * right, m.bytes / m.n, pairs),
-                   m.exchange(left, m.bytes / m.n, pairs)};
+    return Exchange{m.exchange(repeated(left, right) * right, m.bytes / m.n, pairs),
+                    m.exchange(left, m.bytes / m.n, pairs)};
   });
 }
 double dissemination_barrier(const Model& m) {
@@ -115,8 +115,8 @@ double dissemination_barrier(const Model& m) {
 double binomial_up(const Model& m, double bytes) {
   return climb(m.n, [&](int left, int right) {
     const double sent = bytes * m.scale_of(right);
-    return Meeting{.to_left = m.exchange(1, sent, m.hosts.edges(level_of(left))),
-                   .processing = m.process(sent + bytes * m.scale_of(left))};
+    return Exchange{.to_left = m.exchange(1, sent, m.hosts.edges(level_of(left))),
+                    .processing = m.process(sent + bytes * m.scale_of(left))};
   });
 }
 double binomial_down(const Model& m, double bytes) {
@@ -129,7 +129,7 @@ double binomial_barrier(const Model& m) { return binomial_up(m, 0) + binomial_do
 double binomial_gather(const Model& m) {
   return climb(m.n, [&](int left, int right) {
     const Pairs pairs = m.hosts.edges(level_of(left));
-    return Meeting{.to_left = m.exchange(right, m.bytes / m.n, pairs)};
+    return Exchange{.to_left = m.exchange(right, m.bytes / m.n, pairs)};
   });
 }
 double binomial_scatter(const Model& m) {
@@ -242,9 +242,9 @@ double halving(const Model& m, int chunks, bool up) {
     const double kept = even ? sent : std::ceil(1.0 * chunks / left);
     const Pairs pairs = m.hosts.exchanges(level_of(left));
     const double moved = m.exchange(sent, up ? each * m.scale_of(right) : each, pairs);
-    if (!up) return Meeting{moved, moved};
-    return Meeting{moved, even ? moved : 0,
-                   m.process(kept * each * (m.scale_of(left) + m.scale_of(right)))};
+    if (!up) return Exchange{moved, moved};
+    return Exchange{moved, even ? moved : 0,
+                    m.process(kept * each * (m.scale_of(left) + m.scale_of(right)))};
   });
 }
 double halving_reduce_scatter(const Model& m) { return halving(m, m.n, true); }

@@ -29,7 +29,7 @@ class Runner {
     }
   }
 
-  Execution run() && {
+  JointRun run() && {
     // First in, first out, so that the order looks like a run and not like a search.
     for (std::size_t next = 0; next < ready_.size(); ++next) start(ready_[next]);
     execution_.complete = execution_.order.size() == joint_.step_count();
@@ -81,7 +81,7 @@ class Runner {
   std::vector<std::int32_t> ready_;
   // By the first rank of a team, the syncs that its ranks have reached and not ended.
   std::vector<std::vector<std::int32_t>> teams_;
-  Execution execution_;
+  JointRun execution_;
 };
 
 // An unfinished step that an unfinished step waits for: a predecessor, or else its partner. kNone
@@ -153,9 +153,9 @@ std::string JointSchedule::describe(std::size_t step) const {
                      print(schedule_of(step), this->step(step)));
 }
 
-Execution execute(const JointSchedule& joint) { return Runner(joint).run(); }
+JointRun execute(const JointSchedule& joint) { return Runner(joint).run(); }
 
-std::string explain_deadlock(const JointSchedule& joint, const Execution& execution) {
+std::string explain_deadlock(const JointSchedule& joint, const JointRun& execution) {
   std::vector<bool> ended(joint.step_count());
   for (const std::int32_t step : execution.order) ended[step] = true;
   std::vector<std::int32_t> path;

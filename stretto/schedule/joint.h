@@ -53,7 +53,7 @@ class JointSchedule {
 };
 
 // How a whole run can go.
-struct Execution {
+struct JointRun {
   // Steps in an order in which they can end: a step after all it waits for, a send directly before
   // its receive, a sync together with the other ranks'. Steps that can never end are missing.
   std::vector<std::int32_t> order;
@@ -63,10 +63,10 @@ struct Execution {
 };
 
 // Runs all ranks, each step as soon as it may start; a send or receive ends when both have started.
-Execution execute(const JointSchedule& joint);
+JointRun execute(const JointSchedule& joint);
 
 // "rank 0 step 1 (...) waits for rank 1 step 2 (...), which waits for ...": a circle of steps, or a
 // chain to one that waits for nobody's step. Of an execution that is not complete.
-std::string explain_deadlock(const JointSchedule& joint, const Execution& execution);
+std::string explain_deadlock(const JointSchedule& joint, const JointRun& execution);
 
 }  // namespace stretto::schedule

@@ -118,7 +118,7 @@ std::string side_by_side(const std::string& label, const std::vector<std::string
 }
 
 std::string print_messages(const JointSchedule& joint) {
-  const Execution execution = execute(joint);
+  const JointRun execution = execute(joint);
   std::vector<bool> ended(joint.step_count());
   for (const std::int32_t step : execution.order) ended[step] = true;
   std::map<std::int32_t, std::vector<std::string>> by_level;

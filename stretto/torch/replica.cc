@@ -324,11 +324,18 @@ void Replica::create_reducer() {
 }
 
 void Replica::create_views() {
+  std::vector<GradientMemory::Place> places;
   for (std::size_t i = 0; i < trained_.size(); ++i) {
     const GradientStorage storage = reducer_->gradient(i);
     progress_[i].view = view_like(trained_[i].tensor, storage);
     progress_[i].view_data = storage.view.data;
+    places.push_back({storage.view.data, progress_[i].view.nbytes(), storage.owner});
   }
+  if (!options_.allocate_in_buckets || precision_.is_on()) return;
+  gradient_memory_.assign(places, [this](std::size_t i) {
+    return !trained_[i].tensor.grad().defined() && !reducer_->is_ready(i) &&
+           !reducer_->is_frozen(i);
+  });
 }
 
 bool Replica::has_another_shape(const NamedTensor& parameter, const Look& look) const {
@@ -460,7 +467,9 @@ void Replica::follow_others() {
       synchronize_buffers();
       continue;
     }
+    borrow_places();
     reducer_->finalize_without_data();
+    return_places();
     reduce_sparse_gradients(communicator_, sparse_, false, 1, options_.timeout);
     if (reducer_->rebuild()) create_views();
   }

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include <c10/util/ScopeExit.h>
+
 #include "stretto/torch/replica.h"
 
 namespace stretto::ddp {
@@ -40,6 +42,7 @@ void Replica::begin_pass() {
   last_backward_ = backward;
   if (!pass_open_ && uneven_) uneven_->announce(reducer::UnevenSteps::Phase::gradients);
   pass_open_ = true;
+  gradient_memory_.begin_pass();
   call_at_end_of_backward([this] { end_of_backward(); }, [this] { abandon_pass(); });
 }
 
@@ -67,11 +70,17 @@ void Replica::on_gradient(std::size_t index) {
     leave_low_precision_after_pass();
   }
   try {
-    adopt_gradient(index);
+    if (!displaced_.empty()) mark_displaced();
+    const bool displaced = place_is_taken(index);
+    if (!displaced) adopt_gradient(index);
     if (!reduces) return;
     ++progress.arrivals;
     if (options_.static_graph && (!graph_known_ || progress.arrivals < progress.expected)) return;
-    reducer_->mark_ready(index);
+    if (displaced) {
+      displaced_.push_back(index);
+    } else {
+      reducer_->mark_ready(index);
+    }
   } catch (const Error& error) {
     own_failure_ = error.what();
     throw;
@@ -84,6 +93,8 @@ void Replica::on_sparse_gradient() {
 
 void Replica::abandon_pass() {
   precision_.leave();
+  gradient_memory_.end_pass();
+  displaced_.clear();
   if (!pass_open_) return;
   if (stepping_) stepping_->forget();
   reducer_->abandon_step(own_failure_);
@@ -113,7 +124,8 @@ void Replica::check_gradient(std::size_t index, const torch::Tensor& gradient) c
 
 // Makes the bucket the storage of a gradient again if it is not: after zero_grad(), which by
 // default lets autograd keep the tensor that backward made, or if a program has put one there.
-// Costs a copy then, which is less than zeroing the bucket and adding to it.
+// Costs nothing where backward has written into the bucket, and else a copy, which is less than
+// zeroing the bucket and adding to it.
 void Replica::adopt_gradient(std::size_t index) {
   torch::Tensor& gradient = trained_[index].tensor.mutable_grad();
   Progress& progress = progress_[index];
@@ -126,8 +138,10 @@ void Replica::adopt_gradient(std::size_t index) {
                           !gradient.is_conj();
   if (same_bytes) {
     // What copy_ would do, without the half microsecond that it takes to find out.
-    if (bytes > 0 && gradient.const_data_ptr() != progress.view_data) {
-      std::memcpy(progress.view_data, gradient.const_data_ptr(), bytes);
+    const void* const data = gradient.const_data_ptr();
+    if (bytes > 0 && data != progress.view_data) {
+      gradient_memory_.learn(index, data);
+      std::memcpy(progress.view_data, data, bytes);
     }
   } else {
     const torch::NoGradGuard no_grad;
@@ -135,6 +149,44 @@ void Replica::adopt_gradient(std::size_t index) {
   }
   gradient = progress.view;
   if (bytes >= kTimedBytes) spent_besides_ += Clock::now() - begin;
+}
+
+// Whether a tensor that is not the gradient has been lent the gradient's place: in a pass unlike
+// the one before. Most of these tensors end within the pass.
+bool Replica::place_is_taken(std::size_t index) const {
+  if (!gradient_memory_.is_lent(index)) return false;
+  const torch::Tensor& gradient = trained_[index].tensor.grad();
+  return !gradient.defined() || gradient.layout() != torch::kStrided ||
+         gradient.const_data_ptr() != progress_[index].view_data;
+}
+
+void Replica::mark_displaced() {
+  std::erase_if(displaced_, [this](std::size_t index) {
+    if (place_is_taken(index)) return false;
+    adopt_gradient(index);
+    reducer_->mark_ready(index);
+    return true;
+  });
+}
+
+// At the end of a pass, tensors that the program keeps may still have gradients' places. Their
+// bytes are put aside until the step is reduced.
+void Replica::borrow_places() {
+  displaced_.clear();
+  for (std::size_t i = 0; i < progress_.size(); ++i) {
+    if (reducer_->is_ready(i) || !place_is_taken(i)) continue;
+    const auto* const bytes = static_cast<const std::byte*>(progress_[i].view_data);
+    borrowed_.push_back({i, progress_[i].view, {bytes, bytes + progress_[i].view.nbytes()}});
+  }
+}
+
+void Replica::return_places() {
+  for (const Borrowed& borrowed : borrowed_) {
+    torch::Tensor& gradient = trained_[borrowed.index].tensor.mutable_grad();
+    if (gradient.is_same(borrowed.place)) gradient = gradient.clone();
+    std::memcpy(borrowed.place.mutable_data_ptr(), borrowed.bytes.data(), borrowed.bytes.size());
+  }
+  borrowed_.clear();
 }
 
 void Replica::end_of_backward() {
@@ -147,7 +199,10 @@ void Replica::end_of_backward() {
     return;
   }
   pass_open_ = false;
+  gradient_memory_.end_pass();
   precision_.leave();
+  borrow_places();
+  const auto give_back = c10::make_scope_exit([this] { return_places(); });
   try {
     complete_gradients();
   } catch (const Error& error) {

@@ -198,11 +198,11 @@ Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
   return {};
 }
 
-void Endpoint::give_up(std::uint64_t group, std::span<const Rank> members, const Status& reason) {
+void Endpoint::abandon(std::uint64_t group, std::span<const Rank> members, const Status& reason) {
   for (const Rank member : members) {
     Peer* to = peer(member);
     if (to == nullptr) continue;
-    to->give_up(group, reason);
+    to->abandon(group, reason);
     to->flush();
   }
 }
@@ -319,10 +319,10 @@ Status Endpoint::silence_of(const Peer& silent) const {
 void Endpoint::begin_sleep() {
   ++sleepers_;
   if (sleep_flag_ != nullptr) sleep_flag_->raise();
-  look_at_all();
+  poll_all_next();
 }
 
-void Endpoint::look_at_all() { turns_ = kTurnsPerPoll - 1; }
+void Endpoint::poll_all_next() { turns_ = kTurnsPerPoll - 1; }
 
 void Endpoint::sleep(Deadline until) {
   // Bounded: a deadline is checked by the caller, and a wake-up that went to another sleeper of

@@ -63,7 +63,7 @@ class Endpoint : public Transport {
   bool has_arrived(Rank peer, const MessageKey& key) const override;
   Status find_conflict(std::uint64_t group, std::uint32_t sequence,
                        const OperationDescriptor& operation) const override;
-  void give_up(std::uint64_t group, std::span<const Rank> members, const Status& reason) override;
+  void abandon(std::uint64_t group, std::span<const Rank> members, const Status& reason) override;
   void forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
               Farewell farewell = Farewell::in_order) override;
   void send_agreement(Rank peer, const MessageKey& key, ConstByteSpan payload) override;
@@ -73,7 +73,7 @@ class Endpoint : public Transport {
                const OperationDescriptor& operation) override;
 
   bool progress() override;
-  void look_at_all() override;
+  void poll_all_next() override;
   void check_contacts(TimePoint now) override;
   void begin_sleep() override;
   void sleep(Deadline until) override;

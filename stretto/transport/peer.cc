@@ -38,9 +38,9 @@ Peer::Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* co
 
 // Ends a request that comes too late.
 bool Peer::admits(const Request& request, bool is_here) {
-  const auto given_up = given_up_.find(request.key.group);
-  if (given_up != given_up_.end()) {
-    complete(request, given_up->second.reason);
+  const auto abandoned = abandoned_.find(request.key.group);
+  if (abandoned != abandoned_.end()) {
+    complete(request, abandoned->second.reason);
   } else if (!status_.ok() && !is_here) {
     complete(request, status_);
   } else {
@@ -59,25 +59,25 @@ void Peer::recv(Request& request) {
   if (admits(request, is_here)) plane_->recv(request);
 }
 
-void Peer::give_up(std::uint64_t group, const Status& reason) {
-  if (status_.ok() && !given_up_.emplace(group, GivenUp{reason}).second) return;
+void Peer::abandon(std::uint64_t group, const Status& reason) {
+  if (status_.ok() && !abandoned_.emplace(group, Abandoned{reason}).second) return;
   if (messages_ != nullptr && messages_->fills(group)) reader_.drop_payload();
   plane_->cancel(ranks_.peer, group, reason);
   std::erase_if(inquiries_, [&](const auto& inquiry) { return inquiry.first == group; });
 }
 
 void Peer::forget(std::uint64_t group, const Status& reason, Farewell farewell) {
-  give_up(group, reason);
-  const auto given_up = given_up_.find(group);
-  if (given_up == given_up_.end() || given_up->second.forgotten) return;
-  given_up->second.forgotten = true;
+  abandon(group, reason);
+  const auto abandoned = abandoned_.find(group);
+  if (abandoned == abandoned_.end() || abandoned->second.forgotten) return;
+  abandoned->second.forgotten = true;
   unsaid_farewells_.push_back(
       {.kind = FrameKind::farewell,
        .key = {.group = group, .segment = static_cast<std::uint32_t>(farewell)},
        .operation = {}});
   if (!plane_lags()) say_farewells();
   // Nothing of the group can come any more: nothing has to be kept about it.
-  if (farewells_.erase(group) > 0) given_up_.erase(given_up);
+  if (farewells_.erase(group) > 0) abandoned_.erase(abandoned);
 }
 
 // What has been sent by another plane may still be on its way.
@@ -212,10 +212,10 @@ bool Peer::unwanted(const Frame& frame) const {
     case FrameKind::clear:
     case FrameKind::data:
     case FrameKind::abort:
-      return leaving_ || given_up_.contains(frame.key.group);
+      return leaving_ || abandoned_.contains(frame.key.group);
     case FrameKind::agreement: {
-      const auto given_up = given_up_.find(frame.key.group);
-      return leaving_ || (given_up != given_up_.end() && given_up->second.forgotten);
+      const auto abandoned = abandoned_.find(frame.key.group);
+      return leaving_ || (abandoned != abandoned_.end() && abandoned->second.forgotten);
     }
     case FrameKind::inquiry:
     case FrameKind::report:
@@ -229,9 +229,9 @@ bool Peer::unwanted(const Frame& frame) const {
 }
 
 Status Peer::farewell_arrived(std::uint64_t group) {
-  const auto given_up = given_up_.find(group);
-  if (given_up != given_up_.end() && given_up->second.forgotten) {
-    given_up_.erase(given_up);
+  const auto abandoned = abandoned_.find(group);
+  if (abandoned != abandoned_.end() && abandoned->second.forgotten) {
+    abandoned_.erase(abandoned);
     return {};
   }
   if (farewells_.size() >= kFarewellsMax) {
@@ -309,7 +309,7 @@ void Peer::report_arrived(const Frame& frame) {
 
 void Peer::abort_arrived(const Frame& frame) {
   // The group may have been given up while the text came.
-  if (*listener_ == nullptr || given_up_.contains(frame.key.group)) return;
+  if (*listener_ == nullptr || abandoned_.contains(frame.key.group)) return;
   const std::uint32_t code = frame.key.sequence;
   const bool known = code > 0 && code <= static_cast<std::uint32_t>(StatusCode::internal);
   std::optional<Rank> culprit;
@@ -332,7 +332,7 @@ void Peer::lose(const Status& reason) {
   // A peer that is given up should not go on waiting.
   if (!said_goodbye_) link_->disconnect();
   reader_.drop_payload();
-  given_up_.clear();
+  abandoned_.clear();
   farewells_.clear();
   unsaid_farewells_.clear();
   inquiries_.clear();

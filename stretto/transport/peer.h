@@ -44,7 +44,7 @@ class Peer final : private FrameReader::Sink {
 
   void send(Request& request);
   void recv(Request& request);
-  void give_up(std::uint64_t group, const Status& reason);
+  void abandon(std::uint64_t group, const Status& reason);
   void forget(std::uint64_t group, const Status& reason, Farewell farewell = Farewell::in_order);
   void send_agreement(const MessageKey& key, ConstByteSpan payload);
   void send_abort(std::uint64_t group, const Status& reason);
@@ -74,7 +74,7 @@ class Peer final : private FrameReader::Sink {
   const DataPlane& plane() const { return *plane_; }
   // Groups that one of the two sides has given up or forgotten and that the other, as far as is
   // known here, has not forgotten.
-  std::size_t half_forgotten() const { return given_up_.size() + farewells_.size(); }
+  std::size_t half_forgotten() const { return abandoned_.size() + farewells_.size(); }
 
  private:
   Result<ByteSpan> begin(const Frame& frame) override;
@@ -103,11 +103,11 @@ class Peer final : private FrameReader::Sink {
   DataPlane* plane_;
   // Groups given up here, until both have forgotten them; and groups that the peer has forgotten
   // before this rank.
-  struct GivenUp {
+  struct Abandoned {
     Status reason;
     bool forgotten = false;
   };
-  std::map<std::uint64_t, GivenUp> given_up_;
+  std::map<std::uint64_t, Abandoned> abandoned_;
   std::set<std::uint64_t> farewells_;
   std::vector<Frame> unsaid_farewells_;  // That must not overtake messages.
   std::vector<std::pair<std::uint64_t, std::uint32_t>> inquiries_;  // Not answered yet.

@@ -95,7 +95,7 @@ class Harness : private TransportListener {
       case 7:
         return peer_->inquire(input_.below(4), 0, {});
       case 8:
-        return peer_->give_up(input_.below(4), {stretto::StatusCode::aborted, "not now"});
+        return peer_->abandon(input_.below(4), {stretto::StatusCode::aborted, "not now"});
       default:
         link_->read_max_bytes = 1 + input_.byte() * 257u;
         link_->room_bytes = input_.byte() * 1000u;

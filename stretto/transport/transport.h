@@ -45,7 +45,7 @@ using CompletionQueue = RingQueue<Completion>;
 
 // One message to be sent or received. The one who asks owns the object, and keeps it and the bytes
 // in place until its completion is in the queue. The transport puts it there inside send(), recv(),
-// progress(), give_up() and the like; nobody is called.
+// progress(), abandon() and the like; nobody is called.
 struct Request {
   Rank peer = 0;  // Of the job, not of a group.
   MessageKey key;
@@ -147,7 +147,7 @@ class Transport {
                                const OperationDescriptor& operation) const = 0;
   // Ends all requests of a group with `reason`, and drops what its members (of the job, this rank
   // may be among them) still send for it, but what they say to agree on who is left.
-  virtual void give_up(std::uint64_t group, std::span<const Rank> members,
+  virtual void abandon(std::uint64_t group, std::span<const Rank> members,
                        const Status& reason) = 0;
   // The same, for good: drops all that the members still send until they have forgotten the group,
   // too, and lets them know. Once per group, whose number never comes again.
@@ -156,7 +156,7 @@ class Transport {
   // Says something to a member of a group that may have been given up; nothing if the member is
   // lost. `payload`, of at most kAgreementBytes, is copied.
   virtual void send_agreement(Rank peer, const MessageKey& key, ConstByteSpan payload) = 0;
-  // Tells the other members in reach that this rank has given up on a group. Before give_up() and
+  // Tells the other members in reach that this rank has given up on a group. Before abandon() and
   // forget(), or a member that has long forgotten the group would take it for a new one.
   virtual void announce_abort(std::uint64_t group, std::span<const Rank> members,
                               const Status& reason) = 0;
@@ -170,7 +170,7 @@ class Transport {
   virtual bool progress() = 0;
   // Lets the next progress() look at what it otherwise looks at now and then, too: doorbells, new
   // memory, the end of a peer. For those who seldom call it.
-  virtual void look_at_all() = 0;
+  virtual void poll_all_next() = 0;
   // Gives up peers on other hosts from which nothing comes back: their host is gone, or the network
   // to it. To be called a few times a second, whatever else is called; looks no more often.
   virtual void check_contacts(TimePoint now) = 0;

@@ -13,7 +13,7 @@
 #include <string>
 #include <thread>
 
-#include "stretto/communicator/blobs.h"
+#include "stretto/communicator/byte_exchange.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/support/failures.h"
 
@@ -137,10 +137,10 @@ std::vector<Wrong> wrong_messages() {
          (void)c.new_group({0, 0});
        },
        "rank 1: new_group: rank 0 is listed twice"},
-      {[](auto& c, auto&) { (void)gather_blobs(c, {}, 3); },
-       "rank 1: gather_blobs: root 3 is not one of 2 ranks"},
-      {[](auto& c, auto&) { (void)all_gather_blobs(c, Blob(8), {.limit_bytes = 7}); },
-       "rank 1: all_gather_blobs: the blob of rank 0 has 8 bytes; the limit is 7"},
+      {[](auto& c, auto&) { (void)gather_bytes(c, {}, 3); },
+       "rank 1: gather_bytes: root 3 is not one of 2 ranks"},
+      {[](auto& c, auto&) { (void)all_gather_bytes(c, ByteVector(8), {.limit_bytes = 7}); },
+       "rank 1: all_gather_bytes: rank 0 passes 8 bytes; the limit is 7"},
   };
 }
 
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(, WrongArguments, OnBoth::both(), OnBoth::name);
 
 TEST_P(WrongArguments, OfReductions) { expect_told(wrong_reductions()); }
 TEST_P(WrongArguments, OfMoves) { expect_told(wrong_moves()); }
-TEST_P(WrongArguments, OfMessagesGroupsAndBlobs) { expect_told(wrong_messages()); }
+TEST_P(WrongArguments, OfMessagesGroupsAndBytes) { expect_told(wrong_messages()); }
 
 TEST(ErrorTexts, AloneThereIsNobodyToReceiveFrom) {
   auto ranks = make_thread_ranks({.size = 1});

@@ -303,16 +303,16 @@ TEST_F(SingleCopyTest, AFailedCopyFailsTheGroup) {
 // Rank 1 gives up while rank 0 has its data, and its owner takes the buffer back.
 TEST_F(SingleCopyTest, WhoHasGivenUpIsNotWrittenTo) {
   make({kAlways, kAlways});
-  std::atomic<bool> is_given_up{false};
+  std::atomic<bool> is_abandoned{false};
   memories_[0]->after_get = [&] {
     ranks_[1]->abort("a test");
-    while (!is_given_up) std::this_thread::yield();
+    while (!is_abandoned) std::this_thread::yield();
   };
   on_all(ranks_, [&](Communicator& comm) {
     Floats data(kCount, false);
     data.fill(1);
     EXPECT_EQ(failure_of(comm, data.span()).code(), StatusCode::aborted);
-    if (comm.rank() == 1) is_given_up = true;
+    if (comm.rank() == 1) is_abandoned = true;
   });
   EXPECT_EQ(memories_[0]->puts, 0);
 }

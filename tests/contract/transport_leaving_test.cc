@@ -77,8 +77,8 @@ TEST_P(TransportLeavingTest, MembersOfAGroupThatHasBeenGivenUpCanStillAgree) {
   const auto drive_both = [&](const std::function<bool()>& done) {
     return drive({&world[0], &world[1]}, done);
   };
-  world[0].give_up(5, members, kEnough);
-  world[1].give_up(5, members, kEnough);
+  world[0].abandon(5, members, kEnough);
+  world[1].abandon(5, members, kEnough);
   EXPECT_EQ(a.send(1, {.group = 5}, pattern(1, 20)).request.status().message(), "enough");
   for (const std::size_t size : {std::size_t{0}, std::size_t{40000}}) {
     b.agreements.clear();

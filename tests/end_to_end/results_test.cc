@@ -97,7 +97,7 @@ std::ostream& operator<<(std::ostream& out, const Case& tested) { return out << 
 
 class Values : public ::testing::TestWithParam<Case> {};
 
-TEST_P(Values, OfAllCollectivesAndBlobsAreThoseOfTheOracle) {
+TEST_P(Values, OfAllCollectivesAndByteExchangesAreThoseOfTheOracle) {
   const auto& [name, ranks, variables] = GetParam();
   const Ended ended = values_of(ranks, variables);
   EXPECT_EQ(ended.status, 0) << ended.output << ended.errors;

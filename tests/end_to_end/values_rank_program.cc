@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // values_rank_program [choice]: without the argument, tries every collective, by every algorithm
-// that the catalogue has for it, against the serial oracle, and the exchanges of blobs, and prints
+// that the catalogue has for it, against the serial oracle, and the exchanges of bytes, and prints
 // "right" on every rank, or what is wrong. Always prints "chosen ALGORITHM: REASON" of an
 // all_reduce on rank 0.
 
@@ -61,19 +61,22 @@ std::string complaint_about(Communicator& comm, Collective collective) {
   return {};
 }
 
-Blob blob_of(int rank) { return Blob(static_cast<std::size_t>(rank) * 70001, std::byte(rank)); }
+ByteVector bytes_of(int rank) {
+  return ByteVector(static_cast<std::size_t>(rank) * 70001, std::byte(rank));
+}
 
-std::string complaint_about_blobs(Communicator& comm) {
+std::string complaint_about_bytes(Communicator& comm) {
   const int rank = comm.rank().value();
-  const Blob own = blob_of(rank);
-  const std::vector<Blob> all = all_gather_blobs(comm, own);
-  if (std::ssize(all) != comm.size()) return "all_gather_blobs";
+  const ByteVector own = bytes_of(rank);
+  const std::vector<ByteVector> all = all_gather_bytes(comm, own);
+  if (std::ssize(all) != comm.size()) return "all_gather_bytes";
   for (int r = 0; r < comm.size(); ++r) {
-    if (all[static_cast<std::size_t>(r)] != blob_of(r)) return "all_gather_blobs";
+    if (all[static_cast<std::size_t>(r)] != bytes_of(r)) return "all_gather_bytes";
   }
-  if (broadcast_blob(comm, own, 1) != blob_of(1)) return "broadcast_blob";
-  if (gather_blobs(comm, own, 0) != (rank == 0 ? all : std::vector<Blob>())) return "gather_blobs";
-  if (scatter_blobs(comm, all, 1) != own) return "scatter_blobs";
+  if (broadcast_bytes(comm, own, 1) != bytes_of(1)) return "broadcast_bytes";
+  if (gather_bytes(comm, own, 0) != (rank == 0 ? all : std::vector<ByteVector>()))
+    return "gather_bytes";
+  if (scatter_bytes(comm, all, 1) != own) return "scatter_bytes";
   return {};
 }
 
@@ -84,7 +87,7 @@ std::string complaint_about_everything(Communicator& comm) {
         Collective::all_to_all, Collective::barrier}) {
     if (std::string text = complaint_about(comm, collective); !text.empty()) return text;
   }
-  return complaint_about_blobs(comm);
+  return complaint_about_bytes(comm);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ class LateQueue final : public KernelQueue {
   int refused_ = 0;
 };
 
-enum class Way { messages, staged, registered };
+enum class Way { messages, staged, registered, staged_on_host_queue };
 
 // All-reduces of some ranks, in one thread.
 class Ranks {
@@ -117,8 +117,13 @@ class Ranks {
       const auto output = own(r).subspan(bytes);
       EXPECT_TRUE(std::ranges::equal(output, expected)) << r;
     }
-    // One that only sends and receives has nothing to wait for.
-    EXPECT_TRUE(std::ranges::any_of(queues_, [](const auto& q) { return q.refused() > 0; }));
+  }
+  // Whether a queue was waited for: on one that only sends and receives nothing has to be.
+  bool has_waited() const {
+    return std::ranges::any_of(queues_, [](const auto& q) { return q.refused() > 0; });
+  }
+  bool has_staged() const {
+    return std::ranges::any_of(windows_, [](const Windows& w) { return w.staging_turn > 0; });
   }
 
  private:
@@ -143,7 +148,8 @@ class Ranks {
     }
     executions_.push_back(std::make_unique<execution::MappedExecution>(
         execution::MappedExecution::Plans{.direct = plans.direct, .staged = plans.staged},
-        memberships_[r], windows_[r], *world_[r], queues_[r]));
+        memberships_[r], windows_[r], *world_[r],
+        way == Way::staged_on_host_queue ? execution::host_queue() : queues_[r]));
   }
 
   OperationDescriptor operation_;
@@ -169,6 +175,19 @@ TEST_P(LateKernels, GiveTheSameBits) {
   const auto [way, size, count] = GetParam();
   Ranks ranks(size, way, count);
   for (const std::uint32_t sequence : {1u, 2u, 3u}) ranks.expect_right(sequence, way);
+  EXPECT_TRUE(ranks.has_waited());
+}
+
+// 24 bytes of a rank fit into its post; then InlineSteps carry out the plan, and nothing is staged.
+TEST(InlineSteps, AreUsedForWhatFitsIntoThePosts) {
+  for (const auto& [count, stages] :
+       {std::pair(2u, false), std::pair(6u, false), std::pair(7u, true)}) {
+    Ranks ranks(3, Way::staged_on_host_queue, count);
+    for (const std::uint32_t sequence : {1u, 2u, 3u}) {
+      ranks.expect_right(sequence, Way::staged_on_host_queue);
+    }
+    EXPECT_EQ(ranks.has_staged(), stages) << count;
+  }
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ void Simulation::run(const Program& program) {
     rank.has_thread = true;
     threads.emplace_back([&] { run_on(rank, program); });
   }
-  let_next_move();
+  schedule_next();
   for (std::thread& thread : threads) thread.join();
   network_->set_after_progress(nullptr);
 }
@@ -128,7 +128,7 @@ void Simulation::run_on(SimulatedRank& rank, const Program& program) {
   // What others wait for may still lie here.
   while (programs_ > 0) rank.engine->turn();
   rank.has_thread = false;
-  let_next_move();
+  schedule_next();
 }
 
 void Simulation::wait_for_turn(const SimulatedRank& rank) {
@@ -136,7 +136,7 @@ void Simulation::wait_for_turn(const SimulatedRank& rank) {
   rank.may_move->wait(held, [&] { return moving_ == &rank; });
 }
 
-void Simulation::let_next_move() {
+void Simulation::schedule_next() {
   const auto has_thread = [](const SimulatedRank& rank) { return rank.has_thread; };
   if (std::none_of(ranks_.begin(), ranks_.end(), has_thread)) return;
   while (true) {
@@ -166,7 +166,7 @@ void Simulation::after_progress(SimulatedRank& rank, bool moved) {
     idle_turns_ = 0;
     for (int r = 0; r < size(); ++r) network_->kill(r);
   }
-  let_next_move();
+  schedule_next();
   wait_for_turn(rank);
 }
 

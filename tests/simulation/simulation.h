@@ -81,7 +81,7 @@ class Simulation {
   void collect();
   void run_on(SimulatedRank& rank, const Program& program);
   void wait_for_turn(const SimulatedRank& rank);
-  void let_next_move();
+  void schedule_next();
   void after_progress(SimulatedRank& rank, bool moved);
   void strike();
 

@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "stretto/kernel/reduce.h"
+#include "stretto/kernel/reduce_oracle.h"
 #include "stretto/schedule/algorithms.h"
 
 namespace stretto::testing {
@@ -95,6 +95,20 @@ void fill(View view, int rank, const Problem& problem) {
         }
     }
   }
+}
+
+// After so many elements all inputs begin again, or they are not so long: the reference, which
+// takes its time, then need not be asked for the others.
+std::size_t period_of(const std::vector<Bytes>& inputs, std::size_t element_bytes) {
+  for (const std::size_t period : {12, 41, 255, 256, 585}) {
+    const bool repeat = std::ranges::all_of(inputs, [&](const Bytes& input) {
+      const std::size_t bytes = std::min(period * element_bytes, input.size());
+      return std::equal(input.begin() + static_cast<std::ptrdiff_t>(bytes), input.end(),
+                        input.begin());
+    });
+    if (repeat) return period;
+  }
+  return inputs.front().size() / element_bytes;
 }
 
 bool are_equal(const std::vector<std::size_t>& shares) {
@@ -186,16 +200,21 @@ Oracle::Oracle(const Problem& problem) : problem_(problem) {
 Bytes Oracle::reduced() const {
   std::vector<kernel::Input> views;
   for (const Bytes& input : inputs_) views.push_back({input.data(), problem_.dtype});
-  Bytes result(inputs_.front().size());
-  void* output = result.data();
-  kernel::reduce({.dtype = problem_.dtype,
-                  .output_dtype = problem_.dtype,
-                  .op = problem_.op,
-                  .divisor = problem_.op == ReduceOp::mean ? problem_.ranks : 1,
-                  .count = result.size() / size_bytes(problem_.dtype),
-                  .inputs = views,
-                  .outputs = {&output, 1}})
-      .or_throw();
+  const std::size_t element_bytes = size_bytes(problem_.dtype);
+  const std::size_t elements = inputs_.front().size() / element_bytes;
+  const std::size_t period = period_of(inputs_, element_bytes);
+  Bytes result =
+      kernel::oracle::reduce({.dtype = problem_.dtype,
+                              .output_dtype = problem_.dtype,
+                              .op = problem_.op,
+                              .divisor = problem_.op == ReduceOp::mean ? problem_.ranks : 1,
+                              .count = std::min(period, elements),
+                              .inputs = views,
+                              .outputs = {}});
+  result.resize(elements * element_bytes);
+  for (std::size_t i = period * element_bytes; i < result.size(); ++i) {
+    result[i] = result[i - period * element_bytes];
+  }
   return result;
 }
 

@@ -43,8 +43,8 @@ Problem with_equal_shares(Problem problem, std::size_t share);
 
 std::string describe(const Problem& problem);
 
-// Says what comes out of a problem, by a serial reduction in the canonical order of whole inputs
-// that lie side by side.
+// Says what comes out of a problem, by the slow reference of the kernels (reduce_oracle.h) over
+// whole inputs in the canonical order: the kernels themselves have no part in it.
 class Oracle {
  public:
   explicit Oracle(const Problem& problem);

@@ -62,7 +62,7 @@ struct BoardHead {
   std::uint32_t version;
   std::uint32_t ranks;
   std::uint32_t cores;  // That the ranks may use.
-  std::atomic<std::uint32_t> given_up;
+  std::atomic<std::uint32_t> abandoned;
   alignas(64) std::atomic<std::uint32_t> arrivals;
   alignas(64) std::atomic<std::uint32_t> generation;
   alignas(64) std::atomic<std::uint64_t> ping;
@@ -152,7 +152,7 @@ class Board {
         relax();
         continue;
       }
-      if (head().given_up.load(std::memory_order_relaxed) != 0) {
+      if (head().abandoned.load(std::memory_order_relaxed) != 0) {
         throw std::runtime_error("another rank has given up");
       }
       ::sched_yield();
@@ -160,7 +160,7 @@ class Board {
   }
 
   // Tells all ranks that wait, now or later, that this one will not come.
-  void give_up() { head().given_up.store(1); }
+  void abandon() { head().abandoned.store(1); }
 
  private:
   static constexpr std::size_t kPage = 4096;

@@ -26,8 +26,8 @@ std::string boot_id() {
 
 std::string announce(Communicator& comm, const std::string& text) {
   const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
-  const Blob blob = broadcast_blob(comm, {bytes, text.size()}, 0);
-  return {reinterpret_cast<const char*>(blob.data()), blob.size()};
+  const ByteVector told = broadcast_bytes(comm, {bytes, text.size()}, 0);
+  return {reinterpret_cast<const char*>(told.data()), told.size()};
 }
 
 // Null where the board of rank 0 cannot be reached, or must not be taken for one.
@@ -59,8 +59,8 @@ void CommMeeting::maxima(std::vector<double>& values) {
   if (!values.empty()) comm_.all_reduce(values, {.op = ReduceOp::max}).wait();
 }
 
-void RankMeeting::give_up() {
-  if (board_) board_->give_up();
+void RankMeeting::abandon() {
+  if (board_) board_->abandon();
 }
 
 RankMeeting::RankMeeting(Communicator& comm, int cores) {

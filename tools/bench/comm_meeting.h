@@ -35,7 +35,7 @@ class RankMeeting {
   Meeting& operator*() const { return *meeting_; }
   bool one_host() const { return board_ != nullptr; }
   // So that no other rank waits for this one, which has failed.
-  void give_up();
+  void abandon();
 
  private:
   std::unique_ptr<Board> board_;

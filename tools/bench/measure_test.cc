@@ -155,7 +155,7 @@ TEST(Board, WhoWaitsForARankThatGaveUpThrows) {
     if (rank == 0) {
       EXPECT_THROW(board.barrier(), std::runtime_error);
     } else {
-      board.give_up();
+      board.abandon();
     }
   });
 }

@@ -54,7 +54,7 @@ std::size_t needed_bytes(const BenchOptions& options, Collective operation, std:
   return (own + copies + 1) * bytes * static_cast<std::size_t>(ranks);
 }
 
-struct Plan {
+struct Measurement {
   Collective operation = Collective::all_reduce;
   Buffers buffers = Buffers::registered;
   std::size_t bytes = 0;
@@ -70,13 +70,13 @@ std::vector<Buffers> buffers_of(const BenchOptions& options, Collective operatio
   return buffers;
 }
 
-std::vector<Plan> plan_of(const BenchOptions& options, Collective operation, int ranks) {
+std::vector<Measurement> plan_of(const BenchOptions& options, Collective operation, int ranks) {
   std::vector<std::size_t> sizes;
   for (const std::size_t bytes : sizes_of(options)) {
     sizes.push_back(shape_of(operation, ranks, bytes, size_bytes(options.dtype)).bytes);
   }
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  std::vector<Plan> plan;
+  std::vector<Measurement> plan;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
     for (const std::size_t bytes : sizes) {
       for (const Buffers buffers : buffers_of(options, operation)) {
@@ -87,7 +87,7 @@ std::vector<Plan> plan_of(const BenchOptions& options, Collective operation, int
   return plan;
 }
 
-std::string describe(const Plan& plan) {
+std::string describe(const Measurement& plan) {
   if (plan.operation == Collective::barrier) return "barrier";
   return fmt::format("{} {} {}", operation_name(plan.operation), format_bytes(plan.bytes),
                      buffers_name(plan.buffers));
@@ -100,15 +100,15 @@ class RankProgram {
       : comm_(comm), options_(options), cores_(cores), meeting_(comm, cores) {}
 
   int run();
-  void give_up() { meeting_.give_up(); }
+  void abandon() { meeting_.abandon(); }
 
  private:
   // Of several hosts nobody here knows the cores.
   bool oversubscribed() const { return meeting_.one_host() && comm_.size() > cores_; }
   RunFacts facts() const;
-  void run_line(const Plan& plan);
+  void run_line(const Measurement& plan);
   // Whether all ranks find room for the line; says so if not.
-  bool fits(const Plan& plan);
+  bool fits(const Measurement& plan);
 
   Communicator& comm_;
   const BenchOptions& options_;
@@ -128,27 +128,27 @@ RunFacts RankProgram::facts() const {
 }
 
 int RankProgram::run() {
-  std::vector<std::vector<Plan>> plans;
+  std::vector<std::vector<Measurement>> plans;
   std::size_t line_count = 0;
   for (const Collective operation : options_.operations) {
     plans.push_back(plan_of(options_, operation, comm_.size()));
     line_count += plans.back().size();
   }
   if (comm_.rank() == 0) reporter_.emplace(options_, facts(), line_count);
-  for (const std::vector<Plan>& plan : plans) {
+  for (const std::vector<Measurement>& plan : plans) {
     const Collective operation = plan.front().operation;
     if (operation == Collective::point_to_point && comm_.size() < 2) {
       if (reporter_) reporter_->note("send_recv is left out: it needs two ranks");
       continue;
     }
     if (reporter_) reporter_->start_operation(operation);
-    for (const Plan& line : plan) run_line(line);
+    for (const Measurement& line : plan) run_line(line);
   }
   if (reporter_) reporter_->finish();
   return wrong_ ? 1 : 0;
 }
 
-bool RankProgram::fits(const Plan& plan) {
+bool RankProgram::fits(const Measurement& plan) {
   const std::size_t needed = needed_bytes(options_, plan.operation, plan.bytes, comm_.size());
   const std::optional<MemoryLeft> left = find_memory_left();
   const bool enough = !left || needed < left->left_bytes;
@@ -161,7 +161,7 @@ bool RankProgram::fits(const Plan& plan) {
   return false;
 }
 
-void RankProgram::run_line(const Plan& plan) {
+void RankProgram::run_line(const Measurement& plan) {
   if (reporter_) reporter_->start_line(describe(plan));
   if (!fits(plan)) return;
   BenchCase bench_case(comm_, options_, plan.operation, plan.buffers, plan.bytes);
@@ -253,7 +253,7 @@ int run_rank(const BenchOptions& options) {
     comm->barrier().wait();
     return status;
   } catch (...) {
-    program.give_up();
+    program.abandon();
     throw;
   }
 }

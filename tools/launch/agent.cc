@@ -35,7 +35,7 @@ class Agent {
   Status start();
   void serve();
   void follow_orders();
-  bool tell_all_news();
+  bool forward_news();
   void tell(const RankNews& news) const { write_fully(news_.get(), format_news(news)); }
 
   LineReader orders_;
@@ -108,7 +108,7 @@ void Agent::serve() {
       follow_orders();
       if (!connected) return;
     }
-    if (!tell_all_news()) return;
+    if (!forward_news()) return;
   }
 }
 
@@ -121,7 +121,7 @@ void Agent::follow_orders() {
 }
 
 // False if that was the last: nothing runs any more, or will not.
-bool Agent::tell_all_news() {
+bool Agent::forward_news() {
   while (true) {
     const Result<std::optional<RankNews>> news = host_->next();
     if (!news.ok()) return false;

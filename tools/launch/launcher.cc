@@ -47,10 +47,11 @@ constexpr Duration kSameRequest = std::chrono::milliseconds(100);
 using Hosts = std::vector<std::unique_ptr<Host>>;
 
 // The launcher's part between the first start and the last end.
-class Job {
+class LaunchedJob {
  public:
   // `first_host`: which of the options' hosts the first of `hosts` is.
-  Job(const LaunchOptions& options, const Signals& signals, const Hosts& hosts, int first_host);
+  LaunchedJob(const LaunchOptions& options, const Signals& signals, const Hosts& hosts,
+              int first_host);
 
   // An exit status: 0: all ranks have started and ended.
   int run();
@@ -82,7 +83,8 @@ class Job {
   TimePoint asked_to_end_at_{};
 };
 
-Job::Job(const LaunchOptions& options, const Signals& signals, const Hosts& hosts, int first_host)
+LaunchedJob::LaunchedJob(const LaunchOptions& options, const Signals& signals, const Hosts& hosts,
+                         int first_host)
     : options_(options), signals_(signals), hosts_(hosts), first_host_(first_host) {
   const auto last_host = first_host + static_cast<int>(hosts.size());
   for (int host = first_host; host < last_host; ++host) {
@@ -97,7 +99,7 @@ Job::Job(const LaunchOptions& options, const Signals& signals, const Hosts& host
   }
 }
 
-int Job::run() {
+int LaunchedJob::run() {
   for (const auto& host : hosts_) {
     const Status status = host->start();
     if (status.ok()) continue;
@@ -122,7 +124,7 @@ int Job::run() {
   return 0;
 }
 
-JobOutcome Job::outcome() const {
+JobOutcome LaunchedJob::outcome() const {
   JobOutcome outcome{.ranks = processes_.outcomes(),
                      .out_of_memory_kills = 0,
                      .time_limit = options_.time_limit,
@@ -134,7 +136,7 @@ JobOutcome Job::outcome() const {
   return outcome;
 }
 
-std::optional<int> Job::take_all_news() {
+std::optional<int> LaunchedJob::take_all_news() {
   int first_rank = options_.ranks_before(first_host_);
   int index = first_host_;
   for (const auto& host : hosts_) {
@@ -154,7 +156,7 @@ std::optional<int> Job::take_all_news() {
   return std::nullopt;
 }
 
-std::optional<int> Job::take(int first_rank, const RankNews& news) {
+std::optional<int> LaunchedJob::take(int first_rank, const RankNews& news) {
   switch (news.kind) {
     case RankNews::Kind::started:
       processes_.note_start(first_rank + news.local_rank, news.pid);
@@ -176,7 +178,7 @@ std::optional<int> Job::take(int first_rank, const RankNews& news) {
   return std::nullopt;
 }
 
-void Job::handle(int signal) {
+void LaunchedJob::handle(int signal) {
   if (!asks_to_end(signal)) return send(signal, false);
   if (Clock::now() - asked_to_end_at_ < kSameRequest) return;
   asked_to_end_at_ = Clock::now();
@@ -185,7 +187,7 @@ void Job::handle(int signal) {
   enter(Stage::ending, Deadline::after(options_.grace_time), signal);
 }
 
-void Job::advance() {
+void LaunchedJob::advance() {
   if (stage_ <= Stage::settling && time_limit_.passed()) time_limit_reached_ = true;
   if (stage_ == Stage::ending) {
     enter(Stage::killing, Deadline(), SIGKILL);
@@ -195,13 +197,13 @@ void Job::advance() {
 }
 
 // With a signal that tells the ranks to end.
-void Job::enter(Stage stage, Deadline until, int signal) {
+void LaunchedJob::enter(Stage stage, Deadline until, int signal) {
   stage_ = stage;
   stage_ends_ = until;
   if (signal != 0) send(signal, true);
 }
 
-void Job::send(int signal, bool told_to_end) {
+void LaunchedJob::send(int signal, bool told_to_end) {
   processes_.note_signal(signal, told_to_end);
   for (const auto& host : hosts_) host->send(signal);
 }
@@ -240,7 +242,7 @@ int launch(const LaunchOptions& options) {
       hosts.push_back(std::make_unique<RemoteHost>(options, host));
     }
   }
-  Job job(options, signals.value(), hosts, local == nullptr ? 0 : options.host_index);
+  LaunchedJob job(options, signals.value(), hosts, local == nullptr ? 0 : options.host_index);
   if (const int status = job.run(); status != 0) return status;
   relay.finish();
   const JobOutcome outcome = job.outcome();

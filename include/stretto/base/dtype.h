@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 #include "stretto/base/half.h"
 
@@ -80,77 +81,41 @@ DType accumulation_dtype(DType dtype);
 template <class T>
 struct DTypeOf;  // Undefined for types that stretto cannot move: a compile error names the type.
 template <>
-struct DTypeOf<std::uint8_t> {
-  static constexpr DType value = DType::u8;
-};
+struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
 template <>
-struct DTypeOf<std::byte> {
-  static constexpr DType value = DType::u8;
-};
+struct DTypeOf<std::byte> : std::integral_constant<DType, DType::u8> {};
 template <>
-struct DTypeOf<std::int8_t> {
-  static constexpr DType value = DType::i8;
-};
+struct DTypeOf<std::int8_t> : std::integral_constant<DType, DType::i8> {};
 template <>
-struct DTypeOf<std::int32_t> {
-  static constexpr DType value = DType::i32;
-};
+struct DTypeOf<std::int32_t> : std::integral_constant<DType, DType::i32> {};
 template <>
-struct DTypeOf<std::int64_t> {
-  static constexpr DType value = DType::i64;
-};
+struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::i64> {};
 template <>
-struct DTypeOf<Half> {
-  static constexpr DType value = DType::f16;
-};
+struct DTypeOf<Half> : std::integral_constant<DType, DType::f16> {};
 template <>
-struct DTypeOf<BFloat16> {
-  static constexpr DType value = DType::bf16;
-};
+struct DTypeOf<BFloat16> : std::integral_constant<DType, DType::bf16> {};
 template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::f32;
-};
+struct DTypeOf<float> : std::integral_constant<DType, DType::f32> {};
 template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::f64;
-};
+struct DTypeOf<double> : std::integral_constant<DType, DType::f64> {};
 template <>
-struct DTypeOf<bool> {
-  static constexpr DType value = DType::boolean;
-};
+struct DTypeOf<bool> : std::integral_constant<DType, DType::boolean> {};
 template <>
-struct DTypeOf<std::int16_t> {
-  static constexpr DType value = DType::i16;
-};
+struct DTypeOf<std::int16_t> : std::integral_constant<DType, DType::i16> {};
 template <>
-struct DTypeOf<std::uint16_t> {
-  static constexpr DType value = DType::u16;
-};
+struct DTypeOf<std::uint16_t> : std::integral_constant<DType, DType::u16> {};
 template <>
-struct DTypeOf<std::uint32_t> {
-  static constexpr DType value = DType::u32;
-};
+struct DTypeOf<std::uint32_t> : std::integral_constant<DType, DType::u32> {};
 template <>
-struct DTypeOf<std::uint64_t> {
-  static constexpr DType value = DType::u64;
-};
+struct DTypeOf<std::uint64_t> : std::integral_constant<DType, DType::u64> {};
 template <>
-struct DTypeOf<std::complex<float>> {
-  static constexpr DType value = DType::c64;
-};
+struct DTypeOf<std::complex<float>> : std::integral_constant<DType, DType::c64> {};
 template <>
-struct DTypeOf<std::complex<double>> {
-  static constexpr DType value = DType::c128;
-};
+struct DTypeOf<std::complex<double>> : std::integral_constant<DType, DType::c128> {};
 template <>
-struct DTypeOf<Float8E4M3> {
-  static constexpr DType value = DType::f8_e4m3;
-};
+struct DTypeOf<Float8E4M3> : std::integral_constant<DType, DType::f8_e4m3> {};
 template <>
-struct DTypeOf<Float8E5M2> {
-  static constexpr DType value = DType::f8_e5m2;
-};
+struct DTypeOf<Float8E5M2> : std::integral_constant<DType, DType::f8_e5m2> {};
 
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;

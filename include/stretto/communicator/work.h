@@ -47,7 +47,7 @@ class [[nodiscard]] Work {
   Work(Work&&) noexcept = default;
   Work& operator=(Work&& other) noexcept;
   ~Work() {
-    if (operation_ != nullptr) let_go();
+    if (operation_ != nullptr) wait_or_abandon();
   }
 
   // Whether the operation has ended, well or badly. Does not block.
@@ -113,7 +113,7 @@ class [[nodiscard]] Work {
 
   Work continue_with(std::function<Work()> next) &&;
   void finish(Status status);
-  void let_go();
+  void wait_or_abandon();
 
   std::shared_ptr<group::Operation> operation_;  // Null once done.
   int exceptions_when_made_ = 0;                 // That unwound this thread then.

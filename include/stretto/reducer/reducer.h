@@ -220,7 +220,7 @@ class Reducer {
 
   std::vector<reducer::GradientSize> gradient_sizes() const;
   reducer::BucketPlan plan_for(std::span<const std::size_t> order) const;
-  void lay_out(reducer::BucketPlan plan);
+  void build_buckets(reducer::BucketPlan plan);
   FullBucket full(std::size_t bucket) const;
   void communicate(bool full, TimePoint begin);
   void launch_full_buckets();

@@ -59,6 +59,10 @@ struct DistributedDataParallelOptions {
   std::shared_ptr<BufferHook> buffer_hook = nullptr;
   // At construction, make rank 0's parameters and buffers everyone's.
   bool broadcast_parameters = true;
+  // Let backward write gradients of 4 KiB and more straight into their buckets where zero_grad()
+  // sets them to none, instead of copying them there. From the first DistributedDataParallel on, an
+  // allocator of stretto's stands before libtorch's for the CPU, see torch/gradient_memory.h.
+  bool allocate_in_buckets = true;
   // Some parameters may take part in a step on some ranks only, or on none. Such a rank contributes
   // zeros; the gradient of a parameter that no rank has used is not touched. Costs nothing but that
   // the buckets of such parameters leave at the end of backward.

@@ -17,6 +17,7 @@
 #include "stretto/reducer/reducer.h"
 #include "stretto/reducer/uneven_steps.h"
 #include "stretto/torch/buffer_hook.h"
+#include "stretto/torch/gradient_memory.h"
 #include "stretto/torch/hook.h"
 #include "stretto/torch/logging_data.h"
 #include "stretto/torch/mixed_precision.h"
@@ -74,6 +75,13 @@ class Replica {
     int expected = 0;      // In each step, if the graph is static.
   };
 
+  // What a tensor held that has been lent a gradient's place, and the place.
+  struct Borrowed {
+    std::size_t index = 0;
+    torch::Tensor place;
+    std::vector<std::byte> bytes;
+  };
+
   std::string state_path(const std::string& path) const;
   void choose_trained();
   void refuse_assigned_weights() const;
@@ -93,6 +101,10 @@ class Replica {
   void on_gradient(std::size_t index);
   void on_sparse_gradient();
   void adopt_gradient(std::size_t index);
+  bool place_is_taken(std::size_t index) const;
+  void mark_displaced();
+  void borrow_places();
+  void return_places();
   void verify_after_step();
   void check_gradient(std::size_t index, const torch::Tensor& gradient) const;
   void end_of_backward();
@@ -117,6 +129,9 @@ class Replica {
   std::vector<NamedTensor> sparse_;   // With sparse ones.
   std::unique_ptr<Reducer> reducer_;
   std::vector<Progress> progress_;  // Of trained_.
+  GradientMemory gradient_memory_;
+  std::vector<std::size_t> displaced_;  // Gradients that wait for their places.
+  std::vector<Borrowed> borrowed_;
   LowPrecision precision_;
   std::shared_ptr<BufferHook> buffer_hook_;
   StepTimer timer_;

@@ -18,9 +18,9 @@ Status refuse(fmt::format_string<Args...> format, Args&&... args) {
 }
 
 // The slots of all ranks, and what they hold.
-class Memory {
+class SlotValues {
  public:
-  Memory(std::span<const Schedule> schedules, bool in_place, ExpressionPool& pool)
+  SlotValues(std::span<const Schedule> schedules, bool in_place, ExpressionPool& pool)
       : in_place_(in_place), chunk_count_(schedules.front().chunk_count) {
     for (const Schedule& schedule : schedules) {
       values_.emplace_back(2 * chunk_count_ + schedule.raw_slots + schedule.partial_slots, kEmpty);
@@ -70,7 +70,7 @@ class SymbolicRun {
   SymbolicRun(const JointSchedule& joint, bool in_place, ExpressionPool& pool)
       : joint_(joint), pool_(pool), memory_(joint.schedules(), in_place, pool) {}
 
-  Status run(const Execution& execution) {
+  Status run(const JointRun& execution) {
     for (const std::int32_t step : execution.order) STRETTO_RETURN_IF_ERROR(run_step(step));
     return {};
   }
@@ -128,7 +128,7 @@ class SymbolicRun {
 
   const JointSchedule& joint_;
   ExpressionPool& pool_;
-  Memory memory_;
+  SlotValues memory_;
   std::vector<Expression> operands_;  // Of one step.
 };
 
@@ -204,7 +204,7 @@ class ResultCheck {
 
 }  // namespace
 
-Status check_results(const JointSchedule& joint, const Execution& execution, bool in_place,
+Status check_results(const JointSchedule& joint, const JointRun& execution, bool in_place,
                      ExpressionPool& pool) {
   SymbolicRun run(joint, in_place, pool);
   STRETTO_RETURN_IF_ERROR(run.run(execution));
@@ -219,7 +219,7 @@ Status check_results(const JointSchedule& joint, const Execution& execution, boo
   return {};
 }
 
-Status check_barrier(const JointSchedule& joint, const Execution& execution) {
+Status check_barrier(const JointSchedule& joint, const JointRun& execution) {
   const std::size_t n = joint.schedules().size();
   // A signal carries what its sender knew for certain: the ranks it had heard of in receives and
   // syncs before it in the list, and itself. A sync tells each of its ranks what any of them knew.

@@ -14,10 +14,10 @@ namespace stretto::schedule {
 
 // Executes symbolically and compares every output chunk of every rank with what the collective
 // promises.
-Status check_results(const JointSchedule& joint, const Execution& execution, bool in_place,
+Status check_results(const JointSchedule& joint, const JointRun& execution, bool in_place,
                      ExpressionPool& pool);
 
 // No rank leaves a barrier before every rank has entered it.
-Status check_barrier(const JointSchedule& joint, const Execution& execution);
+Status check_barrier(const JointSchedule& joint, const JointRun& execution);
 
 }  // namespace stretto::schedule

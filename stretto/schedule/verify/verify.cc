@@ -29,7 +29,7 @@ Status check(std::span<const Schedule> schedules) {
   STRETTO_RETURN_IF_ERROR(check_races(schedules));
   const JointSchedule joint(schedules);
   STRETTO_RETURN_IF_ERROR(check_messages(joint));
-  const Execution execution = execute(joint);
+  const JointRun execution = execute(joint);
   if (!execution.complete) {
     return {StatusCode::invalid_argument, "deadlock: " + explain_deadlock(joint, execution)};
   }

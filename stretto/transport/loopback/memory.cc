@@ -7,7 +7,7 @@
 
 namespace stretto::transport::loopback {
 
-Result<Region> Memory::allocate(std::size_t bytes) {
+Result<Region> LoopbackMemory::allocate(std::size_t bytes) {
   Result<Region> region = PrivateMemory().allocate(bytes);
   if (!region.ok()) return region;
   const MutexLock lock(regions_->mutex);
@@ -28,29 +28,29 @@ Result<Region> Memory::allocate(std::size_t bytes) {
   return region;
 }
 
-RemoteAddress Memory::locate(const void* data, std::size_t bytes) const {
+RemoteAddress LoopbackMemory::locate(const void* data, std::size_t bytes) const {
   const MutexLock lock(regions_->mutex);
   return regions_->tables[static_cast<std::size_t>(self_)].locate(data, bytes);
 }
 
-std::byte* Memory::resolve(Rank peer, RemoteAddress address, std::size_t bytes) {
+std::byte* LoopbackMemory::resolve(Rank peer, RemoteAddress address, std::size_t bytes) {
   if (!reaches(peer)) return nullptr;
   const MutexLock lock(regions_->mutex);
   return regions_->tables[static_cast<std::size_t>(peer)].find(address, bytes);
 }
 
-std::shared_ptr<void> Memory::hold(Rank peer, RemoteAddress address) {
+std::shared_ptr<void> LoopbackMemory::hold(Rank peer, RemoteAddress address) {
   const MutexLock lock(regions_->mutex);
   if (regions_->tables[static_cast<std::size_t>(peer)].find(address, 0) == nullptr) return nullptr;
   return regions_->owners[address.region];
 }
 
-Status Memory::get(Rank, RemoteAddress from, ByteSpan to) const {
+Status LoopbackMemory::get(Rank, RemoteAddress from, ByteSpan to) const {
   std::memcpy(to.data(), reinterpret_cast<const void*>(from.offset_bytes), to.size());
   return {};
 }
 
-Status Memory::put(Rank, ConstByteSpan from, RemoteAddress to) const {
+Status LoopbackMemory::put(Rank, ConstByteSpan from, RemoteAddress to) const {
   std::memcpy(reinterpret_cast<void*>(to.offset_bytes), from.data(), from.size());
   return {};
 }

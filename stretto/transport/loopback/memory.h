@@ -34,9 +34,10 @@ struct Regions {
 
 // Memory between ranks that are threads: every region is reachable by all of its host, at the same
 // address.
-class Memory : public SharedMemory {
+class LoopbackMemory : public SharedMemory {
  public:
-  Memory(Rank self, std::shared_ptr<Regions> regions) : self_(self), regions_(std::move(regions)) {}
+  LoopbackMemory(Rank self, std::shared_ptr<Regions> regions)
+      : self_(self), regions_(std::move(regions)) {}
 
   Result<Region> allocate(std::size_t bytes) override;
   RemoteAddress locate(const void* data, std::size_t bytes) const override;

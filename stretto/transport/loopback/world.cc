@@ -63,7 +63,7 @@ Result<std::vector<std::unique_ptr<Endpoint>>> make_world(const WorldOptions& op
       if (link != nullptr && options.wrap) link = options.wrap(r, peer, std::move(link));
       parts.links.push_back(std::move(link));
     }
-    if (options.shared_memory) parts.memory = std::make_shared<Memory>(r, world.regions);
+    if (options.shared_memory) parts.memory = std::make_shared<LoopbackMemory>(r, world.regions);
     const auto& inbox = world.inboxes[static_cast<std::size_t>(r)];
     parts.sleep_flag = std::make_unique<InboxSleepFlag>(Inbox(inbox.bytes.data()), inbox.owner);
     Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::create(std::move(parts));

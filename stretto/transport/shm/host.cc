@@ -41,7 +41,7 @@ Result<Channels> make_channels(std::vector<FileDescriptor> sockets) {
 
 // Does it again as long as it fails, but no longer than a shortage may last.
 template <class Attempt>
-Status do_patiently(const Attempt& attempt) {
+Status retry_shortages(const Attempt& attempt) {
   ShortageTimer timer;
   while (true) {
     const Status shortage = attempt();
@@ -63,7 +63,7 @@ void wait_for_any(const Channels& channels) {
 
 // Takes in the inboxes and the proofs of all peers, until they have taken those of this rank: a
 // peer that has lost one asks for it again.
-Status meet_peers(const Channels& channels, Memory& memory, std::size_t inbox_bytes,
+Status meet_peers(const Channels& channels, ShmMemory& memory, std::size_t inbox_bytes,
                   const WaitLimit& limit) {
   std::vector<bool> proved(channels.size());
   ShortageTimer timer;
@@ -117,9 +117,9 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
     alone.processes.resize(channels.size());
     return alone;
   }
-  const auto memory = std::make_shared<Memory>(self, channels);
+  const auto memory = std::make_shared<ShmMemory>(self, channels);
   Region own;
-  STRETTO_RETURN_IF_ERROR(do_patiently([&] {
+  STRETTO_RETURN_IF_ERROR(retry_shortages([&] {
     Result<Region> inbox = memory->allocate(Inbox::bytes(ranks));
     if (inbox.ok()) own = std::move(*inbox);
     return inbox.status();
@@ -127,7 +127,7 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
   for (int r = 0; r < ranks; ++r) {
     const auto& channel = channels[static_cast<std::size_t>(r)];
     if (channel == nullptr) continue;
-    STRETTO_RETURN_IF_ERROR(do_patiently([&] { return memory->find_process(r); }));
+    STRETTO_RETURN_IF_ERROR(retry_shortages([&] { return memory->find_process(r); }));
     channel->send(memory->proof());
   }
   STRETTO_RETURN_IF_ERROR(meet_peers(channels, *memory, Inbox::bytes(ranks), limit));

@@ -15,7 +15,7 @@ namespace stretto::transport::shm {
 // of regions and ends when the peer does.
 class ChannelDoorbell : public Doorbell {
  public:
-  ChannelDoorbell(Rank peer, std::shared_ptr<Channel> channel, std::shared_ptr<Memory> memory)
+  ChannelDoorbell(Rank peer, std::shared_ptr<Channel> channel, std::shared_ptr<ShmMemory> memory)
       : peer_(peer), channel_(std::move(channel)), memory_(std::move(memory)) {}
 
   void ring() override { channel_->ring(); }
@@ -27,7 +27,7 @@ class ChannelDoorbell : public Doorbell {
  private:
   Rank peer_;
   std::shared_ptr<Channel> channel_;
-  std::shared_ptr<Memory> memory_;
+  std::shared_ptr<ShmMemory> memory_;
 };
 
 }  // namespace stretto::transport::shm

@@ -48,10 +48,10 @@ Result<Mapping> Mapping::open(const FileDescriptor& descriptor, std::size_t byte
   return Mapping{FileDescriptor(), std::move(*data), bytes};
 }
 
-Memory::Memory(Rank self, std::vector<std::shared_ptr<Channel>> channels)
+ShmMemory::ShmMemory(Rank self, std::vector<std::shared_ptr<Channel>> channels)
     : self_(self), channels_(std::move(channels)), peers_(channels_.size()) {}
 
-Result<Region> Memory::allocate(std::size_t bytes) {
+Result<Region> ShmMemory::allocate(std::size_t bytes) {
   service();
   Result<Mapping> created = Mapping::create(bytes);
   if (!created.ok()) return created.status();
@@ -86,30 +86,30 @@ Result<Region> Memory::allocate(std::size_t bytes) {
                 .owner = std::move(owner)};
 }
 
-RemoteAddress Memory::locate(const void* data, std::size_t bytes) const {
+RemoteAddress ShmMemory::locate(const void* data, std::size_t bytes) const {
   const MutexLock lock(mutex_);
   return own_.locate(data, bytes);
 }
 
-std::byte* Memory::resolve(Rank peer, RemoteAddress address, std::size_t bytes) {
+std::byte* ShmMemory::resolve(Rank peer, RemoteAddress address, std::size_t bytes) {
   if (peer != self_) return peers_[static_cast<std::size_t>(peer)].table.find(address, bytes);
   const MutexLock lock(mutex_);
   return own_.find(address, bytes);
 }
 
 // A rank keeps its own regions by their owner.
-std::shared_ptr<void> Memory::hold(Rank peer, RemoteAddress address) {
+std::shared_ptr<void> ShmMemory::hold(Rank peer, RemoteAddress address) {
   if (peer == self_) return nullptr;
   const auto& mappings = peers_[static_cast<std::size_t>(peer)].mappings;
   const auto found = mappings.find(address.region);
   return found == mappings.end() ? nullptr : found->second.data;
 }
 
-bool Memory::reaches(Rank peer) const {
+bool ShmMemory::reaches(Rank peer) const {
   return peer == self_ || channels_[static_cast<std::size_t>(peer)] != nullptr;
 }
 
-Notice Memory::proof() const {
+Notice ShmMemory::proof() const {
   // A number that nobody can guess, where it stays as long as the process does: peers look late.
   static std::uint32_t number = std::random_device()();
   return {.kind = Notice::Kind::proof,
@@ -117,14 +117,14 @@ Notice Memory::proof() const {
           .bytes = reinterpret_cast<std::uintptr_t>(&number)};
 }
 
-Status Memory::find_process(Rank peer) {
+Status ShmMemory::find_process(Rank peer) {
   const auto index = static_cast<std::size_t>(peer);
   Result<ProcessHandle> process = ProcessHandle::of_socket(channels_[index]->descriptor());
   if (process.ok()) peers_[index].process = PeerProcess(std::move(*process), peer);
   return process.status();
 }
 
-void Memory::prove(Rank peer, const Notice& proof) {
+void ShmMemory::prove(Rank peer, const Notice& proof) {
   const Status status = process(peer).prove(proof.bytes, proof.region);
   peers_[static_cast<std::size_t>(peer)].is_proved = status.ok();
   if (status.ok()) return;
@@ -134,24 +134,24 @@ void Memory::prove(Rank peer, const Notice& proof) {
       peer.value(), status.message());
 }
 
-Status Memory::get(Rank peer, RemoteAddress from, ByteSpan to) const {
+Status ShmMemory::get(Rank peer, RemoteAddress from, ByteSpan to) const {
   if (!reaches_private(peer)) return SharedMemory::get(peer, from, to);
   return process(peer).get(from.offset_bytes, to);
 }
 
-Status Memory::put(Rank peer, ConstByteSpan from, RemoteAddress to) const {
+Status ShmMemory::put(Rank peer, ConstByteSpan from, RemoteAddress to) const {
   if (!reaches_private(peer)) return SharedMemory::put(peer, from, to);
   return process(peer).put(from, to.offset_bytes);
 }
 
-std::size_t Memory::mapped_bytes() const {
+std::size_t ShmMemory::mapped_bytes() const {
   std::size_t bytes = 0;
   for (const PeerRegions& regions : peers_) bytes += regions.table.total_bytes();
   const MutexLock lock(mutex_);
   return bytes + own_.total_bytes();
 }
 
-void Memory::receive(Rank peer, Channel::Received received) {
+void ShmMemory::receive(Rank peer, Channel::Received received) {
   PeerRegions& regions = peers_[static_cast<std::size_t>(peer)];
   const Notice& notice = received.notice;
   if (notice.kind == Notice::Kind::release) {
@@ -165,7 +165,8 @@ void Memory::receive(Rank peer, Channel::Received received) {
   map_region(peer, notice.region, std::move(received.descriptor), notice.bytes);
 }
 
-void Memory::map_region(Rank peer, std::uint32_t number, FileDescriptor file, std::size_t bytes) {
+void ShmMemory::map_region(Rank peer, std::uint32_t number, FileDescriptor file,
+                           std::size_t bytes) {
   PeerRegions& regions = peers_[static_cast<std::size_t>(peer)];
   Result<Mapping> mapping = Mapping::open(file, bytes);
   if (mapping.status().code() == StatusCode::system) {
@@ -183,7 +184,7 @@ void Memory::map_region(Rank peer, std::uint32_t number, FileDescriptor file, st
   generation_.fetch_add(1, std::memory_order_release);
 }
 
-void Memory::map_unmapped() {
+void ShmMemory::map_unmapped() {
   const TimePoint now = Clock::now();
   if (!any_unmapped_ || now < map_at_) return;
   map_at_ = now + kMapPause;
@@ -195,7 +196,7 @@ void Memory::map_unmapped() {
   }
 }
 
-Status Memory::find_shortage(Rank peer, RemoteAddress address) const {
+Status ShmMemory::find_shortage(Rank peer, RemoteAddress address) const {
   const auto index = static_cast<std::size_t>(peer);
   if (channels_[index] == nullptr) return {};
   std::size_t bytes = 0;
@@ -216,7 +217,7 @@ Status Memory::find_shortage(Rank peer, RemoteAddress address) const {
       self_};
 }
 
-void Memory::service() {
+void ShmMemory::service() {
   for (auto& channel : channels_) {
     if (channel != nullptr) channel->flush();
   }

@@ -33,10 +33,10 @@ struct Mapping {
 // Memory between processes of a host. Allocating sends the file to every peer on its channel;
 // freeing tells them to unmap. What a peer cannot map for lack of something is tried again as long
 // as the region is there.
-class Memory : public SharedMemory, public std::enable_shared_from_this<Memory> {
+class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMemory> {
  public:
   // channels[r] leads to rank r; null where there is none (the rank itself, other hosts).
-  Memory(Rank self, std::vector<std::shared_ptr<Channel>> channels);
+  ShmMemory(Rank self, std::vector<std::shared_ptr<Channel>> channels);
 
   Result<Region> allocate(std::size_t bytes) override;
   RemoteAddress locate(const void* data, std::size_t bytes) const override;

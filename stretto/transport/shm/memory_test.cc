@@ -67,7 +67,8 @@ class MemoryTest : public ::testing::Test {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
     channel_ = Channel::create(FileDescriptor(ends[0])).or_throw();
     peer_ = FileDescriptor(ends[1]);
-    memory_ = std::make_shared<Memory>(0, std::vector<std::shared_ptr<Channel>>{nullptr, channel_});
+    memory_ =
+        std::make_shared<ShmMemory>(0, std::vector<std::shared_ptr<Channel>>{nullptr, channel_});
   }
   // Sends bytes with some descriptors beside them.
   void send(const void* bytes, std::size_t size, const std::vector<int>& descriptors = {}) {
@@ -96,7 +97,7 @@ class MemoryTest : public ::testing::Test {
 
   std::shared_ptr<Channel> channel_;
   FileDescriptor peer_;
-  std::shared_ptr<Memory> memory_;
+  std::shared_ptr<ShmMemory> memory_;
 };
 
 // The other end is this process itself, which has the memory of both.
@@ -190,10 +191,10 @@ class MemoryShortage : public ::testing::Test {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
     for (std::size_t i : {0u, 1u})
       channels_[i] = Channel::create(FileDescriptor(ends[i])).or_throw();
-    owner_ =
-        std::make_shared<Memory>(0, std::vector<std::shared_ptr<Channel>>{nullptr, channels_[0]});
-    other_ =
-        std::make_shared<Memory>(1, std::vector<std::shared_ptr<Channel>>{channels_[1], nullptr});
+    owner_ = std::make_shared<ShmMemory>(
+        0, std::vector<std::shared_ptr<Channel>>{nullptr, channels_[0]});
+    other_ = std::make_shared<ShmMemory>(
+        1, std::vector<std::shared_ptr<Channel>>{channels_[1], nullptr});
   }
   void turn() {
     while (auto received = channels_[0]->receive()) owner_->receive(1, std::move(*received));
@@ -216,8 +217,8 @@ class MemoryShortage : public ::testing::Test {
   }
 
   std::shared_ptr<Channel> channels_[2];
-  std::shared_ptr<Memory> owner_;
-  std::shared_ptr<Memory> other_;
+  std::shared_ptr<ShmMemory> owner_;
+  std::shared_ptr<ShmMemory> other_;
 };
 
 TEST_F(MemoryShortage, AFileThatFindsNoDescriptorIsAskedForAgain) {
@@ -293,7 +294,7 @@ TEST_F(MemoryTest, ManyRegionsReachAPeerThatLooksLate) {
   std::vector<Region> regions;
   for (int i = 0; i < 500; ++i) regions.push_back(memory_->allocate(10).or_throw());
   auto reader = Channel::create(std::move(peer_)).or_throw();
-  Memory peer_memory(1, {reader, nullptr});
+  ShmMemory peer_memory(1, {reader, nullptr});
   for (int turn = 0; turn < 500; ++turn) {
     memory_->service();
     while (auto received = reader->receive()) peer_memory.receive(0, std::move(*received));

@@ -10,9 +10,9 @@ namespace stretto {
 
 // Remembers the process in which it was made. A child that fork() makes has a copy of everything,
 // and shares what must be used by one process only: sockets, and memory that others have mapped.
-class HomeProcess {
+class OwnerProcess {
  public:
-  HomeProcess();
+  OwnerProcess();
   // False in a child that has been forked since. No system call; any thread.
   bool is_here() const { return forks_ == forks_made.load(std::memory_order_relaxed); }
 

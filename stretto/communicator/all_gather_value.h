@@ -12,10 +12,11 @@
 
 namespace stretto::communicator {
 
-// What every rank has to say, per rank: collective, blocking. `own` travels as it lies in memory.
-// Throws what an all_gather throws.
+// Every rank's `own`, by rank. Collective; blocks. `own` travels as it lies in memory. Throws what
+// an all_gather throws.
 template <class T>
-std::vector<T> tell_all(Communicator& comm, const T& own, const std::optional<Duration>& timeout) {
+std::vector<T> all_gather_value(Communicator& comm, const T& own,
+                                const std::optional<Duration>& timeout) {
   static_assert(std::is_trivially_copyable_v<T>);
   std::vector<T> all(static_cast<std::size_t>(comm.size()));
   comm.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)),

@@ -1,14 +1,14 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/communicator/blobs.h"
+#include "stretto/communicator/byte_exchange.h"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
+#include "stretto/communicator/all_gather_value.h"
 #include "stretto/communicator/arguments.h"
-#include "stretto/communicator/tell_all.h"
 #include "stretto/execution/shares.h"
 
 namespace stretto {
@@ -16,7 +16,7 @@ namespace {
 
 using communicator::Caller;
 
-// What a rank says before its blob moves.
+// What a rank tells the others before its bytes move.
 struct Announcement {
   std::uint64_t bytes = 0;
   std::uint64_t limit_bytes = 0;
@@ -30,8 +30,8 @@ std::vector<std::size_t> checked(const Caller& caller,
   std::vector<std::size_t> counts;
   for (const Announcement& announcement : announcements) {
     if (announcement.bytes > limit) {
-      refuse(caller, fmt::format("the blob of rank {} has {} bytes; the limit is {} "
-                                 "(BlobOptions::limit_bytes)",
+      refuse(caller, fmt::format("rank {} passes {} bytes; the limit is {} "
+                                 "(ByteExchangeOptions::limit_bytes)",
                                  counts.size(), announcement.bytes, limit));
     }
     counts.push_back(announcement.bytes);
@@ -40,61 +40,61 @@ std::vector<std::size_t> checked(const Caller& caller,
 }
 
 std::vector<Announcement> announce(Communicator& comm, std::size_t bytes,
-                                   const BlobOptions& options) {
-  return communicator::tell_all<Announcement>(
+                                   const ByteExchangeOptions& options) {
+  return communicator::all_gather_value<Announcement>(
       comm, {.bytes = bytes, .limit_bytes = options.limit_bytes}, options.timeout);
 }
 
-std::vector<Blob> cut(std::span<const std::byte> bytes, std::span<const std::size_t> counts) {
-  std::vector<Blob> blobs;
+std::vector<ByteVector> cut(std::span<const std::byte> bytes, std::span<const std::size_t> counts) {
+  std::vector<ByteVector> parts;
   for (const std::size_t count : counts) {
-    blobs.emplace_back(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(count));
+    parts.emplace_back(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(count));
     bytes = bytes.subspan(count);
   }
-  return blobs;
+  return parts;
 }
 
 }  // namespace
 
-std::vector<Blob> all_gather_blobs(Communicator& comm, std::span<const std::byte> own,
-                                   const BlobOptions& options) {
-  const Caller caller{.rank = comm.rank(), .operation = "all_gather_blobs"};
+std::vector<ByteVector> all_gather_bytes(Communicator& comm, std::span<const std::byte> own,
+                                         const ByteExchangeOptions& options) {
+  const Caller caller{.rank = comm.rank(), .operation = "all_gather_bytes"};
   const std::vector<std::size_t> counts = checked(caller, announce(comm, own.size(), options));
-  Blob all(execution::total(counts));
+  ByteVector all(execution::total(counts));
   comm.all_gather(own, all, {.counts = counts, .timeout = options.timeout}).wait();
   return cut(all, counts);
 }
 
-std::vector<Blob> gather_blobs(Communicator& comm, std::span<const std::byte> own, Rank root,
-                               const BlobOptions& options) {
-  const Caller caller{.rank = comm.rank(), .operation = "gather_blobs"};
+std::vector<ByteVector> gather_bytes(Communicator& comm, std::span<const std::byte> own, Rank root,
+                                     const ByteExchangeOptions& options) {
+  const Caller caller{.rank = comm.rank(), .operation = "gather_bytes"};
   check_root(caller, root, comm.size());
   const std::vector<std::size_t> counts = checked(caller, announce(comm, own.size(), options));
   const bool is_root = comm.rank() == root;
-  Blob all(is_root ? execution::total(counts) : 0);
+  ByteVector all(is_root ? execution::total(counts) : 0);
   comm.gather(own, all, {.root = root, .counts = counts, .timeout = options.timeout}).wait();
-  return is_root ? cut(all, counts) : std::vector<Blob>();
+  return is_root ? cut(all, counts) : std::vector<ByteVector>();
 }
 
-Blob broadcast_blob(Communicator& comm, std::span<const std::byte> own, Rank root,
-                    const BlobOptions& options) {
-  const Caller caller{.rank = comm.rank(), .operation = "broadcast_blob"};
+ByteVector broadcast_bytes(Communicator& comm, std::span<const std::byte> own, Rank root,
+                           const ByteExchangeOptions& options) {
+  const Caller caller{.rank = comm.rank(), .operation = "broadcast_bytes"};
   check_root(caller, root, comm.size());
   const bool is_root = comm.rank() == root;
   const std::vector<std::size_t> counts =
       checked(caller, announce(comm, is_root ? own.size() : 0, options));
-  Blob blob(counts[static_cast<std::size_t>(root)]);
-  if (is_root) std::ranges::copy(own, blob.begin());
-  comm.broadcast(blob, {.root = root, .timeout = options.timeout}).wait();
-  return blob;
+  ByteVector result(counts[static_cast<std::size_t>(root)]);
+  if (is_root) std::ranges::copy(own, result.begin());
+  comm.broadcast(result, {.root = root, .timeout = options.timeout}).wait();
+  return result;
 }
 
-Blob scatter_blobs(Communicator& comm, std::span<const Blob> list, Rank root,
-                   const BlobOptions& options) {
-  const Caller caller{.rank = comm.rank(), .operation = "scatter_blobs"};
+ByteVector scatter_bytes(Communicator& comm, std::span<const ByteVector> list, Rank root,
+                         const ByteExchangeOptions& options) {
+  const Caller caller{.rank = comm.rank(), .operation = "scatter_bytes"};
   check_root(caller, root, comm.size());
   const bool is_root = comm.rank() == root;
-  Blob all;
+  ByteVector all;
   std::vector<std::uint64_t> lengths(static_cast<std::size_t>(comm.size()));
   if (is_root) {
     check_count(caller, "list", list.size(), lengths.size());
@@ -108,7 +108,7 @@ Blob scatter_blobs(Communicator& comm, std::span<const Blob> list, Rank root,
   comm.broadcast(lengths, {.root = root, .timeout = options.timeout}).wait();
   for (std::size_t r = 0; r < lengths.size(); ++r) announcements[r].bytes = lengths[r];
   const std::vector<std::size_t> counts = checked(caller, announcements);
-  Blob own(counts[static_cast<std::size_t>(comm.rank())]);
+  ByteVector own(counts[static_cast<std::size_t>(comm.rank())]);
   comm.scatter(all, own, {.root = root, .counts = counts, .timeout = options.timeout}).wait();
   return own;
 }

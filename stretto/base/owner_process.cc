@@ -1,13 +1,13 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/base/home_process.h"
+#include "stretto/base/owner_process.h"
 
 #include <pthread.h>
 
 namespace stretto {
 
-HomeProcess::HomeProcess() {
+OwnerProcess::OwnerProcess() {
   static const int registered = ::pthread_atfork(
       nullptr, nullptr, [] { forks_made.fetch_add(1, std::memory_order_relaxed); });
   (void)registered;

@@ -1,0 +1,63 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/byte_exchange.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/run_ranks.h"
+
+namespace stretto {
+namespace {
+
+// A different length on each rank, none on rank 1.
+ByteVector bytes_of(int rank) {
+  return ByteVector(static_cast<std::size_t>((rank - 1) * (rank - 1)) * 1000,
+                    static_cast<std::byte>(rank));
+}
+
+TEST(ByteExchange, ReachEverybodyWhateverTheirLength) {
+  run_ranks(4, [](Communicator& comm) {
+    const int rank = comm.rank().value();
+    const auto all = all_gather_bytes(comm, bytes_of(rank));
+    ASSERT_EQ(all.size(), 4u);
+    for (int r = 0; r < 4; ++r) EXPECT_EQ(all[static_cast<std::size_t>(r)], bytes_of(r));
+    EXPECT_EQ(broadcast_bytes(comm, bytes_of(rank), 3), bytes_of(3));
+    EXPECT_EQ(gather_bytes(comm, bytes_of(rank), 2), rank == 2 ? all : std::vector<ByteVector>());
+    EXPECT_EQ(scatter_bytes(comm, rank == 1 ? all : std::vector<ByteVector>(), 1), bytes_of(rank));
+  });
+}
+
+// The limit of rank `smallest` is lower than what the others would take.
+void expect_refusals(int smallest) {
+  run_ranks(3, [=](Communicator& comm) {
+    const auto refused = [&](const auto& call) {
+      try {
+        call();
+      } catch (const InvalidArgument& error) {
+        return std::string(error.what());
+      }
+      return std::string("it was not refused");
+    };
+    const ByteVector own(comm.rank() == 2 ? 101 : 5);
+    const ByteExchangeOptions options{.limit_bytes = comm.rank() == smallest ? 100u : 1000u};
+    const std::string text = "rank 2 passes 101 bytes; the limit is 100";
+    EXPECT_NE(refused([&] { all_gather_bytes(comm, own, options); }).find(text), std::string::npos);
+    EXPECT_NE(refused([&] { gather_bytes(comm, own, 0, options); }).find(text), std::string::npos);
+    EXPECT_NE(refused([&] { broadcast_bytes(comm, own, 2, options); }).find(text),
+              std::string::npos);
+    const std::vector<ByteVector> list = {ByteVector(1), ByteVector(1), ByteVector(101)};
+    EXPECT_NE(refused([&] { scatter_bytes(comm, list, 0, options); }).find(text),
+              std::string::npos);
+    EXPECT_EQ(all_gather_bytes(comm, ByteVector(1)).size(), 3u);
+  });
+}
+
+TEST(ByteExchange, OneThatIsTooLongForAnyRankFailsTheCallOnAllRanksAndNothingElse) {
+  for (const int smallest : {0, 1, 2}) expect_refusals(smallest);
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,152 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/gradient_memory.h"
+
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "stretto/torch/distributed_data_parallel.h"
+#include "tests/support/torch_models.h"
+
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+
+constexpr int kWidth = 64;  // The gradient of a square of it is worth its place in a bucket.
+
+struct SquaresImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    return torch::tanh(b->forward(torch::tanh(a->forward(x))));
+  }
+  torch::nn::Linear a = register_module("a", torch::nn::Linear(kWidth, kWidth));
+  torch::nn::Linear b = register_module("b", torch::nn::Linear(kWidth, kWidth));
+};
+TORCH_MODULE(Squares);
+
+Squares squares() {
+  return with_seed(8, [] { return Squares(); });
+}
+
+// As many rows as columns: gradients of activations are as large as those of weights.
+torch::Tensor batch_of(int step, int rank) {
+  return with_seed(static_cast<std::uint64_t>(100 + kRanks * step + rank), [] {
+    return torch::randn({kWidth, kWidth});
+  });
+}
+
+// A rank that trains Squares beside a reference that sees the batches of all ranks.
+class Trainee {
+ public:
+  Trainee(Communicator& communicator, bool allocate_in_buckets)
+      : rank_(communicator.rank().value()) {
+    ddp_ = std::make_unique<DistributedDataParallel<SquaresImpl>>(
+        model_.ptr(), communicator,
+        DistributedDataParallelOptions{.allocate_in_buckets = allocate_in_buckets});
+  }
+
+  // The pass also makes `more` tensors as large as a gradient, full of their numbers, which are
+  // kept. Returns whether backward has written the weights' gradients where they are reduced.
+  bool step(int more, std::vector<torch::Tensor>& kept) {
+    const torch::Tensor weights[] = {model_->a->weight, model_->b->weight};
+    const void* made[2] = {};
+    unsigned hooks[2] = {};
+    for (int i = 0; i < 2; ++i) {
+      hooks[i] = weights[i].register_hook(
+          [&, i](const torch::Tensor& gradient) { made[i] = gradient.const_data_ptr(); });
+    }
+    ddp_->zero_grad();
+    const torch::Tensor output = ddp_->forward(batch_of(step_, rank_));
+    output.register_hook([&](const torch::Tensor&) {
+      for (int i = 0; i < more; ++i) {
+        kept.push_back(torch::full({kWidth, kWidth}, static_cast<float>(kept.size())));
+      }
+    });
+    output.pow(2).mean().backward();
+    bool in_place = true;
+    for (int i = 0; i < 2; ++i) {
+      weights[i].remove_hook(hooks[i]);
+      in_place = in_place && made[i] == weights[i].grad().const_data_ptr();
+    }
+    expect_gradients_of_reference();
+    ++step_;
+    return in_place;
+  }
+
+  void destroy() { ddp_.reset(); }
+
+ private:
+  void expect_gradients_of_reference() {
+    reference_->zero_grad();
+    for (int rank = 0; rank < kRanks; ++rank) {
+      (reference_->forward(batch_of(step_, rank)).pow(2).mean() / kRanks).backward();
+    }
+    for (const auto& item : reference_->named_parameters()) {
+      expect_close(model_->named_parameters()[item.key()].grad(), item.value().grad(), item.key());
+    }
+  }
+
+  const int rank_;
+  Squares model_ = squares();
+  Squares reference_ = squares();
+  std::unique_ptr<DistributedDataParallel<SquaresImpl>> ddp_;
+  int step_ = 0;
+};
+
+void expect_full_of_their_numbers(const std::vector<torch::Tensor>& kept) {
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    EXPECT_TRUE(kept[i].eq(static_cast<float>(i)).all().item<bool>()) << "tensor " << i;
+  }
+}
+
+TEST(GradientMemory, BackwardWritesGradientsIntoTheirBuckets) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    std::vector<torch::Tensor> kept;
+    Trainee trainee(communicator, true);
+    trainee.step(0, kept);  // Buckets are formed anew after it.
+    trainee.step(0, kept);  // Shows which requests bring gradients.
+    for (int step = 0; step < 3; ++step) EXPECT_TRUE(trainee.step(0, kept)) << step;
+  });
+}
+
+TEST(GradientMemory, GradientsAreCopiedIfAskedFor) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    std::vector<torch::Tensor> kept;
+    Trainee trainee(communicator, false);
+    for (int step = 0; step < 4; ++step) EXPECT_FALSE(trainee.step(0, kept)) << step;
+  });
+}
+
+// Other tensors are taken for gradients there, and are kept or not.
+TEST(GradientMemory, PassesMayDifferFromEachOther) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    std::vector<torch::Tensor> kept;
+    Trainee trainee(communicator, true);
+    // On this rank alone, so that ranks differ, too.
+    const int more = 1 + 7 * communicator.rank().value();
+    for (const int number : {0, 0, 0, 1, 0, more, more, 0, 0}) trainee.step(number, kept);
+    expect_full_of_their_numbers(kept);
+    kept.clear();
+    trainee.step(0, kept);
+    trainee.step(0, kept);
+    EXPECT_TRUE(trainee.step(0, kept)) << "where passes are alike again";
+  });
+}
+
+TEST(GradientMemory, LentPlacesOutliveTheReplica) {
+  std::vector<torch::Tensor> kept[kRanks];
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    auto& own = kept[communicator.rank().value()];
+    Trainee trainee(communicator, true);
+    for (const int number : {0, 0, 0, 8}) trainee.step(number, own);
+    trainee.destroy();
+  });
+  for (const auto& tensors : kept) expect_full_of_their_numbers(tensors);
+}
+
+}  // namespace
+}  // namespace stretto
