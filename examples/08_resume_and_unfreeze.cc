@@ -79,8 +79,10 @@ void train_with_who_is_left(std::unique_ptr<stretto::Communicator> comm) {
         (ddp.forward(data) - data.sum(1, true)).pow(2).mean().backward();
         optimizer.step();
       }
-    } catch (const stretto::PeerLost& lost) {
-      std::printf("%s\n", lost.what());
+    } catch (const stretto::Error& error) {
+      const auto code = error.status().code();  // Aborted: by shrink() on another rank.
+      if (code != stretto::StatusCode::peer_lost && code != stretto::StatusCode::aborted) throw;
+      std::printf("%s\n", error.what());
       comm = comm->shrink();
     }
   }
