@@ -7,7 +7,9 @@
 //   build/release/bin/stretto run -n 2 -- build/release/bin/08_resume_and_unfreeze FOLDER
 
 #include <cstdio>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/torch.h"
@@ -47,6 +49,7 @@ void train_on_samples(stretto::DistributedDataParallel<NetImpl>& ddp, stretto::C
   stretto::Timeline timeline(comm.rank());
   for (std::size_t epoch = 0; epoch < 2; ++epoch) {
     sampler.set_epoch(epoch);  // The same order on all ranks, another one in each epoch.
+    ddp.set_epoch(epoch);      // Finds out if they have different numbers of batches.
     sampler.reset();
     while (const auto indices = sampler.next(16)) {
       const std::vector<std::int64_t> rows(indices->begin(), indices->end());
@@ -60,11 +63,34 @@ void train_on_samples(stretto::DistributedDataParallel<NetImpl>& ddp, stretto::C
   timeline.write(timeline_path);
 }
 
-}  // namespace
+// Ranks are lost, or leave; those who are left go on.
+void train_with_who_is_left(std::unique_ptr<stretto::Communicator> comm) {
+  Net model;
+  for (int step = 0; step < 20;) {
+    try {
+      stretto::DistributedDataParallel ddp(model, *comm);  // Parameters of the first who is left,
+      std::vector<int> steps = {step};
+      comm->broadcast(steps).wait();  // and its count: one may have taken a step more than another.
+      torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+      for (step = steps[0]; step < 20; ++step) {
+        if (step == 10 && comm->rank() == 1) return;  // Which others are told of, like of a crash.
+        const auto data = torch::randn({16, 8});
+        optimizer.zero_grad();
+        (ddp.forward(data) - data.sum(1, true)).pow(2).mean().backward();
+        optimizer.step();
+      }
+    } catch (const stretto::Error& error) {
+      const auto code = error.status().code();  // Aborted: by shrink() on another rank.
+      if (code != stretto::StatusCode::peer_lost && code != stretto::StatusCode::aborted) throw;
+      std::printf("%s\n", error.what());
+      comm = comm->shrink();
+    }
+  }
+  std::printf("%d trained to the end\n", comm->size());
+}
 
-int main(int, char** argv) {
-  auto comm = stretto::join();
-  const std::string path = std::string(argv[1]) + "/model.pt";
+void train(const std::unique_ptr<stretto::Communicator>& comm, const std::string& folder) {
+  const std::string path = folder + "/model.pt";
 
   Net model;
   for (auto& parameter : model->body->parameters()) parameter.set_requires_grad(false);
@@ -91,7 +117,7 @@ int main(int, char** argv) {
   torch::load(ddp, path);  // On all ranks; the next backward pass compares them.
   step();
 
-  const std::string state = std::string(argv[1]) + "/state";
+  const std::string state = folder + "/state";
   ddp.save_state(state, optimizer);  // Each rank its own file, with the optimizer's state.
   step();
   const std::uint64_t after = ddp.parameter_hash();
@@ -101,10 +127,18 @@ int main(int, char** argv) {
 
   train_in_bf16(*comm);
   const std::string rank = std::to_string(comm->rank().value());
-  train_on_samples(ddp, *comm, optimizer, std::string(argv[1]) + "/timeline" + rank + ".json");
+  train_on_samples(ddp, *comm, optimizer, folder + "/timeline" + rank + ".json");
 
   auto mean = loss.detach();
   comm->all_reduce(mean, {.op = stretto::ReduceOp::mean}).wait();
   ddp.verify_replicas();
   if (comm->rank() == 0) std::printf("mean loss %.3f\n", mean.item<double>());
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  auto comm = stretto::join();
+  train(comm, argv[1]);
+  train_with_who_is_left(std::move(comm));
 }

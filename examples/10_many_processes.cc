@@ -32,6 +32,7 @@ void train(int argc, char** argv) {
     auto loader = torch::data::make_data_loader(
         DigitsData(all.slice(0, kTrain)).map(torch::data::transforms::Stack<>()), sampler,
         kBatch / comm->size());
+    ddp.set_epoch(epoch);  // Finds out if ranks have different numbers of batches.
     for (auto& batch : *loader) {
       optimizer.zero_grad();
       auto loss = torch::nll_loss(ddp.forward(batch.data), batch.target);

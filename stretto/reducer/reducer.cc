@@ -311,7 +311,7 @@ void Reducer::close_buckets() {
 
 void Reducer::write_report(bool without_data) {
   using Use = reducer::StepReport::Use;
-  report_.begin(options_.number, step_ + 1);
+  report_.begin({options_.number, step_ + 1, epoch_, steps_before_epoch_});
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].frozen) {
       report_.say(i, Use::frozen);
@@ -350,17 +350,8 @@ Status Reducer::wait_for_buckets(Work report) {
 // All ranks come to the same conclusion, because they have the same report.
 void Reducer::judge_report() {
   using Use = reducer::StepReport::Use;
-  if (!report_.same_step()) {
-    const auto ranks = report_.gather(options_.timeout);
-    std::string text;
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      text += fmt::format("{}rank {} has ended step {} of model {}", rank == 0 ? "" : ", ", rank,
-                          ranks[rank].step, ranks[rank].reducer);
-    }
-    fail(status_of(StatusCode::mismatch,
-                   "ranks have averaged gradients of different steps: {}. Use several models of "
-                   "one communicator in the same order on all ranks",
-                   text));
+  if (!report_.same_place()) {
+    fail({StatusCode::mismatch, reducer::describe_places(report_.gather(options_.timeout))});
     throw_if_failed();
   }
   for (std::size_t i = 0; report_.any_rank_says(Use::frozen) && i < slots_.size(); ++i) {
@@ -422,16 +413,18 @@ std::vector<std::string> Reducer::names() const {
 // A failure of an operation, with what it means for training.
 Status Reducer::explained(const Status& status) const {
   if (status.code() == StatusCode::mismatch) {
-    return status.with_context(fmt::format("in step {} of model {}", step_ + 1, options_.number));
+    return {StatusCode::mismatch,
+            fmt::format("in step {} of model {}: {}. Perhaps a rank had no batch left. {}",
+                        step_ + 1, options_.number, status.message(), reducer::kEquallyManySteps),
+            status.rank()};
   }
   const bool left = status.code() == StatusCode::peer_lost && status.rank() &&
                     status.message().ends_with("has destroyed its communicator");
   if (!left) return status;
   return {StatusCode::peer_lost,
-          fmt::format("{}: it left training after step {}, and rank {} waits in step {}. Ranks "
-                      "must run equally many steps: drop the batches that not all have, or let "
-                      "DistributedDataParallel::join() run the loop",
-                      status.message(), step_, communicator_.rank().value(), step_ + 1),
+          fmt::format("{}: it left training after step {}, and rank {} waits in step {}. {}",
+                      status.message(), step_, communicator_.rank().value(), step_ + 1,
+                      reducer::kEquallyManySteps),
           status.rank()};
 }
 

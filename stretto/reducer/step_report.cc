@@ -9,6 +9,9 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/content_hash.h"
+#include "stretto/communicator/tell_all.h"
+
 namespace stretto::reducer {
 namespace {
 
@@ -59,21 +62,16 @@ StepReport::StepReport(Communicator& communicator, std::size_t gradients)
       own_(kFirstUse + 3 * use_words_),
       all_(communicator.allocate<std::uint64_t>(own_.size())) {}
 
-void StepReport::begin(std::uint64_t reducer, std::uint64_t step) {
+void StepReport::begin(const StepPlace& place) {
+  place_ = place;
   std::fill(own_.begin(), own_.end(), 0);
-  own_[kReducer] = reducer;
-  own_[kNotReducer] = ~reducer;
-  own_[kStep] = step;
-  own_[kNotStep] = ~step;
+  own_[kPlace] = content_hash(std::as_bytes(std::span(&place_, 1)));
+  own_[kNotPlace] = ~own_[kPlace];
 }
 
 Work StepReport::exchange(const std::optional<Duration>& timeout) {
   std::copy(own_.begin(), own_.end(), all_.begin());
   return communicator_.all_reduce(all_, {.op = ReduceOp::bit_or, .timeout = timeout});
-}
-
-bool StepReport::same_step() const {
-  return (all_[kReducer] & all_[kNotReducer]) == 0 && (all_[kStep] & all_[kNotStep]) == 0;
 }
 
 bool StepReport::any_rank_says(Use use) const {
@@ -82,15 +80,47 @@ bool StepReport::any_rank_says(Use use) const {
 }
 
 std::vector<StepReport::OfRank> StepReport::gather(const std::optional<Duration>& timeout) const {
-  std::vector<std::uint64_t> words(own_.size() * static_cast<std::size_t>(communicator_.size()));
+  const std::vector<StepPlace> places = communicator::tell_all(communicator_, place_, timeout);
+  std::vector<std::uint64_t> words(own_.size() * places.size());
   communicator_.all_gather(own_, words, {.timeout = timeout}).wait();
   std::vector<OfRank> ranks;
-  for (auto at = words.begin(); at != words.end();) {
+  for (auto at = words.begin(); const StepPlace& place : places) {
     const auto end = at + static_cast<std::ptrdiff_t>(own_.size());
-    ranks.push_back({at[kReducer], at[kStep], {at, end}});
+    ranks.push_back({place, {at, end}});
     at = end;
   }
   return ranks;
+}
+
+std::string describe_places(const std::vector<StepReport::OfRank>& ranks) {
+  const auto epoch_of = [](const StepReport::OfRank& rank) {
+    return std::pair(rank.place.steps_before_epoch, rank.place.epoch);
+  };
+  const auto latest = epoch_of(*std::ranges::max_element(ranks, {}, epoch_of));
+  const StepPlace* late = nullptr;  // Of some rank in an earlier epoch.
+  Ranks ahead, behind;
+  std::string steps;
+  bool same_step = true;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const StepPlace& place = ranks[rank].place;
+    steps += fmt::format("{}rank {} has ended step {} of model {}", rank == 0 ? "" : ", ", rank,
+                         place.step, place.reducer);
+    const StepPlace& first = ranks.front().place;
+    same_step = same_step && place.step == first.step && place.reducer == first.reducer;
+    (epoch_of(ranks[rank]) == latest ? ahead : behind).push_back(rank);
+    if (epoch_of(ranks[rank]) != latest) late = &place;
+  }
+  if (!same_step || late == nullptr) {
+    return fmt::format(
+        "ranks have averaged gradients of different steps: {}. Use several models of one "
+        "communicator in the same order on all ranks",
+        steps);
+  }
+  return fmt::format(
+      "in step {} {} {} begun epoch {} (after step {}, and join() is not active), {} {} still in "
+      "epoch {}. {}",
+      late->step, rank_list(ahead), ahead.size() == 1 ? "has" : "have", latest.second, latest.first,
+      rank_list(behind), behind.size() == 1 ? "is" : "are", late->epoch, kEquallyManySteps);
 }
 
 std::string describe_missing(const StepReport& report, const std::vector<StepReport::OfRank>& ranks,

@@ -3,7 +3,7 @@
 
 #include "stretto/reducer/timeline.h"
 
-#include <array>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -38,12 +38,21 @@ void Timeline::add(const StepStatistics& statistics, const reducer::BucketPlan& 
   }
   add_event(fmt::format("step {}: backward", statistics.step), kBackwardTrack, begin,
             statistics.backward_seconds * kMicroseconds);
+  // Events of one track must not overlap: each bucket takes the first track that is free.
+  std::vector<double> free_at;
   for (std::size_t b = 0; b < plan.size() && b < statistics.launch_seconds.size(); ++b) {
-    const double launch = statistics.launch_seconds[b] * kMicroseconds;
+    const double launch = statistics.launch_seconds[b];
+    const double end = statistics.end_seconds[b];
+    std::size_t track = 0;
+    while (track < free_at.size() && free_at[track] > launch) ++track;
+    if (track == free_at.size()) free_at.push_back(0);
+    free_at[track] = end;
     add_event(fmt::format("step {}: bucket {} of {} gradients", statistics.step, b,
                           plan[b].gradients.size()),
-              kBucketTrack, begin + launch, statistics.end_seconds[b] * kMicroseconds - launch);
+              kBucketTrack + static_cast<int>(track), begin + launch * kMicroseconds,
+              (end - launch) * kMicroseconds);
   }
+  bucket_tracks_ = std::max(bucket_tracks_, free_at.size());
 }
 
 std::string Timeline::json() const {
@@ -51,13 +60,12 @@ std::string Timeline::json() const {
   std::string text = R"({"traceEvents":[)";
   text += fmt::format(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"rank {}"}}}})",
                       rank, rank);
-  constexpr std::array kTracks = {std::pair{kForwardTrack, "forward"},
-                                  std::pair{kBackwardTrack, "backward"},
-                                  std::pair{kBucketTrack, "buckets"}};
-  for (const auto& [track, name] : kTracks) {
+  std::vector<std::string> tracks = {"forward", "backward"};  // From kForwardTrack on.
+  tracks.insert(tracks.end(), bucket_tracks_, "buckets");
+  for (std::size_t i = 0; i < tracks.size(); ++i) {
     text += fmt::format(
         R"(,{{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})", rank,
-        track, name);
+        kForwardTrack + static_cast<int>(i), tracks[i]);
   }
   for (const Event& event : events_) {
     text += fmt::format(R"(,{{"ph":"X","pid":{},"tid":{},"name":"{}","ts":{:.3f},"dur":{:.3f}}})",

@@ -38,5 +38,24 @@ TEST(Timeline, HasTracksForForwardBackwardAndBuckets) {
   });
 }
 
+// Two events of a track that overlap, one inside the other at best, are drawn as if one had called
+// the other.
+TEST(Timeline, BucketsThatAreUnderWayAtOnceHaveTracksOfTheirOwn) {
+  Timeline timeline(0);
+  StepStatistics statistics;
+  statistics.step = 1;
+  statistics.launch_seconds = {0, 1, 2, 4};
+  statistics.end_seconds = {3, 2, 5, 6};
+  timeline.add(statistics, reducer::BucketPlan(4));
+  const std::string json = timeline.json();
+  for (const std::string event :
+       {R"("tid":3,"name":"step 1: bucket 0 of)", R"("tid":4,"name":"step 1: bucket 1 of)",
+        R"("tid":4,"name":"step 1: bucket 2 of)", R"("tid":3,"name":"step 1: bucket 3 of)",
+        R"("tid":4,"name":"thread_name","args":{"name":"buckets"}})"}) {
+    EXPECT_NE(json.find(event), std::string::npos) << event << "\n" << json;
+  }
+  EXPECT_EQ(json.find(R"("tid":5)"), std::string::npos) << json;
+}
+
 }  // namespace
 }  // namespace stretto

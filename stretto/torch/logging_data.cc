@@ -46,16 +46,20 @@ std::vector<std::size_t> ready_order(const std::vector<double>& ready_seconds) {
   return order;
 }
 
-std::vector<std::size_t> bucket_sizes(const reducer::BucketPlan& plan,
-                                      const std::vector<NamedTensor>& parameters) {
-  std::vector<std::size_t> sizes;
+// How large the buckets of `plan` are and may be, under these keys.
+void describe_buckets(const reducer::BucketPlan& plan, const std::vector<NamedTensor>& parameters,
+                      const std::string& sizes_key, const std::string& limits_key,
+                      LoggingData& data) {
+  std::vector<std::size_t> sizes, limits;
   for (const reducer::PlannedBucket& bucket : plan) {
     sizes.push_back(0);
     for (const std::size_t index : bucket.gradients) {
       sizes.back() += parameters[index].tensor.nbytes();
     }
+    limits.push_back(bucket.limit_bytes);
   }
-  return sizes;
+  data.strs_map[sizes_key] = joined(sizes, ", ");
+  data.strs_map[limits_key] = joined(limits, ", ");
 }
 
 std::string dtypes_of(const std::vector<NamedTensor>& parameters) {
@@ -129,8 +133,8 @@ LoggingData Replica::logging_data() const {
              {"module_name", module_->name()},
              {"device_ids", ""},
              {"dtypes", dtypes_of(trained_)},
-             {"bucket_sizes", initial_bucket_sizes_},
              {"comm_hook", options_.communication_hook->name()}};
+  describe_buckets(initial_plan_, trained_, "bucket_sizes", "initial_bucket_size_limits", data);
   ints = {{"world_size", communicator_.size()},
           {"rank", communicator_.rank().value()},
           {"output_device", -1},
@@ -142,6 +146,7 @@ LoggingData Replica::logging_data() const {
           {"find_unused_parameters", options_.find_unused_parameters},
           {"static_graph", options_.static_graph},
           {"gradient_as_bucket_view", 1},
+          {"join_uneven_inputs", uneven_.has_value()},
           {"has_sync_bn", has_sync_batch_norm(*module_)}};
   timer_.describe(data);
   const StepStatistics& step = last_step_;
@@ -158,16 +163,13 @@ LoggingData Replica::logging_data() const {
   strings["prev_iteration_grad_ready_order_indices"] =
       joined(ready_order(step.ready_seconds), ", ");
   if (!has_rebuilt_buckets_) return data;
-  strings["rebuilt_bucket_sizes"] = describe_bucket_sizes();
+  describe_buckets(reducer_->plan(), trained_, "rebuilt_bucket_sizes", "rebuilt_bucket_size_limits",
+                   data);
   std::string& indices = strings["rebuilt_per_bucket_param_indices"];
   for (const reducer::PlannedBucket& bucket : reducer_->plan()) {
     indices += (indices.empty() ? "" : ", ") + joined(bucket.gradients, " ");
   }
   return data;
-}
-
-std::string Replica::describe_bucket_sizes() const {
-  return joined(bucket_sizes(reducer_->plan(), trained_), ", ");
 }
 
 }  // namespace stretto::ddp

@@ -282,7 +282,7 @@ void Replica::build() {
   progress_.assign(trained_.size(), {});
   graph_known_ = false;
   has_rebuilt_buckets_ = false;
-  initial_bucket_sizes_ = describe_bucket_sizes();
+  initial_plan_ = reducer_->plan();
   create_views();
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < trained_.size(); ++i) {
@@ -320,6 +320,7 @@ void Replica::create_reducer() {
           .hook = with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
           .on_reduced = [this](const FullBucket& bucket) { on_reduced(bucket); },
           .timeout = options_.timeout});
+  reducer_->set_epoch(epoch_);
 }
 
 void Replica::create_views() {
@@ -377,6 +378,30 @@ void Replica::notice_changes() {
   if (replaced) reducer_->request_verification();
 }
 
+// For a pass that no forward() of this object has preceded since the last step: another one through
+// the same graph, or one that began with a call of the module itself.
+void Replica::refuse_unseen_changes() const {
+  if (!seen_ever_ && synchronizes_buffers()) {
+    refuse(
+        "backward() without forward() of DistributedDataParallel: each rank would keep buffers of "
+        "its own. Call ddp.forward(), not that of the module (ddp->forward()), or set "
+        "broadcast_buffers = false");
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const torch::Tensor& tensor = parameters_[i].tensor;
+    const bool same_data = precision_.is_on() || tensor.const_data_ptr() == looks_[i].data;
+    if (same_data && tensor.requires_grad() == looks_[i].requires_grad) continue;
+    refuse("parameter " + in_quotes(parameters_[i].name) +
+           " was frozen, unfrozen or replaced since the last forward pass of "
+           "DistributedDataParallel. Call ddp.forward() after that, not forward() of the module "
+           "(ddp->forward())");
+  }
+}
+
+bool Replica::synchronizes_buffers() const {
+  return options_.broadcast_buffers && !buffers_.empty() && module_->is_training();
+}
+
 ForwardScope Replica::before_forward() {
   // A checkpoint computes again what has been computed.
   if (inside_backward_node()) return ForwardScope(precision_);
@@ -384,9 +409,8 @@ ForwardScope Replica::before_forward() {
   // If the last backward pass ended in an exception, this repeats what was said of it.
   if (pass_open_) end_of_backward();
   if (!precision_.entered()) notice_changes();
-  const bool synchronizes = options_.broadcast_buffers && !buffers_.empty() &&
-                            no_sync_depth_ == 0 && module_->is_training();
-  if (synchronizes) {
+  seen_ = seen_ever_ = true;
+  if (synchronizes_buffers() && no_sync_depth_ == 0) {
     const TimePoint begin = Clock::now();
     if (uneven_) uneven_->announce(reducer::UnevenSteps::Phase::buffers);
     synchronize_buffers();
@@ -396,10 +420,21 @@ ForwardScope Replica::before_forward() {
 }
 
 void Replica::synchronize_buffers() {
-  buffer_hook_->run({.communicator = communicator_,
-                     .buffers = buffers_,
-                     .timeout = options_.timeout,
-                     .leader = uneven_ ? std::optional(uneven_->leader()) : std::nullopt});
+  try {
+    buffer_hook_->run({.communicator = communicator_,
+                       .buffers = buffers_,
+                       .timeout = options_.timeout,
+                       .leader = uneven_ ? std::optional(uneven_->leader()) : std::nullopt});
+  } catch (const Error& error) {
+    reducer_->explained(error.status()).or_throw();
+  }
+}
+
+// Inside join() ranks may be in different epochs.
+void Replica::set_epoch(std::uint64_t epoch) {
+  if (uneven_) return;
+  epoch_ = epoch;
+  reducer_->set_epoch(epoch);
 }
 
 void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions& options) {

@@ -232,6 +232,7 @@ void Replica::forget_progress() {
 // Of gradients that this pass has not made: those of earlier passes inside no_sync() are ready, and
 // what others have left their grad() counts as it stands, or as zero.
 void Replica::complete_gradients() {
+  if (!std::exchange(seen_, false)) refuse_unseen_changes();
   const bool learn = options_.static_graph && !graph_known_;
   for (std::size_t i = 0; i < progress_.size(); ++i) {
     Progress& progress = progress_[i];

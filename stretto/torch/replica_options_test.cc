@@ -184,6 +184,7 @@ TEST(ReplicaOptions, LoggingDataHaveTheKeysOfPyTorch) {
     EXPECT_EQ(before.ints_map.at("bucket_cap_bytes"), 256);
     EXPECT_EQ(before.strs_map.at("dtypes"), "float");
     EXPECT_EQ(before.strs_map.at("bucket_sizes"), "108, 288, 224");
+    EXPECT_EQ(before.strs_map.at("initial_bucket_size_limits"), "64, 256, 256");
     for (int step = 0; step < 3; ++step) loss_of(ddp, global_batch(step)).backward();
     LoggingData data = ddp.logging_data();
     auto& ints = data.ints_map;

@@ -316,24 +316,86 @@ TEST(ReplicaSteps, ASparseGradientThatIsNotNamedIsToldToAllRanksAsWhatItIs) {
   });
 }
 
-// Rank r has r + 1 batches in each epoch. Whether the next step belongs to another epoch, only the
-// program knows; a barrier between epochs says so.
-TEST(ReplicaSteps, UnevenEpochsEndAtTheBarrierBetweenThem) {
+// Rank r has r + 1 batches in each epoch.
+TEST(ReplicaSteps, UnevenEpochsAreFoundOutInTheStepThatNotAllHave) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Branches model;
+    model->b->bias.set_requires_grad(false);
     DistributedDataParallel ddp(model, communicator);
+    const int rank = communicator.rank().value();
     int steps = 0;
-    const auto train = [&] {
-      for (int epoch = 0; epoch < 2; ++epoch) {
-        for (int batch = 0; batch <= communicator.rank().value(); ++batch, ++steps) {
-          ddp.forward(torch::ones({1, kInputs}), true).sum().backward();
-        }
-        communicator.barrier().wait();
+    const auto train = [&](int epoch, int batches) {
+      ddp.set_epoch(static_cast<std::uint64_t>(epoch));
+      for (int batch = 0; batch < batches; ++batch, ++steps) {
+        ddp.forward(torch::ones({1, kInputs}), true).sum().backward();
       }
     };
-    const std::string text = message_of<Mismatch>(train);
-    expect_contains(text, "rank 0 called barrier");
-    EXPECT_EQ(steps, 1) << "in the step that not all have";
+    train(0, 2);
+    ddp.join([&] {
+      for (int epoch = 1; epoch < 3; ++epoch) train(epoch, rank + 1);
+    });
+    train(3, 2);
+    model->b->bias.set_requires_grad(true);  // Which counts the steps anew.
+    steps = 0;
+    const auto text = message_of<Mismatch>([&] {
+      for (int epoch = 4; epoch < 6; ++epoch) train(epoch, rank + 1);
+    });
+    EXPECT_EQ(steps, 1) << text;
+    expect_contains(text,
+                    "in step 2 rank 0 has begun epoch 5 (after step 1, and join() is not "
+                    "active), rank 1 is still in epoch 4. Ranks must run equally many steps");
+  });
+}
+
+// ddp->forward() is a habit, too: where it would leave something out, that is said.
+TEST(ReplicaSteps, ForwardOfTheModuleItselfIsNotedWhereItMatters) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches model;
+    model->b->bias.set_requires_grad(false);
+    DistributedDataParallel ddp(model, communicator);
+    const auto x = torch::full({1, kInputs}, static_cast<float>(communicator.rank().value()));
+    const auto step = [&] { ddp->forward(x, true).sum().backward(); };
+    step();
+    expect_close(model->a->weight.grad(), torch::full({2, kInputs}, 0.5), "a.weight");
+    model->b->bias.set_requires_grad(true);
+    expect_contains(message_of<InvalidArgument>(step),
+                    "parameter 'b.bias' was frozen, unfrozen or replaced since the last forward");
+  });
+  run_ranks(1, [](Communicator& communicator) {
+    torch::nn::BatchNorm1d model(kInputs);
+    DistributedDataParallel ddp(model, communicator);
+    const auto step = [&] { ddp->forward(torch::ones({4, kInputs})).sum().backward(); };
+    expect_contains(message_of<InvalidArgument>(step),
+                    "Call ddp.forward(), not that of the module");
+  });
+}
+
+TEST(ReplicaSteps, ARankThatDoesSomethingElseIsSaidToHaveRunOutOfBatchesPerhaps) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    torch::nn::BatchNorm1d model(kInputs);
+    DistributedDataParallel ddp(model, communicator);
+    const auto train = [&] {
+      if (communicator.rank() == Rank(1)) ddp.forward(torch::ones({4, kInputs}));
+      communicator.barrier().wait();  // What rank 0 does behind its training loop.
+    };
+    const auto text = message_of<Mismatch>(train);
+    expect_contains(text, "called barrier");
+    if (communicator.rank() == Rank(0)) return;
+    expect_contains(text, "Perhaps a rank had no batch left. Ranks must run equally many steps");
+  });
+}
+
+// The one that waits does so for buffers.
+TEST(ReplicaSteps, ARankThatHasLeftIsSaidToHaveRunOutOfStepsBeforeForwardToo) {
+  run_ranks(kRanks, [](Communicator& job) {
+    const auto group = job.new_group({0, 1});  // Which ends where its rank leaves.
+    torch::nn::BatchNorm1d model(kInputs);
+    DistributedDataParallel ddp(model, *group);
+    const auto step = [&] { ddp.forward(torch::ones({4, kInputs})).sum().backward(); };
+    step();
+    if (group->rank() == Rank(0)) return;
+    expect_contains(message_of<PeerLost>(step),
+                    "it left training after step 1, and rank 1 waits in step 2. Ranks must run");
   });
 }
 

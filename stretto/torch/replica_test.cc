@@ -273,7 +273,7 @@ TEST(Replica, AGradientThatArrivesTwiceIsNamed) {
     expect_contains(message_of<InvalidArgument>([&] {
                       ddp.forward(torch::ones({1, kInputs})).backward();
                     }),
-                    "became ready a second time before its step had ended");
+                    "gradient layer.weight became ready a second time before its step had ended");
   });
 }
 

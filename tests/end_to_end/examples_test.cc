@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -14,6 +15,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 // The programs of examples/ do what they say, with several numbers of processes, and the guide
 // shows nothing but parts of them.
@@ -103,6 +105,17 @@ TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
   const std::string text = run("08_resume_and_unfreeze", 2, folder_.string());
   EXPECT_EQ(numbers(text, "mean loss").size(), 1u) << text;
   EXPECT_EQ(text.find("another one"), std::string::npos) << text;
+  EXPECT_NE(text.find("1 trained to the end"), std::string::npos) << text;
+  // Perfetto takes events that overlap on a track for calls of each other.
+  const auto timeline = nlohmann::json::parse(contents(folder_ / "timeline0.json"));
+  std::map<int, double> free_at;  // By track, in microseconds.
+  for (const auto& event : timeline.at("traceEvents")) {
+    if (event.at("ph") != "X") continue;
+    double& free = free_at[event.at("tid")];
+    EXPECT_GE(event.at("ts").get<double>(), free - 0.01) << event;
+    free = event.at("ts").get<double>() + event.at("dur").get<double>();
+  }
+  EXPECT_GE(free_at.size(), 3u) << "forward, backward and buckets";
 }
 
 TEST_F(Examples, AProgramForOneProcessBecomesOneForMany) {

@@ -146,6 +146,13 @@ class Reducer {
     return ready_count_.load(std::memory_order_acquire) == gradients_.size() - frozen_count_;
   }
 
+  // Between steps: those that follow belong to `epoch`. finalize() throws Mismatch, on all ranks,
+  // in a step that is not of the same epoch everywhere, begun after the same step.
+  void set_epoch(std::uint64_t epoch) {
+    epoch_ = epoch;
+    steps_before_epoch_ = step_;
+  }
+
   // Ends the step: blocks until all buckets are reduced. Gradients that have not been marked are
   // unused here: what their storage holds is this rank's contribution, so zero it, unless it still
   // holds a value to be added. One that is unused on all ranks keeps its value.
@@ -178,6 +185,9 @@ class Reducer {
   // finalize() and the next mark_ready(). Does nothing (and sends nothing) where there is nothing
   // to be changed.
   bool rebuild();
+
+  // A failure of an operation around the steps, with what it means for training.
+  Status explained(const Status& status) const;
 
   // Steps that have been finalized.
   std::uint64_t step_count() const { return step_; }
@@ -227,7 +237,6 @@ class Reducer {
   void record_step(TimePoint begin, TimePoint end);
   void reset_step();
   std::vector<std::string> names() const;
-  Status explained(const Status& status) const;
   void fail(Status status);
   void throw_if_failed() const;
 
@@ -243,6 +252,8 @@ class Reducer {
   std::size_t frozen_count_ = 0;
   reducer::StepReport report_;
   std::uint64_t step_ = 0;
+  std::uint64_t epoch_ = 0;
+  std::uint64_t steps_before_epoch_ = 0;
   bool verification_wanted_ = false;
 
   std::atomic<std::size_t> ready_count_ = 0;

@@ -15,6 +15,14 @@
 
 namespace stretto::reducer {
 
+// Where a rank is in training: the same on all ranks when a step ends.
+struct StepPlace {
+  std::uint64_t reducer = 0;
+  std::uint64_t step = 0;  // Of the reducer, counted from 1.
+  std::uint64_t epoch = 0;
+  std::uint64_t steps_before_epoch = 0;
+};
+
 // What ranks tell each other at the end of each step: which step it is, and what has become of each
 // gradient. One all_reduce of a few words, the bitwise "or" of what all ranks say. It travels
 // together with the last bucket, so it costs no time of its own.
@@ -31,16 +39,15 @@ class StepReport {
 
   StepReport(Communicator& communicator, std::size_t gradients);
 
-  // Begins a new report. `reducer` and `step` must be equal on all ranks, see same_step().
-  void begin(std::uint64_t reducer, std::uint64_t step);
+  // Begins a new report. `place` must be equal on all ranks, see same_place().
+  void begin(const StepPlace& place);
   void say(std::size_t gradient, Use use) { set(own_, word_of(use), gradient); }
   void request(Request request) { own_[kRequests] |= std::uint64_t{1} << bit(request); }
 
   // Collective. What follows is valid when the work has ended.
   Work exchange(const std::optional<Duration>& timeout);
-  // Whether all ranks have ended the same step of the same reducer. If not, nothing else here has a
-  // meaning.
-  bool same_step() const;
+  // Whether all ranks have ended a step at the same place. If not, nothing else here has a meaning.
+  bool same_place() const { return (all_[kPlace] & all_[kNotPlace]) == 0; }
   bool any_rank_says(std::size_t gradient, Use use) const {
     return get(all_.span(), word_of(use), gradient);
   }
@@ -53,8 +60,7 @@ class StepReport {
   // Everything that each rank has said, by rank, for an error message. Collective, blocks; to be
   // called on all ranks or on none.
   struct OfRank {
-    std::uint64_t reducer = 0;
-    std::uint64_t step = 0;
+    StepPlace place;
     std::vector<std::uint64_t> words;
   };
   std::vector<OfRank> gather(const std::optional<Duration>& timeout) const;
@@ -63,9 +69,9 @@ class StepReport {
   }
 
  private:
-  // Numbers that must be equal stand here with their complements: unless all ranks have the same
-  // ones, some bit is set in both.
-  enum Word : std::size_t { kReducer, kNotReducer, kStep, kNotStep, kRequests, kFirstUse };
+  // A hash of the place stands here with its complement: unless all ranks have the same one, some
+  // bit is set in both.
+  enum Word : std::size_t { kPlace, kNotPlace, kRequests, kFirstUse };
   static constexpr std::size_t kBits = 64;
 
   static unsigned bit(Request request) { return static_cast<unsigned>(request); }
@@ -80,11 +86,19 @@ class StepReport {
   }
 
   Communicator& communicator_;
-  const std::size_t use_words_;     // For one use of each gradient.
+  const std::size_t use_words_;  // For one use of each gradient.
+  StepPlace place_;
   std::vector<std::uint64_t> own_;  // What this rank says.
   Buffer<std::uint64_t> all_;       // The same, then what any rank says.
 };
 
+// What to do where ranks have run out of batches at different steps.
+inline constexpr const char* kEquallyManySteps =
+    "Ranks must run equally many steps: drop the batches that not all have, or let "
+    "DistributedDataParallel::join() run the loop";
+
+// Of ranks that are at different places: where they are, why, and what to do.
+std::string describe_places(const std::vector<StepReport::OfRank>& ranks);
 // "2 parameters got no gradient on rank 1: b.weight, b.bias; used on ranks 0, 2." and so on, of a
 // report that some rank's gradients are missing in. `names` are those of the gradients.
 std::string describe_missing(const StepReport& report, const std::vector<StepReport::OfRank>& ranks,

@@ -13,8 +13,8 @@
 namespace stretto {
 
 // Collects what steps cost, to be looked at in Perfetto (ui.perfetto.dev) or chrome://tracing: a
-// track for forward, one for backward, and one for the buckets under way. One per rank; files of
-// several ranks of one host may be opened together, as they go by the same clock.
+// track for forward, one for backward, and as many for buckets as were under way at once. One per
+// rank; files of several ranks of one host may be opened together, as they go by the same clock.
 class Timeline {
  public:
   explicit Timeline(Rank rank) : rank_(rank) {}
@@ -37,6 +37,7 @@ class Timeline {
   void add_event(std::string name, int track, double begin_us, double duration_us);
 
   Rank rank_;
+  std::size_t bucket_tracks_ = 1;
   std::vector<Event> events_;
 };
 

@@ -122,6 +122,12 @@ class DistributedDataParallel {
   // runs.
   NoSync no_sync() { return NoSync(*replica_); }
 
+  // Says that the steps that follow belong to `epoch`: to be called on all ranks where an epoch
+  // begins, like set_epoch() of a sampler. If ranks have different numbers of batches then, and
+  // join() does not run the loop, backward() throws Mismatch on all of them in the first step that
+  // not all have; else batches of different epochs would be averaged. Sends nothing.
+  void set_epoch(std::uint64_t epoch) { replica_->set_epoch(epoch); }
+
   // From now on each backward pass that reduces gradients also steps `optimizer`: a bucket's
   // parameters as soon as it is reduced, while backward goes on, and at the end of the pass those
   // that this rank has not used, or whose gradients are not reduced. Bit by bit what

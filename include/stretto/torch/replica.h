@@ -45,6 +45,7 @@ class Replica {
   void after_forward(const torch::Tensor& output);
   void enter_no_sync() { ++no_sync_depth_; }
   void leave_no_sync() { --no_sync_depth_; }
+  void set_epoch(std::uint64_t epoch);
   void step_in_backward(torch::optim::Optimizer* optimizer);
   void join(const std::function<void()>& loop, const UnevenInputsOptions& options);
   void verify_replicas();
@@ -82,7 +83,6 @@ class Replica {
     std::vector<std::byte> bytes;
   };
 
-  std::string describe_bucket_sizes() const;
   std::string state_path(const std::string& path) const;
   void choose_trained();
   void refuse_assigned_weights() const;
@@ -93,6 +93,8 @@ class Replica {
   void create_reducer();
   void create_views();
   void notice_changes();
+  void refuse_unseen_changes() const;
+  bool synchronizes_buffers() const;
   bool has_another_shape(const NamedTensor& parameter, const Look& look) const;
   void synchronize_buffers();
   void leave_low_precision_after_pass();
@@ -119,7 +121,8 @@ class Replica {
   std::shared_ptr<torch::nn::Module> module_;
   Communicator& communicator_;
   const DistributedDataParallelOptions options_;
-  std::uint64_t number_ = 0;             // Of this one among all on the communicator.
+  std::uint64_t number_ = 0;  // Of this one among all on the communicator.
+  std::uint64_t epoch_ = 0;
   std::vector<NamedTensor> parameters_;  // Without repetition, in the module's order.
   std::vector<NamedTensor> buffers_;
   std::vector<Look> looks_;           // Of parameters_.
@@ -136,12 +139,14 @@ class Replica {
   StepStatistics last_step_;
   Duration spent_besides_{};  // On communication outside of reducer_, since the last step.
   bool has_rebuilt_buckets_ = false;
-  std::string initial_bucket_sizes_;            // As text.
+  reducer::BucketPlan initial_plan_;
   std::optional<reducer::UnevenSteps> uneven_;  // While inside join().
   UnevenInputsOptions join_options_;
   std::optional<StepInBackward> stepping_;
   int no_sync_depth_ = 0;
   int last_backward_ = -1;    // The last pass that end_of_backward() was queued for.
+  bool seen_ever_ = false;    // before_forward() has run,
+  bool seen_ = false;         // and since the last step.
   bool pass_open_ = false;    // A pass has reached the module and not been ended.
   bool graph_known_ = false;  // Progress::expected is.
   std::string own_failure_;   // What this object has thrown into the pass.
