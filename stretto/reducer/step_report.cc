@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/content_hash.h"
-#include "stretto/communicator/tell_all.h"
+#include "stretto/communicator/all_gather_value.h"
 
 namespace stretto::reducer {
 namespace {
@@ -80,7 +80,7 @@ bool StepReport::any_rank_says(Use use) const {
 }
 
 std::vector<StepReport::OfRank> StepReport::gather(const std::optional<Duration>& timeout) const {
-  const std::vector<StepPlace> places = communicator::tell_all(communicator_, place_, timeout);
+  const std::vector<StepPlace> places = communicator::all_gather_value(communicator_, place_, timeout);
   std::vector<std::uint64_t> words(own_.size() * places.size());
   communicator_.all_gather(own_, words, {.timeout = timeout}).wait();
   std::vector<OfRank> ranks;
