@@ -97,7 +97,9 @@ int main(int argc, char** argv) {
   torch::optim::AdamW optimizer(ddp.parameters(), torch::optim::AdamWOptions(3e-3));
 
   double gradient_bytes = 0, sent = 0;
-  for (const auto& parameter : ddp.parameters()) gradient_bytes += 4.0 * parameter.numel();
+  for (const auto& parameter : ddp.parameters()) {
+    gradient_bytes += 4.0 * static_cast<double>(parameter.numel());
+  }
   const auto share = kGlobalBatch / comm->size();
   for (int step = 0; step < steps; ++step) {
     torch::manual_seed(static_cast<std::uint64_t>(step));  // One global batch for all ranks.
