@@ -49,8 +49,8 @@ struct Job {
   bootstrap::PortRange ports = {};         // For connections between ranks.
   int streams = 1;                         // Between two ranks of different hosts.
   std::chrono::microseconds busy_poll{0};
-  std::string engine = {};                 // "mpi" or "ucx", which moves all messages; or empty.
-  std::string plugin = {};                 // Its file; empty: where it is found.
+  std::string engine = {};  // "mpi" or "ucx", which moves all messages; or empty.
+  std::string plugin = {};  // Its file; empty: where it is found.
   Duration network_timeout = kNetworkTimeout;
   // "rank 3 from STRETTO_RANK": a line for each value, for the log.
   std::string sources = {};

@@ -80,7 +80,8 @@ bool StepReport::any_rank_says(Use use) const {
 }
 
 std::vector<StepReport::OfRank> StepReport::gather(const std::optional<Duration>& timeout) const {
-  const std::vector<StepPlace> places = communicator::all_gather_value(communicator_, place_, timeout);
+  const std::vector<StepPlace> places =
+      communicator::all_gather_value(communicator_, place_, timeout);
   std::vector<std::uint64_t> words(own_.size() * places.size());
   communicator_.all_gather(own_, words, {.timeout = timeout}).wait();
   std::vector<OfRank> ranks;

@@ -486,12 +486,6 @@ void Replica::verify_replicas() {
   reducer::check_replicas_hash_alike(communicator_, names, hashes, options_.timeout);
 }
 
-const CompressionStatistics* Replica::last_compression() const {
-  const auto* const hook =
-      dynamic_cast<const CompressedReduction*>(options_.communication_hook.get());
-  return hook != nullptr ? &hook->last_step() : nullptr;
-}
-
 std::uint64_t Replica::parameter_hash() const {
   std::uint64_t hash = 0;
   const TensorBytes bytes(tensors_of(parameters_));
