@@ -36,10 +36,10 @@ function(stretto_read_layers)
 endfunction()
 
 # Sets `result` to the sources of `folder` that belong to a library: no tests, benchmarks, fuzzers,
-# and nothing that is loaded when it is wanted.
+# nothing that is loaded when it is wanted, and nothing that needs CUDA (cuda.cmake).
 function(stretto_library_sources result folder)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cc)
-  list(FILTER sources EXCLUDE REGEX "(_test|_bench|_fuzz|/plugin)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "(_test|_bench|_fuzz|/plugin)\\.cc$|/cuda/runtime/")
   set(${result} ${sources} PARENT_SCOPE)
 endfunction()
 

@@ -1,0 +1,64 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# stretto_cuda_device, for GPUs: built where nvcc is found, of which STRETTO_NVCC says which one.
+# Nothing else needs CUDA. The compiler is called as it is, because CMake's own support tries to
+# link a program first, for which Python's packages of it lack the folders.
+
+set(STRETTO_CUDA AUTO CACHE STRING "AUTO, ON or OFF: build the kernels for GPUs with nvcc")
+set_property(CACHE STRETTO_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+# Sets `result` to the options for the devices from sm_70 to sm_100 that this nvcc knows, one of a
+# generation, and to the code that later devices translate.
+function(stretto_cuda_devices result)
+  execute_process(COMMAND ${STRETTO_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
+  set(options)
+  foreach(number IN ITEMS 70 75 80 86 90 100)
+    if(known MATCHES "compute_${number}\n")
+      list(APPEND options -gencode arch=compute_${number},code=sm_${number})
+      set(last ${number})
+    endif()
+  endforeach()
+  list(APPEND options -gencode arch=compute_${last},code=compute_${last})
+  set(${result} ${options} PARENT_SCOPE)
+endfunction()
+
+function(stretto_add_cuda)
+  if(STRETTO_CUDA STREQUAL "OFF" OR STRETTO_SANITIZE)
+    return()
+  endif()
+  find_program(STRETTO_NVCC nvcc)
+  set(folder)
+  if(STRETTO_NVCC)
+    # It knows where its headers and libraries are, and says so.
+    execute_process(COMMAND ${STRETTO_NVCC} --dryrun -c empty.cu ERROR_VARIABLE says)
+    string(REGEX MATCH "#\\$ TOP=([^\n]*)" matched "${says}")
+    get_filename_component(folder "${CMAKE_MATCH_1}" ABSOLUTE)
+  endif()
+  find_library(STRETTO_CUDART cudart_static PATHS ${folder}/lib64 ${folder}/lib)
+  if(NOT STRETTO_CUDART OR NOT EXISTS ${folder}/include/cuda_runtime_api.h)
+    if(STRETTO_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "STRETTO_CUDA is ON, but there is no nvcc with headers and libraries")
+    endif()
+    message(STATUS "no nvcc: nothing for GPUs is built")
+    return()
+  endif()
+  stretto_cuda_devices(devices)
+  set(runtime ${PROJECT_SOURCE_DIR}/stretto/cuda/runtime)
+  set(kernels ${CMAKE_BINARY_DIR}/stretto_cuda_kernels.o)
+  add_custom_command(OUTPUT ${kernels}
+    COMMAND ${STRETTO_NVCC} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr ${devices}
+      -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC -isystem ${folder}/include
+      -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -MD -MF ${kernels}.d
+      -c ${runtime}/kernels.cu -o ${kernels}
+    DEPENDS ${runtime}/kernels.cu DEPFILE ${kernels}.d COMMENT "Building kernels for GPUs")
+  add_library(stretto_cuda_device STATIC ${runtime}/cuda_device.cc ${kernels})
+  target_include_directories(stretto_cuda_device SYSTEM PRIVATE ${folder}/include)
+  target_link_libraries(stretto_cuda_device PRIVATE stretto_build
+    PUBLIC stretto_cuda ${STRETTO_CUDART} ${CMAKE_DL_LIBS} rt)
+  if(STRETTO_TESTS)
+    stretto_add_test_program(stretto_cuda_device_test stretto_test_support OFF
+      ${runtime}/device_test.cc)
+    target_link_libraries(stretto_cuda_device_test PRIVATE stretto_cuda_device)
+  endif()
+endfunction()

@@ -1,0 +1,124 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What only a device shows. Without one, every test here says that it was skipped.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "stretto/base/random.h"
+#include "stretto/cuda/runtime/cuda_device.h"
+#include "stretto/cuda/staged_all_reduce.h"
+#include "tests/support/run_ranks.h"
+
+namespace stretto::cuda {
+namespace {
+
+class OnDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (CudaDevice::count() == 0) GTEST_SKIP() << "skipped: no GPU";
+  }
+
+  void copy(const void* from, void* to, std::size_t bytes) {
+    execution::BoundStep step;
+    step.inputs = {{.data = from, .dtype = DType::u8}};
+    step.outputs = {to};
+    ASSERT_TRUE(queue().run(step, bytes).ok());
+  }
+  void finish() {
+    while (!queue().is_done()) continue;
+    ASSERT_TRUE(queue().status().ok()) << queue().status().message();
+  }
+  execution::KernelQueue& queue() {
+    if (queue_ == nullptr) queue_ = device_.make_queue().or_throw();
+    return *queue_;
+  }
+
+  CudaDevice device_{0};
+  std::unique_ptr<execution::KernelQueue> queue_;
+};
+
+TEST_F(OnDevice, ReductionsHaveTheBitsOfTheHost) {
+  constexpr std::size_t kCount = 10'007;
+  Random random(18);
+  for (int d = 0; d < kDTypeCount; ++d) {
+    for (int o = 0; o < kReduceOpCount; ++o) {
+      const auto dtype = static_cast<DType>(d);
+      const auto op = static_cast<ReduceOp>(o);
+      if (!supports(op, dtype)) continue;
+      for (const std::size_t inputs : {2, 3, 7, 16}) {
+        const std::size_t bytes = kCount * size_bytes(dtype);
+        const Memory memory = device_.allocate((inputs + 1) * bytes).or_throw();
+        std::vector<std::byte> values(inputs * bytes);
+        for (std::byte& byte : values) byte = static_cast<std::byte>(random.next());
+        copy(values.data(), memory.bytes().data(), values.size());
+        execution::BoundStep step;
+        std::vector<kernel::Input> own;
+        for (std::size_t i = 0; i < inputs; ++i) {
+          own.push_back({.data = values.data() + i * bytes, .dtype = dtype});
+          step.inputs.push_back({.data = memory.bytes().data() + i * bytes, .dtype = dtype});
+        }
+        step.outputs = {memory.bytes().data() + inputs * bytes};
+        step.output_element_bytes = size_bytes(dtype);
+        step.reduction = kernel::PreparedReduction::create({.dtype = dtype,
+                                                            .output_dtype = dtype,
+                                                            .op = op,
+                                                            .divisor = op == ReduceOp::mean ? 3 : 1,
+                                                            .inputs = step.inputs,
+                                                            .outputs = step.outputs})
+                             .or_throw();
+        ASSERT_TRUE(queue().run(step, kCount).ok()) << queue().status().message();
+        std::vector<std::byte> result(bytes);
+        copy(step.outputs.front(), result.data(), bytes);
+        finish();
+        std::vector<std::byte> expected(bytes);
+        void* const output = expected.data();
+        step.reduction->run(kCount, own, {&output, 1});
+        EXPECT_EQ(result, expected) << name(op) << " of " << inputs << " " << name(dtype);
+      }
+    }
+  }
+}
+
+TEST_F(OnDevice, StagedAllReduceHasTheBitsOfTheCommunicator) {
+  run_ranks(2, [](Communicator& comm) {
+    CudaDevice device(0);
+    constexpr std::size_t kCount = 1'000'003;
+    std::vector<float> values(kCount, 0.1f + static_cast<float>(comm.rank().value()));
+    const ByteSpan bytes = as_output(values).span();
+    const Memory memory = device.allocate(bytes.size()).or_throw();
+    const auto queue = device.make_queue().or_throw();
+    const auto ready = queue->make_event().or_throw();
+    execution::BoundStep step;
+    step.inputs = {{.data = bytes.data(), .dtype = DType::u8}};
+    step.outputs = {memory.bytes().data()};
+    ASSERT_TRUE(queue->run(step, bytes.size()).ok());
+    queue->record(*ready);
+    auto staged = StagedAllReduce::create(comm, device, {}).or_throw();
+    const View data(memory.bytes().data(), kCount, DType::f32);
+    ASSERT_TRUE(staged->wait(staged->begin(data, {}, ready.get())).ok());
+    comm.all_reduce(values).wait();
+    std::vector<float> result(kCount);
+    step.inputs = {{.data = memory.bytes().data(), .dtype = DType::u8}};
+    step.outputs = {result.data()};
+    ASSERT_TRUE(queue->run(step, bytes.size()).ok());
+    while (!queue->is_done()) continue;
+    EXPECT_EQ(result, values);
+  });
+}
+
+// Not skipped: what a machine without a device says.
+TEST(WithoutADevice, AQueueSaysWhy) {
+  if (CudaDevice::count() > 0) return;
+  const auto queue = CudaDevice(0).make_queue();
+  ASSERT_FALSE(queue.ok());
+  EXPECT_EQ(queue.status().code(), StatusCode::system);
+  EXPECT_NE(queue.status().message().find("cudaError"), std::string::npos)
+      << queue.status().message();
+}
+
+}  // namespace
+}  // namespace stretto::cuda
