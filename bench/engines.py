@@ -5,9 +5,11 @@
 """How fast UCX moves a message for stretto, against UCX alone (ucx_perftest), in turns.
 
 Between two network namespaces with a link of a given rate. Needs root, iproute2 and ucx-utils.
-usage: bench/engines.py [BUILD_FOLDER [MIB [GBIT_PER_SECOND [ROUNDS]]]]
+
+example: python3 bench/engines.py --mib 16 --rounds 5
 """
 
+import argparse
 import json
 import os
 import pathlib
@@ -54,18 +56,30 @@ def of_ucx(network, count):
     return float(final[-1].split()[4]) / 1e6
 
 
-def main(words):
-    build, mib, gbit, rounds = (words + ["build/release", "64", "1", "3"][len(words):])[:4]
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=ROOT / "build" / "release", metavar="FOLDER",
+                        help="build folder of stretto")
+    parser.add_argument("--mib", type=int, default=64, help="of a message")
+    parser.add_argument("--gbit", type=float, default=1, help="per second, of the link")
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
+
+
+def main():
+    arguments = parse_arguments()
+    mib, gbit = arguments.mib, arguments.gbit
     network = namespaces.Network(f"engines{os.getpid()}")
-    program = str(pathlib.Path(build).resolve() / "bin" / "stretto")
-    count = int(mib) << 20
+    program = str(pathlib.Path(arguments.build).resolve() / "bin" / "stretto")
+    count = mib << 20
     # These hosts have one memory, by which UCX would go round their network.
     os.environ.update(UCX_TLS="tcp", UCX_NET_DEVICES="eth")
     try:
         network.make()
-        network.shape(float(gbit) * 1e9)
+        network.shape(gbit * 1e9)
         ratios = []
-        for _ in range(int(rounds)):
+        for _ in range(arguments.rounds):
             alone = of_ucx(network, count)
             ours = of_stretto(network, program, count)
             ratios.append(ours / alone)
@@ -77,4 +91,4 @@ def main(words):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
