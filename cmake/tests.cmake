@@ -80,7 +80,7 @@ endfunction()
 function(stretto_add_tests name library)
   # What has one thread would keep ThreadSanitizer's compiler busy for nothing.
   if(STRETTO_SANITIZE MATCHES "thread" AND
-     name MATCHES "^(stretto_(schedule|kernel|tools)|golden|simulation)$")
+     name MATCHES "^(stretto_(schedule|kernel|codec|tools)|golden|simulation)$")
     return()
   endif()
   if(library STREQUAL "stretto_torch")
@@ -133,7 +133,7 @@ function(stretto_add_cross_layer_tests)
   if(STRETTO_SANITIZE)
     # MPI leaves memory behind, and says so to nobody but a sanitizer. Whole jobs are slow, and run
     # what the contracts run in one process.
-    list(FILTER folders EXCLUDE REGEX "/(differential|end_to_end)$")
+    list(FILTER folders EXCLUDE REGEX "/(chaos|differential|end_to_end)$")
   endif()
   foreach(folder IN LISTS folders)
     get_filename_component(name ${folder} NAME)
