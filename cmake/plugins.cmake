@@ -6,12 +6,15 @@
 # MPI_HOME says which MPI, CMAKE_PREFIX_PATH where UCX is.
 
 # MPI's header pretends to be C, which is all that is used: the C++ bindings are gone since MPI 3.
-# Leaves MPI::MPI_CXX where there is one. MPI leaves memory behind, and says so to nobody but a
-# sanitizer.
+# Leaves stretto::mpi where there is one: CMake's own target exists where it found nothing, too. MPI
+# leaves memory behind, and says so to nobody but a sanitizer.
 function(stretto_find_mpi)
   if(NOT STRETTO_SANITIZE)
     set(MPI_CXX_SKIP_MPICXX ON)
     find_package(MPI QUIET COMPONENTS CXX)
+    if(MPI_CXX_FOUND AND NOT TARGET stretto::mpi)
+      add_library(stretto::mpi ALIAS MPI::MPI_CXX)
+    endif()
   endif()
 endfunction()
 
@@ -30,7 +33,7 @@ endfunction()
 
 function(stretto_add_plugins)
   stretto_find_mpi()
-  stretto_add_plugin(mpi MPI::MPI_CXX)
+  stretto_add_plugin(mpi stretto::mpi)
   # Leaves ucx::ucp where there is UCX; a sanitizer knows nothing of what that does in memory.
   if(NOT STRETTO_SANITIZE)
     find_package(ucx QUIET)

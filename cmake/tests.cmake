@@ -183,9 +183,9 @@ endfunction()
 # Tests that compare with MPI.
 function(stretto_add_mpi_program program source)
   stretto_find_mpi()
-  if(TARGET MPI::MPI_CXX)
+  if(TARGET stretto::mpi)
     stretto_add_program(${program} OFF
-      SOURCES ${source} LIBRARIES stretto_test_support MPI::MPI_CXX)
+      SOURCES ${source} LIBRARIES stretto_test_support stretto::mpi)
   endif()
 endfunction()
 
