@@ -34,7 +34,7 @@ class Group final : public Client {
     LinkModel links = {};
     schedule::Verification verification = schedule::Verification::automatic;
   };
-  Group(std::shared_ptr<Engine> engine, execution::Membership membership, Options options);
+  Group(std::shared_ptr<Engine> engine, execution::Membership membership, const Options& options);
   ~Group();
 
   // Says with which algorithms an operation would run, and why. To be used without the lock.
