@@ -14,12 +14,12 @@ from typing import Iterator
 COMPILER = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
          "-DSPDLOG_COMPILED_LIB", "-DSPDLOG_FMT_EXTERNAL"]
-_OWN_INCLUDE = re.compile(r'^\s*#\s*include\s+["<]((?:stretto|tools|tests|examples)/[^">]+)[">]',
-                          re.MULTILINE)
+_OWN_INCLUDE = re.compile(
+    r'^\s*#\s*include\s+["<]((?:stretto|tools|tests|examples|bench)/[^">]+)[">]', re.MULTILINE)
 _TORCH_INCLUDE = re.compile(r'^\s*#\s*include\s+["<](?:torch|ATen|c10)/', re.MULTILINE)
 
 
-def _closure(root: pathlib.Path, header: str) -> list[str]:
+def closure(root: pathlib.Path, header: str) -> list[str]:
     """The header and every file of ours that it includes, directly or not."""
     found, waiting = set(), [header]
     while waiting:
@@ -33,7 +33,7 @@ def _closure(root: pathlib.Path, header: str) -> list[str]:
     return sorted(found)
 
 
-def _digest(root: pathlib.Path, files: list[str], command: list[str]) -> str:
+def digest(root: pathlib.Path, files: list[str], command: list[str]) -> str:
     digest = hashlib.sha256("\0".join(command).encode())
     for path in files:
         digest.update(path.encode() + b"\0" + (root / path).read_bytes() + b"\0")
@@ -73,14 +73,14 @@ def check(root: pathlib.Path, headers: list[str], torch_dir: str) -> Iterator[tu
     for header in headers:
         if header.endswith("-inl.h"):
             continue  # Compiles only inside the source that sets its SIMD target.
-        files = _closure(root, header)
+        files = closure(root, header)
         needs_torch = any(_TORCH_INCLUDE.search((root / path).read_text()) for path in files)
         if needs_torch and not torch_dir:
             continue
         extra = torch_flags if needs_torch else []
         command = [COMPILER, *FLAGS, "-I.", "-Iinclude", *extra,
                    "-include", header, "-x", "c++", "/dev/null"]
-        stamp = cache / _digest(root, files, command)
+        stamp = cache / digest(root, files, command)
         if not stamp.exists():
             work.append((header, command, stamp))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

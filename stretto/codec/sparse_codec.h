@@ -21,7 +21,7 @@ const char* suffix(ValueFormat format);
 class SparseCodec : public Codec {
  protected:
   // `block`: so many elements share an index, those of one block; 0: no indices are sent.
-  SparseCodec(Kind kind, std::string name, ValueFormat format, std::size_t block = 1)
+  SparseCodec(Kind kind, const std::string& name, ValueFormat format, std::size_t block = 1)
       : Codec(kind, name + suffix(format)), format_(format), block_(block) {}
 
   // Leaves the chosen elements, by ascending index, at the beginning of the scratch, zero in their

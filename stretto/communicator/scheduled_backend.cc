@@ -220,22 +220,25 @@ void ScheduledBackend::begin_numbering() {
 // unless that is to wait for a core.
 Status ScheduledBackend::measure_links(Communicator& world) {
   if (!options_.measure_links || size() == 1) return {};
-  group::LinkModel links;
+  group::EngineLock held(*engine_);
   const bool is_one_team = group_->is_one_team();
+  const bool syncs = group_->planner()->setting().selector.has_core_for_each_rank;
+  held.unlock();
+  group::LinkModel links;
   if (!is_one_team || options_.measure_links->refresh) {
     group::HostList hosts = options_.group.hosts;
     hosts.resize(static_cast<std::size_t>(size()));
     STRETTO_ASSIGN_OR_RETURN(links, agree_on_links(world, hosts, *options_.measure_links));
   }
-  if (is_one_team && group_->planner()->setting().selector.has_core_for_each_rank) {
+  if (is_one_team && syncs) {
     const auto choose_by = [&](const group::OneSyncBytes& one_sync) {
-      const group::EngineLock held(*engine_);
+      const group::EngineLock again(*engine_);
       group_->use_links({.one_sync = one_sync});
     };
     STRETTO_RETURN_IF_ERROR(agree_on_one_sync(world, *options_.measure_links, choose_by, links));
   }
   options_.group.links = std::move(links);  // Of the groups made of this one, too.
-  const group::EngineLock held(*engine_);
+  held.lock();
   group_->use_links(options_.group.links);
   return {};
 }

@@ -20,7 +20,8 @@ Planner::Setting setting_of(const execution::Membership& membership,
 
 }  // namespace
 
-Group::Group(std::shared_ptr<Engine> engine, execution::Membership membership, Options options)
+Group::Group(std::shared_ptr<Engine> engine, execution::Membership membership,
+             const Options& options)
     : engine_(std::move(engine)),
       membership_(std::move(membership)),
       cache_(membership_, engine_->transport(), setting_of(membership_, options)),

@@ -34,11 +34,13 @@ class Group final : public Client {
     LinkModel links = {};
     schedule::Verification verification = schedule::Verification::automatic;
   };
-  Group(std::shared_ptr<Engine> engine, execution::Membership membership, Options options);
+  Group(std::shared_ptr<Engine> engine, execution::Membership membership, const Options& options);
   ~Group();
 
-  // Says with which algorithms an operation would run, and why. To be used without the lock.
-  std::shared_ptr<const Planner> planner() const { return cache_.planner(); }
+  // Says with which algorithms an operation would run, and why: with the lock not held any more.
+  std::shared_ptr<const Planner> planner() const STRETTO_REQUIRES(engine_held) {
+    return cache_.planner();
+  }
 
   // What comes from now on is the callers': their first operation is #1. What a group does to be
   // set up has numbers of its own. On all ranks after the same operation.
@@ -75,7 +77,7 @@ class Group final : public Client {
   // else inside teams. On all ranks before the same operation.
   void use_windows(execution::Windows windows) STRETTO_REQUIRES(engine_held);
   // Whether all ranks are one team.
-  bool is_one_team() const { return cache_.is_one_team(); }
+  bool is_one_team() const STRETTO_REQUIRES(engine_held) { return cache_.is_one_team(); }
 
   // Tells the others who is lost, as far as is known here, and takes part in an agreement on it, or
   // goes on with the one that is under way: see Agreement, and group_agreement.cc. Works, and is of

@@ -11,6 +11,7 @@
 #include "stretto/execution/execution.h"
 #include "stretto/execution/team_lanes.h"
 #include "stretto/execution/window.h"
+#include "stretto/group/client.h"
 #include "stretto/group/planner.h"
 
 namespace stretto::group {
@@ -36,29 +37,33 @@ class PlanCache {
   PlanCache(const execution::Membership& membership, transport::Transport& transport,
             Planner::Setting setting);
 
-  // Plans what is not in the cache yet. To be used without the lock.
-  std::shared_ptr<const Planner> planner() const { return planner_; }
+  // Plans what is not in the cache yet: with the lock not held any more.
+  std::shared_ptr<const Planner> planner() const STRETTO_REQUIRES(engine_held) { return planner_; }
   // Nothing is in flight. Those in the cache have to go, which shrink() does.
-  void use_links(const LinkModel& links);
-  void use_windows(execution::Windows windows);
+  void use_links(const LinkModel& links) STRETTO_REQUIRES(engine_held);
+  void use_windows(execution::Windows windows) STRETTO_REQUIRES(engine_held);
   // Whether all ranks are one team.
-  bool is_one_team() const { return windows_ && windows_->is_whole_group(); }
+  bool is_one_team() const STRETTO_REQUIRES(engine_held) {
+    return windows_ && windows_->is_whole_group();
+  }
 
   // Null if there is none.
   Entry* find(const OperationDescriptor& operation,
-              const std::optional<execution::SharesView>& shares);
+              const std::optional<execution::SharesView>& shares) STRETTO_REQUIRES(engine_held);
   Entry& add(const OperationDescriptor& operation,
-             const std::optional<execution::SharesView>& shares, Plans plans);
+             const std::optional<execution::SharesView>& shares, Plans plans)
+      STRETTO_REQUIRES(engine_held);
   // Whether shrink() is due before add().
-  bool is_full() const;
+  bool is_full() const STRETTO_REQUIRES(engine_held);
   // Forgets what is not in use.
-  void shrink();
+  void shrink() STRETTO_REQUIRES(engine_held);
 
   // An execution for one run, which keep() takes back.
-  std::unique_ptr<execution::Execution> take(Entry& entry);
-  void keep(Entry& entry, std::unique_ptr<execution::Execution> execution);
+  std::unique_ptr<execution::Execution> take(Entry& entry) STRETTO_REQUIRES(engine_held);
+  void keep(Entry& entry, std::unique_ptr<execution::Execution> execution)
+      STRETTO_REQUIRES(engine_held);
   // Lets go of what other ranks have freed, in all that is idle. False: not everywhere.
-  bool release_mappings();
+  bool release_mappings() STRETTO_REQUIRES(engine_held);
 
  private:
   struct Key {
@@ -67,17 +72,19 @@ class PlanCache {
     bool operator<(const Key& other) const;
   };
 
-  void replace_planner(Planner::Setting setting);
-  std::unique_ptr<execution::Execution> make(const Entry& entry);
-  void count_idle();
+  void replace_planner(Planner::Setting setting) STRETTO_REQUIRES(engine_held);
+  std::unique_ptr<execution::Execution> make(const Entry& entry) STRETTO_REQUIRES(engine_held);
+  void count_idle() STRETTO_REQUIRES(engine_held);
 
   const execution::Membership* membership_;
   transport::Transport* transport_;
-  std::shared_ptr<const Planner> planner_;
-  std::optional<execution::Windows> windows_;
-  std::optional<execution::TeamLanes> team_lanes_;  // In windows_, where those are not everybody's.
-  std::multimap<Key, Entry> entries_;               // Lists may differ although their hashes agree.
-  std::size_t idle_bytes_ = 0;
+  std::shared_ptr<const Planner> planner_ STRETTO_GUARDED_BY(engine_held);
+  std::optional<execution::Windows> windows_ STRETTO_GUARDED_BY(engine_held);
+  // In windows_, where those are not everybody's.
+  std::optional<execution::TeamLanes> team_lanes_ STRETTO_GUARDED_BY(engine_held);
+  // Lists may differ although their hashes agree.
+  std::multimap<Key, Entry> entries_ STRETTO_GUARDED_BY(engine_held);
+  std::size_t idle_bytes_ STRETTO_GUARDED_BY(engine_held) = 0;
 };
 
 }  // namespace stretto::group
