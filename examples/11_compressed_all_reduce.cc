@@ -6,9 +6,9 @@
 //
 //   all_reduce, fused_all_reduce                all_reduce, all_reduce_coalesced
 //   all_reduce_half, fused_all_reduce_half      half(), below: clipped, sent as f16, added in f32
-//   sparsification, topK = false, corr = true   CompressedAllReduce with threshold()
-//   sparsification, topK = true, corr = true    CompressedAllReduce with top_k()
-//   sparsification, corr = false                the same with error_feedback = false
+//   sparsification, topK = false, corr = true   all_reduce with threshold() and a state
+//   sparsification, topK = true, corr = true    all_reduce with top_k() and a state
+//   sparsification, corr = false                the same without a state
 //   backward_and_partial_update                 partial_update(), below
 // The fused forms are the same calls for each vector of a list.
 
@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/reducer/compressed_reduction.h"
+#include "stretto/reducer/compressed_all_reduce.h"
 #include "stretto/stretto.h"
 
 namespace {
@@ -52,16 +52,18 @@ int main() {
   const std::vector<float> gradient = {0.01f, -0.04f, 0.02f, 0.03f};  // The same on all ranks.
 
   // corr = true: what is not sent now is sent later.
-  stretto::CompressedAllReduce compressed(
-      *comm, {.codec = stretto::top_k({.density = 0.25}), .min_elements = 1});
+  stretto::CompressionState state;
   std::vector<float> reduced = gradient;
-  compressed.run("weight", reduced, {.op = stretto::ReduceOp::mean});
+  stretto::all_reduce(*comm, reduced,
+                      {.codec = stretto::top_k({.density = 0.25}),
+                       .state = &state,
+                       .name = "weight",
+                       .op = stretto::ReduceOp::mean});
 
-  stretto::CompressedAllReduce uncorrected(
-      *comm,
-      {.codec = stretto::threshold({.limit = 0.025f}), .min_elements = 1, .error_feedback = false});
   std::vector<float> above = gradient;
-  uncorrected.run("weight", above, {.op = stretto::ReduceOp::mean});
+  stretto::all_reduce(
+      *comm, above,
+      {.codec = stretto::threshold({.limit = 0.025f}), .op = stretto::ReduceOp::mean});
 
   std::vector<float> halved = {1000.0f, 0.5f};
   half(*comm, halved, 100.0f);

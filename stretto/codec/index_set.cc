@@ -31,16 +31,9 @@ void store(std::span<std::byte> to, std::size_t word, std::uint64_t bits) {
 
 // Elias-Fano: the low bits of each index one behind the other, then, for index j with the high part
 // h, bit h + j. A bitmap is the same without low bits where an index is its own place.
-struct Layout {
-  bool is_bitmap = false;
-  unsigned low_bits = 0;
-  std::size_t low_words = 0;
-  std::size_t high_words = 0;
-};
-
-Layout layout_of(std::size_t universe, std::size_t count) {
+IndexLayout layout_of(std::size_t universe, std::size_t count) {
   if (count == 0) return {};
-  Layout layout;
+  IndexLayout layout;
   layout.low_bits = static_cast<unsigned>(std::bit_width(universe / count)) - 1;
   layout.low_words = words(count * layout.low_bits);
   layout.high_words = words(count + ((universe - 1) >> layout.low_bits) + 1);
@@ -52,13 +45,13 @@ Layout layout_of(std::size_t universe, std::size_t count) {
 }  // namespace
 
 std::size_t index_set_bytes(std::size_t universe, std::size_t count) {
-  const Layout layout = layout_of(universe, count);
+  const IndexLayout layout = layout_of(universe, count);
   return (layout.low_words + layout.high_words) * kWordBytes;
 }
 
 void write_index_set(std::span<const std::uint32_t> indices, std::size_t universe,
                      std::span<std::byte> to) {
-  const Layout layout = layout_of(universe, indices.size());
+  const IndexLayout layout = layout_of(universe, indices.size());
   const std::span<std::byte> high = to.subspan(layout.low_words * kWordBytes);
   const std::uint64_t mask = (std::uint64_t{1} << layout.low_bits) - 1;
   std::uint64_t lows = 0, highs = 0;  // The words that are not full yet.
@@ -85,34 +78,53 @@ void write_index_set(std::span<const std::uint32_t> indices, std::size_t univers
   if (!indices.empty()) store(high, high_word, highs);
 }
 
+IndexReader::IndexReader(std::span<const std::byte> from, std::size_t universe,
+                         std::span<std::uint32_t> indices, std::size_t words)
+    : layout_(layout_of(universe, indices.size())),
+      lows_(from),
+      highs_(from.subspan(layout_.low_words * kWordBytes)),
+      universe_(universe),
+      indices_(indices),
+      bytes_at_a_time_(words * kWordBytes) {
+  const std::size_t low_end = indices.size() * layout_.low_bits % kWordBits;
+  is_wrong_ = low_end != 0 && load(from, layout_.low_words - 1) >> low_end != 0;
+}
+
+bool IndexReader::read_some() {
+  if (highs_.empty() || is_wrong_) return false;
+  is_wrong_ = true;  // Unless everything below is right.
+  const auto words = highs_.first(std::min(bytes_at_a_time_, highs_.size()));
+  const std::size_t before = found_;
+  found_ += kernel::find_ones(words, bit_, indices_.subspan(found_));
+  if (found_ > indices_.size()) return false;
+  // Places ascend, so that none is beyond the universe if the last is not.
+  const std::size_t others = layout_.is_bitmap || found_ == 0 ? 0 : found_ - 1;
+  const std::size_t last_place = (universe_ - 1) >> layout_.low_bits;
+  if (found_ > before && indices_[found_ - 1] - others > last_place) return false;
+  std::size_t ready = found_;
+  if (!layout_.is_bitmap) {
+    constexpr std::size_t kAtATime = 8;  // See join_low_bits().
+    if (found_ < indices_.size()) ready -= found_ % kAtATime;
+    kernel::join_low_bits(lows_, layout_.low_bits, ready_,
+                          indices_.subspan(ready_, ready - ready_));
+    const std::size_t from = ready_ > 0 ? ready_ - 1 : 0;
+    if (!kernel::are_ascending(indices_.subspan(from, ready - from))) return false;
+  }
+  if (ready > ready_ && indices_[ready - 1] >= universe_) return false;
+  ready_ = ready;
+  bit_ += static_cast<std::uint32_t>(words.size() * 8);
+  highs_ = highs_.subspan(words.size());
+  is_wrong_ = false;
+  return true;
+}
+
 bool read_index_set(std::span<const std::byte> from, std::size_t universe,
                     std::span<std::uint32_t> indices) {
-  const std::size_t count = indices.size();
-  const Layout layout = layout_of(universe, count);
-  const std::span<const std::byte> high = from.subspan(layout.low_words * kWordBytes);
-  const std::size_t low_end = count * layout.low_bits % kWordBits;
-  if (low_end != 0 && load(from, layout.low_words - 1) >> low_end != 0) return false;
   // Some words at a time, whose indices stay in the cache.
-  constexpr std::size_t kBytes = 32 * kWordBytes;
-  constexpr std::size_t kAtATime = 8;  // See join_low_bits().
-  std::size_t found = 0, joined = 0;
-  for (std::size_t at = 0; at < high.size(); at += kBytes) {
-    const auto words = high.subspan(at, std::min(kBytes, high.size() - at));
-    found += kernel::find_ones(words, static_cast<std::uint32_t>(at * 8), indices.subspan(found));
-    if (found > count) return false;
-    // Places ascend, so that none is beyond the universe if the last is not.
-    const std::size_t others = layout.is_bitmap ? 0 : found - 1;
-    if (found > joined && indices[found - 1] - others > (universe - 1) >> layout.low_bits) {
-      return false;
-    }
-    if (layout.is_bitmap) continue;
-    const std::size_t ready = found == count ? count : found - found % kAtATime;
-    kernel::join_low_bits(from, layout.low_bits, joined, indices.subspan(joined, ready - joined));
-    const std::size_t before = joined > 0 ? joined - 1 : 0;
-    if (!kernel::are_ascending(indices.subspan(before, ready - before))) return false;
-    joined = ready;
+  IndexReader reader(from, universe, indices, 32);
+  while (reader.read_some()) {
   }
-  return found == count && (count == 0 || indices[count - 1] < universe);
+  return reader.is_complete();
 }
 
 }  // namespace stretto::codec

@@ -17,7 +17,7 @@ namespace {
 class RandomK final : public SparseCodec {
  public:
   explicit RandomK(const RandomKOptions& options)
-      : SparseCodec(Kind::random_k, name_of(options), options.values, 0),
+      : SparseCodec(Kind::one_of_each, name_of(options), options.values, 0),
         density_(options.density) {}
 
  private:
@@ -46,12 +46,17 @@ class RandomK final : public SparseCodec {
   }
   void guess(const Position& position, std::size_t count,
              std::span<std::uint32_t> indices) const override {
-    Random random(position.shared_key ^ Random(position.step).next());
     const std::size_t parts = indices.size();
+    if (parts == 0) return;
+    // Of a part, in elements and 2^-32 of one; rounded up, so that the last ends with the vector.
+    const std::uint64_t width = ((std::uint64_t{count} << 32) + parts - 1) / parts;
+    Random random(position.shared_key ^ Random(position.step).next());
+    std::uint64_t first = 0;
     for (std::size_t j = 0; j < parts; ++j) {
-      const std::size_t first = j * count / parts;
-      const std::size_t length = (j + 1) * count / parts - first;
-      indices[j] = static_cast<std::uint32_t>(first + random.below(length));
+      const std::uint64_t next = (j + 1) * width >> 32;
+      const std::uint64_t into = (random.next() >> 32) * (next - first) >> 32;
+      indices[j] = static_cast<std::uint32_t>(first + into);
+      first = next;
     }
   }
 

@@ -54,33 +54,55 @@ void write_values(ValueFormat format, std::span<float> values, std::span<std::by
   }
 }
 
-// Adds the values that lie one behind the other to the blocks that the indices name.
+// Adds values that lie one behind the other to the blocks that indices name.
 template <class Number>
-void add_values(std::span<const std::byte> from, std::span<const std::uint32_t> indices,
-                std::size_t block, std::span<float> sums) {
-  const auto value = [&](std::size_t j) {
+class Addition {
+ public:
+  Addition(std::span<const std::byte> from, std::span<const std::uint32_t> indices,
+           std::size_t block, std::span<float> sums)
+      : from_(from), indices_(indices), block_(block), sums_(sums) {}
+
+  // Those of the indices before `ready`, or most of them. Where sums are in memory, each block
+  // waits for a line of its own: it is asked for when its index is known, and added to after
+  // others. In a cache that would only cost time.
+  void add_until(std::size_t ready) {
+    if (!is_in_memory(sums_)) return add(ready);
+    for (; asked_ < ready; ++asked_) __builtin_prefetch(&sums_[indices_[asked_] * block_], 1);
+    constexpr std::size_t kAhead = 256;
+    if (ready > added_ + kAhead) add(ready - kAhead);
+  }
+  void add_rest() { add(indices_.size()); }
+
+  static bool is_in_memory(std::span<const float> sums) {
+    constexpr std::size_t kCachedBytes = std::size_t{8} << 20;
+    return sums.size_bytes() > kCachedBytes;
+  }
+
+ private:
+  float value(std::size_t j) const {
     Number said;
-    std::memcpy(&said, from.data() + j * sizeof(said), sizeof(said));
+    std::memcpy(&said, from_.data() + j * sizeof(said), sizeof(said));
     return static_cast<float>(said);
-  };
-  if (block == 1) {
-    // Where sums are in memory, each element waits for a line of its own: many are asked for at
-    // once. In a cache that would only cost time.
-    constexpr std::size_t kAhead = 256, kCachedBytes = std::size_t{8} << 20;
-    std::size_t j = 0;
-    for (; sums.size_bytes() > kCachedBytes && j + kAhead < indices.size(); ++j) {
-      __builtin_prefetch(&sums[indices[j + kAhead]], 1);
-      sums[indices[j]] += value(j);
+  }
+  void add(std::size_t end) {
+    if (block_ == 1) {
+      for (; added_ < end; ++added_) sums_[indices_[added_]] += value(added_);
+      return;
     }
-    for (; j < indices.size(); ++j) sums[indices[j]] += value(j);
-    return;
+    for (; added_ < end; ++added_) {
+      const std::size_t first = indices_[added_] * block_;
+      const std::size_t count = std::min(block_, sums_.size() - first);
+      for (std::size_t e = 0; e < count; ++e) sums_[first + e] += value(added_ * block_ + e);
+    }
   }
-  for (std::size_t j = 0; j < indices.size(); ++j) {
-    const std::size_t first = indices[j] * block;
-    const std::size_t count = std::min(block, sums.size() - first);
-    for (std::size_t e = 0; e < count; ++e) sums[first + e] += value(j * block + e);
-  }
-}
+
+  const std::span<const std::byte> from_;
+  const std::span<const std::uint32_t> indices_;
+  const std::size_t block_;
+  const std::span<float> sums_;
+  std::size_t asked_ = 0;
+  std::size_t added_ = 0;
+};
 
 // Of codes of int8 and their scales.
 std::span<const std::byte> decoded(std::span<const std::byte> from, std::span<float> values) {
@@ -152,25 +174,35 @@ std::size_t SparseCodec::write(const Task& task, std::vector<std::byte>& out) co
 }
 
 bool SparseCodec::read(const Payload& payload, std::span<float> sums) const {
-  const std::size_t block = std::max<std::size_t>(1, block_);
-  const std::span<std::uint32_t> indices =
-      room(payload.scratch.indices, round_up(payload.values, block) / block);
   const std::size_t bytes = index_bytes(sums.size(), payload.values);
-  if (block_ == 0) {
-    guess(payload.position, sums.size(), indices);
-  } else if (!read_index_set(payload.bytes.first(bytes), round_up(sums.size(), block) / block,
-                             indices)) {
-    return false;
-  }
   std::span<const std::byte> from = payload.bytes.subspan(bytes);
-  if (format_ == ValueFormat::bf16) {
-    add_values<BFloat16>(from, indices, block, sums);
-    return true;
-  }
+  if (format_ == ValueFormat::bf16) return add_read<BFloat16>(payload, from, sums);
   if (format_ == ValueFormat::int8) {
     from = decoded(from, room(payload.scratch.values, payload.values));
   }
-  add_values<float>(from, indices, block, sums);
+  return add_read<float>(payload, from, sums);
+}
+
+template <class Number>
+bool SparseCodec::add_read(const Payload& payload, std::span<const std::byte> from,
+                           std::span<float> sums) const {
+  const std::size_t block = std::max<std::size_t>(1, block_);
+  const std::size_t blocks = round_up(payload.values, block) / block;
+  const std::span<std::uint32_t> indices = room(payload.scratch.indices, blocks);
+  Addition<Number> addition(from, indices, block, sums);
+  if (block_ == 0) {
+    guess(payload.position, sums.size(), indices);
+    constexpr std::size_t kAtATime = 64;
+    for (std::size_t j = kAtATime; j < blocks; j += kAtATime) addition.add_until(j);
+  } else {
+    // Few words at a time where memory is asked for the sums meanwhile.
+    const std::size_t words = Addition<Number>::is_in_memory(sums) ? 4 : 32;
+    IndexReader reader(payload.bytes.first(index_bytes(sums.size(), payload.values)),
+                       round_up(sums.size(), block) / block, indices, words);
+    while (reader.read_some()) addition.add_until(reader.ready());
+    if (!reader.is_complete()) return false;
+  }
+  addition.add_rest();
   return true;
 }
 

@@ -38,6 +38,10 @@ class SparseCodec : public Codec {
 
  private:
   std::size_t index_bytes(std::size_t count, std::size_t values) const;
+  // Adds the values, of type Number, that begin with `from`.
+  template <class Number>
+  bool add_read(const Payload& payload, std::span<const std::byte> from,
+                std::span<float> sums) const;
 
   const ValueFormat format_;
   const std::size_t block_;

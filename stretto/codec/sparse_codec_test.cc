@@ -244,6 +244,75 @@ TEST(RandomK, DrawsAreEqualOnAllRanksAndOthersInEveryStep) {
   EXPECT_EQ(std::ranges::count(chosen(1, 2, 3), 0.0f), 100);
 }
 
+// The indices that a vector of the numbers 1, 2, 3, ... was drawn at.
+std::vector<std::size_t> drawn(const Codec& codec, std::size_t count,
+                               const codec::Position& position) {
+  Floats gradient(count), carry(count), sums(count);
+  std::iota(gradient.begin(), gradient.end(), 1.0f);
+  codec::Scratch scratch;
+  std::vector<std::byte> message;
+  codec.encode({carry, gradient, position}, scratch, message);
+  EXPECT_TRUE(codec.decode_add(message, position, scratch, sums).ok());
+  std::vector<std::size_t> indices;
+  for (std::size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(sums[i] + carry[i], gradient[i]);
+    if (sums[i] != 0) indices.push_back(i);
+  }
+  return indices;
+}
+
+// As docs/wire_format.md has it.
+TEST(RandomK, DrawsOneOfEachPartByTheDocumentedRule) {
+  for (const std::size_t count : {1u, 7u, 1000u, 1003u, 70001u}) {
+    for (const double density : {0.01, 0.1, 0.37, 1.0}) {
+      const codec::Position position{.step = 3, .shared_key = 99};
+      const auto indices = drawn(*random_k({.density = density}), count, position);
+      const std::size_t parts = indices.size();
+      ASSERT_EQ(parts, static_cast<std::size_t>(std::ceil(density * static_cast<double>(count))));
+      const std::size_t width = ((count << 32) + parts - 1) / parts;
+      Random random(99 ^ Random(3).next());
+      for (std::size_t j = 0; j < parts; ++j) {
+        const std::size_t first = j * width >> 32, next = (j + 1) * width >> 32;
+        ASSERT_EQ(indices[j], first + ((random.next() >> 32) * (next - first) >> 32));
+        ASSERT_LT(indices[j], next);
+      }
+      ASSERT_EQ(parts * width >> 32, count) << "the last part ends with the vector";
+    }
+  }
+}
+
+TEST(RandomK, EveryElementHasTheSameOdds) {
+  constexpr std::size_t kCount = 1003, kSteps = 2000;
+  const auto codec = random_k({.density = 0.1});
+  std::vector<int> times(kCount);
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    for (const std::size_t index : drawn(*codec, kCount, {.step = step})) ++times[index];
+  }
+  // Parts have 9 or 10 elements; five deviations of 13.4 from the mean of 200 or 222.
+  EXPECT_GT(*std::ranges::min_element(times), 130);
+  EXPECT_LT(*std::ranges::max_element(times), 292);
+}
+
+// Where sums are in memory, elements are added while later indices are read.
+TEST(TopK, SumsInMemoryAreThoseInACache) {
+  constexpr std::size_t kCount = (std::size_t{8} << 20) / sizeof(float) + 12345;
+  for (const auto& codec :
+       {top_k({.density = 0.01}), top_k({.density = 0.3}), top_k({.density = 0.001}),
+        random_k({.density = 0.02}), top_blocks({.density = 0.01, .values = ValueFormat::int8}),
+        top_k({.density = 0.05, .values = ValueFormat::bf16})}) {
+    Random random(3);
+    Floats gradient(kCount), carry(kCount), sums(kCount, 1.0f);
+    for (float& value : gradient) value = static_cast<float>(random.uniform()) - 0.5f;
+    codec::Scratch scratch;
+    std::vector<std::byte> message;
+    codec->encode({carry, gradient, {}}, scratch, message);
+    ASSERT_TRUE(codec->decode_add(message, {}, scratch, sums).ok());
+    for (std::size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(sums[i], 1.0f + (gradient[i] - carry[i])) << codec->name() << ", " << i;
+    }
+  }
+}
+
 TEST(Int8, StochasticRoundingIsRightOnAverage) {
   const auto codec = int8({.stochastic = true});
   Floats gradient(512, 0.3f);

@@ -1,11 +1,12 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Compressed vectors one by one: what their residuals and momenta do can be told.
+// Compressed vectors without training: their residuals are kept by name.
+
+#include "stretto/reducer/compressed_all_reduce.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,6 @@
 
 #include "stretto/base/error.h"
 #include "stretto/base/random.h"
-#include "stretto/reducer/compressed_reduction.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto {
@@ -21,123 +21,203 @@ namespace {
 
 using Floats = std::vector<float>;
 
+Floats random_floats(std::size_t count, std::uint64_t seed) {
+  Random random(seed);
+  Floats values(count);
+  for (float& value : values) value = static_cast<float>(random.uniform()) - 0.5f;
+  return values;
+}
+
+// What `call` is refused with; empty if it is not.
+template <class Error, class Call>
+std::string refusal(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 TEST(CompressedAllReduce, KeepsResidualsByName) {
   run_ranks(2, [](Communicator& communicator) {
-    CompressedAllReduce compressed(communicator,
-                                   {.codec = top_k({.density = 0.5}), .min_elements = 1});
+    CompressionState state;
+    const auto half = top_k({.density = 0.5});
     Floats data = {4, 1, 3, 2};
-    compressed.run("x", data);
+    const auto cost = all_reduce(communicator, data, {half, &state, "x"});
     EXPECT_EQ(data, (Floats{8, 0, 6, 0}));
+    EXPECT_EQ(cost.sent_values, 2u);
     data = {0, 0, 0, 0};
-    compressed.run("x", data, {.op = ReduceOp::mean});
-    EXPECT_EQ(data, (Floats{0, 1, 0, 2}));
+    all_reduce(communicator, data, {half, &state, "y"});
+    EXPECT_EQ(data, (Floats{0, 0, 0, 0})) << "another name";
+    EXPECT_TRUE(state.residual("z").empty());
+    EXPECT_EQ(state.residual("x")[1], 1);
+    all_reduce(communicator, data,
+               {.codec = top_k({.density = 0.5}), .state = &state, .name = "x"});
+    EXPECT_EQ(data, (Floats{0, 2, 0, 4}));
+    state.forget("x");
     data = {1, 2};
-    compressed.run("y", data);
-    EXPECT_EQ(data, (Floats{0, 4}));
-    EXPECT_EQ(compressed.state("y")->residual("y")[0], 1);
-    EXPECT_THROW(compressed.run("x", data), InvalidArgument);
-    EXPECT_EQ(compressed.state("z"), nullptr);
+    all_reduce(communicator, data, {half, &state, "x", ReduceOp::mean});
+    EXPECT_EQ(data, (Floats{0, 2}));
+  });
+}
+
+TEST(CompressedAllReduce, WithoutAStateNothingIsKept) {
+  run_ranks(2, [](Communicator& communicator) {
+    for (int call = 0; call < 2; ++call) {
+      Floats data = {4, 1, 3, 2};
+      all_reduce(communicator, data, {.codec = top_k({.density = 0.5})});
+      EXPECT_EQ(data, (Floats{8, 0, 6, 0}));
+    }
   });
 }
 
 // Gathered, three messages of four; divided, three quarters of two.
 TEST(CompressedAllReduce, PartsAreFewerBytesThanWholesOfManyRanks) {
   std::size_t received[2] = {};
-  for (const bool divides : {false, true}) {
+  for (const auto exchange : {CompressedExchange::gather, CompressedExchange::divide}) {
     run_ranks(4, [&](Communicator& communicator) {
-      CompressedAllReduce compressed(
-          communicator,
-          {.codec = top_k({.density = 0.05}),
-           .exchange = divides ? CompressedExchange::divide : CompressedExchange::gather});
-      Random random(static_cast<std::uint64_t>(communicator.rank().value()));
-      Floats data(100000);
-      for (float& value : data) value = static_cast<float>(random.uniform());
-      compressed.run("x", data);
+      Floats data = random_floats(100000, static_cast<std::uint64_t>(communicator.rank().value()));
+      const auto cost =
+          all_reduce(communicator, data, {.codec = top_k({.density = 0.05}), .exchange = exchange});
       const std::ptrdiff_t few = std::ranges::count_if(data, [](float sum) { return sum != 0; });
-      EXPECT_EQ(few <= 5004, divides) << few;
+      EXPECT_EQ(few <= 5004, exchange == CompressedExchange::divide) << few;
       if (communicator.rank() == 0) {
-        received[divides ? 1 : 0] = compressed.state("x")->last_step().received_bytes;
+        received[exchange == CompressedExchange::divide ? 1 : 0] = cost.received_bytes;
       }
     });
   }
   EXPECT_LT(received[1], received[0] * 6 / 10);
 }
 
-TEST(CompressedAllReduce, AnotherKIsRefusedAndBothAreNamed) {
+TEST(CompressedAllReduce, WhatRanksDoNotAgreeAboutIsRefusedAndBothAreNamed) {
   run_ranks(2, [](Communicator& communicator) {
     const bool first = communicator.rank() == Rank(0);
-    CompressedAllReduce compressed(communicator, {.codec = top_k({.density = first ? 0.1 : 0.2})});
+    CompressionState state;
     Floats data(5000, 1.0f);
-    try {
-      compressed.run("x", data);
-      FAIL() << "not refused";
-    } catch (const Mismatch& error) {
-      const std::string text = error.what();
+    const auto text_of = [&](const CompressedAllReduceOptions& options, std::size_t count) {
+      return refusal<Mismatch>(
+          [&] { all_reduce(communicator, std::span(data).first(count), options); });
+    };
+    for (CompressionState* const where : {&state, static_cast<CompressionState*>(nullptr)}) {
+      std::string text = text_of({top_k({.density = first ? 0.1 : 0.2}), where, "x"}, 5000);
       EXPECT_NE(text.find("version 1: top_k(0.1) from"), std::string::npos) << text;
       EXPECT_NE(text.find("version 1: top_k(0.2) from"), std::string::npos) << text;
       EXPECT_NE(text.find("on rank 1; give all ranks the same options"), std::string::npos) << text;
+      text = text_of({int8(), where, "x"}, first ? 5000 : 4999);
+      EXPECT_NE(text.find("sum of 'x', 5000 elements' on rank 0 and by"), std::string::npos)
+          << text;
+      EXPECT_NE(text.find("sum of 'x', 4999 elements' on rank 1"), std::string::npos) << text;
     }
+    // Nobody has taken anything over from calls that did not happen.
+    EXPECT_EQ(text_of({int8(), &state, "x"}, 5000), "");
+    EXPECT_EQ(data[0], 2);
   });
 }
 
-// One rank and a codec that sends every other element: what masked momentum does can be told.
-TEST(CompressedAllReduce, MomentumIsAddedBeforeAndBeginsAnewWhereSent) {
-  for (const bool masked : {true, false}) {
-    run_ranks(1, [&](Communicator& communicator) {
-      CompressedAllReduce compressed(communicator, {.codec = top_k({.density = 0.5}),
-                                                    .min_elements = 1,
-                                                    .momentum = 0.5f,
-                                                    .mask_momentum = masked});
-      Floats data = {4, 1};
-      compressed.run("x", data);
-      EXPECT_EQ(data, (Floats{4, 0}));
-      data = {0, 1};
-      compressed.run("x", data);
-      // Of the second element: 1 stayed, and 1 + 0.5 was added to that.
-      EXPECT_EQ(data, (Floats{0, 2.5f}));
-      data = {0, 0};
-      compressed.run("x", data);
-      // What was sent has stopped moving, or goes on: 4 / 4 + 4 / 2, and 1.5 / 2.
-      EXPECT_EQ(data, masked ? (Floats{0, 0}) : (Floats{3, 0}));
-    });
-  }
-}
-
-TEST(CompressedAllReduce, DenseStepsGoOnWithTheSameMomentum) {
-  run_ranks(1, [&](Communicator& communicator) {
-    CompressedAllReduce compressed(
-        communicator, {.min_elements = 1, .momentum = 0.5f, .compression = Compression::never});
-    for (const float expected : {4.0f, 2.0f, 1.0f}) {
-      Floats data = {expected == 4 ? 4.0f : 0.0f};
-      compressed.run("x", data);
-      EXPECT_EQ(data[0], expected);
-    }
-  });
-}
-
-TEST(CompressedAllReduce, ClipsWhatOneRankAdds) {
-  run_ranks(4, [](Communicator& communicator) {
-    CompressedAllReduce compressed(
-        communicator, {.codec = top_k({.density = 1}), .min_elements = 1, .clip_norm = 10});
-    Floats data = communicator.rank() == Rank(0) ? Floats{30, 40} : Floats{0.5f, 0};
-    compressed.run("x", data);
-    EXPECT_FLOAT_EQ(data[0], 3 + 1.5f);
-    EXPECT_FLOAT_EQ(data[1], 4);
-  });
-}
-
-TEST(CompressedAllReduce, MomentumDoesNotKeepNaN) {
+TEST(CompressedAllReduce, ANameStandsForOneVectorAndOneCodec) {
   run_ranks(2, [](Communicator& communicator) {
-    CompressedAllReduce compressed(
-        communicator, {.codec = top_k({.density = 0.5}), .min_elements = 1, .momentum = 0.9f});
-    Floats data = {std::numeric_limits<float>::quiet_NaN(), 1};
-    compressed.run("x", data);
-    EXPECT_TRUE(std::isnan(data[0]));
-    for (int step = 0; step < 3; ++step) {
-      data = {1, 1};
-      compressed.run("x", data);
-      for (const float value : data) EXPECT_TRUE(std::isfinite(value));
+    CompressionState state;
+    Floats data(4000, 1.0f);
+    const auto text_of = [&](const CompressedAllReduceOptions& options, std::size_t count) {
+      return refusal<InvalidArgument>(
+          [&] { all_reduce(communicator, std::span(data).first(count), options); });
+    };
+    EXPECT_EQ(text_of({int8(), &state, "x"}, 4000), "");
+    std::string text = text_of({int8(), &state, "x"}, 3000);
+    EXPECT_NE(text.find("4000 elements' before, and now is"), std::string::npos) << text;
+    EXPECT_NE(text.find("3000 elements'; use another name"), std::string::npos) << text;
+    text = text_of({top_k(), &state, "x"}, 4000);
+    EXPECT_NE(text.find(": int8 from"), std::string::npos) << text;
+    EXPECT_NE(text.find(": top_k(0.01) from"), std::string::npos) << text;
+    EXPECT_NE(text_of({int8(), &state, ""}, 4000), "");
+    EXPECT_NE(text_of({nullptr, nullptr, ""}, 4000), "");
+    EXPECT_NE(text_of({int8(), nullptr, "", ReduceOp::max}, 4000), "");
+    EXPECT_EQ(text_of({int8(), &state, "x"}, 4000), "");
+  });
+}
+
+// Two vectors, one of them called more often, by a codec whose choice depends on the call.
+std::vector<Floats> calls(Communicator& communicator, CompressionState& state, int begin, int end) {
+  std::vector<Floats> results;
+  const auto rank = static_cast<std::uint64_t>(communicator.rank().value());
+  for (int call = begin; call < end; ++call) {
+    const auto seed = static_cast<std::uint64_t>(10 * call) + rank;
+    for (const char* const name : {"x", "y"}) {
+      if (call % 2 == 1 && *name == 'y') continue;
+      results.push_back(random_floats(1000, seed));
+      all_reduce(communicator, results.back(), {random_k({.density = 0.1}), &state, name});
     }
+  }
+  return results;
+}
+
+TEST(CompressedAllReduce, GoesOnBitForBitWhereItWasSaved) {
+  run_ranks(2, [](Communicator& communicator) {
+    CompressionState through, saved, restored;
+    (void)calls(communicator, through, 0, 3);
+    (void)calls(communicator, saved, 0, 3);
+    restored.load(saved.save());
+    EXPECT_EQ(restored.save(), saved.save()) << "before it is used";
+    EXPECT_EQ(calls(communicator, restored, 3, 6), calls(communicator, through, 3, 6));
+    EXPECT_EQ(restored.save(), through.save());
+    std::vector<std::byte> damaged = saved.save();
+    damaged[damaged.size() / 2] ^= std::byte{1};
+    EXPECT_THROW(restored.load(damaged), InvalidArgument);
+    EXPECT_EQ(restored.save(), through.save()) << "changed by what was refused";
+  });
+}
+
+TEST(CompressedAllReduce, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
+  std::vector<std::vector<std::byte>> states(3);
+  Floats sums(1000);
+  std::mutex mutex;
+  const auto add_up = [&](CompressionState& state, const char* name, float sign) {
+    const std::lock_guard lock(mutex);
+    for (std::size_t i = 0; i < 1000; ++i) sums[i] += sign * state.residual(name)[i];
+  };
+  run_ranks(3, [&](Communicator& communicator) {
+    CompressionState state;
+    (void)calls(communicator, state, 0, 2);
+    add_up(state, "x", 1);
+    states[static_cast<std::size_t>(communicator.rank().value())] = state.save();
+  });
+  EXPECT_GT(std::ranges::count_if(sums, [](float sum) { return sum != 0; }), 500);
+  const auto made = CompressionState::redistribute(states, 2);
+  ASSERT_EQ(made.size(), 2u);
+  run_ranks(2, [&](Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank().value());
+    CompressionState state;
+    Floats zeros(1000);
+    state.load(states[rank]);
+    const CompressedAllReduceOptions options{random_k({.density = 1}), &state, "x"};
+    EXPECT_THROW(all_reduce(communicator, zeros, options), InvalidArgument) << "of three ranks";
+  });
+  run_ranks(2, [&](Communicator& communicator) {
+    CompressionState state;
+    Floats data(1000);
+    state.load(made[static_cast<std::size_t>(communicator.rank().value())]);
+    all_reduce(communicator, data, {top_k({.density = 1}), &state, "x"});
+    if (communicator.rank() != Rank(0)) return;
+    for (std::size_t i = 0; i < 1000; ++i) EXPECT_NEAR(data[i], sums[i], 1e-6f);
+  });
+  EXPECT_THROW((void)CompressionState::redistribute({states.data(), 2}, 2), InvalidArgument);
+}
+
+// Of three ranks two go on in a smaller communicator, each with its own residual.
+TEST(CompressedAllReduce, ResidualsStayWhereRanksBecomeFewer) {
+  run_ranks(3, [](Communicator& communicator) {
+    CompressionState state;
+    const auto half = top_k({.density = 0.5});
+    Floats data = {4, 1};
+    all_reduce(communicator, data, {half, &state, "x"});
+    EXPECT_EQ(data, (Floats{12, 0}));
+    const bool goes_on = communicator.rank().value() < 2;
+    const auto fewer = communicator.split({.color = goes_on ? std::optional(0) : std::nullopt});
+    if (!goes_on) return;
+    data = {0, 0};
+    all_reduce(*fewer, data, {half, &state, "x"});
+    EXPECT_EQ(data, (Floats{0, 2}));
   });
 }
 

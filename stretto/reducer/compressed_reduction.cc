@@ -182,37 +182,4 @@ std::span<const float> CompressedReduction::residual(const std::string& name) co
   return found->second->residual;
 }
 
-void CompressedAllReduce::run(const std::string& name, std::span<float> data,
-                              const RunOptions& options) {
-  std::unique_ptr<CompressedReduction>& state = states_[name];
-  const GradientDescription description{.name = name, .dtype = DType::f32, .count = data.size()};
-  if (state == nullptr) {
-    auto made = std::make_unique<CompressedReduction>(options_);
-    made->attach(communicator_, {&description, 1});
-    state = std::move(made);
-  }
-  const std::size_t index = 0;
-  const View view = view_of(data);
-  const FullBucket bucket{.index = 0,
-                          .of_count = 1,
-                          .view = view,
-                          .gradients = {&index, 1},
-                          .gradient_views = {&view, 1},
-                          .op = options.op,
-                          .timeout = options.timeout};
-  const auto known = state->residual(name);
-  if (!known.empty() && known.size() != data.size()) {
-    throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                    "rank {}: '{}' has {} elements, and had {} before",
-                                    communicator_.rank().value(), name, data.size(), known.size()));
-  }
-  state->start(communicator_, bucket).wait();
-  state->finish(bucket);
-}
-
-CompressedReduction* CompressedAllReduce::state(const std::string& name) const {
-  const auto found = states_.find(name);
-  return found == states_.end() ? nullptr : found->second.get();
-}
-
 }  // namespace stretto

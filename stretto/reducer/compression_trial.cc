@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <span>
 
 #include "stretto/base/log.h"
 
@@ -59,23 +61,28 @@ bool CompressedReduction::Trial::cannot_pay(Communicator& communicator) {
 }
 
 // All ranks decide the same, since they have the same means of their medians: one step that
-// something else held up decides nothing.
+// something else held up decides nothing. Steps are compared with those a block before them, so
+// that what a machine does for longer than that is on both sides.
 void CompressedReduction::Trial::decide(Communicator& communicator) {
-  std::array<double, 2> medians = {};
-  for (std::size_t way = 0; way < 2; ++way) {
-    const auto middle = seconds_[way].begin() + kCounted / 2;
-    std::ranges::nth_element(seconds_[way], middle);
-    medians[way] = *middle;
-  }
-  communicator.all_reduce(medians, {.op = ReduceOp::mean}).wait();
-  const auto [without, with] = medians;
-  settle(with < without);
+  std::array<double, kCounted> saved = {};
+  std::ranges::transform(seconds_[0], seconds_[1], saved.begin(), std::minus<>());
+  std::ranges::sort(saved);
+  std::ranges::sort(seconds_[0]);
+  const auto middle = [](const std::array<double, kCounted>& sorted) {
+    return (sorted[(kCounted - 1) / 2] + sorted[kCounted / 2]) / 2;
+  };
+  double means[] = {middle(seconds_[0]), middle(saved), saved.front(), saved.back()};
+  communicator.all_reduce(std::span<double>(means), {.op = ReduceOp::mean}).wait();
+  const auto [without, saves, least, most] = means;
+  settle(saves > 0);
   if (communicator.rank() != Rank(0)) return;
   log(LogLevel::info,
-      "compression is {}: a step takes {:.3g} ms with it and {:.3g} ms without, from its first "
-      "full bucket to its end; it {} {:.3g} ms for each of {} buckets",
-      decision_ ? "on" : "off", with * 1e3, without * 1e3, decision_ ? "saves" : "would lose",
-      std::abs(with - without) * 1e3 / static_cast<double>(buckets_), buckets_);
+      "compression is {}: a step takes {:.3g} ms without it, from its first full bucket to its "
+      "end; it {} {:.3g} ms for each of {} buckets (a step with it saves {:.3g} ms, in {} pairs of "
+      "steps from {:.3g} to {:.3g})",
+      decision_ ? "on" : "off", without * 1e3, decision_ ? "saves" : "would lose",
+      std::abs(saves) * 1e3 / static_cast<double>(buckets_), buckets_, saves * 1e3, kCounted,
+      least * 1e3, most * 1e3);
 }
 
 }  // namespace stretto

@@ -12,7 +12,8 @@
 namespace stretto::reducer {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3145544154535453;  // "STSTATE1".
+constexpr std::uint64_t kMagic = 0x3145544154535453;      // "STSTATE1".
+constexpr std::uint64_t kListMagic = 0x3153455441545354;  // "TSTATES1".
 
 void put(std::vector<std::byte>& out, const void* data, std::size_t bytes) {
   const auto* const from = static_cast<const std::byte*>(data);
@@ -109,6 +110,33 @@ SavedState parse(std::span<const std::byte> bytes, const std::string& hook) {
   for (auto* const part : {&state.residuals, &state.momenta, &state.factors}) reader.values(*part);
   if (!reader.at_end()) refuse("there is more than it says");
   return state;
+}
+
+std::vector<std::byte> print(const SavedStates& states) {
+  std::vector<std::byte> out;
+  put(out, kListMagic);
+  put(out, states.size());
+  for (const auto& [name, state] : states) {
+    put(out, name);
+    put(out, state.size());
+    put(out, state.data(), state.size());
+  }
+  return out;
+}
+
+SavedStates parse_states(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  if (reader.number() != kListMagic) refuse("it begins with something else");
+  SavedStates states;
+  for (std::uint64_t left = reader.number(); left > 0; --left) {
+    const std::string name = reader.text();
+    const auto state = reader.take(reader.number());
+    if (!states.emplace(name, std::vector<std::byte>(state.begin(), state.end())).second) {
+      refuse("'" + name + "' is in it twice");
+    }
+  }
+  if (!reader.at_end()) refuse("there is more than it says");
+  return states;
 }
 
 void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank, int ranks) {

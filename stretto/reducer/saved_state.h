@@ -30,6 +30,13 @@ std::vector<std::byte> print(const SavedState& state);
 // Throws InvalidArgument if the bytes are not what print() makes of a state of `hook`.
 SavedState parse(std::span<const std::byte> bytes, const std::string& hook);
 
+// The printed states of several hooks, by name, and such a list as bytes.
+using SavedStates = std::map<std::string, std::vector<std::byte>>;
+std::vector<std::byte> print(const SavedStates& states);
+// Throws InvalidArgument if the bytes are not what print() makes of a list; what is in it remains
+// to be parsed.
+SavedStates parse_states(std::span<const std::byte> bytes);
+
 // Throws InvalidArgument unless it was saved by this rank of as many.
 void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank, int ranks);
 

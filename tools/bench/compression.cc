@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,15 +25,15 @@
 namespace stretto::bench {
 namespace {
 
-// Rounds that are counted, after one that is not: as many as fit into the time, within these.
-constexpr double kSeconds = 2;
-constexpr double kFewest = 5, kMost = 100;
-// Compression::automatic tries no longer.
+// Pairs of a step with a codec and a step as it is, of each codec, after one that is not counted:
+// as many as fit into the time, within these.
+constexpr double kSeconds = 6;
+constexpr double kFewest = 3, kMost = 100;
+// Compression::automatic tries no longer. What it then does without codecs is to be told from a
+// step as it is by a few percent, which takes more pairs.
 constexpr int kTrialSteps = 16;
-// Steps in turns with those without, once it has decided against compression: what a busy machine
-// adds to the shortest of so many is little.
-constexpr double kDuelSeconds = 10;
-constexpr double kDuelRounds = 200;
+constexpr double kSecondsOff = 10;
+constexpr double kMostOff = 400;
 
 using Hook = std::shared_ptr<CommunicationHook>;
 
@@ -49,6 +48,20 @@ std::vector<float> gradient_of(std::size_t count, int rank) {
   return values;
 }
 
+// Seconds of steps, pair by pair.
+struct Pairs {
+  std::vector<double> step_s;
+  std::vector<double> dense_s;
+
+  // How many times as fast; see median_interval().
+  Interval speed_up() const {
+    std::vector<double> ratios(step_s.size());
+    std::transform(dense_s.begin(), dense_s.end(), step_s.begin(), ratios.begin(),
+                   std::divides<>());
+    return median_interval(ratios);
+  }
+};
+
 // Steps of one codec with a gradient of its own.
 class Contestant {
  public:
@@ -58,16 +71,26 @@ class Contestant {
         hook_(std::move(hook)),
         reducer_(comm, {description(count)}, {.rebuild_buckets = false, .hook = hook_}) {}
 
-  void step(std::span<const float> gradient, bool counted, bool of_duel = false) {
+  // Seconds.
+  double step(std::span<const float> gradient) {
     std::memcpy(reducer_.gradient_bytes(0).data(), gradient.data(), gradient.size_bytes());
     comm_.barrier().wait();
     const TimePoint begin = Clock::now();
     reducer_.mark_ready(0);
     reducer_.finalize();
-    const double step_s = seconds(Clock::now() - begin);
-    if (of_duel) least_s_ = std::min(least_s_, step_s);
-    if (!counted) return;
-    step_s_.push_back(step_s);
+    return seconds(Clock::now() - begin);
+  }
+
+  // A step, and one as it is right before or after it: both see the same of what else the machine
+  // does. Each comes first as often as the other.
+  void run_pair(std::span<const float> gradient, Contestant& dense) {
+    const bool dense_first = step_s_.size() % 2 == 0;
+    double dense_s = dense_first ? dense.step(gradient) : 0;
+    step_s_.push_back(step(gradient));
+    if (!dense_first) dense_s = dense.step(gradient);
+    dense_s_.push_back(dense_s);
+    dense.step_s_.push_back(dense_s);
+    dense.dense_s_.push_back(dense_s);
     if (const CompressionStatistics* const last = statistics()) {
       codec_s_.push_back(last->encode_seconds + last->decode_seconds);
     }
@@ -75,7 +98,7 @@ class Contestant {
 
   // Until a codec that is tried has been decided upon.
   void settle(std::span<const float> gradient) {
-    for (int i = 0; i < kTrialSteps && name_.ends_with("automatic"); ++i) step(gradient, false);
+    for (int i = 0; i < kTrialSteps && name_.ends_with("automatic"); ++i) (void)step(gradient);
   }
 
   const std::string& name() const { return name_; }
@@ -88,12 +111,10 @@ class Contestant {
   bool is_off() const {
     return name_.ends_with("automatic") && statistics() != nullptr && !statistics()->compressed;
   }
-  // Of the slowest rank; collective.
-  double step_seconds() const { return slowest(median(step_s_)); }
-  // The shortest of the steps in turns with one other contestant, of the slowest rank; collective.
-  double least_seconds() const { return slowest(least_s_); }
+  // Of the slowest rank in each step, with the codec and as it is; collective.
+  Pairs pairs() const { return {slowest(step_s_), slowest(dense_s_)}; }
   // Encoding and decoding; NaN where the hook does not say. Collective.
-  double codec_seconds() const { return slowest(median(codec_s_)); }
+  double codec_seconds() const { return slowest({median(codec_s_)}).front(); }
   // Bytes that a rank receives, of those of the gradient; NaN where the hook does not say.
   double share() const {
     const CompressionStatistics* const last = statistics();
@@ -112,9 +133,9 @@ class Contestant {
     const auto* const compressed = dynamic_cast<const CompressedReduction*>(hook_.get());
     return compressed == nullptr ? nullptr : &compressed->last_step();
   }
-  double slowest(double value) const {
-    comm_.all_reduce(std::span<double>(&value, 1), {.op = ReduceOp::max}).wait();
-    return value;
+  std::vector<double> slowest(std::vector<double> values) const {
+    comm_.all_reduce(std::span<double>(values), {.op = ReduceOp::max}).wait();
+    return values;
   }
 
   Communicator& comm_;
@@ -122,8 +143,8 @@ class Contestant {
   const Hook hook_;
   Reducer reducer_;
   std::vector<double> step_s_;
+  std::vector<double> dense_s_;
   std::vector<double> codec_s_;
-  double least_s_ = std::numeric_limits<double>::infinity();
 };
 
 // The first is what the others are compared with.
@@ -157,36 +178,15 @@ std::vector<std::unique_ptr<Contestant>> contestants(Communicator& comm, std::si
   return all;
 }
 
-// Steps of `automatic` that do not compress, in turns with steps as they are.
-struct Duel {
-  int rounds = 0;    // 0: there was none.
-  double ratio = 0;  // Of the shortest steps.
-};
-
-Duel duel(Communicator& comm, std::span<const float> gradient, Contestant& dense,
-          Contestant& other) {
-  if (!other.is_off()) return {};
-  double rounds = std::clamp(kDuelSeconds / 2 / dense.step_seconds(), 1.0, kDuelRounds);
-  comm.broadcast(std::span<double>(&rounds, 1)).wait();
-  const Duel result{.rounds = static_cast<int>(rounds)};
-  for (int round = 0; round < result.rounds; ++round) {
-    // Each comes first as often as the other.
-    (round % 2 == 0 ? dense : other).step(gradient, false, true);
-    (round % 2 == 0 ? other : dense).step(gradient, false, true);
-  }
-  return {.rounds = result.rounds, .ratio = other.least_seconds() / dense.least_seconds()};
-}
-
 // What was found out about one codec.
 struct Finding {
   std::string codec;
-  double step_s = 0;
-  double dense_s = 0;
-  double share = 0;      // NaN: not known, and so are the next two.
-  double codec_s = 0;    // Encoding and decoding.
-  std::string exchange;  // Empty: there is no choice.
-  Duel duel;
+  Pairs pairs;
+  double share = 0;         // NaN: not known, and so are the next two.
+  double codec_s = 0;       // Encoding and decoding.
   double pays_below_s = 0;  // Bits a second that a rank receives.
+  std::string exchange;     // Empty: there is no choice.
+  bool is_off = false;      // `automatic` has decided against compression.
 };
 
 // The rate at which the bytes that are saved take as long as encoding and decoding. Where codecs
@@ -201,60 +201,82 @@ std::string number(double value, double unit, const char* suffix) {
   return std::isnan(value) ? "-" : fmt::format("{:.3g}{}", value * unit, suffix);
 }
 
-void print(const Finding& finding, std::size_t bytes, const Communicator& comm, bool json) {
-  const double speed_up = finding.dense_s / finding.step_s;
-  if (json) {
-    nlohmann::json line = {
-        {"codec", finding.codec},         {"ranks", comm.size()},        {"bytes", bytes},
-        {"step_s", finding.step_s},       {"dense_s", finding.dense_s},  {"speed_up", speed_up},
-        {"links", comm.describe_links()}, {"exchange", finding.exchange}};
-    if (finding.duel.rounds > 0) {
-      line["duel_rounds"] = finding.duel.rounds;
-      line["shortest_of_shortest_dense"] = finding.duel.ratio;
-    }
-    if (!std::isnan(finding.share)) {
-      line["share"] = finding.share;
-      line["codec_s"] = finding.codec_s;
-      line["pays_below_bits_per_s"] = finding.pays_below_s;
-    }
-    fmt::print("{}\n", line.dump());
-  } else {
-    fmt::print("  {:<26} {:>9} {:>8} {:>9} {:>12}   {}\n", finding.codec,
-               number(finding.step_s, 1e3, ""), number(finding.share, 100, " %"),
-               number(finding.codec_s, 1e3, ""), number(finding.pays_below_s, 1e-9, ""),
-               finding.step_s < finding.dense_s
-                   ? fmt::format("pays: {:.2f} times as fast", speed_up)
-                   : fmt::format("{:.2f} times as fast", speed_up));
-    if (finding.duel.rounds > 0) {
-      fmt::print(
-          "  {:<26} off; the shortest of {} steps in turns is {:.3f} times that as they are\n", "",
-          finding.duel.rounds, finding.duel.ratio);
-    }
-    if (finding.codec.ends_with("automatic")) {
-      fmt::print("  {:<26} messages are {}\n", "", finding.exchange);
-    }
+void print_json(const Finding& finding, std::size_t bytes, const Communicator& comm) {
+  const Interval speed_up = finding.pairs.speed_up();
+  nlohmann::json line = {{"codec", finding.codec},
+                         {"ranks", comm.size()},
+                         {"bytes", bytes},
+                         {"step_s", median(finding.pairs.step_s)},
+                         {"dense_s", median(finding.pairs.dense_s)},
+                         {"pairs", finding.pairs.step_s.size()},
+                         {"speed_up", speed_up.median},
+                         {"speed_up_low", speed_up.low},
+                         {"speed_up_high", speed_up.high},
+                         {"links", comm.describe_links()},
+                         {"exchange", finding.exchange},
+                         {"off", finding.is_off}};
+  if (!std::isnan(finding.share)) {
+    line["share"] = finding.share;
+    line["codec_s"] = finding.codec_s;
+    line["pays_below_bits_per_s"] = finding.pays_below_s;
   }
-  (void)std::fflush(stdout);
+  fmt::print("{}\n", line.dump());
+}
+
+void print_line(const Finding& finding) {
+  const Interval speed_up = finding.pairs.speed_up();
+  const char* const verdict = speed_up.low > 1 ? "pays: " : "";
+  const bool is_told = speed_up.low > 1 || speed_up.high < 1 || speed_up.low == speed_up.high;
+  fmt::print("  {:<26} {:>9} {:>8} {:>9} {:>12}   {}{:.2f} times as fast ({:.2f} to {:.2f}){}\n",
+             finding.codec, number(median(finding.pairs.step_s), 1e3, ""),
+             number(finding.share, 100, " %"), number(finding.codec_s, 1e3, ""),
+             number(finding.pays_below_s, 1e-9, ""), verdict, speed_up.median, speed_up.low,
+             speed_up.high, is_told ? "" : ": no difference was found");
+  if (!finding.codec.ends_with("automatic")) return;
+  fmt::print("  {:<26} {} messages are {}\n", "",
+             finding.is_off ? "has switched itself off;" : "is on;", finding.exchange);
+}
+
+// How many pairs rank 0 finds room for; the same on all ranks.
+int agreed_rounds(Communicator& comm, double in_seconds, double pair_seconds, double most) {
+  double rounds = std::clamp(in_seconds / pair_seconds, kFewest, most);
+  comm.broadcast(std::span<double>(&rounds, 1)).wait();
+  return static_cast<int>(rounds);
+}
+
+void run_pairs(Communicator& comm, std::span<const float> gradient,
+               const std::vector<std::unique_ptr<Contestant>>& all) {
+  Contestant& dense = *all.front();
+  std::vector<Contestant*> order;
+  for (const auto& contestant : all) (void)contestant->step(gradient);
+  const TimePoint begin = Clock::now();
+  for (const auto& contestant : std::span(all).subspan(1)) {
+    (void)dense.step(gradient);
+    (void)contestant->step(gradient);
+    order.push_back(contestant.get());
+  }
+  const int rounds = agreed_rounds(comm, kSeconds, seconds(Clock::now() - begin), kMost);
+  for (const auto& contestant : all) contestant->settle(gradient);
+  // In another order each round, the same on all ranks: what comes before a step slows it down.
+  Random random(1);
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = order.size(); i-- > 1;) std::swap(order[i], order[random.below(i + 1)]);
+    for (Contestant* const contestant : order) contestant->run_pair(gradient, dense);
+  }
+  for (Contestant* const contestant : order) {
+    if (!contestant->is_off()) continue;
+    const double pair_s = 2 * median(dense.pairs().step_s);
+    const int more = agreed_rounds(comm, kSecondsOff, pair_s, kMostOff);
+    for (int round = 0; round < more; ++round) contestant->run_pair(gradient, dense);
+  }
 }
 
 void measure(Communicator& comm, std::size_t bytes, bool json) {
   const std::size_t count = bytes / sizeof(float);
   const std::vector<float> gradient = gradient_of(count, comm.rank().value());
   const auto all = contestants(comm, count);
-  const TimePoint begin = Clock::now();
-  for (const auto& contestant : all) contestant->step(gradient, false);
-  double rounds = std::clamp(kSeconds / seconds(Clock::now() - begin), kFewest, kMost);
-  comm.broadcast(std::span<double>(&rounds, 1)).wait();
-  for (const auto& contestant : all) contestant->settle(gradient);
-  // In another order each round, the same on all ranks: what comes before a step slows it down.
-  Random random(1);
-  std::vector<Contestant*> order;
-  for (const auto& contestant : all) order.push_back(contestant.get());
-  for (std::size_t round = 0; static_cast<double>(round) < rounds; ++round) {
-    for (std::size_t i = order.size(); i-- > 1;) std::swap(order[i], order[random.below(i + 1)]);
-    for (Contestant* const contestant : order) contestant->step(gradient, true);
-  }
-  const double dense_s = all.front()->step_seconds();
+  run_pairs(comm, gradient, all);
+  const double dense_s = median(all.front()->pairs().step_s);
   const double wire_bits = 16 * static_cast<double>(bytes) * (comm.size() - 1) / comm.size();
   if (comm.rank() == 0 && !json) {
     fmt::print("\ngradients of {}: the all_reduce brings each rank {:.3g} Gbit/s\n",
@@ -264,14 +286,15 @@ void measure(Communicator& comm, std::size_t bytes, bool json) {
   }
   for (const auto& contestant : all) {
     Finding finding{.codec = contestant->name(),
-                    .step_s = contestant->step_seconds(),
-                    .dense_s = dense_s,
+                    .pairs = contestant->pairs(),
                     .share = contestant->share(),
                     .codec_s = contestant->codec_seconds(),
                     .exchange = contestant->exchange(),
-                    .duel = duel(comm, gradient, *all.front(), *contestant)};
+                    .is_off = contestant->is_off()};
     finding.pays_below_s = crossover(finding, bytes, comm.size());
-    if (comm.rank() == 0) print(finding, bytes, comm, json);
+    if (comm.rank() != 0) continue;
+    json ? print_json(finding, bytes, comm) : print_line(finding);
+    (void)std::fflush(stdout);
   }
 }
 
@@ -283,8 +306,10 @@ int run_compressing_rank(const BenchOptions& options) {
   if (sizes.empty()) sizes = {std::size_t{1} << 20, std::size_t{25} << 20};
   if (comm->rank() == 0 && !options.json) {
     fmt::print(
-        "{} ranks: {}. Steps of one gradient, by the slowest rank; in turns. \"pays below\": "
-        "Gbit/s that a rank receives.\n",
+        "{} ranks: {}. Steps of one gradient, by the slowest rank. \"times as fast\": the median "
+        "of "
+        "pairs of a step as it is and one with the codec, and where it lies with odds of 95 %; "
+        "\"pays below\": Gbit/s that a rank receives.\n",
         comm->size(), comm->describe_links());
   }
   for (const std::size_t bytes : sizes)

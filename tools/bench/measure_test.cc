@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <numeric>
 #include <thread>
+#include <vector>
 
 #include "tools/bench/measure.h"
 
@@ -27,6 +29,19 @@ TEST(Statistics, PercentilesAreValuesOfTheSample) {
   EXPECT_EQ(percentile(hundred, 0), 1);
   // With twenty values none but the largest is exceeded by at most one in a hundred.
   EXPECT_EQ(percentile(std::vector<double>(hundred.begin(), hundred.begin() + 20), 0.99), 100);
+}
+
+TEST(Statistics, AMedianLiesBetweenTheValuesOfTheMiddleRanks) {
+  std::vector<double> values(100);
+  std::iota(values.rbegin(), values.rend(), 1);
+  const Interval interval = median_interval(values);
+  EXPECT_EQ(interval.median, 50.5);
+  EXPECT_EQ(interval.low, 41);
+  EXPECT_EQ(interval.high, 60);
+  values = {3, 1, 2};
+  EXPECT_EQ(median_interval(values).low, 1);
+  EXPECT_EQ(median_interval(values).high, 3);
+  EXPECT_TRUE(std::isnan(median_interval({}).low));
 }
 
 TEST(Statistics, TheRegimeNeedsBothEndsOfALine) {

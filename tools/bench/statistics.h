@@ -34,4 +34,20 @@ inline double percentile(std::vector<double> values, double fraction) {
   return *at;
 }
 
+// A median, and between which values that of all that might have been measured lies with odds of
+// 95 % (by the ranks of the values; of fewer than six: between the least and the greatest).
+struct Interval {
+  double median = 0;
+  double low = 0;
+  double high = 0;
+};
+inline Interval median_interval(std::vector<double> values) {
+  if (values.empty()) return {median({}), median({}), median({})};
+  std::sort(values.begin(), values.end());
+  const auto count = static_cast<double>(values.size());
+  const auto outside =
+      static_cast<std::size_t>(std::max(0.0, (count - 1.96 * std::sqrt(count)) / 2));
+  return {median(values), values[outside], values[values.size() - 1 - outside]};
+}
+
 }  // namespace stretto::bench

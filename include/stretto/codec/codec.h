@@ -101,10 +101,12 @@ class Codec {
     dense = 1,
     top_k,
     threshold,
-    random_k,
+    by_remainder,  // What random_k() drew before; nobody makes it any more.
     int8,
     one_bit,
-    top_blocks
+    top_blocks,
+    rows,
+    one_of_each  // random_k().
   };
 
   Codec(Kind kind, std::string name) : kind_(kind), name_(std::move(name)) {}

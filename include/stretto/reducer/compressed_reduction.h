@@ -94,12 +94,11 @@ struct CompressionStatistics {
   double residual_norm = 0;
 };
 
-// Reduces gradients of f32 by messages of codecs: see CompressedExchange. Messages of ranks 0, 1,
-// 2,
-// ... are decoded in this order, and added up in f32, so that all ranks have the same bits. What a
-// message does not say stays in a residual that belongs to the gradient, by its name: it survives
-// new buckets and new reducers, and is saved. Gradients of other dtypes, and buckets without a
-// gradient that is compressed, are reduced as they are, residuals included.
+// Reduces gradients of f32 by messages of codecs: see CompressedExchange. Messages of ranks 0, 1, 2
+// and so on are decoded in this order, and added up in f32, so that all ranks have the same bits.
+// What a message does not say stays in a residual that belongs to the gradient, by its name: it
+// survives new buckets and new reducers, and is saved. Gradients of other dtypes, and buckets
+// without a gradient that is compressed, are reduced as they are, residuals included.
 //
 // Gathering pays while messages are shorter than about 2 / p of the gradients. Memory: a residual
 // for each gradient that has a codec, and the messages of all ranks. A step allocates nothing once
@@ -181,32 +180,6 @@ class CompressedReduction : public CommunicationHook {
   codec::Scratch scratch_;
   CompressionStatistics last_step_;
   CompressionStatistics this_step_;
-};
-
-// An all_reduce of vectors by messages of codecs, with residuals that are kept by name:
-//   stretto::CompressedAllReduce compressed(*communicator, {.codec = stretto::top_k()});
-//   compressed.run("embedding", gradient, {.op = stretto::ReduceOp::mean});
-class CompressedAllReduce {
- public:
-  // The communicator must outlive it.
-  explicit CompressedAllReduce(Communicator& communicator, CompressionOptions options = {})
-      : communicator_(communicator), options_(std::move(options)) {}
-
-  struct RunOptions {
-    ReduceOp op = ReduceOp::sum;
-    std::optional<Duration> timeout = std::nullopt;
-  };
-  // In place; collective, blocks. The same name stands for a vector of the same length on all
-  // ranks, whose calls are in the same order. Throws what CompressedReduction and operations throw.
-  void run(const std::string& name, std::span<float> data, const RunOptions& options);
-  void run(const std::string& name, std::span<float> data) { run(name, data, RunOptions()); }
-  // Of the vector of this name; null if there was none.
-  CompressedReduction* state(const std::string& name) const;
-
- private:
-  Communicator& communicator_;
-  const CompressionOptions options_;
-  std::map<std::string, std::unique_ptr<CompressedReduction>> states_;
 };
 
 }  // namespace stretto

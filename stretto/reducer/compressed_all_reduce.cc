@@ -1,0 +1,183 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/reducer/compressed_all_reduce.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "stretto/base/error.h"
+#include "stretto/reducer/saved_state.h"
+
+namespace stretto {
+namespace {
+
+template <class... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {
+  throw InvalidArgument(status_of(StatusCode::invalid_argument, text, std::forward<Args>(args)...));
+}
+
+// A bucket of one vector. What ranks have to agree about is in its name.
+class VectorReduction final : public CompressedReduction {
+ public:
+  VectorReduction(const CompressedAllReduceOptions& options, std::size_t count)
+      : CompressedReduction({.codec = options.codec,
+                             .min_elements = 1,
+                             .error_feedback = options.state != nullptr,
+                             .non_finite = options.non_finite,
+                             .exchange = options.exchange,
+                             .seed = options.seed}),
+        name_(fmt::format("{}; {} of '{}', {} elements", CompressedReduction::name(),
+                          stretto::name(options.op), options.name, count)) {}
+  std::string name() const override { return name_; }
+
+ private:
+  const std::string name_;
+};
+
+CompressionStatistics run(CompressedReduction& reduction, Communicator& communicator,
+                          std::span<float> data, const CompressedAllReduceOptions& options) {
+  const std::size_t index = 0;
+  const View view = view_of(data);
+  const FullBucket bucket{.view = view,
+                          .gradients = {&index, 1},
+                          .gradient_views = {&view, 1},
+                          .op = options.op,
+                          .timeout = options.timeout};
+  reduction.start(communicator, bucket).wait();
+  reduction.finish(bucket);
+  return reduction.last_step();
+}
+
+// Whether what ranks have agreed about holds for these options, too.
+bool are_alike(const CompressedAllReduceOptions& one, const CompressedAllReduceOptions& other) {
+  return (one.codec == other.codec ||
+          (other.codec != nullptr && one.codec->name() == other.codec->name())) &&
+         one.op == other.op && one.non_finite == other.non_finite &&
+         one.exchange == other.exchange && one.seed == other.seed;
+}
+
+}  // namespace
+
+struct CompressionState::Vector {
+  bool is_of(const Communicator& other) const {
+    return communicator == &other && rank == other.rank() && ranks == other.size();
+  }
+  void agree(Communicator& other) {
+    communicator = nullptr;
+    const GradientDescription description{.name = options.name, .count = count};
+    reduction->attach(other, {&description, 1});
+    communicator = &other;
+    rank = other.rank();
+    ranks = other.size();
+  }
+
+  std::vector<std::byte> loaded = {};  // Until it is used, when the codec is known.
+  std::unique_ptr<VectorReduction> reduction = nullptr;
+  CompressedAllReduceOptions options = {};
+  std::size_t count = 0;
+  // Whose ranks have agreed about it.
+  const Communicator* communicator = nullptr;
+  Rank rank = 0;
+  int ranks = 0;
+};
+
+CompressionState::CompressionState() = default;
+CompressionState::~CompressionState() = default;
+CompressionState::CompressionState(CompressionState&& other) noexcept = default;
+CompressionState& CompressionState::operator=(CompressionState&& other) noexcept = default;
+
+CompressionStatistics all_reduce(Communicator& communicator, std::span<float> data,
+                                 const CompressedAllReduceOptions& options) {
+  const int rank = communicator.rank().value();
+  if (options.op != ReduceOp::sum && options.op != ReduceOp::mean) {
+    refuse("rank {}: {} of compressed vectors has no meaning; sum and mean have", rank,
+           name(options.op));
+  }
+  const auto made = [&] {
+    auto vector = std::make_unique<CompressionState::Vector>();
+    vector->reduction = std::make_unique<VectorReduction>(options, data.size());
+    vector->options = options;
+    vector->count = data.size();
+    return vector;
+  };
+  if (options.state == nullptr) {
+    const auto vector = made();
+    vector->agree(communicator);
+    return run(*vector->reduction, communicator, data, options);
+  }
+  if (options.name.empty()) {
+    refuse(
+        "rank {}: a compressed all_reduce with a state needs a name, by which what is not sent "
+        "is kept",
+        rank);
+  }
+  auto& vectors = options.state->vectors_;
+  auto found = vectors.find(options.name);
+  if (found == vectors.end() || found->second->reduction == nullptr) {
+    auto vector = made();
+    if (found != vectors.end()) vector->reduction->load(found->second->loaded);
+    vector->agree(communicator);
+    found = vectors.insert_or_assign(options.name, std::move(vector)).first;
+  }
+  CompressionState::Vector& vector = *found->second;
+  if (vector.count != data.size() || !are_alike(vector.options, options)) {
+    refuse(
+        "rank {}: '{}' was '{}' before, and now is '{}'; use another name, or forget() it on "
+        "all ranks",
+        rank, options.name, vector.reduction->name(), VectorReduction(options, data.size()).name());
+  }
+  if (!vector.is_of(communicator)) vector.agree(communicator);
+  return run(*vector.reduction, communicator, data, options);
+}
+
+std::span<const float> CompressionState::residual(const std::string& name) const {
+  const auto found = vectors_.find(name);
+  if (found == vectors_.end() || found->second->reduction == nullptr) return {};
+  return found->second->reduction->residual(name);
+}
+
+void CompressionState::forget(const std::string& name) { vectors_.erase(name); }
+
+std::vector<std::byte> CompressionState::save() const {
+  reducer::SavedStates states;
+  for (const auto& [name, vector] : vectors_) {
+    states[name] = vector->reduction != nullptr ? vector->reduction->save() : vector->loaded;
+  }
+  return reducer::print(states);
+}
+
+void CompressionState::load(std::span<const std::byte> state) {
+  std::map<std::string, std::unique_ptr<Vector>> loaded;
+  for (auto& [name, bytes] : reducer::parse_states(state)) {
+    CompressedReduction().load(bytes);
+    auto vector = std::make_unique<Vector>();
+    vector->loaded = std::move(bytes);
+    loaded.emplace(name, std::move(vector));
+  }
+  vectors_ = std::move(loaded);
+}
+
+std::vector<std::vector<std::byte>> CompressionState::redistribute(
+    std::span<const std::vector<std::byte>> states, std::size_t ranks) {
+  std::map<std::string, std::vector<std::vector<std::byte>>> by_name;
+  for (const std::vector<std::byte>& state : states) {
+    for (auto& [name, bytes] : reducer::parse_states(state)) {
+      by_name[name].push_back(std::move(bytes));
+    }
+  }
+  std::vector<reducer::SavedStates> made(ranks);
+  for (const auto& [name, of_ranks] : by_name) {
+    if (of_ranks.size() != states.size()) {
+      refuse("'{}' is in the states of {} of {} ranks", name, of_ranks.size(), states.size());
+    }
+    auto parts = CompressedReduction::redistribute(of_ranks, ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) made[rank][name] = std::move(parts[rank]);
+  }
+  std::vector<std::vector<std::byte>> printed;
+  for (const reducer::SavedStates& part : made) printed.push_back(reducer::print(part));
+  return printed;
+}
+
+}  // namespace stretto
