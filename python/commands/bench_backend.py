@@ -12,12 +12,14 @@ round, so that both meet the same load of the machine. Three measurements:
                mapped (stretto.empty); and of PyTorch's own backend "fake", which does nothing:
                what the way from Python to a backend takes
   ddp          milliseconds of a training step of DistributedDataParallel; of one in which it does
-               all but to communicate (a hook that leaves the buckets as they are); and without it
-               (no_sync)
+               all but to communicate (on a group that leaves tensors as they are); of one in which
+               ranks only meet and each copies its tensors once, as many bytes as an all_reduce has
+               to read and to write (the floor); and without it (no_sync)
   fsdp         milliseconds of a training step of FSDP2 (fully_shard)
 
     python python/commands/bench_backend.py --ranks 2 --json results.json
     python python/commands/bench_backend.py --clock cpu    # Where others use the machine, too.
+    python python/commands/bench_backend.py --measure ddp --models resnet18
     python python/commands/bench_backend.py --hosts 2 --rate 1e9 --ranks 1     # as root
 """
 
@@ -61,7 +63,7 @@ def turns(variants: dict[str, Callable[[], None]], rounds: int, repeat: int) -> 
     return dict(zip(times, medians.tolist()))
 
 
-def measure_all_reduce(ours: dist.ProcessGroup, rounds: int) -> list[dict]:
+def measure_all_reduce(ours: dist.ProcessGroup, options: argparse.Namespace) -> list[dict]:
     import stretto
     import torch.testing._internal.distributed.fake_pg  # Makes "fake" known.
 
@@ -79,7 +81,7 @@ def measure_all_reduce(ours: dist.ProcessGroup, rounds: int) -> list[dict]:
                 "gloo, async": lambda: dist.all_reduce(plain, async_op=True).wait(),
                 "none": lambda: dist.all_reduce(plain, group=fake),
             },
-            rounds,
+            options.rounds,
             max(1, min(200, (4 << 20) // size)),
         )
         rows.append({"bytes": size, **{k: v * 1e6 for k, v in medians.items()}})
@@ -122,15 +124,16 @@ def resnet18() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
 
 
-def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
+def models(wanted: str) -> dict[str, tuple[nn.Module, torch.Tensor]]:
     torch.manual_seed(0)
     mlp = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
                         nn.Linear(1024, 512))
-    return {
+    known = {
         "mlp": (mlp, torch.randn(16, 512)),
         "resnet18": (resnet18(), torch.randn(2, 3, 32, 32)),
         "transformer": (Transformer(), torch.randint(0, 1000, (2, 32))),
     }
+    return {name: known[name] for name in wanted.split(",")}
 
 
 def step_of(wrapped: nn.Module, data: torch.Tensor) -> Callable[[], None]:
@@ -151,31 +154,86 @@ def silent_step_of(wrapped: nn.Module, data: torch.Tensor) -> Callable[[], None]
     return silent_step
 
 
-def leave_as_it_is(_, bucket):  # type: ignore[no-untyped-def]  # PyTorch refuses ours.
+class FutureWork(dist._Work):
+    def __init__(self, future: torch.futures.Future) -> None:
+        super().__init__()
+        self.future_of_tensors = future
+
+    def wait(self, timeout=None) -> bool:
+        self.future_of_tensors.wait()
+        return True
+
+    def get_future(self) -> torch.futures.Future:
+        return self.future_of_tensors
+
+
+def ended(result: list) -> torch.futures.Future:
     future: torch.futures.Future = torch.futures.Future()
-    future.set_result(bucket.buffer())
+    future.set_result(result)
     return future
 
 
-def measure_ddp(ours: dist.ProcessGroup, rounds: int) -> list[dict]:
+class SilentGroup(dist.ProcessGroup):
+    """What DistributedDataParallel needs of a group, leaving all tensors as they are."""
+
+    def _end(self, tensors: list[torch.Tensor]) -> torch.futures.Future:
+        return ended(tensors)
+
+    def allreduce(self, tensors, options=None) -> FutureWork:
+        return FutureWork(self._end(tensors))
+
+    def broadcast(self, tensors, options=None) -> FutureWork:
+        return FutureWork(self._end(tensors))
+
+    def allgather(self, outputs, inputs, options=None) -> FutureWork:
+        for output in outputs[0]:
+            output.copy_(inputs[0])
+        return FutureWork(ended(outputs))
+
+
+class FloorGroup(SilentGroup):
+    """In which ranks meet, in `group`, and then copy their tensors."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        import stretto
+
+        super().__init__(group.rank(), group.size())
+        self.group = group
+        self.note = stretto.empty(2, group=group).zero_()
+        self.copies = torch.empty(0, dtype=torch.uint8)
+
+    def _copy(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        for tensor in tensors:
+            flat = tensor.view(-1).view(torch.uint8)
+            if len(flat) > len(self.copies):
+                self.copies = torch.empty_like(flat)
+            self.copies[: len(flat)].copy_(flat)
+        return tensors
+
+    def _end(self, tensors: list[torch.Tensor]) -> torch.futures.Future:
+        met = dist.all_reduce(self.note, group=self.group, async_op=True)
+        return met.get_future().then(lambda _: self._copy(tensors))
+
+
+def measure_ddp(ours: dist.ProcessGroup, options: argparse.Namespace) -> list[dict]:
     rows = []
-    for name, (model, data) in models().items():
+    for name, (model, data) in models(options.models).items():
 
-        def wrap(**options) -> nn.Module:
-            ddp = nn.parallel.DistributedDataParallel
-            return ddp(copy.deepcopy(model), gradient_as_bucket_view=True, **options)
+        def wrap(group: dist.ProcessGroup | None) -> nn.Module:
+            return nn.parallel.DistributedDataParallel(
+                copy.deepcopy(model), gradient_as_bucket_view=True, process_group=group
+            )
 
-        on_stretto, on_gloo = wrap(process_group=ours), wrap()
-        silent = wrap(process_group=ours, broadcast_buffers=False)
-        silent.register_comm_hook(None, leave_as_it_is)
+        on_gloo = wrap(None)
         medians = turns(
             {
-                "stretto": step_of(on_stretto, data),
+                "stretto": step_of(wrap(ours), data),
                 "gloo": step_of(on_gloo, data),
-                "alone": step_of(silent, data),
+                "alone": step_of(wrap(SilentGroup(ours.rank(), ours.size())), data),
+                "floor": step_of(wrap(FloorGroup(ours)), data),
                 "none": silent_step_of(on_gloo, data),
             },
-            rounds,
+            options.rounds,
             3,
         )
         megabytes = sum(p.numel() * 4 for p in model.parameters()) / 1e6
@@ -184,12 +242,12 @@ def measure_ddp(ours: dist.ProcessGroup, rounds: int) -> list[dict]:
     return rows
 
 
-def measure_fsdp(ours: dist.ProcessGroup, rounds: int) -> list[dict]:
+def measure_fsdp(ours: dist.ProcessGroup, options: argparse.Namespace) -> list[dict]:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
     rows = []
-    for name, (model, data) in models().items():
+    for name, (model, data) in models(options.models).items():
         steps = {}
         for backend, group in [("stretto", ours), ("gloo", dist.group.WORLD)]:
             sharded = copy.deepcopy(model)
@@ -198,12 +256,19 @@ def measure_fsdp(ours: dist.ProcessGroup, rounds: int) -> list[dict]:
                 if any(True for _ in layer.parameters()):
                     fully_shard(layer, mesh=mesh)
             steps[backend] = step_of(fully_shard(sharded, mesh=mesh), data)
-        medians = turns(steps, rounds, 3)
+        medians = turns(steps, options.rounds, 3)
         rows.append({"model": name, **{k: v * 1e3 for k, v in medians.items()}})
     return rows
 
 
-def measure(rounds: int) -> dict:
+MEASUREMENTS = {
+    "all_reduce": ("all_reduce_us", measure_all_reduce),
+    "ddp": ("ddp_step_ms", measure_ddp),
+    "fsdp": ("fsdp_step_ms", measure_fsdp),
+}
+
+
+def measure(options: argparse.Namespace) -> dict:
     """On every rank, where the default group is one of Gloo's."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has a new name in some.
@@ -214,49 +279,63 @@ def measure(rounds: int) -> dict:
         "cores": len(os.sched_getaffinity(0)),
         "clock": next(name for name, each in CLOCKS.items() if each is clock),
         "load_before": os.getloadavg()[0],
-        "all_reduce_us": measure_all_reduce(ours, rounds),
-        "ddp_step_ms": measure_ddp(ours, rounds),
-        "fsdp_step_ms": measure_fsdp(ours, rounds),
     }
+    for name in options.measure.split(","):
+        key, run = MEASUREMENTS[name]
+        results[key] = run(ours, options)
     dist.destroy_process_group()
     return results
 
 
-def part_of(row: dict, zero: str) -> float:
-    """Of what Gloo adds to a step that takes `zero`, the part that stretto adds."""
-    return (row["stretto"] - row[zero]) / max(row["gloo"] - row[zero], 1e-9)
+def part_of(row: dict, zero: str, variant: str = "stretto") -> float:
+    """Of what Gloo adds to a step that takes `zero`, the part that `variant` adds."""
+    return (row[variant] - row[zero]) / max(row["gloo"] - row[zero], 1e-9)
+
+
+def show_all_reduce(rows: list[dict]) -> None:
+    print(f"{'all_reduce':>12} {'stretto us':>12} {'mapped us':>12} {'async us':>12} "
+          f"{'gloo us':>12} {'async us':>12} {'none us':>8} {'ratio':>8}")
+    for row in rows:
+        print(f"{row['bytes']:>12} {row['stretto']:>12.1f} {row['stretto, mapped']:>12.1f} "
+              f"{row['stretto, async']:>12.1f} {row['gloo']:>12.1f} {row['gloo, async']:>12.1f} "
+              f"{row['none']:>8.1f} {row['gloo'] / row['stretto']:>8.2f}")
+
+
+def show_ddp(rows: list[dict]) -> None:
+    print(f"{'ddp step':>12} {'stretto ms':>12} {'gloo ms':>12} {'floor ms':>12} "
+          f"{'ddp alone ms':>12} {'none ms':>12} {'exposed':>8} {'floor':>8} {'with ddp':>8}")
+    for row in rows:
+        print(f"{row['model']:>12} {row['stretto']:>12.2f} {row['gloo']:>12.2f} "
+              f"{row['floor']:>12.2f} {row['alone']:>12.2f} {row['none']:>12.2f} "
+              f"{part_of(row, 'alone'):>8.2f} {part_of(row, 'alone', 'floor'):>8.2f} "
+              f"{part_of(row, 'none'):>8.2f}")
+    print("exposed: what communication adds to a step with stretto by what it adds with Gloo; "
+          "floor: the same of ranks that only\nmeet, and copy their gradients once; with ddp: the "
+          "same of all that DistributedDataParallel adds")
+
+
+def show_fsdp(rows: list[dict]) -> None:
+    print(f"{'fsdp step':>12} {'stretto ms':>12} {'gloo ms':>12} {'ratio':>8}")
+    for row in rows:
+        print(f"{row['model']:>12} {row['stretto']:>12.2f} {row['gloo']:>12.2f} "
+              f"{row['gloo'] / row['stretto']:>8.2f}")
 
 
 def show(results: dict) -> None:
     print(f"{results['ranks']} ranks, {results['cores']} cores, load {results['load_before']:.1f}, "
-          f"clock: {results['clock']}")
-    print(f"{'all_reduce':>12} {'stretto us':>12} {'mapped us':>12} {'async us':>12} "
-          f"{'gloo us':>12} {'async us':>12} {'none us':>8} {'ratio':>8}")
-    for row in results["all_reduce_us"]:
-        print(f"{row['bytes']:>12} {row['stretto']:>12.1f} {row['stretto, mapped']:>12.1f} "
-              f"{row['stretto, async']:>12.1f} {row['gloo']:>12.1f} {row['gloo, async']:>12.1f} "
-              f"{row['none']:>8.1f} {row['gloo'] / row['stretto']:>8.2f}")
-    print(f"{'ddp step':>12} {'stretto ms':>12} {'gloo ms':>12} {'ddp alone ms':>12} "
-          f"{'none ms':>12} {'exposed':>8} {'with ddp':>8}")
-    for row in results["ddp_step_ms"]:
-        print(f"{row['model']:>12} {row['stretto']:>12.2f} {row['gloo']:>12.2f} "
-              f"{row['alone']:>12.2f} {row['none']:>12.2f} {part_of(row, 'alone'):>8.2f} "
-              f"{part_of(row, 'none'):>8.2f}")
-    print(f"{'fsdp step':>12} {'stretto ms':>12} {'gloo ms':>12} {'ratio':>8}")
-    for row in results["fsdp_step_ms"]:
-        print(f"{row['model']:>12} {row['stretto']:>12.2f} {row['gloo']:>12.2f} "
-              f"{row['gloo'] / row['stretto']:>8.2f}")
-    print("ratio: Gloo's time by stretto's; exposed: what communication adds to a step with "
-          "stretto by what it adds with Gloo;\nwith ddp: the same of all that "
-          "DistributedDataParallel adds, its copies of gradients included")
+          f"clock: {results['clock']}; ratio: Gloo's time by stretto's")
+    for (key, _), show_rows in zip(MEASUREMENTS.values(), (show_all_reduce, show_ddp, show_fsdp)):
+        if key in results:
+            show_rows(results[key])
 
 
-def measure_here(ranks: int, rounds: int) -> dict:
+def measure_here(options: argparse.Namespace) -> dict:
     """Results of rank 0; the others are processes forked from this one."""
     path = os.path.join(tempfile.mkdtemp(), "store")
+    ranks = options.ranks
     rank = next((r for r in range(1, ranks) if os.fork() == 0), 0)
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=ranks)
-    results = measure(rounds)
+    results = measure(options)
     if rank != 0:
         os._exit(0)
     failed = [r for r in range(1, ranks) if os.wait()[1] != 0]
@@ -265,23 +344,27 @@ def measure_here(ranks: int, rounds: int) -> dict:
     return results
 
 
-def measure_hosts(hosts: int, rate: float, ranks: int, rounds: int, clock_name: str) -> dict:
+def measure_hosts(options: argparse.Namespace) -> dict:
     """Each host is a network namespace with a torchrun of its own. Needs root and iproute2."""
     sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
     import namespaces
 
+    hosts = options.hosts
     network = namespaces.Network(f"torch{os.getpid() % 100000}", hosts)
     with tempfile.TemporaryDirectory() as folder:
         answer = pathlib.Path(folder) / "results.json"
         try:
             network.make()
-            network.shape(rate)
+            network.shape(options.rate)
             launchers = [
                 subprocess.Popen(
                     [*network.enter(host), sys.executable, "-m", "torch.distributed.run"]
-                    + [f"--nnodes={hosts}", f"--node-rank={host}", f"--nproc-per-node={ranks}"]
+                    + [f"--nnodes={hosts}", f"--node-rank={host}"]
+                    + [f"--nproc-per-node={options.ranks}"]
                     + [f"--master-addr={network.address(0)}", "--master-port=29500", __file__]
-                    + ["--rounds", str(rounds), "--json", str(answer), "--clock", clock_name],
+                    + ["--rounds", str(options.rounds), "--json", str(answer)]
+                    + ["--clock", options.clock, "--measure", options.measure]
+                    + ["--models", options.models],
                     stdout=subprocess.DEVNULL,
                     env={**os.environ, "GLOO_SOCKET_IFNAME": network.device},
                 )
@@ -291,7 +374,7 @@ def measure_hosts(hosts: int, rate: float, ranks: int, rounds: int, clock_name: 
                 sys.exit("a launcher has failed")
         finally:
             network.remove()
-        return {**json.loads(answer.read_text()), "hosts": hosts, "bits_per_second": rate}
+        return {**json.loads(answer.read_text()), "hosts": hosts, "bits_per_second": options.rate}
 
 
 def main() -> None:
@@ -303,21 +386,21 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=1, help="network namespaces of this machine")
     parser.add_argument("--rate", type=float, default=1e9, help="bit/s between hosts")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of all threads")
+    parser.add_argument("--measure", default=",".join(MEASUREMENTS), help="some of the default")
+    parser.add_argument("--models", default="mlp,resnet18,transformer", help="the same")
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     global clock
     clock = CLOCKS[arguments.clock]
     if "TORCHELASTIC_RUN_ID" in os.environ:  # On a host of measure_hosts().
         dist.init_process_group("gloo")
-        results = measure(arguments.rounds)
+        results = measure(arguments)
         if os.environ["RANK"] != "0":
             return
     elif arguments.hosts > 1:
-        results = measure_hosts(
-            arguments.hosts, arguments.rate, arguments.ranks, arguments.rounds, arguments.clock
-        )
+        results = measure_hosts(arguments)
     else:
-        results = measure_here(arguments.ranks, arguments.rounds)
+        results = measure_here(arguments)
     show(results)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))

@@ -124,6 +124,27 @@ def communication_hooks(rank: int) -> None:
     assert torch.equal(outputs[0], outputs[1])
 
 
+def distributed_optimizer(rank: int) -> None:
+    """Gradients come back through remote calls, and are reduced on the way."""
+    from torch.distributed import autograd, rpc
+    from torch.distributed.optim import DistributedOptimizer
+
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder[0]}/rpc")
+    rpc.init_rpc(f"{rank}", rank=rank, world_size=SIZE, rpc_backend_options=options)
+    model = nn.parallel.DistributedDataParallel(model_of())
+    references = [rpc.RRef(parameter) for parameter in model.parameters()]
+    optimizer = DistributedOptimizer(torch.optim.SGD, references, lr=0.05)
+    for _ in range(2):
+        with autograd.context() as context:
+            output = rpc.rpc_sync(f"{1 - rank}", torch.neg, args=(model(data_of(rank)),))
+            autograd.backward(context, [output.square().mean()])
+            optimizer.step(context)
+    close(flat(model), trained_alone())
+    rpc.shutdown()
+
+
 def uneven_inputs(rank: int) -> None:
     from torch.distributed.algorithms.join import Join
 
@@ -229,6 +250,7 @@ class ProgramsTest(unittest.TestCase):
             device_mesh_and_dtensor,
             fully_sharded,
             sharded_optimizer,
+            distributed_optimizer,
             communication_hooks,
             uneven_inputs,
             synchronized_buffers,
