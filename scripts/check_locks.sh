@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # For ./dev check: Clang looks at who holds which lock (stretto/base/mutex.h) in every source that
-# takes one. Fails if it finds something, and if it does not find what is wrong on purpose.
+# takes one; in those that include libtorch, if the folder of its TorchConfig.cmake is given. Fails
+# if it finds something, and if it does not find what is wrong on purpose.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,8 +19,16 @@ CPP
   exit 1
 fi
 
+look_at() { xargs -n 1 -P "${STRETTO_JOBS:-$(nproc)}" "${look[@]}" "$@"; }
+
 {
   find stretto/group -name '*.cc'
   grep -rlE --include=*.cc 'MutexLock|EngineLock' stretto
-} | grep -v '_test\.cc$' | sort -u |
-  xargs -n 1 -P "${STRETTO_JOBS:-$(nproc)}" "${look[@]}"
+} | grep -vE '_test\.cc$|^stretto/(c10d|torch)/' | sort -u | look_at
+
+[[ -n ${1:-} ]] || exit 0
+include=$1/../../../include
+grep -lE 'MutexLock|EngineLock' stretto/{c10d,torch}/*.cc | grep -v '_test\.cc$' |
+  look_at -DFMT_HEADER_ONLY=1 -Wno-inconsistent-missing-override \
+    -isystem "$include" -isystem "$include/torch/csrc/api/include" \
+    "-I$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')"

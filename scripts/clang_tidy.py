@@ -39,8 +39,11 @@ def _sources(build: pathlib.Path) -> dict[str, list[str]]:
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["file"])
-        if ROOT not in path.parents or build in path.parents:
-            continue
+        paths = [path]
+        if "/Unity/" in entry["file"]:  # Of several sources.
+            paths = [pathlib.Path(each) for each in
+                     re.findall(r'#include "(.*)"', path.read_text() if path.exists() else "")]
+        paths = [each for each in paths if ROOT in each.parents and build not in each.parents]
         words = iter(shlex.split(entry["command"])[1:])
         header, flags = "", []
         for word in words:
@@ -50,7 +53,8 @@ def _sources(build: pathlib.Path) -> dict[str, list[str]]:
                 header = next(words)
             elif not _GCC_ONLY.fullmatch(word):
                 flags.append(word)
-        found[str(path.relative_to(ROOT))] = [header, *flags]
+        for each in paths:
+            found[str(each.relative_to(ROOT))] = [header, *flags]
     return found
 
 

@@ -135,7 +135,7 @@ FlightRecorder::FlightRecorder()
 
 void FlightRecorder::record(std::shared_ptr<FlightEntry> entry) {
   entry->created_ns = now_ns();
-  const std::lock_guard guard(mutex_);
+  const MutexLock guard(mutex_);
   entry->record_number = recorded_++;
   if (ring_.size() < capacity_) {
     ring_.push_back(std::move(entry));
@@ -147,7 +147,7 @@ void FlightRecorder::record(std::shared_ptr<FlightEntry> entry) {
 std::string FlightRecorder::dump() const {
   std::vector<std::shared_ptr<FlightEntry>> entries;
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock guard(mutex_);
     entries = ring_;
   }
   std::sort(entries.begin(), entries.end(),

@@ -7,11 +7,12 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "stretto/base/mutex.h"
 
 namespace stretto::c10d_backend {
 
@@ -71,9 +72,9 @@ class FlightRecorder {
   FlightRecorder();
 
   const std::size_t capacity_;
-  mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<FlightEntry>> ring_;
-  uint64_t recorded_ = 0;
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<FlightEntry>> ring_ STRETTO_GUARDED_BY(mutex_);
+  uint64_t recorded_ STRETTO_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace stretto::c10d_backend

@@ -133,7 +133,7 @@ WorkPtr ProcessGroupStretto::start(Start what,
   auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title,
                                                std::move(what.inputs), operation, shared_);
   if (onCompletionHook_ != nullptr) tell_hook(operation, what.type);
-  const std::lock_guard guard(mutex_);
+  const MutexLock guard(mutex_);
   if (coalesced_) coalesced_->push_back(work);
   return work;
 }

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -15,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "stretto/base/mutex.h"
 #include "stretto/c10d/operation_tensors.h"
 #include "stretto/c10d/work.h"
 #include "stretto/communicator/communicator.h"
@@ -154,11 +154,12 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   std::atomic<uint64_t> collectives_ = 0;  // That were submitted.
   std::atomic<uint64_t> transfers_ = 0;    // Sends and receives.
 
-  mutable std::mutex mutex_;
-  std::shared_ptr<Communicator> communicator_;
-  std::optional<std::vector<c10::intrusive_ptr<WorkStretto>>> coalesced_;
-  std::shared_ptr<const FlightGroup> flight_group_;
-  std::vector<std::weak_ptr<InFlight>> hooked_;  // What waitForPendingWorks() waits for.
+  mutable Mutex mutex_;
+  std::shared_ptr<Communicator> communicator_ STRETTO_GUARDED_BY(mutex_);
+  std::optional<std::vector<c10::intrusive_ptr<WorkStretto>>> coalesced_ STRETTO_GUARDED_BY(mutex_);
+  std::shared_ptr<const FlightGroup> flight_group_ STRETTO_GUARDED_BY(mutex_);
+  // What waitForPendingWorks() waits for.
+  std::vector<std::weak_ptr<InFlight>> hooked_ STRETTO_GUARDED_BY(mutex_);
 };
 
 }  // namespace stretto::c10d_backend

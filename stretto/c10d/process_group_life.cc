@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -33,18 +34,18 @@ using bootstrap::StoreRequest;
 class Groups {
  public:
   void add(const c10::intrusive_ptr<ProcessGroupStretto>& group) {
-    const std::lock_guard guard(mutex_);
+    const MutexLock guard(mutex_);
     std::erase_if(groups_, [](const auto& each) { return each.expired(); });
     groups_.emplace_back(group);
   }
   std::vector<c10::weak_intrusive_ptr<ProcessGroupStretto>> take() {
-    const std::lock_guard guard(mutex_);
+    const MutexLock guard(mutex_);
     return std::exchange(groups_, {});
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<c10::weak_intrusive_ptr<ProcessGroupStretto>> groups_;
+  Mutex mutex_;
+  std::vector<c10::weak_intrusive_ptr<ProcessGroupStretto>> groups_ STRETTO_GUARDED_BY(mutex_);
 };
 
 Groups& groups() {
@@ -182,7 +183,7 @@ void ProcessGroupStretto::shut_down_all() {
 }
 
 std::shared_ptr<Communicator> ProcessGroupStretto::communicator() const {
-  const std::lock_guard guard(mutex_);
+  const MutexLock guard(mutex_);
   if (communicator_ == nullptr) {
     throw_for_torch(status_of(StatusCode::aborted,
                               "rank {}: this process group has been shut down; make another by "
@@ -196,7 +197,7 @@ void ProcessGroupStretto::shutdown() {
   const WithoutGil without_gil;
   std::shared_ptr<Communicator> last;
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock guard(mutex_);
     last = std::move(communicator_);
     coalesced_.reset();
   }
@@ -336,7 +337,7 @@ std::shared_ptr<FlightEntry> ProcessGroupStretto::record(const Start& what) {
   entry->outputs = TensorShapes(what.results);
   entry->timeout = options_->timeout;
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock guard(mutex_);
     // PyTorch names a group after it has made its backend.
     if (flight_group_ == nullptr || flight_group_->name != getGroupUid()) {
       flight_group_ = std::make_shared<const FlightGroup>(
@@ -349,12 +350,12 @@ std::shared_ptr<FlightEntry> ProcessGroupStretto::record(const Start& what) {
 }
 
 void ProcessGroupStretto::startCoalescing() {
-  const std::lock_guard guard(mutex_);
+  const MutexLock guard(mutex_);
   coalesced_.emplace();
 }
 
 WorkPtr ProcessGroupStretto::endCoalescing() {
-  const std::lock_guard guard(mutex_);
+  const MutexLock guard(mutex_);
   TORCH_CHECK(coalesced_, "endCoalescing() without startCoalescing()");
   auto work = c10::make_intrusive<CoalescedWork>(getRank(), std::move(*coalesced_));
   coalesced_.reset();
@@ -362,7 +363,7 @@ WorkPtr ProcessGroupStretto::endCoalescing() {
 }
 
 ::c10d::ErrorType ProcessGroupStretto::getError() {
-  const std::lock_guard guard(shared_->mutex);
+  const MutexLock guard(shared_->mutex);
   if (shared_->failure.ok()) return ::c10d::ErrorType::SUCCESS;
   if (shared_->failure.code() == StatusCode::timeout) return ::c10d::ErrorType::TIMEOUT;
   return shared_->failure.rank() ? ::c10d::ErrorType::REMOTE_ERROR : ::c10d::ErrorType::COMM_ERROR;
@@ -382,7 +383,7 @@ void ProcessGroupStretto::tell_hook(const std::shared_ptr<InFlight>& operation,
         const auto ended = std::chrono::steady_clock::now();
         hook(std::make_shared<::c10d::WorkInfo>(type, number, started, ended, ended - started));
       });
-  const std::lock_guard guard(mutex_);
+  const MutexLock guard(mutex_);
   std::erase_if(hooked_, [](const std::weak_ptr<InFlight>& each) {
     const auto alive = each.lock();
     return alive == nullptr || alive->has_ended();
@@ -394,7 +395,7 @@ void ProcessGroupStretto::waitForPendingWorks() {
   const WithoutGil without_gil;
   std::vector<std::weak_ptr<InFlight>> pending;
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock guard(mutex_);
     pending.swap(hooked_);
   }
   for (const std::weak_ptr<InFlight>& each : pending) {

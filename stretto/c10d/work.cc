@@ -28,7 +28,7 @@ c10::TypePtr list_of_tensors() { return c10::ListType::create(c10::TensorType::g
 
 void InFlight::Outcome::end(const Status& how) {
   std::shared_ptr<void> freed;  // Not under the lock: tensors may need the lock of Python.
-  const std::lock_guard guard(mutex);
+  const MutexLock guard(mutex);
   if (ended) return;
   status = how;
   duration = Clock::now() - started;
@@ -90,7 +90,7 @@ void InFlight::then(Continuation callback) {
 }
 
 void Driver::drive(std::shared_ptr<InFlight> operation) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->queue.push_back(std::move(operation));
   state_->changed.notify_one();
   if (thread_.joinable()) return;
@@ -105,7 +105,7 @@ void Driver::drive(std::shared_ptr<InFlight> operation) {
 
 void Driver::stop() {
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     state_->stopping = true;
     state_->changed.notify_one();
   }
@@ -123,8 +123,8 @@ void Driver::run(const std::shared_ptr<State>& state) {
   while (true) {
     std::shared_ptr<InFlight> operation;
     {
-      std::unique_lock lock(state->mutex);
-      state->changed.wait(lock, [&] { return state->stopping || !state->queue.empty(); });
+      MutexLock lock(state->mutex);
+      while (!state->stopping && state->queue.empty()) state->changed.wait(lock.native());
       if (state->queue.empty()) return;
       operation = std::move(state->queue.front());
       state->queue.pop_front();
@@ -135,7 +135,7 @@ void Driver::run(const std::shared_ptr<State>& state) {
 
 void Shared::note_failure(const Status& status) {
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (!failure.ok()) return;
     failure = status;
   }
@@ -235,7 +235,7 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
 
 c10::intrusive_ptr<Future> WorkStretto::getFuture() {
   const WithoutGil without_gil;  // Before the lock: who waits for it must not hold the GIL.
-  const std::lock_guard lock(future_mutex_);
+  const MutexLock lock(future_mutex_);
   if (future_ != nullptr) return future_;
   future_ = make_future(list_of_tensors(),
                         [results = operation_->results](Future& future, const Status& status) {

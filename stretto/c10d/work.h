@@ -16,6 +16,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "stretto/base/mutex.h"
 #include "stretto/c10d/flight_recorder.h"
 #include "stretto/communicator/communicator.h"
 
@@ -53,9 +54,10 @@ class InFlight {
     void end(const Status& how);
 
     const TimePoint started = Clock::now();
-    std::mutex mutex;
-    std::shared_ptr<void> buffers;
-    std::shared_ptr<FlightEntry> entry;
+    Mutex mutex;
+    std::shared_ptr<void> buffers STRETTO_GUARDED_BY(mutex);
+    std::shared_ptr<FlightEntry> entry STRETTO_GUARDED_BY(mutex);
+    // Do not change once it has ended.
     Status status;
     Duration duration = Duration::zero();
     std::atomic<bool> ended = false;
@@ -78,10 +80,10 @@ class Driver {
 
  private:
   struct State {
-    std::mutex mutex;
+    Mutex mutex;
     std::condition_variable changed;
-    std::deque<std::shared_ptr<InFlight>> queue;
-    bool stopping = false;
+    std::deque<std::shared_ptr<InFlight>> queue STRETTO_GUARDED_BY(mutex);
+    bool stopping STRETTO_GUARDED_BY(mutex) = false;
   };
   static void run(const std::shared_ptr<State>& state);
 
@@ -96,8 +98,8 @@ struct Shared {
   std::string rank_note;  // Where this group's ranks have other numbers in the job.
   Driver driver;
   // The first failure that came to light; what getError() tells.
-  std::mutex mutex;
-  Status failure;
+  Mutex mutex;
+  Status failure STRETTO_GUARDED_BY(mutex);
 
   // The first one has the flight recorder write its file.
   void note_failure(const Status& status);
@@ -139,8 +141,8 @@ class WorkStretto final : public ::c10d::Work {
 
   const std::shared_ptr<InFlight> operation_;
   const std::shared_ptr<Shared> shared_;
-  std::mutex future_mutex_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  Mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_ STRETTO_GUARDED_BY(future_mutex_);
 };
 
 // Several operations, of which each has its own Work.

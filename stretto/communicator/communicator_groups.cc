@@ -67,6 +67,7 @@ void Communicator::set_up_all_gather(std::span<const std::byte> own, std::span<s
       .wait();
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): as declared.
 std::unique_ptr<Communicator> Communicator::new_group(std::vector<Rank> ranks) {
   check_list({.rank = rank(), .operation = "new_group"}, ranks, size());
   const std::uint64_t number = group_number(++groups_made_, ranks);

@@ -65,7 +65,7 @@ Pipeline::Pipeline(const PipelineDesign& design, int slots, Begin begin)
       begun_(design.stages.size()) {}
 
 Result<std::unique_ptr<Pipeline>> Pipeline::create(const PipelineDesign& design,
-                                                   std::vector<Stream*> streams, int slots,
+                                                   const std::vector<Stream*>& streams, int slots,
                                                    Begin begin) {
   std::unique_ptr<Pipeline> pipeline(new Pipeline(design, slots, std::move(begin)));
   for (Stream* stream : streams) pipeline->lanes_.push_back({.stream = stream, .stages = {}});

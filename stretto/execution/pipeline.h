@@ -61,7 +61,7 @@ class Pipeline {
 
   // Fails as Stream::make_event() does.
   static Result<std::unique_ptr<Pipeline>> create(const PipelineDesign& design,
-                                                  std::vector<Stream*> streams, int slots,
+                                                  const std::vector<Stream*>& streams, int slots,
                                                   Begin begin);
 
   // One more slice, which begins behind `ready`, if that is not null. The event must stay, and not

@@ -161,11 +161,9 @@ void Engine::run_continuations(EngineLock& held) {
 
 void Engine::submitted() {
   ++in_flight_;
-  if (drives_ && waiters_.load(std::memory_order_relaxed) == 0) {
-    work_arrived_.notify_one();
-  }
+  if (drives_ && waiters_.load(std::memory_order_relaxed) == 0) wake_background_ = true;
   // Sleepers have an earlier idea of what to wait for.
-  if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+  if (sleepers_.load(std::memory_order_relaxed) > 0) wake_sleepers_ = true;
 }
 
 void Engine::take(std::unique_lock<std::mutex>& held) {
@@ -173,6 +171,14 @@ void Engine::take(std::unique_lock<std::mutex>& held) {
   contenders_.fetch_add(1, std::memory_order_relaxed);
   held.lock();
   contenders_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Engine::release(std::unique_lock<std::mutex>& held) {
+  const bool wake_background = std::exchange(wake_background_, false) && in_flight_ > 0;
+  const bool wake_sleepers = std::exchange(wake_sleepers_, false);
+  held.unlock();
+  if (wake_background) work_arrived_.notify_one();
+  if (wake_sleepers) transport_->wake();
 }
 
 // Between two turns. A mutex is not fair: who lets go of it would take it again before a thread
@@ -310,6 +316,8 @@ void Engine::run_background_thread() {
     if (!background_drives()) {
       // A waiter's leaving is not signalled under the lock, so a driver looks more often.
       const bool soon = drives_ && in_flight_ > 0;
+      // Of what a turn of this thread has adopted: to wait on the condition lets go of the lock.
+      if (std::exchange(wake_sleepers_, false)) transport_->wake();
       work_arrived_.wait_for(
           held.native(), soon ? std::chrono::milliseconds(1) : heartbeat,
           [&]() STRETTO_REQUIRES(engine_held) { return stopping_ || background_drives(); });

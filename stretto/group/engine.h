@@ -78,7 +78,8 @@ class Engine final : private transport::TransportListener {
 
   void add(Client& group) STRETTO_REQUIRES(engine_held);
   void remove(Client& group) STRETTO_REQUIRES(engine_held) { std::erase(groups_, &group); }
-  // An operation has been submitted: whoever sleeps must know of it.
+  // An operation has been submitted: whoever sleeps must know of it, and is woken as soon as the
+  // lock is let go of, for which it would only have to wait.
   void submitted() STRETTO_REQUIRES(engine_held);
   // An operation has ended.
   void ended() STRETTO_REQUIRES(engine_held) { --in_flight_; }
@@ -100,6 +101,7 @@ class Engine final : private transport::TransportListener {
  private:
   friend class EngineLock;
   void take(std::unique_lock<std::mutex>& held);
+  void release(std::unique_lock<std::mutex>& held) STRETTO_UNCHECKED_LOCKING;
   void yield_lock(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
   bool turn_locked() STRETTO_REQUIRES(engine_held);
   bool turn_locked(std::size_t bytes_of_each_group) STRETTO_REQUIRES(engine_held);
@@ -144,6 +146,9 @@ class Engine final : private transport::TransportListener {
   std::vector<std::pair<Continuation, Status>> continuations_ STRETTO_GUARDED_BY(engine_held);
   std::string activity_ STRETTO_GUARDED_BY(engine_held);
   int in_flight_ STRETTO_GUARDED_BY(engine_held) = 0;
+  // Whom release() has to wake: the background thread, and those that sleep for messages.
+  bool wake_background_ STRETTO_GUARDED_BY(engine_held) = false;
+  bool wake_sleepers_ STRETTO_GUARDED_BY(engine_held) = false;
   std::atomic<int> contenders_{0};  // Threads that wait for the lock.
   std::atomic<int> waiters_{0};
   std::atomic<int> sleepers_{0};
@@ -169,12 +174,14 @@ class STRETTO_SCOPED_CAPABILITY EngineLock {
     engine.check_not_forked().or_throw();
     engine.take(held_);
   }
-  ~EngineLock() STRETTO_RELEASE() {}
+  ~EngineLock() STRETTO_RELEASE() {
+    if (held_.owns_lock()) engine_.release(held_);
+  }
   EngineLock(const EngineLock&) = delete;
   EngineLock& operator=(const EngineLock&) = delete;
 
   void lock() STRETTO_ACQUIRE() { engine_.take(held_); }
-  void unlock() STRETTO_RELEASE() { held_.unlock(); }
+  void unlock() STRETTO_RELEASE() { engine_.release(held_); }
   bool owns_lock() const { return held_.owns_lock(); }
   // For a condition_variable to wait with.
   std::unique_lock<std::mutex>& native() { return held_; }

@@ -8,14 +8,13 @@
 
 #include "stretto/base/reduce_op.h"
 
+#include "stretto/torch/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto {
 namespace {
 
-[[noreturn]] void refuse(std::string text) {
-  throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
-}
+using ddp::refuse;
 
 void check(const std::vector<torch::Tensor>& parameters, const ParameterAveragingOptions& options) {
   if (options.period < 1 || options.partitions < 1) {

@@ -12,16 +12,11 @@
 #include "stretto/base/content_hash.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/reducer/state_broadcast.h"
+#include "stretto/torch/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto::ddp {
 namespace {
-
-// Text is put together without fmt in this layer: libtorch's folder of headers has another version
-// of it, which comes first and whose compiled part nobody links.
-[[noreturn]] void refuse(std::string text) {
-  throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
-}
 
 std::string in_quotes(const std::string& name) { return "'" + name + "'"; }
 

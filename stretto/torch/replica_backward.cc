@@ -9,16 +9,13 @@
 
 #include <c10/util/ScopeExit.h>
 
+#include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
 
 namespace stretto::ddp {
 namespace {
 
 constexpr std::size_t kTimedBytes = std::size_t{32} << 10;  // Copying less costs less than a clock.
-
-[[noreturn]] void refuse(std::string text) {
-  throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
-}
 
 }  // namespace
 

@@ -11,14 +11,13 @@
 
 #include "stretto/reducer/replica_check.h"
 #include "stretto/torch/optimizer_parts.h"
+#include "stretto/torch/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto {
 namespace {
 
-[[noreturn]] void refuse(std::string text) {
-  throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
-}
+using ddp::refuse;
 
 using torch::optim::Optimizer;
 using State = std::unique_ptr<torch::optim::OptimizerParamState>;

@@ -8,13 +8,10 @@
 #include <utility>
 
 #include "stretto/reducer/sparse_rows.h"
+#include "stretto/torch/refuse.h"
 
 namespace stretto::ddp {
 namespace {
-
-[[noreturn]] void refuse(std::string text) {
-  throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
-}
 
 template <class T>
 SparseRows<T> rows_of(const torch::Tensor& gradient) {

@@ -13,6 +13,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
 
 namespace stretto::ddp {
@@ -20,10 +21,6 @@ namespace {
 
 // Of the file's layout.
 constexpr std::int64_t kVersion = 1;
-
-[[noreturn]] void refuse(std::string text) {
-  throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
-}
 
 torch::Tensor tensor_of(const std::vector<std::byte>& bytes) {
   torch::Tensor tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kByte);

@@ -7,21 +7,15 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/core.h>
-
 #include "stretto/schedule/print.h"
 #include "stretto/schedule/touch.h"
+#include "stretto/schedule/verify/structure.h"
 
 namespace stretto::schedule {
 namespace {
 
 // The first run and one that uses its scratch again.
 constexpr std::int32_t kRuns = kScratchSets + 1;
-
-template <class... Args>
-Status refuse(fmt::format_string<Args...> format, Args&&... args) {
-  return status_of(StatusCode::invalid_argument, format, std::forward<Args>(args)...);
-}
 
 Buffer buffer_of(Location location) { return static_cast<Buffer>((location >> 32) & 3); }
 std::int32_t rank_of(Location location) { return static_cast<std::int32_t>(location >> 34); }

@@ -7,15 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/core.h>
+#include "stretto/schedule/verify/structure.h"
 
 namespace stretto::schedule {
 namespace {
-
-template <class... Args>
-Status refuse(fmt::format_string<Args...> format, Args&&... args) {
-  return status_of(StatusCode::invalid_argument, format, std::forward<Args>(args)...);
-}
 
 // The slots of all ranks, and what they hold.
 class SlotValues {

@@ -5,20 +5,12 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
-
-#include <fmt/core.h>
 
 #include "stretto/schedule/print.h"
 
 namespace stretto::schedule {
 namespace {
-
-template <class... Args>
-Status refuse(fmt::format_string<Args...> format, Args&&... args) {
-  return status_of(StatusCode::invalid_argument, format, std::forward<Args>(args)...);
-}
 
 bool is_partial(const Place& place) { return place.slot.buffer == Buffer::partial; }
 

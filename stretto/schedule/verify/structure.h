@@ -4,6 +4,9 @@
 #pragma once
 
 #include <span>
+#include <utility>
+
+#include <fmt/core.h>
 
 #include "stretto/base/status.h"
 #include "stretto/schedule/joint.h"
@@ -13,6 +16,12 @@ namespace stretto::schedule {
 
 // Parts of verify(): what can be wrong with schedules before anything runs. Schedules that pass
 // both can be executed symbolically without further checks of ranges.
+
+// What all parts say of schedules that are wrong.
+template <class... Args>
+Status refuse(fmt::format_string<Args...> format, Args&&... args) {
+  return status_of(StatusCode::invalid_argument, format, std::forward<Args>(args)...);
+}
 
 // Heads that disagree, steps of the wrong shape, places that do not exist or hold another kind of
 // value, unequal numbers of syncs. There must be one schedule at least.
