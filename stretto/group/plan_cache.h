@@ -41,6 +41,7 @@ class PlanCache {
   // Nothing is in flight. Those in the cache have to go, which shrink() does.
   void use_links(const LinkModel& links);
   void use_windows(execution::Windows windows);
+  void use_library(std::unique_ptr<CollectiveLibrary> library);
   // Whether all ranks are one team.
   bool is_one_team() const { return windows_ && windows_->is_whole_group(); }
 
@@ -76,6 +77,7 @@ class PlanCache {
   std::shared_ptr<const Planner> planner_;
   std::optional<execution::Windows> windows_;
   std::optional<execution::TeamLanes> team_lanes_;  // In windows_, where those are not everybody's.
+  execution::SharedLibrary library_;                // None: null.
   std::multimap<Key, Entry> entries_;               // Lists may differ although their hashes agree.
   std::size_t idle_bytes_ = 0;
 };
