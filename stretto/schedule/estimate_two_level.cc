@@ -171,8 +171,8 @@ class TwoLevelPhases {
   double values_ = 0;  // Of all hosts.
 };
 
-// Segment by segment: the first one passes all phases, and the others follow it as fast as what
-// they keep busiest lets them.
+// Segment by segment, each as long as what it keeps busiest, since phases of several segments
+// overlap, as those of its chunks do; and at the end the last chunk passes the phases alone.
 double by_segments(const Model& m, Inside inside, Chunks chunks, Halves halves) {
   const TwoLevelPhases whole(m, inside, chunks);
   const double each = m.bytes / whole.chunks();
@@ -180,7 +180,11 @@ double by_segments(const Model& m, Inside inside, Chunks chunks, Halves halves) 
   if (segments < 2) return whole.in_turn(halves);
   const Model part = m.of_part(1 / segments);
   const TwoLevelPhases phases(part, inside, chunks);
-  return phases.in_turn(halves) + (segments - 1) * phases.busiest(halves);
+  const Model no_bytes = m.of_part(0);
+  const double latency = TwoLevelPhases(no_bytes, inside, chunks).in_turn(halves);
+  const double busiest = phases.busiest(halves);
+  const double alone = std::max(0.0, phases.in_turn(halves) - latency - busiest);
+  return segments * busiest + latency + alone / phases.chunks();
 }
 
 }  // namespace
