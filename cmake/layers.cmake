@@ -39,7 +39,8 @@ endfunction()
 # nothing that is loaded when it is wanted, and nothing that needs CUDA (cuda.cmake).
 function(stretto_library_sources result folder)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cc)
-  list(FILTER sources EXCLUDE REGEX "(_test|_bench|_fuzz|/plugin)\\.cc$|/cuda/runtime/")
+  list(FILTER sources EXCLUDE REGEX "(_test|_bench|_fuzz)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "/cuda/runtime/|/transport/(mpi|ucx)/")
   set(${result} ${sources} PARENT_SCOPE)
 endfunction()
 

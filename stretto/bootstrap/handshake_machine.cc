@@ -259,8 +259,9 @@ Status HandshakeMachine::check_agreement() const {
   }
   if (peer_.configuration != self_.configuration) {
     return {StatusCode::refused,
-            fmt::format("{} joined with other settings than {}: STRETTO_ALGORITHM must be the same "
-                        "on all ranks; refusing to join",
+            fmt::format("{} joined with other settings than {}: STRETTO_ALGORITHM, "
+                        "STRETTO_TRANSPORT and STRETTO_BACKEND must be the same on all ranks; "
+                        "refusing to join",
                         who(peer_), this_side(self_)),
             rank_of(peer_)};
   }

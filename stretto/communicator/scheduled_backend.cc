@@ -69,6 +69,7 @@ Result<std::unique_ptr<Communicator>> ScheduledBackend::make_world(
   try {
     STRETTO_RETURN_IF_ERROR(own.share_windows(own.deadline(std::nullopt)));
     STRETTO_RETURN_IF_ERROR(own.measure_links(*world));
+    STRETTO_RETURN_IF_ERROR(own.use_library());
     own.begin_numbering();
   } catch (const Error& error) {  // The operations in it speak as the public face does.
     return error.status();
@@ -91,17 +92,28 @@ Status ScheduledBackend::set_up_all_gather(std::span<const std::byte> own, std::
   return operation.ok() ? Work(std::move(*operation)).wait_status() : operation.status();
 }
 
-// A rank that cannot take part ends the group for all, with its reason.
 Status ScheduledBackend::share_windows(const Deadline& until) {
   const Status status = exchange_windows(until);
-  if (status.ok()) return {};
+  return status.ok() ? status : fail_set_up(status);
+}
+
+Status ScheduledBackend::use_library() {
+  if (!options_.make_library || size() == 1) return {};
+  Result<std::unique_ptr<CollectiveLibrary>> library = options_.make_library(group_->membership());
+  if (!library.ok()) return fail_set_up(library.status());
+  const group::EngineLock held(*engine_);
+  group_->use_library(std::move(*library));
+  return {};
+}
+
+// A rank that cannot take part ends the group for all, with its reason.
+Status ScheduledBackend::fail_set_up(const Status& why) {
   group::EngineLock held(*engine_);
   const Rank self = engine_->transport().rank();
-  group_->fail(
-      {status.code(),
-       fmt::format("rank {} could not set up the group: {}", self.value(), status.message()),
-       status.rank().value_or(self)},
-      true);
+  group_->fail({why.code(),
+                fmt::format("rank {} could not set up the group: {}", self.value(), why.message()),
+                why.rank().value_or(self)},
+               true);
   engine_->run_continuations(held);
   return group_->failure();
 }

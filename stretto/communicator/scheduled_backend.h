@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,11 @@ class ScheduledBackend final : public Backend {
     group::Group::Options group = {};
     // Where set, links are measured, or remembered, before the first operation.
     std::optional<LinkCacheOptions> measure_links = std::nullopt;
+    // A library that runs the collectives of a group as far as it can. Called by all of its ranks
+    // together, which may block. Empty: there is none. Groups that shrink() makes have none: no
+    // library is to be relied upon when ranks have died.
+    std::function<Result<std::unique_ptr<CollectiveLibrary>>(const execution::Membership&)>
+        make_library = {};
   };
 
   // A communicator of all ranks of the job. Blocks until all have made theirs.
@@ -62,6 +68,8 @@ class ScheduledBackend final : public Backend {
   Status set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all,
                            Deadline until);
   Status share_windows(const Deadline& until);
+  Status use_library();
+  Status fail_set_up(const Status& why);
   Status exchange_windows(const Deadline& until);
   void end(const std::string& why, bool announce);
   std::vector<Rank> ranks_of_host() const;

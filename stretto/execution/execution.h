@@ -72,6 +72,9 @@ class Execution {
   virtual std::size_t idle_bytes() const { return 0; }
   // The members for which this rank waits, for messages about slow operations.
   virtual std::vector<Rank> waiting_for() const = 0;
+  // Whether only asking tells that it goes on, since nothing wakes those who sleep for it. All have
+  // entered it then, and who leaves has done its part.
+  virtual bool must_be_asked() const { return false; }
 };
 
 }  // namespace stretto::execution

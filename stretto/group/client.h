@@ -34,6 +34,8 @@ class Client {
 
   // Does what can be done now, within the turn. Returns whether anything was.
   virtual bool advance(execution::Turn turn) STRETTO_REQUIRES(engine_held) = 0;
+  // Whether something that runs goes on only when it is asked: nothing wakes who sleeps for it.
+  virtual bool must_be_asked() const STRETTO_REQUIRES(engine_held) = 0;
   virtual void check_deadlines(TimePoint now) STRETTO_REQUIRES(engine_held) = 0;
   // An exception that unwinds this rank's stack destroys the Work of `operation`, or (null) the
   // communicator. If something that others need of this rank is cut off by it, the group fails and

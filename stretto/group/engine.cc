@@ -40,6 +40,8 @@ constexpr std::chrono::microseconds kLongYield(700);
 constexpr int kSleepOnlyTimes = 10;  // As long as that yield.
 constexpr unsigned kTurnsPerDeadlineCheck = 64;
 constexpr int kTurnsPerHeartbeat = 64;
+// Between two looks at what wakes nobody.
+constexpr std::chrono::milliseconds kAskedNap(1);
 // For whoever wants the lock to wake up and take it: some tens of microseconds.
 constexpr int kYieldsPerHandOver = 100;
 // Whoever has missed more has not been running.
@@ -292,6 +294,7 @@ bool Engine::sleep(EngineLock& held, Deadline deadline) {
   sleepers_.fetch_add(1, std::memory_order_relaxed);
   const bool idle = !turn_locked();
   if (idle) {
+    if (must_be_asked()) deadline = Deadline(std::min(deadline.time(), Clock::now() + kAskedNap));
     held.unlock();
     transport_->sleep(deadline);
     held.lock();
@@ -301,6 +304,12 @@ bool Engine::sleep(EngineLock& held, Deadline deadline) {
   check_deadlines();
   run_continuations(held);
   return idle;
+}
+
+bool Engine::must_be_asked() const {
+  return std::ranges::any_of(groups_, [](const Client* group) STRETTO_REQUIRES(engine_held) {
+    return group->must_be_asked();
+  });
 }
 
 bool Engine::background_drives() const {

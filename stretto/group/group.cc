@@ -71,6 +71,17 @@ void Group::use_windows(execution::Windows windows) {
   shrink_cache();  // What sends messages instead.
 }
 
+void Group::use_library(std::unique_ptr<CollectiveLibrary> library) {
+  cache_.use_library(std::move(library));
+  shrink_cache();  // What has been planned without it.
+}
+
+bool Group::must_be_asked() const {
+  return failure_.ok() && std::ranges::any_of(operations_.running(), [](const auto& item) {
+           return item.execution->must_be_asked();
+         });
+}
+
 void Group::shrink_cache() {
   lane_.forget_all();
   cache_.shrink();

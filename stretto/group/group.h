@@ -76,6 +76,8 @@ class Group final : public Client {
   // Lets collectives run on mapped memory from now on: wholly, where `windows` are everybody's,
   // else inside teams. On all ranks before the same operation.
   void use_windows(execution::Windows windows) STRETTO_REQUIRES(engine_held);
+  // Lets a library run, from now on, what it can. On all ranks before the same operation.
+  void use_library(std::unique_ptr<CollectiveLibrary> library) STRETTO_REQUIRES(engine_held);
   // Whether all ranks are one team.
   bool is_one_team() const STRETTO_REQUIRES(engine_held) { return cache_.is_one_team(); }
 
@@ -92,6 +94,7 @@ class Group final : public Client {
   void ask_late_in_agreement() STRETTO_REQUIRES(engine_held);
 
   bool advance(execution::Turn turn) STRETTO_REQUIRES(engine_held) override;
+  bool must_be_asked() const STRETTO_REQUIRES(engine_held) override;
   void check_deadlines(TimePoint now) STRETTO_REQUIRES(engine_held) override;
   void unwind(const PendingOperation* operation) STRETTO_REQUIRES(engine_held) override;
   void member_lost(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) override;

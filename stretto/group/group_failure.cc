@@ -99,6 +99,7 @@ void Group::check_departed() {
   compare_beliefs();
   if (!failure_.ok()) return;
   for (const auto& item : operations_.running()) {
+    if (item.execution->must_be_asked()) continue;  // Who has left has done its part.
     for (const Rank member : item.execution->waiting_for()) {
       const Status& why = departed(member);
       if (why.ok()) continue;

@@ -58,6 +58,13 @@ void PlanCache::use_windows(execution::Windows windows) {
   team_lanes_.emplace(*windows_, *membership_, *transport_);
 }
 
+void PlanCache::use_library(std::unique_ptr<CollectiveLibrary> library) {
+  library_.library = std::move(library);
+  Planner::Setting setting = planner_->setting();
+  setting.library = library_.library.get();
+  replace_planner(std::move(setting));
+}
+
 PlanCache::Entry* PlanCache::find(const OperationDescriptor& operation,
                                   const std::optional<execution::SharesView>& shares) {
   const auto [first, last] = entries_.equal_range({operation, hash_of(shares)});
@@ -90,8 +97,13 @@ std::unique_ptr<execution::Execution> PlanCache::make(const Entry& entry) {
             .direct = plans.direct, .staged = plans.staged, .single_copy = plans.single_copy},
         *membership_, *windows_, *transport_);
   }
+  execution::TeamLanes* const team = team_lanes_ ? &*team_lanes_ : nullptr;
+  if (plans.library != nullptr) {
+    return std::make_unique<execution::LibraryExecution>(plans.library, plans.messages, library_,
+                                                         *membership_, *transport_, team);
+  }
   return std::make_unique<execution::MessageExecution>(plans.messages, *membership_, *transport_,
-                                                       team_lanes_ ? &*team_lanes_ : nullptr);
+                                                       team);
 }
 
 std::unique_ptr<execution::Execution> PlanCache::take(Entry& entry) {

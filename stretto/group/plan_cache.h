@@ -42,6 +42,7 @@ class PlanCache {
   // Nothing is in flight. Those in the cache have to go, which shrink() does.
   void use_links(const LinkModel& links) STRETTO_REQUIRES(engine_held);
   void use_windows(execution::Windows windows) STRETTO_REQUIRES(engine_held);
+  void use_library(std::unique_ptr<CollectiveLibrary> library) STRETTO_REQUIRES(engine_held);
   // Whether all ranks are one team.
   bool is_one_team() const STRETTO_REQUIRES(engine_held) {
     return windows_ && windows_->is_whole_group();
@@ -82,6 +83,7 @@ class PlanCache {
   std::optional<execution::Windows> windows_ STRETTO_GUARDED_BY(engine_held);
   // In windows_, where those are not everybody's.
   std::optional<execution::TeamLanes> team_lanes_ STRETTO_GUARDED_BY(engine_held);
+  execution::SharedLibrary library_ STRETTO_GUARDED_BY(engine_held);  // None: null.
   // Lists may differ although their hashes agree.
   std::multimap<Key, Entry> entries_ STRETTO_GUARDED_BY(engine_held);
   std::size_t idle_bytes_ STRETTO_GUARDED_BY(engine_held) = 0;

@@ -13,9 +13,6 @@
 namespace stretto::group {
 namespace {
 
-constexpr std::size_t kSegmentBytesMax = 256 * 1024;
-constexpr std::size_t kSegmentBytesMin = 32 * 1024;
-constexpr std::size_t kScratchBytes = 8 * 1024 * 1024;
 constexpr std::size_t kWhole = std::size_t{1} << 62;
 // Of one slot, what is staged at a time: about what stays in a core's own cache, as fewer syncs
 // gain nothing more.
@@ -28,16 +25,56 @@ constexpr std::size_t kStreamedBytes = 64 * 1024;
 Result<Plans> Planner::plan(const OperationDescriptor& operation,
                             const std::optional<execution::SharesView>& shares,
                             std::string_view algorithm) const {
+  if (runs_in_library(operation, algorithm)) return plan_library(operation, shares);
   STRETTO_ASSIGN_OR_RETURN(auto choice, selector_.choose(operation, algorithm, setting_.is_one_team,
                                                          !shares.has_value()));
   const auto make = [&](const schedule::Algorithm* chosen, std::size_t segment_bytes) {
     return make_plan(chosen, operation, shares, segment_bytes);
   };
-  STRETTO_ASSIGN_OR_RETURN(auto messages, make(choice.messages, segment_bytes_of_messages()));
+  STRETTO_ASSIGN_OR_RETURN(
+      auto messages,
+      make(choice.messages, segment_bytes_of_messages(setting_.selector.rank_count)));
   STRETTO_ASSIGN_OR_RETURN(auto direct, make(choice.direct, kWhole));
   STRETTO_ASSIGN_OR_RETURN(auto staged, make(choice.staged, execution::Window::kHalfBytes));
-  return Plans{std::move(messages), std::move(direct), std::move(staged),
-               single_copy_of(operation, choice)};
+  return Plans{.messages = std::move(messages),
+               .direct = std::move(direct),
+               .staged = std::move(staged),
+               .single_copy = single_copy_of(operation, choice)};
+}
+
+// The same on all ranks.
+bool Planner::runs_in_library(const OperationDescriptor& operation,
+                              std::string_view algorithm) const {
+  const bool is_set_up = operation.layout == kSetUpLayout || operation.layout == kMonitoredLayout;
+  if (setting_.library == nullptr || !algorithm.empty() || is_set_up) return false;
+  OperationDescriptor sum = operation;
+  if (sum.op == ReduceOp::mean) sum.op = ReduceOp::sum;
+  return setting_.library->can_run(operation) || setting_.library->can_run(sum);
+}
+
+Result<Plans> Planner::plan_library(const OperationDescriptor& operation,
+                                    const std::optional<execution::SharesView>& shares) const {
+  constexpr OperationDescriptor kMeeting;
+  STRETTO_ASSIGN_OR_RETURN(
+      auto meeting,
+      make_plan(schedule::find_algorithm(Collective::barrier, schedule::Access::messages,
+                                         "recursive_doubling"),
+                kMeeting, std::nullopt, kWhole));
+  const int ranks = setting_.selector.rank_count;
+  schedule::Schedule shape;
+  shape.collective = operation.collective;
+  shape.rank = setting_.rank;
+  shape.rank_count = ranks;
+  shape.root = operation.root < 0 ? Rank(0) : Rank(operation.root);
+  shape.chunk_count = schedule::required_chunks(operation.collective, ranks).value_or(1);
+  const execution::Plan whole(
+      std::move(shape),
+      execution::Plan::Options{.operation = operation,
+                               .shares = shares.value_or(execution::SharesView()).copy(),
+                               .segment_bytes_max = kWhole});
+  return Plans{.messages = std::move(meeting),
+               .library = std::make_shared<const execution::LibraryPlan>(
+                   execution::make_library_plan(whole, *setting_.library))};
 }
 
 Result<std::uint8_t> Planner::number_of(const OperationDescriptor& operation, bool equal_shares,
@@ -97,13 +134,6 @@ std::size_t Planner::lanes_for(std::size_t lane_bytes) const {
   return execution::Plan::kLanesLeast + static_cast<std::size_t>(std::clamp(more - 1, 0.0, kMore));
 }
 
-// The same on all ranks, since both sides of a message must cut alike: small enough that the
-// scratch of a lane stays bounded when every rank sends to every other.
-std::size_t Planner::segment_bytes_of_messages() const {
-  return std::clamp(kScratchBytes / static_cast<std::size_t>(setting_.selector.rank_count),
-                    kSegmentBytesMin, kSegmentBytesMax);
-}
-
 SingleCopy Planner::single_copy_of(const OperationDescriptor& operation,
                                    const Choice& choice) const {
   const SingleCopy agreed = setting_.single_copy;
@@ -119,6 +149,12 @@ SingleCopy Planner::single_copy_of(const OperationDescriptor& operation,
 Explanation Planner::explain(const OperationDescriptor& operation,
                              std::string_view algorithm) const {
   Explanation explanation{.links = selector_.links().source};
+  if (runs_in_library(operation, algorithm)) {
+    explanation.algorithm = explanation.algorithm_registered = explanation.algorithm_huge_pages =
+        setting_.library->name();
+    explanation.reason = "the job's backend is that library, which runs such operations itself";
+    return explanation;
+  }
   const bool one_team = setting_.is_one_team;
   Result<Choice> choice = selector_.choose(operation, algorithm, one_team, true);
   if (!choice.ok()) choice = selector_.choose(operation, {}, one_team, true);
@@ -134,7 +170,7 @@ Explanation Planner::explain(const OperationDescriptor& operation,
   };
   if (choice->messages != nullptr) {
     explanation.algorithm = explanation.algorithm_registered = explanation.algorithm_huge_pages =
-        describe_plan(*choice->messages, segment_bytes_of_messages());
+        describe_plan(*choice->messages, segment_bytes_of_messages(setting_.selector.rank_count));
     explain_messages(operation, algorithm, explanation);
     return explanation;
   }

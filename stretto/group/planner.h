@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "stretto/base/single_copy.h"
+#include "stretto/execution/library_execution.h"
 #include "stretto/execution/plan.h"
 #include "stretto/execution/shares.h"
 #include "stretto/group/explanation.h"
@@ -16,12 +17,14 @@
 
 namespace stretto::group {
 
-// What an operation runs with: a plan by messages, or one or two on mapped memory.
+// What an operation runs with: a plan by messages, or one or two on mapped memory; or a library's,
+// before which the ranks meet by messages.
 struct Plans {
   std::shared_ptr<const execution::Plan> messages;
-  std::shared_ptr<const execution::Plan> direct;  // Where all buffers are registered.
-  std::shared_ptr<const execution::Plan> staged;  // Elsewhere.
-  SingleCopy single_copy = SingleCopy::off;       // Of private buffers, by `direct`.
+  std::shared_ptr<const execution::LibraryPlan> library = nullptr;
+  std::shared_ptr<const execution::Plan> direct = nullptr;  // Where all buffers are registered.
+  std::shared_ptr<const execution::Plan> staged = nullptr;  // Elsewhere.
+  SingleCopy single_copy = SingleCopy::off;                 // Of private buffers, by `direct`.
 };
 
 // Chooses algorithms, builds their schedules, has them proved, and binds them to sizes. That takes
@@ -37,6 +40,8 @@ class Planner {
     SingleCopy single_copy = SingleCopy::off;  // As far as all ranks can do it.
     std::size_t segment_bytes = 0;             // Bytes of a chunk that travel at a time; 0: chosen.
     schedule::Verification verification = schedule::Verification::automatic;
+    // Runs what no algorithm is named for, as far as it can; null: there is none. Outlives this.
+    const CollectiveLibrary* library = nullptr;
   };
   explicit Planner(Setting setting) : setting_(std::move(setting)), selector_(setting_.selector) {}
   const Setting& setting() const { return setting_; }
@@ -56,7 +61,9 @@ class Planner {
   Result<std::shared_ptr<const execution::Plan>> make_plan(
       const schedule::Algorithm* algorithm, const OperationDescriptor& operation,
       const std::optional<execution::SharesView>& shares, std::size_t segment_bytes) const;
-  std::size_t segment_bytes_of_messages() const;
+  bool runs_in_library(const OperationDescriptor& operation, std::string_view algorithm) const;
+  Result<Plans> plan_library(const OperationDescriptor& operation,
+                             const std::optional<execution::SharesView>& shares) const;
   std::size_t lanes_for(std::size_t lane_bytes) const;
   SingleCopy single_copy_of(const OperationDescriptor& operation, const Choice& choice) const;
   void explain_messages(const OperationDescriptor& operation, std::string_view algorithm,

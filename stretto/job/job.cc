@@ -10,6 +10,8 @@
 #include <cctype>
 #include <sstream>
 
+#include <fmt/format.h>
+
 #include "stretto/bootstrap/socket.h"
 #include "stretto/job/slurm.h"
 
@@ -170,18 +172,30 @@ Status resolve_key(const Environment& environment, Job& job) {
   return {};
 }
 
-Status resolve_transport(const JoinOptions& options, const Environment& environment, Job& job) {
+// An option or its variable, which must be one of these; without either, the first.
+template <std::size_t kCount>
+Result<Sourced<std::string>> resolve_choice(const std::string& option, std::string_view option_name,
+                                            const Environment& environment, const char* variable,
+                                            const std::array<std::string_view, kCount>& choices) {
   MaybeSourced<std::string> from_options;
-  if (!options.transport.empty()) from_options = {options.transport, "JoinOptions::transport"};
-  const auto given = agree(from_options, read_text(environment, "STRETTO_TRANSPORT"));
+  if (!option.empty()) from_options = {option, fmt::format("JoinOptions::{}", option_name)};
+  const auto given = agree(from_options, read_text(environment, variable));
   if (!given.ok()) return given.status();
-  const Sourced<std::string> transport =
-      given.value().value_or(Sourced<std::string>{"auto", "nobody"});
+  if (!given.value()) return Sourced<std::string>{std::string(choices.front()), ""};
+  if (std::ranges::find(choices, given.value()->value) != choices.end()) return *given.value();
+  return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not one of {}",
+                   given.value()->source, given.value()->value, fmt::join(choices, ", "));
+}
+
+Status resolve_transport(const JoinOptions& options, const Environment& environment, Job& job) {
   constexpr std::array<std::string_view, 5> kTransports = {"auto", "shm", "tcp", "mpi", "ucx"};
-  if (std::ranges::find(kTransports, transport.value) == kTransports.end()) {
-    return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not one of {}", transport.source,
-                     transport.value, fmt::join(kTransports, ", "));
-  }
+  constexpr std::array<std::string_view, 3> kBackends = {"stretto", "mpi", "nccl"};
+  STRETTO_ASSIGN_OR_RETURN(const auto transport,
+                           resolve_choice(options.transport, "transport", environment,
+                                          "STRETTO_TRANSPORT", kTransports));
+  STRETTO_ASSIGN_OR_RETURN(
+      const auto backend,
+      resolve_choice(options.backend, "backend", environment, "STRETTO_BACKEND", kBackends));
   if (options.disable_shared_memory && transport.value == "shm") {
     return status_of(StatusCode::invalid_argument,
                      "JoinOptions::disable_shared_memory is set, but {} says shm",
@@ -189,8 +203,10 @@ Status resolve_transport(const JoinOptions& options, const Environment& environm
   }
   job.shared_memory = !options.disable_shared_memory && transport.value != "tcp";
   if (transport.value == "mpi" || transport.value == "ucx") job.engine = transport.value;
+  job.backend = backend.value;
   job.plugin = environment.get("STRETTO_PLUGIN").value_or("");
-  if (given.value()) note(job, "transport", transport);
+  if (!transport.source.empty()) note(job, "transport", transport);
+  if (!backend.source.empty()) note(job, "backend", backend);
   if (options.disable_shared_memory) {
     job.sources += "no shared memory, from JoinOptions::disable_shared_memory\n";
   }

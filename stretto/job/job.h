@@ -49,8 +49,9 @@ struct Job {
   bootstrap::PortRange ports = {};         // For connections between ranks.
   int streams = 1;                         // Between two ranks of different hosts.
   std::chrono::microseconds busy_poll{0};
-  std::string engine = {};  // "mpi" or "ucx", which moves all messages; or empty.
-  std::string plugin = {};  // Its file; empty: where it is found.
+  std::string engine = {};          // "mpi" or "ucx", which moves all messages; or empty.
+  std::string backend = "stretto";  // Whose collectives run: also "mpi" or "nccl".
+  std::string plugin = {};          // The file of what they need; empty: where it is found.
   Duration network_timeout = kNetworkTimeout;
   // "rank 3 from STRETTO_RANK": a line for each value, for the log.
   std::string sources = {};
@@ -60,7 +61,8 @@ struct Job {
 // JoinOptions::rendezvous and STRETTO_RENDEZVOUS (host:port, tcp://host:port, file:///path);
 // torchrun's or anybody's MASTER_ADDR and MASTER_PORT; Slurm's list of hosts; Open MPI's name for
 // the job, if all its ranks are on one host. The job key from STRETTO_JOB_KEY, the transport from
-// JoinOptions::transport or STRETTO_TRANSPORT (auto, shm, tcp, mpi, ucx), where to listen from
+// JoinOptions::transport or STRETTO_TRANSPORT (auto, shm, tcp, mpi, ucx), whose collectives run
+// from JoinOptions::backend or STRETTO_BACKEND (stretto, mpi, nccl), where to listen from
 // STRETTO_NETWORK and STRETTO_PORTS, how to use sockets from STRETTO_STREAMS and
 // STRETTO_BUSY_POLL, for how long the network may be silent from JoinOptions::network_timeout or
 // STRETTO_NETWORK_TIMEOUT.

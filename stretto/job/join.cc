@@ -135,11 +135,15 @@ Result<Settings> read_settings(const JoinOptions& options, const Environment& en
   return Settings{thread, checks_memory, copies, proofs, algorithm, warning};
 }
 
+using MakeLibrary =
+    std::function<Result<std::unique_ptr<CollectiveLibrary>>(const execution::Membership&)>;
+
 // A rank that is connected to all others, but for what only all ranks together can do.
 struct Joined {
   Settings settings;
   std::shared_ptr<group::Engine> engine;
   std::vector<std::int32_t> hosts;
+  MakeLibrary make_library = {};
 };
 
 Result<Joined> make_engine(bootstrap::Mesh mesh, const Settings& settings,
@@ -179,6 +183,30 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job) {
   return links;
 }
 
+// The library whose collectives run. Empty: none.
+Result<MakeLibrary> library_of(const Job& job) {
+  if (job.backend == "stretto" || job.size == 1) return MakeLibrary();
+  if (job.backend == "nccl") {
+    return status_of(StatusCode::invalid_argument,
+                     "the backend \"nccl\" is not in this build: want stretto or mpi");
+  }
+  // Where something else moves the messages, STRETTO_PLUGIN is that.
+  const bool is_named = job.engine.empty() || job.engine == job.backend;
+  STRETTO_ASSIGN_OR_RETURN(
+      const auto plugin,
+      transport::packets::load_plugin(job.backend, is_named ? job.plugin : std::string()));
+  return MakeLibrary([plugin, size = job.size](const execution::Membership& group) {
+    std::vector<int> members;
+    for (const Rank member : group.members) members.push_back(member.value());
+    return transport::packets::make_library(plugin, {.members = members.data(),
+                                                     .size = static_cast<int>(members.size()),
+                                                     .rank = group.rank.value(),
+                                                     .number = group.group,
+                                                     .job_rank = group.job_rank(group.rank).value(),
+                                                     .job_size = size});
+  });
+}
+
 using MakeDataPlane = std::function<Result<std::unique_ptr<transport::DataPlane>>()>;
 
 // The engine that moves all messages, for which ranks tell each other where it reaches them. Empty
@@ -211,17 +239,19 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
                            const Environment& environment) {
   STRETTO_ASSIGN_OR_RETURN(const Settings settings, read_settings(options, environment));
   STRETTO_ASSIGN_OR_RETURN(MakeDataPlane engine, engine_of(job, rendezvous.notes()));
+  STRETTO_ASSIGN_OR_RETURN(MakeLibrary library, library_of(job));
   const bootstrap::MeshOptions mesh_options{
       .rank = job.rank,
       .size = job.size,
       .key = rendezvous.key(),
       .prefix = "mesh/",
       .links = links_of(job),
-      .configuration = fnv1a(settings.algorithm + " " + job.engine),
+      .configuration = fnv1a(settings.algorithm + " " + job.engine + " " + job.backend),
       .make_data_plane = std::move(engine)};
   STRETTO_ASSIGN_OR_RETURN(auto mesh, bootstrap::connect_mesh(rendezvous.notes(), mesh_options));
   Result<Joined> joined = make_engine(std::move(mesh), settings, environment);
   if (!joined.ok()) return joined;
+  joined->make_library = std::move(library);
   STRETTO_RETURN_IF_ERROR(rendezvous.finish());
   return joined;
 }
@@ -261,7 +291,8 @@ Result<std::unique_ptr<Communicator>> join_job(const Result<Job>& resolved,
        .algorithm = joined->settings.algorithm,
        .single_copy = joined->settings.single_copy,
        .group = {.hosts = std::move(joined->hosts), .verification = joined->settings.verification},
-       .measure_links = communicator::link_cache_options(environment)});
+       .measure_links = communicator::link_cache_options(environment),
+       .make_library = std::move(joined->make_library)});
 }
 
 template <class Resolve>

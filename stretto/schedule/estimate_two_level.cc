@@ -18,6 +18,12 @@ using Kind = HostSummary::Kind;
 // each host but the root's.
 enum class Chunks { of_hosts, of_ranks, of_other_hosts };
 
+// Which halves an algorithm has: to the owners, and from them.
+struct Halves {
+  bool reduces = false;
+  bool spreads = false;
+};
+
 // Phases of the two-level algorithms.
 class TwoLevelPhases {
  public:
@@ -72,6 +78,24 @@ class TwoLevelPhases {
       return kind.ranks < 2 ? 0 : m_.process(chunks_ * each_) + m_.sync(kind.ranks);
     });
   }
+  // Both halves, one phase after the other...
+  double in_turn(Halves halves) const {
+    return (halves.reduces ? collect() + reduce() : 0) + (halves.spreads ? spread() + show() : 0);
+  }
+  // ...and what is busiest in them, of all ports out, ports in and processors: so long a segment
+  // takes where others are under way beside it.
+  double busiest(Halves halves) const {
+    return worst([&](const Kind& kind) {
+      const double others = chunks_ - owned(kind);
+      const double out = (halves.reduces ? others * values_of(kind) : 0) +
+                         (halves.spreads ? owned(kind) * (hosts_ - 1) : 0);
+      const double in = (halves.reduces ? owned(kind) * (values_ - values_of(kind)) : 0) +
+                        (halves.spreads ? others : 0);
+      const double port = hosts_ > 1 ? m_.wire(std::max(out, in) * each_) : 0;
+      return std::max(port, m_.process(touched(kind, halves) * each_));
+    });
+  }
+  double chunks() const { return chunks_; }
   // Owners give the first rank the whole results.
   double pass_to_root() const {
     const int near = m_.hosts.ranks_of_first_host();
@@ -110,6 +134,17 @@ class TwoLevelPhases {
     for (const Kind& kind : m_.hosts.kinds()) most = std::max(most, double{seconds(kind)});
     return most;
   }
+  // By a rank's processor, in chunks.
+  double touched(const Kind& kind, Halves halves) const {
+    const double shown = chunks_ * (kind.ranks - 1) / kind.ranks;
+    const double passed = mapped_ ? shown : 2 * shown;
+    const double joined = kind.ranks - kind.single_subtrees;
+    const double combined =
+        joined * (chunks_ - owned(kind)) / kind.ranks +
+        std::ceil(owned(kind) / kind.ranks) * (kind.ranks + values_ - values_of(kind));
+    return (halves.reduces ? passed + combined : 0) +
+           (halves.spreads && kind.ranks > 1 ? (mapped_ ? chunks_ : passed) : 0);
+  }
   double inside(double messages) const {
     return m_.hosts.has_hosts() ? m_.inside(messages, each_)
                                 : m_.exchange(messages, each_, Pairs{});
@@ -136,21 +171,34 @@ class TwoLevelPhases {
   double values_ = 0;  // Of all hosts.
 };
 
+// Segment by segment, each as long as what it keeps busiest, since phases of several segments
+// overlap, as those of its chunks do; and at the end the last chunk passes the phases alone.
+double by_segments(const Model& m, Inside inside, Chunks chunks, Halves halves) {
+  const TwoLevelPhases whole(m, inside, chunks);
+  const double each = m.bytes / whole.chunks();
+  const double segments = m.segment_bytes > 0 ? std::ceil(each / m.segment_bytes) : 1;
+  if (segments < 2) return whole.in_turn(halves);
+  const Model part = m.of_part(1 / segments);
+  const TwoLevelPhases phases(part, inside, chunks);
+  const Model no_bytes = m.of_part(0);
+  const double latency = TwoLevelPhases(no_bytes, inside, chunks).in_turn(halves);
+  const double busiest = phases.busiest(halves);
+  const double alone = std::max(0.0, phases.in_turn(halves) - latency - busiest);
+  return segments * busiest + latency + alone / phases.chunks();
+}
+
 }  // namespace
 
 double two_level_all_reduce(const EstimateModel& m, Inside inside) {
-  const TwoLevelPhases phases(m, inside, Chunks::of_hosts);
-  return phases.collect() + phases.reduce() + phases.spread() + phases.show();
+  return by_segments(m, inside, Chunks::of_hosts, {.reduces = true, .spreads = true});
 }
 
 double two_level_reduce_scatter(const EstimateModel& m, Inside inside) {
-  const TwoLevelPhases phases(m, inside, Chunks::of_ranks);
-  return phases.collect() + phases.reduce();
+  return by_segments(m, inside, Chunks::of_ranks, {.reduces = true});
 }
 
 double two_level_all_gather(const EstimateModel& m, Inside inside) {
-  const TwoLevelPhases phases(m, inside, Chunks::of_ranks);
-  return phases.spread() + phases.show();
+  return by_segments(m, inside, Chunks::of_ranks, {.spreads = true});
 }
 
 double two_level_broadcast(const EstimateModel& m, Inside inside) {
@@ -171,6 +219,18 @@ double two_level_gather(const EstimateModel& m) {
 }
 
 double two_level_scatter(const EstimateModel& m) { return two_level_gather(m); }
+
+double two_level_all_to_all(const EstimateModel& m) {
+  const double each = m.bytes / m.n;
+  double seconds = 0;
+  for (const Kind& kind : m.hosts.kinds()) {
+    const double staged = m.process((kind.ranks - 1) * each) + m.sync(kind.ranks);
+    const double far = m.n - kind.ranks;
+    const double sent = m.between(far, kind.ranks * far * each);
+    seconds = std::max(seconds, staged + std::max(sent, m.process(kind.ranks * each)));
+  }
+  return seconds;
+}
 
 double two_level_barrier(const EstimateModel& m) {
   double inside = 0;

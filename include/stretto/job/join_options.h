@@ -44,6 +44,10 @@ struct JoinOptions {
   // sockets between hosts; "tcp", sockets only; "mpi" and "ucx", shared memory inside a host, and
   // all messages by that library (docs/engines.md). Empty: what STRETTO_TRANSPORT says, or "auto".
   std::string transport = {};
+  // Whose collectives run, the same on all ranks: "stretto", its own schedules; "mpi", those of an
+  // MPI library, as far as it does what is asked (docs/engines.md); "nccl" likewise, on memory of
+  // GPUs. Empty: what STRETTO_BACKEND says, or "stretto".
+  std::string backend = {};
   // Null: the environment of this process.
   const Environment* environment = nullptr;
 };

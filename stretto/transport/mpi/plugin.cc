@@ -7,66 +7,19 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "stretto/transport/mpi/mpi_process.h"
 #include "stretto/transport/packets/engine.h"
 
 namespace stretto::transport::packets {
 namespace {
 
-// The engines of a process take turns: MPI need not be started for several threads at a time.
-std::mutex mpi_mutex;
-
-std::string describe(int error) {
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  if (MPI_Error_string(error, text, &length) != MPI_SUCCESS) return "unknown error";
-  return {text, static_cast<std::size_t>(length)};
-}
-
-// "Open MPI v4.1.4, package: ..." as far as it is of interest.
-std::string library_name() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  const std::string name(text, static_cast<std::size_t>(length));
-  return name.substr(0, name.find_first_of(",\n"));
-}
-
-void finalize() {
-  int is_over = 0;
-  MPI_Finalized(&is_over);
-  if (is_over == 0) MPI_Finalize();
-}
-
-// Says why if MPI cannot be used.
-std::string start() {
-  int is_over = 0;
-  MPI_Finalized(&is_over);
-  if (is_over != 0) return "MPI has been finalized in this process, and cannot be started again";
-  static bool is_ours = false;
-  int is_started = 0;
-  MPI_Initialized(&is_started);
-  int given = MPI_THREAD_SINGLE;
-  if (is_started == 0) {
-    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &given) != MPI_SUCCESS) {
-      return "MPI_Init_thread failed";
-    }
-    std::atexit(finalize);
-    is_ours = true;
-    if (given >= MPI_THREAD_SERIALIZED) return "";
-    return "this MPI has been built for programs of one thread; stretto needs "
-           "MPI_THREAD_SERIALIZED";
-  }
-  MPI_Query_thread(&given);
-  if (given == MPI_THREAD_MULTIPLE || is_ours) return "";
-  return "the program has started MPI for less than MPI_THREAD_MULTIPLE, but stretto calls it from "
-         "threads of its own: ask MPI_Init_thread for that, or let stretto start MPI";
-}
+using mpi::describe;
+using mpi::library_name;
+using mpi::mpi_mutex;
 
 class MpiEngine final : public Engine {
  public:
@@ -179,19 +132,6 @@ class MpiEngine final : public Engine {
   int found_count_ = 0;
 };
 
-std::string check_place(const EngineOptions& options) {
-  if (options.in_one_process) return "";
-  int rank = 0;
-  int size = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (rank == options.rank && size == options.size) return "";
-  return "this is rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) +
-         ", but MPI says " + std::to_string(rank) + " of " + std::to_string(size) +
-         ": start the ranks with the mpirun of " + library_name() +
-         ", and let no other variables number them";
-}
-
 }  // namespace
 }  // namespace stretto::transport::packets
 
@@ -203,8 +143,10 @@ stretto_engine_2(const stretto::transport::packets::EngineOptions& options, char
   // Worlds of one process are made rank by rank.
   static int worlds = 0;
   if (options.rank == 0) ++worlds;
-  std::string why = start();
-  if (why.empty()) why = check_place(options);
+  std::string why = stretto::transport::mpi::start();
+  if (why.empty() && !options.in_one_process) {
+    why = stretto::transport::mpi::check_place(options.rank, options.size);
+  }
   std::unique_ptr<MpiEngine> engine;
   if (why.empty()) {
     engine = std::make_unique<MpiEngine>(options, worlds);

@@ -41,14 +41,30 @@ Result<Plugin> load_plugin(std::string_view name, const std::string& path) {
                      "library, and STRETTO_PLUGIN says where it is",
                      name, ::dlerror(), file);
   }
-  void* const symbol = ::dlsym(library, kMakeEngine);
-  if (symbol != nullptr) return Plugin{reinterpret_cast<MakeEngine>(symbol)};
+  const Plugin plugin{reinterpret_cast<MakeEngine>(::dlsym(library, kMakeEngine)),
+                      reinterpret_cast<MakeLibrary>(::dlsym(library, kMakeLibrary))};
+  if (plugin.make_engine != nullptr || plugin.make_library != nullptr) return plugin;
   return status_of(StatusCode::invalid_argument,
                    "{} is no plug-in for {} of this version of stretto", path.empty() ? file : path,
                    name);
 }
 
+Result<std::unique_ptr<CollectiveLibrary>> make_library(const Plugin& plugin,
+                                                        const LibraryGroup& group) {
+  if (plugin.make_library == nullptr) {
+    return status_of(StatusCode::invalid_argument, "this plug-in has no collectives");
+  }
+  std::array<char, 512> text{};
+  std::unique_ptr<CollectiveLibrary> library(plugin.make_library(group, text.data(), text.size()));
+  if (library == nullptr) return status_of(StatusCode::invalid_argument, "{}", text.data());
+  log(LogLevel::info, "collectives are run by {}", library->name());
+  return library;
+}
+
 Result<std::unique_ptr<Engine>> make_engine(const Plugin& plugin, const EngineOptions& options) {
+  if (plugin.make_engine == nullptr) {
+    return status_of(StatusCode::invalid_argument, "this plug-in moves no messages");
+  }
   std::array<char, 512> text{};
   std::unique_ptr<Engine> engine(plugin.make_engine(options, text.data(), text.size()));
   if (engine == nullptr) return status_of(StatusCode::invalid_argument, "{}", text.data());

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stretto/base/collective_library.h"
 #include "stretto/transport/data_plane.h"
 #include "stretto/transport/packets/engine.h"
 #include "stretto/transport/packets/streams.h"
@@ -17,12 +18,17 @@ namespace stretto::transport::packets {
 // A plug-in that has been loaded. It stays so for good.
 struct Plugin {
   MakeEngine make_engine = nullptr;
+  MakeLibrary make_library = nullptr;  // Null: it has no collectives.
 };
 
 // Loads the plug-in for `name` ("mpi", "ucx"): `path`, or libstretto_NAME.so from the folder of
 // this library or program, or from where the system looks for libraries. Fails with a sentence that
 // says what to do.
 Result<Plugin> load_plugin(std::string_view name, const std::string& path);
+
+// The library's collectives for a group, all of whose ranks call this together.
+Result<std::unique_ptr<CollectiveLibrary>> make_library(const Plugin& plugin,
+                                                        const LibraryGroup& group);
 
 // Called by all ranks together. An MPI is started if nobody has started it, and then ended with the
 // process; where the program has started it, that must have been with MPI_THREAD_MULTIPLE.

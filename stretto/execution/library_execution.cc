@@ -1,0 +1,169 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/execution/library_execution.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "stretto/base/mutex.h"
+#include "stretto/base/round_up.h"
+#include "stretto/kernel/copy.h"
+#include "stretto/kernel/reduce.h"
+
+namespace stretto::execution {
+namespace {
+
+// A library may still write there, whatever becomes of the operation and its group.
+void keep_for_good(std::shared_ptr<std::byte[]> copies) {
+  static Mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<std::byte[]>>;
+  const MutexLock held(mutex);
+  kept->push_back(std::move(copies));
+}
+
+}  // namespace
+
+LibraryPlan make_library_plan(const Plan& whole, const CollectiveLibrary& library) {
+  const schedule::Schedule& shape = whole.schedule();
+  LibraryPlan plan{.operation = whole.operation(),
+                   .input_bytes = whole.input_bytes(shape.rank),
+                   .output_bytes = whole.output_bytes(shape.rank)};
+  if (plan.operation.op == ReduceOp::mean && !library.can_run(plan.operation)) {
+    plan.operation.op = ReduceOp::sum;
+    plan.divisor = whole.divisor();
+  }
+  const bool exchanges = plan.operation.collective == Collective::all_to_all;
+  const std::int32_t ranks = shape.rank_count;
+  if (!schedule::required_chunks(plan.operation.collective, ranks)) return plan;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const std::int32_t sent = exchanges ? shape.rank.value() * ranks + r : r;
+    plan.counts.push_back(whole.chunk_elements(sent));
+    if (exchanges) plan.received.push_back(whole.chunk_elements(r * ranks + shape.rank.value()));
+  }
+  return plan;
+}
+
+LibraryExecution::LibraryExecution(std::shared_ptr<const LibraryPlan> plan,
+                                   std::shared_ptr<const Plan> meeting, SharedLibrary& shared,
+                                   const Membership& membership, transport::Transport& transport,
+                                   TeamLanes* team)
+    : plan_(std::move(plan)),
+      shared_(&shared),
+      membership_(&membership),
+      meeting_(std::move(meeting), membership, transport, team) {
+  if (shared_->library->gives_buffers_back()) return;
+  input_room_bytes_ = round_up(plan_->input_bytes, kCacheLineBytes);
+  copies_bytes_ = input_room_bytes_ + plan_->output_bytes;
+  copies_ = std::shared_ptr<std::byte[]>(new std::byte[copies_bytes_]);
+}
+
+void LibraryExecution::start(const Call& call, Turn& turn) {
+  call_ = call;
+  status_ = {};
+  phase_ = Phase::meeting;
+  turn_ = shared_->taken++;
+  copied_bytes_ = 0;
+  // Of an all_to_all each rank knows a count of its own.
+  Call signal{.operation = call.operation, .sequence = call.sequence};
+  if (counts_by_message(call.operation)) signal.operation.count = 0;
+  meeting_.start(signal, turn);
+}
+
+bool LibraryExecution::advance(Turn& turn) {
+  if (ended()) return false;
+  bool moved = false;
+  if (phase_ == Phase::meeting) {
+    moved = meeting_.advance(turn);
+    moved = copy_in(turn) || moved;
+    const bool is_ready = meeting_.ended() && (copies_ == nullptr || is_copied_in());
+    if (!status().ok() || !is_ready || shared_->begun != turn_) return moved;
+    hand_over();
+    moved = true;
+  }
+  if (phase_ == Phase::running && shared_->library->has_ended(operation_)) {
+    phase_ = Phase::unpacking;
+    copied_bytes_ = 0;
+    moved = true;
+  }
+  if (const char* said = shared_->library->failure(); *said != '\0') {
+    fail(status_of(StatusCode::system, "{} says: {}", shared_->library->name(), said));
+    return true;
+  }
+  if (phase_ != Phase::unpacking) return moved;
+  return copy_out(turn) || moved;
+}
+
+void LibraryExecution::hand_over() {
+  ++shared_->begun;
+  const bool copies = copies_ != nullptr;
+  operation_ = shared_->library->start(
+      {.operation = plan_->operation,
+       .input = copies ? copies_.get() : call_.input,
+       .output = copies ? copies_.get() + input_room_bytes_ : call_.output,
+       .counts = plan_->counts.empty() ? nullptr : plan_->counts.data(),
+       .received = plan_->received.empty() ? nullptr : plan_->received.data()});
+  phase_ = Phase::running;
+}
+
+// As far as the turn goes. Returns whether anything was copied.
+bool LibraryExecution::copy_in(Turn& turn) {
+  if (copies_ == nullptr || is_copied_in() || turn.is_over()) return false;
+  const std::size_t left = plan_->input_bytes - copied_bytes_;
+  const std::size_t bytes = turn.take(left, 2);
+  kernel::copy(copies_.get() + copied_bytes_, call_.input + copied_bytes_, bytes,
+               kernel::Store::automatic, plan_->input_bytes);
+  copied_bytes_ += bytes;
+  return true;
+}
+
+// Divides as well, where a mean has been a sum.
+bool LibraryExecution::copy_out(Turn& turn) {
+  const std::size_t all = copies_ == nullptr && plan_->divisor == 1 ? 0 : plan_->output_bytes;
+  if (copied_bytes_ == all) {
+    phase_ = Phase::ended;
+    return true;
+  }
+  if (turn.is_over()) return false;
+  const DType dtype = plan_->operation.dtype;
+  const std::size_t elements =
+      turn.take((all - copied_bytes_) / size_bytes(dtype), 2 * size_bytes(dtype));
+  const std::byte* results = copies_ == nullptr ? call_.output : copies_.get() + input_room_bytes_;
+  std::byte* const to = call_.output + copied_bytes_;
+  if (plan_->divisor == 1) {
+    kernel::copy(to, results + copied_bytes_, elements * size_bytes(dtype));
+  } else {
+    const kernel::Input input{.data = results + copied_bytes_, .dtype = dtype};
+    void* const output = to;
+    const Status divided = kernel::reduce({.dtype = dtype,
+                                           .output_dtype = dtype,
+                                           .divisor = plan_->divisor,
+                                           .count = elements,
+                                           .inputs = std::span(&input, 1),
+                                           .outputs = std::span(&output, 1)});
+    if (!divided.ok()) fail(divided);
+  }
+  copied_bytes_ += elements * size_bytes(dtype);
+  return true;
+}
+
+void LibraryExecution::fail(const Status& status) {
+  if (status_.ok()) status_ = status;
+  meeting_.fail(status);
+  if (phase_ == Phase::running && copies_ != nullptr) keep_for_good(copies_);
+  phase_ = Phase::ended;
+  if (!std::exchange(shared_->is_abandoned, true)) shared_->library->abandon();
+}
+
+std::vector<Rank> LibraryExecution::waiting_for() const {
+  if (phase_ != Phase::running) return meeting_.waiting_for();
+  std::vector<Rank> others;
+  for (std::int32_t r = 0; std::cmp_less(r, membership_->members.size()); ++r) {
+    if (r != membership_->rank.value()) others.push_back(r);
+  }
+  return others;
+}
+
+}  // namespace stretto::execution

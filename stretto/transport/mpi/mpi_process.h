@@ -1,0 +1,81 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+// The MPI of this process, for what the plug-in makes of it. Uses nothing else of stretto.
+
+#include <mpi.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <string>
+
+namespace stretto::transport::mpi {
+
+// Whoever calls MPI takes turns: it need not be started for several threads at a time.
+inline std::mutex mpi_mutex;
+// Collectives are under way that will never end, for which MPI's own end would wait.
+inline bool is_abandoned = false;
+
+inline std::string describe(int error) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (MPI_Error_string(error, text, &length) != MPI_SUCCESS) return "unknown error";
+  return {text, static_cast<std::size_t>(length)};
+}
+
+// "Open MPI v4.1.4, package: ..." as far as it is of interest.
+inline std::string library_name() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string name(text, static_cast<std::size_t>(length));
+  return name.substr(0, name.find_first_of(",\n"));
+}
+
+inline void finalize() {
+  int is_over = 0;
+  MPI_Finalized(&is_over);
+  if (is_over == 0 && !is_abandoned) MPI_Finalize();
+}
+
+// Says why if MPI cannot be used.
+inline std::string start() {
+  int is_over = 0;
+  MPI_Finalized(&is_over);
+  if (is_over != 0) return "MPI has been finalized in this process, and cannot be started again";
+  static bool is_ours = false;
+  int is_started = 0;
+  MPI_Initialized(&is_started);
+  int given = MPI_THREAD_SINGLE;
+  if (is_started == 0) {
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &given) != MPI_SUCCESS) {
+      return "MPI_Init_thread failed";
+    }
+    std::atexit(finalize);
+    is_ours = true;
+    if (given >= MPI_THREAD_SERIALIZED) return "";
+    return "this MPI has been built for programs of one thread; stretto needs "
+           "MPI_THREAD_SERIALIZED";
+  }
+  MPI_Query_thread(&given);
+  if (given == MPI_THREAD_MULTIPLE || is_ours) return "";
+  return "the program has started MPI for less than MPI_THREAD_MULTIPLE, but stretto calls it from "
+         "threads of its own: ask MPI_Init_thread for that, or let stretto start MPI";
+}
+
+// Says why if MPI numbers this process otherwise.
+inline std::string check_place(int job_rank, int job_size) {
+  int rank = 0;
+  int size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (rank == job_rank && size == job_size) return "";
+  return "this is rank " + std::to_string(job_rank) + " of " + std::to_string(job_size) +
+         ", but MPI says " + std::to_string(rank) + " of " + std::to_string(size) +
+         ": start the ranks with the mpirun of " + library_name() +
+         ", and let no other variables number them";
+}
+
+}  // namespace stretto::transport::mpi
