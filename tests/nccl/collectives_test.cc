@@ -124,16 +124,20 @@ TEST(NcclDouble, ReducesEveryDtypeThatNcclHas) {
 }
 
 TEST(NcclDouble, MultipliesBeforeSums) {
-  expect_same([](Communicator& ranks, Buffers& buffers) {
-    const int rank = ranks.rank().value();
-    const double factor = 1 << rank;  // Another on each.
-    ranks.all_reduce(buffers.numbers(40, rank), {.factor = factor}).wait();
-    ranks.all_reduce(buffers.numbers(40, rank), buffers.zeros(40), {.factor = factor}).wait();
-    ranks.reduce(buffers.numbers(40, rank), buffers.zeros(40), {.root = 2, .factor = 0.5}).wait();
-    ranks.reduce_scatter(buffers.numbers(12, rank), buffers.zeros(4), {.factor = 0.25}).wait();
-    const std::array list = {buffers.numbers(3, rank), buffers.numbers(5, rank)};
-    ranks.all_reduce_coalesced(list, {.factor = factor}).wait();
-  });
+  expect_same(
+      [](Communicator& ranks, Buffers& buffers) {
+        const int rank = ranks.rank().value();
+        const double factor = 1 << rank;  // Another on each.
+        ranks.all_reduce(buffers.numbers(40, rank), {.factor = factor}).wait();
+        ranks.all_reduce(buffers.numbers(40, rank), {.op = ReduceOp::mean, .factor = 2}).wait();
+        ranks.all_reduce(buffers.numbers(40, rank), buffers.zeros(40), {.factor = factor}).wait();
+        ranks.reduce(buffers.numbers(40, rank), buffers.zeros(40), {.root = 2, .factor = 0.5})
+            .wait();
+        ranks.reduce_scatter(buffers.numbers(16, rank), buffers.zeros(4), {.factor = 0.25}).wait();
+        const std::array list = {buffers.numbers(3, rank), buffers.numbers(5, rank)};
+        ranks.all_reduce_coalesced(list, {.factor = factor}).wait();
+      },
+      4);
 }
 
 TEST(NcclDouble, MovesSharesOfAnyLength) {

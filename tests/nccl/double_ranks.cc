@@ -7,8 +7,6 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
-#include <map>
-#include <optional>
 #include <thread>
 
 #include "stretto/job/nccl_factory.h"
@@ -17,18 +15,6 @@
 #include "tests/support/socket_pairs.h"
 
 namespace stretto::testing {
-namespace {
-
-class Variables final : public Environment {
- public:
-  std::optional<std::string> get(const std::string& variable) const override {
-    const bool is_file = variable == "STRETTO_NCCL_LIBRARY" || variable == "STRETTO_CUDA_DRIVER";
-    return is_file ? std::optional(Double::file()) : std::nullopt;
-  }
-};
-
-}  // namespace
-
 std::string Double::file() { return STRETTO_BIN_DIR "/libfake_nccl.so"; }
 
 Double& Double::get() {
@@ -42,11 +28,8 @@ Double::Double() {
     function =
         reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
   };
-  fake_nccl::Control* (*find_control)() = nullptr;
-  find("fake_nccl_control", find_control);
   find("fake_nccl_change", change_);
   find("fake_nccl_reach", reach_);
-  control_ = find_control();
   driver_ = nccl::Driver::open(file(), 0).or_throw();
 }
 
@@ -54,6 +37,12 @@ void Double::change(const std::function<void(fake_nccl::Control&)>& change) {
   change_([](fake_nccl::Control& control,
              void* what) { (*static_cast<decltype(&change)>(what))(control); },
           const_cast<void*>(static_cast<const void*>(&change)));
+}
+
+fake_nccl::Control Double::control() {
+  fake_nccl::Control now;
+  change([&](const fake_nccl::Control& control) { now = control; });
+  return now;
 }
 
 void Double::reset(const std::function<void(fake_nccl::Control&)>& then) {

@@ -5,9 +5,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "stretto/base/environment.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/scheduled_backend.h"
 #include "stretto/nccl/driver.h"
@@ -22,7 +24,7 @@ class Double {
   // With what it has counted, and how it behaves, as at first.
   void reset(const std::function<void(fake_nccl::Control&)>& change = {});
   void change(const std::function<void(fake_nccl::Control&)>& change);
-  fake_nccl::Control control() const { return *control_; }
+  fake_nccl::Control control();
   static std::string file();
   // Memory of device 0, never freed; and where a test may look into it.
   std::byte* allocate(std::size_t bytes) const;
@@ -30,10 +32,25 @@ class Double {
 
  private:
   Double();
-  fake_nccl::Control* control_;
   void (*change_)(void (*)(fake_nccl::Control&, void*), void*);
   std::byte* (*reach_)(const void*);
   std::shared_ptr<const nccl::Driver> driver_;
+};
+
+// Names the double as NCCL and as the driver, or other files.
+class Variables final : public Environment {
+ public:
+  explicit Variables(std::string nccl = Double::file(), std::string driver = Double::file())
+      : nccl_(std::move(nccl)), driver_(std::move(driver)) {}
+  std::optional<std::string> get(const std::string& variable) const override {
+    if (variable == "STRETTO_NCCL_LIBRARY") return nccl_;
+    if (variable == "STRETTO_CUDA_DRIVER") return driver_;
+    return std::nullopt;
+  }
+
+ private:
+  std::string nccl_;
+  std::string driver_;
 };
 
 // What the backend "nccl" of a job uses, with the double in NCCL's place.

@@ -4,7 +4,11 @@
 // NCCL as it is installed, as far as it can be asked without a device.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <thread>
+
+#include "stretto/job/join.h"
 #include "stretto/nccl/load.h"
 #include "stretto/nccl/versions.h"
 #include "tests/nccl/double_ranks.h"
@@ -50,6 +54,37 @@ TEST(NcclLoading, ConfigurationIsWhatTheVersionReads) {
   EXPECT_STREQ(make_config(23007, "a").comm_name, "a");
   EXPECT_EQ(make_config(23007, "a").blocking, 0);
   EXPECT_EQ(version_text(22005), "2.20.5");
+}
+
+// As programs do it, by the option of a job.
+TEST(NcclLoading, JobsNameItAsTheirBackend) {
+  using stretto::testing::Double;
+  using stretto::testing::Variables;
+  Double::get().reset();
+  const Variables environment;
+  const std::string path = ::testing::TempDir() + "nccl_job_" + std::to_string(::getpid());
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const auto ranks = join({.rank = r,
+                               .size = 2,
+                               .rendezvous = "file://" + path,
+                               .transport = "tcp",
+                               .backend = "nccl",
+                               .environment = &environment});
+      const View data(Double::get().allocate(8), 2, DType::f32);
+      ranks->all_reduce(data).wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Double::get().control().launches, 2);
+  EXPECT_EQ(Double::get().control().misuse, "");
+  const Variables no_device(Double::file(), "/nowhere/libcuda.so.1");
+  expect_contains(
+      stretto::testing::error_of([&] {
+        (void)join({.rank = 0, .size = 1, .backend = "nccl", .environment = &no_device});
+      }),
+      "rank 0 of 1 could not join: NCCL needs a GPU");
 }
 
 }  // namespace

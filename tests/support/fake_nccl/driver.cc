@@ -100,13 +100,19 @@ namespace stretto::fake_nccl {
 namespace {
 
 nccl::OpaqueStream* make_stream() {
-  auto* const stream = new nccl::OpaqueStream;
+  static auto* const all = new std::vector<std::unique_ptr<nccl::OpaqueStream>>;
+  const std::lock_guard held(shared().mutex);
+  auto* const stream = all->emplace_back(std::make_unique<nccl::OpaqueStream>()).get();
   stream->thread = std::thread([stream] { stream->run(); });
   return stream;
 }
 
 nccl::OpaqueStream* stream_of(Stream stream) {
-  static auto* const standard = make_stream();
+  static auto* const standard = [] {
+    auto* const made = make_stream();
+    made->thread.detach();
+    return made;
+  }();
   return stream == nullptr ? standard : stream;
 }
 
@@ -119,8 +125,8 @@ struct Event {
 }  // namespace
 
 void enqueue(Stream stream, std::function<void()> work) {
-  const std::lock_guard held(shared().mutex);
   nccl::OpaqueStream* const to = stream_of(stream);
+  const std::lock_guard held(shared().mutex);
   to->work.push_back(std::move(work));
   ++to->begun;
   shared().changed.notify_all();
@@ -132,12 +138,9 @@ using namespace stretto::fake_nccl;
 
 extern "C" {
 
-Control* fake_nccl_control() { return &shared().control; }
-
 void fake_nccl_change(void (*change)(Control&, void*), void* what) {
   const std::lock_guard held(shared().mutex);
   change(shared().control, what);
-  shared().random.seed(shared().control.seed);
   shared().changed.notify_all();
 }
 
@@ -192,8 +195,8 @@ int cuStreamDestroy_v2(Stream stream) {
 }
 int cuStreamQuery(Stream stream) {
   if (!has_context()) return kInvalidContext;
-  const std::lock_guard held(shared().mutex);
   const auto* const of = stream_of(stream);
+  const std::lock_guard held(shared().mutex);
   return of->ended == of->begun ? kSuccess : kNotReady;
 }
 int cuStreamWaitEvent(Stream stream, void* event, unsigned) {
@@ -216,8 +219,8 @@ int cuEventCreate(void** event, unsigned) {
 }
 int cuEventRecord(void* event, Stream stream) {
   if (!has_context()) return kInvalidContext;
-  const std::lock_guard held(shared().mutex);
   auto* const of = stream_of(stream);
+  const std::lock_guard held(shared().mutex);
   *static_cast<Event*>(event) = {of, of->begun};
   return kSuccess;
 }

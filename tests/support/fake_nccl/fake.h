@@ -30,11 +30,10 @@ using nccl::ResultCode;
 using nccl::Stream;
 using nccl::Type;
 
-// What tests tell the double, and ask it. By fake_nccl_control(), since it is loaded.
+// What tests tell the double, and ask it. By fake_nccl_change(), since it is loaded.
 struct Control {
   int version = 22703;
   int devices = 8;
-  std::uint64_t seed = 1;
   int longest_delay_us = 200;
   // Kernels wait for ever, until they are aborted.
   bool stalls = false;
@@ -81,8 +80,7 @@ void enqueue(Stream stream, std::function<void()> work);
 }  // namespace stretto::fake_nccl
 
 extern "C" {
-stretto::fake_nccl::Control* fake_nccl_control();
-// Waits until it may be used: calls `change` where nothing else runs.
+// Calls `change` where nothing else looks.
 void fake_nccl_change(void (*change)(stretto::fake_nccl::Control&, void*), void* what);
 std::byte* fake_nccl_reach(const void* data);
 }

@@ -53,6 +53,7 @@ struct Call {
   Type type = Type::u8;
   RedOp op = 0;
   int peer = 0;
+  double factor = 1;  // Of an operation that has been made.
   std::string what() const {
     // The two ends of a message have different names.
     const int number =
@@ -154,12 +155,12 @@ double combine(RedOp op, double a, double b) {
   return a + b;
 }
 
-Bytes contribution(Comm comm, const Call& call, std::size_t begin, std::size_t count) {
+Bytes contribution(const Call& call, std::size_t begin, std::size_t count) {
   const std::size_t width = bytes_of(call.type);
   const std::byte* const from = reach(call.from) + begin * width;
   Bytes bytes(from, from + count * width);
   if (call.op < kFirstMadeOp) return bytes;
-  const double factor = comm->factors[call.op];
+  const double factor = call.factor;
   with_type(call.type, [&](auto zero) {
     using T = decltype(zero);
     for (std::size_t i = 0; i < count; ++i) {
@@ -181,9 +182,9 @@ void give(Comm comm, const Call& call) {
   for (int r = 0; r < comm->size; ++r) {
     const auto to = static_cast<std::size_t>(r);
     if (call.kind == Kind::all_reduce || (call.kind == Kind::reduce && r == call.peer)) {
-      post(comm, r, call, contribution(comm, call, 0, call.count));
+      post(comm, r, call, contribution(call, 0, call.count));
     } else if (call.kind == Kind::reduce_scatter) {
-      post(comm, r, call, contribution(comm, call, to * call.count, call.count));
+      post(comm, r, call, contribution(call, to * call.count, call.count));
     } else if (call.kind == Kind::all_gather || (call.kind == Kind::send && r == call.peer) ||
                (call.kind == Kind::broadcast && comm->rank == call.peer)) {
       const std::byte* const from = reach(call.from);
@@ -310,6 +311,7 @@ ResultCode add(Call call, Comm comm, Stream stream) {
   }
   group.comm = comm;
   group.stream = stream;
+  if (call.op >= kFirstMadeOp) call.factor = comm->factors[call.op];
   group.calls.push_back(call);
   return kSuccess;
 }
@@ -356,7 +358,8 @@ ResultCode ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, 
   auto& world = worlds()[std::string(id.bytes, sizeof(id.bytes))];
   if (world == nullptr) world = std::make_shared<World>();
   ++world->arrived;
-  *comm = new stretto::nccl::OpaqueComm;
+  static auto* const all = new std::vector<std::unique_ptr<stretto::nccl::OpaqueComm>>;
+  *comm = all->emplace_back(std::make_unique<stretto::nccl::OpaqueComm>()).get();
   (*comm)->world = world;
   (*comm)->rank = rank;
   (*comm)->size = ranks;
