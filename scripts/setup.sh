@@ -138,3 +138,44 @@ ensure_demo_python() {
   [[ -x $demo_python ]] && "$demo_python" -c 'import matplotlib, numpy' 2> /dev/null && return
   ensure_venv without_torch
 }
+
+# What nvcc needs to compile for devices and to link with their runtime, of one version. Python's
+# packages of CUDA 12 lack nvcc itself.
+readonly cuda_requirements=(nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-crt==13.0.*
+  nvidia-cuda-runtime==13.0.* nvidia-cuda-cccl==13.0.*)
+
+find_nvcc() {
+  local candidate
+  for candidate in "${STRETTO_NVCC:-}" "$(command -v nvcc || true)" /usr/local/bin/nvcc \
+    /usr/local/cuda/bin/nvcc "$PWD/$venv"/lib/python3*/site-packages/nvidia/cu13/bin/nvcc; do
+    if [[ -n $candidate && -x $candidate ]]; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+}
+
+fill_cuda() {
+  [[ -x $venv/bin/python ]] || python3 -m venv "$venv" || return
+  local pip_args
+  read -r -a pip_args <<< "${STRETTO_PIP_ARGS:-}"
+  "$venv/bin/python" -m pip install --disable-pip-version-check "${pip_args[@]}" \
+    "${cuda_requirements[@]}"
+}
+
+# ensure_cuda [install]: sets cuda_args to what CMake is to be told, so that code for GPUs is
+# compiled: by the nvcc that is there (STRETTO_NVCC, PATH, /usr/local, build/venv), or, if that is
+# asked for, by one that is installed in build/venv. Without either: to leave it out.
+ensure_cuda() {
+  local nvcc
+  nvcc=$(find_nvcc)
+  if [[ -z $nvcc && ${1:-} == install ]]; then
+    say "  Python packages for $venv: ${cuda_requirements[*]}"
+    phase "installing nvcc" cuda fill_cuda
+    nvcc=$(find_nvcc)
+    [[ -n $nvcc ]] || fail "the packages of CUDA have no nvcc for this machine"
+  fi
+  cuda_args=(-DSTRETTO_CUDA=OFF)
+  # shellcheck disable=SC2034  # ./dev reads it.
+  [[ -z $nvcc ]] || cuda_args=(-DSTRETTO_CUDA=ON "-DSTRETTO_NVCC=$nvcc")
+}

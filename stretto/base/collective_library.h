@@ -5,9 +5,23 @@
 
 #include <cstddef>
 
+#include <vector>
+
 #include "stretto/base/operation.h"
+#include "stretto/base/view.h"
 
 namespace stretto {
+
+// What a call on memory of devices is about besides, since the host can neither multiply there nor
+// put lists into one buffer: see group/packing.h.
+struct DeviceBuffers {
+  // In the place of the input (of the output), where not empty: each rank's share, or the entries
+  // of a list.
+  std::vector<ConstView> sources = {};
+  std::vector<View> targets = {};
+  double factor = 1;  // Multiplies this rank's input.
+  int mark = -1;      // What DeviceLibrary::mark() has said when the call was submitted.
+};
 
 // One rank's part in a collective, as a library is handed it. The lists have an entry per rank of
 // the group, in elements: what belongs to each rank; of an all_to_all, what this rank sends to each
@@ -18,6 +32,25 @@ struct LibraryCall {
   std::byte* output = nullptr;
   const std::size_t* counts = nullptr;    // Null where nothing belongs to single ranks.
   const std::size_t* received = nullptr;  // Of an all_to_all.
+  const DeviceBuffers* device = nullptr;  // Where a DeviceLibrary has been asked for it.
+};
+
+// The half of a library that is for memory of devices, which no schedule reaches.
+class DeviceLibrary {
+ public:
+  // Any thread.
+  virtual bool is_device_memory(const void* data) const = 0;
+  // Why it does not do that, in a sentence that goes on after the name of the library; "" if it
+  // does. By what all ranks know. Any thread.
+  virtual const char* refusal(const OperationDescriptor& operation, double factor) const = 0;
+  // A moment: what the calling thread's program has begun on the device until now is to be done
+  // before the call that gets this number starts there. Any thread; -1: the device says no.
+  virtual int mark() = 0;
+  // After abandon(): whether the device uses nobody's buffers any more.
+  virtual bool has_let_go() = 0;
+
+ protected:
+  ~DeviceLibrary() = default;
 };
 
 // A library with collectives of its own, such as an MPI or NCCL, for one group of ranks. The group
@@ -49,6 +82,9 @@ class CollectiveLibrary {
   // The group has failed: nothing is asked any more, though collectives may be under way, which
   // must neither end this process nor keep it from ending.
   virtual void abandon() = 0;
+  // Not null: it runs what is in memory of devices, and nothing else. Whether that is so is in the
+  // operation, as its algorithm kDeviceAlgorithm.
+  virtual DeviceLibrary* for_devices() { return nullptr; }
 };
 
 // The ranks of a group, by their numbers in the job.
@@ -65,6 +101,6 @@ struct LibraryGroup {
 // why in `text`. All ranks of the group call this together; it may block.
 using MakeLibrary = CollectiveLibrary* (*)(const LibraryGroup& group, char* text,
                                            std::size_t text_bytes);
-inline constexpr const char* kMakeLibrary = "stretto_collectives_1";
+inline constexpr const char* kMakeLibrary = "stretto_collectives_2";
 
 }  // namespace stretto

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stretto/base/collective_library.h"
 #include "stretto/base/operation.h"
 #include "stretto/base/view.h"
 #include "stretto/communicator/memory.h"
@@ -41,6 +42,8 @@ struct CollectiveCall {
   // What has to be done with the caller's buffers before and after. With it, `input` or `output`,
   // if empty, is its scratch.
   std::optional<group::Packing> packing = std::nullopt;
+  // On memory of a device, in the place of a packing: filled in by a backend that has such.
+  std::unique_ptr<DeviceBuffers> device = nullptr;
 };
 
 // What carries out the operations of a Communicator: the seam at which stretto's own schedules

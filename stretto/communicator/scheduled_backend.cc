@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/memory_limit.h"
+#include "stretto/communicator/device_calls.h"
 #include "stretto/communicator/memory_probe.h"
 #include "stretto/transport/shortage.h"
 
@@ -69,7 +70,7 @@ Result<std::unique_ptr<Communicator>> ScheduledBackend::make_world(
   try {
     STRETTO_RETURN_IF_ERROR(own.share_windows(own.deadline(std::nullopt)));
     STRETTO_RETURN_IF_ERROR(own.measure_links(*world));
-    STRETTO_RETURN_IF_ERROR(own.use_library());
+    STRETTO_RETURN_IF_ERROR(own.use_library(own.deadline(std::nullopt)));
     own.begin_numbering();
   } catch (const Error& error) {  // The operations in it speak as the public face does.
     return error.status();
@@ -97,13 +98,42 @@ Status ScheduledBackend::share_windows(const Deadline& until) {
   return status.ok() ? status : fail_set_up(status);
 }
 
-Status ScheduledBackend::use_library() {
-  if (!options_.make_library || size() == 1) return {};
-  Result<std::unique_ptr<CollectiveLibrary>> library = options_.make_library(group_->membership());
+Status ScheduledBackend::use_library(const Deadline& until) {
+  const LibraryFactory& factory = options_.library;
+  if (!factory.make || (size() == 1 && !factory.for_devices)) return {};
+  const LibraryMeeting meeting{
+      .local_rank = local_rank(),
+      .all_gather = [&](ConstByteSpan own,
+                        ByteSpan all) { return set_up_all_gather(own, all, until); },
+      .wait = [&](const auto& done) { return wait_in_meeting(done, until); }};
+  auto library = factory.make(group_->membership(), meeting);
   if (!library.ok()) return fail_set_up(library.status());
+  if (factory.for_devices) library_ = library->get();
   const group::EngineLock held(*engine_);
   group_->use_library(std::move(*library));
   return {};
+}
+
+int ScheduledBackend::local_rank() const {
+  const group::HostList& hosts = options_.group.hosts;
+  const int self = engine_->transport().rank().value();
+  const auto at = hosts.begin() + self;
+  return hosts.empty() ? self : static_cast<int>(std::count(hosts.begin(), at, *at));
+}
+
+// Nothing wakes who sleeps for a library.
+Status ScheduledBackend::wait_in_meeting(const std::function<bool()>& done, const Deadline& until) {
+  constexpr auto kNap = std::chrono::milliseconds(1);
+  Status failure;
+  const auto ended = [&]() STRETTO_REQUIRES(group::engine_held) {
+    failure = group_->failure();
+    return !failure.ok() || done();
+  };
+  while (!engine_->drive(ended, Deadline::after(std::min<Duration>(kNap, until.remaining())))) {
+    if (!until.passed()) continue;
+    return Status(StatusCode::timeout, "the library has not connected the ranks in time");
+  }
+  return failure;
 }
 
 // A rank that cannot take part ends the group for all, with its reason.
@@ -261,9 +291,10 @@ Deadline ScheduledBackend::deadline(const std::optional<Duration>& timeout) cons
 
 Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
                               const std::optional<Duration>& timeout) {
+  if (library_ != nullptr) go_by_memory(calls, {rank(), algorithm, *library_});
   const CollectiveCall& call = calls.front();
-  const bool plain = calls.size() == 1 && !call.shares && !call.packing && algorithm.empty() &&
-                     options_.algorithm.empty();
+  const bool plain = calls.size() == 1 && !call.shares && !call.packing && !call.device &&
+                     algorithm.empty() && options_.algorithm.empty();
   if (!plain) return submit_queued(calls, algorithm, timeout);
   std::shared_ptr<group::PendingOperation> parked;
   std::uint32_t number = 0;
@@ -309,9 +340,11 @@ Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
                                       .shares = call.shares,
                                       .algorithm = algorithm,
                                       .deadline = until,
-                                      .packing = std::move(call.packing)};
+                                      .packing = std::move(call.packing),
+                                      .device = std::move(call.device)};
   // A default algorithm that does not exist for this collective is no error; a named one is.
-  const bool by_default = algorithm.empty() && call.operation.layout != kSetUpLayout;
+  const bool by_default =
+      algorithm.empty() && call.operation.layout != kSetUpLayout && submission.device == nullptr;
   if (by_default) submission.algorithm = options_.algorithm;
   Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
   const bool refused = operation.status().code() == StatusCode::invalid_argument;
@@ -327,6 +360,7 @@ Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
 
 Work ScheduledBackend::exchange(std::span<const Transfer> messages,
                                 const std::optional<Duration>& timeout) {
+  if (library_ != nullptr) refuse_device_memory(messages, {rank(), {}, *library_});
   const Deadline ends = deadline(timeout);
   const auto post = [&](const Transfer& message) STRETTO_REQUIRES(group::engine_held) {
     const View& in = message.incoming;

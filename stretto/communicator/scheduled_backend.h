@@ -18,6 +18,26 @@ namespace stretto::communicator {
 
 struct WindowNotice;
 
+// What the ranks of a group need of each other to make a library for it.
+struct LibraryMeeting {
+  int local_rank = 0;  // Of this rank, among those of the job on its host.
+  // As much of each rank, in their order; blocks within the time of the group's making.
+  std::function<Status(ConstByteSpan own, ByteSpan all)> all_gather;
+  // Until `done`, which does not block, says true. Fails with the group, or when the time is up.
+  std::function<Status(const std::function<bool()>& done)> wait;
+};
+
+// Makes a library that runs the collectives of a group as far as it can.
+struct LibraryFactory {
+  // Called by all ranks of a group together, which may block. Empty: there is no library.
+  std::function<Result<std::unique_ptr<CollectiveLibrary>>(const execution::Membership&,
+                                                           const LibraryMeeting&)>
+      make = {};
+  // Whether it is for memory of devices, which nothing else reaches: then a rank that is alone has
+  // one, too, and so have the groups that shrink() makes. Others are not relied upon after a death.
+  bool for_devices = false;
+};
+
 // Runs stretto's own schedules on a transport.
 class ScheduledBackend final : public Backend {
  public:
@@ -31,11 +51,7 @@ class ScheduledBackend final : public Backend {
     group::Group::Options group = {};
     // Where set, links are measured, or remembered, before the first operation.
     std::optional<LinkCacheOptions> measure_links = std::nullopt;
-    // A library that runs the collectives of a group as far as it can. Called by all of its ranks
-    // together, which may block. Empty: there is none. Groups that shrink() makes have none: no
-    // library is to be relied upon when ranks have died.
-    std::function<Result<std::unique_ptr<CollectiveLibrary>>(const execution::Membership&)>
-        make_library = {};
+    LibraryFactory library = {};
   };
 
   // A communicator of all ranks of the job. Blocks until all have made theirs.
@@ -68,7 +84,9 @@ class ScheduledBackend final : public Backend {
   Status set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all,
                            Deadline until);
   Status share_windows(const Deadline& until);
-  Status use_library();
+  int local_rank() const;
+  Status use_library(const Deadline& until);
+  Status wait_in_meeting(const std::function<bool()>& done, const Deadline& until);
   Status fail_set_up(const Status& why);
   Status exchange_windows(const Deadline& until);
   void end(const std::string& why, bool announce);
@@ -110,6 +128,7 @@ class ScheduledBackend final : public Backend {
   std::unique_ptr<group::Group> group_;
   const int exceptions_when_made_;  // That unwound the stack then.
   std::optional<Candidate> candidate_;
+  CollectiveLibrary* library_ = nullptr;  // The group's, where it is for memory of devices.
 };
 
 }  // namespace stretto::communicator

@@ -45,7 +45,7 @@ std::unique_ptr<Backend> ScheduledBackend::shrink(const std::vector<Rank>& exclu
     // Agreements are counted alike by all that take part in them; other groups may not be.
     const std::uint64_t number = group_number(~group_->id(), group_->agreement_number(), left);
     candidate_ = Candidate{.ranks = left, .group = enter_group(number, left), .status = {}};
-    candidate_->group->options_.make_library = {};
+    if (!options_.library.for_devices) candidate_->group->options_.library = {};
     candidate_->status = candidate_->group->set_up(until).with_context(
         fmt::format("shrink on rank {}", job_rank(rank()).value()));
   }
@@ -103,7 +103,7 @@ std::unique_ptr<ScheduledBackend> ScheduledBackend::enter_group(std::uint64_t nu
 // With the others, who are told if it fails.
 Status ScheduledBackend::set_up(Deadline until) {
   Status status = share_windows(until);
-  if (status.ok()) status = use_library();
+  if (status.ok()) status = use_library(until);
   group::EngineLock held(*engine_);
   if (status.ok()) {
     group_->begin_numbering();

@@ -50,7 +50,9 @@ void compare(const Case& problem, Random& random) {
   std::vector<kernel::Input> inputs;
   Operands operands{};
   for (int i = 0; i < problem.inputs; ++i) {
-    const bool partial = accumulation_dtype(problem.dtype) != problem.dtype && random.below(2) == 0;
+    // Of one input: what is not as long as the result.
+    const bool mixes = problem.inputs == 1 ? problem.output == problem.dtype : random.below(2) == 0;
+    const bool partial = accumulation_dtype(problem.dtype) != problem.dtype && mixes;
     const DType dtype = partial ? accumulation_dtype(problem.dtype) : problem.dtype;
     buffers.push_back(bytes_of(kCount * size_bytes(dtype), dtype, random));
     inputs.push_back({.data = buffers.back().data(), .dtype = dtype});
@@ -97,6 +99,15 @@ TEST(DeviceReduction, HasTheBitsOfTheHost) {
         compare({dtype, accumulation_dtype(dtype), op, inputs, divisor}, random);
       }
     }
+  }
+}
+
+TEST(DeviceReduction, OfOneInputIsACast) {
+  Random random(19);
+  for (const DType narrow : {DType::f16, DType::bf16}) {
+    compare({narrow, narrow, ReduceOp::sum, 1, 1}, random);      // From f32.
+    compare({narrow, DType::f32, ReduceOp::sum, 1, 1}, random);  // To f32.
+    compare({narrow, narrow, ReduceOp::mean, 1, 8}, random);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/collective_library.h"
 #include "stretto/base/operation.h"
 #include "stretto/base/status.h"
 #include "stretto/execution/plan.h"
@@ -29,7 +30,8 @@ struct Call {
   OperationDescriptor operation;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  std::uint32_t sequence = 0;  // Of the group.
+  std::uint32_t sequence = 0;             // Of the group.
+  const DeviceBuffers* device = nullptr;  // On memory of a device; stays until the run has ended.
 };
 
 // One run of a plan. Reusable: start() after the last run has ended allocates nothing.

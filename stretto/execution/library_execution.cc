@@ -72,8 +72,14 @@ void LibraryExecution::start(const Call& call, Turn& turn) {
   meeting_.start(signal, turn);
 }
 
+// A library that gives buffers back may take a moment for it.
+bool LibraryExecution::ended() const {
+  if (phase_ == Phase::letting_go) return shared_->library->for_devices()->has_let_go();
+  return phase_ == Phase::ended || !status().ok();
+}
+
 bool LibraryExecution::advance(Turn& turn) {
-  if (ended()) return false;
+  if (phase_ == Phase::letting_go || ended()) return false;
   bool moved = false;
   if (phase_ == Phase::meeting) {
     moved = meeting_.advance(turn);
@@ -104,7 +110,8 @@ void LibraryExecution::hand_over() {
        .input = copies ? copies_.get() : call_.input,
        .output = copies ? copies_.get() + input_room_bytes_ : call_.output,
        .counts = plan_->counts.empty() ? nullptr : plan_->counts.data(),
-       .received = plan_->received.empty() ? nullptr : plan_->received.data()});
+       .received = plan_->received.empty() ? nullptr : plan_->received.data(),
+       .device = call_.device});
   phase_ = Phase::running;
 }
 
@@ -150,10 +157,12 @@ bool LibraryExecution::copy_out(Turn& turn) {
 }
 
 void LibraryExecution::fail(const Status& status) {
+  if (phase_ == Phase::letting_go) return;
   if (status_.ok()) status_ = status;
   meeting_.fail(status);
   if (phase_ == Phase::running && copies_ != nullptr) keep_for_good(copies_);
-  phase_ = Phase::ended;
+  const bool is_on_device = phase_ == Phase::running && shared_->library->for_devices() != nullptr;
+  phase_ = is_on_device ? Phase::letting_go : Phase::ended;
   if (!std::exchange(shared_->is_abandoned, true)) shared_->library->abandon();
 }
 

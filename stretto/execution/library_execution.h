@@ -46,7 +46,7 @@ class LibraryExecution final : public Execution {
   void start(const Call& call, Turn& turn) override;
   bool advance(Turn& turn) override;
   bool take_completions() override { return meeting_.take_completions(); }
-  bool ended() const override { return phase_ == Phase::ended || !status().ok(); }
+  bool ended() const override;
   const Status& status() const override { return status_.ok() ? meeting_.status() : status_; }
   void fail(const Status& status) override;
   std::size_t idle_bytes() const override { return copies_bytes_; }
@@ -55,7 +55,7 @@ class LibraryExecution final : public Execution {
   bool must_be_asked() const override { return phase_ == Phase::running; }
 
  private:
-  enum class Phase { meeting, running, unpacking, ended };
+  enum class Phase { meeting, running, unpacking, letting_go, ended };
 
   bool is_copied_in() const { return copied_bytes_ == plan_->input_bytes; }
   bool copy_in(Turn& turn);

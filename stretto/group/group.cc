@@ -167,6 +167,8 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission, 
                       .output = submission.output.data(),
                       .sequence = sequence};
   collective->packing = std::move(submission.packing);
+  collective->device = std::move(submission.device);
+  collective->call.device = collective->device.get();
   const bool runs_inline =
       std::max(submission.input.size(), submission.output.size()) <= execution::kInlineBytes;
   const bool is_plain = operation.algorithm == 0 && operation.layout == 0 && !collective->packing;

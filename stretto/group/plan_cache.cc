@@ -62,6 +62,7 @@ void PlanCache::use_library(std::unique_ptr<CollectiveLibrary> library) {
   library_.library = std::move(library);
   Planner::Setting setting = planner_->setting();
   setting.library = library_.library.get();
+  setting.serves_devices = library_.library->for_devices() != nullptr;
   replace_planner(std::move(setting));
 }
 

@@ -42,6 +42,7 @@ class Planner {
     schedule::Verification verification = schedule::Verification::automatic;
     // Runs what no algorithm is named for, as far as it can; null: there is none. Outlives this.
     const CollectiveLibrary* library = nullptr;
+    bool serves_devices = false;  // Whether it runs what is in memory of devices, and only that.
   };
   explicit Planner(Setting setting) : setting_(std::move(setting)), selector_(setting_.selector) {}
   const Setting& setting() const { return setting_; }

@@ -19,6 +19,7 @@
 #include "stretto/bootstrap/tcp_links.h"
 #include "stretto/communicator/scheduled_backend.h"
 #include "stretto/job/job.h"
+#include "stretto/job/nccl_factory.h"
 #include "stretto/job/rendezvous.h"
 #include "stretto/job/sourced.h"
 #include "stretto/job/status_board.h"
@@ -135,15 +136,12 @@ Result<Settings> read_settings(const JoinOptions& options, const Environment& en
   return Settings{thread, checks_memory, copies, proofs, algorithm, warning};
 }
 
-using MakeLibrary =
-    std::function<Result<std::unique_ptr<CollectiveLibrary>>(const execution::Membership&)>;
-
 // A rank that is connected to all others, but for what only all ranks together can do.
 struct Joined {
   Settings settings;
   std::shared_ptr<group::Engine> engine;
   std::vector<std::int32_t> hosts;
-  MakeLibrary make_library = {};
+  communicator::LibraryFactory library = {};
 };
 
 Result<Joined> make_engine(bootstrap::Mesh mesh, const Settings& settings,
@@ -163,12 +161,6 @@ Result<Joined> make_engine(bootstrap::Mesh mesh, const Settings& settings,
   return Joined{settings, std::move(engine), std::move(mesh.hosts)};
 }
 
-Result<Joined> join_alone(const JoinOptions& options, const Environment& environment) {
-  STRETTO_ASSIGN_OR_RETURN(const Settings settings, read_settings(options, environment));
-  STRETTO_ASSIGN_OR_RETURN(auto world, transport::loopback::make_world({.ranks = 1}));
-  return make_engine({.endpoint = std::move(world.front())}, settings, environment);
-}
-
 // The ways in which ranks are connected, best first.
 std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job) {
   std::vector<std::shared_ptr<bootstrap::LinkProvider>> links;
@@ -184,18 +176,17 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job) {
 }
 
 // The library whose collectives run. Empty: none.
-Result<MakeLibrary> library_of(const Job& job) {
-  if (job.backend == "stretto" || job.size == 1) return MakeLibrary();
-  if (job.backend == "nccl") {
-    return status_of(StatusCode::invalid_argument,
-                     "the backend \"nccl\" is not in this build: want stretto or mpi");
-  }
+Result<communicator::LibraryFactory> library_of(const Job& job, const Environment& environment) {
+  using communicator::LibraryFactory;
+  if (job.backend == "nccl") return job::nccl_factory(environment);
+  if (job.backend == "stretto" || job.size == 1) return LibraryFactory();
   // Where something else moves the messages, STRETTO_PLUGIN is that.
   const bool is_named = job.engine.empty() || job.engine == job.backend;
   STRETTO_ASSIGN_OR_RETURN(
       const auto plugin,
       transport::packets::load_plugin(job.backend, is_named ? job.plugin : std::string()));
-  return MakeLibrary([plugin, size = job.size](const execution::Membership& group) {
+  const auto make = [plugin, size = job.size](const execution::Membership& group,
+                                              const communicator::LibraryMeeting&) {
     std::vector<int> members;
     for (const Rank member : group.members) members.push_back(member.value());
     return transport::packets::make_library(plugin, {.members = members.data(),
@@ -204,7 +195,8 @@ Result<MakeLibrary> library_of(const Job& job) {
                                                      .number = group.group,
                                                      .job_rank = group.job_rank(group.rank).value(),
                                                      .job_size = size});
-  });
+  };
+  return LibraryFactory{.make = make};
 }
 
 using MakeDataPlane = std::function<Result<std::unique_ptr<transport::DataPlane>>()>;
@@ -239,7 +231,7 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
                            const Environment& environment) {
   STRETTO_ASSIGN_OR_RETURN(const Settings settings, read_settings(options, environment));
   STRETTO_ASSIGN_OR_RETURN(MakeDataPlane engine, engine_of(job, rendezvous.notes()));
-  STRETTO_ASSIGN_OR_RETURN(MakeLibrary library, library_of(job));
+  STRETTO_ASSIGN_OR_RETURN(auto library, library_of(job, environment));
   const bootstrap::MeshOptions mesh_options{
       .rank = job.rank,
       .size = job.size,
@@ -251,13 +243,23 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
   STRETTO_ASSIGN_OR_RETURN(auto mesh, bootstrap::connect_mesh(rendezvous.notes(), mesh_options));
   Result<Joined> joined = make_engine(std::move(mesh), settings, environment);
   if (!joined.ok()) return joined;
-  joined->make_library = std::move(library);
+  joined->library = std::move(library);
   STRETTO_RETURN_IF_ERROR(rendezvous.finish());
   return joined;
 }
 
+Result<Joined> join_alone(const Job& job, const JoinOptions& options,
+                          const Environment& environment) {
+  STRETTO_ASSIGN_OR_RETURN(const Settings settings, read_settings(options, environment));
+  STRETTO_ASSIGN_OR_RETURN(auto library, library_of(job, environment));
+  STRETTO_ASSIGN_OR_RETURN(auto world, transport::loopback::make_world({.ranks = 1}));
+  auto joined = make_engine({.endpoint = std::move(world.front())}, settings, environment);
+  if (joined.ok()) joined->library = std::move(library);
+  return joined;
+}
+
 Result<Joined> connect(const Job& job, const JoinOptions& options, const Environment& environment) {
-  if (job.size == 1) return join_alone(options, environment);
+  if (job.size == 1) return join_alone(job, options, environment);
   const Deadline deadline = Deadline::after(options.join_timeout);
   STRETTO_ASSIGN_OR_RETURN(auto rendezvous, job::Rendezvous::open(job, deadline));
   Result<Joined> joined = join_others(job, *rendezvous, options, environment);
@@ -292,7 +294,7 @@ Result<std::unique_ptr<Communicator>> join_job(const Result<Job>& resolved,
        .single_copy = joined->settings.single_copy,
        .group = {.hosts = std::move(joined->hosts), .verification = joined->settings.verification},
        .measure_links = communicator::link_cache_options(environment),
-       .make_library = std::move(joined->make_library)});
+       .library = std::move(joined->library)});
 }
 
 template <class Resolve>

@@ -1,0 +1,95 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/device_calls.h"
+
+#include <fmt/format.h>
+
+#include "stretto/communicator/arguments.h"
+
+namespace stretto::communicator {
+namespace {
+
+// On which kinds of memory a call is, as far as it has bytes there.
+struct Kinds {
+  bool host = false;
+  bool device = false;
+};
+
+Kinds kinds_of(const CollectiveCall& call, const DeviceLibrary& devices) {
+  Kinds kinds;
+  const auto look = [&](const void* data, std::size_t bytes) {
+    if (bytes == 0) return;
+    (devices.is_device_memory(data) ? kinds.device : kinds.host) = true;
+  };
+  look(call.input.data(), call.input.size());
+  look(call.output.data(), call.output.size());
+  if (!call.packing) return kinds;
+  look(call.packing->source.data, call.packing->source.bytes());
+  for (const ConstView& view : call.packing->more) look(view.data, view.bytes());
+  for (const View& view : call.packing->targets) look(view.data, view.bytes());
+  return kinds;
+}
+
+bool may_be_empty_here(const CollectiveCall& call) {
+  const Collective collective = call.operation.collective;
+  return call.shares && (collective == Collective::gather || collective == Collective::scatter ||
+                         collective == Collective::all_to_all);
+}
+
+void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCaller& caller) {
+  const Caller who{.rank = caller.rank, .operation = name(call.operation.collective)};
+  check(who, caller.algorithm.empty(),
+        "the buffers lie in memory of a device, where no algorithm of stretto's runs; name none");
+  check(who, !(kinds.host && kinds.device) || may_be_empty_here(call),
+        "some buffers lie in memory of a device and some in memory of the host");
+  const double factor = call.packing ? call.packing->factor : 1;
+  const std::string_view why = caller.library.for_devices()->refusal(call.operation, factor);
+  if (!why.empty()) refuse(who, fmt::format("{} {}", caller.library.name(), why));
+}
+
+void take_to_device(CollectiveCall& call) {
+  call.device = std::make_unique<DeviceBuffers>();
+  call.operation.algorithm = kDeviceAlgorithm;
+  if (!call.packing) return;
+  group::Packing& packing = *call.packing;
+  if (packing.has_sources()) {
+    call.device->sources.push_back(packing.source);
+    for (const ConstView& view : packing.more) call.device->sources.push_back(view);
+  }
+  call.device->targets = std::move(packing.targets);
+  call.device->factor = packing.factor;
+  call.packing.reset();
+}
+
+}  // namespace
+
+void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller) {
+  DeviceLibrary& devices = *caller.library.for_devices();
+  bool any = false;
+  for (CollectiveCall& call : calls) {
+    if (call.operation.layout == kSetUpLayout) continue;
+    const Kinds kinds = kinds_of(call, devices);
+    if (!kinds.device && !(may_be_empty_here(call) && caller.algorithm.empty())) continue;
+    check_call(call, kinds, caller);
+    take_to_device(call);
+    any = true;
+  }
+  if (!any) return;
+  for (CollectiveCall& call : calls) {
+    if (call.device) call.device->mark = devices.mark();
+  }
+}
+
+void refuse_device_memory(std::span<const Transfer> messages, const DeviceCaller& caller) {
+  const DeviceLibrary& devices = *caller.library.for_devices();
+  for (const Transfer& message : messages) {
+    const ConstView view = message.sends ? message.outgoing : ConstView(message.incoming);
+    if (view.bytes() == 0 || !devices.is_device_memory(view.data)) continue;
+    refuse({.rank = caller.rank, .operation = message.sends ? "send" : "recv"},
+           "messages are not moved to or from memory of a device; copy them to memory of the host, "
+           "or use all_to_all");
+  }
+}
+
+}  // namespace stretto::communicator

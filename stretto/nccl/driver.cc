@@ -1,0 +1,103 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/nccl/driver.h"
+
+#include "stretto/nccl/load.h"
+
+namespace stretto::nccl {
+namespace {
+
+constexpr int kOutOfMemory = 2;
+
+}  // namespace
+
+Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
+  const std::string file = path.empty() ? "libcuda.so.1" : path;
+  Result<SymbolTable> symbols = SymbolTable::open({file});
+  if (!symbols.ok()) {
+    return status_of(StatusCode::invalid_argument,
+                     "NCCL needs a GPU, and there is no driver of one here: {}",
+                     symbols.status().message());
+  }
+  DriverInterface call{};
+  const Status found = symbols->find_all({
+      {"cuInit", &call.init},
+      {"cuGetErrorString", &call.get_error_string},
+      {"cuDeviceGetCount", &call.device_get_count},
+      {"cuDeviceGet", &call.device_get},
+      {"cuDevicePrimaryCtxRetain", &call.primary_context_retain},
+      {"cuDevicePrimaryCtxRelease_v2", &call.primary_context_release},
+      {"cuCtxPushCurrent_v2", &call.context_push},
+      {"cuCtxPopCurrent_v2", &call.context_pop},
+      {"cuCtxGetStreamPriorityRange", &call.stream_priority_range},
+      {"cuStreamCreateWithPriority", &call.stream_create},
+      {"cuStreamDestroy_v2", &call.stream_destroy},
+      {"cuStreamQuery", &call.stream_query},
+      {"cuStreamWaitEvent", &call.stream_wait_event},
+      {"cuEventCreate", &call.event_create},
+      {"cuEventRecord", &call.event_record},
+      {"cuEventQuery", &call.event_query},
+      {"cuEventDestroy_v2", &call.event_destroy},
+      {"cuPointerGetAttribute", &call.pointer_attribute},
+      {"cuMemAlloc_v2", &call.allocate},
+      {"cuMemFree_v2", &call.free},
+      {"cuMemcpyAsync", &call.copy},
+  });
+  STRETTO_RETURN_IF_ERROR(found);
+  std::shared_ptr<Driver> driver(new Driver(call));
+  STRETTO_RETURN_IF_ERROR(driver->status_of_call("cuInit", call.init(0)));
+  return driver;
+}
+
+Result<int> Driver::count(const std::string& path) {
+  STRETTO_ASSIGN_OR_RETURN(const auto driver, load(path));
+  int count = 0;
+  STRETTO_RETURN_IF_ERROR(
+      driver->status_of_call("cuDeviceGetCount", driver->call_.device_get_count(&count)));
+  return count;
+}
+
+Result<std::shared_ptr<const Driver>> Driver::open(const std::string& path, int number) {
+  STRETTO_ASSIGN_OR_RETURN(auto driver, load(path));
+  const DriverInterface& call = driver->call_;
+  int count = 0;
+  STRETTO_RETURN_IF_ERROR(
+      driver->status_of_call("cuDeviceGetCount", call.device_get_count(&count)));
+  if (number < 0 || number >= count) {
+    return status_of(StatusCode::invalid_argument,
+                     "device {} is not one of the {} that this process sees", number, count);
+  }
+  STRETTO_RETURN_IF_ERROR(
+      driver->status_of_call("cuDeviceGet", call.device_get(&driver->device_, number)));
+  STRETTO_RETURN_IF_ERROR(driver->status_of_call(
+      "cuDevicePrimaryCtxRetain", call.primary_context_retain(&driver->context_, driver->device_)));
+  driver->number_ = number;
+  return std::shared_ptr<const Driver>(std::move(driver));
+}
+
+Driver::~Driver() {
+  if (context_ != nullptr) (void)call_.primary_context_release(device_);
+}
+
+Status Driver::status_of_call(const char* what, int error) const {
+  if (error == 0) return {};
+  const char* text = nullptr;
+  (void)call_.get_error_string(error, &text);
+  return status_of(error == kOutOfMemory ? StatusCode::out_of_memory : StatusCode::system,
+                   "{}: {} ({})", what, text == nullptr ? "an unknown error" : text, error);
+}
+
+bool Driver::is_device_memory(const void* data) const {
+  constexpr int kMemoryType = 2;
+  constexpr unsigned kOfDevice = 2;
+  constexpr unsigned kUnified = 4;
+  const Current current(*this);
+  unsigned type = 0;
+  // Memory that the driver does not know is the host's, which it calls an error.
+  const int error =
+      call_.pointer_attribute(&type, kMemoryType, reinterpret_cast<std::uintptr_t>(data));
+  return error == 0 && (type == kOfDevice || type == kUnified);
+}
+
+}  // namespace stretto::nccl

@@ -1,0 +1,92 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "stretto/base/status.h"
+#include "stretto/nccl/interface.h"
+
+namespace stretto::nccl {
+
+// The part of CUDA's driver that is used beside NCCL, in declarations of our own, for the same
+// reasons. The driver is there wherever a device is, and its streams and memory are those of
+// whatever CUDA runtime the program has.
+struct DriverInterface {
+  int (*init)(unsigned flags);
+  int (*get_error_string)(int error, const char** text);
+  int (*device_get_count)(int* count);
+  int (*device_get)(int* device, int number);
+  int (*primary_context_retain)(void** context, int device);
+  int (*primary_context_release)(int device);
+  int (*context_push)(void* context);
+  int (*context_pop)(void** context);
+  int (*stream_priority_range)(int* least, int* greatest);
+  int (*stream_create)(Stream* stream, unsigned flags, int priority);
+  int (*stream_destroy)(Stream stream);
+  int (*stream_query)(Stream stream);
+  int (*stream_wait_event)(Stream stream, void* event, unsigned flags);
+  int (*event_create)(void** event, unsigned flags);
+  int (*event_record)(void* event, Stream stream);
+  int (*event_query)(void* event);
+  int (*event_destroy)(void* event);
+  int (*pointer_attribute)(void* value, int attribute, std::uint64_t pointer);
+  int (*allocate)(std::uint64_t* pointer, std::size_t bytes);
+  int (*free)(std::uint64_t pointer);
+  int (*copy)(std::uint64_t to, std::uint64_t from, std::size_t bytes, Stream stream);
+};
+
+// A device of this process, by its driver. Any thread; nothing waits but what is said to.
+class Driver {
+ public:
+  // `number` counts the devices that the process sees. Loads `path`, or what the system has as
+  // libcuda.so.1 if that is empty. Fails with invalid_argument if there is no driver or no such
+  // device, in words that say so.
+  static Result<std::shared_ptr<const Driver>> open(const std::string& path, int number);
+  ~Driver();
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  // How many devices the process sees. Fails as open() does.
+  static Result<int> count(const std::string& path);
+
+  const DriverInterface& call() const { return call_; }
+  int number() const { return number_; }
+  // Ok, or what the driver says.
+  Status status_of_call(const char* what, int error) const;
+  // Whether that lies in memory of a device (of any), or in memory that the driver moves between
+  // devices and the host by itself.
+  bool is_device_memory(const void* data) const;
+
+  // Makes the device the thread's current one for a while, as its user has it.
+  class Current {
+   public:
+    explicit Current(const Driver& driver) : driver_(driver) {
+      (void)driver_.call_.context_push(driver_.context_);
+    }
+    ~Current() {
+      void* before = nullptr;
+      (void)driver_.call_.context_pop(&before);
+    }
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+
+   private:
+    const Driver& driver_;
+  };
+
+ private:
+  explicit Driver(const DriverInterface& call) : call_(call) {}
+  static Result<std::shared_ptr<Driver>> load(const std::string& path);
+
+  DriverInterface call_;
+  int number_ = 0;
+  int device_ = 0;
+  void* context_ = nullptr;  // The device's primary one, which CUDA's runtime uses as well.
+};
+
+}  // namespace stretto::nccl

@@ -1,0 +1,69 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+
+// The part of NCCL's C interface that is used, in declarations of our own: so nothing needs NCCL's
+// headers to be built, and one stretto runs with whatever version is found where it runs. Numbers
+// and layouts are those of NCCL 2.20 and later; what differs between those is in versions.h.
+namespace stretto::nccl {
+
+using Comm = struct OpaqueComm*;
+using Stream = struct OpaqueStream*;  // A CUstream, which is a cudaStream_t.
+
+// ncclResult_t.
+using ResultCode = int;
+inline constexpr ResultCode kSuccess = 0;
+inline constexpr ResultCode kInProgress = 7;
+
+struct UniqueId {
+  char bytes[128];
+};
+
+// ncclDataType_t.
+enum class Type : int { i8, u8, i32, u32, i64, u64, f16, f32, f64, bf16 };
+
+// ncclRedOp_t; further numbers are those of operations that have been made.
+using RedOp = int;
+inline constexpr RedOp kSum = 0;
+inline constexpr RedOp kProduct = 1;
+inline constexpr RedOp kMax = 2;
+inline constexpr RedOp kMin = 3;
+inline constexpr RedOp kAverage = 4;
+
+inline constexpr int kScalarHostImmediate = 1;
+
+// Each function is that of NCCL with this name, in its words: ncclGetVersion and so on.
+struct Interface {
+  ResultCode (*get_version)(int* version);
+  const char* (*get_error_string)(ResultCode result);
+  const char* (*get_last_error)(Comm comm);
+  ResultCode (*get_unique_id)(UniqueId* id);
+  ResultCode (*comm_init_rank_config)(Comm* comm, int ranks, UniqueId id, int rank, void* config);
+  ResultCode (*comm_get_async_error)(Comm comm, ResultCode* state);
+  ResultCode (*comm_finalize)(Comm comm);
+  ResultCode (*comm_destroy)(Comm comm);
+  ResultCode (*comm_abort)(Comm comm);
+  ResultCode (*red_op_create_pre_mul_sum)(RedOp* op, void* scalar, Type type, int residence,
+                                          Comm comm);
+  ResultCode (*red_op_destroy)(RedOp op, Comm comm);
+  ResultCode (*group_start)();
+  ResultCode (*group_end)();
+  ResultCode (*all_reduce)(const void* from, void* to, std::size_t count, Type type, RedOp op,
+                           Comm comm, Stream stream);
+  ResultCode (*reduce)(const void* from, void* to, std::size_t count, Type type, RedOp op, int root,
+                       Comm comm, Stream stream);
+  ResultCode (*reduce_scatter)(const void* from, void* to, std::size_t count, Type type, RedOp op,
+                               Comm comm, Stream stream);
+  ResultCode (*broadcast)(const void* from, void* to, std::size_t count, Type type, int root,
+                          Comm comm, Stream stream);
+  ResultCode (*all_gather)(const void* from, void* to, std::size_t count, Type type, Comm comm,
+                           Stream stream);
+  ResultCode (*send)(const void* from, std::size_t count, Type type, int peer, Comm comm,
+                     Stream stream);
+  ResultCode (*receive)(void* to, std::size_t count, Type type, int peer, Comm comm, Stream stream);
+};
+
+}  // namespace stretto::nccl

@@ -1,0 +1,306 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/nccl/launch.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace stretto::nccl {
+namespace {
+
+using Kind = Step::Kind;
+
+// What values are reduced as: NCCL's type, and how many of it an element is.
+struct Number {
+  Type type;
+  std::size_t parts = 1;
+};
+
+std::optional<Number> number_of(DType dtype) {
+  switch (dtype) {
+    case DType::i8:
+      return Number{Type::i8};
+    case DType::u8:
+    case DType::boolean:
+      return Number{Type::u8};
+    case DType::i32:
+      return Number{Type::i32};
+    case DType::u32:
+      return Number{Type::u32};
+    case DType::i64:
+      return Number{Type::i64};
+    case DType::u64:
+      return Number{Type::u64};
+    case DType::f16:
+      return Number{Type::f16};
+    case DType::bf16:
+      return Number{Type::bf16};
+    case DType::f32:
+      return Number{Type::f32};
+    case DType::f64:
+      return Number{Type::f64};
+    case DType::c64:
+      return Number{Type::f32, 2};
+    case DType::c128:
+      return Number{Type::f64, 2};
+    default:
+      return std::nullopt;
+  }
+}
+
+// Nothing: NCCL has no such operation.
+std::optional<RedOp> operation_of(ReduceOp op, DType dtype) {
+  if (dtype == DType::boolean) {  // Which are zeros and ones.
+    if (op == ReduceOp::sum || op == ReduceOp::max || op == ReduceOp::bit_or) return kMax;
+    if (op == ReduceOp::product || op == ReduceOp::min || op == ReduceOp::bit_and) return kMin;
+    return std::nullopt;
+  }
+  if (op == ReduceOp::sum) return kSum;
+  if (op == ReduceOp::mean) return kAverage;
+  if (is_complex(dtype)) return std::nullopt;
+  if (op == ReduceOp::product) return kProduct;
+  if (op == ReduceOp::min) return kMin;
+  if (op == ReduceOp::max) return kMax;
+  return std::nullopt;
+}
+
+class Builder {
+ public:
+  Builder(const LibraryCall& call, int rank, int size, const Place& place)
+      : call_(call),
+        rank_(static_cast<std::size_t>(rank)),
+        size_(static_cast<std::size_t>(size)),
+        place_(place) {}
+
+  Result<Launch> build() {
+    choose_operation();
+    switch (call_.operation.collective) {
+      case Collective::all_reduce:
+        on_entries(Kind::all_reduce);
+        break;
+      case Collective::reduce:
+        on_entries(Kind::reduce);
+        break;
+      case Collective::broadcast:
+        on_entries(Kind::broadcast);
+        break;
+      case Collective::reduce_scatter:
+        reduce_scatter();
+        break;
+      case Collective::all_gather:
+        all_gather();
+        break;
+      case Collective::gather:
+      case Collective::scatter:
+      case Collective::all_to_all:
+        exchange();
+        break;
+      default:
+        return Status(StatusCode::internal, "no collective that NCCL was said to run");
+    }
+    stage();
+    if (!status_.ok()) return status_;
+    return std::move(launch_);
+  }
+
+ private:
+  std::size_t element_bytes() const { return size_bytes(call_.operation.dtype); }
+  bool is_root(std::size_t rank) const {
+    return call_.operation.root == static_cast<std::int32_t>(rank);
+  }
+  const std::vector<ConstView>* sources() const {
+    return call_.device == nullptr || call_.device->sources.empty() ? nullptr
+                                                                    : &call_.device->sources;
+  }
+  const std::vector<View>* targets() const {
+    return call_.device == nullptr || call_.device->targets.empty() ? nullptr
+                                                                    : &call_.device->targets;
+  }
+  const std::byte* input() const {
+    return sources() == nullptr ? call_.input : sources()->front().data;
+  }
+  // Whether each rank's share has a buffer of its own. A factor makes a list of one buffer.
+  bool has_source_list() const { return sources() != nullptr && sources()->size() > 1; }
+
+  // Shares lie one behind the other, unless they are a list.
+  const std::byte* source_of(std::size_t rank) const {
+    if (has_source_list()) return (*sources())[rank].data;
+    return input() + offset(call_.counts, rank);
+  }
+  std::byte* target_of(std::size_t rank) const {
+    if (targets() != nullptr) return (*targets())[rank].data;
+    const bool exchanges = call_.operation.collective == Collective::all_to_all;
+    return call_.output + offset(exchanges ? call_.received : call_.counts, rank);
+  }
+  std::size_t offset(const std::size_t* counts, std::size_t rank) const {
+    std::size_t elements = 0;
+    for (std::size_t r = 0; r < rank; ++r) elements += counts[r];
+    return elements * element_bytes();
+  }
+  bool equal_shares() const {
+    for (std::size_t r = 1; r < size_; ++r) {
+      if (call_.counts[r] != call_.counts[0]) return false;
+    }
+    return true;
+  }
+
+  void choose_operation() {
+    const OperationDescriptor& operation = call_.operation;
+    if (!reduces(operation.collective)) return;
+    launch_.op = operation_of(operation.op, operation.dtype).value_or(kSum);
+    const double factor = call_.device == nullptr ? 1 : call_.device->factor;
+    if (factor == 1) return;
+    const bool divides = operation.op == ReduceOp::mean;
+    launch_.factor = divides ? factor / static_cast<double>(size_) : factor;
+  }
+
+  void add(Kind kind, const std::byte* from, std::byte* to, std::size_t elements,
+           std::size_t peer = 0) {
+    if (elements == 0) return;
+    Step step{.kind = kind, .from = from, .to = to, .peer = static_cast<int>(peer)};
+    if (kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter) {
+      const Number number = number_of(call_.operation.dtype).value_or(Number{Type::u8});
+      step.type = number.type;
+      step.count = elements * number.parts;
+    } else {
+      step.count = elements * element_bytes();
+    }
+    launch_.steps.push_back(step);
+  }
+
+  // On whole buffers: one, or those of a list.
+  void on_entries(Kind kind) {
+    const auto root = static_cast<std::size_t>(std::max(0, call_.operation.root));
+    if (targets() == nullptr) {
+      return add(kind, input(), call_.output, call_.operation.count, root);
+    }
+    for (std::size_t i = 0; i < targets()->size(); ++i) {
+      const View& target = (*targets())[i];
+      const std::byte* from = sources() == nullptr ? target.data : (*sources())[i].data;
+      add(kind, from, target.data, target.count, root);
+    }
+  }
+
+  void reduce_scatter() {
+    if (!has_source_list() && equal_shares()) {
+      return add(Kind::reduce_scatter, input(), call_.output, call_.counts[0]);
+    }
+    for (std::size_t r = 0; r < size_; ++r) {
+      add(Kind::reduce, source_of(r), r == rank_ ? call_.output : nullptr, call_.counts[r], r);
+    }
+  }
+
+  void all_gather() {
+    if (targets() == nullptr && equal_shares()) {
+      return add(Kind::all_gather, input(), call_.output, call_.counts[0]);
+    }
+    for (std::size_t r = 0; r < size_; ++r) {
+      add(Kind::broadcast, r == rank_ ? input() : target_of(r), target_of(r), call_.counts[r], r);
+    }
+  }
+
+  // What only some pairs of ranks share, by messages between them.
+  void exchange() {
+    const Collective collective = call_.operation.collective;
+    for (std::size_t r = 0; r < size_; ++r) {
+      if (collective == Collective::all_to_all) {
+        add(Kind::send, source_of(r), nullptr, call_.counts[r], r);
+        add(Kind::receive, nullptr, target_of(r), call_.received[r], r);
+      } else if (collective == Collective::gather) {
+        if (is_root(r)) add(Kind::send, input(), nullptr, call_.counts[rank_], r);
+        if (is_root(rank_)) add(Kind::receive, nullptr, target_of(r), call_.counts[r], r);
+      } else {
+        if (is_root(rank_)) add(Kind::send, source_of(r), nullptr, call_.counts[r], r);
+        if (is_root(r)) add(Kind::receive, nullptr, call_.output, call_.counts[rank_], r);
+      }
+    }
+    drop_message_to_itself();
+  }
+
+  // A share that stays where it is needs none.
+  void drop_message_to_itself() {
+    const std::byte* sent = nullptr;
+    const std::byte* received = nullptr;
+    for (const Step& step : launch_.steps) {
+      if (step.peer != static_cast<int>(rank_)) continue;
+      if (step.kind == Kind::send) sent = step.from;
+      if (step.kind == Kind::receive) received = step.to;
+    }
+    if (sent == nullptr || sent != received) return;
+    std::erase_if(launch_.steps,
+                  [&](const Step& step) { return step.peer == static_cast<int>(rank_); });
+  }
+
+  std::byte* scratch(std::size_t bytes) {
+    std::byte* const found = place_.scratch(bytes);
+    if (found == nullptr && status_.ok()) {
+      status_ = status_of(StatusCode::out_of_memory,
+                          "the device has no {} bytes left for what has to be copied", bytes);
+    }
+    return found;
+  }
+
+  // Puts in scratch what lies in memory of the host, and what is sent from where something is
+  // received.
+  void stage() {
+    const bool in_place = call_.operation.collective == Collective::all_to_all && writes_input();
+    for (Step& step : launch_.steps) {
+      const std::size_t bytes = step.count * bytes_of(step.type);
+      const bool sends = step.kind == Kind::send;
+      if (sends && (in_place || !place_.is_device_memory(step.from))) {
+        std::byte* const copy = scratch(bytes);
+        if (copy == nullptr) return;
+        launch_.before.push_back({std::exchange(step.from, copy), copy, bytes});
+      }
+      if (step.kind == Kind::receive && !place_.is_device_memory(step.to)) {
+        std::byte* const copy = scratch(bytes);
+        if (copy == nullptr) return;
+        launch_.after.push_back({copy, std::exchange(step.to, copy), bytes});
+      }
+    }
+  }
+
+  bool writes_input() const {
+    for (const Step& sent : launch_.steps) {
+      if (sent.kind != Kind::send) continue;
+      for (const Step& other : launch_.steps) {
+        if (other.kind != Kind::receive) continue;
+        if (sent.from < other.to + other.count && other.to < sent.from + sent.count) return true;
+      }
+    }
+    return false;
+  }
+
+  static std::size_t bytes_of(Type type) {
+    constexpr std::size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+    return kBytes[static_cast<std::size_t>(type)];
+  }
+
+  const LibraryCall& call_;
+  std::size_t rank_;
+  std::size_t size_;
+  const Place& place_;
+  Launch launch_;
+  Status status_;
+};
+
+}  // namespace
+
+const char* refusal(const OperationDescriptor& operation, double factor) {
+  if (!reduces(operation.collective)) return "";
+  const bool has_it = number_of(operation.dtype) && operation_of(operation.op, operation.dtype);
+  if (!has_it) {
+    return "has no such reduction for this dtype; copy the data to memory of the host, where "
+           "stretto's own schedules run it";
+  }
+  const bool multiplies = operation.op == ReduceOp::sum || operation.op == ReduceOp::mean;
+  if (factor == 1 || multiplies) return "";
+  return "multiplies by a factor in sums and means only; multiply on the device before";
+}
+
+Result<Launch> make_launch(const LibraryCall& call, int rank, int size, const Place& place) {
+  return Builder(call, rank, size, place).build();
+}
+
+}  // namespace stretto::nccl

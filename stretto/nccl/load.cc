@@ -1,0 +1,92 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/nccl/load.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "stretto/nccl/versions.h"
+
+namespace stretto::nccl {
+
+Result<SymbolTable> SymbolTable::open(const std::vector<std::string>& files) {
+  std::string said;
+  for (const std::string& file : files) {
+    void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library != nullptr) return SymbolTable(file, library);
+    said += (said.empty() ? "" : "; ") + std::string(::dlerror());
+  }
+  return Status(StatusCode::invalid_argument, said);
+}
+
+Status SymbolTable::find_all(std::initializer_list<Symbol> symbols) const {
+  for (const Symbol& symbol : symbols) {
+    *symbol.address = ::dlsym(library_, symbol.name);
+    if (*symbol.address == nullptr) {
+      return status_of(StatusCode::invalid_argument, "{} has no function {}", file_, symbol.name);
+    }
+  }
+  return {};
+}
+
+std::vector<std::string> nccl_files(const Environment& environment) {
+  if (const auto named = environment.get("STRETTO_NCCL_LIBRARY")) return {*named};
+  const std::string file = "libnccl.so.2";
+  std::vector<std::string> files = {file};
+  const auto python = environment.get("VIRTUAL_ENV");
+  if (!python) return files;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(*python + "/lib", ignored)) {
+    const auto path = entry.path() / "site-packages/nvidia/nccl/lib" / file;
+    if (std::filesystem::exists(path, ignored)) files.push_back(path.string());
+  }
+  return files;
+}
+
+Result<std::shared_ptr<const Nccl>> load_nccl(const std::vector<std::string>& files) {
+  Result<SymbolTable> symbols = SymbolTable::open(files);
+  if (!symbols.ok()) {
+    return status_of(StatusCode::invalid_argument,
+                     "NCCL cannot be loaded ({}): Python's package nvidia-nccl-cu13 has it, and "
+                     "STRETTO_NCCL_LIBRARY says where it is",
+                     symbols.status().message());
+  }
+  auto nccl = std::make_shared<Nccl>();
+  Interface& call = nccl->call;
+  STRETTO_RETURN_IF_ERROR(symbols->find_all({
+      {"ncclGetVersion", &call.get_version},
+      {"ncclGetErrorString", &call.get_error_string},
+      {"ncclGetLastError", &call.get_last_error},
+      {"ncclGetUniqueId", &call.get_unique_id},
+      {"ncclCommInitRankConfig", &call.comm_init_rank_config},
+      {"ncclCommGetAsyncError", &call.comm_get_async_error},
+      {"ncclCommFinalize", &call.comm_finalize},
+      {"ncclCommDestroy", &call.comm_destroy},
+      {"ncclCommAbort", &call.comm_abort},
+      {"ncclRedOpCreatePreMulSum", &call.red_op_create_pre_mul_sum},
+      {"ncclRedOpDestroy", &call.red_op_destroy},
+      {"ncclGroupStart", &call.group_start},
+      {"ncclGroupEnd", &call.group_end},
+      {"ncclAllReduce", &call.all_reduce},
+      {"ncclReduce", &call.reduce},
+      {"ncclReduceScatter", &call.reduce_scatter},
+      {"ncclBroadcast", &call.broadcast},
+      {"ncclAllGather", &call.all_gather},
+      {"ncclSend", &call.send},
+      {"ncclRecv", &call.receive},
+  }));
+  if (call.get_version(&nccl->version) != kSuccess) {
+    return status_of(StatusCode::invalid_argument, "{} does not say which version of NCCL it is",
+                     symbols->file());
+  }
+  STRETTO_RETURN_IF_ERROR(check_version(nccl->version));
+  nccl->name = "NCCL " + version_text(nccl->version);
+  nccl->file = symbols->file();
+  return std::shared_ptr<const Nccl>(std::move(nccl));
+}
+
+}  // namespace stretto::nccl

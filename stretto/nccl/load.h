@@ -1,0 +1,60 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/base/environment.h"
+#include "stretto/base/status.h"
+#include "stretto/nccl/interface.h"
+
+namespace stretto::nccl {
+
+// A shared library that stays loaded, whose symbols nobody else sees for that.
+class SymbolTable {
+ public:
+  // The first of the files that can be loaded. Fails with invalid_argument and what the system has
+  // said of each.
+  static Result<SymbolTable> open(const std::vector<std::string>& files);
+
+  // The file that it was.
+  const std::string& file() const { return file_; }
+  // A name, and where the address of that function goes.
+  struct Symbol {
+    template <class Function>
+    Symbol(const char* called, Function** to)
+        : name(called), address(reinterpret_cast<void**>(to)) {}
+    const char* name;
+    void** address;
+  };
+  // Fails with invalid_argument, naming the first that is missing.
+  Status find_all(std::initializer_list<Symbol> symbols) const;
+
+ private:
+  SymbolTable(std::string file, void* library) : file_(std::move(file)), library_(library) {}
+
+  std::string file_;
+  void* library_;
+};
+
+// NCCL as it was found. Stays loaded as long as the process lives, for NCCL's threads do.
+struct Nccl {
+  Interface call;
+  int version = 0;   // 22007: 2.20.7.
+  std::string name;  // "NCCL 2.20.7".
+  std::string file;
+};
+
+// Where NCCL is looked for: STRETTO_NCCL_LIBRARY, and nowhere else if that is set; where the system
+// finds libnccl.so.2, or has it in this process already, as with PyTorch; beside the packages of
+// the Python in VIRTUAL_ENV, whose package nvidia-nccl-cu12 or -cu13 has it.
+std::vector<std::string> nccl_files(const Environment& environment);
+
+// Fails with invalid_argument if there is none, or if it is too old.
+Result<std::shared_ptr<const Nccl>> load_nccl(const std::vector<std::string>& files);
+
+}  // namespace stretto::nccl

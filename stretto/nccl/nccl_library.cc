@@ -1,0 +1,388 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/nccl/nccl_library.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "stretto/base/half.h"
+#include "stretto/base/log.h"
+
+namespace stretto::nccl {
+namespace {
+
+constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY.
+constexpr unsigned kEventDisableTiming = 2;
+constexpr unsigned kStreamNonBlocking = 1;
+// What NCCL says of a peer counts when the group has had time to hear who has died.
+constexpr Duration kHearsay = std::chrono::seconds(1);
+// How long the end of what has been begun may take, well or by abort.
+constexpr Duration kEndWell = std::chrono::seconds(2);
+constexpr Duration kLetGo = std::chrono::seconds(10);
+
+// In the representation that NCCL reads: a scalar of the type that is reduced.
+union Scalar {
+  Half f16;
+  BFloat16 bf16;
+  float f32;
+  double f64;
+};
+
+Scalar scalar_of(double factor, Type type) {
+  Scalar scalar{.f64 = factor};
+  if (type == Type::f16) scalar.f16 = Half(static_cast<float>(factor));
+  if (type == Type::bf16) scalar.bf16 = BFloat16(static_cast<float>(factor));
+  if (type == Type::f32) scalar.f32 = static_cast<float>(factor);
+  return scalar;
+}
+
+std::uint64_t address_of(const std::byte* data) { return reinterpret_cast<std::uintptr_t>(data); }
+
+}  // namespace
+
+Result<std::unique_ptr<NcclLibrary>> NcclLibrary::make(std::shared_ptr<const Nccl> nccl,
+                                                       std::shared_ptr<const Driver> driver,
+                                                       const Meeting& meeting) {
+  std::unique_ptr<NcclLibrary> library(
+      new NcclLibrary(std::move(nccl), std::move(driver), meeting.rank, meeting.size));
+  STRETTO_RETURN_IF_ERROR(library->set_up_stream());
+  const Status status = library->set_up_communicator(meeting);
+  if (!status.ok()) {
+    library->abandon();
+    return status;
+  }
+  log(LogLevel::info, "{} from {} runs collectives on device {}", library->nccl_->name,
+      library->nccl_->file, library->driver_->number());
+  return library;
+}
+
+Status NcclLibrary::set_up_stream() {
+  const Driver::Current current(*driver_);
+  int least = 0;
+  int greatest = 0;
+  const DriverInterface& call = driver_->call();
+  STRETTO_RETURN_IF_ERROR(driver_->status_of_call("cuCtxGetStreamPriorityRange",
+                                                  call.stream_priority_range(&least, &greatest)));
+  return driver_->status_of_call("cuStreamCreateWithPriority",
+                                 call.stream_create(&stream_, kStreamNonBlocking, greatest));
+}
+
+Status NcclLibrary::set_up_communicator(const Meeting& meeting) {
+  const auto failed = [this](const char* call, ResultCode result) {
+    return Status(StatusCode::system, nccl_->name + ": " + text_of(call, result));
+  };
+  UniqueId id{};
+  if (rank_ == 0) {
+    const ResultCode made = nccl_->call.get_unique_id(&id);
+    if (made != kSuccess) return failed("ncclGetUniqueId", made);
+  }
+  STRETTO_RETURN_IF_ERROR(meeting.share_id(id));
+  comm_name_ = fmt::format("stretto, {} ranks", size_);
+  config_ = make_config(nccl_->version, comm_name_.c_str());
+  {
+    const Driver::Current current(*driver_);
+    const ResultCode begun = nccl_->call.comm_init_rank_config(&comm_, size_, id, rank_, &config_);
+    if (begun != kSuccess && begun != kInProgress) return failed("ncclCommInitRankConfig", begun);
+  }
+  ResultCode result = kInProgress;
+  STRETTO_RETURN_IF_ERROR(meeting.wait([&] {
+    result = state();
+    return result != kInProgress;
+  }));
+  return result == kSuccess ? Status() : failed("ncclCommInitRankConfig", result);
+}
+
+NcclLibrary::~NcclLibrary() {
+  const Driver::Current current(*driver_);
+  if (!abandoned_) end_well();
+  for (const Running& running : running_) give_back(running.ended);
+  const DriverInterface& call = driver_->call();
+  const MutexLock held(marks_mutex_);
+  for (Event event : events_) (void)call.event_destroy(event);
+  for (Event event : marks_) {
+    if (event != nullptr) (void)call.event_destroy(event);
+  }
+  for (const Scratch& scratch : scratch_) (void)call.free(scratch.data);
+  if (stream_ != nullptr) (void)call.stream_destroy(stream_);
+}
+
+// The last messages of a collective may still be under way to others when it has ended here.
+void NcclLibrary::end_well() {
+  const Deadline until = Deadline::after(kEndWell);
+  const auto may_wait = [&] { return failure_.empty() && !until.passed(); };
+  while (!running_.empty() && may_wait()) {
+    move();
+    while (!running_.empty() && has_ended(running_.front().number)) continue;
+    ::sched_yield();
+  }
+  ResultCode result = failure_.empty() ? nccl_->call.comm_finalize(comm_) : kInProgress;
+  while (result == kInProgress && may_wait()) {
+    result = state();
+    ::sched_yield();
+  }
+  if (result == kSuccess) {
+    (void)nccl_->call.comm_destroy(comm_);
+  } else {
+    abandon();
+  }
+}
+
+const char* NcclLibrary::failure() const {
+  const bool counts = !failure_.empty() && Clock::now() - failed_at_ >= kHearsay;
+  return counts ? failure_.c_str() : "";
+}
+
+bool NcclLibrary::can_run(const OperationDescriptor& operation) const {
+  const bool moves = operation.collective != Collective::barrier &&
+                     operation.collective != Collective::point_to_point;
+  return moves && *nccl::refusal(operation, 1) == '\0';
+}
+
+// What the program has begun is on the default stream, or on one that the default stream waits for.
+int NcclLibrary::mark() {
+  const Driver::Current current(*driver_);
+  Event event = take_event();
+  if (event == nullptr || driver_->call().event_record(event, nullptr) != 0) return -1;
+  const MutexLock held(marks_mutex_);
+  const auto free = std::ranges::find(marks_, nullptr);
+  if (free != marks_.end()) {
+    *free = event;
+    return static_cast<int>(free - marks_.begin());
+  }
+  marks_.push_back(event);
+  return static_cast<int>(marks_.size()) - 1;
+}
+
+void NcclLibrary::wait_for_mark(int mark) {
+  if (mark < 0) {
+    return fail(Status(StatusCode::system, "the device has recorded no event for the operation"));
+  }
+  Event event = nullptr;
+  {
+    const MutexLock held(marks_mutex_);
+    event = std::exchange(marks_[static_cast<std::size_t>(mark)], nullptr);
+  }
+  const int result = driver_->call().stream_wait_event(stream_, event, 0);
+  if (result != 0) fail(driver_->status_of_call("cuStreamWaitEvent", result));
+  give_back(event);  // The stream waits for what it was when that was said.
+}
+
+int NcclLibrary::start(const LibraryCall& call) {
+  const Driver::Current current(*driver_);
+  Running& running = running_.emplace_back();
+  running.number = next_number_++;
+  const Place place{.is_device_memory = [this](const void* data) { return is_device_memory(data); },
+                    .scratch = [&](std::size_t bytes) { return take_scratch(running, bytes); }};
+  Result<Launch> launch = make_launch(call, rank_, size_, place);
+  if (launch.ok()) {
+    running.launch = std::move(*launch);
+    if (call.device != nullptr) wait_for_mark(call.device->mark);
+    move();
+  } else {
+    fail(launch.status());
+  }
+  return running.number;
+}
+
+bool NcclLibrary::has_ended(int operation) {
+  const Driver::Current current(*driver_);
+  move();
+  const auto found = std::ranges::find(running_, operation, &Running::number);
+  if (found == running_.end() || !failure_.empty()) return false;
+  const bool is_under_way =
+      found->phase == Running::Phase::running || found->phase == Running::Phase::copying;
+  if (!is_under_way || !is_done(found->ended)) return false;
+  if (found->phase == Running::Phase::running && !found->launch.after.empty()) {
+    found->phase = Running::Phase::copying;
+    for (const Copy& copy : found->launch.after) {
+      const int result =
+          driver_->call().copy(address_of(copy.to), address_of(copy.from), copy.bytes, stream_);
+      if (result != 0) fail(driver_->status_of_call("cuMemcpyAsync", result));
+    }
+    record_end(*found);
+    return false;
+  }
+  retire(static_cast<std::size_t>(found - running_.begin()));
+  return true;
+}
+
+// Begins what can be begun: while NCCL is still taking a call, it takes no other.
+void NcclLibrary::move() {
+  if (!failure_.empty() || abandoned_) return;
+  const ResultCode now = state();
+  if (now == kInProgress) return;
+  if (!is_good("ncclCommGetAsyncError", now)) return;
+  for (Running& running : running_) {
+    if (running.phase == Running::Phase::launching) {
+      running.phase = Running::Phase::running;
+      record_end(running);
+    }
+    if (running.phase != Running::Phase::queued) continue;
+    begin(running);
+    if (running.phase == Running::Phase::launching || !failure_.empty()) return;
+  }
+}
+
+void NcclLibrary::begin(Running& running) {
+  for (const Copy& copy : running.launch.before) {
+    const int result =
+        driver_->call().copy(address_of(copy.to), address_of(copy.from), copy.bytes, stream_);
+    if (result != 0) return fail(driver_->status_of_call("cuMemcpyAsync", result));
+  }
+  const ResultCode result = running.launch.steps.empty() ? kSuccess : begin_steps(running.launch);
+  if (!failure_.empty() || !is_good("ncclGroupEnd", result)) return;
+  if (result == kInProgress) {
+    running.phase = Running::Phase::launching;
+    return;
+  }
+  running.phase = Running::Phase::running;
+  record_end(running);
+}
+
+// As one group: NCCL takes all steps or none, and none waits for another.
+ResultCode NcclLibrary::begin_steps(const Launch& launch) {
+  RedOp op = launch.op;
+  if (launch.factor) {
+    const ResultCode made = make_operation(launch, op);
+    if (!is_good("ncclRedOpCreatePreMulSum", made)) return made;
+  }
+  if (!is_good("ncclGroupStart", nccl_->call.group_start())) return kSuccess;
+  for (const Step& step : launch.steps) {
+    if (!is_good("a collective", begin_step(step, op))) break;
+  }
+  const ResultCode ended = nccl_->call.group_end();
+  if (launch.factor) (void)nccl_->call.red_op_destroy(op, comm_);
+  return ended;
+}
+
+ResultCode NcclLibrary::make_operation(const Launch& launch, RedOp& op) {
+  const Type type = launch.steps.front().type;
+  Scalar scalar = scalar_of(*launch.factor, type);
+  return nccl_->call.red_op_create_pre_mul_sum(&op, &scalar, type, kScalarHostImmediate, comm_);
+}
+
+ResultCode NcclLibrary::begin_step(const Step& step, RedOp op) {
+  const Interface& call = nccl_->call;
+  switch (step.kind) {
+    case Step::Kind::all_reduce:
+      return call.all_reduce(step.from, step.to, step.count, step.type, op, comm_, stream_);
+    case Step::Kind::reduce:
+      return call.reduce(step.from, step.to, step.count, step.type, op, step.peer, comm_, stream_);
+    case Step::Kind::reduce_scatter:
+      return call.reduce_scatter(step.from, step.to, step.count, step.type, op, comm_, stream_);
+    case Step::Kind::all_gather:
+      return call.all_gather(step.from, step.to, step.count, step.type, comm_, stream_);
+    case Step::Kind::broadcast:
+      return call.broadcast(step.from, step.to, step.count, step.type, step.peer, comm_, stream_);
+    case Step::Kind::send:
+      return call.send(step.from, step.count, step.type, step.peer, comm_, stream_);
+    case Step::Kind::receive:
+      return call.receive(step.to, step.count, step.type, step.peer, comm_, stream_);
+  }
+  return kSuccess;
+}
+
+void NcclLibrary::record_end(Running& running) {
+  if (running.ended == nullptr) running.ended = take_event();
+  const int result =
+      running.ended == nullptr ? -1 : driver_->call().event_record(running.ended, stream_);
+  if (result != 0) fail(driver_->status_of_call("cuEventRecord", result));
+}
+
+bool NcclLibrary::is_done(Event event) {
+  const int result = driver_->call().event_query(event);
+  if (result != 0 && result != kNotReady) fail(driver_->status_of_call("cuEventQuery", result));
+  return result == 0;
+}
+
+void NcclLibrary::retire(std::size_t index) {
+  Running& running = running_[index];
+  give_back(running.ended);
+  for (const std::size_t scratch : running.scratch) scratch_[scratch].in_use = false;
+  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
+}
+
+// Kept until the end: to free memory of a device may wait for all that runs there.
+std::byte* NcclLibrary::take_scratch(Running& running, std::size_t bytes) {
+  const auto fits = [&](const Scratch& one) { return !one.in_use && one.bytes >= bytes; };
+  auto found = std::ranges::find_if(scratch_, fits);
+  if (found == scratch_.end()) {
+    Scratch made{.bytes = std::max<std::size_t>(bytes, 1)};
+    if (driver_->call().allocate(&made.data, made.bytes) != 0) return nullptr;
+    found = scratch_.insert(scratch_.end(), made);
+  }
+  found->in_use = true;
+  running.scratch.push_back(static_cast<std::size_t>(found - scratch_.begin()));
+  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(found->data));
+}
+
+NcclLibrary::Event NcclLibrary::take_event() {
+  {
+    const MutexLock held(marks_mutex_);
+    if (!events_.empty()) {
+      Event event = events_.back();
+      events_.pop_back();
+      return event;
+    }
+  }
+  Event event = nullptr;
+  return driver_->call().event_create(&event, kEventDisableTiming) == 0 ? event : nullptr;
+}
+
+void NcclLibrary::give_back(Event event) {
+  if (event == nullptr) return;
+  const MutexLock held(marks_mutex_);
+  events_.push_back(event);
+}
+
+// NCCL's kernels end by this, whoever they wait for.
+void NcclLibrary::abandon() {
+  if (std::exchange(abandoned_, true)) return;
+  abandoned_at_ = Clock::now();
+  const Driver::Current current(*driver_);
+  if (comm_ != nullptr) (void)nccl_->call.comm_abort(comm_);
+  comm_ = nullptr;
+}
+
+bool NcclLibrary::has_let_go() {
+  const Driver::Current current(*driver_);
+  const int result = driver_->call().stream_query(stream_);
+  if (result != kNotReady) return true;
+  if (Clock::now() - abandoned_at_ < kLetGo) return false;
+  log(LogLevel::warning, "{} has been aborted, but the device has not ended its work in {:g} s",
+      nccl_->name, seconds(kLetGo));
+  return true;
+}
+
+void NcclLibrary::fail(const Status& status) {
+  if (!failure_.empty()) return;
+  failure_ = status.message();
+  failed_at_ = Clock::now();
+}
+
+bool NcclLibrary::is_good(const char* call, ResultCode result) {
+  if (result == kSuccess || result == kInProgress) return true;
+  fail(Status(StatusCode::system, text_of(call, result)));
+  return false;
+}
+
+ResultCode NcclLibrary::state() const {
+  ResultCode now = kSuccess;
+  const ResultCode asked = nccl_->call.comm_get_async_error(comm_, &now);
+  return asked == kSuccess ? now : asked;
+}
+
+std::string NcclLibrary::text_of(const char* call, ResultCode result) const {
+  const char* const error = nccl_->call.get_error_string(result);
+  const char* const last = nccl_->call.get_last_error(comm_);
+  const bool has_more = last != nullptr && *last != '\0';
+  return fmt::format("{}: {}{}{}", call, error == nullptr ? "an error" : error,
+                     has_more ? "; " : "", has_more ? last : "");
+}
+
+}  // namespace stretto::nccl

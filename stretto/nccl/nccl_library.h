@@ -1,0 +1,124 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/collective_library.h"
+#include "stretto/base/mutex.h"
+#include "stretto/base/status.h"
+#include "stretto/nccl/driver.h"
+#include "stretto/nccl/launch.h"
+#include "stretto/nccl/load.h"
+#include "stretto/nccl/versions.h"
+
+namespace stretto::nccl {
+
+// NCCL for one group of ranks, on one device, on a stream of its own of high priority that does not
+// wait for the default stream. Communicators are made without blocking, so no call waits for other
+// ranks, not even while they connect: has_ended() asks how far NCCL is.
+//
+// NCCL does not name who has failed, and its own errors often are the echo of a death: what it says
+// counts a second later (failure()), by which time the group knows who has died.
+class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
+ public:
+  // What the ranks of a group need of each other to make a communicator, without blocking for ever.
+  struct Meeting {
+    int rank = 0;
+    int size = 1;
+    // Shows 128 bytes of rank 0 to all ranks.
+    std::function<Status(UniqueId& id)> share_id;
+    // Until it returns true, or fails because the group has, or the time is up.
+    std::function<Status(const std::function<bool()>& done)> wait;
+  };
+  // Of all ranks of a group together. Fails with what NCCL says, and as `meeting` does.
+  static Result<std::unique_ptr<NcclLibrary>> make(std::shared_ptr<const Nccl> nccl,
+                                                   std::shared_ptr<const Driver> driver,
+                                                   const Meeting& meeting);
+  // Ends what has been begun: well, if the other ranks end theirs soon.
+  ~NcclLibrary() override;
+
+  const char* name() const override { return nccl_->name.c_str(); }
+  const char* failure() const override;
+  bool can_run(const OperationDescriptor& operation) const override;
+  bool gives_buffers_back() const override { return true; }
+  int start(const LibraryCall& call) override;
+  bool has_ended(int operation) override;
+  void abandon() override;
+  DeviceLibrary* for_devices() override { return this; }
+
+ private:
+  using Event = void*;
+  struct Running {
+    enum class Phase { queued, launching, running, copying };
+    int number = 0;
+    Phase phase = Phase::queued;
+    Launch launch;
+    Event ended = nullptr;
+    std::vector<std::size_t> scratch;  // Which of scratch_ it has.
+  };
+  struct Scratch {
+    std::uint64_t data = 0;
+    std::size_t bytes = 0;
+    bool in_use = false;
+  };
+
+  NcclLibrary(std::shared_ptr<const Nccl> nccl, std::shared_ptr<const Driver> driver, int rank,
+              int size)
+      : nccl_(std::move(nccl)), driver_(std::move(driver)), rank_(rank), size_(size) {}
+
+  bool is_device_memory(const void* data) const override { return driver_->is_device_memory(data); }
+  const char* refusal(const OperationDescriptor& operation, double factor) const override {
+    return nccl::refusal(operation, factor);
+  }
+  int mark() override;
+  bool has_let_go() override;
+
+  Status set_up_stream();
+  Status set_up_communicator(const Meeting& meeting);
+  void wait_for_mark(int mark);
+  void move();
+  void begin(Running& running);
+  ResultCode begin_steps(const Launch& launch);
+  ResultCode begin_step(const Step& step, RedOp op);
+  ResultCode make_operation(const Launch& launch, RedOp& op);
+  void record_end(Running& running);
+  bool is_done(Event event);
+  void retire(std::size_t index);
+  std::byte* take_scratch(Running& running, std::size_t bytes);
+  Event take_event();
+  void give_back(Event event);
+  // Keeps the first failure.
+  void fail(const Status& status);
+  bool is_good(const char* call, ResultCode result);
+  ResultCode state() const;
+  std::string text_of(const char* call, ResultCode result) const;
+  void end_well();
+
+  std::shared_ptr<const Nccl> nccl_;
+  std::shared_ptr<const Driver> driver_;
+  int rank_;
+  int size_;
+  std::string comm_name_;
+  Config config_;
+  Comm comm_ = nullptr;
+  Stream stream_ = nullptr;
+  std::deque<Running> running_;
+  int next_number_ = 0;
+  std::vector<Scratch> scratch_;
+  std::string failure_;
+  TimePoint failed_at_{};
+  bool abandoned_ = false;
+  TimePoint abandoned_at_{};
+  Mutex marks_mutex_;                                           // Any thread may mark.
+  std::vector<Event> marks_ STRETTO_GUARDED_BY(marks_mutex_);   // By number; null: taken.
+  std::vector<Event> events_ STRETTO_GUARDED_BY(marks_mutex_);  // Idle.
+};
+
+}  // namespace stretto::nccl

@@ -1,0 +1,254 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Every collective on memory of a device, which here is a double's (fake_nccl/fake.h), against the
+// same program on memory of the host. NCCL itself, and a device, are not in these tests.
+
+#include <gtest/gtest.h>
+
+#include <complex>
+#include <cstring>
+
+#include "stretto/job/threads.h"
+#include "tests/nccl/double_ranks.h"
+#include "tests/support/run_ranks.h"
+
+namespace stretto::testing {
+namespace {
+
+// Buffers on one kind of memory, and what a program has left in them.
+class Buffers {
+ public:
+  explicit Buffers(bool on_device) : on_device_(on_device) {}
+
+  template <class T>
+  View make(const std::vector<T>& values) {
+    const std::size_t bytes = values.size() * sizeof(T);
+    std::byte* data = nullptr;
+    if (!on_device_) {
+      host_.push_back(std::make_unique<std::byte[]>(bytes + 1));
+      data = host_.back().get();
+    } else if (bytes > 0) {  // Nothing is nowhere.
+      data = Double::get().allocate(bytes);
+    }
+    if (bytes > 0) std::memcpy(reach(data), values.data(), bytes);
+    views_.emplace_back(data, values.size(), dtype_of<T>);
+    return views_.back();
+  }
+  View numbers(std::size_t count, int rank) {
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>((i * 7 + rank) % 11);
+    return make(values);
+  }
+  View zeros(std::size_t count) { return make(std::vector<float>(count)); }
+
+  // Of all buffers, in their order.
+  std::vector<std::string> contents() const {
+    std::vector<std::string> all;
+    for (const View& view : views_) {
+      if (view.bytes() == 0) continue;
+      all.emplace_back(reinterpret_cast<const char*>(reach(view.data)), view.bytes());
+    }
+    return all;
+  }
+
+ private:
+  std::byte* reach(std::byte* data) const { return on_device_ ? Double::get().reach(data) : data; }
+  bool on_device_;
+  std::vector<std::unique_ptr<std::byte[]>> host_;
+  std::vector<View> views_;
+};
+
+using Program = void (*)(Communicator&, Buffers&);
+
+// Runs a program on both kinds of memory and compares what it leaves.
+void expect_same(Program program, int size = 3) {
+  std::vector<std::vector<std::string>> on_host(static_cast<std::size_t>(size));
+  std::vector<std::vector<std::string>> on_device(static_cast<std::size_t>(size));
+  run_ranks(size, [&](Communicator& ranks) {
+    Buffers buffers(false);
+    program(ranks, buffers);
+    on_host[static_cast<std::size_t>(ranks.rank())] = buffers.contents();
+  });
+  Double::get().reset();
+  {
+    DoubleRanks ranks({.size = size});
+    for (const Status& status : ranks.statuses()) ASSERT_TRUE(status.ok()) << status.message();
+    ranks.on_all([&](Communicator& rank) {
+      Buffers buffers(true);
+      program(rank, buffers);
+      on_device[static_cast<std::size_t>(rank.rank())] = buffers.contents();
+    });
+  }
+  EXPECT_EQ(on_host, on_device);
+  EXPECT_EQ(Double::get().control().misuse, "");
+  EXPECT_GT(Double::get().control().launches, 0);
+  EXPECT_EQ(Double::get().control().aborts, 0);
+}
+
+template <class T>
+void reduce_dtype(Communicator& ranks, Buffers& buffers, std::initializer_list<ReduceOp> ops) {
+  for (const ReduceOp op : ops) {
+    const int rank = ranks.rank().value();
+    std::vector<T> values;
+    for (int i = 0; i < 9; ++i) values.push_back(T(static_cast<float>((i + rank) % 3 + 1)));
+    const View view = buffers.make(values);
+    ranks.all_reduce(view, {.op = op}).wait();
+  }
+}
+
+TEST(NcclDouble, ReducesEveryDtypeThatNcclHas) {
+  expect_same(
+      [](Communicator& ranks, Buffers& buffers) {
+        using enum ReduceOp;
+        reduce_dtype<float>(ranks, buffers, {sum, mean, product, min, max});
+        reduce_dtype<double>(ranks, buffers, {sum, mean, product, min, max});
+        reduce_dtype<Half>(ranks, buffers, {sum, mean, product, min, max});
+        reduce_dtype<BFloat16>(ranks, buffers, {sum, mean, product, min, max});
+        reduce_dtype<std::int8_t>(ranks, buffers, {sum, mean, product, min, max});
+        reduce_dtype<std::uint8_t>(ranks, buffers, {sum, mean, product, min, max});
+        reduce_dtype<std::int32_t>(ranks, buffers, {sum, mean, product, min, max});
+        reduce_dtype<std::uint32_t>(ranks, buffers, {sum, mean, product, min, max});
+        reduce_dtype<std::int64_t>(ranks, buffers, {sum, mean, product, min, max});
+        reduce_dtype<std::uint64_t>(ranks, buffers, {sum, mean, product, min, max});
+        reduce_dtype<std::complex<float>>(ranks, buffers, {sum, mean});
+        reduce_dtype<std::complex<double>>(ranks, buffers, {sum, mean});
+        const auto flag = static_cast<std::uint8_t>(ranks.rank() == 1);
+        for (const ReduceOp op : {sum, product, min, max, bit_and, bit_or}) {
+          View flags = buffers.make(std::vector<std::uint8_t>{1, flag, 0});
+          flags.dtype = DType::boolean;
+          ranks.all_reduce(flags, {.op = op}).wait();
+        }
+      },
+      4);
+}
+
+TEST(NcclDouble, MultipliesBeforeSums) {
+  expect_same(
+      [](Communicator& ranks, Buffers& buffers) {
+        const int rank = ranks.rank().value();
+        const double factor = 1 << rank;  // Another on each.
+        ranks.all_reduce(buffers.numbers(40, rank), {.factor = factor}).wait();
+        ranks.all_reduce(buffers.numbers(40, rank), {.op = ReduceOp::mean, .factor = 2}).wait();
+        ranks.all_reduce(buffers.numbers(40, rank), buffers.zeros(40), {.factor = factor}).wait();
+        ranks.reduce(buffers.numbers(40, rank), buffers.zeros(40), {.root = 2, .factor = 0.5})
+            .wait();
+        ranks.reduce_scatter(buffers.numbers(16, rank), buffers.zeros(4), {.factor = 0.25}).wait();
+        const std::array list = {buffers.numbers(3, rank), buffers.numbers(5, rank)};
+        ranks.all_reduce_coalesced(list, {.factor = factor}).wait();
+      },
+      4);
+}
+
+TEST(NcclDouble, MovesSharesOfAnyLength) {
+  expect_same([](Communicator& ranks, Buffers& buffers) {
+    const int rank = ranks.rank().value();
+    const std::vector<std::size_t> counts = {4, 0, 3};  // Rank 1 has nothing.
+    const std::size_t own = counts[static_cast<std::size_t>(rank)];
+    const auto at_root = [&](std::size_t count) { return rank == 2 ? count : 0; };
+    ranks.all_gather(buffers.numbers(5, rank), buffers.zeros(15)).wait();
+    ranks.all_gather(buffers.numbers(own, rank), buffers.zeros(7), {.counts = counts}).wait();
+    ranks.reduce_scatter(buffers.numbers(6, rank), buffers.zeros(2)).wait();
+    ranks.reduce_scatter(buffers.numbers(7, rank), buffers.zeros(own), {.counts = counts}).wait();
+    ranks.gather(buffers.numbers(2, rank), buffers.zeros(at_root(6)), {.root = 2}).wait();
+    ranks
+        .gather(buffers.numbers(own, rank), buffers.zeros(at_root(7)),
+                {.root = 2, .counts = counts})
+        .wait();
+    ranks.scatter(buffers.numbers(at_root(6), rank), buffers.zeros(2), {.root = 2}).wait();
+    ranks
+        .scatter(buffers.numbers(at_root(7), rank), buffers.zeros(own),
+                 {.root = 2, .counts = counts})
+        .wait();
+    ranks.broadcast(buffers.numbers(9, rank), {.root = 1}).wait();
+    ranks.broadcast(buffers.make(std::vector<Float8E4M3>(5)), {.root = 1}).wait();
+    ranks.reduce(buffers.numbers(9, rank), {.op = ReduceOp::max, .root = 1}).wait();
+    ranks.barrier().wait();
+  });
+}
+
+TEST(NcclDouble, ExchangesBetweenAllPairs) {
+  expect_same([](Communicator& ranks, Buffers& buffers) {
+    const int rank = ranks.rank().value();
+    ranks.all_to_all(buffers.numbers(6, rank), buffers.zeros(6)).wait();
+    const View in_place = buffers.numbers(6, rank);
+    ranks.all_to_all(in_place, in_place).wait();
+    // Rank s sends (s + d) % 3 elements to rank d; nobody the same, and some nothing.
+    std::vector<std::size_t> counts;
+    for (int d = 0; d < 3; ++d) counts.push_back(static_cast<std::size_t>((rank + d) % 3));
+    ranks
+        .all_to_all(buffers.numbers(3, rank), buffers.zeros(3),
+                    {.send_counts = counts, .recv_counts = counts})
+        .wait();
+    // Only rank 0 has anything, for itself and rank 2: the others see nothing of a device.
+    const std::vector<std::size_t> sent =
+        rank == 0 ? std::vector<std::size_t>{1, 0, 2} : std::vector<std::size_t>{0, 0, 0};
+    const std::vector<std::size_t> received = {rank == 0 ? 1u : rank == 2 ? 2u : 0u, 0, 0};
+    ranks
+        .all_to_all(buffers.numbers(rank == 0 ? 3 : 0, rank), buffers.zeros(received[0]),
+                    {.send_counts = sent, .recv_counts = received})
+        .wait();
+  });
+}
+
+TEST(NcclDouble, TakesListsWithoutPackingThem) {
+  expect_same([](Communicator& ranks, Buffers& buffers) {
+    const int rank = ranks.rank().value();
+    const auto own = static_cast<std::size_t>(rank);
+    const std::array list = {buffers.numbers(3, rank), buffers.numbers(0, rank),
+                             buffers.make(std::vector<double>(4, rank + 1))};
+    ranks.all_reduce_coalesced(list).wait();
+    ranks.broadcast_coalesced(list, {.root = 2}).wait();
+    const std::vector<std::size_t> counts = {2, 1, 3};
+    std::vector<View> parts;
+    std::vector<View> other_parts;
+    for (const std::size_t count : counts) {
+      parts.push_back(buffers.zeros(count));
+      other_parts.push_back(buffers.numbers(count, rank));
+    }
+    const std::vector<ConstView> inputs(other_parts.begin(), other_parts.end());
+    ranks.all_gather_list(buffers.numbers(counts[own], rank), parts).wait();
+    ranks.reduce_scatter_list(inputs, buffers.zeros(counts[own])).wait();
+    const bool is_root = rank == 1;
+    ranks
+        .gather_list(buffers.numbers(counts[own], rank),
+                     is_root ? std::span<const View>(parts) : std::span<const View>(),
+                     {.root = 1, .counts = counts})
+        .wait();
+    ranks
+        .scatter_list(is_root ? std::span<const ConstView>(inputs) : std::span<const ConstView>(),
+                      buffers.zeros(counts[own]), {.root = 1, .counts = counts})
+        .wait();
+    std::vector<ConstView> sent;
+    std::vector<View> received;
+    for (int other = 0; other < 3; ++other) {
+      sent.emplace_back(buffers.numbers(static_cast<std::size_t>(rank + other), rank));
+      received.push_back(buffers.zeros(static_cast<std::size_t>(rank + other)));
+    }
+    ranks.all_to_all_list(sent, received).wait();
+  });
+}
+
+TEST(NcclDouble, RunsForARankThatIsAlone) {
+  expect_same(
+      [](Communicator& ranks, Buffers& buffers) {
+        ranks.all_reduce(buffers.numbers(4, 0), buffers.zeros(4)).wait();
+        ranks.all_to_all(buffers.numbers(4, 0), buffers.zeros(4)).wait();
+      },
+      1);
+}
+
+TEST(NcclDouble, SeveralOperationsAreInFlightAndKeepTheirOrder) {
+  expect_same([](Communicator& ranks, Buffers& buffers) {
+    const int rank = ranks.rank().value();
+    std::vector<Work> works;
+    for (int i = 0; i < 20; ++i) {
+      works.push_back(ranks.all_reduce(buffers.numbers(100, rank + i)));
+      works.push_back(ranks.broadcast(buffers.numbers(10, rank + i), {.root = i % 3}));
+    }
+    for (Work& work : works) work.wait();
+  });
+}
+
+}  // namespace
+}  // namespace stretto::testing

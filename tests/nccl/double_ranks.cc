@@ -1,0 +1,121 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/nccl/double_ranks.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <thread>
+
+#include "stretto/job/nccl_factory.h"
+#include "stretto/transport/endpoint.h"
+#include "stretto/transport/tcp/link.h"
+#include "tests/support/socket_pairs.h"
+
+namespace stretto::testing {
+std::string Double::file() { return STRETTO_BIN_DIR "/libfake_nccl.so"; }
+
+Double& Double::get() {
+  static auto* const loaded = new Double;
+  return *loaded;
+}
+
+Double::Double() {
+  void* const library = ::dlopen(file().c_str(), RTLD_NOW | RTLD_LOCAL);
+  const auto find = [&](const char* name, auto& function) {
+    function =
+        reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
+  };
+  find("fake_nccl_change", change_);
+  find("fake_nccl_reach", reach_);
+  driver_ = nccl::Driver::open(file(), 0).or_throw();
+}
+
+void Double::change(const std::function<void(fake_nccl::Control&)>& change) {
+  change_([](fake_nccl::Control& control,
+             void* what) { (*static_cast<decltype(&change)>(what))(control); },
+          const_cast<void*>(static_cast<const void*>(&change)));
+}
+
+fake_nccl::Control Double::control() {
+  fake_nccl::Control now;
+  change([&](const fake_nccl::Control& control) { now = control; });
+  return now;
+}
+
+void Double::reset(const std::function<void(fake_nccl::Control&)>& then) {
+  change([&](fake_nccl::Control& control) {
+    control = {};
+    if (then) then(control);
+  });
+}
+
+std::byte* Double::allocate(std::size_t bytes) const {
+  const nccl::Driver::Current current(*driver_);
+  std::uint64_t pointer = 0;
+  driver_->status_of_call("cuMemAlloc", driver_->call().allocate(&pointer, bytes)).or_throw();
+  return reinterpret_cast<std::byte*>(pointer);
+}
+
+Result<communicator::LibraryFactory> double_factory() { return job::nccl_factory(Variables()); }
+
+DoubleRanks::DoubleRanks(const Options& options)
+    : sockets_(static_cast<std::size_t>(options.size)),
+      statuses_(static_cast<std::size_t>(options.size)),
+      ranks_(static_cast<std::size_t>(options.size)) {
+  const std::size_t size = ranks_.size();
+  std::vector<transport::Endpoint::Parts> parts(size);
+  for (std::size_t r = 0; r < size; ++r) {
+    parts[r].rank = static_cast<int>(r);
+    parts[r].links.resize(size);
+  }
+  for (std::size_t a = 0; a < size; ++a) {
+    for (std::size_t b = a + 1; b < size; ++b) {
+      auto [mine, theirs] = make_tcp_pair();
+      sockets_[a].push_back(mine.get());
+      sockets_[b].push_back(theirs.get());
+      parts[a].links[b] = transport::tcp::TcpLink::create(std::move(mine)).or_throw();
+      parts[b].links[a] = transport::tcp::TcpLink::create(std::move(theirs)).or_throw();
+    }
+  }
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      auto engine =
+          group::Engine::create(transport::Endpoint::create(std::move(parts[r])).or_throw(),
+                                {.local_ranks = options.size, .heartbeat = options.heartbeat})
+              .or_throw();
+      auto made = communicator::ScheduledBackend::make_world(
+          std::move(engine), {.timeout = options.timeout, .library = double_factory().or_throw()});
+      statuses_[r] = made.status();
+      if (made.ok()) ranks_[r] = std::move(*made);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void DoubleRanks::on_all(const std::function<void(Communicator&)>& body) {
+  std::vector<std::thread> threads;
+  for (auto& rank : ranks_) {
+    if (rank == nullptr) continue;
+    threads.emplace_back([&] {
+      try {
+        body(*rank);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+        rank.reset();  // So that the others do not wait for it.
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void DoubleRanks::kill(int rank) {
+  for (const int socket : sockets_[static_cast<std::size_t>(rank)]) {
+    ::shutdown(socket, SHUT_RDWR);
+  }
+}
+
+}  // namespace stretto::testing

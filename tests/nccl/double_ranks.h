@@ -1,0 +1,85 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stretto/base/environment.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/communicator/scheduled_backend.h"
+#include "stretto/nccl/driver.h"
+#include "tests/support/fake_nccl/fake.h"
+
+namespace stretto::testing {
+
+// The double of NCCL, loaded as the real one would be. Nothing here runs on a device.
+class Double {
+ public:
+  static Double& get();
+  // With what it has counted, and how it behaves, as at first.
+  void reset(const std::function<void(fake_nccl::Control&)>& change = {});
+  void change(const std::function<void(fake_nccl::Control&)>& change);
+  fake_nccl::Control control();
+  static std::string file();
+  // Memory of device 0, never freed; and where a test may look into it.
+  std::byte* allocate(std::size_t bytes) const;
+  std::byte* reach(const void* data) const { return reach_(data); }
+
+ private:
+  Double();
+  void (*change_)(void (*)(fake_nccl::Control&, void*), void*);
+  std::byte* (*reach_)(const void*);
+  std::shared_ptr<const nccl::Driver> driver_;
+};
+
+// Names the double as NCCL and as the driver, or other files.
+class Variables final : public Environment {
+ public:
+  explicit Variables(std::string nccl = Double::file(), std::string driver = Double::file())
+      : nccl_(std::move(nccl)), driver_(std::move(driver)) {}
+  std::optional<std::string> get(const std::string& variable) const override {
+    if (variable == "STRETTO_NCCL_LIBRARY") return nccl_;
+    if (variable == "STRETTO_CUDA_DRIVER") return driver_;
+    return std::nullopt;
+  }
+
+ private:
+  std::string nccl_;
+  std::string driver_;
+};
+
+// What the backend "nccl" of a job uses, with the double in NCCL's place.
+Result<communicator::LibraryFactory> double_factory();
+
+// Ranks that are threads, connected by TCP, so that they can die.
+class DoubleRanks {
+ public:
+  struct Options {
+    int size = 2;
+    Duration timeout = std::chrono::seconds(30);
+    std::chrono::milliseconds heartbeat{50};
+  };
+  explicit DoubleRanks(const Options& options);
+  // On all, each on a thread of its own. What one throws counts as a failure of the test.
+  void on_all(const std::function<void(Communicator&)>& body);
+  std::unique_ptr<Communicator>& operator[](int rank) {
+    return ranks_[static_cast<std::size_t>(rank)];
+  }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  // Why making them has failed, by rank.
+  const std::vector<Status>& statuses() const { return statuses_; }
+  // What the others see when the process of `rank` is killed.
+  void kill(int rank);
+
+ private:
+  std::vector<std::vector<int>> sockets_;
+  std::vector<Status> statuses_;
+  std::vector<std::unique_ptr<Communicator>> ranks_;
+};
+
+}  // namespace stretto::testing

@@ -1,0 +1,91 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// NCCL as it is installed, as far as it can be asked without a device.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "stretto/job/join.h"
+#include "stretto/nccl/load.h"
+#include "stretto/nccl/versions.h"
+#include "tests/nccl/double_ranks.h"
+#include "tests/support/failures.h"
+
+namespace stretto::nccl {
+namespace {
+
+using stretto::testing::expect_contains;
+
+TEST(NcclLoading, RealNcclHasAllThatIsUsedAndKnowsItsVersion) {
+  const auto loaded = load_nccl(nccl_files(process_environment()));
+  if (!loaded.ok()) GTEST_SKIP() << "skipped: no NCCL (" << loaded.status().message() << ")";
+  const Nccl& nccl = *loaded.value();
+  EXPECT_GE(nccl.version, kOldestVersion);
+  EXPECT_STREQ(nccl.call.get_error_string(kSuccess), "no error");
+  // A group with nothing in it needs no device.
+  EXPECT_EQ(nccl.call.group_start(), kSuccess);
+  EXPECT_EQ(nccl.call.group_end(), kSuccess);
+}
+
+TEST(NcclLoading, SaysWhereItCouldBe) {
+  const auto missing = load_nccl({"/nowhere/libnccl.so.2"});
+  ASSERT_FALSE(missing.ok());
+  expect_contains(missing.status().message(), "/nowhere/libnccl.so.2");
+  expect_contains(missing.status().message(), "nvidia-nccl-cu13");
+  expect_contains(missing.status().message(), "STRETTO_NCCL_LIBRARY");
+  const auto other = load_nccl({"libm.so.6"});
+  expect_contains(other.status().message(), "libm.so.6 has no function ncclGetVersion");
+  const auto driver = Driver::open("/nowhere/libcuda.so.1", 0);
+  expect_contains(driver.status().message(), "NCCL needs a GPU");
+}
+
+TEST(NcclLoading, DeviceThatIsNotThereIsNamed) {
+  const auto driver = Driver::open(stretto::testing::Double::file(), 8);
+  expect_contains(driver.status().message(), "device 8 is not one of the 8");
+}
+
+TEST(NcclLoading, ConfigurationIsWhatTheVersionReads) {
+  EXPECT_EQ(make_config(22005, "a").size_bytes, 48u);
+  EXPECT_EQ(make_config(22605, "a").comm_name, nullptr);
+  EXPECT_EQ(make_config(22703, "a").size_bytes, 72u);
+  EXPECT_STREQ(make_config(23007, "a").comm_name, "a");
+  EXPECT_EQ(make_config(23007, "a").blocking, 0);
+  EXPECT_EQ(version_text(22005), "2.20.5");
+}
+
+// As programs do it, by the option of a job.
+TEST(NcclLoading, JobsNameItAsTheirBackend) {
+  using stretto::testing::Double;
+  using stretto::testing::Variables;
+  Double::get().reset();
+  const Variables environment;
+  const std::string path = ::testing::TempDir() + "nccl_job_" + std::to_string(::getpid());
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const auto ranks = join({.rank = r,
+                               .size = 2,
+                               .rendezvous = "file://" + path,
+                               .transport = "tcp",
+                               .backend = "nccl",
+                               .environment = &environment});
+      const View data(Double::get().allocate(8), 2, DType::f32);
+      ranks->all_reduce(data).wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Double::get().control().launches, 2);
+  EXPECT_EQ(Double::get().control().misuse, "");
+  const Variables no_device(Double::file(), "/nowhere/libcuda.so.1");
+  expect_contains(
+      stretto::testing::error_of([&] {
+        (void)join({.rank = 0, .size = 1, .backend = "nccl", .environment = &no_device});
+      }),
+      "rank 0 of 1 could not join: NCCL needs a GPU");
+}
+
+}  // namespace
+}  // namespace stretto::nccl

@@ -1,0 +1,259 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The half of the double that is a device: see fake.h.
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <vector>
+
+#include "tests/support/fake_nccl/fake.h"
+
+namespace stretto::fake_nccl {
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kInvalidValue = 1;
+constexpr int kOutOfMemory = 2;
+constexpr int kInvalidContext = 201;
+constexpr int kNotReady = 600;
+constexpr std::size_t kDeviceBytes = std::size_t{256} * 1024 * 1024;
+
+thread_local std::vector<int> contexts;
+
+// The same pages twice: where the program knows them nobody may touch them.
+struct Pages {
+  Pages() {
+    const int file = ::memfd_create("fake device", MFD_CLOEXEC);
+    if (::ftruncate(file, kDeviceBytes) != 0) return;
+    known = static_cast<std::byte*>(::mmap(nullptr, kDeviceBytes, PROT_NONE, MAP_SHARED, file, 0));
+    reached = static_cast<std::byte*>(
+        ::mmap(nullptr, kDeviceBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+    ::close(file);
+  }
+  std::byte* known = nullptr;
+  std::byte* reached = nullptr;
+  std::size_t taken = 0;
+};
+
+Pages& pages() {
+  static auto* const made = new Pages;
+  return *made;
+}
+
+}  // namespace
+
+Shared& shared() {
+  static auto* const made = new Shared;
+  return *made;
+}
+
+bool is_device_memory(const void* data) {
+  const auto* at = static_cast<const std::byte*>(data);
+  return at >= pages().known && at < pages().known + kDeviceBytes;
+}
+
+std::byte* reach(const void* data) {
+  if (!is_device_memory(data)) return static_cast<std::byte*>(const_cast<void*>(data));
+  return pages().reached + (static_cast<const std::byte*>(data) - pages().known);
+}
+
+bool has_context() { return !contexts.empty(); }
+int current_device() { return contexts.empty() ? -1 : contexts.back(); }
+
+}  // namespace stretto::fake_nccl
+
+namespace stretto::nccl {
+
+// What a stream is here: a thread that does what comes, one after the other.
+struct OpaqueStream {
+  std::deque<std::function<void()>> work;
+  std::uint64_t begun = 0;  // That have been enqueued.
+  std::uint64_t ended = 0;
+  bool stops = false;
+  std::thread thread;
+
+  void run() {
+    auto& common = fake_nccl::shared();
+    std::unique_lock held(common.mutex);
+    while (true) {
+      common.changed.wait(held, [&] { return stops || !work.empty(); });
+      if (work.empty()) return;
+      const std::function<void()> next = std::move(work.front());
+      work.pop_front();
+      const auto delay = common.delay();
+      held.unlock();
+      std::this_thread::sleep_for(delay);
+      next();
+      held.lock();
+      ++ended;
+      common.changed.notify_all();
+    }
+  }
+};
+
+}  // namespace stretto::nccl
+
+namespace stretto::fake_nccl {
+namespace {
+
+nccl::OpaqueStream* make_stream() {
+  static auto* const all = new std::vector<std::unique_ptr<nccl::OpaqueStream>>;
+  const std::lock_guard held(shared().mutex);
+  auto* const stream = all->emplace_back(std::make_unique<nccl::OpaqueStream>()).get();
+  stream->thread = std::thread([stream] { stream->run(); });
+  return stream;
+}
+
+nccl::OpaqueStream* stream_of(Stream stream) {
+  static auto* const standard = [] {
+    auto* const made = make_stream();
+    made->thread.detach();
+    return made;
+  }();
+  return stream == nullptr ? standard : stream;
+}
+
+struct Event {
+  nccl::OpaqueStream* stream = nullptr;
+  std::uint64_t after = 0;
+  bool is_done() const { return stream == nullptr || stream->ended >= after; }
+};
+
+}  // namespace
+
+void enqueue(Stream stream, std::function<void()> work) {
+  nccl::OpaqueStream* const to = stream_of(stream);
+  const std::lock_guard held(shared().mutex);
+  to->work.push_back(std::move(work));
+  ++to->begun;
+  shared().changed.notify_all();
+}
+
+}  // namespace stretto::fake_nccl
+
+using namespace stretto::fake_nccl;
+
+extern "C" {
+
+void fake_nccl_change(void (*change)(Control&, void*), void* what) {
+  const std::lock_guard held(shared().mutex);
+  change(shared().control, what);
+  shared().changed.notify_all();
+}
+
+std::byte* fake_nccl_reach(const void* data) { return reach(data); }
+
+int cuInit(unsigned) { return kSuccess; }
+int cuGetErrorString(int, const char** text) {
+  *text = "an error of the double's device";
+  return kSuccess;
+}
+int cuDeviceGetCount(int* count) {
+  *count = shared().control.devices;
+  return kSuccess;
+}
+int cuDeviceGet(int* device, int number) {
+  *device = number;
+  return kSuccess;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  *context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(device) + 1);
+  return kSuccess;
+}
+int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
+int cuCtxPushCurrent_v2(void* context) {
+  contexts.push_back(static_cast<int>(reinterpret_cast<std::uintptr_t>(context)) - 1);
+  return kSuccess;
+}
+int cuCtxPopCurrent_v2(void**) {
+  if (contexts.empty()) return kInvalidContext;
+  contexts.pop_back();
+  return kSuccess;
+}
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return has_context() ? kSuccess : kInvalidContext;
+}
+int cuStreamCreateWithPriority(Stream* stream, unsigned flags, int priority) {
+  if (!has_context()) return kInvalidContext;
+  if (flags != 1 || priority != -5) return kInvalidValue;  // It is to be of high priority.
+  *stream = make_stream();
+  return kSuccess;
+}
+int cuStreamDestroy_v2(Stream stream) {
+  {
+    const std::lock_guard held(shared().mutex);
+    stream->stops = true;
+    shared().changed.notify_all();
+  }
+  stream->thread.join();
+  return kSuccess;  // Events may still know it.
+}
+int cuStreamQuery(Stream stream) {
+  if (!has_context()) return kInvalidContext;
+  const auto* const of = stream_of(stream);
+  const std::lock_guard held(shared().mutex);
+  return of->ended == of->begun ? kSuccess : kNotReady;
+}
+int cuStreamWaitEvent(Stream stream, void* event, unsigned) {
+  if (!has_context()) return kInvalidContext;
+  Event at;
+  {
+    const std::lock_guard held(shared().mutex);
+    at = *static_cast<Event*>(event);
+  }
+  enqueue(stream, [at] {
+    std::unique_lock held(shared().mutex);
+    shared().changed.wait(held, [&] { return at.is_done(); });
+  });
+  return kSuccess;
+}
+int cuEventCreate(void** event, unsigned) {
+  if (!has_context()) return kInvalidContext;
+  *event = new Event;
+  return kSuccess;
+}
+int cuEventRecord(void* event, Stream stream) {
+  if (!has_context()) return kInvalidContext;
+  auto* const of = stream_of(stream);
+  const std::lock_guard held(shared().mutex);
+  *static_cast<Event*>(event) = {of, of->begun};
+  return kSuccess;
+}
+int cuEventQuery(void* event) {
+  if (!has_context()) return kInvalidContext;
+  const std::lock_guard held(shared().mutex);
+  return static_cast<Event*>(event)->is_done() ? kSuccess : kNotReady;
+}
+int cuEventDestroy_v2(void* event) {
+  delete static_cast<Event*>(event);
+  return kSuccess;
+}
+int cuPointerGetAttribute(void* value, int attribute, std::uint64_t pointer) {
+  if (!is_device_memory(reinterpret_cast<const void*>(pointer))) return kInvalidValue;
+  if (attribute == 2) *static_cast<unsigned*>(value) = 2;
+  return kSuccess;
+}
+int cuMemAlloc_v2(std::uint64_t* pointer, std::size_t bytes) {
+  if (!has_context()) return kInvalidContext;
+  const std::lock_guard held(shared().mutex);
+  Pages& all = pages();
+  const std::size_t rounded = (bytes + 255) / 256 * 256;
+  if (all.taken + rounded > kDeviceBytes) return kOutOfMemory;
+  *pointer = reinterpret_cast<std::uintptr_t>(all.known + all.taken);
+  all.taken += rounded;
+  return kSuccess;
+}
+int cuMemFree_v2(std::uint64_t) { return has_context() ? kSuccess : kInvalidContext; }
+int cuMemcpyAsync(std::uint64_t to, std::uint64_t from, std::size_t bytes, Stream stream) {
+  if (!has_context()) return kInvalidContext;
+  std::byte* const target = reach(reinterpret_cast<void*>(to));
+  const std::byte* const source = reach(reinterpret_cast<const void*>(from));
+  enqueue(stream, [=] { std::copy_n(source, bytes, target); });
+  return kSuccess;
+}
+}

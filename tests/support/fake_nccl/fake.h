@@ -1,0 +1,86 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "stretto/nccl/interface.h"
+
+// A double of NCCL and of a device's driver, in memory of the host: it has their C interface, and
+// none of their code. What tests show with it is what stretto does with those, not what they do.
+// It is strict where a device would only be unlucky: memory of the "device" cannot be touched by
+// the host, streams run late, launches without blocking reach the stream later than they return,
+// and calls that NCCL forbids are remembered as misuse.
+//
+// The ranks are threads of one process.
+namespace stretto::fake_nccl {
+
+using nccl::Comm;
+using nccl::ResultCode;
+using nccl::Stream;
+using nccl::Type;
+
+// What tests tell the double, and ask it. By fake_nccl_change(), since it is loaded.
+struct Control {
+  int version = 22703;
+  int devices = 8;
+  int longest_delay_us = 200;
+  // Kernels wait for ever, until they are aborted.
+  bool stalls = false;
+  // Connecting never ends, until it is aborted.
+  bool stalls_connecting = false;
+  // This rank's communicators have this error from their next call on; -1: none.
+  int failing_rank = -1;
+  ResultCode error = 6;
+
+  int launches = 0;  // Groups of calls, of all ranks.
+  int calls = 0;     // Collectives in them.
+  int aborts = 0;
+  int destroyed = 0;
+  std::string misuse;  // The first.
+};
+
+struct Shared {
+  std::mutex mutex;
+  std::condition_variable changed;
+  Control control;
+  std::mt19937_64 random{1};
+
+  void misused(const std::string& what) {
+    if (control.misuse.empty()) control.misuse = what;
+  }
+  std::chrono::microseconds delay() {
+    const auto most = static_cast<std::uint64_t>(control.longest_delay_us) + 1;
+    return std::chrono::microseconds(random() % most);
+  }
+};
+Shared& shared();
+
+// Of the device.
+bool is_device_memory(const void* data);
+// Where the double itself, and a test, reaches such memory.
+std::byte* reach(const void* data);
+// Whether the calling thread has made a device its current one.
+bool has_context();
+// Of the calling thread's current device.
+int current_device();
+// To be run on a stream, behind what is there already.
+void enqueue(Stream stream, std::function<void()> work);
+
+}  // namespace stretto::fake_nccl
+
+extern "C" {
+// Calls `change` where nothing else looks.
+void fake_nccl_change(void (*change)(stretto::fake_nccl::Control&, void*), void* what);
+std::byte* fake_nccl_reach(const void* data);
+}

@@ -1,0 +1,467 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The half of the double that is NCCL: see fake.h.
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "stretto/base/half.h"
+#include "stretto/nccl/versions.h"
+#include "tests/support/fake_nccl/fake.h"
+
+namespace stretto::fake_nccl {
+namespace {
+
+using nccl::kInProgress;
+using nccl::kSuccess;
+using nccl::RedOp;
+using nccl::UniqueId;
+using Clock = std::chrono::steady_clock;
+
+constexpr ResultCode kInvalidArgument = 4;
+constexpr ResultCode kInvalidUsage = 5;
+constexpr int kFirstMadeOp = 5;
+
+using Bytes = std::vector<std::byte>;
+struct Message {
+  std::string what;  // Of which call it is, to be equal on both sides.
+  Bytes bytes;
+};
+
+// Ranks with one id.
+struct World {
+  int arrived = 0;
+  std::map<std::pair<int, int>, std::deque<Message>> messages;  // From, to.
+};
+
+std::map<std::string, std::shared_ptr<World>>& worlds() {
+  static auto* const all = new std::map<std::string, std::shared_ptr<World>>;
+  return *all;
+}
+
+enum class Kind { all_reduce, reduce, reduce_scatter, broadcast, all_gather, send, receive };
+struct Call {
+  Kind kind = Kind::send;
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::size_t count = 0;
+  Type type = Type::u8;
+  RedOp op = 0;
+  int peer = 0;
+  double factor = 1;  // Of an operation that has been made.
+  std::string what() const {
+    // The two ends of a message have different names.
+    const int number =
+        kind == Kind::receive ? static_cast<int>(Kind::send) : static_cast<int>(kind);
+    return std::to_string(number) + " of " + std::to_string(count) + " of type " +
+           std::to_string(static_cast<int>(type));
+  }
+};
+
+std::size_t bytes_of(Type type) {
+  constexpr std::array<std::size_t, 10> kBytes = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+  return kBytes[static_cast<std::size_t>(type)];
+}
+
+template <class T>
+double read(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(T));
+  if constexpr (std::is_class_v<T>)
+    return static_cast<double>(static_cast<float>(value));
+  else
+    return static_cast<double>(value);
+}
+template <class T>
+void write(std::byte* at, double value) {
+  T narrow;
+  if constexpr (std::is_class_v<T>)
+    narrow = T(static_cast<float>(value));
+  else
+    narrow = static_cast<T>(value);
+  std::memcpy(at, &narrow, sizeof(T));
+}
+
+template <class Visitor>
+auto with_type(Type type, const Visitor& visitor) {
+  switch (type) {
+    case Type::i8:
+      return visitor(std::int8_t());
+    case Type::u8:
+      return visitor(std::uint8_t());
+    case Type::i32:
+      return visitor(std::int32_t());
+    case Type::u32:
+      return visitor(std::uint32_t());
+    case Type::i64:
+      return visitor(std::int64_t());
+    case Type::u64:
+      return visitor(std::uint64_t());
+    case Type::f16:
+      return visitor(Half(0.0f));
+    case Type::bf16:
+      return visitor(BFloat16(0.0f));
+    case Type::f32:
+      return visitor(float());
+    default:
+      return visitor(double());
+  }
+}
+
+}  // namespace
+}  // namespace stretto::fake_nccl
+
+namespace stretto::nccl {
+
+struct OpaqueComm {
+  std::shared_ptr<fake_nccl::World> world;
+  int rank = 0;
+  int size = 1;
+  int device = 0;
+  bool is_aborted = false;
+  bool is_finalized = false;
+  ResultCode error = kSuccess;
+  std::map<RedOp, double> factors;  // Of operations that have been made.
+  RedOp made = 5;
+  // A group of calls that has returned, and has not reached the stream yet.
+  std::vector<fake_nccl::Call> launching;
+  Stream launching_on = nullptr;
+  fake_nccl::Clock::time_point launched_at;
+  int running = 0;  // Groups on the stream.
+};
+
+}  // namespace stretto::nccl
+
+namespace stretto::fake_nccl {
+namespace {
+
+struct Group {
+  int depth = 0;
+  Comm comm = nullptr;
+  Stream stream = nullptr;
+  std::vector<Call> calls;
+};
+thread_local Group group;
+
+double combine(RedOp op, double a, double b) {
+  if (op == nccl::kProduct) return a * b;
+  if (op == nccl::kMax) return std::max(a, b);
+  if (op == nccl::kMin) return std::min(a, b);
+  return a + b;
+}
+
+Bytes contribution(const Call& call, std::size_t begin, std::size_t count) {
+  const std::size_t width = bytes_of(call.type);
+  const std::byte* const from = reach(call.from) + begin * width;
+  Bytes bytes(from, from + count * width);
+  if (call.op < kFirstMadeOp) return bytes;
+  const double factor = call.factor;
+  with_type(call.type, [&](auto zero) {
+    using T = decltype(zero);
+    for (std::size_t i = 0; i < count; ++i) {
+      write<T>(bytes.data() + i * width, factor * read<T>(bytes.data() + i * width));
+    }
+  });
+  return bytes;
+}
+
+void post(Comm comm, int to, const Call& call, Bytes bytes) {
+  const std::lock_guard held(shared().mutex);
+  comm->world->messages[{comm->rank, to}].push_back({call.what(), std::move(bytes)});
+  shared().changed.notify_all();
+}
+
+// What this rank gives to others.
+void give(Comm comm, const Call& call) {
+  const std::size_t width = bytes_of(call.type);
+  for (int r = 0; r < comm->size; ++r) {
+    const auto to = static_cast<std::size_t>(r);
+    if (call.kind == Kind::all_reduce || (call.kind == Kind::reduce && r == call.peer)) {
+      post(comm, r, call, contribution(call, 0, call.count));
+    } else if (call.kind == Kind::reduce_scatter) {
+      post(comm, r, call, contribution(call, to * call.count, call.count));
+    } else if (call.kind == Kind::all_gather || (call.kind == Kind::send && r == call.peer) ||
+               (call.kind == Kind::broadcast && comm->rank == call.peer)) {
+      const std::byte* const from = reach(call.from);
+      post(comm, r, call, Bytes(from, from + call.count * width));
+    }
+  }
+}
+
+// Nothing if the communicator is aborted meanwhile.
+std::optional<Bytes> take_from(Comm comm, int from, const Call& call) {
+  std::unique_lock held(shared().mutex);
+  auto& queue = comm->world->messages[{from, comm->rank}];
+  shared().changed.wait(
+      held, [&] { return comm->is_aborted || (!queue.empty() && !shared().control.stalls); });
+  if (comm->is_aborted) return std::nullopt;
+  Message message = std::move(queue.front());
+  queue.pop_front();
+  if (message.what != call.what()) {
+    shared().misused("ranks have called " + message.what + " and " + call.what());
+  }
+  message.bytes.resize(call.count * bytes_of(call.type));
+  return std::move(message.bytes);
+}
+
+bool reduce_all(Comm comm, const Call& call) {
+  Bytes result;
+  const std::size_t width = bytes_of(call.type);
+  for (int r = 0; r < comm->size; ++r) {
+    std::optional<Bytes> other = take_from(comm, r, call);
+    if (!other) return false;
+    if (r == 0) {
+      result = std::move(*other);
+      continue;
+    }
+    with_type(call.type, [&](auto zero) {
+      using T = decltype(zero);
+      for (std::size_t i = 0; i < call.count; ++i) {
+        std::byte* const at = result.data() + i * width;
+        write<T>(at, combine(call.op, read<T>(at), read<T>(other->data() + i * width)));
+      }
+    });
+  }
+  if (call.op == nccl::kAverage) {
+    with_type(call.type, [&](auto zero) {
+      using T = decltype(zero);
+      for (std::size_t i = 0; i < call.count; ++i) {
+        std::byte* const at = result.data() + i * width;
+        write<T>(at, read<T>(at) / comm->size);
+      }
+    });
+  }
+  std::copy(result.begin(), result.end(), reach(call.to));
+  return true;
+}
+
+// What this rank gets.
+bool take(Comm comm, const Call& call) {
+  const std::size_t bytes = call.count * bytes_of(call.type);
+  const auto copy_from = [&](int from, std::size_t offset) {
+    const std::optional<Bytes> got = take_from(comm, from, call);
+    if (got) std::copy(got->begin(), got->end(), reach(call.to) + offset);
+    return got.has_value();
+  };
+  switch (call.kind) {
+    case Kind::all_reduce:
+    case Kind::reduce_scatter:
+      return reduce_all(comm, call);
+    case Kind::reduce:
+      return comm->rank != call.peer || reduce_all(comm, call);
+    case Kind::all_gather:
+      for (int r = 0; r < comm->size; ++r) {
+        if (!copy_from(r, static_cast<std::size_t>(r) * bytes)) return false;
+      }
+      return true;
+    case Kind::broadcast:
+    case Kind::receive:
+      return copy_from(call.peer, 0);
+    default:
+      return true;
+  }
+}
+
+// On the stream. All that is given is given first, as NCCL runs a group's calls at once.
+void run(Comm comm, const std::vector<Call>& calls) {
+  for (const Call& call : calls) give(comm, call);
+  for (const Call& call : calls) {
+    if (!take(comm, call)) break;
+  }
+  const std::lock_guard held(shared().mutex);
+  --comm->running;
+  shared().changed.notify_all();
+}
+
+// Of whoever asks; the lock is held. What has been launched reaches the stream here.
+ResultCode state_of(Comm comm) {
+  const Control& control = shared().control;
+  if (comm->is_aborted) shared().misused("a communicator was used after its abort");
+  if (control.failing_rank == comm->rank) comm->error = control.error;
+  if (comm->error != kSuccess) return comm->error;
+  if (comm->world->arrived < comm->size || control.stalls_connecting) return kInProgress;
+  if (!comm->launching.empty()) {
+    if (Clock::now() < comm->launched_at) return kInProgress;
+    ++comm->running;
+    const std::vector<Call> calls = std::exchange(comm->launching, {});
+    shared().mutex.unlock();
+    enqueue(comm->launching_on, [=] { run(comm, calls); });
+    shared().mutex.lock();
+  }
+  return comm->is_finalized && comm->running > 0 ? kInProgress : kSuccess;
+}
+
+ResultCode add(Call call, Comm comm, Stream stream) {
+  const auto is_there = [&](const void* data) { return is_device_memory(data); };
+  const std::lock_guard held(shared().mutex);
+  ++shared().control.calls;
+  if (group.depth == 0) shared().misused("a collective outside of a group");
+  if (!has_context() || current_device() != comm->device) {
+    shared().misused("a collective on another device than its communicator's");
+  }
+  if ((call.from != nullptr && !is_there(call.from)) ||
+      (call.to != nullptr && !is_there(call.to))) {
+    shared().misused("a collective on memory of the host");
+    return kInvalidArgument;
+  }
+  group.comm = comm;
+  group.stream = stream;
+  if (call.op >= kFirstMadeOp) call.factor = comm->factors[call.op];
+  group.calls.push_back(call);
+  return kSuccess;
+}
+
+}  // namespace
+}  // namespace stretto::fake_nccl
+
+using namespace stretto::fake_nccl;
+using stretto::nccl::Config;
+using stretto::nccl::kInProgress;
+using stretto::nccl::kSuccess;
+using stretto::nccl::RedOp;
+using stretto::nccl::UniqueId;
+
+extern "C" {
+
+ResultCode ncclGetVersion(int* version) {
+  *version = shared().control.version;
+  return kSuccess;
+}
+const char* ncclGetErrorString(ResultCode result) {
+  return result == 6 ? "remote process exited or there was a network error" : "an error";
+}
+const char* ncclGetLastError(Comm) { return "said by the double"; }
+ResultCode ncclGetUniqueId(UniqueId* id) {
+  static int made = 0;
+  const std::lock_guard held(shared().mutex);
+  const int number = ++made;
+  std::memcpy(id->bytes, &number, sizeof(number));
+  return kSuccess;
+}
+ResultCode ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, void* bytes) {
+  const std::lock_guard held(shared().mutex);
+  Config config;
+  std::memcpy(&config.size_bytes, bytes, sizeof(config.size_bytes));
+  const bool knows_names = shared().control.version >= 22700;
+  if (config.size_bytes != (knows_names ? sizeof(Config) : offsetof(Config, comm_name))) {
+    shared().misused("a configuration that this version does not have");
+  }
+  std::memcpy(&config, bytes, config.size_bytes);
+  if (config.magic != 0xcafebeef || config.blocking != 0 || !has_context()) {
+    return stretto::fake_nccl::kInvalidArgument;
+  }
+  auto& world = worlds()[std::string(id.bytes, sizeof(id.bytes))];
+  if (world == nullptr) world = std::make_shared<World>();
+  ++world->arrived;
+  static auto* const all = new std::vector<std::unique_ptr<stretto::nccl::OpaqueComm>>;
+  *comm = all->emplace_back(std::make_unique<stretto::nccl::OpaqueComm>()).get();
+  (*comm)->world = world;
+  (*comm)->rank = rank;
+  (*comm)->size = ranks;
+  (*comm)->device = current_device();
+  return kInProgress;
+}
+ResultCode ncclCommGetAsyncError(Comm comm, ResultCode* state) {
+  const std::lock_guard held(shared().mutex);
+  *state = state_of(comm);
+  return kSuccess;
+}
+ResultCode ncclCommFinalize(Comm comm) {
+  const std::lock_guard held(shared().mutex);
+  comm->is_finalized = true;
+  return kInProgress;
+}
+ResultCode ncclCommDestroy(Comm comm) {
+  const std::lock_guard held(shared().mutex);
+  if (!comm->is_finalized || comm->running > 0) shared().misused("destroyed while it runs");
+  ++shared().control.destroyed;
+  return kSuccess;  // Stays, so that a use of it is found out.
+}
+ResultCode ncclCommAbort(Comm comm) {
+  const std::lock_guard held(shared().mutex);
+  comm->is_aborted = true;
+  ++shared().control.aborts;
+  shared().changed.notify_all();
+  return kSuccess;
+}
+ResultCode ncclRedOpCreatePreMulSum(RedOp* op, void* scalar, Type type, int residence, Comm comm) {
+  const std::lock_guard held(shared().mutex);
+  if (residence != 1) return stretto::fake_nccl::kInvalidArgument;
+  *op = comm->made++;
+  comm->factors[*op] = with_type(
+      type, [&](auto zero) { return read<decltype(zero)>(static_cast<const std::byte*>(scalar)); });
+  return kSuccess;
+}
+ResultCode ncclRedOpDestroy(RedOp, Comm) { return kSuccess; }
+ResultCode ncclGroupStart() {
+  ++group.depth;
+  return kSuccess;
+}
+ResultCode ncclGroupEnd() {
+  --group.depth;
+  const std::lock_guard held(shared().mutex);
+  Comm const comm = std::exchange(group.comm, nullptr);
+  if (comm == nullptr) return kSuccess;
+  if (state_of(comm) == kInProgress) {
+    shared().misused("a launch while another is under way");
+    return kInvalidUsage;
+  }
+  ++shared().control.launches;
+  comm->launching = std::exchange(group.calls, {});
+  comm->launching_on = group.stream;
+  comm->launched_at = stretto::fake_nccl::Clock::now() + shared().delay();
+  return kInProgress;
+}
+ResultCode ncclAllReduce(const void* from, void* to, std::size_t count, Type type, RedOp op,
+                         Comm comm, Stream stream) {
+  return add(
+      {.kind = Kind::all_reduce, .from = from, .to = to, .count = count, .type = type, .op = op},
+      comm, stream);
+}
+ResultCode ncclReduce(const void* from, void* to, std::size_t count, Type type, RedOp op, int root,
+                      Comm comm, Stream stream) {
+  return add({.kind = Kind::reduce,
+              .from = from,
+              .to = to,
+              .count = count,
+              .type = type,
+              .op = op,
+              .peer = root},
+             comm, stream);
+}
+ResultCode ncclReduceScatter(const void* from, void* to, std::size_t count, Type type, RedOp op,
+                             Comm comm, Stream stream) {
+  return add({.kind = Kind::reduce_scatter,
+              .from = from,
+              .to = to,
+              .count = count,
+              .type = type,
+              .op = op},
+             comm, stream);
+}
+ResultCode ncclBroadcast(const void* from, void* to, std::size_t count, Type type, int root,
+                         Comm comm, Stream stream) {
+  return add(
+      {.kind = Kind::broadcast, .from = from, .to = to, .count = count, .type = type, .peer = root},
+      comm, stream);
+}
+ResultCode ncclAllGather(const void* from, void* to, std::size_t count, Type type, Comm comm,
+                         Stream stream) {
+  return add({.kind = Kind::all_gather, .from = from, .to = to, .count = count, .type = type}, comm,
+             stream);
+}
+ResultCode ncclSend(const void* from, std::size_t count, Type type, int peer, Comm comm,
+                    Stream stream) {
+  return add({.kind = Kind::send, .from = from, .count = count, .type = type, .peer = peer}, comm,
+             stream);
+}
+ResultCode ncclRecv(void* to, std::size_t count, Type type, int peer, Comm comm, Stream stream) {
+  return add({.kind = Kind::receive, .to = to, .count = count, .type = type, .peer = peer}, comm,
+             stream);
+}
+}
