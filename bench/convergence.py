@@ -7,22 +7,29 @@
 Trains the digits of data/ and a small GPT, which reads ARCHITECTURE.md, with each hook of
 examples/gradient_hooks.h, from the same parameters and the same batches, and prints the loss
 against steps and against the bytes that a rank has sent. The GPT needs a build with libtorch.
+What --json FILE holds is not run again: a run that was stopped goes on where it was.
 
 examples:
   python3 bench/convergence.py > tables.md
   python3 bench/convergence.py --models digits --ranks 2 --digits-steps 1600
+  python3 bench/convergence.py --json build/convergence.jsonl --document
 """
 
 import argparse
+import json
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "docs" / "convergence.md"
+BEGIN, END = "<!-- tables: made by", "<!-- end of tables -->"
 LINE = re.compile(r"^(.*): step (\d+): loss ([0-9.naif]+), sent (\d+) bytes$", re.MULTILINE)
+DENSE = "dense f32"
 # The GPT's optimizer has its own idea of momentum.
-NOT_OF_GPT = ("momentum", "clipped")
+NOT_OF_GPT = ("momentum corrected",)
 
 
 def parse_arguments(words):
@@ -30,40 +37,68 @@ def parse_arguments(words):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="digits,gpt", help="digits, gpt")
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks")
+    parser.add_argument("--gpt-ranks", metavar="LIST", help="of the GPT, which takes longer [as "
+                        "--ranks]")
+    parser.add_argument("--gpt-hooks", metavar="LIST",
+                        help="of the GPT, by semicolons, 'dense f32' among them [all]")
     parser.add_argument("--digits-steps", type=int, default=1600)
     parser.add_argument("--gpt-steps", type=int, default=600)
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE",
+                        help="an object a line for each run; those that are there count")
+    parser.add_argument("--document", action="store_true",
+                        help="put the tables into docs/convergence.md instead of printing them")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
                         metavar="FOLDER", help="build folder of stretto")
-    return parser.parse_args(words)
+    arguments = parser.parse_args(words)
+    for model in arguments.models.split(","):
+        if model not in ("digits", "gpt"):
+            parser.error(f"--models: {model} is neither digits nor gpt")
+    return arguments
 
 
-def run(command):
+def output_of(command):
     return subprocess.run([str(word) for word in command], cwd=ROOT, check=True, text=True,
                           stdout=subprocess.PIPE).stdout
 
 
-def curves(text):
-    """Of each hook a list of (step, loss, bytes)."""
-    found = {}
-    for hook, step, loss, sent in LINE.findall(text):
-        found.setdefault(hook, []).append((int(step), float(loss), int(sent)))
-    return found
+def curve_of(text, hook):
+    """A list of (step, loss, bytes)."""
+    return [(int(step), float(loss), int(sent)) for name, step, loss, sent in LINE.findall(text)
+            if name == hook]
 
 
-def digits(arguments, ranks):
-    return curves(run([arguments.build / "bin" / "12_compressed_digits", "data/digits.csv", ranks,
-                       arguments.digits_steps]))
+def command_of(arguments, model, ranks, steps, hook):
+    programs = arguments.build / "bin"
+    if model == "digits":
+        return [programs / "12_compressed_digits", "data/digits.csv", ranks, steps, hook]
+    return [programs / "stretto", "run", "-n", ranks, "--", programs / "07_small_gpt",
+            "ARCHITECTURE.md", steps, hook]
 
 
-def gpt(arguments, ranks, hooks):
-    found = {}
-    for hook in hooks:
-        if any(word in hook for word in NOT_OF_GPT):
-            continue
-        found |= curves(run([arguments.build / "bin" / "stretto", "run", "-n", ranks, "--",
-                             arguments.build / "bin" / "07_small_gpt", "ARCHITECTURE.md",
-                             arguments.gpt_steps, hook]))
-    return found
+class Runs:
+    """Curves by model, ranks, steps and hook, in a file if there is one."""
+
+    def __init__(self, path):
+        self.path = path
+        self.curves = {}
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        for line in map(json.loads, lines):
+            key = (line["model"], line["ranks"], line["steps"], line["hook"])
+            self.curves[key] = [tuple(point) for point in line["curve"]]
+
+    def curve(self, arguments, model, ranks, steps, hook):
+        key = (model, ranks, steps, hook)
+        if key not in self.curves:
+            print(f"{model}, {ranks} ranks, {steps} steps: {hook}", file=sys.stderr, flush=True)
+            curve = curve_of(output_of(command_of(arguments, *key)), hook)
+            if not curve:
+                raise SystemExit(f"{model} has printed no losses with '{hook}'")
+            self.curves[key] = curve
+            if self.path is not None:
+                line = dict(zip(("model", "ranks", "steps", "hook"), key), curve=curve)
+                with self.path.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+        return self.curves[key]
 
 
 def shown(sent):
@@ -79,7 +114,7 @@ def mean_of_last(curve):
 def by_steps(title, found):
     steps = [step for step, _, _ in next(iter(found.values()))]
     columns = [len(steps) * quarter // 4 - 1 for quarter in (1, 2, 3, 4)]
-    dense = mean_of_last(found["dense f32"])
+    dense = mean_of_last(found[DENSE])
     rows = [f"| {title}, loss after step | "
             + " | ".join(str(steps[column]) for column in columns) + " | end, of dense | sent |",
             "|" + "---|" * (len(columns) + 3)]
@@ -92,7 +127,7 @@ def by_steps(title, found):
 
 def by_bytes(title, found):
     """How much each has sent when the loss has come down to that of dense at some steps."""
-    dense = found["dense f32"]
+    dense = found[DENSE]
     goals = [dense[len(dense) * eighth // 8 - 1][1] for eighth in (1, 2, 4, 8)]
     rows = [f"| {title}, sent until the loss is | " + " | ".join(f"{goal:.4f}" for goal in goals)
             + " |", "|" + "---|" * (len(goals) + 1)]
@@ -103,18 +138,42 @@ def by_bytes(title, found):
     return "\n".join(rows)
 
 
+def tables(arguments, hooks):
+    """The tables of each model and number of ranks, one after the other."""
+    runs = Runs(arguments.json)
+    of_gpt = [hook for hook in hooks if not any(word in hook for word in NOT_OF_GPT)]
+    if arguments.gpt_hooks:
+        of_gpt = [hook for hook in of_gpt if hook in arguments.gpt_hooks.split(";")]
+    for model in arguments.models.split(","):
+        is_gpt = model == "gpt"
+        steps = arguments.gpt_steps if is_gpt else arguments.digits_steps
+        numbers = (is_gpt and arguments.gpt_ranks) or arguments.ranks
+        for ranks in map(int, numbers.split(",")):
+            found = {hook: runs.curve(arguments, model, ranks, steps, hook)
+                     for hook in (of_gpt if is_gpt else hooks)}
+            title = f"{model}, {ranks} ranks"
+            yield by_steps(title, found) + "\n\n" + by_bytes(title, found)
+
+
+def put_into(document, command, made):
+    """The page with these tables in place of its own."""
+    before, rest = document.split(BEGIN, 1)
+    after = rest.split(END, 1)[1]
+    return f"{before}{BEGIN} `{command}` -->\n\n" + "\n\n".join(made) + f"\n\n{END}{after}"
+
+
 def main(words):
     arguments = parse_arguments(words)
-    for ranks in arguments.ranks.split(","):
-        for model in arguments.models.split(","):
-            if model == "digits":
-                found = digits(arguments, ranks)
-            else:
-                hooks = curves(run([arguments.build / "bin" / "12_compressed_digits",
-                                    "data/digits.csv", 1, 16]))
-                found = gpt(arguments, ranks, hooks)
-            title = f"{model}, {ranks} ranks"
-            print(by_steps(title, found) + "\n\n" + by_bytes(title, found) + "\n", flush=True)
+    hooks = output_of([arguments.build / "bin" / "12_compressed_digits", "hooks"]).splitlines()
+    made = []
+    for table in tables(arguments, hooks):
+        made.append(table)
+        if not arguments.document:
+            print(table + "\n", flush=True)
+    if arguments.document:
+        words = [word for word in words if word != "--document"]
+        command = f"python3 bench/convergence.py {shlex.join(words)} --document"
+        DOCUMENT.write_text(put_into(DOCUMENT.read_text(), command, made))
     return 0
 
 

@@ -3,6 +3,9 @@
 
 """The tables of bench/convergence.py, of curves that nobody had to train."""
 
+import pathlib
+import stat
+import tempfile
 import unittest
 
 import convergence
@@ -15,7 +18,8 @@ OUTPUT = "".join(
 
 class TablesTest(unittest.TestCase):
     def setUp(self):
-        self.found = convergence.curves("noise\n" + OUTPUT)
+        self.found = {hook: convergence.curve_of("noise\n" + OUTPUT, hook)
+                      for hook in ("dense f32", "top_k 1 %")}
 
     def test_losses_against_steps(self):
         self.assertEqual(convergence.by_steps("m", self.found).splitlines(), [
@@ -28,6 +32,36 @@ class TablesTest(unittest.TestCase):
         self.assertEqual(convergence.by_bytes("m", self.found).splitlines()[2:], [
             "| dense f32 | 10 MB | 20 MB | 40 MB | 80 MB |",
             "| top_k 1 % | 0.2 MB | 0.3 MB | 0.5 MB | - |"])
+
+    def test_a_page_gets_new_tables_and_keeps_its_words(self):
+        page = "Words.\n<!-- tables: made by `this` -->\nold\n<!-- end of tables -->\nMore.\n"
+        once = convergence.put_into(page, "that", ["| new |"])
+        self.assertEqual(once, "Words.\n<!-- tables: made by `that` -->\n\n| new |\n\n"
+                               "<!-- end of tables -->\nMore.\n")
+        self.assertEqual(convergence.put_into(once, "that", ["| new |"]), once)
+        self.assertIn(convergence.BEGIN, convergence.DOCUMENT.read_text())
+        self.assertIn(convergence.END, convergence.DOCUMENT.read_text())
+
+
+class ResumeTest(unittest.TestCase):
+    def test_what_the_file_holds_is_not_run_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            build = pathlib.Path(folder)
+            (build / "bin").mkdir()
+            program = build / "bin" / "12_compressed_digits"
+            program.write_text(f"#!/bin/sh\necho \"$@\" >> {folder}/calls\n"
+                               "echo \"$4: step 10: loss 0.5, sent 7 bytes\"\n")
+            program.chmod(program.stat().st_mode | stat.S_IXUSR)
+            arguments = convergence.parse_arguments(
+                ["--models", "digits", "--ranks", "2", "--digits-steps", "10", "--build", folder,
+                 "--json", folder + "/runs.jsonl"])
+            first = list(convergence.tables(arguments, ["dense f32"]))
+            both = list(convergence.tables(arguments, ["dense f32", "int8"]))
+            self.assertEqual((build / "calls").read_text().splitlines(), [
+                "data/digits.csv 2 10 dense f32", "data/digits.csv 2 10 int8"])
+            self.assertIn("| dense f32 | 0.5000", first[0])
+            self.assertIn("| int8 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | +0.0 % | 7e-06 MB |",
+                          both[0])
 
 
 if __name__ == "__main__":

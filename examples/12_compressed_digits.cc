@@ -3,7 +3,8 @@
 
 // What compressing gradients does to training: the digits of data/ learnt by a small network, with
 // each codec, from the same parameters and the same batches. Ranks are threads of this process.
-//   build/release/bin/12_compressed_digits data/digits.csv [RANKS [STEPS]]
+//   build/release/bin/12_compressed_digits data/digits.csv [RANKS [STEPS [HOOK]]]
+//   build/release/bin/12_compressed_digits hooks   # names those of gradient_hooks.h
 // The learning rate falls linearly to nothing. Of what bench/convergence.py makes of the output,
 // docs/convergence.md consists.
 
@@ -169,13 +170,19 @@ void train(stretto::Communicator& comm, const std::vector<Image>& images, int st
 
 int main(int count, char** arguments) {
   if (count < 2) {
-    std::fprintf(stderr, "usage: 12_compressed_digits digits.csv [RANKS [STEPS]]\n");
+    std::fprintf(stderr, "usage: 12_compressed_digits digits.csv|hooks [RANKS [STEPS [HOOK]]]\n");
     return 2;
+  }
+  if (std::string(arguments[1]) == "hooks") {
+    for (const auto& choice : gradient_hooks::all()) std::printf("%s\n", choice.name.c_str());
+    return 0;
   }
   const std::vector<Image> images = load(arguments[1]);
   const int ranks = count > 2 ? std::atoi(arguments[2]) : 2;
   const int steps = std::max(kReports, count > 3 ? std::atoi(arguments[3]) : 400);
-  for (const gradient_hooks::Choice& choice : gradient_hooks::all()) {
+  const auto choices =
+      count > 4 ? std::vector{gradient_hooks::named(arguments[4])} : gradient_hooks::all();
+  for (const gradient_hooks::Choice& choice : choices) {
     const auto communicators = stretto::make_thread_ranks({.size = ranks});
     std::vector<std::thread> threads;
     for (const auto& comm : communicators) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <memory>
+#include <string>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -83,6 +84,46 @@ TEST(Compression, FactorsHaveTheRowsOfTheWeight) {
     EXPECT_EQ(power_sgd->sent_elements(), 64u + 32u + 32u) << "both factors and the bias";
     EXPECT_TRUE(torch::allclose(model->weight.grad(), torch::ones({32, 64})));
   });
+}
+
+// What a rank of a later release of stretto would bring along.
+class NextVersion : public CompressedReduction {
+ public:
+  std::string name() const override {
+    std::string text = CompressedReduction::name();
+    const std::string version = "version 1";
+    return text.replace(text.find(version), version.size(), "version 2");
+  }
+};
+
+// Rank 2 of three has options of its own; all ranks are told of both sides.
+void expect_refused(const DistributedDataParallelOptions& own, const std::string& others_text,
+                    const std::string& own_text) {
+  run_ranks(3, [&](Communicator& communicator) {
+    const bool is_other = communicator.rank() == Rank(2);
+    try {
+      const DistributedDataParallel ddp(
+          torch::nn::Linear(64, 64), communicator,
+          is_other ? own : DistributedDataParallelOptions{.codec = top_k()});
+      FAIL() << "not refused: " << own_text;
+    } catch (const Mismatch& error) {
+      const std::string text = error.what();
+      const std::size_t at = text.find(others_text);
+      ASSERT_NE(at, std::string::npos) << text;
+      EXPECT_LT(text.find("on ranks 0, 1; ", at), text.find(own_text, at)) << text;
+      EXPECT_LT(text.find(own_text, at), text.find("on rank 2", at)) << text;
+    }
+  });
+}
+
+TEST(Compression, AnotherCodecOrVersionOrKOnOneRankIsRefusedAndBothSidesAreNamed) {
+  expect_refused({.codec = int8()}, "top_k(0.01) from", "int8 from");
+  expect_refused({.codec = top_k({.density = 0.02})}, "top_k(0.01) from", "top_k(0.02) from");
+  expect_refused({.communication_hook = std::make_shared<NextVersion>()}, "version 1: top_k(0.01)",
+                 "version 2: top_k(0.01)");
+  expect_refused({.codec = top_k({.values = ValueFormat::bf16})}, "top_k(0.01) from",
+                 "top_k(0.01), bf16 values from");
+  expect_refused({}, "compressed, version 1: top_k(0.01)", "plain");
 }
 
 TEST(Compression, ACodecAndAHookAreOneTooMany) {

@@ -225,7 +225,7 @@ void print_json(const Finding& finding, std::size_t bytes, const Communicator& c
 
 void print_line(const Finding& finding) {
   const Interval speed_up = finding.pairs.speed_up();
-  const char* const verdict = speed_up.low > 1 ? "pays: " : "";
+  const char* const verdict = speed_up.low > 1 && !finding.is_off ? "pays: " : "";
   const bool is_told = speed_up.low > 1 || speed_up.high < 1 || speed_up.low == speed_up.high;
   fmt::print("  {:<26} {:>9} {:>8} {:>9} {:>12}   {}{:.2f} times as fast ({:.2f} to {:.2f}){}\n",
              finding.codec, number(median(finding.pairs.step_s), 1e3, ""),
