@@ -8,7 +8,9 @@ Writes what became of every test of torch.testing._internal.distributed.distribu
 backend and world: as lines, with --json as JSON, with --page as the page docs/torch_suite.md. The
 suite decides by the name of the backend which tests to run, and knows nothing of stretto: it is
 loaded as for Gloo, and then its one variable with that name is set. What it skips because "only
-MPI" can do it is then run as for MPI. Nothing else of PyTorch is changed.
+MPI" can do it is then run as for MPI, and a test that wants NCCL but no GPU as for NCCL. The body
+of four tests asks that variable for a device, and knows no name but theirs: in it, it says "gloo".
+Nothing else of PyTorch is changed.
 
     python python/commands/torch_suite.py --worlds 2,3 --page docs/torch_suite.md
     python python/commands/torch_suite.py --backends stretto --worlds 2 --only all_gather
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import inspect
 import json
 import os
 import pathlib
@@ -29,23 +32,30 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 Outcomes = dict[str, list[str]]  # name of a test: [outcome, reason]
 
 # Failures on stretto that no backend but PyTorch's own can avoid, and why.
-_BRANCHES = "the test has no branch for a backend that is neither MPI's, NCCL's nor Gloo's"
 _NAMES = "dist.monitored_barrier refuses each backend but gloo: use stretto.monitored_barrier"
-_EARLY = "rank 0 gives a group up that rank 1 is still making, and rank 1 is told so there"
 EXPLAINED = {
-    "test_accumulate_gradients_no_sync": _BRANCHES,
-    "test_accumulate_gradients_no_sync_allreduce_hook": _BRANCHES,
-    "test_accumulate_gradients_no_sync_allreduce_with_then_hook": _BRANCHES,
-    "test_accumulate_gradients_no_sync_grad_is_view": _BRANCHES,
-    "test_ddp_logging_data_cpu": "PyTorch's logger calls each backend that is not its own `custom`",
+    "test_ddp_logging_data_cpu": "the test compares the group's name with that in DDP's log, where "
+    "PyTorch (ProcessGroup::getBackendName) calls each backend that is not its own `custom`",
     "test_monitored_barrier_gloo": _NAMES,
-    "test_monitored_barrier_gloo_rank_0_timeout": _EARLY,
     "test_monitored_barrier_gloo_subgroup": _NAMES,
 }
+NEEDS_A_GPU = "needs a GPU"
+# Wants NCCL, which it does not use.
+FOR_NCCL = "test_batch_isend_irecv_op_list_err"
+
+
+def needs_a_gpu(test: unittest.TestCase) -> bool:
+    """By its name or its decorators, of which only the outermost says why it skips."""
+    name = test._testMethodName
+    if re.search("cuda|nccl", name):
+        return True
+    source = inspect.getsource(inspect.unwrap(getattr(test, name)))
+    return re.search(r"@(skip_if_lt_x_gpu|skip_if_no_gpu)\b", source) is not None
 
 
 class Recorder(unittest.TextTestResult):
@@ -64,7 +74,7 @@ class Recorder(unittest.TextTestResult):
 
     def addSkip(self, test, reason):
         super().addSkip(test, reason)
-        self._note(test, "skip", reason)
+        self._note(test, "skip", NEEDS_A_GPU if needs_a_gpu(test) else reason)
 
     def addFailure(self, test, err):
         super().addFailure(test, err)
@@ -100,6 +110,10 @@ def run_here(backend: str, world: int, only: str, loaded_for: str) -> Outcomes:
             super().setUp()
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
+        def _test_accumulate_gradients_no_sync(self, *args, **kwargs):
+            with unittest.mock.patch.object(suite, "BACKEND", "gloo"):
+                super()._test_accumulate_gradients_no_sync(*args, **kwargs)
+
     loader = unittest.TestLoader()
     names = [n for n in loader.getTestCaseNames(TorchSuite) if re.search(only, n)]
     tests = unittest.TestSuite(TorchSuite(name) for name in names)
@@ -129,6 +143,8 @@ def run_all(backend: str, world: int, only: str) -> Outcomes:
         of_mpi = [name for name in of_mpi if not re.search("(?<!_full)_group$", name)]
     if backend == "stretto" and of_mpi:
         outcomes |= run_apart(backend, world, f"^({'|'.join(of_mpi)})$", "mpi")
+    if backend == "stretto" and FOR_NCCL in outcomes:
+        outcomes |= run_apart(backend, world, f"^{FOR_NCCL}$", "nccl")
     return outcomes
 
 

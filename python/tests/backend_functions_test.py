@@ -6,6 +6,7 @@ overridden with the same signature, or stands in a table here with what becomes 
 
 from __future__ import annotations
 
+import datetime
 import pathlib
 import re
 import unittest
@@ -124,12 +125,11 @@ class BackendFunctionsTest(unittest.TestCase):
                 if name in LEFT_TO_PYTORCH:
                     self.assertNotIn(name, own, "it is ours, and listed as PyTorch's")
                     continue
-                self.assertIn(
-                    name,
-                    own,
-                    f"PyTorch {torch.__version__} has Backend::{name}, which is neither in {OURS} "
-                    "nor in a table of this test",
-                )
+                if name not in own:
+                    self.fail(
+                        f"PyTorch {torch.__version__} has Backend::{name}, which is neither in "
+                        f"{OURS} nor in a table of this test"
+                    )
                 self.assertEqual(own[name], signature, f"Backend::{name} is not overridden")
 
     def test_what_becomes_of_the_others(self) -> None:
@@ -153,6 +153,85 @@ class BackendFunctionsTest(unittest.TestCase):
                     self.assertIsNone(text)
                 else:
                     self.assertRegex(text or "", sentence)
+
+
+def world() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None
+    return group
+
+
+def sum_in(group: dist.ProcessGroup) -> float:
+    tensor = torch.tensor([float(dist.get_rank() + 1)])
+    group.allreduce([tensor]).wait()
+    return tensor.item()
+
+
+class SeldomCalledTest(unittest.TestCase):
+    """What PyTorch's Python does not call by itself on a CPU."""
+
+    def test_groups_are_split_and_merged(self) -> None:
+        def body(rank: int, size: int, path: str) -> tuple[float | None, float]:
+            ranks.start(path, rank, size)
+            pair = world().split_group([2, 0], group_name="pair")
+            of_pair = sum_in(pair) if pair is not None else None
+            if pair is not None:
+                # The same numbers in the job, whatever the order of the list.
+                assert dist.get_process_group_ranks(world()) == [0, 1, 2] and pair.size() == 2
+            # Ranks that were alone become a group.
+            alone = dist.new_group([rank], use_local_synchronization=True)
+            store = dist.PrefixStore("merged", dist.FileStore(path + "-merged", size))
+            store.set(f"{rank}", "here")
+            timeout = datetime.timedelta(seconds=ranks.TIMEOUT_SECONDS)
+            merged = alone.merge_remote_group(store, size, timeout, "merged")
+            assert merged.size() == size
+            of_merged = sum_in(merged)
+            dist.destroy_process_group()
+            return of_pair, of_merged
+
+        self.assertEqual(ranks.run(body, 3), [(4.0, 6.0), (None, 6.0), (4.0, 6.0)])
+
+    def test_completion_hooks_and_numbers(self) -> None:
+        def body(rank: int, size: int) -> list[str]:
+            told = []
+            group = dist.new_group()
+            group._enable_collectives_timing()
+            group._register_on_completion_hook(lambda work: told.append(work))
+            ours = group._get_backend(torch.device("cpu"))  # The group asks known backends only.
+            first = ours._get_sequence_number_for_group()
+            for _ in range(3):
+                dist.all_reduce(torch.ones(1 << 16), group=group, async_op=True)
+            group._wait_for_pending_works()
+            assert ours._get_sequence_number_for_group() == first + 3
+            assert all(work.active_duration.total_seconds() >= 0 for work in told)
+            try:
+                group._register_on_completion_hook(lambda work: None)
+                raise AssertionError("a second hook was taken")
+            except RuntimeError as error:
+                assert "completion hook already" in str(error), error
+            return [str(work.op_type) for work in told]
+
+        for types in ranks.with_group(body):
+            self.assertEqual(types, ["OpType.ALLREDUCE"] * 3)
+
+    def test_abort_ends_what_others_wait_for(self) -> None:
+        """They are told by whom; other groups, and a group made after it, work."""
+
+        def body(rank: int, size: int) -> str:
+            group = dist.new_group()
+            sum_in(group)
+            text = ""
+            if rank == 1:
+                group.abort()
+            else:
+                try:
+                    dist.all_reduce(torch.ones(1), group=group)
+                except dist.DistBackendError as error:
+                    text = str(error)
+            assert sum_in(world()) == 3 and sum_in(dist.new_group()) == 3
+            return text
+
+        self.assertIn("rank 1 has called abort()", ranks.with_group(body)[0])
 
 
 if __name__ == "__main__":

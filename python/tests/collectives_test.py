@@ -278,8 +278,17 @@ class CollectivesTest(unittest.TestCase):
                     raise AssertionError(f"{case.__name__}, rank {rank} of {size}") from error
             return len(cases)
 
+        def in_detail(rank: int, size: int, path: str) -> int:
+            """PyTorch's wrapper, of TORCH_DISTRIBUTED_DEBUG=DETAIL, compares what ranks call."""
+            dist.set_debug_level(dist.DebugLevel.DETAIL)
+            ranks.start(path, rank, size)
+            done = all_cases(rank, size)
+            dist.destroy_process_group()
+            return done
+
         for size in (2, 3):
             self.assertEqual(ranks.with_group(all_cases, size), [len(cases)] * size)
+        self.assertEqual(ranks.run(in_detail, 2), [len(cases)] * 2)
         print(f"{len(cases)} cases, with 2 and 3 ranks")
 
 

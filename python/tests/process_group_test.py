@@ -343,6 +343,29 @@ class WorkTest(unittest.TestCase):
         self.assertIn("rank 1", text)
         self.assertIn("rank 2", text)
 
+    def test_a_group_is_made_that_another_rank_gives_up_at_once(self) -> None:
+        """Whoever is slower has it as well, and hears why when he uses it."""
+
+        def body(rank: int, size: int, path: str) -> list[str]:
+            import stretto
+
+            ranks.start(path, rank, size)
+            texts = []
+            for _ in range(20):
+                group = dist.new_group()
+                try:
+                    timeout = datetime.timedelta(seconds=ranks.TIMEOUT_SECONDS if rank else 0)
+                    stretto.monitored_barrier(group, timeout)
+                except dist.DistBackendError as error:
+                    texts.append(str(error))
+            return texts
+
+        results = ranks.run(body, 3)
+        self.assertTrue(all("timed out" in text for text in results[0]), results[0])
+        for heard in results[1:]:
+            self.assertTrue(all("rank 0 gave up" in text for text in heard), heard)
+            self.assertEqual(len(heard), len(results[0]))
+
 
 def registered_bytes() -> int:
     return dist.group.WORLD._get_backend(CPU).memory_stats()["registered_bytes"]

@@ -52,8 +52,9 @@ class Client {
   // believes otherwise, now or as soon as it knows.
   virtual void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
       STRETTO_REQUIRES(engine_held) = 0;
-  // Another has abandoned the group; `told` says who and why.
-  virtual void aborted(const Status& told) STRETTO_REQUIRES(engine_held) = 0;
+  // Another has abandoned the group, in that stage; `told` says who and why.
+  virtual void aborted(const Status& told, transport::GroupStage stage)
+      STRETTO_REQUIRES(engine_held) = 0;
   virtual Status agreement_arrived(Rank from, const transport::MessageKey& key,
                                    ConstByteSpan payload) STRETTO_REQUIRES(engine_held) = 0;
   virtual void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text)

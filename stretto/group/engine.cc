@@ -130,12 +130,11 @@ void Engine::note(std::string_view activity) {
 
 void Engine::add(Client& group) {
   groups_.push_back(&group);
-  const auto aborted =
-      std::ranges::find(early_aborts_, group.id(), &std::pair<std::uint64_t, Status>::first);
-  if (aborted == early_aborts_.end()) return;
-  const Status reason = std::move(aborted->second);
-  early_aborts_.erase(aborted);
-  group.aborted(reason);
+  const auto found = std::ranges::find(early_aborts_, group.id(), &EarlyAbort::group);
+  if (found == early_aborts_.end()) return;
+  const EarlyAbort aborted = std::move(*found);
+  early_aborts_.erase(found);
+  group.aborted(aborted.reason, aborted.stage);
 }
 
 void Engine::call_later(Continuation continuation, Status status) {
@@ -373,16 +372,16 @@ void Engine::message_early(Rank from, const transport::MessageKey& key,
   }
 }
 
-void Engine::group_aborted(std::uint64_t group, Rank /*from*/, const Status& reason) {
+void Engine::group_aborted(std::uint64_t group, Rank /*from*/, const Status& reason,
+                           transport::GroupStage stage) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    if (groups_[i]->id() == group) return groups_[i]->aborted(reason);
+    if (groups_[i]->id() == group) return groups_[i]->aborted(reason, stage);
   }
   // The transport drops what concerns groups that this rank has ended, so this one is still to be
   // made, or never will be.
-  const auto is_known = [&](const auto& aborted) { return aborted.first == group; };
-  if (std::ranges::any_of(early_aborts_, is_known)) return;
+  if (std::ranges::find(early_aborts_, group, &EarlyAbort::group) != early_aborts_.end()) return;
   if (early_aborts_.size() >= kEarlyAbortsMax) early_aborts_.erase(early_aborts_.begin());
-  early_aborts_.emplace_back(group, reason);
+  early_aborts_.push_back({group, reason, stage});
 }
 
 void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell farewell) {

@@ -123,8 +123,8 @@ class Engine final : private transport::TransportListener {
   void peer_left(Rank peer, const Status& status) STRETTO_REQUIRES(engine_held) override;
   void message_early(Rank from, const transport::MessageKey& key,
                      const OperationDescriptor& operation) STRETTO_REQUIRES(engine_held) override;
-  void group_aborted(std::uint64_t group, Rank from, const Status& reason)
-      STRETTO_REQUIRES(engine_held) override;
+  void group_aborted(std::uint64_t group, Rank from, const Status& reason,
+                     transport::GroupStage stage) STRETTO_REQUIRES(engine_held) override;
   void group_left(std::uint64_t group, Rank from, transport::Farewell farewell)
       STRETTO_REQUIRES(engine_held) override;
   Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload)
@@ -142,8 +142,13 @@ class Engine final : private transport::TransportListener {
   std::mutex mutex_;
   std::condition_variable work_arrived_;  // For the background thread.
   std::vector<Client*> groups_ STRETTO_GUARDED_BY(engine_held);
-  // Groups that others have abandoned before this rank has made them; the oldest first.
-  std::vector<std::pair<std::uint64_t, Status>> early_aborts_ STRETTO_GUARDED_BY(engine_held);
+  // Groups that others have abandoned before this rank has begun to make them; the oldest first.
+  struct EarlyAbort {
+    std::uint64_t group = 0;
+    Status reason;
+    transport::GroupStage stage = transport::GroupStage::set_up;
+  };
+  std::vector<EarlyAbort> early_aborts_ STRETTO_GUARDED_BY(engine_held);
   std::vector<std::pair<Continuation, Status>> continuations_ STRETTO_GUARDED_BY(engine_held);
   std::string activity_ STRETTO_GUARDED_BY(engine_held);
   int in_flight_ STRETTO_GUARDED_BY(engine_held) = 0;

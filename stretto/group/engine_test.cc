@@ -5,6 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
+
 #include "stretto/group/group.h"
 #include "stretto/transport/loopback/world.h"
 
@@ -26,13 +29,87 @@ TEST(Engine, RemembersTheLastOfTheGroupsThatWereGivenUpEarly) {
   constexpr std::uint64_t kFirst = 100, kLast = 5000;
   const std::vector<Rank> members = {0, 1};
   for (std::uint64_t group = kFirst; group <= kLast; ++group) {
-    world[1]->announce_abort(group, members, {StatusCode::aborted, "no more of it", Rank(1)});
+    world[1]->announce_abort(group, members, {StatusCode::aborted, "no more of it", Rank(1)},
+                             transport::GroupStage::set_up);
     world[1]->progress();
     engine->turn();
   }
   EXPECT_EQ(failure_of(engine, kLast).message(), "no more of it");
   EXPECT_EQ(failure_of(engine, kLast - 500).message(), "no more of it");
   EXPECT_TRUE(failure_of(engine, kFirst).ok()) << "it has not been forgotten";
+}
+
+// What `stage` means to rank 0, which is setting a group up: how that goes on, and then how the
+// group is that it has made.
+struct Heard {
+  Status while_set_up;
+  Status when_made;
+  std::optional<transport::GroupStage> passed_on;
+};
+
+class Told final : public transport::TransportListener {
+ public:
+  void peer_lost(Rank, const Status&) override {}
+  void message_early(Rank, const transport::MessageKey&, const OperationDescriptor&) override {}
+  void group_aborted(std::uint64_t, Rank, const Status&, transport::GroupStage how) override {
+    stage = how;
+  }
+  std::optional<transport::GroupStage> stage;
+};
+
+Heard hear(transport::GroupStage stage) {
+  auto world = transport::loopback::make_world({.ranks = 3}).or_throw();
+  const auto engine =
+      Engine::create(std::move(world[0]), {.heartbeat = Duration::zero()}).or_throw();
+  Told third;
+  world[2]->set_listener(&third);
+  const std::vector<Rank> members = {0, 1, 2};
+  std::unique_ptr<Group> made;
+  {
+    const EngineLock held(*engine);
+    made = std::make_unique<Group>(
+        engine, execution::Membership{.group = 7, .rank = 0, .members = members}, Group::Options{});
+  }
+  world[1]->announce_abort(7, members, {StatusCode::timeout, "rank 2 is late", Rank(2)}, stage);
+  world[2]->progress();
+  third.stage.reset();
+  engine->turn();
+  Heard heard;
+  const EngineLock held(*engine);
+  heard.while_set_up = made->failure();
+  made->begin_numbering();
+  heard.when_made = made->failure();
+  world[2]->progress();
+  heard.passed_on = third.stage;
+  made.reset();
+  return heard;
+}
+
+TEST(Engine, AGroupIsMadeThatOthersHaveMadeAndGivenUp) {
+  const Heard heard = hear(transport::GroupStage::in_use);
+  EXPECT_TRUE(heard.while_set_up.ok()) << heard.while_set_up.message();
+  EXPECT_EQ(heard.when_made.message(), "rank 2 is late");
+  EXPECT_EQ(heard.when_made.rank(), Rank(2));
+  EXPECT_EQ(heard.passed_on, transport::GroupStage::in_use);
+}
+
+TEST(Engine, AGroupIsNotMadeThatAnotherCannotMake) {
+  const Heard heard = hear(transport::GroupStage::set_up);
+  EXPECT_EQ(heard.while_set_up.message(), "rank 2 is late");
+  EXPECT_EQ(heard.passed_on, transport::GroupStage::set_up);
+}
+
+TEST(Engine, WhyAnotherHasGivenAGroupUpIsWhyItsSetUpFailsToo) {
+  auto world = transport::loopback::make_world({.ranks = 2}).or_throw();
+  const auto engine =
+      Engine::create(std::move(world[0]), {.heartbeat = Duration::zero()}).or_throw();
+  const std::vector<Rank> members = {0, 1};
+  const EngineLock held(*engine);
+  Group made(engine, {.group = 7, .rank = 0, .members = members}, {});
+  static_cast<Client&>(made).aborted({StatusCode::timeout, "rank 2 is late", Rank(2)},
+                                     transport::GroupStage::in_use);
+  made.fail({StatusCode::peer_lost, "lost rank 1", Rank(1)}, true);
+  EXPECT_EQ(made.failure().message(), "rank 2 is late");
 }
 
 }  // namespace

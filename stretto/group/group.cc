@@ -56,6 +56,7 @@ void Group::begin_numbering() {
   lane_.close();
   operations_.begin_numbering();
   std::erase_if(beliefs_, [](const Belief& b) { return b.sequence >= transport::kSetUpSequence; });
+  if (!told_in_set_up_.ok()) fail(told_in_set_up_, true);
   open_lane();
 }
 

@@ -43,7 +43,8 @@ class Group final : public Client {
   }
 
   // What comes from now on is the callers': their first operation is #1. What a group does to be
-  // set up has numbers of its own. On all ranks after the same operation.
+  // set up has numbers of its own. On all ranks after the same operation. The group fails if one of
+  // them has abandoned it since.
   void begin_numbering() STRETTO_REQUIRES(engine_held);
   // Tells what the links cost, once it has been measured. On all ranks before the same operation.
   void use_links(const LinkModel& links) STRETTO_REQUIRES(engine_held);
@@ -104,7 +105,8 @@ class Group final : public Client {
       STRETTO_REQUIRES(engine_held) override;
   void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
       STRETTO_REQUIRES(engine_held) override;
-  void aborted(const Status& told) STRETTO_REQUIRES(engine_held) override;
+  void aborted(const Status& told, transport::GroupStage stage)
+      STRETTO_REQUIRES(engine_held) override;
   Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload)
       STRETTO_REQUIRES(engine_held) override;
   void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text)
@@ -178,6 +180,8 @@ class Group final : public Client {
   transport::Farewell farewell_ = transport::Farewell::in_order;
   std::uint64_t memory_generation_ = 0;  // When release_mappings() was called last.
   Status failure_ STRETTO_GUARDED_BY(engine_held);
+  // Why another, which has set the group up, has abandoned it while this rank still sets it up.
+  Status told_in_set_up_ STRETTO_GUARDED_BY(engine_held);
 };
 
 }  // namespace stretto::group

@@ -13,6 +13,8 @@ namespace stretto::group {
 
 void Group::fail(const Status& reason, bool announce) {
   if (!failure_.ok()) return;
+  // The cause of whatever else has gone wrong.
+  if (!told_in_set_up_.ok()) return fail_telling(told_in_set_up_, &told_in_set_up_, true);
   const Rank self = membership_.job_rank(membership_.rank);
   const Status told(reason.code(),
                     fmt::format("rank {} gave up: {}", self.value(), reason.message()),
@@ -27,7 +29,11 @@ void Group::fail_telling(const Status& reason, const Status* told, bool by_other
   failure_ = reason;
   transport::Transport& transport = engine_->transport();
   // Before the group is given up, or a member that has forgotten it would hear of it anew.
-  if (told != nullptr) transport.announce_abort(membership_.group, membership_.members, *told);
+  if (told != nullptr) {
+    transport.announce_abort(
+        membership_.group, membership_.members, *told,
+        operations_.is_set_up() ? transport::GroupStage::in_use : transport::GroupStage::set_up);
+  }
   // First the transport lets go of all buffers, then their owners hear of it.
   transport.abandon(membership_.group, membership_.members, reason);
   operations_.fail(reason, by_others);
@@ -186,9 +192,17 @@ void Group::compare_beliefs() {
   open_lane();
 }
 
-void Group::aborted(const Status& told) {
+// Whoever has set the group up has done all that this rank needs of it to do so as well: the group
+// is made here, too, and its first operation fails. Otherwise it would go by who is faster whether
+// a rank has a group that failed, or could not make it.
+void Group::aborted(const Status& told, transport::GroupStage stage) {
   tell_what_has_failed();
-  if (failure_.ok()) fail_telling(told, &told, true);
+  if (!failure_.ok()) return;
+  if (stage == transport::GroupStage::set_up || operations_.is_set_up()) {
+    fail_telling(told, &told, true);
+  } else if (told_in_set_up_.ok()) {
+    told_in_set_up_ = told;
+  }
 }
 
 void Group::check_deadlines(TimePoint now) {

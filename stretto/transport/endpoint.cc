@@ -226,11 +226,11 @@ void Endpoint::forget(std::uint64_t group, std::span<const Rank> members, const 
 }
 
 void Endpoint::announce_abort(std::uint64_t group, std::span<const Rank> members,
-                              const Status& reason) {
+                              const Status& reason, GroupStage stage) {
   for (const Rank member : members) {
     Peer* to = peer(member);
     if (to == nullptr) continue;
-    to->send_abort(group, reason);
+    to->send_abort(group, reason, stage);
     to->flush();
   }
 }

@@ -69,8 +69,8 @@ class Endpoint : public Transport {
   void forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
               Farewell farewell = Farewell::in_order) override;
   void send_agreement(Rank peer, const MessageKey& key, ConstByteSpan payload) override;
-  void announce_abort(std::uint64_t group, std::span<const Rank> members,
-                      const Status& reason) override;
+  void announce_abort(std::uint64_t group, std::span<const Rank> members, const Status& reason,
+                      GroupStage stage) override;
   void inquire(Rank peer, std::uint64_t group, std::uint32_t sequence,
                const OperationDescriptor& operation) override;
 

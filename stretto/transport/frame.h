@@ -21,7 +21,8 @@ enum class FrameKind : std::uint8_t {
   clear = 3,     // The receive of such a message has been posted. No payload.
   data = 4,      // Such a message, after its clear, with its bytes.
   abort = 5,     // The sender has abandoned key.group. Payload: the reason (kAbortTextBytes at
-                 // most); key.sequence: the status code; key.segment: the rank at fault or kNoRank.
+                 // most); key.sequence: the status code; key.segment: the rank at fault or kNoRank;
+                 // key.message: the GroupStage.
   goodbye = 6,   // The sender leaves in good order; the end of the stream follows.
   farewell = 7,  // The sender has destroyed its communicator of key.group. No payload;
                  // key.segment: how it came to it, a Farewell.
@@ -72,7 +73,7 @@ using FrameHeader = std::array<std::byte, kFrameHeaderBytes>;
 FrameHeader encode(const Frame& frame);
 
 // Checks everything that can be checked without knowing what was asked for: magic, kind, limits of
-// sizes, numbers of dtype, operation and collective. The bytes may come from anyone.
+// sizes, numbers of dtype, operation, collective and stage. The bytes may come from anyone.
 Result<Frame> decode(const FrameHeader& header);
 
 }  // namespace stretto::transport

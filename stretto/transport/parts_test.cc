@@ -21,7 +21,7 @@ using std::chrono::seconds;
 struct Listener final : TransportListener {
   void peer_lost(Rank peer, const Status& status) override { lost.emplace_back(peer, status); }
   void message_early(Rank, const MessageKey&, const OperationDescriptor&) override {}
-  void group_aborted(std::uint64_t, Rank, const Status&) override {}
+  void group_aborted(std::uint64_t, Rank, const Status&, GroupStage) override {}
   std::vector<std::pair<Rank, Status>> lost;
 };
 
@@ -101,7 +101,7 @@ Frame some_frame(FrameKind kind, std::uint64_t bytes) {
           .key = {.group = 0x1122334455667788,
                   .sequence = 0x99aabbcc,
                   .segment = 0xddeeff00,
-                  .message = 0x12345678},
+                  .message = kind == FrameKind::abort ? 1u : 0x12345678u},
           .message_bytes = bytes,
           .operation = {.collective = Collective::broadcast,
                         .op = ReduceOp::bit_xor,
@@ -175,6 +175,15 @@ TEST(FrameTest, RefusesSizesThatTheKindCannotHave) {
       {FrameKind::agreement, kAgreementBytes + 1}};
   for (const auto& [kind, bytes] : cases) {
     expect_refused(encode(some_frame(kind, bytes)), "claims");
+  }
+}
+
+TEST(FrameTest, RefusesStagesThatDoNotExist) {
+  constexpr std::size_t kMessage = 24;
+  const FrameHeader good = encode(some_frame(FrameKind::abort, 10));
+  EXPECT_TRUE(decode(with(good, kMessage, std::uint32_t{0})).ok());
+  for (const std::uint32_t stage : {2u, 256u, 0xffffffffu}) {
+    expect_refused(with(good, kMessage, stage), "does not exist");
   }
 }
 

@@ -97,13 +97,14 @@ void Peer::send_agreement(const MessageKey& key, ConstByteSpan payload) {
                payload);
 }
 
-void Peer::send_abort(std::uint64_t group, const Status& reason) {
+void Peer::send_abort(std::uint64_t group, const Status& reason, GroupStage stage) {
   if (!status_.ok()) return;
   const std::string_view text = reason.message().substr(0, kAbortTextBytes);
   const Frame frame{.kind = FrameKind::abort,
                     .key = {.group = group,
                             .sequence = static_cast<std::uint32_t>(reason.code()),
-                            .segment = rank_number(reason.rank())},
+                            .segment = rank_number(reason.rank()),
+                            .message = static_cast<std::uint32_t>(stage)},
                     .message_bytes = text.size(),
                     .operation = {}};
   output_.push(frame, std::as_bytes(std::span(text)));
@@ -316,7 +317,9 @@ void Peer::abort_arrived(const Frame& frame) {
     culprit = static_cast<std::int32_t>(frame.key.segment);
   }
   const Status reason(known ? static_cast<StatusCode>(code) : StatusCode::aborted, text(), culprit);
-  (*listener_)->group_aborted(frame.key.group, ranks_.peer, reason);
+  (*listener_)
+      ->group_aborted(frame.key.group, ranks_.peer, reason,
+                      static_cast<GroupStage>(frame.key.message));
 }
 
 void Peer::lose(const Status& reason) {

@@ -47,7 +47,7 @@ class Peer final : private FrameReader::Sink {
   void abandon(std::uint64_t group, const Status& reason);
   void forget(std::uint64_t group, const Status& reason, Farewell farewell = Farewell::in_order);
   void send_agreement(const MessageKey& key, ConstByteSpan payload);
-  void send_abort(std::uint64_t group, const Status& reason);
+  void send_abort(std::uint64_t group, const Status& reason, GroupStage stage);
   void inquire(std::uint64_t group, std::uint32_t sequence, const OperationDescriptor& operation);
   // Says goodbye: from now on only what is in the queue goes out, and what comes is dropped.
   void leave();

@@ -150,7 +150,9 @@ class Harness : private TransportListener {
                      const stretto::OperationDescriptor&) override {
     if (input_.below(8) == 0) peer_->forget(early.group, {stretto::StatusCode::aborted, "early"});
   }
-  void group_aborted(std::uint64_t group, stretto::Rank, const stretto::Status& reason) override {
+  void group_aborted(std::uint64_t group, stretto::Rank, const stretto::Status& reason,
+                     GroupStage stage) override {
+    if (stage != GroupStage::set_up && stage != GroupStage::in_use) std::abort();
     if (input_.below(2) == 0) peer_->forget(group, reason);
   }
   stretto::Status agreement_arrived(stretto::Rank, const MessageKey& said,

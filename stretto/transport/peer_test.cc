@@ -92,7 +92,7 @@ class PeerTest : public testing::Test, public TransportListener {
   void message_early(Rank, const MessageKey& key, const OperationDescriptor&) override {
     early_.push_back(key);
   }
-  void group_aborted(std::uint64_t, Rank, const Status& reason) override {
+  void group_aborted(std::uint64_t, Rank, const Status& reason, GroupStage) override {
     aborted_.push_back(reason);
   }
   std::string describe_state(Rank, std::uint64_t group, std::uint32_t sequence,
@@ -447,7 +447,7 @@ TEST_F(PeerTest, NonsenseIsAProtocolErrorToldOnce) {
 
 TEST_F(PeerTest, PositionsThatMakeNoSenseAreAProtocolErrorForWritersToo) {
   link_->write_failure = Status(StatusCode::protocol, "a ring claims to hold too much");
-  peer_->send_abort(1, Status(StatusCode::aborted, "enough"));
+  peer_->send_abort(1, Status(StatusCode::aborted, "enough"), GroupStage::in_use);
   progress();
   ASSERT_EQ(lost_.size(), 1u);
   EXPECT_EQ(lost_[0].code(), StatusCode::protocol);
@@ -455,7 +455,7 @@ TEST_F(PeerTest, PositionsThatMakeNoSenseAreAProtocolErrorForWritersToo) {
 
 TEST_F(PeerTest, ReadsTheLastWordsOfOneWhoTakesNoMore) {
   link_->write_failure = Status(StatusCode::peer_lost, "broken pipe");
-  peer_->send_abort(1, Status(StatusCode::aborted, "enough"));
+  peer_->send_abort(1, Status(StatusCode::aborted, "enough"), GroupStage::in_use);
   feed_message(kKey, 10);
   feed({.kind = FrameKind::goodbye, .key = {}, .operation = {}}, 0);
   link_->ended = true;

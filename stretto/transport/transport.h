@@ -63,6 +63,12 @@ inline void complete(const Request& request, Status status) {
       {.cookie = request.cookie, .status = std::move(status), .bytes = bytes});
 }
 
+// What a rank was doing with a group when it abandoned it.
+enum class GroupStage : std::uint32_t {
+  set_up,  // Making it, with the others: they cannot end that without this rank.
+  in_use,  // It was made, and all that others need of this rank to make it has been sent.
+};
+
 // How a rank has come to forget a group.
 enum class Farewell : std::uint32_t {
   in_order,
@@ -81,9 +87,10 @@ class TransportListener {
   // believes operation `key.sequence` of the group to be.
   virtual void message_early(Rank from, const MessageKey& key,
                              const OperationDescriptor& operation) = 0;
-  // `from` has abandoned a group for `reason`. Not told of groups that this rank has forgotten: a
-  // group that nobody here knows is one that has not been made yet.
-  virtual void group_aborted(std::uint64_t group, Rank from, const Status& reason) = 0;
+  // `from` has abandoned a group for `reason`, in that stage. Not told of groups that this rank has
+  // forgotten: a group that nobody here knows is one that has not been made yet.
+  virtual void group_aborted(std::uint64_t group, Rank from, const Status& reason,
+                             GroupStage stage) = 0;
   // `from` has forgotten a group that this rank has not forgotten: nothing of it follows.
   virtual void group_left(std::uint64_t group, Rank from, Farewell farewell) {
     (void)group, (void)from, (void)farewell;
@@ -156,10 +163,11 @@ class Transport {
   // Says something to a member of a group that may have been abandoned; nothing if the member is
   // lost. `payload`, of at most kAgreementBytes, is copied.
   virtual void send_agreement(Rank peer, const MessageKey& key, ConstByteSpan payload) = 0;
-  // Tells the other members in reach that this rank has abandoned a group. Before abandon() and
-  // forget(), or a member that has long forgotten the group would take it for a new one.
+  // Tells the other members in reach that this rank has abandoned a group, and in which stage.
+  // Before abandon() and forget(), or a member that has long forgotten the group would take it for
+  // a new one.
   virtual void announce_abort(std::uint64_t group, std::span<const Rank> members,
-                              const Status& reason) = 0;
+                              const Status& reason, GroupStage stage) = 0;
   // Asks `peer` where it is (see TransportListener), as often as answers come: asked again before
   // the answer is here, it does nothing. The answer comes when the peer makes progress, if ever.
   // `operation` is what this rank believes that operation to be.

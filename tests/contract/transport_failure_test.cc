@@ -205,8 +205,10 @@ TEST_P(TransportFailureTest, AbortsReachAllWithTheirReason) {
   }
   const std::string long_text(5000, 'x');
   world[1].announce_abort(kGroup, world.everybody(),
-                          Status(StatusCode::timeout, "rank 2 is late", Rank(2)));
-  world[1].announce_abort(kOtherGroup, world.everybody(), Status(StatusCode::mismatch, long_text));
+                          Status(StatusCode::timeout, "rank 2 is late", Rank(2)),
+                          GroupStage::in_use);
+  world[1].announce_abort(kOtherGroup, world.everybody(), Status(StatusCode::mismatch, long_text),
+                          GroupStage::set_up);
   const auto told = [&] {
     return ranks[0].aborted.size() == 2 && ranks[2].aborted.size() == 2 &&
            ranks[3].aborted.size() == 2;
@@ -220,10 +222,12 @@ TEST_P(TransportFailureTest, AbortsReachAllWithTheirReason) {
     EXPECT_EQ(first.reason.code(), StatusCode::timeout);
     EXPECT_EQ(first.reason.message(), "rank 2 is late");
     EXPECT_EQ(first.reason.rank(), Rank(2));
+    EXPECT_EQ(first.stage, GroupStage::in_use);
     const auto& second = ranks[static_cast<std::size_t>(r)].aborted[1];
     EXPECT_EQ(second.reason.code(), StatusCode::mismatch);
     EXPECT_EQ(second.reason.rank(), std::nullopt);
     EXPECT_EQ(second.reason.message(), std::string(2048, 'x'));
+    EXPECT_EQ(second.stage, GroupStage::set_up);
   }
 }
 

@@ -58,7 +58,7 @@ TEST_P(TransportLeavingTest, AnAbortIsHeardByTheMembersThatHaveNotForgottenTheGr
   // Rank 1 has long forgotten the group, rank 3 has not.
   world[1].forget(5, members, kEnough);
   settle({&world[0], &world[1], &world[2], &world[3]});
-  world[0].announce_abort(5, members, Status(StatusCode::timeout, "too late"));
+  world[0].announce_abort(5, members, Status(StatusCode::timeout, "too late"), GroupStage::in_use);
   world[0].forget(5, members, kEnough);
   ASSERT_TRUE(drive({&world[0], &world[1], &world[2], &world[3]},
                     [&] { return !ranks[3].aborted.empty(); }));

@@ -46,6 +46,7 @@ class Participant final : public TransportListener {
     std::uint64_t group;
     Rank from;
     Status reason;
+    GroupStage stage;
   };
 
   Participant(World& world, int rank) : world_(&world), rank_(rank) {
@@ -111,8 +112,9 @@ class Participant final : public TransportListener {
   void message_early(Rank from, const MessageKey& key, const OperationDescriptor&) override {
     early.emplace_back(from, key);
   }
-  void group_aborted(std::uint64_t group, Rank from, const Status& reason) override {
-    aborted.push_back({group, from, reason});
+  void group_aborted(std::uint64_t group, Rank from, const Status& reason,
+                     GroupStage stage) override {
+    aborted.push_back({group, from, reason, stage});
   }
 
   void group_left(std::uint64_t group, Rank, Farewell) override { groups_left.push_back(group); }

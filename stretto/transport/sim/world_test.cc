@@ -19,7 +19,7 @@ struct Listener final : TransportListener {
   void peer_lost(Rank peer, const Status&) override { lost.push_back(peer); }
   void peer_left(Rank peer, const Status&) override { left.push_back(peer); }
   void message_early(Rank, const MessageKey&, const OperationDescriptor&) override {}
-  void group_aborted(std::uint64_t, Rank, const Status&) override {}
+  void group_aborted(std::uint64_t, Rank, const Status&, GroupStage) override {}
   std::vector<Rank> lost;
   std::vector<Rank> left;
 };
