@@ -13,18 +13,14 @@
 #include <fmt/format.h>
 
 #include "stretto/base/check.h"
-#include "stretto/base/content_hash.h"
-#include "stretto/base/round_up.h"
 
 namespace stretto {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // Bytes: a cache line, and the widest vector register.
 // So many bytes of gradients take longer to make than mark_ready() needs for a look at the clock
 // and a turn of communication, a microsecond. Each gradient counts as kLeastBytes at least.
 constexpr std::size_t kBytesPerLook = std::size_t{32} << 10;
 constexpr std::size_t kLeastBytes = 512;
-constexpr std::uint64_t kStepsBetweenRebuilds = 8;  // Doubled with each rebuild.
 
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {
@@ -33,7 +29,6 @@ template <class... Args>
 
 void check_arguments(const std::vector<GradientDescription>& gradients,
                      const ReducerOptions& options) {
-  if (gradients.empty()) refuse("there are no gradients to reduce");
   if (options.bucket_bytes.empty()) refuse("bucket_bytes is empty; it needs at least one limit");
   for (const GradientDescription& gradient : gradients) {
     if (supports(options.op, gradient.dtype)) continue;
@@ -47,16 +42,6 @@ ReducerOptions with_division(ReducerOptions options) {
   if (options.mean_division == MeanDivision::after_sum) return options;
   options.hook = std::make_shared<DividedReduction>(options.mean_division, std::move(options.hook));
   return options;
-}
-
-// Whether `order` names each of `count` gradients once; it came from another rank.
-bool is_permutation(const std::vector<std::int32_t>& order, std::size_t count) {
-  std::vector<bool> seen(count, false);
-  for (const std::int32_t index : order) {
-    if (index < 0 || static_cast<std::size_t>(index) >= count || seen[index]) return false;
-    seen[index] = true;
-  }
-  return order.size() == count;
 }
 
 }  // namespace
@@ -73,9 +58,9 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
   slots_ = std::vector<Slot>(gradients_.size());
   ready_order_.resize(gradients_.size());
   last_step_.ready_seconds.resize(gradients_.size());
-  std::vector<std::size_t> expected_order(gradients_.size());
-  std::iota(expected_order.rbegin(), expected_order.rend(), std::size_t{0});
-  build_buckets(plan_for(expected_order));
+  order_.gradients.resize(gradients_.size());
+  std::iota(order_.gradients.rbegin(), order_.gradients.rend(), std::size_t{0});
+  build_buckets(plan_for(order_.gradients));
   options_.hook->attach(communicator_, gradients_);
 }
 
@@ -85,51 +70,6 @@ Reducer::~Reducer() {
 
 GradientStorage Reducer::gradient(std::size_t index) const {
   return {slots_[index].view, buckets_[slots_[index].bucket].memory};
-}
-
-std::vector<reducer::GradientSize> Reducer::gradient_sizes() const {
-  std::vector<reducer::GradientSize> sizes;
-  for (const GradientDescription& gradient : gradients_) {
-    sizes.push_back({.dtype = gradient.dtype,
-                     .bytes = gradient.count * size_bytes(gradient.dtype),
-                     .delayed = gradient.delayed});
-  }
-  return sizes;
-}
-
-reducer::BucketPlan Reducer::plan_for(std::span<const std::size_t> order) const {
-  return reducer::plan_for_ready_order(gradient_sizes(), options_.bucket_bytes, order,
-                                       options_.last_bucket_small);
-}
-
-// Allocates the buckets of `plan` and gives each gradient its place in them.
-void Reducer::build_buckets(reducer::BucketPlan plan) {
-  std::vector<Bucket> buckets(plan.size());
-  for (std::size_t b = 0; b < plan.size(); ++b) {
-    std::size_t bytes = 0;
-    for (const std::size_t index : plan[b].gradients) {
-      bytes += round_up(gradients_[index].count * size_bytes(gradients_[index].dtype), kAlignment);
-    }
-    bytes = std::max(bytes, kAlignment);  // Gradients without elements still take part.
-    const DType dtype = gradients_[plan[b].gradients.front()].dtype;
-    Bucket& bucket = buckets[b];
-    bucket.memory = std::make_shared<Memory>(communicator_.allocate_bytes(bytes));
-    bucket.view = View(bucket.memory->bytes().data(), bytes / size_bytes(dtype), dtype);
-    std::size_t offset = 0;
-    for (const std::size_t index : plan[b].gradients) {
-      slots_[index].bucket = b;
-      slots_[index].view = View(bucket.view.data + offset, gradients_[index].count, dtype);
-      bucket.gradient_views.push_back(slots_[index].view);
-      offset += round_up(slots_[index].view.bytes(), kAlignment);
-    }
-  }
-  plan_ = std::move(plan);
-  buckets_ = std::move(buckets);
-  last_step_.launch_seconds.resize(buckets_.size());
-  last_step_.end_seconds.resize(buckets_.size());
-  last_step_.bytes = 0;
-  for (const Bucket& bucket : buckets_) last_step_.bytes += bucket.view.bytes();
-  reset_step();
 }
 
 FullBucket Reducer::full(std::size_t bucket) const {
@@ -150,12 +90,8 @@ void Reducer::mark_ready(std::size_t index) {
     refuse("gradient {} was computed although it is frozen", gradients_[index].name);
   }
   if (slot.ready.exchange(true, std::memory_order_acq_rel)) {
-    refuse(
-        "gradient {} became ready a second time before its step had ended. Either a second "
-        "backward pass began before the first one was complete, or the parameter takes part both "
-        "inside and outside of a checkpointed (re-entrant) part of the model; then "
-        "set the option static_graph",
-        gradients_[index].name);
+    slot.repeated.store(true, std::memory_order_relaxed);
+    return;
   }
   const std::size_t number = ready_count_.fetch_add(1, std::memory_order_acq_rel);
   ready_order_[number] = index;
@@ -311,8 +247,10 @@ void Reducer::close_buckets() {
 
 void Reducer::write_report(bool without_data) {
   using Use = reducer::StepReport::Use;
-  report_.begin({options_.number, step_ + 1, epoch_, steps_before_epoch_});
+  report_.begin({options_.number, step_ + 1, epoch_, steps_before_epoch_, plan_hash_});
   for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].changed) report_.say(i, Use::changed);
+    if (slots_[i].repeated.load(std::memory_order_relaxed)) report_.say(i, Use::repeated);
     if (slots_[i].frozen) {
       report_.say(i, Use::frozen);
     } else if (!without_data) {
@@ -320,22 +258,11 @@ void Reducer::write_report(bool without_data) {
     }
   }
   if (verification_wanted_) report_.request(reducer::StepReport::Request::verification);
-  verification_wanted_ = false;
+  if (graph_changed_) report_.request(reducer::StepReport::Request::graph_changed);
+  verification_wanted_ = graph_changed_ = false;
   if (!without_data && wants_rebuild()) {
     report_.request(reducer::StepReport::Request::rebuild);
   }
-}
-
-// On rank 0, whose order counts: whether the order of this step makes another plan, and is no
-// accident of one step.
-bool Reducer::wants_rebuild() {
-  if (!options_.rebuild_buckets || communicator_.rank() != Rank(0)) return false;
-  const std::uint64_t hash = content_hash(std::as_bytes(std::span(ready_order_)));
-  const bool lasts = hash == std::exchange(last_order_hash_, hash) || rebuild_count_ == 0;
-  if (!lasts || hash == planned_order_hash_ || step_ < next_rebuild_step_) return false;
-  if (plan_for(ready_order_) != plan_) return true;
-  planned_order_hash_ = hash;
-  return false;
 }
 
 // The first failure, if there is one.
@@ -361,6 +288,11 @@ void Reducer::judge_report() {
         reducer::describe_frozen(report_, report_.gather(options_.timeout), names());
     throw Mismatch(Status(StatusCode::mismatch, text));
   }
+  for (const Use use : {Use::changed, Use::repeated}) {
+    if (!report_.any_rank_says(use)) continue;
+    refuse("{}",
+           reducer::describe_other_counts(report_, report_.gather(options_.timeout), names(), use));
+  }
   if (options_.find_unused || !report_.any_rank_says(Use::unused)) return;
   refuse("{}", reducer::describe_missing(report_, report_.gather(options_.timeout), names()));
 }
@@ -372,7 +304,8 @@ void Reducer::record_step(TimePoint begin, TimePoint end) {
   last_step_.step = step_ + 1;
   last_step_.begin = first_ready;
   last_step_.backward_seconds = since(begin);
-  last_step_.communication_seconds = seconds(buckets_.back().end - buckets_.front().launch);
+  last_step_.communication_seconds =
+      buckets_.empty() ? 0 : seconds(buckets_.back().end - buckets_.front().launch);
   const Duration inside(inside_ticks_.load(std::memory_order_relaxed));
   last_step_.exposed_seconds = seconds(end - begin + inside);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -390,6 +323,8 @@ void Reducer::reset_step() {
   }
   for (Slot& slot : slots_) {
     slot.ready.store(false, std::memory_order_relaxed);
+    slot.repeated.store(false, std::memory_order_relaxed);
+    slot.changed = false;
     if (slot.frozen) buckets_[slot.bucket].pending.fetch_sub(1, std::memory_order_relaxed);
   }
   const MutexLock lock(launch_mutex_);
@@ -414,7 +349,9 @@ std::vector<std::string> Reducer::names() const {
 Status Reducer::explained(const Status& status) const {
   if (status.code() == StatusCode::mismatch) {
     return {StatusCode::mismatch,
-            fmt::format("in step {} of model {}: {}. Perhaps a rank had no batch left. {}",
+            fmt::format("in step {} of model {}: {}. Perhaps a rank had no batch left. {}. Or only "
+                        "some ranks have unfrozen or converted parameters, or loaded a state: do "
+                        "that on all, before the same forward pass",
                         step_ + 1, options_.number, status.message(), reducer::kEquallyManySteps),
             status.rank()};
   }
@@ -441,39 +378,6 @@ void Reducer::abandon_step(const std::string& reason) {
                             rank, ready_count_.load(), gradients_.size(), why);
   communicator_.abort(std::string(status.message()));
   fail(std::move(status));
-}
-
-bool Reducer::rebuild() {
-  throw_if_failed();
-  if (!rebuild_due_) return false;
-  rebuild_due_ = false;
-  next_rebuild_step_ =
-      step_ + (kStepsBetweenRebuilds << std::min<std::uint64_t>(rebuild_count_, 32));
-  ++rebuild_count_;
-  std::vector<std::int32_t> wire(ready_order_.begin(), ready_order_.end());
-  try {
-    communicator_.broadcast(wire, {.timeout = options_.timeout}).wait();
-  } catch (const Error& error) {
-    fail(explained(error.status()));
-    throw_if_failed();
-  }
-  if (!is_permutation(wire, gradients_.size())) {
-    fail(Status(StatusCode::protocol, "rank 0 sent an order of gradients that is no permutation",
-                Rank(0)));
-    throw_if_failed();
-  }
-  const std::vector<std::size_t> order(wire.begin(), wire.end());
-  planned_order_hash_ = content_hash(std::as_bytes(std::span(order)));
-  reducer::BucketPlan plan = plan_for(order);
-  if (plan == plan_) return false;
-  // The old buckets stay alive until their values have moved.
-  std::vector<GradientStorage> old;
-  for (std::size_t i = 0; i < slots_.size(); ++i) old.push_back(gradient(i));
-  build_buckets(std::move(plan));
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    std::memcpy(slots_[i].view.data, old[i].view.data, old[i].view.bytes());
-  }
-  return true;
 }
 
 void Reducer::fail(Status status) {

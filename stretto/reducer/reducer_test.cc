@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -142,15 +143,6 @@ std::string message_of(const std::function<void()>& call) {
   return {};
 }
 
-TEST(Reducer, MarkingTwiceNamesTheGradient) {
-  run_ranks(1, [](Communicator& communicator) {
-    Reducer reducer(communicator, three_gradients());
-    reducer.mark_ready(1);
-    const auto text = message_of<InvalidArgument>([&] { reducer.mark_ready(1); });
-    EXPECT_NE(text.find("gradient b became ready a second time"), std::string::npos) << text;
-  });
-}
-
 void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "'" << text << "'";
 }
@@ -172,6 +164,84 @@ TEST(Reducer, MissingGradientsAreNamedOnAllRanksAndTheNextStepMayFollow) {
                     "2 parameters got no gradient on ranks 0, 1: a, b; used on rank 2. ");
     run_step(reducer, rank, {2, 1, 0});
     expect_mean(reducer, 3);
+  });
+}
+
+TEST(Reducer, GradientsMarkedTwiceOrChangedAreNamedOnAllRanksAndTheNextStepMayFollow) {
+  run_ranks(3, [](Communicator& communicator) {
+    Reducer reducer(communicator, three_gradients(), small_buckets());
+    const int rank = communicator.rank().value();
+    const auto step = [&](bool changed) {
+      if (changed && rank > 0) reducer.mark_changed(0);
+      for (const std::size_t i : {2, 1, 0}) reducer.mark_ready(i);
+      if (!changed && rank == 1) reducer.mark_ready(1);
+      reducer.finalize();
+    };
+    expect_contains(message_of<InvalidArgument>([&] { step(false); }),
+                    "1 parameter got a gradient a second time in one step on rank 1: b, after");
+    expect_contains(message_of<InvalidArgument>([&] { step(true); }),
+                    "static_graph was promised, but 1 parameter got more or fewer gradients than "
+                    "in the first step on ranks 1, 2: a.");
+    run_step(reducer, rank, {2, 1, 0});
+    expect_mean(reducer, 3);
+  });
+}
+
+TEST(Reducer, WithoutGradientsAStepIsAReport) {
+  run_ranks(3, [](Communicator& communicator) {
+    Reducer reducer(communicator, {});
+    reducer.finalize();
+    EXPECT_FALSE(reducer.graph_has_changed());
+    if (communicator.rank() == Rank(2)) reducer.say_graph_changed();
+    reducer.finalize();
+    EXPECT_TRUE(reducer.graph_has_changed());
+    EXPECT_FALSE(reducer.rebuild());
+    EXPECT_EQ(reducer.step_count(), 2u);
+    if (communicator.rank() == Rank(0)) reducer.set_epoch(1);
+    expect_contains(message_of<Mismatch>([&] { reducer.finalize(); }), "has begun epoch 1");
+  });
+}
+
+// The second one goes on as the first one does, also where that forms other buckets later.
+TEST(Reducer, BucketsAreRestored) {
+  run_ranks(2, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Reducer first(communicator, three_gradients(), small_buckets());
+    Reducer second(communicator, three_gradients(), small_buckets());
+    const auto order = [](int step) {
+      return step < 6 ? std::vector<std::size_t>{1, 2, 0} : std::vector<std::size_t>{0, 1, 2};
+    };
+    for (int step = 0; step < 30; ++step) {
+      run_step(first, rank, order(step));
+      (void)first.rebuild();
+      if (step == 3) {
+        EXPECT_TRUE(second.restore(first.bucket_order()));
+      }
+      if (step < 4) continue;
+      run_step(second, rank, order(step));
+      expect_mean(second, 2);
+      (void)second.rebuild();
+      ASSERT_EQ(first.plan(), second.plan()) << "step " << step;
+    }
+    EXPECT_EQ(first.plan()[0].gradients.front(), 0u);
+    reducer::BucketOrder wrong = first.bucket_order();
+    wrong.gradients[0] = wrong.gradients[1];
+    EXPECT_THROW(second.restore(wrong), InvalidArgument);
+  });
+}
+
+TEST(Reducer, BucketsThatAreRestoredOnSomeRanksOnlyAreFoundOut) {
+  run_ranks(2, [](Communicator& communicator) {
+    const std::vector<GradientDescription> alike = {{"a", DType::f32, 9}, {"b", DType::f32, 9}};
+    Reducer reducer(communicator, alike, {.bucket_bytes = {1}});
+    reducer::BucketOrder order = reducer.bucket_order();
+    std::swap(order.gradients[0], order.gradients[1]);
+    EXPECT_EQ(communicator.rank() == Rank(1) && reducer.restore(order),
+              communicator.rank() == Rank(1));
+    expect_contains(message_of<Mismatch>([&] {
+                      run_step(reducer, 0, {1, 0});
+                    }),
+                    "in step 1 rank 1 has formed other buckets of gradients than rank 0: load");
   });
 }
 
@@ -353,7 +423,6 @@ TEST(Reducer, StatisticsAddUp) {
 
 TEST(Reducer, RefusesWhatHasNoMeaning) {
   run_ranks(1, [](Communicator& communicator) {
-    EXPECT_THROW(Reducer(communicator, {}), InvalidArgument);
     EXPECT_THROW(Reducer(communicator, three_gradients(), {.bucket_bytes = {}}), InvalidArgument);
     EXPECT_THROW(Reducer(communicator, {{"mask", DType::boolean, 4}}), InvalidArgument);
   });

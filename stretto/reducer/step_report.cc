@@ -59,7 +59,7 @@ std::vector<std::pair<Case, std::vector<std::string>>> cases_of(
 StepReport::StepReport(Communicator& communicator, std::size_t gradients)
     : communicator_(communicator),
       use_words_((gradients + kBits - 1) / kBits),
-      own_(kFirstUse + 3 * use_words_),
+      own_(kFirstUse + kUses * use_words_),
       all_(communicator.allocate<std::uint64_t>(own_.size())) {}
 
 void StepReport::begin(const StepPlace& place) {
@@ -99,7 +99,7 @@ std::string describe_places(const std::vector<StepReport::OfRank>& ranks) {
   };
   const auto latest = epoch_of(*std::ranges::max_element(ranks, {}, epoch_of));
   const StepPlace* late = nullptr;  // Of some rank in an earlier epoch.
-  Ranks ahead, behind;
+  Ranks ahead, behind, elsewhere;
   std::string steps;
   bool same_step = true;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -108,8 +108,16 @@ std::string describe_places(const std::vector<StepReport::OfRank>& ranks) {
                          place.step, place.reducer);
     const StepPlace& first = ranks.front().place;
     same_step = same_step && place.step == first.step && place.reducer == first.reducer;
+    if (place.buckets != first.buckets) elsewhere.push_back(rank);
     (epoch_of(ranks[rank]) == latest ? ahead : behind).push_back(rank);
     if (epoch_of(ranks[rank]) != latest) late = &place;
+  }
+  if (same_step && late == nullptr && !elsewhere.empty()) {
+    return fmt::format(
+        "in step {} {} {} formed other buckets of gradients than rank 0: load a state on all "
+        "ranks, "
+        "that of the same step, before the same forward pass",
+        ranks.front().place.step, rank_list(elsewhere), elsewhere.size() == 1 ? "has" : "have");
   }
   if (!same_step || late == nullptr) {
     return fmt::format(
@@ -154,6 +162,31 @@ std::string describe_frozen(const StepReport& report, const std::vector<StepRepo
       "freeze and unfreeze on all ranks before the same forward pass",
       frozen.size(), frozen.size() == 1 ? "parameter is" : "parameters are", rank_list(found.first),
       name_list(frozen));
+}
+
+std::string describe_other_counts(const StepReport& report,
+                                  const std::vector<StepReport::OfRank>& ranks,
+                                  const std::vector<std::string>& names, Use use) {
+  std::string text = use == Use::changed ? "static_graph was promised, but " : "";
+  const auto cases = cases_of(report, ranks, names, use);
+  for (std::size_t i = 0; i < std::min(cases.size(), kCasesInMessage); ++i) {
+    const auto& [found, gradients] = cases[i];
+    text += fmt::format("{}{} {} {} on {}: {}", i == 0 ? "" : "; ", gradients.size(),
+                        gradients.size() == 1 ? "parameter" : "parameters",
+                        use == Use::changed ? "got more or fewer gradients than in the first step"
+                                            : "got a gradient a second time in one step",
+                        rank_list(found.first), name_list(gradients));
+  }
+  if (cases.size() > kCasesInMessage) text += "; there are others";
+  if (use == Use::changed) {
+    return text +
+           ". Fix: let each step use what the first one has used, as often, or set "
+           "find_unused_parameters instead of static_graph";
+  }
+  return text +
+         ", after the first one had been handed over. Either a second backward pass began before "
+         "the first one was complete, or the parameter takes part both inside and outside of a "
+         "checkpointed (re-entrant) part of the model; then set the option static_graph";
 }
 
 std::string rank_list(const std::vector<std::size_t>& ranks) {

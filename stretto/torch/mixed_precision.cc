@@ -4,7 +4,10 @@
 #include "stretto/torch/mixed_precision.h"
 
 #include <string>
+#include <unordered_set>
 #include <utility>
+
+#include "stretto/torch/sync_batch_norm.h"
 
 namespace stretto::ddp {
 namespace {
@@ -27,6 +30,25 @@ torch::ScalarType scalar_type(const char* option, DType dtype) {
       return torch::kDouble;
     default:
       refuse(option, dtype, "f16, bf16, f32 and f64");
+  }
+}
+
+template <class... Kinds>
+bool is_any_of(const torch::nn::Module& module) {
+  return ((dynamic_cast<const Kinds*>(&module) != nullptr) || ...);
+}
+
+// Adds the tensors of `module` itself if it is a batch normalisation.
+void keep_of(const torch::nn::Module& module, std::unordered_set<const void*>& kept) {
+  using namespace torch::nn;  // NOLINT: four of its names.
+  if (!is_any_of<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl, SyncBatchNormImpl>(module)) {
+    return;
+  }
+  for (const auto& tensor : module.parameters(/*recurse=*/false)) {
+    kept.insert(tensor.unsafeGetTensorImpl());
+  }
+  for (const auto& tensor : module.buffers(/*recurse=*/false)) {
+    kept.insert(tensor.unsafeGetTensorImpl());
   }
 }
 
@@ -68,6 +90,18 @@ void LowPrecision::leave() {
 torch::Tensor LowPrecision::cast(const torch::Tensor& tensor) const {
   const bool casts = is_on() && cast_inputs_ && tensor.defined() && tensor.is_floating_point();
   return casts ? tensor.to(*dtype_) : tensor;
+}
+
+std::vector<NamedTensor> without_batch_norm(const torch::nn::Module& module,
+                                            const std::vector<NamedTensor>& named) {
+  std::unordered_set<const void*> kept;
+  for (const auto& part : module.modules(/*include_self=*/false)) keep_of(*part, kept);
+  keep_of(module, kept);
+  std::vector<NamedTensor> others;
+  for (const NamedTensor& item : named) {
+    if (!kept.contains(item.tensor.unsafeGetTensorImpl())) others.push_back(item);
+  }
+  return others;
 }
 
 std::shared_ptr<CommunicationHook> with_reduce_dtype(const MixedPrecision& options,

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <sstream>
 #include <unordered_set>
 #include <utility>
 
@@ -43,56 +42,6 @@ std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   std::vector<torch::Tensor> result;
   for (const NamedTensor& item : named) result.push_back(item.tensor);
   return result;
-}
-
-std::string text_of(at::IntArrayRef numbers) {
-  std::ostringstream text;
-  text << numbers;
-  return text.str();
-}
-
-std::string text_of(const std::vector<std::size_t>& numbers) {
-  std::string text;
-  for (const std::size_t number : numbers) {
-    text += (text.empty() ? "" : ", ") + std::to_string(number);
-  }
-  return text;
-}
-
-std::string text_of(const MixedPrecision& precision) {
-  std::string text;
-  for (const auto& dtype :
-       {precision.parameter_dtype, precision.reduce_dtype, precision.buffer_dtype}) {
-    text += (text.empty() ? "" : ", ") + std::string(dtype ? name(*dtype) : "default");
-  }
-  return text;
-}
-
-reducer::ReplicaItem describe(const char* kind, const NamedTensor& item) {
-  return {kind,
-          item.name,
-          {{"shape", text_of(item.tensor.sizes())},
-           {"dtype", c10::toString(item.tensor.scalar_type())},
-           {"requires_grad", item.tensor.requires_grad() ? "true" : "false"},
-           {"strides", text_of(item.tensor.strides())}}};
-}
-
-reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
-  const auto yes_or_no = [](bool value) { return value ? "true" : "false"; };
-  return {"options",
-          "DistributedDataParallel",
-          {{"bucket_bytes", text_of(options.bucket_bytes)},
-           {"last_bucket_small", yes_or_no(options.last_bucket_small)},
-           {"rebuild_buckets", yes_or_no(options.rebuild_buckets)},
-           {"broadcast_buffers", yes_or_no(options.broadcast_buffers)},
-           {"broadcast_parameters", yes_or_no(options.broadcast_parameters)},
-           {"find_unused_parameters", yes_or_no(options.find_unused_parameters)},
-           {"static_graph", yes_or_no(options.static_graph)},
-           {"buffer_hook", options.buffer_hook == nullptr ? "rank 0" : options.buffer_hook->name()},
-           {"mixed_precision", text_of(options.mixed_precision)},
-           {"verify_every_steps", std::to_string(options.verify_every_steps)},
-           {"mean_division", std::string(name(options.mean_division))},
-           {"communication_hook", options.communication_hook->name()}}};
 }
 
 DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options) {
@@ -140,23 +89,23 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
       parameters_(without_repetition(module_->named_parameters(), options_.parameters_to_ignore)),
       buffers_(without_repetition(module_->named_buffers(), options_.parameters_to_ignore)),
       looks_(parameters_.size()),
-      precision_(options_.mixed_precision, parameters_),
+      precision_(options_.mixed_precision, without_batch_norm(*module_, parameters_)),
       buffer_hook_(options_.buffer_hook != nullptr ? options_.buffer_hook
                                                    : std::make_shared<BuffersOfRank>()) {
   if (options_.communication_hook == nullptr) refuse("the option communication_hook is null");
   refuse_assigned_weights();
   choose_trained();
   check_tensors();
-  verify_descriptions(std::nullopt);
+  verify_descriptions();
   agree_on_number();
   if (options_.broadcast_parameters) {
     std::vector<torch::Tensor> state = tensors_of(parameters_);
     for (const NamedTensor& buffer : buffers_) state.push_back(buffer.tensor);
     TensorBytes bytes(std::move(state));
-    reducer::StateBroadcast(communicator_).run(bytes.spans());
+    reducer::StateBroadcast(communicator_, options_.timeout).run(bytes.spans());
     bytes.write_back();
   }
-  convert_buffers(options_.mixed_precision, buffers_);
+  convert_buffers(options_.mixed_precision, without_batch_norm(*module_, buffers_));
   build();
 }
 
@@ -208,10 +157,8 @@ void Replica::refuse_assigned_weights() const {
 }
 
 void Replica::check_tensors() const {
-  if (trained_.empty()) {
-    refuse(std::string("the module has no parameter that requires grad") +
-           (sparse_.empty() ? "" : " and has a dense gradient") +
-           "; there is nothing to keep equal");
+  if (trained_.empty() && sparse_.empty()) {
+    refuse("the module has no parameter that requires grad; there is nothing to keep equal");
   }
   for (const auto* list : {&parameters_, &buffers_}) {
     for (const auto& [name, tensor] : *list) {
@@ -224,6 +171,7 @@ void Replica::check_tensors() const {
       }
     }
   }
+  check_sparse_gradients(sparse_);
   if (precision_.is_on() && !sparse_.empty()) {
     refuse("mixed_precision.parameter_dtype does not work with sparse gradients: " +
            in_quotes(sparse_.front().name) + " has them");
@@ -249,23 +197,11 @@ void Replica::check_tensors() const {
   }
 }
 
-void Replica::verify_descriptions(const std::optional<Duration>& timeout) {
-  std::vector<reducer::ReplicaItem> items = {describe(options_)};
-  for (const NamedTensor& parameter : parameters_)
-    items.push_back(describe("parameter", parameter));
-  for (const NamedTensor& parameter : sparse_)
-    items.push_back({"sparse parameter", parameter.name, {}});
-  for (const std::string& name : options_.delayed_parameters)
-    items.push_back({"delayed parameter", name, {}});
-  for (const NamedTensor& buffer : buffers_) items.push_back(describe("buffer", buffer));
-  reducer::check_replicas_described_alike(communicator_, items, timeout);
-}
-
 // Rank 0's count of what it has built, so that no two on a communicator have the same number.
 void Replica::agree_on_number() {
   static std::atomic<std::uint64_t> count{0};
   std::vector<std::uint64_t> number = {++count};
-  communicator_.broadcast(number).wait();
+  communicator_.broadcast(number, {.timeout = options_.timeout}).wait();
   number_ = number.front();
 }
 
@@ -273,11 +209,13 @@ void Replica::agree_on_number() {
 // Gradients that do not exist stay undefined: an optimizer steps over them, but not over zeros.
 void Replica::build() {
   hooks_.clear();
+  same_graph_ = same_graph_ && reducer_ == nullptr;
   create_reducer();
-  progress_.assign(trained_.size(), {});
-  graph_known_ = false;
   has_rebuilt_buckets_ = false;
   initial_plan_ = reducer_->plan();
+  (void)restore_buckets();
+  progress_.assign(trained_.size(), {});
+  graph_known_ = false;
   create_views();
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < trained_.size(); ++i) {
@@ -345,6 +283,7 @@ bool Replica::has_another_shape(const NamedTensor& parameter, const Look& look) 
 void Replica::notice_changes() {
   bool replaced = false;
   bool rebuild = hooks_.empty();  // If the last one was refused.
+  std::string why;                // The name of a parameter.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& tensor = parameters_[i].tensor;
     Look& look = looks_[i];
@@ -355,22 +294,36 @@ void Replica::notice_changes() {
         reducer_->set_frozen(static_cast<std::size_t>(look.gradient), !requires_grad);
       } else {
         rebuild = true;
+        why = parameters_[i].name;
       }
     }
     const void* const data = tensor.const_data_ptr();
     if (data == look.data && tensor.scalar_type() == look.dtype) continue;
-    rebuild = rebuild || has_another_shape(parameters_[i], look);
+    if (has_another_shape(parameters_[i], look)) {
+      rebuild = true;
+      why = parameters_[i].name;
+    }
     replaced = true;
     look.data = data;
   }
-  if (rebuild) {
-    hooks_.clear();
-    choose_trained();
-    check_tensors();
-    verify_descriptions(options_.timeout);
-    build();
-  }
+  if (rebuild) build_anew(why);
   if (replaced) reducer_->request_verification();
+}
+
+void Replica::build_anew(const std::string& changed) {
+  hooks_.clear();
+  choose_trained();
+  check_tensors();
+  try {
+    verify_descriptions();
+  } catch (const Mismatch& mismatch) {
+    mismatch.status()
+        .with_context("parameter " + in_quotes(changed) +
+                      " was unfrozen or converted on this rank since its last step, and perhaps "
+                      "not on all: do it on all ranks before the same forward pass")
+        .or_throw();
+  }
+  build();
 }
 
 // For a pass that no forward() of this object has preceded since the last step: another one through
@@ -464,6 +417,7 @@ void Replica::follow_others() {
     }
     borrow_places();
     reducer_->finalize_without_data();
+    same_graph_ = same_graph_ && !reducer_->graph_has_changed();
     return_places();
     reduce_sparse_gradients(communicator_, sparse_, false, 1, options_.timeout);
     if (reducer_->rebuild()) create_views();

@@ -3,7 +3,9 @@
 
 // What happens to a replica's gradients while a backward pass runs, and at its end.
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -56,6 +58,7 @@ void Replica::leave_low_precision_after_pass() {
 }
 
 void Replica::on_gradient(std::size_t index) {
+  if (!trained_[index].tensor.requires_grad()) return;  // Frozen behind forward(): it got none.
   Progress& progress = progress_[index];
   progress.touched = true;
   const bool reduces = no_sync_depth_ == 0;
@@ -71,8 +74,9 @@ void Replica::on_gradient(std::size_t index) {
     const bool displaced = place_is_taken(index);
     if (!displaced) adopt_gradient(index);
     if (!reduces) return;
-    ++progress.arrivals;
-    if (options_.static_graph && (!graph_known_ || progress.arrivals < progress.expected)) return;
+    progress.last_arrival = ++arrivals_;
+    const bool complete = ++progress.arrivals == progress.expected && graph_known_;
+    if (options_.static_graph && !complete) return;
     if (displaced) {
       displaced_.push_back(index);
     } else {
@@ -188,7 +192,7 @@ void Replica::return_places() {
 
 void Replica::end_of_backward() {
   if (!pass_open_) return;
-  if (inside_backward_node() && !reducer_->all_ready()) {
+  if (inside_backward_node() && !(reducer_->all_ready() && sparse_.empty())) {
     // An inner pass, one of several that make up the step; and perhaps the last that says so.
     call_in_enclosing_backward(this, [self = std::weak_ptr(self_)] {
       if (const auto alive = self.lock(); alive != nullptr) (*alive)->begin_pass();
@@ -223,31 +227,41 @@ void Replica::forget_progress() {
     progress.touched = false;
     progress.arrivals = 0;
   }
+  arrivals_ = 0;
   own_failure_.clear();
+}
+
+// Where the graph is static, the first step hands gradients over at its end, in their order.
+void Replica::complete_gradients() {
+  if (!std::exchange(seen_, false)) refuse_unseen_changes();
+  check_sparse_gradients(sparse_);
+  std::vector<std::size_t> order;
+  if (options_.static_graph && !graph_known_) {
+    order.resize(progress_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return progress_[i].last_arrival; });
+  }
+  for (std::size_t i = 0; i < progress_.size(); ++i)
+    complete_gradient(order.empty() ? i : order[i]);
+  graph_known_ = true;
 }
 
 // Of gradients that this pass has not made: those of earlier passes inside no_sync() are ready, and
 // what others have left their grad() counts as it stands, or as zero.
-void Replica::complete_gradients() {
-  if (!std::exchange(seen_, false)) refuse_unseen_changes();
-  const bool learn = options_.static_graph && !graph_known_;
-  for (std::size_t i = 0; i < progress_.size(); ++i) {
-    Progress& progress = progress_[i];
-    if (learn) progress.expected = progress.arrivals;
-    if (reducer_->is_ready(i) || reducer_->is_frozen(i)) continue;
-    if (graph_known_ && progress.arrivals != progress.expected) {
-      refuse("static_graph was promised, but parameter '" + trained_[i].name + "' got " +
-             std::to_string(progress.arrivals) + " gradients in this step and " +
-             std::to_string(progress.expected) + " in the first one");
-    }
-    if (trained_[i].tensor.grad().defined()) {
-      adopt_gradient(i);
-    } else if (progress.view_data != nullptr) {
-      std::memset(progress.view_data, 0, progress.view.nbytes());
-    }
-    if (progress.touched) reducer_->mark_ready(i);
+void Replica::complete_gradient(std::size_t index) {
+  Progress& progress = progress_[index];
+  const bool changed = graph_known_ && progress.arrivals != progress.expected;
+  if (changed) reducer_->say_graph_changed();
+  if (!graph_known_ || !options_.static_graph) progress.expected = progress.arrivals;
+  if (reducer_->is_frozen(index)) return;
+  if (changed && options_.static_graph) reducer_->mark_changed(index);
+  if (reducer_->is_ready(index)) return;
+  if (trained_[index].tensor.grad().defined()) {
+    adopt_gradient(index);
+  } else if (progress.view_data != nullptr) {
+    std::memset(progress.view_data, 0, progress.view.nbytes());
   }
-  graph_known_ = options_.static_graph;
+  if (progress.touched) reducer_->mark_ready(index);
 }
 
 void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
@@ -312,6 +326,7 @@ void Replica::finish_step() {
   if (!all_have_data && join_options_.mean_over_ranks_with_data) {
     scale = static_cast<double>(communicator_.size()) / uneven_->ranks_with_data();
   }
+  same_graph_ = same_graph_ && !reducer_->graph_has_changed();
   settle_gradients();
   reduce_sparse_gradients(communicator_, sparse_, true, scale, options_.timeout);
   for (std::size_t i = 0; scale != 1 && i < progress_.size(); ++i) {
@@ -323,13 +338,12 @@ void Replica::finish_step() {
   last_step_ = reducer_->last_step();
   timer_.add(last_step_);
   if (all_have_data) verify_after_step();
-  adopt_rebuilt_buckets();
+  if (reducer_->rebuild()) adopt_new_buckets();
   const Duration spent = Clock::now() - stepped + std::exchange(spent_besides_, Duration(0));
   last_step_.exposed_seconds += seconds(spent);
 }
 
-void Replica::adopt_rebuilt_buckets() {
-  if (!reducer_->rebuild()) return;
+void Replica::adopt_new_buckets() {
   has_rebuilt_buckets_ = true;
   std::vector<bool> in_bucket;
   for (std::size_t i = 0; i < trained_.size(); ++i) {

@@ -1,11 +1,16 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
+#include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -176,6 +181,7 @@ TEST(ReplicaOptions, LoggingDataHaveTheKeysOfPyTorch) {
     DistributedDataParallel ddp(model, communicator, small_buckets());
     const LoggingData before = ddp.logging_data();
     EXPECT_EQ(before.ints_map.at("iteration"), 0);
+    EXPECT_EQ(before.ints_map.count("can_set_static_graph"), 0u);
     EXPECT_EQ(before.ints_map.at("world_size"), kRanks);
     EXPECT_EQ(before.ints_map.at("rank"), communicator.rank().value());
     EXPECT_EQ(before.ints_map.at("num_parameter_tensors"), 6);
@@ -202,6 +208,75 @@ TEST(ReplicaOptions, LoggingDataHaveTheKeysOfPyTorch) {
     EXPECT_EQ(data.strs_map.at("prev_iteration_grad_ready_order_indices").size(),
               std::string("0, 1, 2, 3, 4, 5").size());
   });
+}
+
+// Whether a graph that changes on one rank may be said to be static, of which all learn.
+TEST(ReplicaOptions, LoggingDataTellWhetherTheGraphIsStatic) {
+  run_ranks(3, [](Communicator& communicator) {
+    Branches model;
+    DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
+    const auto step = [&](bool both) {
+      ddp.forward(torch::ones({1, kInputs}), both).sum().backward();
+      return ddp.logging_data().ints_map;
+    };
+    const bool is_first = communicator.rank() == Rank(0);
+    EXPECT_EQ(step(is_first).count("can_set_static_graph"), 0u);
+    EXPECT_EQ(step(is_first).at("can_set_static_graph"), 1) << "each rank's is as it was";
+    EXPECT_EQ(step(false).at("can_set_static_graph"), 0) << "rank 0's is another one";
+    EXPECT_EQ(step(false).at("can_set_static_graph"), 0) << "it was";
+  });
+}
+
+TEST(ReplicaOptions, ItCanBePrinted) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    torch::nn::Sequential model(
+        torch::nn::Linear(kInputs, 2),
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)));
+    DistributedDataParallel ddp(model, communicator, {.broadcast_buffers = false});
+    std::ostringstream text;
+    text << ddp;
+    const std::string rank = std::to_string(communicator.rank().value());
+    expect_contains(text.str(), "stretto::DistributedDataParallel(\n  rank " + rank +
+                                    " of 2, 2 dense gradients of 56 bytes in 1 buckets, 1 sparse "
+                                    "ones, 0 steps\n");
+    expect_contains(text.str(), "broadcast_buffers=false; ");
+    expect_contains(text.str(),
+                    "communication_hook=plain;\n  (module): torch::nn::Sequential(\n"
+                    "    (0): torch::nn::Linear(in_features=6");
+  });
+}
+
+// Rank 0 takes part in the comparison of the models, as if it had the same one, and stops.
+TEST(ReplicaOptions, TheTimeoutHoldsForTheConstructor) {
+  const DistributedDataParallelOptions options = {.timeout = std::chrono::milliseconds(300)};
+  for (const bool compares : {false, true}) {
+    std::atomic<bool> failed{false};
+    run_ranks(kRanks, [&](Communicator& communicator) {
+      const Net model = net();
+      const auto build = [&] { DistributedDataParallel ddp(model, communicator, options); };
+      if (communicator.rank() == Rank(1)) {
+        if (compares) expect_contains(message_of<Mismatch>(build), "is not the same");
+        const TimePoint begin = Clock::now();
+        expect_contains(message_of<Timeout>(build), "timed out waiting for rank 0");
+        EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10)) << "the communicator has 20 s";
+        failed = true;
+        return;
+      }
+      std::vector<std::int64_t> own = {0, 0}, all(4);
+      const auto compare = [&] {
+        communicator.all_gather(std::span<const std::int64_t>(own), std::span(all)).wait();
+      };
+      if (compares) {
+        compare();  // Learns how the other one describes its model.
+        const std::vector<std::uint8_t> text(static_cast<std::size_t>(all[3]));
+        std::vector<std::uint8_t> texts(2 * text.size());
+        communicator.all_gather(std::span<const std::uint8_t>(text), std::span(texts)).wait();
+        own = {all[2], all[3]};
+        compare();
+      }
+      while (!failed) std::this_thread::yield();
+    });
+  }
 }
 
 // Keeps the rounding errors of bf16 and adds them to the next gradients, so it has a state.
@@ -245,6 +320,7 @@ class Feedback : public PlainReduction {
 
 class SavedState : public ::testing::Test {
  protected:
+  static constexpr int kMostRanks = 3;
   // The hash of the parameters after steps `first` to `last`; saved after step `saved`, and loaded
   // before the first one if that is not 0.
   std::uint64_t train(Communicator& communicator, int first, int last, int saved) {
@@ -267,7 +343,7 @@ class SavedState : public ::testing::Test {
     return ddp.parameter_hash();
   }
   void TearDown() override {
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < kMostRanks; ++rank) {
       std::filesystem::remove(path_ + ".rank" + std::to_string(rank));
     }
   }
@@ -281,6 +357,56 @@ TEST_F(SavedState, RestoresTrainingBitByBit) {
     const std::uint64_t whole = train(communicator, 0, 6, 3);
     communicator.barrier().wait();
     EXPECT_EQ(train(communicator, 4, 6, -1), whole);
+  });
+}
+
+// Adds up in an order that depends on where in its bucket a gradient stands.
+class RingReduction : public PlainReduction {
+ public:
+  std::string name() const override { return "ring"; }
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    return communicator.all_reduce(bucket.view, {.op = bucket.op, .algorithm = "ring"});
+  }
+};
+
+// Layers are used in the opposite order of their registration, so that buckets are formed anew.
+struct BackwardsImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    return first(torch::tanh(second(torch::tanh(third(x)))));
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(9, 3));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(7, 9));
+  torch::nn::Linear third = register_module("third", torch::nn::Linear(kInputs, 7));
+};
+TORCH_MODULE(Backwards);
+
+TEST_F(SavedState, RestoresBucketsSoThatAnyHookAddsUpAsBefore) {
+  run_ranks(kMostRanks, [&](Communicator& communicator) {
+    const auto train = [&](int first, bool unfreezes_late) {
+      Backwards model = with_seed(first == 0 ? 1 : 9, [] { return Backwards(); });
+      if (unfreezes_late) model->third->bias.set_requires_grad(false);
+      DistributedDataParallel ddp(
+          model, communicator,
+          {.bucket_bytes = {300}, .communication_hook = std::make_shared<RingReduction>()});
+      torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+      if (first > 0) ddp.load_state(path_, optimizer);
+      communicator.barrier().wait();  // Thread-ranks have one generator.
+      if (unfreezes_late) model->third->bias.set_requires_grad(true);
+      for (int step = first; step < 12; ++step) {
+        optimizer.zero_grad();
+        const auto seed = static_cast<std::uint64_t>(100 * step + communicator.rank().value());
+        const auto data = with_seed(seed, [] { return torch::randn({5, kInputs}); });
+        ddp.forward(data).pow(2).mean().backward();
+        optimizer.step();
+        if (first == 0 && step == 4) ddp.save_state(path_, optimizer);
+      }
+      communicator.barrier().wait();
+      EXPECT_EQ(ddp.logging_data().ints_map.at("has_rebuilt_buckets"), 1);
+      return ddp.parameter_hash();
+    };
+    const std::uint64_t whole = train(0, false);
+    EXPECT_EQ(train(5, false), whole);
+    EXPECT_EQ(train(5, true), whole);
   });
 }
 
@@ -303,125 +429,6 @@ TEST_F(SavedState, ThatDoesNotFitIsRefused) {
     DistributedDataParallel ddp(model, communicator);
     expect_contains(message_of<InvalidArgument>([&] { ddp.load_state(path_, optimizer); }),
                     "with the communication hook 'feedback', and this one is 'plain'");
-  });
-}
-
-// What one process computes whose parameters are bf16 and whose gradients are kept in f32.
-TEST(MixedPrecision, GradientsAreThoseOfParametersInTheOtherType) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    Net model = net();
-    DistributedDataParallelOptions options = small_buckets();
-    options.mixed_precision = {.parameter_dtype = DType::bf16, .reduce_dtype = DType::f32};
-    DistributedDataParallel ddp(model, communicator, options);
-    for (int step = 0; step < 3; ++step) {
-      const Batch batch = global_batch(step);
-      std::map<std::string, torch::Tensor> expected;
-      for (int r = 0; r < kRanks; ++r) {
-        Net reference = net();
-        reference->to(torch::kBFloat16);
-        const Batch own = part(batch, r);
-        torch::nll_loss(reference->forward(own.data.to(torch::kBFloat16)), own.target).backward();
-        for (const auto& item : reference->named_parameters()) {
-          if (!item.value().requires_grad()) continue;
-          const auto gradient = item.value().grad().to(torch::kFloat) / kRanks;
-          auto& sum = expected[item.key()];
-          sum = sum.defined() ? sum + gradient : gradient;
-        }
-      }
-      ddp.zero_grad();
-      const auto output = ddp.forward(part(batch, rank).data);
-      EXPECT_EQ(output.scalar_type(), torch::kBFloat16);
-      EXPECT_EQ(model->first->weight.scalar_type(), torch::kBFloat16) << "until backward has ended";
-      torch::nll_loss(output, part(batch, rank).target).backward();
-      for (const auto& item : model->named_parameters()) {
-        EXPECT_EQ(item.value().scalar_type(), torch::kFloat) << item.key();
-        if (!item.value().requires_grad()) continue;
-        EXPECT_EQ(item.value().grad().scalar_type(), torch::kFloat);
-        expect_close(item.value().grad(), expected[item.key()], item.key());
-      }
-    }
-    ddp.verify_replicas();
-  });
-}
-
-TEST(MixedPrecision, ModelsTrainAndStayEqual) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    torch::nn::Linear reference = with_seed(3, [] { return torch::nn::Linear(kInputs, 1); });
-    torch::nn::Linear model = with_seed(3, [] { return torch::nn::Linear(kInputs, 1); });
-    DistributedDataParallel ddp(model, communicator,
-                                {.mixed_precision = {.parameter_dtype = DType::bf16}});
-    torch::optim::Adam optimizer(ddp.parameters(), 0.01);
-    torch::optim::Adam reference_optimizer(reference->parameters(), 0.01);
-    for (int step = 0; step < 40; ++step) {
-      const auto data = global_batch(step).data;
-      reference_optimizer.zero_grad();
-      (reference->forward(data) - data.sum(1, true)).pow(2).mean().backward();
-      reference_optimizer.step();
-      optimizer.zero_grad();
-      const auto own = data.narrow(0, communicator.rank().value() * 4, 4);
-      (ddp.forward(own).to(torch::kFloat) - own.sum(1, true)).pow(2).mean().backward();
-      optimizer.step();
-    }
-    EXPECT_TRUE(torch::allclose(model->weight, reference->weight, 0.05, 0.1));
-    EXPECT_FALSE(torch::equal(model->weight, reference->weight)) << "rounded on the way";
-    EXPECT_FALSE(torch::equal(model->weight, model->weight.to(torch::kBFloat16).to(torch::kFloat)))
-        << "the optimizer steps with all digits";
-    ddp.verify_replicas();
-  });
-}
-
-TEST(MixedPrecision, ParametersComeBackWhateverFollowsForward) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    Net model = net();
-    torch::Tensor before = model->first->weight.detach().clone();
-    DistributedDataParallelOptions options = small_buckets();
-    options.mixed_precision.parameter_dtype = DType::bf16;
-    DistributedDataParallel ddp(model, communicator, options);
-    const auto is_back = [&] { return torch::equal(model->first->weight.detach(), before); };
-    const Batch batch = global_batch(0);
-    {
-      const torch::NoGradGuard no_grad;
-      (void)ddp.forward(batch.data);
-      EXPECT_TRUE(is_back()) << "no gradients";
-    }
-    EXPECT_ANY_THROW((void)ddp.forward(torch::ones({1, kInputs + 1})));
-    EXPECT_TRUE(is_back()) << "forward has thrown";
-    {
-      auto guard = ddp.no_sync();
-      loss_of(ddp, batch).backward();
-      EXPECT_TRUE(is_back()) << "no_sync";
-    }
-    const torch::Tensor once = model->first->weight.grad().clone();
-    EXPECT_EQ(once.scalar_type(), torch::kFloat);
-    const auto one = loss_of(ddp, batch);
-    (one + loss_of(ddp, batch)).backward();
-    EXPECT_TRUE(is_back()) << "two forward passes";
-    EXPECT_TRUE(torch::allclose(model->first->weight.grad(), once * 3, 0.03, 1e-3));
-  });
-}
-
-TEST(MixedPrecision, WhatItDoesNotSupportIsSaid) {
-  run_ranks(1, [](Communicator& communicator) {
-    const auto refusal = [&](const MixedPrecision& precision, auto model) {
-      return message_of<InvalidArgument>([&] {
-        DistributedDataParallel ddp(model, communicator, {.mixed_precision = precision});
-      });
-    };
-    expect_contains(refusal({.parameter_dtype = DType::i32}, net()),
-                    "mixed_precision.parameter_dtype is i32; supported are f16, bf16, f32 and f64");
-    expect_contains(refusal({.reduce_dtype = DType::f64}, net()),
-                    "mixed_precision.reduce_dtype is f64; supported are f16, bf16 and f32");
-    torch::nn::Sequential words(
-        torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)),
-        torch::nn::Linear(2, 1));
-    expect_contains(refusal({.parameter_dtype = DType::bf16}, words),
-                    "does not work with sparse gradients: '0.weight' has them");
-    torch::nn::BatchNorm1d norm(2);
-    const DistributedDataParallel ddp(norm, communicator,
-                                      {.mixed_precision = {.buffer_dtype = DType::f64}});
-    EXPECT_EQ(norm->running_mean.scalar_type(), torch::kDouble);
-    EXPECT_EQ(norm->num_batches_tracked.scalar_type(), torch::kLong);
   });
 }
 

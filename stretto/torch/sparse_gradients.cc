@@ -40,11 +40,6 @@ template <class T>
 void reduce(Communicator& communicator, NamedTensor& parameter, bool with_data, double scale,
             const std::optional<Duration>& timeout) {
   torch::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (with_data && gradient.defined() && gradient.layout() == torch::kSparse &&
-      gradient.sparse_dim() != 1) {
-    refuse("the gradient of '" + parameter.name + "' has " + std::to_string(gradient.sparse_dim()) +
-           " sparse dimensions; only one is supported");
-  }
   const std::int64_t rows = parameter.tensor.size(0);
   const std::int64_t elements = rows == 0 ? 1 : parameter.tensor.numel() / rows;
   SparseRows<T> sum =
@@ -77,18 +72,29 @@ std::vector<std::string> sparse_parameter_names(const torch::nn::Module& module)
   return names;
 }
 
+void check_sparse_gradients(const std::vector<NamedTensor>& parameters) {
+  for (const auto& [name, parameter] : parameters) {
+    const torch::Tensor& gradient = parameter.grad();
+    const torch::ScalarType dtype = parameter.scalar_type();
+    if (dtype != torch::kFloat && dtype != torch::kDouble) {
+      refuse("parameter '" + name + "' has sparse gradients of type " + c10::toString(dtype) +
+             "; only Float and Double are supported");
+    }
+    if (gradient.defined() && gradient.layout() == torch::kSparse && gradient.sparse_dim() != 1) {
+      refuse("the gradient of '" + name + "' has " + std::to_string(gradient.sparse_dim()) +
+             " sparse dimensions; only one is supported");
+    }
+  }
+}
+
 void reduce_sparse_gradients(Communicator& communicator, std::vector<NamedTensor>& parameters,
                              bool with_data, double scale, const std::optional<Duration>& timeout) {
   const torch::NoGradGuard no_grad;
   for (NamedTensor& parameter : parameters) {
-    if (parameter.tensor.scalar_type() == torch::kFloat) {
-      reduce<float>(communicator, parameter, with_data, scale, timeout);
-    } else if (parameter.tensor.scalar_type() == torch::kDouble) {
+    if (parameter.tensor.scalar_type() == torch::kDouble) {
       reduce<double>(communicator, parameter, with_data, scale, timeout);
     } else {
-      refuse("parameter '" + parameter.name + "' has sparse gradients of type " +
-             c10::toString(parameter.tensor.scalar_type()) +
-             "; only Float and Double are supported");
+      reduce<float>(communicator, parameter, with_data, scale, timeout);
     }
   }
 }

@@ -134,6 +134,10 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
     return torch::batch_norm(input, weight, bias, running_mean, running_var, false, 0,
                              options_.eps(), false);
   }
+  const torch::ScalarType dtype = input.scalar_type();
+  if (dtype == torch::kHalf || dtype == torch::kBFloat16) {
+    return forward(input.to(torch::kFloat)).to(dtype);
+  }
   Moments moments;
   {
     const torch::NoGradGuard no_grad;

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <optional>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -20,7 +22,7 @@ namespace stretto::ddp {
 namespace {
 
 // Of the file's layout.
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;
 
 torch::Tensor tensor_of(const std::vector<std::byte>& bytes) {
   torch::Tensor tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kByte);
@@ -46,6 +48,34 @@ std::string read_text(torch::serialize::InputArchive& archive, const std::string
   return value.toStringRef();
 }
 
+// The names of gradients, a line each.
+std::string lines_of(const std::vector<NamedTensor>& parameters) {
+  std::string lines;
+  for (const NamedTensor& parameter : parameters) lines += parameter.name + '\n';
+  return lines;
+}
+
+// The order itself, behind the four numbers.
+torch::Tensor tensor_of(const reducer::BucketOrder& order) {
+  std::vector<std::uint64_t> numbers = {order.planned_hash, order.last_hash, order.rebuilds,
+                                        order.steps_before_next};
+  numbers.insert(numbers.end(), order.gradients.begin(), order.gradients.end());
+  const auto bytes = std::as_bytes(std::span(numbers));
+  return tensor_of(std::vector<std::byte>(bytes.begin(), bytes.end()));
+}
+
+reducer::BucketOrder bucket_order_of(const torch::Tensor& tensor) {
+  const std::vector<std::byte> bytes = bytes_of(tensor);
+  std::vector<std::uint64_t> numbers(bytes.size() / sizeof(std::uint64_t));
+  if (numbers.size() < 4) refuse("its order of buckets is too short");
+  std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(std::uint64_t));
+  return {.gradients = {numbers.begin() + 4, numbers.end()},
+          .planned_hash = numbers[0],
+          .last_hash = numbers[1],
+          .rebuilds = numbers[2],
+          .steps_before_next = numbers[3]};
+}
+
 template <class Saved>
 void write_part(torch::serialize::OutputArchive& archive, const std::string& key,
                 const Saved& saved) {
@@ -67,6 +97,15 @@ std::string Replica::state_path(const std::string& path) const {
   return path + ".rank" + std::to_string(communicator_.rank().value());
 }
 
+// Forms the buckets that load_state() has read of, once parameters are trained whose gradients they
+// are for: perhaps the program has yet to unfreeze them. Returns whether gradients have moved.
+bool Replica::restore_buckets() {
+  if (!saved_order_ || saved_order_->first != lines_of(trained_)) return false;
+  const reducer::BucketOrder order = std::exchange(saved_order_, std::nullopt)->second;
+  has_rebuilt_buckets_ = order.rebuilds > 0;
+  return reducer_->restore(order);
+}
+
 void Replica::save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const {
   if (pass_open_ || precision_.entered()) {
     refuse("save_state() is called between forward and backward; call it after optimizer.step()");
@@ -74,6 +113,8 @@ void Replica::save_state(const std::string& path, const torch::optim::Optimizer&
   torch::serialize::OutputArchive archive;
   archive.write("version", torch::tensor(kVersion));
   archive.write("ranks", torch::tensor(static_cast<std::int64_t>(communicator_.size())));
+  archive.write("gradients", c10::IValue(lines_of(trained_)));
+  archive.write("bucket_order", tensor_of(reducer_->bucket_order()));
   archive.write("hook", c10::IValue(options_.communication_hook->name()));
   archive.write("hook_state", tensor_of(options_.communication_hook->save()));
   at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -94,6 +135,9 @@ void Replica::save_state(const std::string& path, const torch::optim::Optimizer&
 }
 
 void Replica::load_state(const std::string& path, torch::optim::Optimizer& optimizer) {
+  if (pass_open_ || precision_.entered()) {
+    refuse("load_state() is called between forward and backward; call it before forward()");
+  }
   const std::string file = state_path(path);
   try {
     torch::serialize::InputArchive archive;
@@ -119,8 +163,13 @@ void Replica::load_state(const std::string& path, torch::optim::Optimizer& optim
     read_part(archive, "optimizer", optimizer);
     options_.communication_hook->load(bytes_of(read_tensor(archive, "hook_state")));
     at::Generator generator = at::detail::getDefaultCPUGenerator();
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(read_tensor(archive, "generator"));
+    {
+      const std::lock_guard lock(generator.mutex());
+      generator.set_state(read_tensor(archive, "generator"));
+    }
+    saved_order_.emplace(read_text(archive, "gradients"),
+                         bucket_order_of(read_tensor(archive, "bucket_order")));
+    if (restore_buckets()) adopt_new_buckets();
   } catch (const std::exception& error) {
     refuse("cannot load the state in '" + file + "': " + error.what());
   }

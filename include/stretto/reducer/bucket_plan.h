@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,16 @@ struct PlannedBucket {
 
 // In the order in which buckets are reduced.
 using BucketPlan = std::vector<PlannedBucket>;
+
+// How a reducer has come to its buckets, and when it may form others: what another one needs to go
+// on with the same buckets in the same steps.
+struct BucketOrder {
+  std::vector<std::size_t> gradients;  // The order of all of them that the plan was made for.
+  std::uint64_t planned_hash = 0;      // Of an order that this plan is right for.
+  std::uint64_t last_hash = 0;         // Of the order of the last step, on rank 0.
+  std::uint64_t rebuilds = 0;
+  std::uint64_t steps_before_next = 0;
+};
 
 inline constexpr std::size_t kFirstBucketBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kBucketBytes = std::size_t{25} << 20;

@@ -29,8 +29,8 @@ namespace stretto {
 
 struct ReducerOptions {
   ReduceOp op = ReduceOp::mean;
-  // How many bytes close the first bucket of a dtype, the second, ...; the last limit holds for all
-  // that follow. A small first bucket lets communication begin early.
+  // How many bytes close the first bucket of a dtype, the second, ..., and all that follow. A small
+  // first one lets communication begin early.
   std::vector<std::size_t> bucket_bytes = {reducer::kFirstBucketBytes, reducer::kBucketBytes};
   // Count the limits from the bucket that is reduced last, see plan_for_ready_order().
   bool last_bucket_small = false;
@@ -40,13 +40,13 @@ struct ReducerOptions {
   bool find_unused = false;
   // Where a mean is divided by the number of ranks.
   MeanDivision mean_division = MeanDivision::after_sum;
-  // Tells this reducer from others on the same communicator: equal on all ranks. So ranks that use
-  // two reducers in different orders find out, even if their buckets have the same sizes.
+  // Tells this reducer from others on the communicator: equal on all ranks. So those that use two
+  // in different orders find out, even if buckets have the same sizes.
   std::uint64_t number = 0;
   // Reduces the buckets; default: one all_reduce each.
   std::shared_ptr<CommunicationHook> hook = std::make_shared<PlainReduction>();
-  // Called for each bucket once it is reduced and finish() of the hook has run, on the same thread:
-  // for what can be done with its gradients while backward goes on. What it throws fails the step.
+  // Called for each bucket behind finish() of the hook, on the same thread: for what can be done
+  // with gradients while backward goes on. What it throws fails the step.
   std::function<void(const FullBucket&)> on_reduced = {};
   // For each operation of a step; default: the communicator's.
   std::optional<Duration> timeout = std::nullopt;
@@ -67,9 +67,9 @@ struct StepStatistics {
   double backward_seconds = 0;
   // From the launch of the first bucket to the end of the last one, as seen by this rank.
   double communication_seconds = 0;
-  // What communication took of this rank's time: what finalize() waited, and what mark_ready()
-  // spent on it. The rest was hidden behind backward. A DistributedDataParallel adds what it spent
-  // on buffers before forward, on copies of gradients into buckets, and after finalize().
+  // What communication took of this rank's time, not hidden behind backward: what finalize()
+  // waited, what mark_ready() spent on it, and what a DistributedDataParallel spent on buffers
+  // before forward, on copies of gradients into buckets, and after finalize().
   double exposed_seconds = 0;
   // The last forward pass before, buffers included; of a DistributedDataParallel only.
   TimePoint forward_begin;
@@ -79,8 +79,7 @@ struct StepStatistics {
   // For each gradient, when it became ready, counted from the first one; -1 if it did not. Where
   // gradients are small, the clock is read at every 32 KiB of them and at the last of a bucket.
   std::vector<double> ready_seconds;
-  // For each bucket, when its reduction began and when this rank saw that it had ended, counted
-  // alike.
+  // For each bucket, when its reduction began and was seen to have ended, counted alike.
   std::vector<double> launch_seconds;
   std::vector<double> end_seconds;
 };
@@ -95,22 +94,21 @@ struct StepStatistics {
 // the reduced values. Buckets are reduced strictly in the plan's order, the same on all ranks, each
 // as soon as it and those before it are full.
 //
-// At its end each step tells all ranks which gradients were computed where (StepReport). So a
-// gradient that only some ranks have is reduced where that is allowed, and named on all ranks in
-// the same step where it is not.
+// At its end each step tells all ranks which gradients were computed where (StepReport). So one
+// that only some ranks have is reduced where that is allowed, and else named on all ranks.
 //
 // The first plan expects gradients in reverse order of the list, as backward passes make them.
 //
-// Threads: mark_ready() may be called from any thread, for different gradients at the same time.
-// All other calls belong to one thread, while no mark_ready() is running.
+// Threads: mark_ready() may be called from any thread, for different gradients at the same time;
+// all else belongs to one thread, while no mark_ready() is running.
 //
-// Failures throw the exceptions of base/error.h. Unless a call says otherwise, every later call
-// repeats the first failure; the storage then holds a mixture of local and reduced values.
+// Failures throw the exceptions of base/error.h. Unless a call says otherwise, all later calls
+// repeat the first; storage then holds a mixture of local and reduced values.
 class Reducer {
  public:
   // Allocates the buckets, zeroed, and attaches the hook; collective if that is. Throws
-  // InvalidArgument if there is nothing to reduce, `op` does not support a dtype, or no limit is
-  // given. `communicator` must outlive this.
+  // InvalidArgument if `op` does not support a dtype, or no limit is given. Without gradients a
+  // step is a step report. `communicator` must outlive this.
   Reducer(Communicator& communicator, std::vector<GradientDescription> gradients,
           ReducerOptions options = {});
   // Waits for buckets in flight, within their deadlines; if an exception unwinds the stack, it
@@ -124,26 +122,34 @@ class Reducer {
   GradientStorage gradient(std::size_t index) const;
   std::span<std::byte> gradient_bytes(std::size_t index) const { return slots_[index].view.span(); }
 
-  // Says that the gradient has its local value, which must not be touched until finalize() has
-  // returned. Begins the reduction of buckets that are full now, and waits for nobody: the bytes
-  // are worked on later (see Communicator). Also lets communication advance, for a fraction of a
-  // millisecond at most: when it fills a bucket, and each time where there is no progress thread.
-  // Throws InvalidArgument if the gradient is ready already, or frozen.
+  // Says that the gradient has its local value, not to be touched until finalize() has returned.
+  // Begins the reduction of full buckets, and waits for nobody: the bytes are worked on later (see
+  // Communicator). Lets communication advance, for a fraction of a millisecond at most: when it
+  // fills a bucket, and each time where there is no progress thread.
+  // Throws InvalidArgument if the gradient is frozen. If it is ready already, finalize() throws.
   void mark_ready(std::size_t index);
 
-  // Between steps: a frozen gradient is not expected and keeps its value, which must not be touched
-  // during a step. All ranks must freeze alike.
+  // Between steps: a frozen gradient is not expected and keeps its value, not to be touched during
+  // a step. All ranks must freeze alike.
   void set_frozen(std::size_t index, bool frozen);
   bool is_frozen(std::size_t index) const { return slots_[index].frozen; }
   bool all_frozen() const { return frozen_count_ == gradients_.size(); }
 
-  // Since the last finalize(): whether a gradient was marked, or any, or all that are not frozen.
+  // Since the last finalize(): was a gradient marked, or any, or all that are not frozen?
   bool is_ready(std::size_t index) const {
     return slots_[index].ready.load(std::memory_order_acquire);
   }
   bool step_open() const { return ready_count_.load(std::memory_order_acquire) > 0; }
   bool all_ready() const {
     return ready_count_.load(std::memory_order_acquire) == gradients_.size() - frozen_count_;
+  }
+
+  // Before finalize(), which then throws on all ranks: the gradient has not come as was promised.
+  void mark_changed(std::size_t index) { slots_[index].changed = true; }
+  // Before finalize(), from which all learn it: the graph of this rank is another than before.
+  void say_graph_changed() { graph_changed_ = true; }
+  bool graph_has_changed() const {
+    return report_.requested(reducer::StepReport::Request::graph_changed);
   }
 
   // Between steps: those that follow belong to `epoch`. finalize() throws Mismatch, on all ranks,
@@ -157,34 +163,38 @@ class Reducer {
   // unused here: what their storage holds is this rank's contribution, so zero it, unless it still
   // holds a value to be added. One that is unused on all ranks keeps its value.
   //
-  // Without the option find_unused it throws InvalidArgument on all ranks if any gradient is unused
-  // anywhere, with names and ranks; likewise Mismatch if ranks freeze differently. These two fail
-  // only the step: the next one may follow. Throws Mismatch if ranks end different steps.
+  // Throws InvalidArgument on all ranks, with names and ranks, if any gradient was marked twice or
+  // as changed anywhere, or is unused without the option find_unused; likewise Mismatch if ranks
+  // freeze differently. These fail only the step: the next one may follow. Throws Mismatch if ranks
+  // end different steps, or with different buckets.
   void finalize() { end_step(false); }
-  // Ends the step of a rank that has no data left while others have: it contributes zeros.
+  // The same of a rank that has no data left while others have: it contributes zeros.
   void finalize_without_data();
   // Whether any rank had the gradient in the last step that was finalized.
   bool was_used(std::size_t index) const {
     return report_.any_rank_says(index, reducer::StepReport::Use::used);
   }
 
-  // Asks that all ranks learn, when the step ends, that one of them wants the replicas compared.
+  // Lets all ranks learn, when the step ends, that one of them wants the replicas compared.
   void request_verification() { verification_wanted_ = true; }
   bool verification_requested() const {
     return report_.requested(reducer::StepReport::Request::verification);
   }
 
-  // For who makes gradients and cannot go on: aborts the communicator, because the other ranks wait
-  // for the rest of the step. `reason` is told to them; empty: an exception that only this rank's
-  // output shows.
+  // For who cannot go on making gradients: aborts the communicator, because others wait for the
+  // rest of the step. `reason` is told to them; empty: an exception that only this rank has seen.
   void abandon_step(const std::string& reason = {});
 
   // Forms buckets in the order in which rank 0's gradients became ready and moves their values
   // there: after the first step, and again when that order has changed for good. Returns whether
-  // storage has moved. Collective; must be called by all ranks at the same place, between
-  // finalize() and the next mark_ready(). Does nothing (and sends nothing) where there is nothing
-  // to be changed.
+  // storage has moved. Collective; for all ranks at the same place, between finalize() and the next
+  // mark_ready(). Sends nothing where nothing is to be changed.
   bool rebuild();
+  // Forms the buckets of another reducer of the same gradients, between steps, on all ranks, and
+  // new ones in the same steps as that. Returns whether storage has moved; sends nothing. Throws
+  // InvalidArgument if `order` is none of these gradients.
+  bool restore(reducer::BucketOrder order);
+  reducer::BucketOrder bucket_order() const;
 
   // A failure of an operation around the steps, with what it means for training.
   Status explained(const Status& status) const;
@@ -209,6 +219,8 @@ class Reducer {
     std::size_t bucket = 0;
     View view;
     std::atomic<bool> ready = false;
+    std::atomic<bool> repeated = false;  // Marked again in this step.
+    bool changed = false;
     bool frozen = false;
     TimePoint ready_time;
   };
@@ -221,6 +233,7 @@ class Reducer {
   std::vector<reducer::GradientSize> gradient_sizes() const;
   reducer::BucketPlan plan_for(std::span<const std::size_t> order) const;
   void build_buckets(reducer::BucketPlan plan);
+  bool form_buckets(std::vector<std::size_t> order);
   FullBucket full(std::size_t bucket) const;
   void communicate(bool full, TimePoint begin);
   void launch_full_buckets();
@@ -247,6 +260,7 @@ class Reducer {
   const int exceptions_when_made_;  // That unwound the stack then.
 
   reducer::BucketPlan plan_;
+  std::uint64_t plan_hash_ = 0;
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;
   std::size_t frozen_count_ = 0;
@@ -255,6 +269,7 @@ class Reducer {
   std::uint64_t epoch_ = 0;
   std::uint64_t steps_before_epoch_ = 0;
   bool verification_wanted_ = false;
+  bool graph_changed_ = false;
 
   std::atomic<std::size_t> ready_count_ = 0;
   std::atomic<bool> in_flight_ = false;  // Whether a bucket of this step has been launched.
@@ -263,10 +278,8 @@ class Reducer {
   std::atomic<std::int64_t> inside_ticks_ = 0;      // What mark_ready() spent on communication.
 
   std::vector<std::size_t> ready_order_;  // Those that were not ready come last.
-  std::uint64_t last_order_hash_ = 0;     // Of the step before.
-  std::uint64_t planned_order_hash_ = 0;  // Of an order that the present plan is right for.
+  reducer::BucketOrder order_;            // But for steps_before_next:
   std::uint64_t next_rebuild_step_ = 0;   // Not before.
-  std::uint64_t rebuild_count_ = 0;
   bool rebuild_due_ = false;
 
   Mutex launch_mutex_;  // Guards the works of buckets, too.

@@ -21,6 +21,7 @@ struct StepPlace {
   std::uint64_t step = 0;  // Of the reducer, counted from 1.
   std::uint64_t epoch = 0;
   std::uint64_t steps_before_epoch = 0;
+  std::uint64_t buckets = 0;  // A hash of which gradients travel together.
 };
 
 // What ranks tell each other at the end of each step: which step it is, and what has become of each
@@ -33,9 +34,12 @@ class StepReport {
     used,    // Computed in this step.
     unused,  // Expected, but not computed.
     frozen,  // Not expected.
+    // Besides one of these:
+    changed,   // Not computed as it was promised.
+    repeated,  // Computed again after it was handed over.
   };
   // What a rank wants all ranks to do after this step, or to know.
-  enum class Request : std::uint8_t { rebuild, verification };
+  enum class Request : std::uint8_t { rebuild, verification, graph_changed };
 
   StepReport(Communicator& communicator, std::size_t gradients);
 
@@ -73,6 +77,7 @@ class StepReport {
   // bit is set in both.
   enum Word : std::size_t { kPlace, kNotPlace, kRequests, kFirstUse };
   static constexpr std::size_t kBits = 64;
+  static constexpr std::size_t kUses = 5;
 
   static unsigned bit(Request request) { return static_cast<unsigned>(request); }
   std::size_t word_of(Use use) const {
@@ -106,6 +111,11 @@ std::string describe_missing(const StepReport& report, const std::vector<StepRep
 // The same where a gradient is frozen on some ranks and not on others.
 std::string describe_frozen(const StepReport& report, const std::vector<StepReport::OfRank>& ranks,
                             const std::vector<std::string>& names);
+
+// The same where a gradient is `use`: changed or repeated.
+std::string describe_other_counts(const StepReport& report,
+                                  const std::vector<StepReport::OfRank>& ranks,
+                                  const std::vector<std::string>& names, StepReport::Use use);
 
 // "rank 0", "ranks 1, 3"; of long lists the beginning.
 std::string rank_list(const std::vector<std::size_t>& ranks);

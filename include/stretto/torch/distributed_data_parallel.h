@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <ranges>
 #include <string>
 #include <tuple>
@@ -27,19 +28,6 @@ namespace stretto {
 
 template <class Module>
 concept TorchModule = std::derived_from<Module, torch::nn::Module>;
-
-// While it lives, backward passes of its DistributedDataParallel add to the gradients of this rank
-// and send nothing. Guards may be nested. Must not outlive the DistributedDataParallel.
-class [[nodiscard]] NoSync {
- public:
-  explicit NoSync(ddp::Replica& replica) : replica_(replica) { replica_.enter_no_sync(); }
-  NoSync(const NoSync&) = delete;
-  NoSync& operator=(const NoSync&) = delete;
-  ~NoSync() { replica_.leave_no_sync(); }
-
- private:
-  ddp::Replica& replica_;
-};
 
 namespace ddp {
 
@@ -188,9 +176,10 @@ class DistributedDataParallel {
   // the first that differs, and where. Collective, blocks.
   void verify_replicas() { replica_->verify_replicas(); }
   // Everything that this rank needs to go on training bit by bit from here: the module, the
-  // optimizer, what the communication hook remembers and the state of torch's generator, in the
-  // file `path` + ".rank3" (for rank 3), which is replaced as a whole. Not collective; call it on
-  // all ranks after the same optimizer step. Throws SystemError if it cannot be written.
+  // optimizer, the buckets, what the communication hook remembers and the state of torch's
+  // generator, in the file `path` + ".rank3" (for rank 3), which is replaced as a whole. Not
+  // collective; call it on all ranks after the same optimizer step. Throws SystemError if it cannot
+  // be written.
   void save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const {
     replica_->save_state(path, optimizer);
   }
@@ -204,6 +193,12 @@ class DistributedDataParallel {
 
   // What PyTorch's DistributedDataParallel logs, under the same keys.
   LoggingData logging_data() const { return replica_->logging_data(); }
+
+  // One line about ranks and gradients, one about options, and the module.
+  friend std::ostream& operator<<(std::ostream& stream, const DistributedDataParallel& ddp) {
+    ddp.replica_->print(stream);
+    return stream;
+  }
 
   // A hash of all parameters of this rank, equal on ranks whose parameters have the same bits.
   std::uint64_t parameter_hash() const { return replica_->parameter_hash(); }

@@ -15,8 +15,10 @@ namespace stretto {
 // What a DistributedDataParallel is and what its steps cost, in the keys and units of PyTorch's
 // _get_ddp_logging_data(), for tools that read those: sizes are bytes, durations nanoseconds,
 // points in time nanoseconds since 1970; indices are those of trained_parameters(). Averages are
-// over all steps (PyTorch samples some). Keys about the first step are there after it. Left out are
-// the environment variables of other backends.
+// over all steps (PyTorch samples some). Keys about the first step are there after it, and after
+// the second "can_set_static_graph": whether on all ranks each step has used what the first one
+// did, as often, without inner passes of no_sync(). Left out are the environment variables of other
+// backends.
 struct LoggingData {
   std::map<std::string, std::string> strs_map;
   std::map<std::string, std::int64_t> ints_map;

@@ -49,6 +49,12 @@ class LowPrecision {
   bool entered_ = false;
 };
 
+// Those of `named`, of parameters or buffers, that do not belong to a BatchNorm or SyncBatchNorm in
+// `module`: these keep their type, because moments of many values are lost in a smaller one, and
+// take inputs of that type as they are.
+std::vector<NamedTensor> without_batch_norm(const torch::nn::Module& module,
+                                            const std::vector<NamedTensor>& named);
+
 // The hook that gradients of f32 are reduced by: `hook`, in the type that `options` name.
 std::shared_ptr<CommunicationHook> with_reduce_dtype(const MixedPrecision& options,
                                                      std::shared_ptr<CommunicationHook> hook);

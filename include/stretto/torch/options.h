@@ -25,13 +25,14 @@ class BufferHook;  // torch/buffer_hook.h
 // (f32), which the optimizer goes on to see: as PyTorch's MixedPrecision.
 struct MixedPrecision {
   // From a forward pass to the end of its backward pass, floating-point parameters are copies in
-  // this type: f16, bf16, f32 or f64. So the output and activations have that type, too. Gradients
-  // are added and reduced in buckets of the parameters' own type. Not together with sparse
-  // gradients. Default: none.
+  // this type: f16, bf16, f32 or f64. So the output and activations have that type, too. Parameters
+  // of BatchNorm and SyncBatchNorm stay as they are. Gradients are added and reduced in buckets of
+  // the parameters' own type. Not together with sparse gradients. Default: none.
   std::optional<DType> parameter_dtype = std::nullopt;
   // How gradients of f32 travel: f16, bf16 or f32. Default: as parameter_dtype.
   std::optional<DType> reduce_dtype = std::nullopt;
-  // What floating-point buffers are converted to, at construction and for good. Default: nothing.
+  // What floating-point buffers, but for those of BatchNorm and SyncBatchNorm, are converted to, at
+  // construction and for good. Default: nothing.
   std::optional<DType> buffer_dtype = std::nullopt;
   // Convert the floating-point tensors that forward() is called with (tensors, and vectors and
   // optionals of them) to parameter_dtype. Those that a module takes by a reference that is not
@@ -94,8 +95,9 @@ struct DistributedDataParallelOptions {
   std::shared_ptr<const Codec> codec = nullptr;
   CompressedExchange exchange = CompressedExchange::gather;
   Compression compression = Compression::always;
-  // For each operation of a step: reductions, and broadcasts of buffers. Default: the
-  // communicator's, which always holds for the constructor.
+  // For each operation of the constructor and of a step: comparing and broadcasting parameters,
+  // reductions, broadcasts of buffers. Default: the communicator's, which also holds for what a
+  // communication hook does when it is attached.
   std::optional<Duration> timeout = std::nullopt;
 };
 

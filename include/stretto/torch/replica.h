@@ -8,7 +8,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/torch.h>
@@ -52,6 +54,7 @@ class Replica {
   void save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const;
   void load_state(const std::string& path, torch::optim::Optimizer& optimizer);
   LoggingData logging_data() const;
+  void print(std::ostream& stream) const;
   std::uint64_t parameter_hash() const;
   const StepStatistics& last_step() const { return last_step_; }
   const CompressionStatistics* last_compression() const;
@@ -73,7 +76,8 @@ class Replica {
     void* view_data = nullptr;
     bool touched = false;  // Accumulated since the last step that was reduced.
     int arrivals = 0;      // In this step.
-    int expected = 0;      // In each step, if the graph is static.
+    int expected = 0;      // In the step before; in the first one, if the graph is static.
+    int last_arrival = 0;  // Its number among all of the step.
   };
 
   // What a tensor held that has been lent a gradient's place, and the place.
@@ -84,15 +88,17 @@ class Replica {
   };
 
   std::string state_path(const std::string& path) const;
+  bool restore_buckets();
   void choose_trained();
   void refuse_assigned_weights() const;
   void check_tensors() const;
-  void verify_descriptions(const std::optional<Duration>& timeout);
+  void verify_descriptions();
   void agree_on_number();
   void build();
   void create_reducer();
   void create_views();
   void notice_changes();
+  void build_anew(const std::string& changed);
   void refuse_unseen_changes() const;
   bool synchronizes_buffers() const;
   bool has_another_shape(const NamedTensor& parameter, const Look& look) const;
@@ -111,11 +117,12 @@ class Replica {
   void end_of_backward();
   void abandon_pass();
   void complete_gradients();
+  void complete_gradient(std::size_t index);
   void settle_gradients();
   void forget_progress();
   void on_reduced(const FullBucket& bucket);
   void finish_step();
-  void adopt_rebuilt_buckets();
+  void adopt_new_buckets();
   void follow_others();
 
   std::shared_ptr<torch::nn::Module> module_;
@@ -139,6 +146,8 @@ class Replica {
   StepStatistics last_step_;
   Duration spent_besides_{};  // On communication outside of reducer_, since the last step.
   bool has_rebuilt_buckets_ = false;
+  // What load_state() has read for gradients of these names, until there are such.
+  std::optional<std::pair<std::string, reducer::BucketOrder>> saved_order_;
   reducer::BucketPlan initial_plan_;
   std::optional<reducer::UnevenSteps> uneven_;  // While inside join().
   UnevenInputsOptions join_options_;
@@ -149,6 +158,8 @@ class Replica {
   bool seen_ = false;         // and since the last step.
   bool pass_open_ = false;    // A pass has reached the module and not been ended.
   bool graph_known_ = false;  // Progress::expected is.
+  bool same_graph_ = true;    // In all steps, of all ranks.
+  int arrivals_ = 0;          // Of gradients in this step.
   std::string own_failure_;   // What this object has thrown into the pass.
   std::shared_ptr<Replica*> self_ =
       std::make_shared<Replica*>(this);  // For graphs that outlive it.
@@ -156,3 +167,20 @@ class Replica {
 };
 
 }  // namespace stretto::ddp
+
+namespace stretto {
+
+// While it lives, backward passes of its DistributedDataParallel add to the gradients of this rank
+// and send nothing. Guards may be nested. Must not outlive the DistributedDataParallel.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(ddp::Replica& replica) : replica_(replica) { replica_.enter_no_sync(); }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+  ~NoSync() { replica_.leave_no_sync(); }
+
+ private:
+  ddp::Replica& replica_;
+};
+
+}  // namespace stretto

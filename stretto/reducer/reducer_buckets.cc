@@ -1,0 +1,160 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// How a reducer forms its buckets, and when it forms others.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "stretto/base/check.h"
+#include "stretto/base/content_hash.h"
+#include "stretto/base/round_up.h"
+#include "stretto/reducer/reducer.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::size_t kAlignment = 64;  // Bytes: a cache line, and the widest vector register.
+constexpr std::uint64_t kStepsBetweenRebuilds = 8;  // Doubled with each rebuild.
+
+// Whether `order` names each of `count` gradients once; it came from another rank, or a file.
+bool is_permutation(const std::vector<std::size_t>& order, std::size_t count) {
+  std::vector<bool> seen(count, false);
+  for (const std::size_t index : order) {
+    if (index >= count || seen[index]) return false;
+    seen[index] = true;
+  }
+  return order.size() == count;
+}
+
+std::uint64_t hash_of(const std::vector<std::size_t>& order) {
+  return content_hash(std::as_bytes(std::span(order)));
+}
+
+}  // namespace
+
+std::vector<reducer::GradientSize> Reducer::gradient_sizes() const {
+  std::vector<reducer::GradientSize> sizes;
+  for (const GradientDescription& gradient : gradients_) {
+    sizes.push_back({.dtype = gradient.dtype,
+                     .bytes = gradient.count * size_bytes(gradient.dtype),
+                     .delayed = gradient.delayed});
+  }
+  return sizes;
+}
+
+reducer::BucketPlan Reducer::plan_for(std::span<const std::size_t> order) const {
+  return reducer::plan_for_ready_order(gradient_sizes(), options_.bucket_bytes, order,
+                                       options_.last_bucket_small);
+}
+
+// Allocates the buckets of `plan` and gives each gradient its place in them.
+void Reducer::build_buckets(reducer::BucketPlan plan) {
+  std::vector<Bucket> buckets(plan.size());
+  for (std::size_t b = 0; b < plan.size(); ++b) {
+    std::size_t bytes = 0;
+    for (const std::size_t index : plan[b].gradients) {
+      bytes += round_up(gradients_[index].count * size_bytes(gradients_[index].dtype), kAlignment);
+    }
+    bytes = std::max(bytes, kAlignment);  // Gradients without elements still take part.
+    const DType dtype = gradients_[plan[b].gradients.front()].dtype;
+    Bucket& bucket = buckets[b];
+    bucket.memory = std::make_shared<Memory>(communicator_.allocate_bytes(bytes));
+    bucket.view = View(bucket.memory->bytes().data(), bytes / size_bytes(dtype), dtype);
+    std::size_t offset = 0;
+    for (const std::size_t index : plan[b].gradients) {
+      slots_[index].bucket = b;
+      slots_[index].view = View(bucket.view.data + offset, gradients_[index].count, dtype);
+      bucket.gradient_views.push_back(slots_[index].view);
+      offset += round_up(slots_[index].view.bytes(), kAlignment);
+    }
+  }
+  std::vector<std::size_t> places;  // Of each bucket, its size and its gradients.
+  for (const reducer::PlannedBucket& bucket : plan) {
+    places.push_back(bucket.gradients.size());
+    places.insert(places.end(), bucket.gradients.begin(), bucket.gradients.end());
+  }
+  plan_hash_ = hash_of(places);
+  plan_ = std::move(plan);
+  buckets_ = std::move(buckets);
+  last_step_.launch_seconds.resize(buckets_.size());
+  last_step_.end_seconds.resize(buckets_.size());
+  last_step_.bytes = 0;
+  for (const Bucket& bucket : buckets_) last_step_.bytes += bucket.view.bytes();
+  reset_step();
+}
+
+// On rank 0, whose order counts: whether the order of this step makes another plan, and is no
+// accident of one step.
+bool Reducer::wants_rebuild() {
+  if (!options_.rebuild_buckets || communicator_.rank() != Rank(0)) return false;
+  const std::uint64_t hash = hash_of(ready_order_);
+  const bool lasts = hash == std::exchange(order_.last_hash, hash) || order_.rebuilds == 0;
+  if (!lasts || hash == order_.planned_hash || step_ < next_rebuild_step_) return false;
+  if (plan_for(ready_order_) != plan_) return true;
+  order_.planned_hash = hash;
+  return false;
+}
+
+bool Reducer::rebuild() {
+  throw_if_failed();
+  if (!rebuild_due_) return false;
+  rebuild_due_ = false;
+  next_rebuild_step_ =
+      step_ + (kStepsBetweenRebuilds << std::min<std::uint64_t>(order_.rebuilds, 32));
+  ++order_.rebuilds;
+  std::vector<std::int32_t> wire(ready_order_.begin(), ready_order_.end());
+  try {
+    communicator_.broadcast(wire, {.timeout = options_.timeout}).wait();
+  } catch (const Error& error) {
+    fail(explained(error.status()));
+    throw_if_failed();
+  }
+  std::vector<std::size_t> order(wire.begin(), wire.end());
+  if (!is_permutation(order, gradients_.size())) {
+    fail(Status(StatusCode::protocol, "rank 0 sent an order of gradients that is no permutation",
+                Rank(0)));
+    throw_if_failed();
+  }
+  order_.planned_hash = hash_of(order);
+  return form_buckets(std::move(order));
+}
+
+// Returns whether that has changed anything.
+bool Reducer::form_buckets(std::vector<std::size_t> order) {
+  reducer::BucketPlan plan = plan_for(order);
+  order_.gradients = std::move(order);
+  if (plan == plan_) return false;
+  // The old buckets stay alive until their values have moved.
+  std::vector<GradientStorage> old;
+  for (std::size_t i = 0; i < slots_.size(); ++i) old.push_back(gradient(i));
+  build_buckets(std::move(plan));
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    std::memcpy(slots_[i].view.data, old[i].view.data, old[i].view.bytes());
+  }
+  return true;
+}
+
+reducer::BucketOrder Reducer::bucket_order() const {
+  reducer::BucketOrder order = order_;
+  order.steps_before_next = next_rebuild_step_ - std::min(step_, next_rebuild_step_);
+  return order;
+}
+
+bool Reducer::restore(reducer::BucketOrder order) {
+  STRETTO_CHECK(!step_open(), "buckets are restored inside step {}", step_ + 1);
+  if (!is_permutation(order.gradients, gradients_.size())) {
+    throw InvalidArgument(status_of(StatusCode::invalid_argument,
+                                    "the order of buckets that is to be restored is not one of {} "
+                                    "gradients",
+                                    gradients_.size()));
+  }
+  next_rebuild_step_ = step_ + order.steps_before_next;
+  rebuild_due_ = false;
+  order_ = std::move(order);
+  return form_buckets(order_.gradients);
+}
+
+}  // namespace stretto

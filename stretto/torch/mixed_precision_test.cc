@@ -1,0 +1,229 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "stretto/torch/sync_batch_norm.h"
+#include "tests/support/torch_models.h"
+
+// Parameters, gradients and buffers in other types than the optimizer sees.
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+
+// What one process computes whose parameters are bf16 and whose gradients are kept in f32.
+TEST(MixedPrecision, GradientsAreThoseOfParametersInTheOtherType) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net model = net();
+    DistributedDataParallelOptions options = small_buckets();
+    options.mixed_precision = {.parameter_dtype = DType::bf16, .reduce_dtype = DType::f32};
+    DistributedDataParallel ddp(model, communicator, options);
+    for (int step = 0; step < 3; ++step) {
+      const Batch batch = global_batch(step);
+      std::map<std::string, torch::Tensor> expected;
+      for (int r = 0; r < kRanks; ++r) {
+        Net reference = net();
+        reference->to(torch::kBFloat16);
+        const Batch own = part(batch, r);
+        torch::nll_loss(reference->forward(own.data.to(torch::kBFloat16)), own.target).backward();
+        for (const auto& item : reference->named_parameters()) {
+          if (!item.value().requires_grad()) continue;
+          const auto gradient = item.value().grad().to(torch::kFloat) / kRanks;
+          auto& sum = expected[item.key()];
+          sum = sum.defined() ? sum + gradient : gradient;
+        }
+      }
+      ddp.zero_grad();
+      const auto output = ddp.forward(part(batch, rank).data);
+      EXPECT_EQ(output.scalar_type(), torch::kBFloat16);
+      EXPECT_EQ(model->first->weight.scalar_type(), torch::kBFloat16) << "until backward has ended";
+      torch::nll_loss(output, part(batch, rank).target).backward();
+      for (const auto& item : model->named_parameters()) {
+        EXPECT_EQ(item.value().scalar_type(), torch::kFloat) << item.key();
+        if (!item.value().requires_grad()) continue;
+        EXPECT_EQ(item.value().grad().scalar_type(), torch::kFloat);
+        expect_close(item.value().grad(), expected[item.key()], item.key());
+      }
+    }
+    ddp.verify_replicas();
+  });
+}
+
+TEST(MixedPrecision, ModelsTrainAndStayEqual) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    torch::nn::Linear reference = with_seed(3, [] { return torch::nn::Linear(kInputs, 1); });
+    torch::nn::Linear model = with_seed(3, [] { return torch::nn::Linear(kInputs, 1); });
+    DistributedDataParallel ddp(model, communicator,
+                                {.mixed_precision = {.parameter_dtype = DType::bf16}});
+    torch::optim::Adam optimizer(ddp.parameters(), 0.01);
+    torch::optim::Adam reference_optimizer(reference->parameters(), 0.01);
+    for (int step = 0; step < 40; ++step) {
+      const auto data = global_batch(step).data;
+      reference_optimizer.zero_grad();
+      (reference->forward(data) - data.sum(1, true)).pow(2).mean().backward();
+      reference_optimizer.step();
+      optimizer.zero_grad();
+      const auto own = data.narrow(0, communicator.rank().value() * 4, 4);
+      (ddp.forward(own).to(torch::kFloat) - own.sum(1, true)).pow(2).mean().backward();
+      optimizer.step();
+    }
+    EXPECT_TRUE(torch::allclose(model->weight, reference->weight, 0.05, 0.1));
+    EXPECT_FALSE(torch::equal(model->weight, reference->weight)) << "rounded on the way";
+    EXPECT_FALSE(torch::equal(model->weight, model->weight.to(torch::kBFloat16).to(torch::kFloat)))
+        << "the optimizer steps with all digits";
+    ddp.verify_replicas();
+  });
+}
+
+TEST(MixedPrecision, ParametersComeBackWhateverFollowsForward) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net();
+    torch::Tensor before = model->first->weight.detach().clone();
+    DistributedDataParallelOptions options = small_buckets();
+    options.mixed_precision.parameter_dtype = DType::bf16;
+    DistributedDataParallel ddp(model, communicator, options);
+    const auto is_back = [&] { return torch::equal(model->first->weight.detach(), before); };
+    const Batch batch = global_batch(0);
+    {
+      const torch::NoGradGuard no_grad;
+      (void)ddp.forward(batch.data);
+      EXPECT_TRUE(is_back()) << "no gradients";
+    }
+    EXPECT_ANY_THROW((void)ddp.forward(torch::ones({1, kInputs + 1})));
+    EXPECT_TRUE(is_back()) << "forward has thrown";
+    {
+      auto guard = ddp.no_sync();
+      loss_of(ddp, batch).backward();
+      EXPECT_TRUE(is_back()) << "no_sync";
+    }
+    const torch::Tensor once = model->first->weight.grad().clone();
+    EXPECT_EQ(once.scalar_type(), torch::kFloat);
+    const auto one = loss_of(ddp, batch);
+    (one + loss_of(ddp, batch)).backward();
+    EXPECT_TRUE(is_back()) << "two forward passes";
+    EXPECT_TRUE(torch::allclose(model->first->weight.grad(), once * 3, 0.03, 1e-3));
+  });
+}
+
+TEST(MixedPrecision, WhatItDoesNotSupportIsSaid) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto refusal = [&](const MixedPrecision& precision, auto model) {
+      return message_of<InvalidArgument>([&] {
+        DistributedDataParallel ddp(model, communicator, {.mixed_precision = precision});
+      });
+    };
+    expect_contains(refusal({.parameter_dtype = DType::i32}, net()),
+                    "mixed_precision.parameter_dtype is i32; supported are f16, bf16, f32 and f64");
+    expect_contains(refusal({.reduce_dtype = DType::f64}, net()),
+                    "mixed_precision.reduce_dtype is f64; supported are f16, bf16 and f32");
+    torch::nn::Sequential words(
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)),
+        torch::nn::Linear(2, 1));
+    expect_contains(refusal({.parameter_dtype = DType::bf16}, words),
+                    "does not work with sparse gradients: '0.weight' has them");
+    torch::nn::Linear layer(2, 2);
+    layer->register_buffer("mask", torch::ones({2}));
+    layer->register_buffer("count", torch::zeros({2}, torch::kLong));
+    const DistributedDataParallel ddp(layer, communicator,
+                                      {.mixed_precision = {.buffer_dtype = DType::f64}});
+    EXPECT_EQ(layer->named_buffers()["mask"].scalar_type(), torch::kDouble);
+    EXPECT_EQ(layer->named_buffers()["count"].scalar_type(), torch::kLong);
+  });
+}
+
+// A small convolutional net, of which `Norm` makes the normalisation.
+template <class Norm>
+struct NormalisedImpl : torch::nn::Module {
+  explicit NormalisedImpl(Norm made) : norm(register_module("norm", made)) {}
+  torch::Tensor forward(const torch::Tensor& images) {
+    return last(torch::relu(norm(first(images))).flatten(2).mean(2));
+  }
+  torch::nn::Conv2d first = register_module(
+      "first", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 6, 3).padding(1).bias(false)));
+  Norm norm;
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(6, 3));
+};
+
+// Trains on images whose brightest channel is their class; the mean loss of the last steps.
+template <class Model>
+double train_on_images(Model& model, std::vector<torch::Tensor> parameters, int rank) {
+  torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+  double last_losses = 0;
+  for (int step = 0; step < 30; ++step) {
+    const auto seed = static_cast<std::uint64_t>(10 * step + rank);
+    const auto images = with_seed(seed, [] { return torch::randn({8, 2, 5, 5}); });
+    const auto means = images.mean({2, 3});
+    const auto target = (means.select(1, 0) > means.select(1, 1)).to(torch::kLong);
+    optimizer.zero_grad();
+    const auto output = model.forward(images).to(torch::kFloat);
+    const auto loss = torch::nn::functional::cross_entropy(output, target);
+    loss.backward();
+    optimizer.step();
+    if (step >= 20) last_losses += loss.template item<double>() / 10;
+  }
+  return last_losses;
+}
+
+// `make` builds the normalisation.
+template <class Make>
+void expect_trains_like_f32(DType dtype, const Make& make) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    using Norm = decltype(make(communicator));
+    const int rank = communicator.rank().value();
+    const auto build = [&] {
+      return with_seed(3,
+                       [&] { return std::make_shared<NormalisedImpl<Norm>>(make(communicator)); });
+    };
+    const auto model = build(), reference = build();
+    DistributedDataParallel full(reference, communicator);
+    const double expected = train_on_images(full, full.parameters(), rank);
+    DistributedDataParallel ddp(
+        model, communicator,
+        {.mixed_precision = {.parameter_dtype = dtype, .buffer_dtype = dtype}});
+    std::set<torch::ScalarType> seen;  // While the parameters are in the other type.
+    model->first->weight.register_hook([&](const torch::Tensor&) {
+      for (const auto& item : model->named_parameters()) {
+        if (item.key().starts_with("norm")) seen.insert(item.value().scalar_type());
+      }
+      EXPECT_NE(model->last->weight.scalar_type(), torch::kFloat);
+    });
+    const double loss = train_on_images(ddp, ddp.parameters(), rank);
+    EXPECT_EQ(seen, std::set{torch::kFloat});
+    EXPECT_EQ(model->named_buffers()["norm.running_var"].scalar_type(), torch::kFloat);
+    EXPECT_LT(loss, 0.6) << "it learns";
+    EXPECT_NEAR(loss, expected, 0.03);
+    for (const auto& item : reference->named_parameters()) {
+      const auto& own = model->named_parameters()[item.key()];
+      EXPECT_TRUE(torch::allclose(own, item.value(), 0.05, 0.05))
+          << item.key() << own << item.value();
+      EXPECT_FALSE(torch::equal(own, item.value())) << "rounded on the way";
+    }
+    for (const auto& item : reference->named_buffers()) {
+      const auto& own = model->named_buffers()[item.key()];
+      EXPECT_TRUE(torch::allclose(own, item.value(), 0.05, 0.02)) << item.key();
+    }
+    ddp.verify_replicas();
+  });
+}
+
+TEST(MixedPrecision, BatchNormKeepsAllDigits) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    SCOPED_TRACE(name(dtype));
+    expect_trains_like_f32(dtype, [](Communicator&) { return torch::nn::BatchNorm2d(6); });
+    expect_trains_like_f32(
+        dtype, [](Communicator& communicator) { return SyncBatchNorm(communicator, 6); });
+  }
+}
+
+}  // namespace
+}  // namespace stretto

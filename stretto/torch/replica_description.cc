@@ -1,0 +1,100 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What a replica tells about itself: to the other ranks, and to who prints it.
+
+#include <sstream>
+#include <string>
+
+#include "stretto/reducer/replica_check.h"
+#include "stretto/torch/replica.h"
+
+namespace stretto::ddp {
+namespace {
+
+std::string text_of(at::IntArrayRef numbers) {
+  std::ostringstream text;
+  text << numbers;
+  return text.str();
+}
+
+std::string text_of(const std::vector<std::size_t>& numbers) {
+  std::string text;
+  for (const std::size_t number : numbers) {
+    text += (text.empty() ? "" : ", ") + std::to_string(number);
+  }
+  return text;
+}
+
+std::string text_of(const MixedPrecision& precision) {
+  std::string text;
+  for (const auto& dtype :
+       {precision.parameter_dtype, precision.reduce_dtype, precision.buffer_dtype}) {
+    text += (text.empty() ? "" : ", ") + std::string(dtype ? name(*dtype) : "default");
+  }
+  return text;
+}
+
+reducer::ReplicaItem describe(const char* kind, const NamedTensor& item) {
+  return {kind,
+          item.name,
+          {{"shape", text_of(item.tensor.sizes())},
+           {"dtype", c10::toString(item.tensor.scalar_type())},
+           {"requires_grad", item.tensor.requires_grad() ? "true" : "false"},
+           {"strides", text_of(item.tensor.strides())}}};
+}
+
+reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
+  const auto yes_or_no = [](bool value) { return value ? "true" : "false"; };
+  return {"options",
+          "DistributedDataParallel",
+          {{"bucket_bytes", text_of(options.bucket_bytes)},
+           {"last_bucket_small", yes_or_no(options.last_bucket_small)},
+           {"rebuild_buckets", yes_or_no(options.rebuild_buckets)},
+           {"broadcast_buffers", yes_or_no(options.broadcast_buffers)},
+           {"broadcast_parameters", yes_or_no(options.broadcast_parameters)},
+           {"find_unused_parameters", yes_or_no(options.find_unused_parameters)},
+           {"static_graph", yes_or_no(options.static_graph)},
+           {"buffer_hook", options.buffer_hook == nullptr ? "rank 0" : options.buffer_hook->name()},
+           {"mixed_precision", text_of(options.mixed_precision)},
+           {"verify_every_steps", std::to_string(options.verify_every_steps)},
+           {"mean_division", std::string(name(options.mean_division))},
+           {"communication_hook", options.communication_hook->name()}}};
+}
+
+}  // namespace
+
+void Replica::verify_descriptions() {
+  std::vector<reducer::ReplicaItem> items = {describe(options_)};
+  for (const NamedTensor& parameter : parameters_)
+    items.push_back(describe("parameter", parameter));
+  for (const NamedTensor& parameter : sparse_)
+    items.push_back({"sparse parameter", parameter.name, {}});
+  for (const std::string& name : options_.delayed_parameters)
+    items.push_back({"delayed parameter", name, {}});
+  for (const NamedTensor& buffer : buffers_) items.push_back(describe("buffer", buffer));
+  reducer::check_replicas_described_alike(communicator_, items, options_.timeout);
+}
+
+// As modules of libtorch are printed, with the module inside.
+void Replica::print(std::ostream& stream) const {
+  std::size_t bytes = 0;
+  for (const NamedTensor& parameter : trained_) bytes += parameter.tensor.nbytes();
+  stream << "stretto::DistributedDataParallel(\n  rank " << communicator_.rank() << " of "
+         << communicator_.size() << ", " << trained_.size() << " dense gradients of " << bytes
+         << " bytes in " << reducer_->plan().size() << " buckets, " << sparse_.size()
+         << " sparse ones, " << reducer_->step_count() << " steps\n ";
+  for (const auto& [option, value] : describe(options_).facts) {
+    stream << " " << option << "=" << (value.empty() ? "none" : value) << ";";
+  }
+  std::ostringstream inside;
+  inside << *module_;
+  stream << "\n  (module): ";
+  for (const char letter : inside.str()) {
+    stream << letter;
+    if (letter == '\n') stream << "  ";
+  }
+  stream << "\n)";
+}
+
+}  // namespace stretto::ddp
