@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "stretto/base/status.h"
+#include "stretto/base/error.h"
 
 namespace stretto::ddp {
 
