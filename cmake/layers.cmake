@@ -57,6 +57,20 @@ function(stretto_includes_torch result)
   endforeach()
 endfunction()
 
+# With STRETTO_UNITY, what cannot share a translation unit with others of its target, which have a
+# name of its own a second time or another header of the system for the same.
+set_source_files_properties(
+  stretto/bootstrap/file_store.cc stretto/communicator/memory_probe.cc stretto/reducer/power_sgd.cc
+  stretto/schedule/estimate.cc stretto/schedule/estimate_two_level.cc
+  stretto/transport/stream_plane.cc stretto/transport/tcp/connection_state.cc tools/plan.cc
+  PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+
+function(stretto_compile_together target)
+  if(STRETTO_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
+endfunction()
+
 function(stretto_add_layer layer)
   stretto_library_sources(sources stretto/${layer})
   if(NOT sources)
@@ -81,6 +95,9 @@ function(stretto_add_layer layer)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
   else()
     stretto_use_common_header(${target} library)
+    if(NOT layer STREQUAL "kernel")  # Includes itself, for each target of the processor.
+      stretto_compile_together(${target})
+    endif()
   endif()
 endfunction()
 
@@ -143,6 +160,7 @@ function(stretto_add_tool)
     add_library(stretto_tool_parts STATIC ${sources})
     target_link_libraries(stretto_tool_parts PRIVATE stretto_build PUBLIC ${libraries})
     stretto_use_common_header(stretto_tool_parts library)
+    stretto_compile_together(stretto_tool_parts)
     list(PREPEND libraries stretto_tool_parts)
   endif()
   add_executable(stretto_tool tools/main.cc)

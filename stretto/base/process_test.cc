@@ -128,7 +128,7 @@ TEST(FileDescriptorTest, MovingHandsOverAndClosesTheFormer) {
   const int kept = first.get();
   const int closed = second.get();
   second = std::move(first);
-  EXPECT_FALSE(first.valid());
+  EXPECT_FALSE(first.valid());  // NOLINT(bugprone-use-after-move)
   EXPECT_EQ(second.get(), kept);
   EXPECT_TRUE(is_open(kept));
   EXPECT_FALSE(is_open(closed));

@@ -27,7 +27,7 @@ TEST(StatusTest, SuccessIsOnePointerWideAndSaysNothing) {
 
 TEST(StatusTest, ACopySharesTheText) {
   const Status first(StatusCode::peer_lost, "rank 3 died", Rank(3));
-  const Status copy = first;
+  const Status copy = first;  // NOLINT(performance-unnecessary-copy-initialization)
   EXPECT_EQ(copy.message().data(), first.message().data());
   EXPECT_EQ(copy.rank(), Rank(3));
 }

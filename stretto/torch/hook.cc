@@ -109,7 +109,7 @@ bool inside_backward_node() {
 
 // What comes next in the pass around is what the current node hands its gradients to: the node
 // itself is already running.
-void call_in_enclosing_backward(const void* owner, std::function<void()> function) {
+void call_in_enclosing_backward(const void* owner, const std::function<void()>& function) {
   const auto node = autograd::get_current_node();
   if (node == nullptr) return;
   for (const autograd::Edge& edge : node->next_edges()) {

@@ -49,6 +49,6 @@ bool inside_backward_node();
 
 // For the end of an inner pass: calls `function` while the pass around it runs, before that goes
 // on. `owner` tells callers apart; one function of each is enough, however often this is called.
-void call_in_enclosing_backward(const void* owner, std::function<void()> function);
+void call_in_enclosing_backward(const void* owner, const std::function<void()>& function);
 
 }  // namespace stretto::ddp
