@@ -36,12 +36,6 @@ class EstimateModel {
   }
   // Of a host's port.
   double wire(double host_bytes) const { return host_bytes * link_.seconds_per_byte; }
-  // The same for a part of the buffer.
-  EstimateModel of_part(double part) const {
-    EstimateModel model = *this;
-    model.bytes *= part;
-    return model;
-  }
   double sync(int ranks) const {
     return ranks < 2 ? 0 : link_.sync_seconds * std::ceil(std::log2(ranks));
   }

@@ -82,18 +82,22 @@ class TwoLevelPhases {
   double in_turn(Halves halves) const {
     return (halves.reduces ? collect() + reduce() : 0) + (halves.spreads ? spread() + show() : 0);
   }
-  // ...and what is busiest in them, of all ports out, ports in and processors: so long a segment
-  // takes where others are under way beside it.
-  double busiest(Halves halves) const {
-    return worst([&](const Kind& kind) {
-      const double others = chunks_ - owned(kind);
-      const double out = (halves.reduces ? others * values_of(kind) : 0) +
-                         (halves.spreads ? owned(kind) * (hosts_ - 1) : 0);
-      const double in = (halves.reduces ? owned(kind) * (values_ - values_of(kind)) : 0) +
-                        (halves.spreads ? others : 0);
-      const double port = hosts_ > 1 ? m_.wire(std::max(out, in) * each_) : 0;
-      return std::max(port, m_.process(touched(kind, halves) * each_));
-    });
+  // ...and what the ports save where they overlap: what a host sends more in one half and gets more
+  // in the other passes both ways at once.
+  double overlap() const {
+    const auto port = [&](Halves halves) {
+      return worst([&](const Kind& kind) {
+        const double others = chunks_ - owned(kind);
+        const double out = (halves.reduces ? others * values_of(kind) : 0) +
+                           (halves.spreads ? owned(kind) * (hosts_ - 1) : 0);
+        const double in = (halves.reduces ? owned(kind) * (values_ - values_of(kind)) : 0) +
+                          (halves.spreads ? others : 0);
+        return m_.wire(std::max(out, in) * each_);
+      });
+    };
+    if (hosts_ < 2) return 0;
+    return port({.reduces = true}) + port({.spreads = true}) -
+           port({.reduces = true, .spreads = true});
   }
   double chunks() const { return chunks_; }
   // Owners give the first rank the whole results.
@@ -134,17 +138,6 @@ class TwoLevelPhases {
     for (const Kind& kind : m_.hosts.kinds()) most = std::max(most, double{seconds(kind)});
     return most;
   }
-  // By a rank's processor, in chunks.
-  double touched(const Kind& kind, Halves halves) const {
-    const double shown = chunks_ * (kind.ranks - 1) / kind.ranks;
-    const double passed = mapped_ ? shown : 2 * shown;
-    const double joined = kind.ranks - kind.single_subtrees;
-    const double combined =
-        joined * (chunks_ - owned(kind)) / kind.ranks +
-        std::ceil(owned(kind) / kind.ranks) * (kind.ranks + values_ - values_of(kind));
-    return (halves.reduces ? passed + combined : 0) +
-           (halves.spreads && kind.ranks > 1 ? (mapped_ ? chunks_ : passed) : 0);
-  }
   double inside(double messages) const {
     return m_.hosts.has_hosts() ? m_.inside(messages, each_)
                                 : m_.exchange(messages, each_, Pairs{});
@@ -171,34 +164,25 @@ class TwoLevelPhases {
   double values_ = 0;  // Of all hosts.
 };
 
-// Segment by segment, each as long as what it keeps busiest, since phases of several segments
-// overlap, as those of its chunks do; and at the end the last chunk passes the phases alone.
-double by_segments(const Model& m, Inside inside, Chunks chunks, Halves halves) {
-  const TwoLevelPhases whole(m, inside, chunks);
-  const double each = m.bytes / whole.chunks();
-  const double segments = m.segment_bytes > 0 ? std::ceil(each / m.segment_bytes) : 1;
-  if (segments < 2) return whole.in_turn(halves);
-  const Model part = m.of_part(1 / segments);
-  const TwoLevelPhases phases(part, inside, chunks);
-  const Model no_bytes = m.of_part(0);
-  const double latency = TwoLevelPhases(no_bytes, inside, chunks).in_turn(halves);
-  const double busiest = phases.busiest(halves);
-  const double alone = std::max(0.0, phases.in_turn(halves) - latency - busiest);
-  return segments * busiest + latency + alone / phases.chunks();
-}
-
 }  // namespace
 
+// Where there are several segments the halves overlap, but for the first segment's first chunk and
+// the last one's last.
 double two_level_all_reduce(const EstimateModel& m, Inside inside) {
-  return by_segments(m, inside, Chunks::of_hosts, {.reduces = true, .spreads = true});
+  const TwoLevelPhases phases(m, inside, Chunks::of_hosts);
+  const double seconds = phases.in_turn({.reduces = true, .spreads = true});
+  const double each = m.bytes / phases.chunks();
+  if (m.segment_bytes == 0 || each <= m.segment_bytes) return seconds;
+  const double pieces = std::ceil(each / m.segment_bytes) * phases.chunks();
+  return seconds - phases.overlap() * (1 - 1 / pieces);
 }
 
 double two_level_reduce_scatter(const EstimateModel& m, Inside inside) {
-  return by_segments(m, inside, Chunks::of_ranks, {.reduces = true});
+  return TwoLevelPhases(m, inside, Chunks::of_ranks).in_turn({.reduces = true});
 }
 
 double two_level_all_gather(const EstimateModel& m, Inside inside) {
-  return by_segments(m, inside, Chunks::of_ranks, {.spreads = true});
+  return TwoLevelPhases(m, inside, Chunks::of_ranks).in_turn({.spreads = true});
 }
 
 double two_level_broadcast(const EstimateModel& m, Inside inside) {
