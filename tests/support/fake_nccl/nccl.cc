@@ -296,6 +296,15 @@ ResultCode state_of(Comm comm) {
   return comm->is_finalized && comm->running > 0 ? kInProgress : kSuccess;
 }
 
+// Messages of a group are under way at once: what is sent must not be received into.
+bool overlap(const Call& sent, const Call& received) {
+  if (sent.kind != Kind::send || received.kind != Kind::receive) return false;
+  const auto* const from = static_cast<const std::byte*>(sent.from);
+  const auto* const to = static_cast<const std::byte*>(received.to);
+  return from < to + received.count * bytes_of(received.type) &&
+         to < from + sent.count * bytes_of(sent.type);
+}
+
 ResultCode add(Call call, Comm comm, Stream stream) {
   const auto is_there = [&](const void* data) { return is_device_memory(data); };
   const std::lock_guard held(shared().mutex);
@@ -410,6 +419,11 @@ ResultCode ncclGroupEnd() {
   if (state_of(comm) == kInProgress) {
     shared().misused("a launch while another is under way");
     return kInvalidUsage;
+  }
+  for (const Call& sent : group.calls) {
+    for (const Call& other : group.calls) {
+      if (overlap(sent, other)) shared().misused("a message into what is being sent");
+    }
   }
   ++shared().control.launches;
   comm->launching = std::exchange(group.calls, {});
