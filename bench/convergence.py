@@ -26,7 +26,9 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "convergence.md"
 BEGIN, END = "<!-- tables: made by", "<!-- end of tables -->"
-LINE = re.compile(r"^(.*): step (\d+): loss ([0-9.naif]+), sent (\d+) bytes$", re.MULTILINE)
+# `stretto run` names the rank before each line.
+LINE = re.compile(r"^(?:\[\d+\] )?(.*): step (\d+): loss ([0-9.naif]+), sent (\d+) bytes$",
+                  re.MULTILINE)
 DENSE = "dense f32"
 # The GPT's optimizer has its own idea of momentum.
 NOT_OF_GPT = ("momentum corrected",)
