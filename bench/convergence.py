@@ -26,10 +26,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "convergence.md"
 BEGIN, END = "<!-- tables: made by", "<!-- end of tables -->"
-LINE = re.compile(r"^(.*): step (\d+): loss ([0-9.naif]+), sent (\d+) bytes$", re.MULTILINE)
+# `stretto run` names the rank before each line.
+LINE = re.compile(r"^(?:\[\d+\] )?(.*): step (\d+): loss ([0-9.naif]+), sent (\d+) bytes$",
+                  re.MULTILINE)
 DENSE = "dense f32"
-# The GPT's optimizer has its own idea of momentum.
-NOT_OF_GPT = ("momentum corrected",)
 
 
 def parse_arguments(words):
@@ -141,9 +141,8 @@ def by_bytes(title, found):
 def tables(arguments, hooks):
     """The tables of each model and number of ranks, one after the other."""
     runs = Runs(arguments.json)
-    of_gpt = [hook for hook in hooks if not any(word in hook for word in NOT_OF_GPT)]
-    if arguments.gpt_hooks:
-        of_gpt = [hook for hook in of_gpt if hook in arguments.gpt_hooks.split(";")]
+    of_gpt = [hook for hook in hooks
+              if not arguments.gpt_hooks or hook in arguments.gpt_hooks.split(";")]
     for model in arguments.models.split(","):
         is_gpt = model == "gpt"
         steps = arguments.gpt_steps if is_gpt else arguments.digits_steps

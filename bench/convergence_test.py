@@ -11,8 +11,9 @@ import unittest
 import convergence
 
 OUTPUT = "".join(
-    f"{hook}: step {step}: loss {loss * factor:.4f}, sent {step * sent} bytes\n"
-    for hook, factor, sent in (("dense f32", 1.0, 1000000), ("top_k 1 %", 1.1, 10000))
+    f"{launcher}{hook}: step {step}: loss {loss * factor:.4f}, sent {step * sent} bytes\n"
+    for launcher, hook, factor, sent in (("", "dense f32", 1.0, 1000000),
+                                         ("[0] ", "top_k 1 %", 1.1, 10000))
     for step, loss in zip(range(10, 90, 10), (8, 7, 6, 5, 4, 3, 2, 1)))
 
 

@@ -13,6 +13,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "examples/gradient_hooks.h"
 #include "stretto/torch.h"
@@ -94,7 +95,9 @@ int main(int argc, char** argv) {
   const auto choice = gradient_hooks::named(argc > 3 ? argv[3] : "dense f32");
   const auto hook = choice.make();
   stretto::DistributedDataParallel ddp(model, *comm, {.communication_hook = hook});
-  torch::optim::AdamW optimizer(ddp.parameters(), torch::optim::AdamWOptions(3e-3));
+  // Where ranks add up momentum before they compress, Adam has only its second moment.
+  const std::tuple<double, double> betas(choice.has_momentum ? 0 : 0.9, 0.999);
+  torch::optim::AdamW optimizer(ddp.parameters(), torch::optim::AdamWOptions(3e-3).betas(betas));
 
   double gradient_bytes = 0, sent = 0;
   for (const auto& parameter : ddp.parameters()) {

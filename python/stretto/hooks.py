@@ -13,7 +13,7 @@ Options of all but f16, bf16 and power_sgd:
     error_feedback: keep residuals. Without them, what is not said is lost.
     min_elements: gradients with fewer travel as they are.
     momentum, mask_momentum, clip_norm: what Deep Gradient Compression does before; the optimizer
-        must have no momentum of its own then.
+        must have no momentum of its own then. Masking is off unless asked for.
     non_finite: infinities and NaN are sent ("send"), end training on all ranks ("stop"), or count
         as zero ("zero").
     automatic: compress only as long as that is measured to pay.

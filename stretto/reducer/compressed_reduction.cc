@@ -79,7 +79,7 @@ std::string CompressedReduction::name() const {
                       kPolicies[static_cast<int>(options_.non_finite)], options_.seed);
   if (options_.momentum > 0) {
     text += fmt::format(", momentum {}{}", options_.momentum,
-                        options_.mask_momentum ? "" : " unmasked");
+                        options_.mask_momentum ? " masked" : "");
   }
   constexpr const char* kExchanges[] = {"", ", divided", ", gathered or divided"};
   text += kExchanges[static_cast<int>(options_.exchange)];

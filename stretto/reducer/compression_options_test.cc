@@ -44,12 +44,10 @@ class Steps {
 TEST(CompressionOptions, MomentumIsAddedBeforeAndBeginsAnewWhereSent) {
   for (const bool masked : {true, false}) {
     run_ranks(1, [&](Communicator& communicator) {
-      Steps steps(communicator,
-                  {.codec = top_k({.density = 0.5}),
-                   .min_elements = 1,
-                   .momentum = 0.5f,
-                   .mask_momentum = masked},
-                  2);
+      CompressionOptions options{
+          .codec = top_k({.density = 0.5}), .min_elements = 1, .momentum = 0.5f};
+      if (masked) options.mask_momentum = true;
+      Steps steps(communicator, options, 2);
       EXPECT_EQ(steps.sum_of({4, 1}), (Floats{4, 0}));
       // Of the second element: 1 stayed, and 1 + 0.5 was added to that.
       EXPECT_EQ(steps.sum_of({0, 1}), (Floats{0, 2.5f}));
