@@ -30,9 +30,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DRIVERS = ROOT / "bench" / "drivers"
 MODELS = {"mlp": "MLP, 4 layers of 1024", "resnet": "ResNet-18", "transformer": "transformer",
           "crumbs": "1000 gradients of 64 bytes"}
-# (system, mode) of a step; what is compared with what is in SUMMARY.
-TURNS = [("stretto", "plain"), ("stretto", "meet"), ("stretto", "ddp"), ("stretto", "no_sync"),
-         ("gloo", "plain"), ("gloo", "ddp"), ("gloo", "no_sync")]
+# What becomes of the gradients in a step, see bench/drivers/ddp_driver.cc.
+MODES = ["none", "meet", "floor", "ddp", "measured", "no_sync"]
+OF_GLOO = ["none", "ddp", "no_sync"]
+# What the table shows of each (system, mode).
+COLUMNS = {"stretto meet": "meeting only", "stretto floor": "floor", "stretto ddp": "stretto",
+           "above floor": "stretto above the floor", "stretto measured": "buckets of measured size",
+           "stretto no_sync": "no_sync", "gloo ddp": "DDP over Gloo", "gloo no_sync": "no_sync"}
 CRUMBS = 1000  # Of them, see bench/drivers/ddp_models.h.
 FEWEST_STEPS = 3
 # Else the C library gives the memory of gradients back after some steps and not after others, as
@@ -44,6 +48,7 @@ EXAMPLES = """examples:
   ./dev bench ddp --ranks 4 --models mlp         more processes than cores
   ./dev bench ddp --ranks 1 --models crumbs      what hooks and bookkeeping cost per parameter
   ./dev bench ddp --systems stretto --rounds 15  without Python, more exactly
+  ./dev bench ddp --modes floor,ddp              what of the added time no program could spare
   ./dev bench ddp --ranks 2,4 --document docs/performance.md"""
 BEGIN, END = "<!-- begin of ./dev bench ddp -->", "<!-- end of ./dev bench ddp -->"
 
@@ -159,8 +164,10 @@ def step_of(answers, clock, which="median"):
 
 def measure_model(jobs, model, arguments):
     """{(system, mode): one figure in microseconds for each round}"""
-    turns = [(system, mode) for system, mode in TURNS if system in jobs
-             and not (system == "stretto" and mode == "meet" and model == "crumbs")]
+    turns = [("stretto", mode) for mode in arguments.modes
+             if model != "crumbs" or mode not in ("meet", "floor")]
+    turns += [("gloo", mode) for mode in arguments.modes if mode in OF_GLOO]
+    turns = [(system, mode) for system, mode in turns if system in jobs]
     steps = {}
     for system, mode in turns:
         # The first steps allocate, and form buckets anew.
@@ -182,10 +189,13 @@ def spread(values):
     return {"median": statistics.median(values), "least": min(values), "most": max(values)}
 
 
-def added(figures, system, mode):
-    """What a mode adds to the step without communication, round by round, as a part of it."""
-    with_it, without = figures[(system, mode)], figures[(system, "plain")]
-    return [mine / base - 1 for mine, base in zip(with_it, without)]
+def added(figures, system, mode, to="none"):
+    """What a mode adds to a step of another one, as a part of the step without communication.
+
+    Round by round.
+    """
+    rounds = zip(figures[(system, mode)], figures[(system, to)], figures[(system, "none")])
+    return [(mine - other) / base for mine, other, base in rounds]
 
 
 def line_of(model, ranks, arguments, figures):
@@ -196,12 +206,14 @@ def line_of(model, ranks, arguments, figures):
             "step_us": {f"{system} {mode}": round(statistics.median(values), 1)
                         for (system, mode), values in figures.items()},
             "added": {f"{system} {mode}": spread(added(figures, system, mode))
-                      for system, mode in figures if mode != "plain"}}
+                      for system, mode in figures if mode != "none"}}
+    if ("stretto", "ddp") in figures and ("stretto", "floor") in figures:
+        line["added"]["above floor"] = spread(added(figures, "stretto", "ddp", "floor"))
     for system in ("stretto", "gloo"):
         for mode in ("ddp", "no_sync"):
             if parameters and (system, mode) in figures:
                 nanoseconds = [1000 * (mine - base) / parameters for mine, base in
-                               zip(figures[(system, mode)], figures[(system, "plain")])]
+                               zip(figures[(system, mode)], figures[(system, "none")])]
                 line.setdefault("ns_per_parameter", {})[f"{system} {mode}"] = spread(nanoseconds)
     return line
 
@@ -215,15 +227,15 @@ def percent(values):
 
 def table(lines):
     """Markdown: what each mode adds to a step, and the part of Gloo's cost that stretto has."""
-    columns = ["stretto meet", "stretto ddp", "stretto no_sync", "gloo ddp", "gloo no_sync"]
-    rows = ["| model | processes | meeting only | stretto | no_sync | DDP over Gloo | no_sync "
-            "| stretto's part of Gloo's |", "|---|---|---|---|---|---|---|---|"]
+    columns = [key for key in COLUMNS if any(key in line["added"] for line in lines)]
+    titles = ["model", "processes", *(COLUMNS[key] for key in columns), "stretto's part of Gloo's"]
+    rows = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     for line in lines:
         cells = [percent(line["added"].get(column)) for column in columns]
         part = "-"
-        if "gloo ddp" in line["added"]:
+        if {"gloo ddp", "stretto ddp"} <= line["added"].keys():
             steps = line["step_us"]
-            own, gloos = (steps[f"{system} ddp"] - steps[f"{system} plain"]
+            own, gloos = (steps[f"{system} ddp"] - steps[f"{system} none"]
                           for system in ("stretto", "gloo"))
             part = f"{own / gloos:.2f}" if own > 0 and gloos > 0 else "-"
         rows.append(f"| {MODELS[line['model']]} | {line['ranks']} | " + " | ".join(cells)
@@ -259,6 +271,12 @@ def parse_arguments(words):
                         help=f"of {', '.join(MODELS)}; default: the first three")
     parser.add_argument("--systems", type=peers.list_of(["stretto", "gloo"]), metavar="S[,S]",
                         default=["stretto", "gloo"], help="of stretto, gloo; default: both")
+    parser.add_argument("--modes", type=peers.list_of(MODES), metavar="M[,M]", default=MODES,
+                        help="none: without communication, with which the others are compared; "
+                        "meet: the ranks meet once a step; floor: they meet, add up the bytes of "
+                        "their gradients with plain loops, and meet; ddp; measured: with buckets "
+                        "of measured_bucket_bytes(); no_sync. Gloo has none, ddp and no_sync. "
+                        "Default: all")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each [5]")
     parser.add_argument("--seconds", type=float, default=0.7, help="of each turn [0.7]")
     parser.add_argument("--zero", choices=["none", "zero"], default="none",
@@ -279,6 +297,8 @@ def parse_arguments(words):
         arguments.ranks = [int(word) for word in arguments.ranks.split(",")]
     except ValueError:
         parser.error("--ranks: write 2 or 2,4")
+    if "none" not in arguments.modes:
+        arguments.modes = ["none", *arguments.modes]
     arguments.build = arguments.build.resolve()
     return arguments
 

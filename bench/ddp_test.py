@@ -42,8 +42,10 @@ class SameBitsTest(unittest.TestCase):
 
 
 class ReportTest(unittest.TestCase):
-    FIGURES = {("stretto", "plain"): [100.0, 200.0, 100.0], ("stretto", "ddp"): [110.0, 210.0, 102],
-               ("gloo", "plain"): [100.0, 100.0, 100.0], ("gloo", "ddp"): [140.0, 150.0, 160.0]}
+    FIGURES = {("stretto", "none"): [100.0, 200.0, 100.0],
+               ("stretto", "ddp"): [110.0, 210.0, 102.0],
+               ("stretto", "floor"): [104.0, 208.0, 101.0],
+               ("gloo", "none"): [100.0, 100.0, 100.0], ("gloo", "ddp"): [140.0, 150.0, 160.0]}
 
     def test_modes_are_compared_with_the_same_round_of_the_same_program(self):
         line = ddp.line_of("mlp", 2, ddp.parse_arguments([]), self.FIGURES)
@@ -51,13 +53,40 @@ class ReportTest(unittest.TestCase):
         self.assertAlmostEqual(added["median"], 0.05)
         self.assertAlmostEqual(added["least"], 0.02)
         self.assertAlmostEqual(added["most"], 0.1)
-        self.assertIn("| 5.0 % (2.0 to 10.0) | - | 50.0 % (40.0 to 60.0) |", ddp.table([line]))
+        self.assertIn("| floor | stretto | stretto above the floor | DDP over Gloo |",
+                      ddp.table([line]))
+        self.assertIn("| 4.0 % (1.0 to 4.0) | 5.0 % (2.0 to 10.0) | 1.0 % (1.0 to 6.0) "
+                      "| 50.0 % (40.0 to 60.0) |", ddp.table([line]))
         self.assertIn("| 0.20 |", ddp.table([line]))
 
     def test_what_a_parameter_costs_is_the_difference_shared_out(self):
         line = ddp.line_of("crumbs", 2, ddp.parse_arguments(["--zero", "zero"]), self.FIGURES)
         self.assertAlmostEqual(line["ns_per_parameter"]["stretto ddp"]["median"], 10)
         self.assertIn("stretto ddp adds 10 ns per parameter", ddp.table([line]))
+
+    @unittest.skipUnless(HAVE_TORCH, "built without libtorch")
+    def test_chosen_modes_are_measured_and_shown(self):
+        words = ["--systems", "stretto", "--modes", "floor,meet,measured", "--rounds", "1"]
+        arguments = ddp.parse_arguments([*words, "--seconds", "0.01"])
+        job = ddp.Job("stretto", 3, BUILD, PYTHON, small=True)
+        try:
+            figures = ddp.measure_model({"stretto": job}, "mlp", arguments)
+        finally:
+            job.close()
+        modes = {mode for _, mode in figures}
+        self.assertEqual(modes, {"none", "floor", "meet", "measured"})
+        line = ddp.line_of("mlp", 3, arguments, figures)
+        self.assertIn("| meeting only | floor | buckets of measured size |", ddp.table([line]))
+
+    @unittest.skipUnless(HAVE_TORCH, "built without libtorch")
+    def test_the_floor_adds_up_what_all_ranks_have(self):
+        job = ddp.Job("stretto", 3, BUILD, PYTHON, small=True)
+        try:
+            job.ask("train transformer floor none 2")
+            sums = [answer["sum"] for answer in job.ask("floor transformer floor")]
+        finally:
+            job.close()
+        self.assertEqual(sums, [3.0] * 3, "the mean of 1.5, 3 and 4.5")
 
     @unittest.skipUnless(HAVE_TORCH, "built without libtorch")
     def test_a_rank_that_fails_is_quoted(self):

@@ -5,18 +5,28 @@
 //   train MODEL MODE ZERO STEPS    prints the microseconds that each step took, by the clock on the
 //                                  wall and of all threads of this process together
 //   fingerprint MODEL MODE         prints a number that depends on every bit of the parameters
-// MODE is plain (without communication), meet (the ranks meet once a step, and that is all), ddp,
-// or no_sync (wrapped, but without communication); ZERO is what becomes of gradients between steps:
-// none or zero. Answers are lines of JSON. Where the ranks meet is in STRETTO_*, as always.
+//   floor MODEL floor              prints a number of what the ranks have added up in mode floor
+// MODE is none (without communication), meet (the ranks meet once a step, and that is all), floor
+// (they meet, add up as many bytes as the gradients have, and meet), ddp, measured (with buckets of
+// measured size), or no_sync (wrapped, but without communication); ZERO is what becomes of
+// gradients between steps: none or zero. Answers are lines of JSON. Where the ranks meet is in
+// STRETTO_*, as always.
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -34,23 +44,105 @@ double microseconds(clockid_t clock) {
   return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
 }
 
+// Numbers of each rank in memory that all ranks have mapped, and the least that a mean of them
+// takes: each rank reads its share of everyone's, and writes it to everyone.
+class Floor {
+ public:
+  Floor(Communicator& communicator, std::size_t count)
+      : communicator_(communicator),
+        ranks_(static_cast<std::size_t>(communicator.size())),
+        rank_(static_cast<std::size_t>(communicator.rank())),
+        count_(count),
+        numbers_(map(communicator, ranks_ * count * sizeof(float))) {
+    std::fill_n(numbers_ + rank_ * count_, count_, static_cast<float>(rank_ + 1) * 1.5f);
+  }
+  Floor(const Floor&) = delete;
+  Floor& operator=(const Floor&) = delete;
+  ~Floor() { ::munmap(numbers_, ranks_ * count_ * sizeof(float)); }
+
+  void run() {
+    communicator_.barrier().wait();
+    const std::size_t end = (rank_ + 1) * count_ / ranks_;
+    for (std::size_t at = rank_ * count_ / ranks_; at < end; at += kPiece) {
+      const std::size_t piece = std::min(kPiece, end - at);
+      std::copy_n(numbers_ + at, piece, sum_.begin());
+      for (std::size_t rank = 1; rank < ranks_; ++rank) {
+        const float* const from = numbers_ + rank * count_ + at;
+        for (std::size_t i = 0; i < piece; ++i) sum_[i] += from[i];
+      }
+      for (std::size_t i = 0; i < piece; ++i) sum_[i] /= static_cast<float>(ranks_);
+      for (std::size_t rank = 0; rank < ranks_; ++rank) {
+        std::copy_n(sum_.begin(), piece, numbers_ + rank * count_ + at);
+      }
+    }
+    communicator_.barrier().wait();
+  }
+  // The greatest of this rank's numbers if it is also the least one.
+  float number() const {
+    const std::span<const float> own(numbers_ + rank_ * count_, count_);
+    const auto [least, most] = std::ranges::minmax(own);
+    return least == most ? most : std::nanf("");
+  }
+
+ private:
+  static constexpr std::size_t kPiece = 4096;  // Stays in the nearest cache.
+
+  // A file without a name once all have opened it.
+  static float* map(Communicator& communicator, std::size_t bytes) {
+    std::vector<std::int32_t> maker = {::getpid()};
+    communicator.broadcast(maker).wait();
+    const std::string name = "/stretto_bench_ddp_" + std::to_string(maker.front());
+    const bool makes = communicator.rank() == Rank(0);
+    int file = makes ? ::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600) : -1;
+    const bool made = !makes || (file >= 0 && ::ftruncate(file, static_cast<off_t>(bytes)) == 0);
+    communicator.barrier().wait();
+    if (!makes) file = ::shm_open(name.c_str(), O_RDWR, 0600);
+    communicator.barrier().wait();
+    if (makes) ::shm_unlink(name.c_str());
+    void* const mapped = made && file >= 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                                    MAP_SHARED | MAP_POPULATE, file, 0)
+                                           : MAP_FAILED;
+    if (file >= 0) ::close(file);
+    if (mapped == MAP_FAILED) throw std::runtime_error("no shared memory for the floor");
+    return static_cast<float*>(mapped);
+  }
+
+  Communicator& communicator_;
+  const std::size_t ranks_, rank_, count_;
+  float* const numbers_;
+  std::array<float, kPiece> sum_{};
+};
+
 // A model that is trained, wrapped or not, with its optimizer.
 class Trainee {
  public:
-  Trainee(const std::string& name, bool small, Communicator& communicator, bool wrapped)
+  Trainee(const std::string& name, bool small, Communicator& communicator, const std::string& mode)
       : communicator_(communicator),
         model_(make_model(name, small)),
         batch_(make_batch(name, small, communicator.rank().value())),
         optimizer_(model_->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9)) {
-    if (wrapped) ddp_.emplace(model_, communicator);
+    DistributedDataParallelOptions options;
+    if (mode == "measured") options.bucket_bytes = measured_bucket_bytes(communicator);
+    if (mode != "none") ddp_.emplace(model_, communicator, options);
   }
 
-  void step(bool set_to_none, bool meet) {
+  void step(bool set_to_none, const std::string& mode) {
     optimizer_.zero_grad(set_to_none);
     const auto output = ddp_ ? ddp_->forward(batch_.input) : model_->forward(batch_.input);
     torch::nn::functional::cross_entropy(output, batch_.target).backward();
-    if (meet) communicator_.barrier().wait();
+    if (mode == "meet") communicator_.barrier().wait();
+    if (mode == "floor") floor().run();
     optimizer_.step();
+  }
+  Floor& floor() {
+    if (floor_ == nullptr) {
+      std::size_t count = 0;
+      for (const torch::Tensor& parameter : model_->parameters()) {
+        count += static_cast<std::size_t>(parameter.numel());
+      }
+      floor_ = std::make_unique<Floor>(communicator_, count);
+    }
+    return *floor_;
   }
   NoSync no_sync() { return ddp_->no_sync(); }
 
@@ -71,6 +163,7 @@ class Trainee {
   Batch batch_;
   torch::optim::SGD optimizer_;
   std::optional<DistributedDataParallel<TrainedModel>> ddp_;
+  std::unique_ptr<Floor> floor_;
 };
 
 class Driver {
@@ -85,20 +178,24 @@ class Driver {
     if (command == "fingerprint") {
       return "{\"fingerprint\": " + std::to_string(trainee.fingerprint()) + "}";
     }
+    if (command == "floor") {
+      return "{\"sum\": " + std::to_string(trainee.floor().number()) + "}";
+    }
     int steps = 0;
     words >> zero >> steps;
-    if (mode != "no_sync") return times_of(steps, trainee, zero == "none", mode == "meet");
+    if (mode != "no_sync") return times_of(steps, trainee, zero == "none", mode);
     const NoSync guard = trainee.no_sync();
-    return times_of(steps, trainee, zero == "none", false);
+    return times_of(steps, trainee, zero == "none", mode);
   }
 
  private:
-  static std::string times_of(int steps, Trainee& trainee, bool set_to_none, bool meet) {
+  static std::string times_of(int steps, Trainee& trainee, bool set_to_none,
+                              const std::string& mode) {
     std::string wall, cpu;
     for (int i = 0; i < steps; ++i) {
       const double wall_begin = microseconds(CLOCK_MONOTONIC);
       const double cpu_begin = microseconds(CLOCK_PROCESS_CPUTIME_ID);
-      trainee.step(set_to_none, meet);
+      trainee.step(set_to_none, mode);
       const std::string comma = i == 0 ? "" : ", ";
       cpu += comma + std::to_string(microseconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_begin);
       wall += comma + std::to_string(microseconds(CLOCK_MONOTONIC) - wall_begin);
@@ -107,9 +204,11 @@ class Driver {
   }
   Trainee& trainee_of(const std::string& model, const std::string& mode) {
     if (make_model(model, true) == nullptr) throw std::runtime_error("no model '" + model + "'");
-    const bool wrapped = mode == "ddp" || mode == "no_sync";
-    auto& trainee = trainees_[model + (wrapped ? " wrapped" : "")];
-    if (!trainee) trainee = std::make_unique<Trainee>(model, small_, *communicator_, wrapped);
+    const std::string kind = mode == "measured"                   ? "measured"
+                             : mode == "ddp" || mode == "no_sync" ? "ddp"
+                                                                  : "none";
+    auto& trainee = trainees_[model + " " + kind];
+    if (!trainee) trainee = std::make_unique<Trainee>(model, small_, *communicator_, kind);
     return *trainee;
   }
 

@@ -4,7 +4,8 @@
 
 """A rank of ./dev bench ddp that trains with PyTorch's own DDP over Gloo.
 
-Takes the same orders as bench/drivers/ddp_driver.cc; mode `meet` is not among them.
+Takes the same orders as bench/drivers/ddp_driver.cc; of the modes it knows none,
+ddp and no_sync.
 """
 
 import argparse
@@ -57,7 +58,7 @@ class Driver:
         return self.trainees[(model, wrapped)]
 
     def answer(self, command, model, mode, zero="none", steps="0"):
-        trainee = self.trainee(model, mode != "plain")
+        trainee = self.trainee(model, mode != "none")
         if command == "fingerprint":
             return {"fingerprint": trainee.fingerprint()}
         guard = trainee.model.no_sync() if mode == "no_sync" else contextlib.nullcontext()
