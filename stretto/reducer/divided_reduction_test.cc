@@ -25,7 +25,7 @@ std::span<Number> numbers(const Reducer& reducer, std::size_t index) {
 
 // What all ranks have where rank r had values[r], in a gradient of Number.
 template <class Number>
-Number mean_of(const std::vector<Number>& values, ReducerOptions options) {
+Number mean_of(const std::vector<Number>& values, const ReducerOptions& options) {
   std::vector<Number> results(values.size());
   run_ranks(static_cast<int>(values.size()), [&](Communicator& communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());

@@ -29,7 +29,7 @@ struct Disagreement {
 };
 
 // Every size divides by three.
-Call all_reduce(AllReduceOptions options, std::size_t count = 12) {
+Call all_reduce(const AllReduceOptions& options, std::size_t count = 12) {
   return [=](Communicator& comm, std::span<float> data) {
     return comm.all_reduce(data.first(count), options);
   };
@@ -41,7 +41,7 @@ Call broadcast(Rank root) {
   };
 }
 
-Call shares(std::vector<std::size_t> counts) {
+Call shares(const std::vector<std::size_t>& counts) {
   return [=](Communicator& comm, std::span<float> data) {
     const std::size_t own = counts[static_cast<std::size_t>(comm.rank())];
     return comm.reduce_scatter(std::span<const float>(data.first(6)), data.subspan(8, own),

@@ -46,7 +46,7 @@ class TransportFailureTest : public TransportTest {
   }
 };
 
-void expect_failure(const Status& status, StatusCode code, std::vector<std::string> texts) {
+void expect_failure(const Status& status, StatusCode code, const std::vector<std::string>& texts) {
   EXPECT_EQ(status.code(), code) << status.message();
   for (const std::string& text : texts) {
     EXPECT_NE(status.message().find(text), std::string::npos)
