@@ -162,6 +162,19 @@ TEST(Selector, InsideTeamsNothingIsSentThatCouldBeMapped) {
   }
 }
 
+// A choice on hosts of any size, unless chunks may be of any size.
+TEST(Selector, InsideTeamsAnAllToAllOfEqualChunksMayBeMapped) {
+  for (const HostList& hosts : {HostList{0, 0, 1, 1}, HostList{0, 0, 0, 1}, HostList{0, 1, 0, 1}}) {
+    const Selector selector({.rank_count = 4, .hosts = hosts, .links = {}, .has_teams = true});
+    const auto is_mapped = [](const Selector::Candidate& candidate) {
+      return candidate.algorithm->name == "two_level_mapped";
+    };
+    const OperationDescriptor operation = operation_of(Collective::all_to_all, 65536);
+    EXPECT_TRUE(std::ranges::any_of(selector.candidates(operation, true), is_mapped));
+    EXPECT_TRUE(std::ranges::none_of(selector.candidates(operation, false), is_mapped));
+  }
+}
+
 TEST(Selector, ChoosesForAHundredThousandRanks) {
   const Selector selector = selector_of(100'000, 8);
   for (int c = 0; c < kCollectiveCount; ++c) {
