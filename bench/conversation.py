@@ -225,7 +225,7 @@ class Conversation:
 
     def _ask(self, variant, seconds, timeout_seconds):
         self._tell(f"{variant.operation} {variant.bytes} {seconds} {int(variant.in_place)} "
-                   f"{variant.buffers} {variant.algorithm or '-'}")
+                   f"{variant.buffers} {variant.algorithm or '-'} {variant.at_once}")
         answers = self._answers(timeout_seconds, f"no answer within {timeout_seconds:g} s")
         for answer in answers:
             if answer["answer"] == "failed":

@@ -14,6 +14,8 @@ examples:
   ./dev bench hosts --operations all --rate 100M --systems stretto
   ./dev bench hosts --delay 5 --loss 10 --rate 100M --bytes 8,64K   # 5 ms each way, 1 % lost
   ./dev bench hosts --training                 # how busy a training step keeps the wire
+  ./dev bench hosts --plots build/plots        # by size, operations at a time, number of ranks
+  ./dev bench hosts --joining                  # 64 processes on 4 hosts
   ./dev bench hosts --json lines.jsonl --page docs/hosts.md         # writes the page's tables anew
 """
 
@@ -26,10 +28,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import types
 
 import conversation
 import hosts_floor
+import hosts_joining
+import hosts_plots
 import hosts_report
 import hosts_systems
 import peers
@@ -102,6 +107,11 @@ def parse_arguments(words):
                         help="a page whose tables are replaced by those of this run")
     parser.add_argument("--training", action="store_true", help="instead: how busy steps of "
                         f"training, of {TRAINING.total >> 20} MiB of gradients, keep the wire")
+    parser.add_argument("--plots", type=pathlib.Path, metavar="FOLDER", help="instead: three plots "
+                        "of the speed of an all_reduce, by size, operations at a time and ranks")
+    parser.add_argument("--joining", type=int, nargs="?", const=64, default=0, metavar="RANKS",
+                        help="instead: how long so many processes on 4 hosts take to join, and the "
+                        "memory and descriptors of each (default: 64)")
     peers.add_places(parser)
     arguments = parser.parse_args(words)
     arguments.build, arguments.peers = arguments.build.resolve(), arguments.peers.resolve()
@@ -190,6 +200,45 @@ def add_expectations(lines, link, placement, explained):
             line["predicted_us"] = 1e6 * seconds
 
 
+def plot(arguments, words, load):
+    """The three plots of hosts_plots.py: two on the first shape, one on as many hosts with other
+    numbers of ranks."""
+    first = arguments.shapes[0]
+    lines = plot_lines(arguments, first, hosts_plots.asks_on_one_shape())
+    for shape in hosts_plots.shapes_of_ranks(first):
+        ranks = len(hosts_systems.placement_of(shape))
+        lines += plot_lines(arguments, shape, hosts_plots.asks_of_ranks(ranks))
+    hosts_plots.write(arguments.plots, lines,
+                      f"./dev bench hosts {' '.join(words)}: {first}, {arguments.rate / 1e6:g} "
+                      f"Mbit/s, with {load:.1f} cores busy with something else when it began. "
+                      "Virtual hosts on one machine, each with one core.")
+    print(f"{arguments.plots / 'plots.html'}: {len(lines)} measurements")
+    bad = [line for line in lines if "error" in line]
+    for line in bad:
+        print(f"{line['name']}, {line['plot']} {line['x']}: {line['error']}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+def plot_lines(arguments, shape, asks):
+    placement = hosts_systems.placement_of(shape)
+    network = network_of(arguments, max(placement) + 1)
+    with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
+        try:
+            network.make()
+            network.shape(arguments.rate)
+            place = place_of(arguments, placement)
+            every = hosts_systems.all_on(network, placement, (), cache)
+            chosen = [every[name] for name in arguments.systems if not every[name].missing(place)]
+            return hosts_plots.measure(arguments, asks, chosen, place)
+        finally:
+            network.remove()
+
+
+def place_of(arguments, placement):
+    cores = min(len(os.sched_getaffinity(0)), max(placement) + 1)
+    return systems.Place(len(placement), cores, arguments.build, arguments.peers)
+
+
 def measure_shape(arguments, shape):
     """All lines of one shape; every line says how it was made."""
     placement = hosts_systems.placement_of(shape)
@@ -202,8 +251,7 @@ def measure_shape(arguments, shape):
             round_trip_s, plain_s = plain_link(network)
             link = hosts_floor.Link(arguments.rate, round_trip_s,
                                     namespaces.burst_bytes(arguments.rate))
-            cores = min(len(os.sched_getaffinity(0)), max(placement) + 1)
-            place = systems.Place(arguments.ranks, cores, arguments.build, arguments.peers)
+            place = place_of(arguments, placement)
             every = hosts_systems.all_on(network, placement, arguments.algorithms, cache)
             chosen = [every[name] for name in arguments.systems if not every[name].missing(place)]
             missing = {name: every[name].missing(place) for name in arguments.systems
@@ -256,6 +304,27 @@ def report_training(arguments):
     return 0
 
 
+def report_joining(arguments):
+    placement = hosts_joining.placement_of(arguments.joining)
+    network = network_of(arguments, hosts_joining.HOSTS)
+    facts = []
+    with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
+        try:
+            network.make()
+            network.shape(arguments.rate)
+            for _ in range(arguments.repeats):
+                began = time.time()
+                outputs = outputs_of([str(arguments.build / "bin" / "join_driver")], network,
+                                     placement, cache)
+                facts.append(hosts_joining.facts_of(began, outputs))
+        finally:
+            network.remove()
+    print(hosts_joining.text(facts))
+    if arguments.json:
+        arguments.json.write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    return 0
+
+
 def main(words):
     arguments = parse_arguments(words)
     # Leaves by an exception, so that everything that was started is ended on the way out.
@@ -267,6 +336,10 @@ def main(words):
     try:
         if arguments.training:
             return report_training(arguments)
+        if arguments.plots:
+            return plot(arguments, words, load)
+        if arguments.joining:
+            return report_joining(arguments)
         for shape in arguments.shapes:
             runs.append(measure_shape(arguments, shape))
             print(hosts_report.text(*runs[-1]))

@@ -14,6 +14,8 @@ import unittest
 
 import hosts
 import hosts_floor
+import hosts_joining
+import hosts_plots
 import hosts_report
 import hosts_systems
 
@@ -101,6 +103,33 @@ class ReportTest(unittest.TestCase):
                 hosts_report.write_page(path, "", 0, [(FACTS, self.LINES)])
 
 
+class PlotsTest(unittest.TestCase):
+    def test_points_are_medians_of_speeds(self):
+        lines = [{"plot": "at_once", "x": 4, "bytes": 4 << 20, "name": "stretto", "p50_us": time}
+                 for time in (1e5, 2e5, 4e5)]
+        lines.append({"plot": "at_once", "x": 4, "bytes": 4 << 20, "name": "Gloo",
+                      "error": "unsupported"})
+        point, = hosts_plots.curves(lines, "at_once").pop("stretto")
+        self.assertAlmostEqual(point.y, (4 << 20) / 2e5)
+        self.assertEqual(hosts_plots.curves(lines, "size"), {})
+        with tempfile.TemporaryDirectory() as folder:
+            hosts_plots.write(pathlib.Path(folder) / "new", lines, "said")
+            text = (pathlib.Path(folder) / "new" / "plots.html").read_text()
+            self.assertEqual(text.count("<svg"), 1)
+            self.assertIn("so many all_reduces".lower(), text.lower())
+
+    def test_other_numbers_of_ranks_are_on_as_many_hosts(self):
+        self.assertEqual(hosts_plots.shapes_of_ranks("3+1"), ["2x1", "2x2", "2x3", "2x4"])
+
+    def test_joining_says_the_worst(self):
+        told = [json.dumps({"joined": 11.0 + rank, "met": 12.0 + rank, "bytes": 1 << 20,
+                            "descriptors": 7 + rank}) for rank in range(2)]
+        facts = hosts_joining.facts_of(10.0, told)
+        self.assertEqual((facts["joined_s"], facts["met_s"], facts["descriptors_max"]),
+                         (2.0, 3.0, 8))
+        self.assertIn("2 processes on 4 hosts: all have joined 2.00 s", hosts_joining.text([facts]))
+
+
 def spaces():
     return {name for name in subprocess.run(["ip", "netns"], capture_output=True, text=True,
                                             check=False).stdout.split() if "hosts" in name}
@@ -134,6 +163,14 @@ class RunTest(unittest.TestCase):
             self.assertIn("chosen", entry)
         named = [entry for entry in lines if entry["algorithm"]]
         self.assertTrue(all(entry["predicted_us"] > 0 for entry in named))
+
+    def test_processes_on_four_hosts_join(self):
+        if not (BUILD / "bin/join_driver").exists():
+            self.skipTest("the driver of joining is not built")
+        facts, = self.run_hosts("--joining", "8")
+        self.assertEqual(facts["ranks"], 8)
+        self.assertGreater(facts["met_s"], facts["joined_s"])
+        self.assertGreater(facts["descriptors_median"], 0)
 
     def test_a_cable_takes_its_time(self):
         if not (BUILD / "bin/lossy_cable_program").exists():

@@ -73,7 +73,7 @@ def scale(values, begin, end, room):
     return lambda value: begin + (math.log(value) - low) / (high - low) * (end - begin)
 
 
-def axes(x_scale, y_scale, sizes, ys, unit):
+def axes(x_scale, y_scale, sizes, ys, unit, name_of=figures.size_text):
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     first, last = math.floor(math.log10(min(ys))), math.ceil(math.log10(max(ys)))
     steps = (1, 2, 5) if last - first <= 3 else (1,)
@@ -89,7 +89,7 @@ def axes(x_scale, y_scale, sizes, ys, unit):
         if x >= free:
             free = x + 48
             parts.append(f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">'
-                         f"{figures.size_text(size)}</text>")
+                         f"{name_of(size)}</text>")
     return parts
 
 
@@ -106,9 +106,9 @@ def curve(colour, points, x_scale, y_scale):
     return f'<g style="color:var(--c{colour})">{"".join(parts)}</g>'
 
 
-def chart(lines, levels, sizes, unit, title, caption, style=""):
+def chart(lines, levels, sizes, unit, title, caption, style="", name_of=figures.size_text):
     """A figure of lines ({name: points}) over sizes, both axes logarithmic; empty text if there is
-    nothing to draw. Levels are drawn below the lines."""
+    nothing to draw. Levels are drawn below the lines; `name_of` writes what is below the axis."""
     lines = [(i % COLOURS, name, points)
              for i, (name, points) in enumerate(lines.items()) if points]
     if not lines:
@@ -117,7 +117,7 @@ def chart(lines, levels, sizes, unit, title, caption, style=""):
           for y in (point.y, point.low, point.high) if y > 0] + [level.y for level in levels]
     x_scale = scale(sizes, LEFT, WIDTH - RIGHT, 1.6)
     y_scale = scale(ys, HEIGHT - BOTTOM, TOP, 1.25)
-    parts = axes(x_scale, y_scale, sizes, ys, unit)
+    parts = axes(x_scale, y_scale, sizes, ys, unit, name_of)
     for level in levels:
         # A little wider than its range, so that a goal for one size can be seen.
         ends = [x_scale(min(max(x, min(sizes)), max(sizes))) for x in (level.first, level.last)]

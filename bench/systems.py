@@ -41,6 +41,7 @@ class Variant:
     buffers: str = "private"
     in_place: bool = False
     algorithm: str = ""
+    at_once: int = 1  # Operations, each on its part of the bytes.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -296,6 +296,7 @@ function(stretto_add_bench_drivers)
   target_sources(copy_driver PRIVATE tools/bench/copy_bound.cc)
   # Of ./dev bench hosts --training.
   stretto_add_program(wire_driver OFF SOURCES bench/drivers/wire_driver.cc LIBRARIES stretto)
+  stretto_add_program(join_driver OFF SOURCES bench/drivers/join_driver.cc LIBRARIES stretto)
   # Of ./dev bench ddp.
   if(TARGET stretto_torch)
     stretto_add_program(ddp_driver ON SOURCES bench/drivers/ddp_driver.cc LIBRARIES stretto)

@@ -33,6 +33,7 @@ struct Request {
   std::string algorithm = {};
   std::uint64_t bytes = 0;
   double seconds = 0;  // For the samples of the line.
+  std::size_t at_once = 1;
   bool in_place = true;
 };
 
@@ -79,8 +80,8 @@ class Pipes {
     words >> request.operation;
     if (request.operation == "quit") return std::nullopt;
     words >> request.bytes >> request.seconds >> request.in_place >> request.buffers >>
-        request.algorithm;
-    if (!words) throw std::runtime_error("not a request: " + words.str());
+        request.algorithm >> request.at_once;
+    if (!words || request.at_once == 0) throw std::runtime_error("not a request: " + words.str());
     if (request.algorithm == "-") request.algorithm.clear();
     return request;
   }
@@ -145,6 +146,7 @@ Buffers buffers_for(Library& library, const Request& request) {
   Job& job = buffers.job;
   job.operation = request.operation;
   job.algorithm = request.algorithm;
+  job.at_once = request.at_once;
   if (job.operation == "barrier") return buffers;
   job.count = request.bytes / sizeof(float);
   job.share = job.count / static_cast<std::size_t>(library.size());
@@ -166,6 +168,7 @@ Reply handle(Library& library, BoardMeeting& meeting, const Request& request) {
   const Job& job = buffers.job;
   const bool is_missing = job.input == nullptr || job.output == nullptr;
   if (job.count > 0 && is_missing) return unsupported("no such buffers");
+  if (job.at_once > 1 && !library.runs_several()) return unsupported("one operation at a time");
   const std::function<void()> call = library.make_call(job);
   if (!call) return unsupported("no such operation");
   pin_to_core(library.rank());

@@ -18,6 +18,8 @@ struct Job {
   float* output = nullptr;  // The input itself: in place.
   std::size_t count = 0;    // Elements of the larger side.
   std::size_t share = 0;    // count / ranks.
+  // So many all_reduces at a time, each of an equal part of the buffer.
+  std::size_t at_once = 1;
 };
 
 // A library under measurement, as the driver sees it. One thread of each rank uses it. Failures
@@ -31,6 +33,8 @@ class Library {
   virtual std::string version() const = 0;
   // Zeroed memory that the library itself hands out, freed with the object; null if it does not.
   virtual std::shared_ptr<float> allocate_registered(std::size_t count) = 0;
+  // Whether it can have several operations under way that one thread has started.
+  virtual bool runs_several() const { return false; }
   // A blocking call, as a user would write it, ready to be called many times; empty if the library
   // has no such operation. The buffers of `job` outlive it.
   virtual std::function<void()> make_call(const Job& job) = 0;
@@ -40,7 +44,7 @@ class Library {
 struct MeetingPlace {
   std::string board = {};  // Where ranks meet each other: see tools/bench/board.h.
   // Has FIFOs: ask.RANK, by which the parent asks a rank for a line of the benchmark, in words
-  //   all_reduce BYTES SECONDS IN_PLACE BUFFERS ALGORITHM
+  //   all_reduce BYTES SECONDS IN_PLACE BUFFERS ALGORITHM AT_ONCE
   // (sizes are as in nccl-tests, of the larger side on one rank; in place 0 or 1; buffers
   // registered, private or huge; the algorithm - for what the library chooses) or "quit"; and
   // answers, to which each rank writes an object of JSON a line: first its rank, process number and

@@ -42,6 +42,16 @@ class Calls:
     def make(self, operation, source, target, count, share):
         """The call for a job, or None if Gloo has no such operation."""
         backend = self.backend
+        operation, _, at_once = operation.partition("*")
+        if at_once:
+            if operation != "all_reduce" or source != target:
+                return None
+            parts = torch.chunk(tensor_at(target, count), int(at_once))
+
+            def several():
+                for work in [backend.allreduce([part]) for part in parts]:
+                    work.wait()
+            return several
         if operation == "all_reduce" and source == target:
             tensors = [tensor_at(target, count)]
             return lambda: backend.allreduce(tensors).wait()

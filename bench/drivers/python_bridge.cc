@@ -27,10 +27,13 @@ class PythonLibrary final : public Library {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string version() const override { return version_; }
+  bool runs_several() const override { return true; }
   std::shared_ptr<float> allocate_registered(std::size_t) override { return nullptr; }
 
   std::function<void()> make_call(const Job& job) override {
-    const int status = prepare_(job.operation.c_str(), job.input, job.output, job.count, job.share);
+    const std::string operation =
+        job.operation + (job.at_once > 1 ? "*" + std::to_string(job.at_once) : "");
+    const int status = prepare_(operation.c_str(), job.input, job.output, job.count, job.share);
     if (status == 1) return {};
     expect(status == 0);
     return [this] { expect(call_() == 0); };

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <span>
+#include <vector>
 
 #include "bench/drivers/driver.h"
 #include "stretto/stretto.h"
@@ -16,6 +17,7 @@ class StrettoLibrary final : public Library {
   int size() const override { return communicator_->size(); }
   std::string version() const override { return "stretto"; }
 
+  bool runs_several() const override { return true; }
   std::shared_ptr<float> allocate_registered(std::size_t count) override {
     const auto buffer = std::make_shared<Buffer<float>>(communicator_->allocate<float>(count));
     return {buffer, buffer->data()};
@@ -28,6 +30,10 @@ class StrettoLibrary final : public Library {
     const std::span input_share(job.input, job.share);
     const std::span output_share(job.output, job.share);
     const bool in_place = job.input == job.output;
+    if (job.at_once > 1) {
+      if (job.operation != "all_reduce") return {};
+      return [&comm, input, whole, job] { start_and_wait(comm, input, whole, job); };
+    }
     if (job.operation == "all_reduce" && in_place) {
       return [&comm, whole, options = AllReduceOptions{.algorithm = job.algorithm}] {
         comm.all_reduce(whole, options).wait();
@@ -53,6 +59,20 @@ class StrettoLibrary final : public Library {
   }
 
  private:
+  static void start_and_wait(Communicator& comm, std::span<float> input, std::span<float> output,
+                             const Job& job) {
+    std::vector<Work> works;
+    const std::size_t part = job.count / job.at_once;
+    for (std::size_t i = 0; i < job.at_once; ++i) {
+      const std::span<float> to = output.subspan(i * part, part);
+      works.push_back(job.input == job.output
+                          ? comm.all_reduce(to, {.algorithm = job.algorithm})
+                          : comm.all_reduce(std::span<const float>(input.subspan(i * part, part)),
+                                            to, {.algorithm = job.algorithm}));
+    }
+    for (Work& work : works) work.wait();
+  }
+
   std::unique_ptr<Communicator> communicator_ = join();
 };
 

@@ -25,7 +25,7 @@ struct DeviceBuffers {
 
 // One rank's part in a collective, as a library is handed it. The lists have an entry per rank of
 // the group, in elements: what belongs to each rank; of an all_to_all, what this rank sends to each
-// and receives from each. Everything stays in place until has_ended(), or abandon().
+// and receives from each. All stays until has_ended() or abandon(). Input and output may overlap.
 struct LibraryCall {
   OperationDescriptor operation;  // Its count is that of the whole buffer.
   const std::byte* input = nullptr;

@@ -206,7 +206,8 @@ TEST(Handshake, RefusesOtherSettingsOnBothSides) {
   const Outcome outcome = shake(other, side(0));
   expect_refused(outcome.server,
                  "rank 2 joined with other settings than this rank 0: "
-                 "STRETTO_BACKEND must be the same on all ranks");
+                 "STRETTO_ALGORITHM, STRETTO_TRANSPORT and STRETTO_BACKEND must be the same on all "
+                 "ranks");
   expect_refused(outcome.client, "rank 0 joined with other settings than this rank 2: ");
 }
 

@@ -13,9 +13,6 @@
 namespace stretto::group {
 namespace {
 
-constexpr std::size_t kSegmentBytesMax = 256 * 1024;
-constexpr std::size_t kSegmentBytesMin = 32 * 1024;
-constexpr std::size_t kScratchBytes = 8 * 1024 * 1024;
 constexpr std::size_t kWhole = std::size_t{1} << 62;
 // Of one slot, what is staged at a time: about what stays in a core's own cache, as fewer syncs
 // gain nothing more.
@@ -34,7 +31,9 @@ Result<Plans> Planner::plan(const OperationDescriptor& operation,
   const auto make = [&](const schedule::Algorithm* chosen, std::size_t segment_bytes) {
     return make_plan(chosen, operation, shares, segment_bytes);
   };
-  STRETTO_ASSIGN_OR_RETURN(auto messages, make(choice.messages, segment_bytes_of_messages()));
+  STRETTO_ASSIGN_OR_RETURN(
+      auto messages,
+      make(choice.messages, segment_bytes_of_messages(setting_.selector.rank_count)));
   STRETTO_ASSIGN_OR_RETURN(auto direct, make(choice.direct, kWhole));
   STRETTO_ASSIGN_OR_RETURN(auto staged, make(choice.staged, execution::Window::kHalfBytes));
   return Plans{.messages = std::move(messages),
@@ -136,13 +135,6 @@ std::size_t Planner::lanes_for(std::size_t lane_bytes) const {
   return execution::Plan::kLanesLeast + static_cast<std::size_t>(std::clamp(more - 1, 0.0, kMore));
 }
 
-// The same on all ranks, since both sides of a message must cut alike: small enough that the
-// scratch of a lane stays bounded when every rank sends to every other.
-std::size_t Planner::segment_bytes_of_messages() const {
-  return std::clamp(kScratchBytes / static_cast<std::size_t>(setting_.selector.rank_count),
-                    kSegmentBytesMin, kSegmentBytesMax);
-}
-
 SingleCopy Planner::single_copy_of(const OperationDescriptor& operation,
                                    const Choice& choice) const {
   const SingleCopy agreed = setting_.single_copy;
@@ -179,7 +171,7 @@ Explanation Planner::explain(const OperationDescriptor& operation,
   };
   if (choice->messages != nullptr) {
     explanation.algorithm = explanation.algorithm_registered = explanation.algorithm_huge_pages =
-        describe_plan(*choice->messages, segment_bytes_of_messages());
+        describe_plan(*choice->messages, segment_bytes_of_messages(setting_.selector.rank_count));
     explain_messages(operation, algorithm, explanation);
     return explanation;
   }

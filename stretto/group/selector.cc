@@ -29,6 +29,9 @@ constexpr std::size_t kSingleCopyReduceScatterBytes = 16 * 1024 * 1024;
 // Of a reduction by more ranks, the pieces that fit into the scratch are too small to pay.
 constexpr int kSingleCopyReducers = 16;
 constexpr double kSameCost = 1e-6;
+constexpr std::size_t kSegmentBytesMax = 256 * 1024;
+constexpr std::size_t kSegmentBytesMin = 32 * 1024;
+constexpr std::size_t kScratchBytes = 8 * 1024 * 1024;
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 
 // With all ranks on one host, their number says nothing.
@@ -38,6 +41,11 @@ std::span<const std::int32_t> several(const HostList& hosts) {
 }
 
 }  // namespace
+
+std::size_t segment_bytes_of_messages(int rank_count) {
+  return std::clamp(kScratchBytes / static_cast<std::size_t>(rank_count), kSegmentBytesMin,
+                    kSegmentBytesMax);
+}
 
 Selector::Selector(Setting setting)
     : setting_(std::move(setting)), summary_(setting_.rank_count, several(setting_.hosts)) {}
@@ -73,7 +81,7 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
   const std::size_t partial_bytes = size_bytes(accumulation_dtype(operation.dtype));
   const schedule::CostQuery query{
       .bytes = std::bit_ceil(operation.count * element_bytes),
-      .segment_bytes = 0,
+      .segment_bytes = segment_bytes_of_messages(setting_.rank_count),
       .partial_scale = static_cast<int>(partial_bytes / element_bytes),
       .link = summary_.has_hosts() ? setting_.links.network : setting_.links.local,
       .local_link = setting_.links.local};

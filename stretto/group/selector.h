@@ -24,6 +24,11 @@ struct Choice {
   const schedule::Algorithm* staged = nullptr;
 };
 
+// Bytes of a chunk that travel at a time, the same on all ranks, since both sides of a message must
+// cut alike: small enough that the scratch of a lane stays bounded when every rank sends to every
+// other.
+std::size_t segment_bytes_of_messages(int rank_count);
+
 // Chooses algorithms. Every rank must choose alike, so the choice rests only on what all ranks
 // know: the operation, the ranks and their hosts, and the model of the links. Sizes are rounded up
 // to a power of two first. Candidates are priced in closed form (schedule/estimate.h), so a choice

@@ -83,6 +83,7 @@ constexpr Algorithm kAlgorithms[] = {
     {15, "two_level_mapped", reduce, both, canonical, two_level_mapped_reduce},
     {15, "two_level_mapped", gather, both, none, two_level_mapped_gather},
     {15, "two_level_mapped", scatter, both, none, two_level_mapped_scatter},
+    {15, "two_level_mapped", all_to_all, both, none, two_level_mapped_all_to_all, kEqualChunks},
     {15, "two_level_mapped", barrier, both, none, two_level_mapped_barrier},
 };
 // clang-format on

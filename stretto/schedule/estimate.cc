@@ -294,6 +294,7 @@ constexpr std::array kRows = {
     Row{reduce, "two_level_mapped", two_level_reduce},
     Row{gather, "two_level_mapped", two_level_gather},
     Row{scatter, "two_level_mapped", two_level_scatter},
+    Row{all_to_all, "two_level_mapped", two_level_all_to_all},
     Row{barrier, "two_level_mapped", two_level_barrier},
     Row{reduce, "direct", direct_reduce},
     Row{reduce, "binomial_tree", binomial_reduce},

@@ -65,9 +65,11 @@ class HostSummary {
 };
 
 // In closed form, in O(log ranks + kinds of hosts), what cost() predicts by playing every rank's
-// steps: seconds until the last rank has ended, with root 0 and one segment (the query's
-// segment_bytes and hosts are not looked at). Phases that cost() lets overlap follow each other
-// here, so the sum may be larger; a test compares what is chosen by the two.
+// steps: seconds until the last rank has ended, with root 0 and one segment (the query's hosts are
+// not looked at). Phases that cost() lets overlap follow each other here, so the sum may be larger;
+// a test compares what is chosen by the two. Only of a two-level all_reduce the query's
+// segment_bytes count: its halves load the ports of uneven hosts unevenly, one way first and then
+// the other, and overlap where there are several segments.
 //
 // Only algorithms that may be chosen have a closed form: of the others, is_estimated() is false and
 // estimate() must not be called.

@@ -18,13 +18,15 @@ class EstimateModel {
         n(summary.rank_count()),
         bytes(static_cast<double>(query.bytes)),
         scale(query.partial_scale),
+        segment_bytes(static_cast<double>(query.segment_bytes)),
         link_(query.link),
         local_(query.local_link) {}
 
   const HostSummary& hosts;
   int n;
-  double bytes;  // Of the whole buffer.
-  double scale;  // Of partial values.
+  double bytes;          // Of the whole buffer.
+  double scale;          // Of partial values.
+  double segment_bytes;  // Of a chunk; 0: it is in one piece.
 
   // Values of which some are partial: of a subtree with `ranks` ranks.
   double scale_of(int ranks) const { return ranks > 1 ? scale : 1; }
@@ -32,6 +34,8 @@ class EstimateModel {
   double process(double touched_bytes) const {
     return touched_bytes * link_.reduce_seconds_per_byte;
   }
+  // Of a host's port.
+  double wire(double host_bytes) const { return host_bytes * link_.seconds_per_byte; }
   double sync(int ranks) const {
     return ranks < 2 ? 0 : link_.sync_seconds * std::ceil(std::log2(ranks));
   }
@@ -124,6 +128,7 @@ double two_level_broadcast(const EstimateModel& m, Inside inside);
 double two_level_reduce(const EstimateModel& m);
 double two_level_gather(const EstimateModel& m);
 double two_level_scatter(const EstimateModel& m);
+double two_level_all_to_all(const EstimateModel& m);
 double two_level_barrier(const EstimateModel& m);
 
 }  // namespace stretto::schedule

@@ -121,6 +121,43 @@ TEST(Estimate, ChoosesAsPlayingEveryRankWould) {
   EXPECT_LT(all.large, 0.03 * all.count);
 }
 
+// A network of a gigabit, as it has been measured between virtual hosts.
+constexpr LinkCost kGigabit{.latency_seconds = 25e-6,
+                            .message_seconds = 5e-6,
+                            .seconds_per_byte = 8 / 0.956e9,
+                            .reduce_seconds_per_byte = 1 / 8e9};
+
+double played(std::string_view name, Access access, const Hosts& hosts, const CostQuery& query) {
+  return cost(*find_algorithm(Collective::all_reduce, access, name), static_cast<int>(hosts.size()),
+              query)
+      .seconds;
+}
+
+// On hosts of unequal size one way of a port carries more than the other in each phase, and
+// segments let the phases overlap.
+TEST(Estimate, OfTwoLevelsFollowsTheSegmentsOfUnevenHosts) {
+  const Algorithm& mapped =
+      *find_algorithm(Collective::all_reduce, Access::both, "two_level_mapped");
+  for (const Hosts& hosts : {Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 1}, Hosts{0, 1, 0, 1},
+                             Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 0, 0, 1, 1, 1}}) {
+    const HostSummary summary(static_cast<int>(hosts.size()), hosts);
+    for (const std::size_t bytes : {std::size_t{4} << 20, std::size_t{16} << 20}) {
+      const CostQuery query{.bytes = bytes,
+                            .segment_bytes = 256 << 10,
+                            .link = kGigabit,
+                            .local_link = kInside,
+                            .hosts = hosts};
+      const double by_steps = played("two_level_mapped", Access::both, hosts, query);
+      EXPECT_NEAR(estimate(mapped, summary, query) / by_steps, 1, 0.15)
+          << bytes << " bytes on " << hosts.size() << " ranks, the second on host " << hosts[1];
+      // What is chosen is what playing the steps finds best.
+      const Algorithm& direct = *find_algorithm(Collective::all_reduce, Access::messages, "direct");
+      EXPECT_EQ(estimate(mapped, summary, query) < estimate(direct, summary, query),
+                by_steps < played("direct", Access::messages, hosts, query));
+    }
+  }
+}
+
 // Where every rank has a link of its own, and there are as many as a power of two, nothing
 // overlaps.
 TEST(Estimate, IsExactWhereNothingOverlaps) {

@@ -18,6 +18,12 @@ using Kind = HostSummary::Kind;
 // each host but the root's.
 enum class Chunks { of_hosts, of_ranks, of_other_hosts };
 
+// Which halves an algorithm has: to the owners, and from them.
+struct Halves {
+  bool reduces = false;
+  bool spreads = false;
+};
+
 // Phases of the two-level algorithms.
 class TwoLevelPhases {
  public:
@@ -72,6 +78,28 @@ class TwoLevelPhases {
       return kind.ranks < 2 ? 0 : m_.process(chunks_ * each_) + m_.sync(kind.ranks);
     });
   }
+  // Both halves, one phase after the other...
+  double in_turn(Halves halves) const {
+    return (halves.reduces ? collect() + reduce() : 0) + (halves.spreads ? spread() + show() : 0);
+  }
+  // ...and what the ports save where they overlap: what a host sends more in one half and gets more
+  // in the other passes both ways at once.
+  double overlap() const {
+    const auto port = [&](Halves halves) {
+      return worst([&](const Kind& kind) {
+        const double others = chunks_ - owned(kind);
+        const double out = (halves.reduces ? others * values_of(kind) : 0) +
+                           (halves.spreads ? owned(kind) * (hosts_ - 1) : 0);
+        const double in = (halves.reduces ? owned(kind) * (values_ - values_of(kind)) : 0) +
+                          (halves.spreads ? others : 0);
+        return m_.wire(std::max(out, in) * each_);
+      });
+    };
+    if (hosts_ < 2) return 0;
+    return port({.reduces = true}) + port({.spreads = true}) -
+           port({.reduces = true, .spreads = true});
+  }
+  double chunks() const { return chunks_; }
   // Owners give the first rank the whole results.
   double pass_to_root() const {
     const int near = m_.hosts.ranks_of_first_host();
@@ -138,19 +166,23 @@ class TwoLevelPhases {
 
 }  // namespace
 
+// Where there are several segments the halves overlap, but for the first segment's first chunk and
+// the last one's last.
 double two_level_all_reduce(const EstimateModel& m, Inside inside) {
   const TwoLevelPhases phases(m, inside, Chunks::of_hosts);
-  return phases.collect() + phases.reduce() + phases.spread() + phases.show();
+  const double seconds = phases.in_turn({.reduces = true, .spreads = true});
+  const double each = m.bytes / phases.chunks();
+  if (m.segment_bytes == 0 || each <= m.segment_bytes) return seconds;
+  const double pieces = std::ceil(each / m.segment_bytes) * phases.chunks();
+  return seconds - phases.overlap() * (1 - 1 / pieces);
 }
 
 double two_level_reduce_scatter(const EstimateModel& m, Inside inside) {
-  const TwoLevelPhases phases(m, inside, Chunks::of_ranks);
-  return phases.collect() + phases.reduce();
+  return TwoLevelPhases(m, inside, Chunks::of_ranks).in_turn({.reduces = true});
 }
 
 double two_level_all_gather(const EstimateModel& m, Inside inside) {
-  const TwoLevelPhases phases(m, inside, Chunks::of_ranks);
-  return phases.spread() + phases.show();
+  return TwoLevelPhases(m, inside, Chunks::of_ranks).in_turn({.spreads = true});
 }
 
 double two_level_broadcast(const EstimateModel& m, Inside inside) {
@@ -171,6 +203,18 @@ double two_level_gather(const EstimateModel& m) {
 }
 
 double two_level_scatter(const EstimateModel& m) { return two_level_gather(m); }
+
+double two_level_all_to_all(const EstimateModel& m) {
+  const double each = m.bytes / m.n;
+  double seconds = 0;
+  for (const Kind& kind : m.hosts.kinds()) {
+    const double staged = m.process((kind.ranks - 1) * each) + m.sync(kind.ranks);
+    const double far = m.n - kind.ranks;
+    const double sent = m.between(far, kind.ranks * far * each);
+    seconds = std::max(seconds, staged + std::max(sent, m.process(kind.ranks * each)));
+  }
+  return seconds;
+}
 
 double two_level_barrier(const EstimateModel& m) {
   double inside = 0;

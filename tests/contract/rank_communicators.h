@@ -14,6 +14,7 @@
 
 #include "stretto/job/threads.h"
 #include "tests/contract/in_process_backend.h"
+#include "tests/contract/thread_library.h"
 
 namespace stretto::testing {
 
@@ -62,13 +63,18 @@ class OnBoth : public ::testing::TestWithParam<std::tuple<bool, ProgressThread>>
   }
 };
 
-// Ranks of every kind: those, and ranks on a Backend that is not ours.
+// Ranks of every kind: those, ranks on a Backend that is not ours, and ranks with a library.
 struct RankMaker {
   std::string name;
   std::function<RankList(int size)> make;
 
   static std::vector<RankMaker> all() {
-    std::vector<RankMaker> makers = {{"in_process", make_in_process_ranks}};
+    std::vector<RankMaker> makers = {{"in_process", make_in_process_ranks},
+                                     {"library", [](int size) {
+                                        return make_library_ranks(size,
+                                                                  std::make_shared<LibraryFacts>(),
+                                                                  std::chrono::seconds(30));
+                                      }}};
     for (const bool mapped : {false, true}) {
       for (const ProgressThread thread : {ProgressThread::never, ProgressThread::always}) {
         makers.push_back({OnBoth::name({{mapped, thread}, 0}), [=](int size) {

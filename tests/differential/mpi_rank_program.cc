@@ -326,7 +326,9 @@ std::string run(char** arguments, bool canary) {
 }  // namespace stretto::testing
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
+  // Where STRETTO_BACKEND says so, stretto calls MPI as well.
+  int given = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &given);
   const bool canary = argc == 5 && std::string_view(argv[4]) == "canary";
   if (argc != 4 && !canary) {
     std::fprintf(stderr, "usage: mpirun -n P %s SEED FILE OPERATIONS [canary]\n", argv[0]);

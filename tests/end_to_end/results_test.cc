@@ -162,26 +162,53 @@ class MpiPlane : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  const std::string folder_ = ::testing::TempDir() + "stretto_mpi_" + std::to_string(::getpid());
-};
-
-TEST_F(MpiPlane, GivesTheValuesOfTheOracle) {
   // Open MPI refuses to be root and to start more ranks than there are cores; idle ranks must not
   // keep the others from the cores. MPICH takes no notice.
-  testing::Process job({"mpirun", "-n", "3", STRETTO_BIN_DIR "/values_rank_program"},
-                       {{"STRETTO_TRANSPORT", "mpi"},
-                        {"STRETTO_RENDEZVOUS", "file://" + folder_ + "/job"},
+  Ended started_by_mpirun(const Variables& more) const {
+    Variables variables{{"STRETTO_RENDEZVOUS", "file://" + folder_ + "/job"},
                         {"STRETTO_LOG", "info"},
                         {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                         {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                         {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
                         {"OMPI_MCA_mpi_yield_when_idle", "1"},
                         {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
-                        {"TMPDIR", folder_}});
-  const Ended ended = testing::end_of(job);
+                        {"TMPDIR", folder_}};
+    variables.insert(more.begin(), more.end());
+    testing::Process job({"mpirun", "-n", "3", STRETTO_BIN_DIR "/values_rank_program"}, variables);
+    return testing::end_of(job);
+  }
+
+  const std::string folder_ = ::testing::TempDir() + "stretto_mpi_" + std::to_string(::getpid());
+};
+
+TEST_F(MpiPlane, GivesTheValuesOfTheOracle) {
+  const Ended ended = started_by_mpirun({{"STRETTO_TRANSPORT", "mpi"}});
   EXPECT_EQ(ended.status, 0) << ended.errors;
   EXPECT_EQ(occurrences(ended.output, "right\n"), 3u) << ended.output << ended.errors;
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "messages are moved by", ended.errors);
+}
+
+// MPI's own collectives: alone, and beside its messages.
+TEST_F(MpiPlane, RunsCollectivesThatGiveTheValuesOfTheOracle) {
+  for (const char* transport : {"auto", "mpi"}) {
+    const Ended ended =
+        started_by_mpirun({{"STRETTO_BACKEND", "mpi"}, {"STRETTO_TRANSPORT", transport}});
+    EXPECT_EQ(ended.status, 0) << ended.errors;
+    EXPECT_EQ(occurrences(ended.output, "right\n"), 3u) << ended.output << ended.errors;
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "the job's backend is that library", ended.output);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "collectives are run by", ended.errors);
+  }
+}
+
+TEST(Backend, IsOneOfThree) {
+  for (const auto& [backend, text] :
+       {std::pair("gloo", "STRETTO_BACKEND=\"gloo\" is not one of stretto, mpi, nccl"),
+        std::pair("nccl", "NCCL cannot be loaded")}) {
+    const Ended ended =
+        started_by_us({{"STRETTO_BACKEND", backend}, {"STRETTO_NCCL_LIBRARY", "/nowhere"}});
+    EXPECT_NE(ended.status, 0);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, text, ended.errors);
+  }
 }
 
 TEST_F(MpiPlane, SaysThatMpirunMustStartIt) {

@@ -1,6 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -240,6 +241,42 @@ void two_level_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
     if (!around.is_near(to)) schedule.send(input(shard_of(to)), to);
   }
   schedule.copy(input(own), output(own));
+}
+
+// Two-level all-to-all on mapped memory: what stays on a host is laid out there for its rank to
+// copy; what leaves it goes from its rank to the one that it is for.
+//
+//   0 1 2 | 3 4:   r: input --> raw of r, for each other rank of its host;    sync of hosts
+//                  r --> the ranks of other hosts, the next ones first             (messages)
+//                  r: raw of the others of its host --> output
+void two_level_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
+  const HostLayout layout(shape);
+  const int host = layout.host_of(shape.rank);
+  const std::vector<Rank>& members = layout.members(host);
+  std::size_t most = 0;
+  for (int h = 0; h < layout.host_count(); ++h) most = std::max(most, layout.members(h).size());
+  schedule.share_raw_at_most(static_cast<std::int32_t>(most));
+  if (members.size() > 1) schedule.share_raw(static_cast<std::int32_t>(members.size()));
+  const auto stage = [&](Rank from, Rank to) {
+    return raw(layout.position_of(to), parcel(shape, from, to));
+  };
+  for (const Rank to : members) {
+    if (to != shape.rank)
+      schedule.copy(input(parcel(shape, shape.rank, to)), stage(shape.rank, to));
+  }
+  if (members.size() > 1) schedule.sync();
+  for (int distance = 1; distance < shape.rank_count; ++distance) {
+    const Rank to = neighbour(shape, distance);
+    const Rank from = neighbour(shape, -distance);
+    if (layout.host_of(to) != host) schedule.send(input(parcel(shape, shape.rank, to)), to);
+    if (layout.host_of(from) != host) schedule.recv(from, output(parcel(shape, from, shape.rank)));
+  }
+  for (const Rank from : members) {
+    const ChunkIndex chunk = parcel(shape, from, shape.rank);
+    const Place source =
+        from == shape.rank ? Place{from, input(chunk)} : Place{from, stage(from, shape.rank)};
+    schedule.copy(source, output(chunk));
+  }
 }
 
 // Two-level barrier on mapped memory: hosts meet inside; then the first rank of each hears of all

@@ -77,6 +77,8 @@ Hosts random_layout(int ranks, std::mt19937& random, bool in_order) {
 
 void expect_correct(const Hosts& hosts, Rank root, const std::string& what) {
   for (const Algorithm* algorithm : two_level_algorithms()) {
+    // With its chunk for each pair of ranks, as far as is_proved_by_tests() says.
+    if (algorithm->collective == Collective::all_to_all && hosts.size() > 16) continue;
     const Rank used = has_root(algorithm->collective) ? root : 0;
     const int ranks = static_cast<int>(hosts.size());
     const Status status = verify(*algorithm, ranks, used, hosts);

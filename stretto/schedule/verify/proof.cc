@@ -87,7 +87,8 @@ class Proofs {
 bool is_proved_by_tests(const Algorithm& algorithm, const Shape& shape) {
   if (shape.rank_count > limit_for(algorithm, kTestedRanks)) return false;
   if (goes_by_hosts(algorithm) && std::ranges::count(shape.hosts, 0) < std::ssize(shape.hosts)) {
-    return shape.root == 0 && shape.rank_count <= kTestedRanksOnHosts && is_regular(shape.hosts);
+    return shape.root == 0 && is_regular(shape.hosts) &&
+           shape.rank_count <= limit_for(algorithm, kTestedRanksOnHosts);
   }
   return shape.root == 0 || shape.rank_count <= kTestedRootedRanks;
 }

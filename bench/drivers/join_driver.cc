@@ -1,0 +1,62 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// A rank of ./dev bench hosts --joining: joins, passes a barrier, and prints a line of JSON: when
+// it had done each, in seconds since 1970, and what it then had: bytes of memory of its own and of
+// its share of what it shares with others (PSS), and descriptors; of both, how much less before.
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "stretto/stretto.h"
+
+namespace {
+
+struct Belongings {
+  long bytes = 0;
+  long descriptors = 0;
+};
+
+Belongings belongings() {
+  Belongings found;
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string word; file >> word;) {
+    if (word != "Pss:") continue;
+    file >> found.bytes;
+    found.bytes *= 1024;
+    break;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    (void)entry;
+    ++found.descriptors;
+  }
+  return found;
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+int main() {
+  try {
+    const Belongings before = belongings();
+    const auto communicator = stretto::join();
+    const double joined = now();
+    communicator->barrier().wait();
+    const double met = now();
+    // Nobody ends, and gives memory back, before all have counted.
+    const Belongings after = belongings();
+    communicator->barrier().wait();
+    std::printf("{\"joined\": %.6f, \"met\": %.6f, \"bytes\": %ld, \"descriptors\": %ld}\n", joined,
+                met, after.bytes - before.bytes, after.descriptors - before.descriptors);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

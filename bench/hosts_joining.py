@@ -1,0 +1,38 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""How long many processes on a few hosts take to join, and what each then has."""
+
+import json
+import statistics
+
+HOSTS = 4
+
+
+def placement_of(ranks):
+    return [rank * HOSTS // ranks for rank in range(ranks)]
+
+
+def facts_of(began, outputs):
+    """Of one run of bench/drivers/join_driver.cc: `began`, before the first process was started,
+    in seconds since 1970."""
+    told = [json.loads(output) for output in outputs]
+    return {"ranks": len(told),
+            "joined_s": max(one["joined"] for one in told) - began,
+            "met_s": max(one["met"] for one in told) - began,
+            "bytes_median": statistics.median(one["bytes"] for one in told),
+            "bytes_max": max(one["bytes"] for one in told),
+            "descriptors_median": statistics.median(one["descriptors"] for one in told),
+            "descriptors_max": max(one["descriptors"] for one in told)}
+
+
+def text(runs):
+    """A sentence on all runs, with the medians."""
+    median = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    return (f"{runs[0]['ranks']} processes on {HOSTS} hosts: all have joined "
+            f"{median['joined_s']:.2f} s after the first was started, and passed a barrier after "
+            f"{median['met_s']:.2f} s (median of {len(runs)}; worst "
+            f"{max(run['met_s'] for run in runs):.2f} s). By joining a rank gains "
+            f"{median['bytes_median'] / 2**20:.1f} MiB of memory (PSS; most "
+            f"{median['bytes_max'] / 2**20:.1f}) and {median['descriptors_median']:.0f} "
+            f"descriptors (most {median['descriptors_max']:.0f}).")

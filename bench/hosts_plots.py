@@ -1,0 +1,122 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Three plots between hosts, for stretto and its peers, two-level against flat: how the speed of an
+all-reduce depends on its size, on how many run at a time, and on the number of ranks."""
+
+import dataclasses
+import json
+import statistics
+
+import conversation
+import figures
+import hosts_systems
+import page
+import systems
+
+SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
+PART_BYTES = 1 << 20
+AT_ONCE = [1, 2, 4, 8, 16]
+RANKS_OF_HOST = [1, 2, 3, 4]
+RANKS_BYTES = 4 << 20
+# Of stretto: what it chooses, and what is compared by name.
+NAMES = {"": "stretto", "two_level_mapped": "stretto, two-level", "direct": "stretto, flat"}
+PEERS = {"gloo": "Gloo", "openmpi": "Open MPI"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask:
+    """One point of a plot: an all-reduce, or several at once, of so many bytes in all."""
+
+    plot: str
+    x: int
+    bytes: int
+    at_once: int = 1
+
+
+def asks_on_one_shape():
+    return [Ask("size", size, size) for size in SIZES] + [
+        Ask("at_once", count, count * PART_BYTES, count) for count in AT_ONCE]
+
+
+def asks_of_ranks(ranks):
+    return [Ask("ranks", ranks, RANKS_BYTES)]
+
+
+def measure(arguments, asks, chosen, place):
+    """A line for each point, system, algorithm and repeat, in turns."""
+    lines, running = [], {}
+    logs = arguments.peers / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    try:
+        for system in chosen:
+            running[system.name] = conversation.Conversation(system, place,
+                                                             logs / f"{system.name}.log")
+        for ask in asks:
+            for repeat in range(arguments.repeats):
+                for system in chosen:
+                    for algorithm in NAMES if system.family == "stretto" else [""]:
+                        if algorithm == "two_level_mapped" and is_one_each(system.placement):
+                            continue
+                        variant = systems.Variant("all_reduce", ask.bytes, "private", True,
+                                                  algorithm, ask.at_once)
+                        answer = running[system.name].ask(variant, arguments.seconds,
+                                                          arguments.timeout)
+                        lines.append(dataclasses.asdict(ask) | answer | {
+                            "repeat": repeat, "name": NAMES[algorithm]
+                            if system.family == "stretto" else PEERS[system.name]})
+    finally:
+        for talk in running.values():
+            talk.close()
+    return lines
+
+
+def is_one_each(placement):
+    return len(set(placement)) == len(placement)
+
+
+def shapes_of_ranks(shape):
+    """The shape with other numbers of ranks on each host: as many hosts."""
+    hosts = max(hosts_systems.placement_of(shape)) + 1
+    return [f"{hosts}x{ranks}" for ranks in RANKS_OF_HOST]
+
+
+def curves(lines, plot):
+    """name -> points of (x, MB/s): the bytes of a rank's buffers over the median time."""
+    found = {}
+    for line in lines:
+        if line["plot"] == plot and "p50_us" in line:
+            found.setdefault(line["name"], {}).setdefault((line["x"], line["bytes"]), []).append(
+                line["p50_us"])
+    result = {}
+    for name, points in found.items():
+        for (x, size), times in sorted(points.items()):
+            speeds = [size / time for time in times]
+            speed = statistics.median(speeds)
+            result.setdefault(name, []).append(page.Point(
+                x, speed, min(speeds), max(speeds), title=f"{name}: {speed:.1f} MB/s"))
+    return result
+
+
+def chart(lines, plot, title, caption, name_of):
+    found = curves(lines, plot)
+    places = sorted({point.x for points in found.values() for point in points})
+    return page.chart(found, [], places, "MB/s", title, caption, name_of=name_of)
+
+
+def write(folder, lines, said):
+    """plots.html, which needs nothing else, and its numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    charts = [
+        chart(lines, "size", "Speed by size", "One all_reduce of so many bytes a rank.",
+              figures.size_text),
+        chart(lines, "at_once", "Speed by operations at a time",
+              f"So many all_reduces of {figures.size_text(PART_BYTES)} each, started together.",
+              str),
+        chart(lines, "ranks", "Speed by number of ranks",
+              f"One all_reduce of {figures.size_text(RANKS_BYTES)} a rank.", str)]
+    (folder / "plots.html").write_text(
+        "<!doctype html><html lang='en'><meta charset='utf-8'><title>Between hosts</title>"
+        f"<style>{page.STYLE}</style><h1>All-reduce between hosts</h1><p>{page.escape(said)}</p>"
+        f"{page.plots(charts)}</html>\n")
+    (folder / "plots.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -1,0 +1,157 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Groups whose collectives a library runs: what it is handed, and what becomes of failures. That
+// its results are right, the tests of collectives say.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "stretto/base/error.h"
+#include "tests/contract/rank_communicators.h"
+#include "tests/contract/thread_library.h"
+
+namespace stretto::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+Status failure_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.status();
+  }
+  ADD_FAILURE() << "no failure";
+  return {};
+}
+
+void expect_contains(std::string_view text, std::string_view part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in: " << text;
+}
+
+class Library : public ::testing::TestWithParam<bool> {
+ protected:
+  RankList make(int size, Duration timeout = seconds(30)) {
+    return make_library_ranks(size, facts_, timeout, GetParam());
+  }
+  const std::shared_ptr<LibraryFacts> facts_ = std::make_shared<LibraryFacts>();
+};
+
+TEST_P(Library, RunsWhatItCanAndSchedulesTheRest) {
+  auto ranks = make(3);
+  on_all(ranks, [&](Communicator& comm) {
+    std::vector<float> sums(1000, 1.0F);
+    comm.all_reduce(sums).wait();
+    EXPECT_TRUE(std::ranges::all_of(sums, [](float sum) { return sum == 3; }));
+    // A mean that the library does not do is its sum, divided.
+    std::vector<std::int32_t> means(1000, comm.rank().value());
+    comm.all_reduce(means, {.op = ReduceOp::mean}).wait();
+    EXPECT_TRUE(std::ranges::all_of(means, [](std::int32_t mean) { return mean == 1; }));
+    EXPECT_EQ(comm.explain(Collective::all_reduce, DType::f32, 1000).algorithm, "threads");
+    EXPECT_NE(comm.explain(Collective::all_reduce, DType::bf16, 1000).algorithm, "threads");
+  });
+  EXPECT_EQ(facts_->started, 2 * 3);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<BFloat16> sums(1000, BFloat16(1.0F));
+    comm.all_reduce(sums).wait();
+    EXPECT_EQ(sums.back(), BFloat16(3.0F));
+    std::vector<float> named(1000, 1.0F);
+    comm.all_reduce(named, {.algorithm = "direct"}).wait();
+    EXPECT_EQ(named.back(), 3);
+  });
+  EXPECT_EQ(facts_->started, 2 * 3);
+}
+
+// By whichever messages the ranks have met, they are handed over in one order.
+TEST_P(Library, IsHandedManyInTheSameOrder) {
+  auto ranks = make(4);
+  on_all(ranks, [&](Communicator& comm) {
+    std::vector<std::vector<std::int64_t>> buffers;
+    std::vector<Work> works;
+    for (int i = 0; i < 40; ++i) buffers.emplace_back(1 + i % 7 * 3000, i);
+    for (auto& buffer : buffers) works.push_back(comm.all_reduce(buffer));
+    for (Work& work : works) work.wait();
+    for (int i = 0; i < 40; ++i) EXPECT_EQ(buffers[static_cast<std::size_t>(i)].back(), 4 * i);
+  });
+}
+
+TEST_P(Library, IsHandedNothingOnWhichRanksDisagree) {
+  auto ranks = make(3);
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<float> data(comm.rank() == 2 ? 5 : 4);
+    const Status status = failure_of([&] { comm.all_reduce(data).wait(); });
+    EXPECT_EQ(status.code(), StatusCode::mismatch);
+    expect_contains(status.message(), "rank 2");
+  });
+  EXPECT_EQ(facts_->started, 0);
+}
+
+TEST_P(Library, IsHandedNothingForWhichARankIsLate) {
+  auto ranks = make(3, milliseconds(600));
+  on_all(ranks, [](Communicator& comm) {
+    if (comm.rank() == 1) return std::this_thread::sleep_for(seconds(2));
+    std::vector<float> data(4);
+    const Status status = failure_of([&] { comm.all_reduce(data).wait(); });
+    EXPECT_EQ(status.code(), StatusCode::timeout);
+    EXPECT_EQ(status.rank(), Rank(1));
+  });
+  EXPECT_EQ(facts_->started, 0);
+}
+
+// The buffers of a failed operation are the caller's at once: the library has copies, unless it
+// gives back what it has.
+TEST_P(Library, IsAbandonedWhereItDoesNotEnd) {
+  auto ranks = make(2, milliseconds(500));
+  facts_->is_stuck = true;
+  on_all(ranks, [&](Communicator& comm) {
+    std::vector<float> data(4);
+    const Status status = failure_of([&] { comm.all_reduce(data).wait(); });
+    EXPECT_TRUE(status.code() == StatusCode::timeout || status.code() == StatusCode::aborted)
+        << status.message();
+    const auto* own = reinterpret_cast<const std::byte*>(data.data());
+    EXPECT_TRUE(GetParam() || facts_->last_output.load() != own);
+  });
+  EXPECT_EQ(facts_->started, 2);
+  EXPECT_EQ(facts_->abandoned, 2);
+}
+
+TEST_P(Library, SaysWhyItHasFailed) {
+  auto ranks = make(2);
+  facts_->has_failed = true;
+  on_all(ranks, [](Communicator& comm) {
+    std::vector<float> data(4);
+    const Status status = failure_of([&] { comm.all_reduce(data).wait(); });
+    expect_contains(status.message(), "threads says: it is broken");
+    expect_contains(status.message(), "all_reduce(sum f32 [4])");
+  });
+}
+
+TEST_P(Library, IsThereForGroupsButNotAfterADeath) {
+  auto ranks = make(4);
+  on_each(ranks, [&](std::unique_ptr<Communicator>& comm) {
+    const Rank rank = comm->rank();
+    const auto half = comm->split({.color = rank.value() % 2});
+    std::vector<float> data(10, 1.0F);
+    half->all_reduce(data).wait();
+    EXPECT_EQ(data.back(), 2);
+    comm->barrier().wait();
+    if (rank == 3) return;
+    const auto rest = comm->shrink({3});
+    rest->all_reduce(data).wait();
+    EXPECT_EQ(data.back(), 6);
+    EXPECT_NE(rest->explain(Collective::all_reduce, DType::f32, 10).algorithm, "threads");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(, Library, ::testing::Bool(), [](const auto& tested) {
+  return tested.param ? "gives_buffers_back" : "has_copies";
+});
+
+}  // namespace
+}  // namespace stretto::testing
