@@ -195,7 +195,8 @@ std::vector<std::unique_ptr<Communicator>> make_library_ranks(
     bool gives_buffers_back) {
   auto endpoints = transport::loopback::make_world({.ranks = size}).or_throw();
   const auto hubs = std::make_shared<Hubs>();
-  const auto make_library = [=](const execution::Membership& group) {
+  const auto make_library = [=](const execution::Membership& group,
+                                const communicator::LibraryMeeting&) {
     return Result<std::unique_ptr<CollectiveLibrary>>(std::make_unique<ThreadLibrary>(
         hubs->of(group.group), facts, group.rank.value(), static_cast<int>(group.members.size()),
         gives_buffers_back));
@@ -208,7 +209,7 @@ std::vector<std::unique_ptr<Communicator>> make_library_ranks(
                                           group::Engine::Options{.local_ranks = size})
                         .or_throw();
       ranks[r] = communicator::ScheduledBackend::make_world(
-                     std::move(engine), {.timeout = timeout, .make_library = make_library})
+                     std::move(engine), {.timeout = timeout, .library = {.make = make_library}})
                      .or_throw();
     });
   }

@@ -203,8 +203,9 @@ TEST_F(MpiPlane, RunsCollectivesThatGiveTheValuesOfTheOracle) {
 TEST(Backend, IsOneOfThree) {
   for (const auto& [backend, text] :
        {std::pair("gloo", "STRETTO_BACKEND=\"gloo\" is not one of stretto, mpi, nccl"),
-        std::pair("nccl", "the backend \"nccl\" is not in this build")}) {
-    const Ended ended = started_by_us({{"STRETTO_BACKEND", backend}});
+        std::pair("nccl", "NCCL cannot be loaded")}) {
+    const Ended ended =
+        started_by_us({{"STRETTO_BACKEND", backend}, {"STRETTO_NCCL_LIBRARY", "/nowhere"}});
     EXPECT_NE(ended.status, 0);
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, text, ended.errors);
   }
