@@ -30,7 +30,9 @@ TEST(CompressionBench, TellsOfEachCodecWhatItTakesAndSends) {
     const double speed_up = object.at("speed_up");
     EXPECT_GE(speed_up, object.at("speed_up_low").get<double>());
     EXPECT_LE(speed_up, object.at("speed_up_high").get<double>());
-    if (object.at("codec") == "as they are") EXPECT_EQ(speed_up, 1);
+    if (object.at("codec") == "as they are") {
+      EXPECT_EQ(speed_up, 1);
+    }
     if (object.at("codec") == "top_k(0.01)") {
       EXPECT_LT(object.at("share").get<double>(), 0.02);
       EXPECT_GT(object.at("pays_below_bits_per_s").get<double>(), 0);
