@@ -44,6 +44,10 @@ struct JoinOptions {
   // sockets between hosts; "tcp", sockets only; "mpi" and "ucx", shared memory inside a host, and
   // all messages by that library (docs/engines.md). Empty: what STRETTO_TRANSPORT says, or "auto".
   std::string transport = {};
+  // "tls": connections between hosts are encrypted with keys that both ends take from the job's
+  // key, which must then be in STRETTO_JOB_KEY or in a file; "off". The same on all ranks; shared
+  // memory stays as it is. Empty: what STRETTO_ENCRYPTION says, or "off".
+  std::string encryption = {};
   // Null: the environment of this process.
   const Environment* environment = nullptr;
 };
