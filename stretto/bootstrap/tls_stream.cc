@@ -28,6 +28,8 @@ constexpr std::size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
 // What is read from the socket at once, and what one read() returns at most: other peers want their
 // turn.
 constexpr std::size_t kReadBytes = 4 * kRecordBytes;
+// The library asks for what a secret is used, and compares.
+constexpr unsigned char kUse[] = "stretto";
 
 // Releases what the library has made.
 struct Release {
@@ -163,8 +165,7 @@ SSL_CTX* TlsStream::Session::context() {
     // A side that wants a certificate, and has none to show or to trust, can agree on nothing but
     // the secret. Without SSL_OP_ALLOW_NO_DHE_KEX that is mixed with fresh keys (psk_dhe_ke).
     ::SSL_CTX_set_verify(made, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
-    const unsigned char name[] = "stretto";
-    (void)::SSL_CTX_set_session_id_context(made, name, sizeof(name));
+    (void)::SSL_CTX_set_session_id_context(made, kUse, sizeof(kUse));
     ::SSL_CTX_set_options(made, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
     (void)::SSL_CTX_clear_options(made, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
     (void)SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
@@ -201,6 +202,7 @@ SSL_SESSION* TlsStream::Session::make_secret_session() const {
   const SSL_CIPHER* const cipher = ::SSL_CIPHER_find(ssl.get(), number_of_cipher);
   Owned<SSL_SESSION> made(::SSL_SESSION_new());
   if (made == nullptr || cipher == nullptr ||
+      ::SSL_SESSION_set1_id_context(made.get(), kUse, sizeof(kUse)) != 1 ||
       ::SSL_SESSION_set1_master_key(made.get(), secret.data(), secret.size()) != 1 ||
       ::SSL_SESSION_set_cipher(made.get(), cipher) != 1 ||
       ::SSL_SESSION_set_protocol_version(made.get(), TLS1_3_VERSION) != 1) {
