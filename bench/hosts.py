@@ -86,6 +86,8 @@ def parse_arguments(words):
     parser.add_argument("--loss", type=int, default=0, metavar="PERMILLE", help="of packets")
     parser.add_argument("--streams", type=int, default=1, metavar="COUNT",
                         help="connections of stretto between two ranks (default: 1)")
+    parser.add_argument("--encryption", choices=["off", "tls"], default="off",
+                        help="of what stretto sends between hosts (default: off)")
     parser.add_argument("--operations", default=["all_reduce"], metavar="LIST",
                         type=lambda text: systems.OPERATIONS if text == "all" else
                         peers.list_of(systems.OPERATIONS)(text), help="or all")
@@ -132,6 +134,7 @@ def network_of(arguments, hosts):
     else:
         network = namespaces.Network(name, hosts)
     network.streams = arguments.streams
+    network.encryption = arguments.encryption
     return network
 
 

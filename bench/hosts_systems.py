@@ -99,6 +99,7 @@ class OpenMpiOnHosts(OnHosts):
 def environment_of(network, link_cache):
     """What stretto's ranks are told besides who they are."""
     return {"STRETTO_LINK_CACHE": str(link_cache), "STRETTO_STREAMS": str(network.streams),
+            "STRETTO_ENCRYPTION": network.encryption, "STRETTO_JOB_KEY": "7" * 64,
             "STRETTO_RENDEZVOUS": f"tcp://{network.address(0)}:29600"}
 
 

@@ -55,6 +55,7 @@ struct CommandLine {
   int ranks = 1;
   std::string hosts;
   std::string transport;
+  std::string encryption;
   std::string remote_shell = kRemoteShell;
   double host_wait_seconds = 0;
   double time_limit_seconds = 0;
@@ -97,6 +98,9 @@ void describe(CLI::App& app, CommandLine& line) {
                  "What moves bytes: sets STRETTO_TRANSPORT for the ranks; auto, shm, tcp, or ucx. "
                  "(Messages by MPI: start the ranks with its mpirun)")
       ->check(CLI::IsMember({"auto", "shm", "tcp", "ucx"}));
+  app.add_option("--encryption", line.encryption,
+                 "Of what goes between hosts: sets STRETTO_ENCRYPTION for the ranks; off, tls")
+      ->check(CLI::IsMember({"off", "tls"}));
   // How this program is started on other hosts.
   app.add_flag("--agent", line.agent)->group("");
   app.add_option(
@@ -218,6 +222,7 @@ int run_command(const std::vector<std::string>& arguments) {
   options.key = key.value();
   // The ranks inherit what this process has.
   if (!line.transport.empty()) ::setenv("STRETTO_TRANSPORT", line.transport.c_str(), 1);
+  if (!line.encryption.empty()) ::setenv("STRETTO_ENCRYPTION", line.encryption.c_str(), 1);
   configure_log(process_environment(), "stretto run");
   return launch::launch(options);
 }

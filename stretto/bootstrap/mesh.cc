@@ -20,6 +20,10 @@ namespace {
 // What a link has taken outlives this process; what a data plane has taken may not.
 constexpr std::chrono::seconds kPlaneFarewellTime(10);
 
+bool offers(const RankCard& rank, std::string_view way) {
+  return fmt::format(" {} ", rank.links).find(fmt::format(" {} ", way)) != std::string::npos;
+}
+
 // Joining, in exchanges through the store: cards (who is where, and offers what), and for each
 // provider of links in turn, where to connect to, and who has succeeded. In each pair the higher
 // rank connects, so rank 0 only accepts and nobody waits in a circle.
@@ -50,6 +54,7 @@ class Joiner {
     return way.stream == 0 ? std::string(name) : fmt::format("{}.{}", name, way.stream);
   }
   Status exchange_cards();
+  Status check_last_way(int rank) const;
   Status connect_by(const Way& way);
   Status connect_to(const Way& way, int rank);
   // Who cannot connect to this rank does not tell it what it is waiting for.
@@ -95,12 +100,6 @@ Result<Mesh> Joiner::join() {
     const int streams = options_.links[i]->streams();
     for (int s = 0; s < streams; ++s) STRETTO_RETURN_IF_ERROR(connect_by({i, s}));
   }
-  for (int r = 0; r < options_.size; ++r) {
-    if (r == options_.rank || is_connected(r)) continue;
-    return status_of(StatusCode::invalid_argument,
-                     "rank {} offers to be connected by {}, and this rank {} has no way among them",
-                     r, cards_[static_cast<std::size_t>(r)].links, options_.rank);
-  }
   return make_endpoint();
 }
 
@@ -116,8 +115,21 @@ Status Joiner::exchange_cards() {
     Result<RankCard> parsed = parse_card(text);
     if (!parsed.ok()) return parsed.status().with_context(fmt::format("joining rank {}", r));
     cards_.push_back(std::move(*parsed));
+    STRETTO_RETURN_IF_ERROR(check_last_way(r));
   }
   return {};
+}
+
+// By the last of its ways a rank connects to any other, so all must have it.
+Status Joiner::check_last_way(int rank) const {
+  const std::string_view last = options_.links.back()->name();
+  const RankCard& peer = cards_[static_cast<std::size_t>(rank)];
+  if (offers(peer, last)) return {};
+  return {StatusCode::refused,
+          fmt::format("rank {} offers to be connected by {}, this rank {} to connect hosts by {}: "
+                      "STRETTO_ENCRYPTION must be the same on all ranks; refusing to join",
+                      rank, peer.links, options_.rank, last),
+          rank};
 }
 
 // Null: nobody is to connect to this rank.
@@ -145,10 +157,7 @@ Result<FileDescriptor> Joiner::prove_key(
 // Why a provider of this rank cannot connect it to another; empty: it may.
 std::string Joiner::why_not(const LinkProvider& provider, int rank) const {
   const RankCard& peer = cards_[static_cast<std::size_t>(rank)];
-  const std::string offered = fmt::format(" {} ", peer.links);
-  if (offered.find(fmt::format(" {} ", provider.name())) == std::string::npos) {
-    return "switched off there";
-  }
+  if (!offers(peer, provider.name())) return "switched off there";
   return provider.why_not(cards_[static_cast<std::size_t>(options_.rank)], peer);
 }
 

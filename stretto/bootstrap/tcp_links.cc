@@ -12,11 +12,14 @@
 
 #include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/socket.h"
+#include "stretto/bootstrap/tls_stream.h"
 #include "stretto/transport/tcp/striped_link.h"
 
 namespace stretto::bootstrap {
 namespace {
 
+using transport::tcp::ByteStream;
+using transport::tcp::SocketStream;
 using transport::tcp::StripedLink;
 using transport::tcp::TcpLink;
 
@@ -24,7 +27,7 @@ class TcpLinks final : public LinkProvider {
  public:
   explicit TcpLinks(TcpLinkOptions options) : options_(std::move(options)) {}
 
-  std::string_view name() const override { return "tcp"; }
+  std::string_view name() const override { return options_.tls_key ? "tls" : "tcp"; }
   Purpose purpose() const override { return Purpose::mesh_tcp; }
   std::string why_not(const RankCard&, const RankCard&) const override { return {}; }
 
@@ -44,14 +47,16 @@ class TcpLinks final : public LinkProvider {
     return connect_tcp(to.host, to.port, limit);
   }
 
-  Status make_links(transport::Endpoint::Parts& parts, Sockets sockets, const WaitLimit&) override {
-    for (std::size_t r = 0; r < sockets.size(); ++r) {
-      if (sockets[r].empty()) continue;
+  Status make_links(transport::Endpoint::Parts& parts, Sockets sockets,
+                    const WaitLimit& limit) override {
+    STRETTO_ASSIGN_OR_RETURN(auto streams, make_streams(parts.rank, std::move(sockets), limit));
+    for (std::size_t r = 0; r < streams.size(); ++r) {
+      if (streams[r].empty()) continue;
       std::vector<std::unique_ptr<TcpLink>> links;
-      for (FileDescriptor& socket : sockets[r]) {
-        STRETTO_RETURN_IF_ERROR(poll_busily(socket.get()));
+      for (std::unique_ptr<ByteStream>& stream : streams[r]) {
+        STRETTO_RETURN_IF_ERROR(poll_busily(stream->socket()));
         STRETTO_ASSIGN_OR_RETURN(auto link,
-                                 TcpLink::create(std::move(socket), options_.network_timeout));
+                                 TcpLink::create(std::move(stream), options_.network_timeout));
         links.push_back(std::move(link));
       }
       if (links.size() == 1) {
@@ -64,6 +69,29 @@ class TcpLinks final : public LinkProvider {
   }
 
  private:
+  using Streams = std::vector<std::vector<std::unique_ptr<ByteStream>>>;
+
+  Result<Streams> make_streams(Rank self, Sockets sockets, const WaitLimit& limit) const {
+    Streams streams(sockets.size());
+    std::vector<TlsStream*> encrypted;
+    for (std::size_t r = 0; r < sockets.size(); ++r) {
+      for (FileDescriptor& socket : sockets[r]) {
+        if (!options_.tls_key) {
+          streams[r].push_back(std::make_unique<SocketStream>(std::move(socket)));
+          continue;
+        }
+        STRETTO_ASSIGN_OR_RETURN(
+            auto stream, TlsStream::create(std::move(socket), {.key = *options_.tls_key,
+                                                               .self = self,
+                                                               .peer = static_cast<int>(r)}));
+        encrypted.push_back(stream.get());
+        streams[r].push_back(std::move(stream));
+      }
+    }
+    STRETTO_RETURN_IF_ERROR(finish_handshakes(encrypted, limit));
+    return streams;
+  }
+
   // Where peers can reach this rank: where it is told, or as it sees the host where all have met,
   // if they have met on one.
   Result<std::string> own_address(const RankCard& own, int stream, std::span<const RankCard> cards,

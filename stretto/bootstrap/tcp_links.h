@@ -4,9 +4,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "stretto/bootstrap/handshake.h"
 #include "stretto/bootstrap/link_provider.h"
 #include "stretto/bootstrap/socket.h"
 
@@ -23,6 +25,8 @@ struct TcpLinkOptions {
   int streams = 1;       // Between two ranks that both want so many.
   // For which the kernel asks a network card's queue before a read finds nothing (SO_BUSY_POLL).
   std::chrono::microseconds busy_poll{0};
+  // Of the job: then the links are encrypted (tls_stream.h), and are another way than without.
+  std::optional<JobKey> tls_key = {};
   // Those of the store. Empty: the store is no server.
   std::string rendezvous_host = {};
   int rendezvous_port = 0;

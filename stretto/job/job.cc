@@ -213,6 +213,42 @@ Status resolve_transport(const JoinOptions& options, const Environment& environm
   return {};
 }
 
+// A key that the store hands out has gone through the network as it is.
+Status check_key_is_secret(const Job& job, const std::string& source) {
+  if (job.key || job.size == 1 || job.rendezvous_kind == RendezvousKind::file) return {};
+  return status_of(StatusCode::invalid_argument,
+                   "{} wants encryption, but STRETTO_JOB_KEY is not set, and the key that rank 0 "
+                   "would make goes to the others unencrypted: set it to the same on all ranks "
+                   "(stretto run --print-job-key makes one)",
+                   source);
+}
+
+// To be called when the key and the transport are known.
+Status resolve_encryption(const JoinOptions& options, const Environment& environment, Job& job) {
+  MaybeSourced<std::string> from_options;
+  if (!options.encryption.empty()) from_options = {options.encryption, "JoinOptions::encryption"};
+  STRETTO_ASSIGN_OR_RETURN(const auto given,
+                           agree(from_options, read_text(environment, "STRETTO_ENCRYPTION")));
+  if (!given) return {};
+  if (given->value != "off" && given->value != "tls") {
+    return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not one of off, tls",
+                     given->source, given->value);
+  }
+  note(job, "encryption", *given);
+  job.encrypted = given->value == "tls";
+  if (!job.encrypted) return {};
+  if (!job.engine.empty()) {
+    return status_of(StatusCode::invalid_argument,
+                     "{} wants encryption, but the transport is {}, whose messages only {} itself "
+                     "could encrypt",
+                     given->source, job.engine, job.engine);
+  }
+  if (job.rendezvous_kind == RendezvousKind::given_store && environment.get("STRETTO_JOB_KEY")) {
+    STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
+  }
+  return check_key_is_secret(job, given->source);
+}
+
 // Leaves `value` as it is where the variable is not set.
 Status read_within(const Environment& environment, const std::string& variable, int least, int most,
                    int& value) {
@@ -283,6 +319,7 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_encryption(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));
   return job;
@@ -309,6 +346,7 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
   job.rendezvous_kind = RendezvousKind::given_store;
   job.store = std::move(store);
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_encryption(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));
   return job;

@@ -52,6 +52,7 @@ struct Job {
   std::string engine = {};          // "mpi" or "ucx", which moves all messages; or empty.
   std::string backend = "stretto";  // Whose collectives run: also "mpi" or "nccl".
   std::string plugin = {};          // The file of what they need; empty: where it is found.
+  bool encrypted = false;           // What goes between ranks that share no memory.
   Duration network_timeout = kNetworkTimeout;
   // "rank 3 from STRETTO_RANK": a line for each value, for the log.
   std::string sources = {};
@@ -61,8 +62,9 @@ struct Job {
 // JoinOptions::rendezvous and STRETTO_RENDEZVOUS (host:port, tcp://host:port, file:///path);
 // torchrun's or anybody's MASTER_ADDR and MASTER_PORT; Slurm's list of hosts; Open MPI's name for
 // the job, if all its ranks are on one host. The job key from STRETTO_JOB_KEY, the transport from
-// JoinOptions::transport or STRETTO_TRANSPORT (auto, shm, tcp, mpi, ucx), whose collectives run
-// from JoinOptions::backend or STRETTO_BACKEND (stretto, mpi, nccl), where to listen from
+// JoinOptions::transport or STRETTO_TRANSPORT (auto, shm, tcp, mpi, ucx), whether it is encrypted
+// from JoinOptions::encryption or STRETTO_ENCRYPTION (off, tls), whose collectives run from
+// JoinOptions::backend or STRETTO_BACKEND (stretto, mpi, nccl), where to listen from
 // STRETTO_NETWORK and STRETTO_PORTS, how to use sockets from STRETTO_STREAMS and
 // STRETTO_BUSY_POLL, for how long the network may be silent from JoinOptions::network_timeout or
 // STRETTO_NETWORK_TIMEOUT.
@@ -72,7 +74,8 @@ struct Job {
 // options and environment.
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment);
 
-// The same for a program that knows its place: only transport and network timeout are looked up.
+// The same for a program that knows its place: only how to connect is looked up, and the job key
+// where connections are to be encrypted.
 Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int size,
                       const JoinOptions& options, const Environment& environment);
 

@@ -221,6 +221,26 @@ TEST(ResolveJob, SaysHowToUseSockets) {
   expect_invalid({}, {{"STRETTO_BUSY_POLL", "-1"}}, "STRETTO_BUSY_POLL says -1: want 0 to 1000000");
 }
 
+TEST(ResolveJob, EncryptsWithAKeyThatHasNotTravelled) {
+  const Variables tls = {{"STRETTO_ENCRYPTION", "tls"}};
+  const Variables key = {{"STRETTO_JOB_KEY", std::string(64, '7')}};
+  EXPECT_FALSE(resolve({}, stretto_run()).encrypted);
+  EXPECT_TRUE(resolve({}, with(stretto_run(), tls)).encrypted);
+  EXPECT_TRUE(resolve({.encryption = "tls"}, stretto_run()).encrypted);
+  EXPECT_TRUE(resolve({.rendezvous = "file:///shared/job"},
+                      with(without(without(by_hand(), "MASTER_ADDR"), "MASTER_PORT"), tls))
+                  .encrypted);
+  EXPECT_TRUE(resolve({}, with(with(torchrun(), tls), key)).encrypted);
+  EXPECT_FALSE(resolve({}, with(torchrun(), {{"STRETTO_ENCRYPTION", "off"}})).encrypted);
+  expect_invalid({}, with(torchrun(), tls),
+                 "STRETTO_ENCRYPTION wants encryption, but STRETTO_JOB_KEY is not set");
+  expect_invalid({.encryption = "tls"}, by_hand(), "JoinOptions::encryption wants encryption, but");
+  expect_invalid({.encryption = "off"}, with(stretto_run(), tls), "STRETTO_ENCRYPTION says tls");
+  expect_invalid({}, with(stretto_run(), {{"STRETTO_ENCRYPTION", "ssl"}}),
+                 "is not one of off, tls");
+  expect_invalid({.transport = "ucx"}, with(stretto_run(), tls), "but the transport is ucx");
+}
+
 TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {
   const Job job = resolve({}, by_hand());
   EXPECT_EQ(job.launcher, Launcher::variables);

@@ -162,16 +162,19 @@ Result<Joined> make_engine(bootstrap::Mesh mesh, const Settings& settings,
 }
 
 // The ways in which ranks are connected, best first.
-std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job) {
+std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job,
+                                                               const bootstrap::JobKey& key) {
   std::vector<std::shared_ptr<bootstrap::LinkProvider>> links;
   if (job.shared_memory) links.push_back(bootstrap::shm_links());
-  links.push_back(bootstrap::tcp_links({.network_timeout = job.network_timeout,
-                                        .networks = job.networks,
-                                        .ports = job.ports,
-                                        .streams = job.streams,
-                                        .busy_poll = job.busy_poll,
-                                        .rendezvous_host = job.rendezvous_host,
-                                        .rendezvous_port = job.rendezvous_port}));
+  links.push_back(
+      bootstrap::tcp_links({.network_timeout = job.network_timeout,
+                            .networks = job.networks,
+                            .ports = job.ports,
+                            .streams = job.streams,
+                            .busy_poll = job.busy_poll,
+                            .tls_key = job.encrypted ? std::optional(key) : std::nullopt,
+                            .rendezvous_host = job.rendezvous_host,
+                            .rendezvous_port = job.rendezvous_port}));
   return links;
 }
 
@@ -237,7 +240,7 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
       .size = job.size,
       .key = rendezvous.key(),
       .prefix = "mesh/",
-      .links = links_of(job),
+      .links = links_of(job, rendezvous.key()),
       .configuration = fnv1a(settings.algorithm + " " + job.engine + " " + job.backend),
       .make_data_plane = std::move(engine)};
   STRETTO_ASSIGN_OR_RETURN(auto mesh, bootstrap::connect_mesh(rendezvous.notes(), mesh_options));

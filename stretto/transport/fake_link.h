@@ -25,6 +25,7 @@ class FakeLink : public Link {
     }
     return taken;
   }
+  std::size_t held_bytes() const override { return held; }
   Result<std::size_t> read(ByteSpan into) override {
     const ConstByteSpan rest = std::span(incoming).subspan(read_bytes);
     if (rest.empty() && ended) return status_of(StatusCode::peer_lost, "the end");
@@ -44,6 +45,7 @@ class FakeLink : public Link {
   void feed(ConstByteSpan bytes) { incoming.insert(incoming.end(), bytes.begin(), bytes.end()); }
 
   std::vector<std::byte> written;
+  std::size_t held = 0;
   std::size_t room_bytes = static_cast<std::size_t>(-1);
   std::vector<std::byte> incoming;
   std::size_t read_bytes = 0;  // Of `incoming`.

@@ -35,6 +35,7 @@ Result<bool> OutputQueue::flush(Link& link) {
     std::size_t written = 0;
     if (count > 0) {
       STRETTO_ASSIGN_OR_RETURN(std::size_t result, link.write(std::span(pieces).first(count)));
+      held_bytes_ = link.held_bytes();
       if (result == 0) break;
       written = result;
       moved = true;
@@ -80,11 +81,14 @@ void OutputQueue::pop() {
 
 std::uint64_t OutputQueue::forget(std::uint64_t group, const Status& reason) {
   std::uint64_t dropped_bytes = 0;
+  std::size_t left_bytes = 0;  // Of this frame and those before it.
   for (std::size_t i = 0; i < queue_.size(); ++i) {
     Output& output = queue_[i];
+    const bool begun = output.sent_bytes > 0 || left_bytes < held_bytes_;
+    left_bytes += output.total_bytes() - output.sent_bytes;
     if (output.request == nullptr || output.group != group) continue;
     Request* request = std::exchange(output.request, nullptr);
-    if (output.sent_bytes == 0) {
+    if (!begun) {
       output.dropped = true;
       if (output.kind == FrameKind::message) {
         dropped_bytes += early_cost_bytes(output.payload.size());

@@ -30,8 +30,8 @@ class OutputQueue {
   Result<bool> flush(Link& link);
 
   // Forgets the requests of `group`: frames not begun are dropped, the rest of a frame that is half
-  // sent is copied, for the stream must stay whole. The requests end with `reason`. Returns what
-  // the dropped messages would have counted for at the receiver.
+  // sent, or held by the link, is copied, for the stream must stay whole. The requests end with
+  // `reason`. Returns what the dropped messages would have counted for at the receiver.
   std::uint64_t forget(std::uint64_t group, const Status& reason);
   // Drops everything: the link is no more. The requests end with `reason`.
   void clear(const Status& reason);
@@ -57,6 +57,7 @@ class OutputQueue {
 
   RingQueue<Output> queue_;
   std::uint64_t written_bytes_ = 0;
+  std::size_t held_bytes_ = 0;  // By the link.
   int reports_ = 0;
 };
 

@@ -126,6 +126,29 @@ TEST(OutputQueueTest, ForgettingDropsWhatHasNotBegunAndCompletesWhatHas) {
   }
 }
 
+TEST(OutputQueueTest, ForgettingLeavesWhatTheLinkHolds) {
+  Send a(1, 100, 'a');
+  Send b(1, 100, 'b');
+  Send c(1, 100, 'c');
+  const auto expected = wire(a) + wire(b);
+  OutputQueue queue;
+  FakeLink link;
+  for (Send* send : {&a, &b, &c}) send->push(queue);
+  link.room_bytes = 0;
+  link.held = kFrameHeaderBytes + 100 + 1;
+  ASSERT_TRUE(queue.flush(link).ok());
+  queue.forget(1, Status(StatusCode::aborted, "enough"));
+  for (Send* send : {&a, &b, &c}) {
+    EXPECT_EQ(send->request.status().code(), StatusCode::aborted);
+    std::fill(send->bytes.begin(), send->bytes.end(), std::byte{0});
+  }
+  link.room_bytes = 1000;
+  link.held = 0;
+  ASSERT_TRUE(queue.flush(link).ok());
+  EXPECT_EQ(link.written, expected);
+  EXPECT_TRUE(queue.empty());
+}
+
 TEST(OutputQueueTest, ReportsAFailureAndThenDropsEverything) {
   Send a(1, 10, 'a');
   OutputQueue queue;

@@ -19,6 +19,7 @@
 #include "stretto/transport/tcp/striped_link.h"
 #include "tests/support/socket_pairs.h"
 #include "tests/support/socket_plane.h"
+#include "tests/support/tls_pairs.h"
 
 namespace stretto::transport {
 namespace {
@@ -35,24 +36,42 @@ World make_loopback_without_memory(const WorldOptions& options) {
 
 using LocalPairs = bool (*)(int rank, int peer);
 
-// Pairs for which `local` says so share memory, the others have a TCP connection.
-World make_by_pairs(const WorldOptions& options, LocalPairs local) {
+// Makes a connection of two ranks that share no memory.
+using StreamPair = std::pair<std::unique_ptr<tcp::ByteStream>, std::unique_ptr<tcp::ByteStream>>;
+using Connect = StreamPair (*)(int rank, int peer, int buffer_bytes);
+
+StreamPair connect_plainly(int, int, int buffer_bytes) {
+  auto [mine, theirs] = testing::make_tcp_pair(buffer_bytes);
+  return {std::make_unique<tcp::SocketStream>(std::move(mine)),
+          std::make_unique<tcp::SocketStream>(std::move(theirs))};
+}
+
+StreamPair connect_by_tls(int rank, int peer, int buffer_bytes) {
+  return testing::make_tls_pair(testing::make_tcp_pair(buffer_bytes), rank, peer);
+}
+
+// Pairs for which `local` says so share memory, the others have a connection.
+World make_by_pairs(const WorldOptions& options, LocalPairs local,
+                    Connect connect = connect_plainly) {
   const auto ranks = static_cast<std::size_t>(options.ranks);
   std::vector<std::vector<FileDescriptor>> unix_sockets(ranks);
-  std::vector<std::vector<FileDescriptor>> tcp_sockets(ranks);
+  std::vector<std::vector<std::unique_ptr<tcp::ByteStream>>> streams(ranks);
   World world{.endpoints = {}, .sockets = std::vector(ranks, std::vector<int>(ranks, -1))};
   for (auto& row : unix_sockets) row.resize(ranks);
-  for (auto& row : tcp_sockets) row.resize(ranks);
+  for (auto& row : streams) row.resize(ranks);
   for (std::size_t a = 0; a < ranks; ++a) {
     for (std::size_t b = a + 1; b < ranks; ++b) {
-      const bool shares = local(static_cast<int>(a), static_cast<int>(b));
-      auto [mine, theirs] = shares ? testing::make_unix_pair(SOCK_STREAM)
-                                   : testing::make_tcp_pair(options.socket_buffer_bytes);
-      world.sockets[a][b] = mine.get();
-      world.sockets[b][a] = theirs.get();
-      auto& table = shares ? unix_sockets : tcp_sockets;
-      table[a][b] = std::move(mine);
-      table[b][a] = std::move(theirs);
+      const auto rank = static_cast<int>(a);
+      const auto peer = static_cast<int>(b);
+      if (local(rank, peer)) {
+        std::tie(unix_sockets[a][b], unix_sockets[b][a]) = testing::make_unix_pair(SOCK_STREAM);
+        world.sockets[a][b] = unix_sockets[a][b].get();
+        world.sockets[b][a] = unix_sockets[b][a].get();
+        continue;
+      }
+      std::tie(streams[a][b], streams[b][a]) = connect(rank, peer, options.socket_buffer_bytes);
+      world.sockets[a][b] = streams[a][b]->socket();
+      world.sockets[b][a] = streams[b][a]->socket();
     }
   }
   world.endpoints.resize(ranks);
@@ -64,8 +83,8 @@ World make_by_pairs(const WorldOptions& options, LocalPairs local) {
       Endpoint::Parts parts =
           shm::attach(static_cast<int>(r), std::move(unix_sockets[r]), deadline).or_throw();
       for (std::size_t p = 0; p < ranks; ++p) {
-        if (!tcp_sockets[r][p].valid()) continue;
-        parts.links[p] = tcp::TcpLink::create(std::move(tcp_sockets[r][p])).or_throw();
+        if (streams[r][p] == nullptr) continue;
+        parts.links[p] = tcp::TcpLink::create(std::move(streams[r][p])).or_throw();
       }
       world.endpoints[r] = Endpoint::create(std::move(parts)).or_throw();
     });
@@ -74,8 +93,8 @@ World make_by_pairs(const WorldOptions& options, LocalPairs local) {
   return world;
 }
 
-// Every pair has a few TCP connections.
-World make_striped(const WorldOptions& options) {
+// Every pair has a few connections.
+World make_striped(const WorldOptions& options, Connect connect) {
   const auto ranks = static_cast<std::size_t>(options.ranks);
   World world{.endpoints = {}, .sockets = std::vector(ranks, std::vector<int>(ranks, -1))};
   std::vector<Endpoint::Parts> parts(ranks);
@@ -83,21 +102,23 @@ World make_striped(const WorldOptions& options) {
     parts[r].rank = static_cast<int>(r);
     parts[r].links.resize(ranks);
   }
-  const auto open = [&](std::size_t rank, std::vector<FileDescriptor>& sockets) {
+  using Streams = std::vector<std::unique_ptr<tcp::ByteStream>>;
+  const auto open = [&](std::size_t rank, Streams& streams) {
     std::vector<std::unique_ptr<tcp::TcpLink>> links;
-    for (FileDescriptor& socket : sockets) {
-      world.sockets[rank].push_back(socket.get());
-      links.push_back(tcp::TcpLink::create(std::move(socket)).or_throw());
+    for (auto& stream : streams) {
+      world.sockets[rank].push_back(stream->socket());
+      links.push_back(tcp::TcpLink::create(std::move(stream)).or_throw());
     }
     return tcp::StripedLink::create(std::move(links)).or_throw();
   };
   for (std::size_t a = 0; a < ranks; ++a) {
     for (std::size_t b = a + 1; b < ranks; ++b) {
-      std::array<std::vector<FileDescriptor>, 2> sides;
+      std::array<Streams, 2> sides;
       for (int stripe = 0; stripe < 3; ++stripe) {
-        auto [mine, theirs] = testing::make_tcp_pair(options.socket_buffer_bytes);
-        world.sockets[a][b] = mine.get();
-        world.sockets[b][a] = theirs.get();
+        auto [mine, theirs] =
+            connect(static_cast<int>(a), static_cast<int>(b), options.socket_buffer_bytes);
+        world.sockets[a][b] = mine->socket();
+        world.sockets[b][a] = theirs->socket();
         sides[0].push_back(std::move(mine));
         sides[1].push_back(std::move(theirs));
       }
@@ -245,6 +266,36 @@ std::ostream& operator<<(std::ostream& out, const WorldKind& kind) { return out 
 
 namespace {
 
+// No two ranks share memory.
+std::vector<WorldKind> kinds_by_sockets() {
+  const auto of = [](const char* name, World (*make)(const WorldOptions&),
+                     std::string (*link_name)(int, int)) {
+    return WorldKind{.name = name,
+                     .can_kill = true,
+                     .make = make,
+                     .link_name = link_name,
+                     .shares_memory = never};
+  };
+  using Options = WorldOptions;
+  return {
+      of(
+          "tcp", [](const Options& options) { return make_by_pairs(options, never); },
+          [](int, int) { return std::string("tcp"); }),
+      of(
+          "tcp_striped",
+          [](const Options& options) { return make_striped(options, connect_plainly); },
+          [](int, int) { return std::string("tcp by 3 connections"); }),
+      of(
+          "tls",
+          [](const Options& options) { return make_by_pairs(options, never, connect_by_tls); },
+          [](int, int) { return std::string("tcp with TLS"); }),
+      of(
+          "tls_striped",
+          [](const Options& options) { return make_striped(options, connect_by_tls); },
+          [](int, int) { return std::string("tcp with TLS by 3 connections"); }),
+  };
+}
+
 std::vector<WorldKind> find_world_kinds() {
   std::vector<WorldKind> kinds = {
       {.name = "loopback",
@@ -262,16 +313,6 @@ std::vector<WorldKind> find_world_kinds() {
        .make = [](const WorldOptions& options) { return make_by_pairs(options, always); },
        .link_name = [](int, int) { return std::string("shm"); },
        .shares_memory = always},
-      {.name = "tcp",
-       .can_kill = true,
-       .make = [](const WorldOptions& options) { return make_by_pairs(options, never); },
-       .link_name = [](int, int) { return std::string("tcp"); },
-       .shares_memory = never},
-      {.name = "tcp_striped",
-       .can_kill = true,
-       .make = make_striped,
-       .link_name = [](int, int) { return std::string("tcp by 3 connections"); },
-       .shares_memory = never},
       {.name = "mixed",
        .can_kill = true,
        .make = [](const WorldOptions& options) { return make_by_pairs(options, same_host); },
@@ -291,6 +332,7 @@ std::vector<WorldKind> find_world_kinds() {
        .shares_memory = never,
        .must_be_asked = true},
   };
+  for (WorldKind& kind : kinds_by_sockets()) kinds.push_back(std::move(kind));
   // Built where CMake has found them.
   const auto add_engine = [&](const char* name, World (*make)(const WorldOptions&)) {
     if (::access(plugin_of(name).c_str(), F_OK) != 0) return;

@@ -248,6 +248,42 @@ TEST_F(Join, WithoutMemoryFilesByTcp) {
   });
 }
 
+Variables tls_variables(int rank, int size, const std::string& place) {
+  Variables variables = stretto_variables(rank, size, place);
+  variables["STRETTO_TRANSPORT"] = "tcp";
+  variables["STRETTO_ENCRYPTION"] = "tls";
+  variables["STRETTO_JOB_KEY"] = std::string(64, '7');
+  return variables;
+}
+
+TEST_F(Join, Encrypted) {
+  const std::string place = tcp_place();
+  for (const char* streams : {"1", "3"}) {
+    expect_ranks_join(4, [&](int rank) {
+      Variables variables = tls_variables(rank, 4, place);
+      variables["STRETTO_STREAMS"] = streams;
+      return variables;
+    });
+  }
+  expect_ranks_join(2, [&](int rank) {
+    Variables variables = tls_variables(rank, 2, "file://" + folder_ + "/job");
+    variables.erase("STRETTO_JOB_KEY");
+    return variables;
+  });
+}
+
+TEST_F(Join, EncryptedByAllOrNotAtAll) {
+  const std::string place = tcp_place();
+  const auto ended = start_ranks(3, [&](int rank) {
+    Variables variables = tls_variables(rank, 3, place);
+    if (rank == 1) variables["STRETTO_ENCRYPTION"] = "off";
+    return variables;
+  });
+  expect_all_told(ended, "STRETTO_ENCRYPTION must be the same on all ranks");
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 1 offers to be connected by tcp, this rank",
+                      ended[0].errors);
+}
+
 TEST_F(Join, UnderTorchrun) {
   const std::string usual = STRETTO_SOURCE_DIR "/build/venv/bin/torchrun";
   const std::string torchrun = std::filesystem::exists(usual) ? usual : on_path("torchrun");

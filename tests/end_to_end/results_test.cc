@@ -66,6 +66,9 @@ TEST_P(Bits, AreTheSameOnLoopbackShmAndTcpByEveryCanonicalAlgorithm) {
   EXPECT_EQ(expected.size(), 1u);
   EXPECT_EQ(hashes_of_processes(ranks, {}), expected);
   EXPECT_EQ(hashes_of_processes(ranks, {{"STRETTO_TRANSPORT", "tcp"}}), expected);
+  EXPECT_EQ(
+      hashes_of_processes(ranks, {{"STRETTO_TRANSPORT", "tcp"}, {"STRETTO_ENCRYPTION", "tls"}}),
+      expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Bits, ::testing::Values(2, 3, 4));
@@ -105,11 +108,13 @@ TEST_P(Values, OfAllCollectivesAndByteExchangesAreThoseOfTheOracle) {
 }
 
 const Variables kTcp = {{"STRETTO_TRANSPORT", "tcp"}};
+const Variables kTls = {{"STRETTO_TRANSPORT", "tcp"}, {"STRETTO_ENCRYPTION", "tls"}};
 const Variables kSingleCopy = {{"STRETTO_SINGLE_COPY", "always"}};
 
 INSTANTIATE_TEST_SUITE_P(, Values,
                          ::testing::Values(Case{"shm_2", 2, {}}, Case{"shm_3", 3, {}},
                                            Case{"tcp_2", 2, kTcp}, Case{"tcp_3", 3, kTcp},
+                                           Case{"tls_2", 2, kTls}, Case{"tls_4", 4, kTls},
                                            Case{"single_copy_2", 2, kSingleCopy},
                                            Case{"single_copy_3", 3, kSingleCopy}),
                          [](const auto& tested) { return std::string(tested.param.name); });

@@ -48,6 +48,10 @@ struct JoinOptions {
   // MPI library, as far as it does what is asked (docs/engines.md); "nccl" likewise, on memory of
   // GPUs. Empty: what STRETTO_BACKEND says, or "stretto".
   std::string backend = {};
+  // "tls": connections between hosts are encrypted with keys that both ends take from the job's
+  // key, which must then be in STRETTO_JOB_KEY or in a file; "off". The same on all ranks; shared
+  // memory stays as it is. Empty: what STRETTO_ENCRYPTION says, or "off".
+  std::string encryption = {};
   // Null: the environment of this process.
   const Environment* environment = nullptr;
 };

@@ -33,16 +33,21 @@ void leave_to_detector(int socket) {
 }  // namespace
 
 Result<std::unique_ptr<TcpLink>> TcpLink::create(FileDescriptor socket, Duration network_timeout) {
-  const int flags = ::fcntl(socket.get(), F_GETFL);
-  if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+  return create(std::make_unique<SocketStream>(std::move(socket)), network_timeout);
+}
+
+Result<std::unique_ptr<TcpLink>> TcpLink::create(std::unique_ptr<ByteStream> stream,
+                                                 Duration network_timeout) {
+  const int flags = ::fcntl(stream->socket(), F_GETFL);
+  if (flags < 0 || ::fcntl(stream->socket(), F_SETFL, flags | O_NONBLOCK) != 0) {
     return system_status("fcntl");
   }
-  leave_to_detector(socket.get());
+  leave_to_detector(stream->socket());
   // When the network is back, the kernel should notice before the time is up.
   if (network_timeout > Duration::zero()) {
-    limit_retransmission_pause(socket.get(), network_timeout / 8);
+    limit_retransmission_pause(stream->socket(), network_timeout / 8);
   }
-  return std::unique_ptr<TcpLink>(new TcpLink(std::move(socket), network_timeout));
+  return std::unique_ptr<TcpLink>(new TcpLink(std::move(stream), network_timeout));
 }
 
 // A socket that is closed with bytes unread, or that receives more later, resets the connection,
@@ -50,60 +55,46 @@ Result<std::unique_ptr<TcpLink>> TcpLink::create(FileDescriptor socket, Duration
 // taken away until the peer's kernel has everything, the peer is gone, or it takes nothing for a
 // second.
 TcpLink::~TcpLink() {
-  (void)::shutdown(socket_.get(), SHUT_WR);
+  (void)::shutdown(socket(), SHUT_WR);
   TimePoint last_progress = Clock::now();
   int unsent = std::numeric_limits<int>::max();
   while (Clock::now() - last_progress < std::chrono::seconds(1)) {
     std::array<std::byte, 16 * 1024> ignored;
-    const ssize_t given = ::recv(socket_.get(), ignored.data(), ignored.size(), 0);
+    const ssize_t given = ::recv(socket(), ignored.data(), ignored.size(), 0);
     if (given == 0 || (given < 0 && !would_block(errno))) return;
     int left = 0;
-    if (::ioctl(socket_.get(), SIOCOUTQ, &left) != 0 || left == 0) return;
+    if (::ioctl(socket(), SIOCOUTQ, &left) != 0 || left == 0) return;
     if (left < unsent) last_progress = Clock::now();
     unsent = std::min(unsent, left);
     // No event tells that the peer's kernel has taken something.
-    pollfd arrival{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+    pollfd arrival{.fd = socket(), .events = POLLIN, .revents = 0};
     (void)::poll(&arrival, 1, 1);
   }
 }
 
 Result<std::size_t> TcpLink::write(std::span<const ConstByteSpan> pieces) {
   if (!writable_) return std::size_t{0};
-  std::array<iovec, 32> vectors;
-  std::size_t count = 0;
-  std::size_t wanted = 0;
-  for (const ConstByteSpan piece : pieces.first(std::min(pieces.size(), vectors.size()))) {
-    vectors[count++] = {.iov_base = const_cast<std::byte*>(piece.data()), .iov_len = piece.size()};
-    wanted += piece.size();
-  }
-  const msghdr message{.msg_name = nullptr,
-                       .msg_namelen = 0,
-                       .msg_iov = vectors.data(),
-                       .msg_iovlen = count,
-                       .msg_control = nullptr,
-                       .msg_controllen = 0,
-                       .msg_flags = 0};
-  const ssize_t written = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-  const int error_number = written < 0 ? errno : 0;
-  if (written < 0 && !would_block(error_number)) {
-    const Status status = failure("send", error_number);
+  const ByteStream::Moved moved = stream_->write(pieces);
+  if (moved.error_number == 0 && moved.violation.ok()) return moved.bytes;
+  if (!moved.violation.ok() || !would_block(moved.error_number)) {
+    const Status status =
+        moved.violation.ok() ? failure("send", moved.error_number) : moved.violation;
     // What comes behind a broken pipe says more.
-    if (error_number != EPIPE && write_failure_.ok()) write_failure_ = status;
+    if (moved.error_number != EPIPE && write_failure_.ok()) write_failure_ = status;
     return status;
   }
-  // Not taken entirely: the buffer is full, and an event will say when it no longer is.
-  const std::size_t taken = written < 0 ? 0 : static_cast<std::size_t>(written);
-  if (taken < wanted && error_number != EINTR) writable_ = false;
-  return taken;
+  // An event will say when there is room again.
+  if (moved.error_number != EINTR) writable_ = false;
+  return moved.bytes;
 }
 
 Result<std::size_t> TcpLink::read(ByteSpan into) {
-  const ssize_t given = ::recv(socket_.get(), into.data(), into.size(), 0);
-  if (given > 0) return static_cast<std::size_t>(given);
-  const int error_number = given < 0 ? errno : 0;
-  if (error_number == EINTR) return std::size_t{0};
-  if (!would_block(error_number)) {
-    return write_failure_.ok() ? failure("recv", error_number) : write_failure_;
+  const ByteStream::Moved moved = stream_->read(into);
+  if (moved.bytes > 0) return moved.bytes;
+  if (!moved.violation.ok()) return moved.violation;
+  if (moved.error_number == EINTR) return std::size_t{0};
+  if (!would_block(moved.error_number)) {
+    return write_failure_.ok() ? failure("recv", moved.error_number) : write_failure_;
   }
   readable_ = false;
   return std::size_t{0};
@@ -140,7 +131,7 @@ Status TcpLink::failure(std::string_view call, int error_number) const {
 
 Link::Contact TcpLink::check_contact(TimePoint now) {
   if (detector_.due(now)) {
-    if (const auto state = read_connection_state(socket_.get())) {
+    if (const auto state = read_connection_state(socket())) {
       return detector_.look(now, *state);
     }
   }
@@ -150,7 +141,7 @@ Link::Contact TcpLink::check_contact(TimePoint now) {
 void TcpLink::disconnect() {
   // Resets the connection at once, also where another process has a copy of the socket.
   const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
-  (void)::connect(socket_.get(), &nowhere, sizeof(nowhere));
+  (void)::connect(socket(), &nowhere, sizeof(nowhere));
 }
 
 void TcpLink::service() {

@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "stretto/base/file_descriptor.h"
 #include "stretto/transport/link.h"
+#include "stretto/transport/tcp/byte_stream.h"
 #include "stretto/transport/tcp/failure_detector.h"
 
 namespace stretto::transport::tcp {
@@ -17,30 +17,35 @@ class TcpLink : public Link {
   // Makes the socket non-blocking. Nothing of the stream may have been read beyond the handshake.
   // How long the network may be silent before the peer counts as lost; zero: as long as the kernel
   // thinks fit.
+  static Result<std::unique_ptr<TcpLink>> create(std::unique_ptr<ByteStream> stream,
+                                                 Duration network_timeout = Duration::zero());
+  // The same for bytes as they are.
   static Result<std::unique_ptr<TcpLink>> create(FileDescriptor socket,
                                                  Duration network_timeout = Duration::zero());
   // What has been written still arrives, if the peer is there to take it.
   ~TcpLink() override;
 
-  std::string_view name() const override { return "tcp"; }
+  std::string_view name() const override { return stream_->name(); }
   Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override;
+  std::size_t held_bytes() const override { return stream_->held_bytes(); }
   Result<std::size_t> read(ByteSpan into) override;
   bool readable() const override { return readable_; }
   // Whether write() may take something. Costs no system call.
   bool writable() const { return writable_; }
   bool needs_poll() const override { return true; }
-  int descriptor() const override { return socket_.get(); }
+  int descriptor() const override { return socket(); }
   void service() override;
   void notify() override {}
   Contact check_contact(TimePoint now) override;
   void disconnect() override;
 
  private:
-  TcpLink(FileDescriptor socket, Duration network_timeout)
-      : socket_(std::move(socket)), detector_(network_timeout) {}
+  TcpLink(std::unique_ptr<ByteStream> stream, Duration network_timeout)
+      : stream_(std::move(stream)), detector_(network_timeout) {}
+  int socket() const { return stream_->socket(); }
   Status failure(std::string_view call, int error_number) const;
 
-  FileDescriptor socket_;
+  std::unique_ptr<ByteStream> stream_;
   FailureDetector detector_;
   Status write_failure_;  // The kernel tells it once; it is for read() to tell.
   // Until the kernel says that it has no more, there may be more (edge triggered).

@@ -42,7 +42,7 @@ Result<std::unique_ptr<Link>> StripedLink::create(std::vector<std::unique_ptr<Tc
 }
 
 StripedLink::StripedLink(std::vector<std::unique_ptr<TcpLink>> stripes)
-    : name_(fmt::format("tcp by {} connections", stripes.size())) {
+    : name_(fmt::format("{} by {} connections", stripes.front()->name(), stripes.size())) {
   for (auto& link : stripes) stripes_.push_back({.link = std::move(link), .ended = {}});
 }
 
@@ -128,6 +128,12 @@ Result<std::size_t> StripedLink::write_block(std::span<const ConstByteSpan> piec
   output_.left_bytes -= of_payload;
   if (output_.header_bytes == sizeof(Header) && output_.left_bytes == 0) output_ = {};
   return of_payload;
+}
+
+std::size_t StripedLink::held_bytes() const {
+  if (output_.stripe == nullptr) return 0;
+  const std::size_t held = output_.stripe->link->held_bytes();
+  return held - std::min(held, sizeof(Header) - output_.header_bytes);
 }
 
 bool StripedLink::readable() const {

@@ -29,6 +29,7 @@ class StripedLink final : public Link {
 
   std::string_view name() const override { return name_; }
   Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override;
+  std::size_t held_bytes() const override;
   Result<std::size_t> read(ByteSpan into) override;
   bool readable() const override;
   bool needs_poll() const override { return true; }

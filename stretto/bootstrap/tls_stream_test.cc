@@ -1,0 +1,407 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/tls_stream.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "stretto/bootstrap/socket.h"
+#include "stretto/transport/endpoint.h"
+#include "stretto/transport/tcp/link.h"
+#include "tests/support/socket_pairs.h"
+#include "tests/support/tls_pairs.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+using stretto::testing::make_tcp_pair;
+using stretto::testing::make_tls_pair;
+using stretto::testing::TlsPair;
+using transport::tcp::ByteStream;
+using Bytes = std::vector<std::byte>;
+
+constexpr std::size_t kRecordBytes = 16 * 1024;
+
+Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
+
+TlsStream::Options options(Rank self, Rank peer, char digit_of_key = '7') {
+  return {
+      .key = JobKey::parse(std::string(64, digit_of_key)).or_throw(), .self = self, .peer = peer};
+}
+
+Bytes random_bytes(std::size_t count, unsigned seed) {
+  std::mt19937 generator(seed);
+  Bytes bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(generator());
+  return bytes;
+}
+
+bool contains(const Bytes& text, ConstByteSpan part) {
+  return std::search(text.begin(), text.end(), part.begin(), part.end()) != text.end();
+}
+
+void send_raw(const ByteStream& stream, ConstByteSpan bytes) {
+  write_all(stream.socket(), bytes, soon()).or_throw();
+}
+
+// What ends a side that reads until it is told something else than bytes.
+ByteStream::Moved read_to_end(ByteStream& stream, Bytes* into = nullptr) {
+  std::array<std::byte, 5000> buffer;
+  while (true) {
+    ByteStream::Moved moved = stream.read(buffer);
+    if (into != nullptr) {
+      into->insert(into->end(), buffer.begin(), buffer.begin() + static_cast<long>(moved.bytes));
+    }
+    if (moved.bytes > 0) continue;
+    if (moved.error_number != EAGAIN) return moved;
+    pollfd waiting{.fd = stream.socket(), .events = POLLIN, .revents = 0};
+    if (::poll(&waiting, 1, 10'000) != 1) return moved;
+  }
+}
+
+// Writes and reads in turns until all has arrived; the pieces begin anew with what was not taken.
+void expect_carries(ByteStream& from, ByteStream& to, const Bytes& sent, unsigned seed) {
+  std::mt19937 generator(seed);
+  Bytes arrived;
+  std::size_t taken = 0;
+  Bytes buffer(3 * kRecordBytes);
+  while (arrived.size() < sent.size()) {
+    std::vector<ConstByteSpan> pieces;
+    for (std::size_t at = taken; at < sent.size() && pieces.size() < 16;) {
+      const std::size_t bytes = std::min(sent.size() - at, std::size_t{1} << (generator() % 18));
+      pieces.push_back(ConstByteSpan(sent).subspan(at, bytes));
+      at += bytes;
+    }
+    const ByteStream::Moved written = from.write(pieces);
+    ASSERT_TRUE(written.violation.ok()) << written.violation.message();
+    ASSERT_TRUE(written.error_number == 0 || written.error_number == EAGAIN);
+    taken += written.bytes;
+    const ByteStream::Moved given =
+        to.read(ByteSpan(buffer).first(1 + generator() % buffer.size()));
+    ASSERT_TRUE(given.violation.ok()) << given.violation.message();
+    ASSERT_TRUE(given.bytes > 0 || given.error_number == EAGAIN);
+    arrived.insert(arrived.end(), buffer.begin(), buffer.begin() + static_cast<long>(given.bytes));
+  }
+  EXPECT_EQ(arrived, sent);
+}
+
+TEST(TlsStream, CarriesBytesAsTheyWereWritten) {
+  for (const int buffer_bytes : {0, 8 * 1024}) {
+    TlsPair pair = make_tls_pair(make_tcp_pair(buffer_bytes), 1, 0);
+    expect_carries(*pair.first, *pair.second, random_bytes(3'000'000, 1), 1);
+    expect_carries(*pair.second, *pair.first, random_bytes(300'000, 2), 2);
+  }
+}
+
+TEST(TlsStream, GoesOnWithNewKeysAgainAndAgain) {
+  auto sockets = make_tcp_pair(8 * 1024);
+  TlsStream::Options one = options(1, 0);
+  one.records_per_key = 2;
+  auto first = TlsStream::create(std::move(sockets.first), one).or_throw();
+  auto second = TlsStream::create(std::move(sockets.second), options(0, 1)).or_throw();
+  const std::array<TlsStream*, 2> both{first.get(), second.get()};
+  finish_handshakes(both, soon()).or_throw();
+  expect_carries(*first, *second, random_bytes(2'000'000, 1), 1);
+  expect_carries(*second, *first, random_bytes(200'000, 2), 2);
+}
+
+TEST(TlsStream, CountsWhatTheSocketHasNotTakenAsHeld) {
+  TlsPair pair = make_tls_pair(make_tcp_pair(8 * 1024), 1, 0);
+  const Bytes bytes = random_bytes(4'000'000, 3);
+  const std::array<ConstByteSpan, 1> pieces{bytes};
+  const ByteStream::Moved moved = pair.first->write(pieces);
+  EXPECT_EQ(moved.error_number, EAGAIN);
+  EXPECT_EQ(pair.first->held_bytes(), kRecordBytes);
+  Bytes arrived(moved.bytes);
+  ASSERT_LT(moved.bytes, bytes.size());
+  // All that counts as taken can be read without another write.
+  for (std::size_t at = 0; at < arrived.size();) {
+    const ByteStream::Moved given = pair.second->read(ByteSpan(arrived).subspan(at));
+    at += given.bytes;
+    if (given.bytes > 0) continue;
+    pollfd waiting{.fd = pair.second->socket(), .events = POLLIN, .revents = 0};
+    ASSERT_EQ(::poll(&waiting, 1, 10'000), 1) << at;
+  }
+  EXPECT_TRUE(std::ranges::equal(arrived, ConstByteSpan(bytes).first(arrived.size())));
+}
+
+TEST(TlsStream, DoesNotRaiseASignalWhenThePeerHasGone) {
+  TlsPair pair = make_tls_pair(make_tcp_pair(), 1, 0);
+  pair.second.reset();
+  const Bytes bytes(1000);
+  const std::array<ConstByteSpan, 1> pieces{bytes};
+  ByteStream::Moved moved;
+  while (moved.error_number == 0) moved = pair.first->write(pieces);
+  EXPECT_TRUE(moved.error_number == EPIPE || moved.error_number == ECONNRESET);
+}
+
+// Between two ends, on two connections; keeps what comes, and changes it if it is told to.
+class Relay {
+ public:
+  using Change = std::function<void(Bytes&)>;
+
+  Relay() : client_(make_tcp_pair()), server_(make_tcp_pair()) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Relay() {
+    for (const FileDescriptor* end : {&client_.second, &server_.second}) {
+      (void)::shutdown(end->get(), SHUT_RDWR);
+    }
+    thread_.join();
+  }
+
+  std::pair<FileDescriptor, FileDescriptor> ends() {
+    return {std::move(client_.first), std::move(server_.first)};
+  }
+  // Of what comes from the client, from now on.
+  void change(Change change) {
+    const std::lock_guard lock(mutex_);
+    change_ = std::move(change);
+  }
+  Bytes seen() {
+    const std::lock_guard lock(mutex_);
+    return seen_;
+  }
+
+ private:
+  void run() {
+    std::array<pollfd, 2> ends{pollfd{client_.second.get(), POLLIN, 0},
+                               pollfd{server_.second.get(), POLLIN, 0}};
+    while (::poll(ends.data(), ends.size(), -1) > 0) {
+      for (std::size_t i = 0; i < ends.size(); ++i) {
+        if (ends[i].revents != 0 && !pass_on(ends[i].fd, ends[1 - i].fd, i == 0)) return;
+      }
+    }
+  }
+
+  bool pass_on(int from, int to, bool of_client) {
+    Bytes bytes(64 * 1024);
+    const ssize_t given = ::recv(from, bytes.data(), bytes.size(), 0);
+    if (given <= 0) {
+      (void)::shutdown(to, SHUT_RDWR);
+      return false;
+    }
+    bytes.resize(static_cast<std::size_t>(given));
+    {
+      const std::lock_guard lock(mutex_);
+      seen_.insert(seen_.end(), bytes.begin(), bytes.end());
+      if (of_client && change_) change_(bytes);
+    }
+    return write_all(to, bytes, soon()).ok();
+  }
+
+  std::pair<FileDescriptor, FileDescriptor> client_;
+  std::pair<FileDescriptor, FileDescriptor> server_;
+  std::mutex mutex_;
+  Bytes seen_;
+  Change change_;
+  std::thread thread_;
+};
+
+TEST(TlsStream, LeavesNothingOfWhatIsWrittenOnTheWire) {
+  const Bytes secret = random_bytes(64, 5);
+  const Bytes text = [&] {
+    Bytes repeated;
+    for (int i = 0; i < 1000; ++i) repeated.insert(repeated.end(), secret.begin(), secret.end());
+    return repeated;
+  }();
+  Relay relay;
+  TlsPair pair = make_tls_pair(relay.ends(), 1, 0);
+  expect_carries(*pair.first, *pair.second, text, 4);
+  EXPECT_GE(relay.seen().size(), text.size());
+  EXPECT_FALSE(contains(relay.seen(), ConstByteSpan(secret).first(8)));
+  // The client offers no way to use the secret without fresh keys: of psk_key_exchange_modes there
+  // is one, psk_dhe_ke (RFC 8446, 4.2.9).
+  constexpr std::array kModes{std::byte{0}, std::byte{0x2d}, std::byte{0},
+                              std::byte{2}, std::byte{1},    std::byte{1}};
+  EXPECT_TRUE(contains(relay.seen(), kModes));
+  // What this test would see.
+  Relay plain;
+  auto ends = plain.ends();
+  transport::tcp::SocketStream from(std::move(ends.first));
+  transport::tcp::SocketStream to(std::move(ends.second));
+  const std::array<ConstByteSpan, 1> pieces{text};
+  (void)from.write(pieces);
+  std::array<std::byte, 100> buffer;
+  EXPECT_GT(to.read(buffer).bytes, 0u);
+  EXPECT_TRUE(contains(plain.seen(), ConstByteSpan(secret).first(8)));
+}
+
+TEST(TlsStream, NoticesAChangedBit) {
+  Relay relay;
+  TlsPair pair = make_tls_pair(relay.ends(), 1, 0);
+  relay.change([](Bytes& bytes) { bytes[bytes.size() / 2] ^= std::byte{1}; });
+  const Bytes bytes(1000);
+  const std::array<ConstByteSpan, 1> pieces{bytes};
+  ASSERT_EQ(pair.first->write(pieces).bytes, bytes.size());
+  const Status violation = read_to_end(*pair.second).violation;
+  EXPECT_EQ(violation.code(), StatusCode::protocol);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "bad record mac", std::string(violation.message()));
+  // It stays so, and the other side learns of it.
+  EXPECT_FALSE(read_to_end(*pair.second).violation.ok());
+  EXPECT_FALSE(pair.second->write(pieces).violation.ok());
+  EXPECT_FALSE(read_to_end(*pair.first).violation.ok());
+}
+
+TEST(TlsStream, TakesNothingTwiceAndNothingOutOfOrder) {
+  Relay relay;
+  TlsPair pair = make_tls_pair(relay.ends(), 1, 0);
+  relay.change([](Bytes& bytes) { bytes.insert(bytes.end(), bytes.begin(), bytes.end()); });
+  const Bytes bytes(1000);
+  const std::array<ConstByteSpan, 1> pieces{bytes};
+  ASSERT_EQ(pair.first->write(pieces).bytes, bytes.size());
+  Bytes arrived;
+  EXPECT_EQ(read_to_end(*pair.second, &arrived).violation.code(), StatusCode::protocol);
+  EXPECT_EQ(arrived, bytes);
+}
+
+TEST(TlsStream, EndsWithTheSocketAlsoInTheMiddleOfARecord) {
+  for (const std::size_t kept : {std::size_t{0}, std::size_t{3}, std::size_t{500}}) {
+    Relay relay;
+    TlsPair pair = make_tls_pair(relay.ends(), 1, 0);
+    relay.change([kept](Bytes& bytes) { bytes.resize(kept); });
+    const Bytes bytes(1000);
+    const std::array<ConstByteSpan, 1> pieces{bytes};
+    ASSERT_EQ(pair.first->write(pieces).bytes, bytes.size());
+    pair.first.reset();
+    Bytes arrived;
+    const ByteStream::Moved end = read_to_end(*pair.second, &arrived);
+    EXPECT_TRUE(end.violation.ok()) << end.violation.message();
+    EXPECT_EQ(end.error_number, 0);
+    EXPECT_TRUE(arrived.empty());
+  }
+}
+
+TEST(TlsStream, RefusesRecordsThatCannotBe) {
+  const std::vector<Bytes> records = {
+      {std::byte{23}, std::byte{3}, std::byte{3}, std::byte{0xff}, std::byte{0xff}},
+      {std::byte{23}, std::byte{3}, std::byte{3}, std::byte{0}, std::byte{0}},
+      {std::byte{23}, std::byte{3}, std::byte{3}, std::byte{0}, std::byte{1}, std::byte{7}},
+      {std::byte{99}, std::byte{3}, std::byte{3}, std::byte{0}, std::byte{20}},
+      Bytes(70'000, std::byte{0}),
+  };
+  for (const Bytes& record : records) {
+    TlsPair pair = make_tls_pair(make_tcp_pair(), 1, 0);
+    send_raw(*pair.first, record);
+    EXPECT_EQ(read_to_end(*pair.second).violation.code(), StatusCode::protocol);
+  }
+}
+
+// Both sides, in one thread each as in two processes.
+std::pair<Status, Status> shake(const TlsStream::Options& one, const TlsStream::Options& other) {
+  auto sockets = make_tcp_pair();
+  const auto run = [](FileDescriptor socket, const TlsStream::Options& side) {
+    auto stream = TlsStream::create(std::move(socket), side).or_throw();
+    TlsStream* const alone = stream.get();
+    return finish_handshakes(std::span(&alone, 1), soon());
+  };
+  Status status;
+  std::thread thread([&] { status = run(std::move(sockets.second), other); });
+  const Status own = run(std::move(sockets.first), one);
+  thread.join();
+  return {own, status};
+}
+
+TEST(TlsHandshake, SucceedsBetweenAnyTwoRanksOfAJob) {
+  const auto [first, second] = shake(options(300, 7), options(7, 300));
+  EXPECT_TRUE(first.ok()) << first.message();
+  EXPECT_TRUE(second.ok()) << second.message();
+}
+
+TEST(TlsHandshake, WithAnotherKeyIsRefusedAndNamesThePeer) {
+  const auto [client, server] = shake(options(5, 2), options(2, 5, '8'));
+  EXPECT_EQ(server.code(), StatusCode::refused);
+  EXPECT_EQ(server.rank(), Rank(5));
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "joining rank 5: TLS was not set up",
+                      std::string(server.message()));
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "STRETTO_JOB_KEY is not the same there",
+                      std::string(server.message()));
+  EXPECT_FALSE(client.ok());
+  EXPECT_EQ(client.rank(), Rank(2));
+}
+
+// Who connects two ranks that did not mean each other finds that their secrets differ.
+TEST(TlsHandshake, WithAnotherRankIsRefused) {
+  EXPECT_EQ(shake(options(5, 2), options(2, 6)).second.code(), StatusCode::refused);
+  EXPECT_EQ(shake(options(5, 2), options(3, 5)).second.code(), StatusCode::refused);
+  // Two clients, or two servers: one's own words come back.
+  EXPECT_FALSE(shake(options(5, 2), options(5, 2)).first.ok());
+}
+
+// What a side says to a peer that says something else.
+Status meets(Rank self, Rank peer, const Bytes& said, bool ends) {
+  auto sockets = make_tcp_pair();
+  write_all(sockets.second.get(), said, soon()).or_throw();
+  if (ends) (void)::shutdown(sockets.second.get(), SHUT_WR);
+  auto stream = TlsStream::create(std::move(sockets.first), options(self, peer)).or_throw();
+  TlsStream* const alone = stream.get();
+  return finish_handshakes(std::span(&alone, 1), Deadline::after(std::chrono::milliseconds(300)));
+}
+
+TEST(TlsHandshake, WithAStrangerIsRefused) {
+  const std::string_view request = "GET / HTTP/1.1\r\n\r\n";
+  const ConstByteSpan http = std::as_bytes(std::span(request));
+  const std::vector<Bytes> sayings = {
+      Bytes(http.begin(), http.end()),
+      Bytes(100, std::byte{0}),
+      random_bytes(70'000, 6),
+      // A record of more bytes than there may be.
+      {std::byte{22}, std::byte{3}, std::byte{1}, std::byte{0xff}, std::byte{0xff}, std::byte{1}},
+      // A ClientHello of 16 MiB.
+      {std::byte{22}, std::byte{3}, std::byte{1}, std::byte{0}, std::byte{4}, std::byte{1},
+       std::byte{0xff}, std::byte{0xff}, std::byte{0xff}},
+  };
+  for (const auto& [self, peer] : {std::pair<Rank, Rank>(0, 1), std::pair<Rank, Rank>(1, 0)}) {
+    for (const Bytes& said : sayings) {
+      const Status status = meets(self, peer, said, false);
+      EXPECT_EQ(status.code(), StatusCode::refused) << status.message();
+      EXPECT_EQ(status.rank(), peer);
+    }
+  }
+}
+
+TEST(TlsHandshake, WithWhoSaysNothingEndsInTimeAndWithWhoLeavesAtOnce) {
+  const Status silent = meets(0, 1, {}, false);
+  EXPECT_EQ(silent.code(), StatusCode::timeout);
+  EXPECT_EQ(silent.message(), "joining rank 1: TLS was not set up in time");
+  const Status left = meets(0, 1, {}, true);
+  EXPECT_EQ(left.code(), StatusCode::peer_lost);
+  EXPECT_EQ(left.rank(), Rank(1));
+}
+
+// What a user is told: the link and the rank.
+TEST(TlsLink, AChangedBitIsToldOfTheLink) {
+  using transport::Endpoint;
+  Relay relay;
+  TlsPair pair = make_tls_pair(relay.ends(), 1, 0);
+  const auto endpoint = [](Rank rank, std::unique_ptr<TlsStream> stream) {
+    Endpoint::Parts parts{.rank = rank, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+    parts.links.resize(2);
+    parts.links[rank == 0 ? 1 : 0] = transport::tcp::TcpLink::create(std::move(stream)).or_throw();
+    return Endpoint::create(std::move(parts)).or_throw();
+  };
+  auto one = endpoint(1, std::move(pair.first));
+  auto zero = endpoint(0, std::move(pair.second));
+  relay.change([](Bytes& bytes) { bytes.back() ^= std::byte{0x80}; });
+  one->inquire(0, 1, 1, {});
+  const Deadline deadline = soon();
+  while (zero->peer_status(1).status.ok() && !deadline.passed()) zero->progress();
+  const Status lost = zero->peer_status(1).status;
+  EXPECT_EQ(lost.code(), StatusCode::protocol);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      "lost rank 1 (tcp with TLS): TLS ended the connection",
+                      std::string(lost.message()));
+}
+
+}  // namespace
+}  // namespace stretto::bootstrap
