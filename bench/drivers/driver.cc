@@ -163,7 +163,7 @@ Reply unsupported(const std::string& text) {
   return {.answer = "unsupported", .summary = {}, .text = text};
 }
 
-Reply handle(Library& library, BoardMeeting& meeting, const Request& request) {
+Reply handle(Library& library, BoardCoordinator& meeting, const Request& request) {
   const Buffers buffers = buffers_for(library, request);
   const Job& job = buffers.job;
   const bool is_missing = job.input == nullptr || job.output == nullptr;
@@ -217,7 +217,7 @@ int number_behind(int argc, char** argv, const std::string& name) {
 
 void drive(Library& library, const MeetingPlace& place) {
   Board board(place.board, library.rank());
-  BoardMeeting meeting(board);
+  BoardCoordinator meeting(board);
   Pipes pipes(place.folder, library.rank());
   pipes.say_ready(library.version());
   while (const std::optional<Request> request = pipes.next_request()) {

@@ -14,7 +14,7 @@ class JoinOptions:
         disable_shared_memory: bool,
     ) -> None: ...
 
-class GradientHook:
+class DdpCommHook:
     def __init__(self, kind: str, options: dict[str, object]) -> None: ...
     def attach(
         self, backend: object, names: list[str], parameters: list[torch.Tensor]

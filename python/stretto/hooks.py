@@ -35,7 +35,7 @@ class Hook:
     def __init__(self, kind: str, **options: Any) -> None:
         from stretto import _module
 
-        self._hook = _module().GradientHook(kind, options)
+        self._hook = _module().DdpCommHook(kind, options)
         self._numbers: dict[Any, int] = {}
         self._started: list[tuple[Any, Any]] = []
 

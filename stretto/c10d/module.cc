@@ -8,9 +8,9 @@
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 
+#include "stretto/c10d/ddp_comm_hook.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/flight_recorder.h"
-#include "stretto/c10d/gradient_hook.h"
 #include "stretto/c10d/process_group.h"
 #include "stretto/c10d/without_gil.h"
 #include "stretto/codec/codec.h"
@@ -134,11 +134,11 @@ std::shared_ptr<CommunicationHook> hook_of(const std::string& kind, Arguments& g
   return std::make_shared<CompressedReduction>(std::move(options));
 }
 
-std::shared_ptr<GradientHook> make_gradient_hook(const std::string& kind, const py::dict& options) {
+std::shared_ptr<DdpCommHook> make_ddp_comm_hook(const std::string& kind, const py::dict& options) {
   Arguments given(py::dict(options.attr("copy")()));
   auto hook = for_torch([&] { return hook_of(kind, given); });
   given.end();
-  return std::make_shared<GradientHook>(std::move(hook));
+  return std::make_shared<DdpCommHook>(std::move(hook));
 }
 
 }  // namespace
@@ -155,21 +155,21 @@ PYBIND11_MODULE(_c, module) {
              return options;
            }),
            py::arg("network_timeout"), py::arg("warn_after"), py::arg("disable_shared_memory"));
-  py::class_<GradientHook, std::shared_ptr<GradientHook>>(module, "GradientHook")
-      .def(py::init(&make_gradient_hook))
+  py::class_<DdpCommHook, std::shared_ptr<DdpCommHook>>(module, "DdpCommHook")
+      .def(py::init(&make_ddp_comm_hook))
       .def(
           "attach",
-          [](GradientHook& hook, const BackendPtr& backend, const std::vector<std::string>& names,
+          [](DdpCommHook& hook, const BackendPtr& backend, const std::vector<std::string>& names,
              const Tensors& parameters) { hook.attach(group_of(backend), names, parameters); },
           Released())
-      .def("reduce", &GradientHook::reduce, Released())
-      .def("name", &GradientHook::name)
+      .def("reduce", &DdpCommHook::reduce, Released())
+      .def("name", &DdpCommHook::name)
       .def("save",
-           [](const GradientHook& hook) {
+           [](const DdpCommHook& hook) {
              const std::vector<std::byte> state = hook.save();
              return py::bytes(reinterpret_cast<const char*>(state.data()), state.size());
            })
-      .def("load", [](GradientHook& hook, const std::string& state) {
+      .def("load", [](DdpCommHook& hook, const std::string& state) {
         hook.load(std::as_bytes(std::span(state)));
       });
   module.def("create", &create, Released());

@@ -52,7 +52,7 @@ struct Spec {
 };
 
 // What belongs to one rank of one case.
-struct Belongings {
+struct RankCase {
   std::unique_ptr<Communicator> comm;
   std::vector<std::uint32_t> input;
   std::vector<std::uint32_t> output;
@@ -63,7 +63,7 @@ struct Belongings {
 };
 
 template <class T>
-Work call(Communicator& comm, const Spec& spec, Belongings& own) {
+Work call(Communicator& comm, const Spec& spec, RankCase& own) {
   const auto ranks = static_cast<std::size_t>(comm.size());
   const auto self = static_cast<std::size_t>(comm.rank());
   std::vector<std::size_t> counts;
@@ -196,7 +196,7 @@ std::vector<Case> all_cases(int ranks) {
 
 // Waits until the operation or, if this rank's part of it ended well, the group has failed: what
 // nobody can do tells so, and asks nobody.
-void find_failure(Belongings& own, bool leaves) {
+void find_failure(RankCase& own, bool leaves) {
   const TimePoint begin = Clock::now();
   try {
     own.work.wait();
@@ -221,15 +221,15 @@ void find_failure(Belongings& own, bool leaves) {
   }
 }
 
-void begin(Communicator& comm, const Spec& spec, Belongings& own) {
+void begin(Communicator& comm, const Spec& spec, RankCase& own) {
   own.work = spec.integers ? call<std::int32_t>(comm, spec, own) : call<float>(comm, spec, own);
 }
 
 // A batch on one rank: begins all operations, then waits for how they end.
-void run_batch(Communicator& world, std::span<const Case> batch, std::vector<Belongings>& all) {
+void run_batch(Communicator& world, std::span<const Case> batch, std::vector<RankCase>& all) {
   std::vector<Rank> everybody;
   for (int r = 0; r < world.size(); ++r) everybody.push_back(r);
-  for (Belongings& own : all) own.comm = world.new_group(everybody);
+  for (RankCase& own : all) own.comm = world.new_group(everybody);
   world.barrier().wait();  // Or some are still making a group when others have failed in it.
   const TimePoint begun = Clock::now();
   for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -252,7 +252,7 @@ std::string spoken(const Spec& spec) {
   return std::string(name(spec.collective)) + "(";
 }
 
-void check(const Case& tested, const Belongings& own, int rank) {
+void check(const Case& tested, const RankCase& own, int rank) {
   const auto contains = [&](const std::string& part) {
     return own.text.find(part) != std::string::npos;
   };
@@ -291,13 +291,13 @@ TEST_P(DisagreementMatrix, EveryRankIsToldWithBothCalls) {
   auto worlds = make_world_ranks(kind, size, kHeartbeat, kTimeout);
   for (std::size_t done = 0; done < cases.size(); done += kBatch) {
     const auto batch = std::span(cases).subspan(done, std::min(kBatch, cases.size() - done));
-    std::vector<std::vector<Belongings>> belongings(static_cast<std::size_t>(size));
-    for (auto& all : belongings) all.resize(batch.size());
+    std::vector<std::vector<RankCase>> cases(static_cast<std::size_t>(size));
+    for (auto& all : cases) all.resize(batch.size());
     on_all(worlds, [&](Communicator& world) {
-      run_batch(world, batch, belongings[static_cast<std::size_t>(world.rank())]);
+      run_batch(world, batch, cases[static_cast<std::size_t>(world.rank())]);
     });
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      for (int r = 0; r < size; ++r) check(batch[i], belongings[static_cast<std::size_t>(r)][i], r);
+      for (int r = 0; r < size; ++r) check(batch[i], cases[static_cast<std::size_t>(r)][i], r);
     }
     if (HasFailure()) return;
   }

@@ -20,8 +20,8 @@ using communicator::Backend;
 using communicator::CollectiveCall;
 
 // One collective: the calls of all ranks, until the last has come.
-struct Meeting {
-  explicit Meeting(std::size_t size) : calls(size), shares(size) {}
+struct CollectiveCalls {
+  explicit CollectiveCalls(std::size_t size) : calls(size), shares(size) {}
 
   std::vector<std::optional<CollectiveCall>> calls;
   std::vector<execution::Shares> shares;  // Copies: the callers' lists may be gone by the end.
@@ -38,16 +38,16 @@ struct Room {
   const std::size_t size;
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::size_t> numbers;  // Of each rank's next meeting.
-  std::deque<std::shared_ptr<Meeting>> meetings;
+  std::vector<std::size_t> numbers;  // Of each rank's next collective.
+  std::deque<std::shared_ptr<CollectiveCalls>> collectives;
   std::map<std::uint64_t, std::shared_ptr<Room>> groups;
   Status failure;
 };
 
-void end(Room& room, Meeting& meeting, Status status, std::vector<Continuation>& due) {
-  meeting.over = true;
-  meeting.status = std::move(status);
-  due.insert(due.end(), meeting.continuations.begin(), meeting.continuations.end());
+void end(Room& room, CollectiveCalls& collective, Status status, std::vector<Continuation>& due) {
+  collective.over = true;
+  collective.status = std::move(status);
+  due.insert(due.end(), collective.continuations.begin(), collective.continuations.end());
   room.changed.notify_all();
 }
 
@@ -57,8 +57,8 @@ void fail(Room& room, const Status& why) {
     const std::lock_guard guard(room.mutex);
     if (!room.failure.ok()) return;
     room.failure = why;
-    for (const auto& meeting : room.meetings) {
-      if (!meeting->over) end(room, *meeting, why, due);
+    for (const auto& collective : room.collectives) {
+      if (!collective->over) end(room, *collective, why, due);
     }
   }
   for (const Continuation& continuation : due) continuation(why);
@@ -66,40 +66,40 @@ void fail(Room& room, const Status& why) {
 
 class Visit : public group::Operation {
  public:
-  Visit(std::shared_ptr<Room> room, std::shared_ptr<Meeting> meeting)
-      : room_(std::move(room)), meeting_(std::move(meeting)) {}
+  Visit(std::shared_ptr<Room> room, std::shared_ptr<CollectiveCalls> collective)
+      : room_(std::move(room)), collective_(std::move(collective)) {}
 
   bool poll() override {
     const std::lock_guard guard(room_->mutex);
-    return meeting_->over;
+    return collective_->over;
   }
   Status wait(Deadline deadline) override {
     std::unique_lock held(room_->mutex);
-    const auto over = [this] { return meeting_->over; };
+    const auto over = [this] { return collective_->over; };
     if (deadline.time() == TimePoint::max()) room_->changed.wait(held, over);
-    if (room_->changed.wait_until(held, deadline.time(), over)) return meeting_->status;
+    if (room_->changed.wait_until(held, deadline.time(), over)) return collective_->status;
     return {StatusCode::timeout, "the others have not come"};
   }
   void then(Continuation continuation) override {
     {
       const std::lock_guard guard(room_->mutex);
-      if (!meeting_->over) return meeting_->continuations.push_back(std::move(continuation));
+      if (!collective_->over) return collective_->continuations.push_back(std::move(continuation));
     }
-    continuation(meeting_->status);
+    continuation(collective_->status);
   }
   void abandon() override { fail(*room_, {StatusCode::aborted, "a rank has gone"}); }
 
  private:
   std::shared_ptr<Room> room_;
-  std::shared_ptr<Meeting> meeting_;
+  std::shared_ptr<CollectiveCalls> collective_;
 };
 
 // What a collective does, with everybody's calls at hand. Results are made apart from the buffers,
 // which may be inputs and outputs at once.
 class Computation {
  public:
-  explicit Computation(Meeting& meeting)
-      : calls_(meeting.calls),
+  explicit Computation(CollectiveCalls& collective)
+      : calls_(collective.calls),
         what_(calls_.front()->operation),
         element_bytes_(size_bytes(what_.dtype)) {}
 
@@ -245,25 +245,26 @@ class InProcessBackend final : public Backend {
  private:
   std::shared_ptr<group::Operation> visit(CollectiveCall& call) {
     std::vector<Continuation> due;
-    std::shared_ptr<Meeting> meeting;
+    std::shared_ptr<CollectiveCalls> collective;
     {
       const std::lock_guard guard(room_->mutex);
       room_->failure.or_throw();
       const auto self = static_cast<std::size_t>(rank_);
       const std::size_t number = room_->numbers[self]++;
-      if (number == room_->meetings.size()) {
-        room_->meetings.push_back(std::make_shared<Meeting>(room_->size));
+      if (number == room_->collectives.size()) {
+        room_->collectives.push_back(std::make_shared<CollectiveCalls>(room_->size));
       }
-      meeting = room_->meetings[number];
+      collective = room_->collectives[number];
       if (call.shares) {
-        const execution::Shares& kept = meeting->shares[self] = call.shares->copy();
+        const execution::Shares& kept = collective->shares[self] = call.shares->copy();
         call.shares = {kept.counts, kept.received};
       }
-      meeting->calls[self] = std::move(call);
-      if (++meeting->come == room_->size) end(*room_, *meeting, Computation(*meeting).run(), due);
+      collective->calls[self] = std::move(call);
+      if (++collective->come == room_->size)
+        end(*room_, *collective, Computation(*collective).run(), due);
     }
-    for (const Continuation& continuation : due) continuation(meeting->status);
-    return std::make_shared<Visit>(room_, std::move(meeting));
+    for (const Continuation& continuation : due) continuation(collective->status);
+    return std::make_shared<Visit>(room_, std::move(collective));
   }
 
   std::shared_ptr<Room> room_;

@@ -14,7 +14,7 @@
 
 #include "stretto/base/memory_limit.h"
 #include "stretto/job/join.h"
-#include "tests/contract/belongings.h"
+#include "tests/contract/process_resources.h"
 #include "tests/contract/world_ranks.h"
 
 namespace stretto::testing {
@@ -80,28 +80,28 @@ TEST_P(SharedPool, GroupsThatOverlapWorkOnSlicesOfOneRegionAtTheSameTime) {
   });
 }
 
-struct Belongings {
+struct ProcessResources {
   int descriptors = 0;
   int mappings = 0;
   long resident_pages = 0;
 };
 
-Belongings belongings() {
-  Belongings found{.descriptors = transport::open_descriptors(),
-                   .mappings = transport::shared_mappings()};
+ProcessResources resources() {
+  ProcessResources found{.descriptors = transport::open_descriptors(),
+                         .mappings = transport::shared_mappings()};
   long pages = 0;
   std::ifstream("/proc/self/statm") >> pages >> found.resident_pages;
   return found;
 }
 
 // Once all ranks have heard of what the others have freed, at a heartbeat.
-Belongings belongings_at_most(const Belongings& before) {
+ProcessResources resources_at_most(const ProcessResources& before) {
   const Deadline deadline = Deadline::after(std::chrono::seconds(5));
-  Belongings now = belongings();
+  ProcessResources now = resources();
   while ((now.descriptors > before.descriptors || now.mappings > before.mappings) &&
          !deadline.passed()) {
     std::this_thread::sleep_for(milliseconds(10));
-    now = belongings();
+    now = resources();
   }
   return now;
 }
@@ -116,9 +116,9 @@ void expect_no_growth(RankList& ranks, const std::function<void(Communicator&, i
   };
   run(0, 100);
   std::this_thread::sleep_for(milliseconds(150));
-  const Belongings before = belongings();
+  const ProcessResources before = resources();
   run(100, 1000);
-  const Belongings after = belongings_at_most(before);
+  const ProcessResources after = resources_at_most(before);
   EXPECT_LE(after.descriptors, before.descriptors);
   EXPECT_LE(after.mappings, before.mappings);
 #if !defined(__SANITIZE_ADDRESS__)  // Which keeps what is freed, to watch it.

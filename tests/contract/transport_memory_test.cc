@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "stretto/base/memory_limit.h"
-#include "tests/contract/belongings.h"
+#include "tests/contract/process_resources.h"
 #include "tests/contract/transport_participant.h"
 
 namespace stretto::transport {

@@ -64,9 +64,9 @@ CopyBound::~CopyBound() {
   ::munmap(to_, bytes_);
 }
 
-double CopyBound::copy_us(Meeting& meeting, bool non_temporal) {
+double CopyBound::copy_us(Coordinator& coordinator, bool non_temporal) {
   const std::size_t times = repetitions(bytes_);
-  meeting.barrier();
+  coordinator.barrier();
   const auto start = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < times; ++i) {
     if (non_temporal) {
@@ -80,22 +80,22 @@ double CopyBound::copy_us(Meeting& meeting, bool non_temporal) {
   return detail::elapsed_us(start) / static_cast<double>(times);
 }
 
-void CopyBound::sample(Meeting& meeting) {
+void CopyBound::sample(Coordinator& coordinator) {
   // The first copy of each kind finds the caches as the all-reduce has left them.
   constexpr int kSamples = 3;
   for (int i = 0; i <= kSamples; ++i) {
-    const double time_us = copy_us(meeting, false);
+    const double time_us = copy_us(coordinator, false);
     if (i > 0) plain_us_.push_back(time_us);
   }
   for (int i = 0; i <= kSamples; ++i) {
-    const double time_us = copy_us(meeting, true);
+    const double time_us = copy_us(coordinator, true);
     if (i > 0) non_temporal_us_.push_back(time_us);
   }
 }
 
-double CopyBound::best_us(Meeting& meeting) {
-  meeting.maxima(plain_us_);
-  meeting.maxima(non_temporal_us_);
+double CopyBound::best_us(Coordinator& coordinator) {
+  coordinator.maxima(plain_us_);
+  coordinator.maxima(non_temporal_us_);
   return std::min(median(plain_us_), median(non_temporal_us_));
 }
 

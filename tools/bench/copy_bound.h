@@ -25,12 +25,12 @@ class CopyBound {
   CopyBound& operator=(const CopyBound&) = delete;
 
   // Takes some samples on all ranks; collective.
-  void sample(Meeting& meeting);
+  void sample(Coordinator& coordinator);
   // Of the slowest rank, the median over all samples of the better way to copy; collective.
-  double best_us(Meeting& meeting);
+  double best_us(Coordinator& coordinator);
 
  private:
-  double copy_us(Meeting& meeting, bool non_temporal);
+  double copy_us(Coordinator& coordinator, bool non_temporal);
 
   std::size_t bytes_;
   std::byte* from_ = nullptr;

@@ -15,9 +15,9 @@ namespace stretto::bench {
 
 // What measure() needs from the ranks that measure together. All ranks call the same in the same
 // order.
-class Meeting {
+class Coordinator {
  public:
-  virtual ~Meeting() = default;
+  virtual ~Coordinator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual void barrier() = 0;
@@ -30,9 +30,9 @@ class Meeting {
 };
 
 // Ranks of one host, by a Board. Leaves the results of each rank there too.
-class BoardMeeting final : public Meeting {
+class BoardCoordinator final : public Coordinator {
  public:
-  explicit BoardMeeting(Board& board) : board_(board) {}
+  explicit BoardCoordinator(Board& board) : board_(board) {}
 
   int rank() const override { return board_.rank(); }
   int size() const override { return board_.size(); }
@@ -149,17 +149,17 @@ inline double clock_cost_us() {
 }
 
 template <class Prepare, class Call>
-double single_us(Meeting& meeting, Prepare& prepare, Call& call) {
+double single_us(Coordinator& coordinator, Prepare& prepare, Call& call) {
   prepare();
-  meeting.barrier();
+  coordinator.barrier();
   const auto start = std::chrono::steady_clock::now();
   call();
   return elapsed_us(start);
 }
 
 template <class Call>
-double batch_us(Meeting& meeting, Call& call) {
-  meeting.barrier();
+double batch_us(Coordinator& coordinator, Call& call) {
+  coordinator.barrier();
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < kCallsPerBatch; ++i) call();
   return elapsed_us(start) / kCallsPerBatch;
@@ -174,27 +174,28 @@ struct Pace {
 // Until two windows agree within 10 %, or the time is over; at least one window of 5 calls. Rank 0
 // decides, so that all make the same number of calls.
 template <class Prepare, class Call>
-Pace warm_up(Meeting& meeting, const MeasureOptions& options, Prepare& prepare, Call& call) {
+Pace warm_up(Coordinator& coordinator, const MeasureOptions& options, Prepare& prepare,
+             Call& call) {
   const auto begin = std::chrono::steady_clock::now();
   double previous = 0;
   int calls = 5;
   while (true) {
     const auto window = std::chrono::steady_clock::now();
     std::vector<double> times;
-    for (int i = 0; i < calls; ++i) times.push_back(single_us(meeting, prepare, call));
+    for (int i = 0; i < calls; ++i) times.push_back(single_us(coordinator, prepare, call));
     const double call_us = median(times);
     const double sample_us = elapsed_us(window) / calls;
     const bool steady = std::abs(call_us - previous) <= 0.1 * call_us;
     const bool over = elapsed_us(begin) > 1e6 * options.warm_up_seconds;
-    if (meeting.agree(steady || over ? 1 : 0) != 0) {
+    if (coordinator.agree(steady || over ? 1 : 0) != 0) {
       // Where ranks take turns on a core, one of them may find everything done.
       std::vector<double> slowest{call_us};
-      meeting.maxima(slowest);
-      return {slowest.front(), meeting.agree(sample_us)};
+      coordinator.maxima(slowest);
+      return {slowest.front(), coordinator.agree(sample_us)};
     }
     previous = call_us;
     // About a millisecond: five calls of a microsecond tell nothing about a clock that speeds up.
-    calls = static_cast<int>(meeting.agree(std::clamp(1000 / (sample_us + 0.01), 5.0, 1000.0)));
+    calls = static_cast<int>(coordinator.agree(std::clamp(1000 / (sample_us + 0.01), 5.0, 1000.0)));
   }
 }
 
@@ -203,13 +204,14 @@ struct Counts {
   int batches = 0;
 };
 
-inline Counts counts_for(Meeting& meeting, const MeasureOptions& options, const Pace& pace) {
-  const bool batched = meeting.agree(pace.call_us) < kBatchedBelowUs;
+inline Counts counts_for(Coordinator& coordinator, const MeasureOptions& options,
+                         const Pace& pace) {
+  const bool batched = coordinator.agree(pace.call_us) < kBatchedBelowUs;
   const double budget_us = 1e6 * options.seconds * (batched ? 0.5 : 1);
   const auto blocks = [&](double wanted, int limit) {
     const double bounded = std::clamp(wanted, std::min<double>(limit, options.min_samples),
                                       static_cast<double>(limit));
-    return static_cast<int>(std::ceil(meeting.agree(bounded) / kBlocks));
+    return static_cast<int>(std::ceil(coordinator.agree(bounded) / kBlocks));
   };
   Counts counts;
   counts.singles = blocks(budget_us / (pace.sample_us + 0.01), kMaxSingles - kBlocks);
@@ -222,35 +224,36 @@ inline Counts counts_for(Meeting& meeting, const MeasureOptions& options, const 
 
 }  // namespace detail
 
-// Measures `call` on all ranks of the meeting; collective. A sample is: `prepare` (rewrites this
-// rank's input), barrier, clock, `call`, clock; it takes as long as its slowest rank, less what the
-// clock costs. Calls under kBatchedBelowUs are measured in batches of calls in a row besides, whose
-// input is not rewritten, and then p50_us is that of the batches. The last call is a single one, so
-// its result can be checked. `between` runs on all ranks before each block of samples, for what has
-// to be measured close to them; what it leaves in the caches meets a call that is not counted.
+// Measures `call` on all ranks of the coordinator; collective. A sample is: `prepare` (rewrites
+// this rank's input), barrier, clock, `call`, clock; it takes as long as its slowest rank, less
+// what the clock costs. Calls under kBatchedBelowUs are measured in batches of calls in a row
+// besides, whose input is not rewritten, and then p50_us is that of the batches. The last call is a
+// single one, so its result can be checked. `between` runs on all ranks before each block of
+// samples, for what has to be measured close to them; what it leaves in the caches meets a call
+// that is not counted.
 template <class Prepare, class Call, class Between>
-Summary measure(Meeting& meeting, const MeasureOptions& options, Prepare&& prepare, Call&& call,
-                Between&& between) {
+Summary measure(Coordinator& coordinator, const MeasureOptions& options, Prepare&& prepare,
+                Call&& call, Between&& between) {
   Summary summary;
-  summary.latency_before_ns = meeting.flag_latency_ns();
+  summary.latency_before_ns = coordinator.flag_latency_ns();
   const double clock_us = detail::clock_cost_us();
-  const detail::Pace pace = detail::warm_up(meeting, options, prepare, call);
-  const detail::Counts counts = detail::counts_for(meeting, options, pace);
+  const detail::Pace pace = detail::warm_up(coordinator, options, prepare, call);
+  const detail::Counts counts = detail::counts_for(coordinator, options, pace);
   std::vector<double> singles;
   std::vector<double> batches;
   singles.reserve(static_cast<std::size_t>(kBlocks * counts.singles));
   for (int block = 0; block < kBlocks; ++block) {
     between();
-    for (int i = 0; i < counts.batches; ++i) batches.push_back(detail::batch_us(meeting, call));
-    detail::single_us(meeting, prepare, call);
+    for (int i = 0; i < counts.batches; ++i) batches.push_back(detail::batch_us(coordinator, call));
+    detail::single_us(coordinator, prepare, call);
     for (int i = 0; i < counts.singles; ++i) {
-      const double time_us = detail::single_us(meeting, prepare, call);
+      const double time_us = detail::single_us(coordinator, prepare, call);
       singles.push_back(std::max(0.0, time_us - clock_us));
     }
   }
-  summary.latency_after_ns = meeting.flag_latency_ns();
-  meeting.maxima(batches);
-  meeting.maxima(singles);
+  summary.latency_after_ns = coordinator.flag_latency_ns();
+  coordinator.maxima(batches);
+  coordinator.maxima(singles);
   summary.samples = static_cast<std::uint32_t>(singles.size());
   summary.batched = !batches.empty();
   summary.p50_us = median(summary.batched ? batches : singles);
@@ -261,8 +264,9 @@ Summary measure(Meeting& meeting, const MeasureOptions& options, Prepare&& prepa
 }
 
 template <class Prepare, class Call>
-Summary measure(Meeting& meeting, const MeasureOptions& options, Prepare&& prepare, Call&& call) {
-  return measure(meeting, options, prepare, call, [] {});
+Summary measure(Coordinator& coordinator, const MeasureOptions& options, Prepare&& prepare,
+                Call&& call) {
+  return measure(coordinator, options, prepare, call, [] {});
 }
 
 }  // namespace stretto::bench

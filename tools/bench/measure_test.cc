@@ -55,8 +55,8 @@ TEST(Statistics, TheRegimeNeedsBothEndsOfALine) {
   EXPECT_EQ(regime({.latency_before_ns = 40, .latency_after_ns = 40}, true), "oversubscribed");
 }
 
-// A meeting of one, which counts.
-class Alone final : public Meeting {
+// A coordinator of one, which counts.
+class Alone final : public Coordinator {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
@@ -73,11 +73,11 @@ void take(std::chrono::microseconds time) {
 }
 
 TEST(Measure, TimesTheCallAndNotWhatBelongsToIt) {
-  Alone meeting;
+  Alone coordinator;
   int prepared = 0;
   int between = 0;
   const Summary summary = measure(
-      meeting, {.seconds = 0.01, .min_samples = 20, .warm_up_seconds = 0.002},
+      coordinator, {.seconds = 0.01, .min_samples = 20, .warm_up_seconds = 0.002},
       [&] {
         ++prepared;
         take(std::chrono::microseconds(300));
@@ -95,12 +95,12 @@ TEST(Measure, TimesTheCallAndNotWhatBelongsToIt) {
 }
 
 TEST(Measure, ShortCallsAreBatched) {
-  Alone meeting;
+  Alone coordinator;
   int calls = 0;
   int prepared = 0;
   bool last_was_prepared = false;
   const Summary summary = measure(
-      meeting, {.seconds = 0.005, .min_samples = 20, .warm_up_seconds = 0.001},
+      coordinator, {.seconds = 0.005, .min_samples = 20, .warm_up_seconds = 0.001},
       [&] {
         ++prepared;
         last_was_prepared = true;
@@ -153,11 +153,12 @@ TEST(Board, RanksAgreeAndKnowTheSlowest) {
   const BoardFile file(2);
   on_each_rank(2, [&](int rank) {
     Board board(file.path(), rank);
-    BoardMeeting meeting(board);
-    for (int round = 0; round < 50; ++round) ASSERT_EQ(meeting.agree(round + 100 * rank), round);
+    BoardCoordinator coordinator(board);
+    for (int round = 0; round < 50; ++round)
+      ASSERT_EQ(coordinator.agree(round + 100 * rank), round);
     std::vector<double> values(kMaxSingles + 5, 1.0 + rank);
     values.back() = 7.0 - rank;
-    meeting.maxima(values);
+    coordinator.maxima(values);
     EXPECT_EQ(values.front(), 2);
     EXPECT_EQ(values.back(), 7);
   });

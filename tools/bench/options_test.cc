@@ -7,7 +7,7 @@
 
 #include "stretto/job/threads.h"
 #include "tools/bench/bench_case.h"
-#include "tools/bench/comm_meeting.h"
+#include "tools/bench/comm_coordinator.h"
 #include "tools/bench/options.h"
 #include "tools/bench/rank_program.h"
 
@@ -250,7 +250,7 @@ class DamagedCase final : public BenchCase {
 TEST(MeasureLine, OneWrongRankMakesTheLineWrong) {
   on_ranks(2, [](Communicator& comm) {
     const BenchOptions options = quick();
-    CommMeeting meeting(comm);
+    CommCoordinator meeting(comm);
     BenchCase right(comm, options, Collective::all_reduce, Buffers::registered, 4096);
     const Line good = measure_line(meeting, right, options, false);
     EXPECT_EQ(good.check, Check::ok);

@@ -15,7 +15,7 @@
 #include "stretto/base/environment.h"
 #include "stretto/base/memory_limit.h"
 #include "stretto/bootstrap/handshake.h"
-#include "tools/bench/comm_meeting.h"
+#include "tools/bench/comm_coordinator.h"
 #include "tools/bench/copy_bound.h"
 #include "tools/bench/reporter.h"
 
@@ -97,14 +97,14 @@ std::string describe(const Measurement& plan) {
 class RankProgram {
  public:
   RankProgram(Communicator& comm, const BenchOptions& options, int cores)
-      : comm_(comm), options_(options), cores_(cores), meeting_(comm, cores) {}
+      : comm_(comm), options_(options), cores_(cores), coordinator_(comm, cores) {}
 
   int run();
-  void abandon() { meeting_.abandon(); }
+  void abandon() { coordinator_.abandon(); }
 
  private:
   // Of several hosts nobody here knows the cores.
-  bool oversubscribed() const { return meeting_.one_host() && comm_.size() > cores_; }
+  bool oversubscribed() const { return coordinator_.one_host() && comm_.size() > cores_; }
   RunFacts facts() const;
   void run_line(const Measurement& plan);
   // Whether all ranks find room for the line; says so if not.
@@ -113,7 +113,7 @@ class RankProgram {
   Communicator& comm_;
   const BenchOptions& options_;
   int cores_;
-  RankMeeting meeting_;
+  RankCoordinator coordinator_;
   std::optional<Reporter> reporter_ = std::nullopt;  // Of rank 0.
   bool wrong_ = false;
 };
@@ -152,7 +152,7 @@ bool RankProgram::fits(const Measurement& plan) {
   const std::size_t needed = needed_bytes(options_, plan.operation, plan.bytes, comm_.size());
   const std::optional<MemoryLeft> left = find_memory_left();
   const bool enough = !left || needed < left->left_bytes;
-  if ((*meeting_).agree(enough ? 1 : 0) != 0) return true;
+  if ((*coordinator_).agree(enough ? 1 : 0) != 0) return true;
   if (reporter_) {
     reporter_->note(fmt::format("{} is left out: it needs {:.1f} GiB of memory, {:.1f} are there",
                                 describe(plan), std::ldexp(static_cast<double>(needed), -30),
@@ -165,7 +165,7 @@ void RankProgram::run_line(const Measurement& plan) {
   if (reporter_) reporter_->start_line(describe(plan));
   if (!fits(plan)) return;
   BenchCase bench_case(comm_, options_, plan.operation, plan.buffers, plan.bytes);
-  Line line = measure_line(*meeting_, bench_case, options_, oversubscribed());
+  Line line = measure_line(*coordinator_, bench_case, options_, oversubscribed());
   line.repeat = plan.repeat;
   line.transport =
       comm_.size() > 1 ? comm_.describe_link((comm_.rank().value() + 1) % comm_.size()) : "self";
@@ -180,7 +180,8 @@ struct Measured {
   bool right = true;
 };
 
-Measured measure_case(Meeting& meeting, BenchCase& bench_case, const BenchOptions& options) {
+Measured measure_case(Coordinator& coordinator, BenchCase& bench_case,
+                      const BenchOptions& options) {
   Measured measured;
   std::optional<CopyBound> copies;
   const std::size_t bytes = bench_case.shape().bytes;
@@ -190,16 +191,16 @@ Measured measure_case(Meeting& meeting, BenchCase& bench_case, const BenchOption
   const bool check = options.check && bench_case.can_check();
   const auto between = [&] {
     if (check && !bench_case.is_right()) measured.right = false;
-    if (copies) copies->sample(meeting);
+    if (copies) copies->sample(coordinator);
   };
   measured.time = measure(
-      meeting, {.seconds = options.seconds_per_line}, [&] { bench_case.prepare(); },
+      coordinator, {.seconds = options.seconds_per_line}, [&] { bench_case.prepare(); },
       [&] { bench_case.call(); }, between);
   if (check && !bench_case.is_right()) measured.right = false;
   std::vector<double> wrong = {measured.right ? 0.0 : 1.0};
-  meeting.maxima(wrong);
+  coordinator.maxima(wrong);
   measured.right = wrong[0] == 0;
-  if (copies) measured.copy_us = copies->best_us(meeting);
+  if (copies) measured.copy_us = copies->best_us(coordinator);
   return measured;
 }
 
@@ -211,14 +212,14 @@ Summary halved(Summary time) {
 
 }  // namespace
 
-Line measure_line(Meeting& meeting, BenchCase& bench_case, const BenchOptions& options,
+Line measure_line(Coordinator& coordinator, BenchCase& bench_case, const BenchOptions& options,
                   bool oversubscribed) {
   const Collective operation = bench_case.operation();
-  const Measured measured = measure_case(meeting, bench_case, options);
+  const Measured measured = measure_case(coordinator, bench_case, options);
   const Shape& shape = bench_case.shape();
   const bool sized = operation != Collective::barrier;
   Line line{.operation = operation_name(operation),
-            .ranks = meeting.size(),
+            .ranks = coordinator.size(),
             .bytes = shape.bytes,
             .count = shape.bytes / size_bytes(options.dtype),
             .dtype = std::string(name(options.dtype)),
@@ -233,7 +234,7 @@ Line measure_line(Meeting& meeting, BenchCase& bench_case, const BenchOptions& o
   if (options.check && bench_case.can_check()) {
     line.check = measured.right ? Check::ok : Check::wrong;
   }
-  set_bandwidths(line, bus_factor(operation, meeting.size()));
+  set_bandwidths(line, bus_factor(operation, coordinator.size()));
   return line;
 }
 

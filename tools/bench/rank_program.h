@@ -15,8 +15,9 @@ namespace stretto::bench {
 // about them. Returns the exit status: 1 if a result was wrong. Throws what the library throws.
 int run_rank(const BenchOptions& options);
 
-// One line, on every rank of `meeting`; collective. `oversubscribed`: ranks take turns on cores.
-Line measure_line(Meeting& meeting, BenchCase& bench_case, const BenchOptions& options,
+// One line, on every rank of `coordinator`; collective. `oversubscribed`: ranks take turns on
+// cores.
+Line measure_line(Coordinator& coordinator, BenchCase& bench_case, const BenchOptions& options,
                   bool oversubscribed);
 
 // What each rank of `stretto bench --explain` does; rank 0 prints how the collectives run and why.

@@ -36,7 +36,7 @@ class Agent {
   void serve();
   void follow_orders();
   bool forward_news();
-  void tell(const RankNews& news) const { write_fully(news_.get(), format_news(news)); }
+  void tell(const RankEvent& news) const { write_fully(news_.get(), format_event(news)); }
 
   LineReader orders_;
   Order order_;
@@ -62,7 +62,7 @@ int Agent::run() {
   if (status.ok()) {
     serve();
   } else {
-    tell({.kind = RankNews::Kind::not_started, .text = std::string(status.message())});
+    tell({.kind = RankEvent::Kind::not_started, .text = std::string(status.message())});
   }
   if (host_ != nullptr) host_->end();
   news_.reset();
@@ -121,11 +121,11 @@ void Agent::follow_orders() {
 // False if that was the last: nothing runs any more, or will not.
 bool Agent::forward_news() {
   while (true) {
-    const Result<std::optional<RankNews>> news = host_->next();
+    const Result<std::optional<RankEvent>> news = host_->next();
     if (!news.ok()) return false;
     if (!news.value()) return true;
     tell(*news.value());
-    if (news.value()->kind == RankNews::Kind::not_started) return false;
+    if (news.value()->kind == RankEvent::Kind::not_started) return false;
   }
 }
 

@@ -29,7 +29,7 @@ namespace {
 
 // The fixed part of a message to the launcher; the text follows.
 struct Header {
-  RankNews::Kind kind;
+  RankEvent::Kind kind;
   std::int32_t local_rank;
   std::int32_t pid;
   std::int32_t number;
@@ -59,7 +59,7 @@ class Guard {
   // False if some child has ended that is no rank.
   bool tell_ended();
   bool launcher_gone() const;
-  void tell(const RankNews& news) const;
+  void tell(const RankEvent& news) const;
 
   const LaunchOptions& options_;
   const int status_fd_;
@@ -119,14 +119,14 @@ bool Guard::start_ranks() {
                                        .inherited_fd = status_fd_},
                                       failure);
     if (!child.ok()) {
-      tell({.kind = RankNews::Kind::not_started,
+      tell({.kind = RankEvent::Kind::not_started,
             .local_rank = local_rank,
             .number = failure.error_number,
             .text = std::string(child.status().message())});
       return true;
     }
     ranks_.push_back({child->pid});
-    tell({.kind = RankNews::Kind::started,
+    tell({.kind = RankEvent::Kind::started,
           .local_rank = local_rank,
           .pid = child->pid,
           .output = std::move(child->output),
@@ -168,7 +168,7 @@ bool Guard::tell_ended() {
     running = false;
     any = true;
     const bool exited = info.si_code == CLD_EXITED;
-    tell({.kind = exited ? RankNews::Kind::exited : RankNews::Kind::killed,
+    tell({.kind = exited ? RankEvent::Kind::exited : RankEvent::Kind::killed,
           .local_rank = static_cast<int>(i),
           .pid = pid,
           .number = info.si_status});
@@ -183,7 +183,7 @@ bool Guard::launcher_gone() const {
 
 // Waits while the launcher is too slow to take it: there is nothing else to do. Should the launcher
 // end meanwhile, this ends, too.
-void Guard::tell(const RankNews& news) const {
+void Guard::tell(const RankEvent& news) const {
   Header header{news.kind, news.local_rank, news.pid, news.number};
   std::string text = news.text.substr(0, kMaxTextBytes);
   std::array<iovec, 2> parts{{{&header, sizeof(header)}, {text.data(), text.size()}}};
@@ -205,7 +205,7 @@ void Guard::tell(const RankNews& news) const {
 }
 
 // The pipes that came with a message. None come where this process has no numbers left for them.
-Status take_pipes(msghdr& message, RankNews& news) {
+Status take_pipes(msghdr& message, RankEvent& news) {
   const cmsghdr* rights = CMSG_FIRSTHDR(&message);
   std::array<int, 2> pipes{-1, -1};
   const std::size_t bytes = rights == nullptr ? 0 : rights->cmsg_len - CMSG_LEN(0);
@@ -240,7 +240,7 @@ Status Guardian::start_ranks(const std::string& rendezvous) const {
   return system_status("the process that looks after the ranks");
 }
 
-Result<std::optional<RankNews>> Guardian::next() const {
+Result<std::optional<RankEvent>> Guardian::next() const {
   Header header{};
   std::array<char, kMaxTextBytes> text;
   std::array<iovec, 2> parts{{{&header, sizeof(header)}, {text.data(), text.size()}}};
@@ -254,18 +254,18 @@ Result<std::optional<RankNews>> Guardian::next() const {
   do {
     count = ::recvmsg(fd(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (count < 0 && errno == EINTR);
-  if (count < 0 && errno == EAGAIN) return std::optional<RankNews>();
+  if (count < 0 && errno == EAGAIN) return std::optional<RankEvent>();
   if (count < static_cast<ssize_t>(sizeof(header))) {
     return status_of(StatusCode::system,
                      "the process that looks after the ranks (pid {}) has ended before them", pid_);
   }
-  RankNews news{.kind = header.kind,
-                .local_rank = header.local_rank,
-                .pid = header.pid,
-                .number = header.number,
-                .text = {text.data(), static_cast<std::size_t>(count) - sizeof(header)}};
-  if (news.kind == RankNews::Kind::started) STRETTO_RETURN_IF_ERROR(take_pipes(message, news));
-  return std::optional<RankNews>(std::move(news));
+  RankEvent news{.kind = header.kind,
+                 .local_rank = header.local_rank,
+                 .pid = header.pid,
+                 .number = header.number,
+                 .text = {text.data(), static_cast<std::size_t>(count) - sizeof(header)}};
+  if (news.kind == RankEvent::Kind::started) STRETTO_RETURN_IF_ERROR(take_pipes(message, news));
+  return std::optional<RankEvent>(std::move(news));
 }
 
 void Guardian::end() {

@@ -37,7 +37,7 @@ class Guardian {
   // Readable when there is news.
   int fd() const { return socket_.get(); }
   // Nothing if there is none now. Fails if the guardian has ended.
-  Result<std::optional<RankNews>> next() const;
+  Result<std::optional<RankEvent>> next() const;
   // Returns when nothing of the ranks is left.
   void end();
 

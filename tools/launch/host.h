@@ -15,7 +15,7 @@
 namespace stretto::launch {
 
 // What becomes of a rank.
-struct RankNews {
+struct RankEvent {
   enum class Kind : std::int32_t { started, not_started, exited, killed, lost };
 
   Kind kind = Kind::started;
@@ -43,7 +43,7 @@ class Host {
   virtual int fd() const = 0;
   // Nothing if there is none now: of each rank that it has started, or why it could not; later, how
   // it has ended. Fails if nobody looks after the ranks any more.
-  virtual Result<std::optional<RankNews>> next() = 0;
+  virtual Result<std::optional<RankEvent>> next() = 0;
   // To every rank, and to what it has started, even if the rank itself has ended.
   virtual void send(int signal) = 0;
   // Returns when nothing of the ranks is left.

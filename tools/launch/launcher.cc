@@ -63,7 +63,7 @@ class LaunchedJob {
 
   // An exit status, if that is the end.
   std::optional<int> take_all_news();
-  std::optional<int> take(int first_rank, const RankNews& news);
+  std::optional<int> take(int first_rank, const RankEvent& news);
   void handle(int signal);
   void send(int signal, bool told_to_end);
   void advance();
@@ -141,7 +141,7 @@ std::optional<int> LaunchedJob::take_all_news() {
   int index = first_host_;
   for (const auto& host : hosts_) {
     while (true) {
-      const Result<std::optional<RankNews>> news = host->next();
+      const Result<std::optional<RankEvent>> news = host->next();
       if (!news.ok()) {
         // The ranks of that host are dead, or nobody can tell what becomes of them.
         send(SIGKILL, true);
@@ -156,18 +156,18 @@ std::optional<int> LaunchedJob::take_all_news() {
   return std::nullopt;
 }
 
-std::optional<int> LaunchedJob::take(int first_rank, const RankNews& news) {
+std::optional<int> LaunchedJob::take(int first_rank, const RankEvent& news) {
   switch (news.kind) {
-    case RankNews::Kind::started:
+    case RankEvent::Kind::started:
       processes_.note_start(first_rank + news.local_rank, news.pid);
       return std::nullopt;
-    case RankNews::Kind::not_started:
+    case RankEvent::Kind::not_started:
       say(news.text);
       if (news.number == 0) return 1;
       return news.number == ENOENT ? 127 : 126;
-    case RankNews::Kind::exited:
-    case RankNews::Kind::killed:
-    case RankNews::Kind::lost:
+    case RankEvent::Kind::exited:
+    case RankEvent::Kind::killed:
+    case RankEvent::Kind::lost:
       break;
   }
   const RankOutcome& outcome = processes_.note_end(first_rank + news.local_rank, news);

@@ -67,20 +67,20 @@ Status LocalHost::start() {
   return guardian_.start_ranks(rendezvous_);
 }
 
-Result<std::optional<RankNews>> LocalHost::next() {
-  Result<std::optional<RankNews>> news = guardian_.next();
+Result<std::optional<RankEvent>> LocalHost::next() {
+  Result<std::optional<RankEvent>> news = guardian_.next();
   if (!news.ok() || !news.value()) return news;
-  RankNews& found = **news;
-  if (found.kind == RankNews::Kind::started) {
+  RankEvent& found = **news;
+  if (found.kind == RankEvent::Kind::started) {
     STRETTO_RETURN_IF_ERROR(take_started(found));
-  } else if (found.kind != RankNews::Kind::not_started) {
+  } else if (found.kind != RankEvent::Kind::not_started) {
     found.note = board_.read(static_cast<std::size_t>(found.local_rank));
     tell_joiners(found);
   }
   return news;
 }
 
-Status LocalHost::take_started(RankNews& news) {
+Status LocalHost::take_started(RankEvent& news) {
   pids_.push_back(news.pid);
   const int rank = options_.rank_of(news.local_rank);
   const auto prefix = [&](int fd) {
@@ -94,7 +94,7 @@ Status LocalHost::take_started(RankNews& news) {
 
 // A rank that has not come to the store yet leaves nothing there that could say that it never will.
 // In a program that does not join, nobody reads it.
-void LocalHost::tell_joiners(const RankNews& news) {
+void LocalHost::tell_joiners(const RankEvent& news) {
   if (ending_) return;
   RankOutcome outcome;
   outcome.note_end(news);

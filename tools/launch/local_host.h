@@ -33,7 +33,7 @@ class LocalHost final : public Host {
 
   Status start() override;
   int fd() const override { return guardian_.fd(); }
-  Result<std::optional<RankNews>> next() override;
+  Result<std::optional<RankEvent>> next() override;
   void send(int signal) override;
   void end() override { guardian_.end(); }
   // Keeps the store for the ranks of other hosts, who may still be reading; or, if the job has
@@ -44,8 +44,8 @@ class LocalHost final : public Host {
   LocalHost(const LaunchOptions& options, OutputRelay& relay, WaitLimit::Interruption told_to_end,
             job::StatusBoardReader board, Guardian guardian);
 
-  Status take_started(RankNews& news);
-  void tell_joiners(const RankNews& news);
+  Status take_started(RankEvent& news);
+  void tell_joiners(const RankEvent& news);
   // Null if there is none.
   std::unique_ptr<bootstrap::Store> connect_to_store() const;
 

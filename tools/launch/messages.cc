@@ -73,7 +73,7 @@ Result<Order> parse_order(std::string_view line) {
   });
 }
 
-std::string format_news(const RankNews& news) {
+std::string format_event(const RankEvent& news) {
   Json json{{"kind", static_cast<int>(news.kind)},
             {"rank", news.local_rank},
             {"pid", news.pid},
@@ -87,17 +87,17 @@ std::string format_news(const RankNews& news) {
   return format(json);
 }
 
-Result<RankNews> parse_news(std::string_view line) {
-  return parse<RankNews>(line, [](const Json& json) -> Result<RankNews> {
+Result<RankEvent> parse_event(std::string_view line) {
+  return parse<RankEvent>(line, [](const Json& json) -> Result<RankEvent> {
     const int kind = whole_number(json.at("kind"));
-    if (kind < 0 || kind > static_cast<int>(RankNews::Kind::lost)) {
+    if (kind < 0 || kind > static_cast<int>(RankEvent::Kind::lost)) {
       return status_of(StatusCode::invalid_argument, "news of an unknown kind, {}", kind);
     }
-    RankNews news{.kind = static_cast<RankNews::Kind>(kind),
-                  .local_rank = whole_number(json.at("rank")),
-                  .pid = whole_number(json.at("pid")),
-                  .number = whole_number(json.at("number")),
-                  .text = json.at("text")};
+    RankEvent news{.kind = static_cast<RankEvent::Kind>(kind),
+                   .local_rank = whole_number(json.at("rank")),
+                   .pid = whole_number(json.at("pid")),
+                   .number = whole_number(json.at("number")),
+                   .text = json.at("text")};
     if (json.contains("note")) {
       constexpr double kAgeMax = 1e9;
       const std::chrono::duration<double> age(

@@ -29,7 +29,7 @@ std::string format_order(const Order& order);
 Result<Order> parse_order(std::string_view line);
 
 // Without the pipes.
-std::string format_news(const RankNews& news);
-Result<RankNews> parse_news(std::string_view line);
+std::string format_event(const RankEvent& news);
+Result<RankEvent> parse_event(std::string_view line);
 
 }  // namespace stretto::launch

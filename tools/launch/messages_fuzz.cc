@@ -18,8 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto again = parse_order(format_order(*order));
     if (!again.ok() || order->options.local_size() < 1) std::abort();
   }
-  if (auto news = parse_news(line); news.ok()) {
-    if (!parse_news(format_news(*news)).ok() || news->kind > RankNews::Kind::lost) std::abort();
+  if (auto news = parse_event(line); news.ok()) {
+    if (!parse_event(format_event(*news)).ok() || news->kind > RankEvent::Kind::lost) std::abort();
   }
   return 0;
 }

@@ -141,12 +141,12 @@ int JobOutcome::exit_status() const {
   return first == nullptr ? 0 : first->exit_status();
 }
 
-void RankOutcome::note_end(const RankNews& news) {
+void RankOutcome::note_end(const RankEvent& news) {
   constexpr int kHostLost = 255;  // As ssh ends then.
   ended = Clock::now();
   last_note = news.note;
-  (news.kind == RankNews::Kind::killed ? signal : exit_code) = news.number;
-  if (news.kind != RankNews::Kind::lost) return;
+  (news.kind == RankEvent::Kind::killed ? signal : exit_code) = news.number;
+  if (news.kind != RankEvent::Kind::lost) return;
   exit_code = kHostLost;
   lost = news.text;
 }

@@ -18,7 +18,7 @@ void RankProcesses::note_start(int rank, pid_t pid) {
   process.outcome.started = Clock::now();
 }
 
-const RankOutcome& RankProcesses::note_end(int rank, const RankNews& news) {
+const RankOutcome& RankProcesses::note_end(int rank, const RankEvent& news) {
   Process& process = at(rank);
   process.stage = Stage::ended;
   process.outcome.note_end(news);

@@ -108,11 +108,11 @@ Status RemoteHost::write_order() const {
   return {};
 }
 
-Result<std::optional<RankNews>> RemoteHost::next() {
+Result<std::optional<RankEvent>> RemoteHost::next() {
   std::uint64_t expirations = 0;
   if (pause_.valid()) {
     if (::read(pause_.get(), &expirations, sizeof(expirations)) < 0) {
-      return std::optional<RankNews>();
+      return std::optional<RankEvent>();
     }
     pause_.reset();
     if (!ending_) STRETTO_RETURN_IF_ERROR(start());
@@ -120,15 +120,15 @@ Result<std::optional<RankNews>> RemoteHost::next() {
   bool drained = false;
   while (true) {
     if (const auto line = lines_.next()) {
-      STRETTO_ASSIGN_OR_RETURN(RankNews news, parse_news(*line));
+      STRETTO_ASSIGN_OR_RETURN(RankEvent news, parse_event(*line));
       const auto rank = static_cast<std::size_t>(news.local_rank);
       if (rank >= ended_.size()) continue;
       heard_ = true;
-      ended_[rank] = news.kind != RankNews::Kind::started;
+      ended_[rank] = news.kind != RankEvent::Kind::started;
       if (!news.text.empty()) news.text = name() + ": " + news.text;
-      return std::optional<RankNews>(std::move(news));
+      return std::optional<RankEvent>(std::move(news));
     }
-    if (drained || pause_.valid()) return std::optional<RankNews>();
+    if (drained || pause_.valid()) return std::optional<RankEvent>();
     if (!news_.valid()) return next_lost();
     drained = lines_.fill(news_.get());
     if (!drained) STRETTO_RETURN_IF_ERROR(after_shell());
@@ -148,12 +148,12 @@ Status RemoteHost::after_shell() {
   return {};
 }
 
-std::optional<RankNews> RemoteHost::next_lost() {
+std::optional<RankEvent> RemoteHost::next_lost() {
   const auto rank = std::find(ended_.begin(), ended_.end(), false);
   if (rank == ended_.end()) return std::nullopt;
   *rank = true;
-  return RankNews{
-      .kind = RankNews::Kind::lost,
+  return RankEvent{
+      .kind = RankEvent::Kind::lost,
       .local_rank = static_cast<int>(rank - ended_.begin()),
       .text = fmt::format("{}, as \"{} {}\" ended with exit code {}",
                           heard_ ? "lost with its host" : "not started",

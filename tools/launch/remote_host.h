@@ -27,7 +27,7 @@ class RemoteHost final : public Host {
 
   Status start() override;
   int fd() const override { return pause_.valid() ? pause_.get() : news_.get(); }
-  Result<std::optional<RankNews>> next() override;
+  Result<std::optional<RankEvent>> next() override;
   void send(int signal) override;
   void end() override;
 
@@ -36,7 +36,7 @@ class RemoteHost final : public Host {
   Status write_order() const;
   Status after_shell();
   void wait_for_shell();
-  std::optional<RankNews> next_lost();
+  std::optional<RankEvent> next_lost();
 
   const LaunchOptions& options_;
   const int host_index_;

@@ -15,9 +15,9 @@ namespace stretto::c10d_backend {
 
 // A CommunicationHook of the reducer's for PyTorch's DistributedDataParallel, which keeps its
 // buckets itself. One thread at a time.
-class GradientHook {
+class DdpCommHook {
  public:
-  explicit GradientHook(std::shared_ptr<CommunicationHook> hook) : hook_(std::move(hook)) {}
+  explicit DdpCommHook(std::shared_ptr<CommunicationHook> hook) : hook_(std::move(hook)) {}
 
   // Collective, before the first reduce(). `parameters` are all that have gradients, by name.
   void attach(c10::intrusive_ptr<ProcessGroupStretto> group, const std::vector<std::string>& names,

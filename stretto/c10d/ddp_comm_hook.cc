@@ -1,14 +1,14 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/c10d/gradient_hook.h"
+#include "stretto/c10d/ddp_comm_hook.h"
 
 #include "stretto/c10d/errors.h"
 
 namespace stretto::c10d_backend {
 
-void GradientHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
-                          const std::vector<std::string>& names, const Tensors& parameters) {
+void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
+                         const std::vector<std::string>& names, const Tensors& parameters) {
   std::vector<GradientDescription> gradients;
   OperationTensors tensors;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -24,8 +24,8 @@ void GradientHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
   group_ = std::move(group);
 }
 
-void GradientHook::reduce(std::size_t index, bool is_last, const at::Tensor& buffer,
-                          const Tensors& gradients, const std::vector<std::size_t>& numbers) {
+void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buffer,
+                         const Tensors& gradients, const std::vector<std::size_t>& numbers) {
   const auto communicator = group_->communicator();
   if (index == 0) buckets_.clear();  // Of a step that has failed.
   auto bucket = std::make_unique<Bucket>();
@@ -53,7 +53,7 @@ void GradientHook::reduce(std::size_t index, bool is_last, const at::Tensor& buf
   });
 }
 
-void GradientHook::load(std::span<const std::byte> state) {
+void DdpCommHook::load(std::span<const std::byte> state) {
   for_torch([&] { hook_->load(state); });
 }
 

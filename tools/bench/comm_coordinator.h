@@ -12,9 +12,9 @@
 namespace stretto::bench {
 
 // Ranks that do not all share memory meet by the library itself.
-class CommMeeting final : public Meeting {
+class CommCoordinator final : public Coordinator {
  public:
-  explicit CommMeeting(Communicator& comm) : comm_(comm) {}
+  explicit CommCoordinator(Communicator& comm) : comm_(comm) {}
 
   int rank() const override { return comm_.rank().value(); }
   int size() const override { return comm_.size(); }
@@ -29,17 +29,17 @@ class CommMeeting final : public Meeting {
 
 // The ranks of `comm` by a board if they share a host, else by `comm` itself; collective. The board
 // has no name, so nothing is left of it however the ranks end.
-class RankMeeting {
+class RankCoordinator {
  public:
-  RankMeeting(Communicator& comm, int cores);
-  Meeting& operator*() const { return *meeting_; }
+  RankCoordinator(Communicator& comm, int cores);
+  Coordinator& operator*() const { return *coordinator_; }
   bool one_host() const { return board_ != nullptr; }
   // So that no other rank waits for this one, which has failed.
   void abandon();
 
  private:
   std::unique_ptr<Board> board_;
-  std::unique_ptr<Meeting> meeting_;
+  std::unique_ptr<Coordinator> coordinator_;
 };
 
 }  // namespace stretto::bench

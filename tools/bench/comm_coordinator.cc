@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/bench/comm_meeting.h"
+#include "tools/bench/comm_coordinator.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -49,21 +49,21 @@ bool everywhere(Communicator& comm, bool value) {
 
 }  // namespace
 
-double CommMeeting::agree(double value) {
+double CommCoordinator::agree(double value) {
   std::vector<double> values = {value};
   comm_.broadcast(values).wait();
   return values[0];
 }
 
-void CommMeeting::maxima(std::vector<double>& values) {
+void CommCoordinator::maxima(std::vector<double>& values) {
   if (!values.empty()) comm_.all_reduce(values, {.op = ReduceOp::max}).wait();
 }
 
-void RankMeeting::abandon() {
+void RankCoordinator::abandon() {
   if (board_) board_->abandon();
 }
 
-RankMeeting::RankMeeting(Communicator& comm, int cores) {
+RankCoordinator::RankCoordinator(Communicator& comm, int cores) {
   FileDescriptor file;
   std::string where;
   if (comm.rank() == 0) {
@@ -76,9 +76,9 @@ RankMeeting::RankMeeting(Communicator& comm, int cores) {
   board_ = open_board(announce(comm, where), comm.rank().value());
   if (!everywhere(comm, board_ != nullptr)) board_.reset();
   if (board_) {
-    meeting_ = std::make_unique<BoardMeeting>(*board_);
+    coordinator_ = std::make_unique<BoardCoordinator>(*board_);
   } else {
-    meeting_ = std::make_unique<CommMeeting>(comm);
+    coordinator_ = std::make_unique<CommCoordinator>(comm);
   }
 }
 
