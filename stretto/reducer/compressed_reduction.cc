@@ -78,8 +78,8 @@ std::string CompressedReduction::name() const {
                       options_.error_feedback ? "with" : "without",
                       kPolicies[static_cast<int>(options_.non_finite)], options_.seed);
   if (options_.momentum > 0) {
-    text += fmt::format(", momentum {}{}", options_.momentum,
-                        options_.mask_momentum ? " masked" : "");
+    text +=
+        fmt::format(", momentum {}{}", options_.momentum, options_.mask_momentum ? " masked" : "");
   }
   constexpr const char* kExchanges[] = {"", ", divided", ", gathered or divided"};
   text += kExchanges[static_cast<int>(options_.exchange)];

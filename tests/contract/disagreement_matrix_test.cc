@@ -291,13 +291,13 @@ TEST_P(DisagreementMatrix, EveryRankIsToldWithBothCalls) {
   auto worlds = make_world_ranks(kind, size, kHeartbeat, kTimeout);
   for (std::size_t done = 0; done < cases.size(); done += kBatch) {
     const auto batch = std::span(cases).subspan(done, std::min(kBatch, cases.size() - done));
-    std::vector<std::vector<RankCase>> cases(static_cast<std::size_t>(size));
-    for (auto& all : cases) all.resize(batch.size());
+    std::vector<std::vector<RankCase>> of_ranks(static_cast<std::size_t>(size));
+    for (auto& all : of_ranks) all.resize(batch.size());
     on_all(worlds, [&](Communicator& world) {
-      run_batch(world, batch, cases[static_cast<std::size_t>(world.rank())]);
+      run_batch(world, batch, of_ranks[static_cast<std::size_t>(world.rank())]);
     });
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      for (int r = 0; r < size; ++r) check(batch[i], cases[static_cast<std::size_t>(r)][i], r);
+      for (int r = 0; r < size; ++r) check(batch[i], of_ranks[static_cast<std::size_t>(r)][i], r);
     }
     if (HasFailure()) return;
   }
