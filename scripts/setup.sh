@@ -170,6 +170,7 @@ ensure_cuda() {
   local nvcc
   nvcc=$(find_nvcc)
   if [[ -z $nvcc && ${1:-} == install ]]; then
+    [[ -x $venv/bin/python ]] || python3 -c 'import ensurepip' 2> /dev/null || ensure_packages venv
     say "  Python packages for $venv: ${cuda_requirements[*]}"
     phase "installing nvcc" cuda fill_cuda
     nvcc=$(find_nvcc)

@@ -7,6 +7,7 @@
 #include "stretto/communicator/communicator.h"
 
 #include <fmt/format.h>
+#include <atomic>
 
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/backend.h"
@@ -48,6 +49,12 @@ std::uint64_t layout_of(const Share& share) {
 
 // For operations that may be small: every field is written where it stays, see fast_lane.cc, Note
 // [settled memory].
+// Only a counter: nothing else is read because of it.
+std::uint64_t next_serial() {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 CollectiveCall call_of(Collective collective, DType dtype, std::size_t count) {
   CollectiveCall call;
   call.operation.collective = collective;
@@ -109,7 +116,10 @@ std::vector<CollectiveCall> checked_pairs(Caller caller, int size,
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<Backend> backend)
-    : backend_(std::move(backend)), rank_(backend_->rank()), size_(backend_->size()) {}
+    : backend_(std::move(backend)),
+      rank_(backend_->rank()),
+      size_(backend_->size()),
+      serial_(next_serial()) {}
 
 Communicator::~Communicator() = default;
 

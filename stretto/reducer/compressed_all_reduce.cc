@@ -3,6 +3,7 @@
 
 #include "stretto/reducer/compressed_all_reduce.h"
 
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -61,26 +62,19 @@ bool are_alike(const CompressedAllReduceOptions& one, const CompressedAllReduceO
 }  // namespace
 
 struct CompressionState::Vector {
-  bool is_of(const Communicator& other) const {
-    return communicator == &other && rank == other.rank() && ranks == other.size();
-  }
+  bool is_of(const Communicator& other) const { return communicator == other.serial(); }
   void agree(Communicator& other) {
-    communicator = nullptr;
+    communicator = 0;
     const GradientDescription description{.name = options.name, .count = count};
     reduction->attach(other, {&description, 1});
-    communicator = &other;
-    rank = other.rank();
-    ranks = other.size();
+    communicator = other.serial();
   }
 
   std::vector<std::byte> loaded = {};  // Until it is used, when the codec is known.
   std::unique_ptr<VectorReduction> reduction = nullptr;
   CompressedAllReduceOptions options = {};
   std::size_t count = 0;
-  // Whose ranks have agreed about it.
-  const Communicator* communicator = nullptr;
-  Rank rank = 0;
-  int ranks = 0;
+  std::uint64_t communicator = 0;  // Its serial(): whose ranks have agreed about it.
 };
 
 CompressionState::CompressionState() = default;
@@ -91,6 +85,10 @@ CompressionState& CompressionState::operator=(CompressionState&& other) noexcept
 CompressionStatistics all_reduce(Communicator& communicator, std::span<float> data,
                                  const CompressedAllReduceOptions& options) {
   const int rank = communicator.rank().value();
+  if (options.codec == nullptr) refuse("rank {}: a compressed all_reduce needs a codec", rank);
+  if (data.size() > std::numeric_limits<std::uint32_t>::max()) {
+    refuse("rank {}: codecs take fewer than 2^32 elements, not {}", rank, data.size());
+  }
   if (options.op != ReduceOp::sum && options.op != ReduceOp::mean) {
     refuse("rank {}: {} of compressed vectors has no meaning; sum and mean have", rank,
            name(options.op));

@@ -47,10 +47,10 @@ CompressedReduction::CompressedReduction(CompressionOptions options)
   const auto grows = [&](const CompressionRule& rule) { return !rule.codec->is_contraction(); };
   if (options_.error_feedback &&
       (!options_.codec->is_contraction() || std::ranges::any_of(options_.rules, grows))) {
-    throw InvalidArgument(
-        status_of(StatusCode::invalid_argument,
-                  "residuals of one_bit, stochastic, grow without bound; round to "
-                  "the nearest, or set error_feedback = false"));
+    throw InvalidArgument(status_of(
+        StatusCode::invalid_argument,
+        "residuals of one_bit, stochastic, grow without bound; round to "
+        "the nearest, or keep none (error_feedback = false; all_reduce() without a state)"));
   }
   if (!(options_.momentum >= 0 && options_.momentum < 1) || !(options_.clip_norm >= 0)) {
     throw InvalidArgument(
@@ -103,6 +103,9 @@ void CompressedReduction::attach(Communicator& communicator,
   rank_ = communicator.rank().value();
   ranks_ = communicator.size();
   reducer::check_same_hook(communicator, name());
+  // Ranks that have survived a failure may have begun another number of steps.
+  communicator.all_reduce(std::span(&step_, 1), {.op = ReduceOp::max}).wait();
+  if (trial_ != nullptr) trial_ = std::make_unique<Trial>();
   by_index_.clear();
   exchanges_.clear();
   pending_ = nullptr;

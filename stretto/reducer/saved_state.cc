@@ -27,7 +27,9 @@ void put(std::vector<std::byte>& out, const std::string& text) {
 
 [[noreturn]] void refuse(const std::string& why) {
   throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                  "this is no saved state of the communication hook: {}", why));
+                                  "this is no saved state of a communication hook or of "
+                                  "compressed vectors: {}",
+                                  why));
 }
 
 class Reader {
@@ -121,11 +123,18 @@ std::vector<std::byte> print(const SavedStates& states) {
     put(out, state.size());
     put(out, state.data(), state.size());
   }
+  put(out, content_hash(out));
   return out;
 }
 
 SavedStates parse_states(std::span<const std::byte> bytes) {
-  Reader reader(bytes);
+  constexpr std::size_t kSumBytes = sizeof(std::uint64_t);
+  if (bytes.size() < kSumBytes) refuse("it ends too early");
+  const auto content = bytes.first(bytes.size() - kSumBytes);
+  if (Reader(bytes.last(kSumBytes)).number() != content_hash(content)) {
+    refuse("its checksum is wrong");
+  }
+  Reader reader(content);
   if (reader.number() != kListMagic) refuse("it begins with something else");
   SavedStates states;
   for (std::uint64_t left = reader.number(); left > 0; --left) {

@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   state.resize(size + sizeof(sum));
   std::memcpy(state.data() + size, &sum, sizeof(sum));
   try {
-    const SavedStates states = parse_states(bytes);
+    const SavedStates states = parse_states(state);
     if (parse_states(print(states)) != states) std::abort();
   } catch (const stretto::InvalidArgument&) {
     // What follows may be something else.

@@ -92,14 +92,20 @@ torch::Tensor LowPrecision::cast(const torch::Tensor& tensor) const {
   return casts ? tensor.to(*dtype_) : tensor;
 }
 
-std::vector<NamedTensor> without_batch_norm(const torch::nn::Module& module,
+std::vector<NamedTensor> without_batch_norm(const MixedPrecision& options,
+                                            const torch::nn::Module& module,
                                             const std::vector<NamedTensor>& named) {
+  // libtorch's takes inputs of f16 and bf16 with parameters of f32, and no other mixture.
+  const auto dtype = options.parameter_dtype;
+  if (dtype == DType::f32 || dtype == DType::f64) return named;
   std::unordered_set<const void*> kept;
   for (const auto& part : module.modules(/*include_self=*/false)) keep_of(*part, kept);
   keep_of(module, kept);
   std::vector<NamedTensor> others;
   for (const NamedTensor& item : named) {
-    if (!kept.contains(item.tensor.unsafeGetTensorImpl())) others.push_back(item);
+    const bool is_kept = item.tensor.scalar_type() == torch::kFloat &&
+                         kept.contains(item.tensor.unsafeGetTensorImpl());
+    if (!is_kept) others.push_back(item);
   }
   return others;
 }

@@ -225,5 +225,22 @@ TEST(MixedPrecision, BatchNormKeepsAllDigits) {
   }
 }
 
+// libtorch's takes parameters of f32 with inputs of f16 and bf16 only.
+TEST(MixedPrecision, BatchNormGoesAlongWhereTypesCannotBeMixed) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    for (const auto& [own, other] :
+         {std::pair{torch::kFloat, DType::f64}, std::pair{torch::kDouble, DType::f32},
+          std::pair{torch::kDouble, DType::bf16}}) {
+      torch::nn::Sequential model(torch::nn::Conv2d(1, 2, 3), torch::nn::BatchNorm2d(2));
+      model->to(own);
+      DistributedDataParallel ddp(
+          model, communicator,
+          {.mixed_precision = {.parameter_dtype = other, .buffer_dtype = other}});
+      EXPECT_NO_THROW(ddp.forward(torch::ones({2, 1, 5, 5}, own)).sum().backward()) << name(other);
+      EXPECT_TRUE(model->parameters().back().grad().defined());
+    }
+  });
+}
+
 }  // namespace
 }  // namespace stretto

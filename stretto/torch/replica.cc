@@ -89,7 +89,8 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
       parameters_(without_repetition(module_->named_parameters(), options_.parameters_to_ignore)),
       buffers_(without_repetition(module_->named_buffers(), options_.parameters_to_ignore)),
       looks_(parameters_.size()),
-      precision_(options_.mixed_precision, without_batch_norm(*module_, parameters_)),
+      precision_(options_.mixed_precision,
+                 without_batch_norm(options_.mixed_precision, *module_, parameters_)),
       buffer_hook_(options_.buffer_hook != nullptr ? options_.buffer_hook
                                                    : std::make_shared<BuffersOfRank>()) {
   if (options_.communication_hook == nullptr) refuse("the option communication_hook is null");
@@ -105,7 +106,8 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     reducer::StateBroadcast(communicator_, options_.timeout).run(bytes.spans());
     bytes.write_back();
   }
-  convert_buffers(options_.mixed_precision, without_batch_norm(*module_, buffers_));
+  convert_buffers(options_.mixed_precision,
+                  without_batch_norm(options_.mixed_precision, *module_, buffers_));
   build();
 }
 
@@ -317,6 +319,7 @@ void Replica::build_anew(const std::string& changed) {
   try {
     verify_descriptions();
   } catch (const Mismatch& mismatch) {
+    if (changed.empty()) throw;  // The rank that changed has been told when it was refused first.
     mismatch.status()
         .with_context("parameter " + in_quotes(changed) +
                       " was unfrozen or converted on this rank since its last step, and perhaps "

@@ -28,7 +28,7 @@ namespace {
 // Pairs of a step with a codec and a step as it is, of each codec, after one that is not counted:
 // as many as fit into the time, within these.
 constexpr double kSeconds = 6;
-constexpr double kFewest = 3, kMost = 100;
+constexpr double kFewest = 6, kMost = 100;
 // Compression::automatic tries no longer. What it then does without codecs is to be told from a
 // step as it is by a few percent, which takes more pairs.
 constexpr int kTrialSteps = 16;

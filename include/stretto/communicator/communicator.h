@@ -72,6 +72,8 @@ class Communicator final {
 
   Rank rank() const { return rank_; }
   int size() const { return size_; }
+  // Not 0, and never that of another one of this process, not even of one that is gone.
+  std::uint64_t serial() const { return serial_; }
 
   // Reduces `data` over all ranks; every rank gets the result, the same bits.
   template <OutputBuffer D>
@@ -261,6 +263,7 @@ class Communicator final {
   std::unique_ptr<communicator::Backend> backend_;
   const Rank rank_;
   const int size_;
+  const std::uint64_t serial_;
   std::uint64_t groups_made_ = 0;
 };
 

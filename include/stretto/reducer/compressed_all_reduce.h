@@ -32,7 +32,7 @@ struct CompressedAllReduceOptions {
   NonFinite non_finite = NonFinite::send;
   CompressedExchange exchange = CompressedExchange::gather;
   std::uint64_t seed = 0;  // Of random choices, which are other ones in each call with a state.
-  std::optional<Duration> timeout = std::nullopt;
+  std::optional<Duration> timeout = std::nullopt;  // Of all but agreeing: there the communicator's.
 };
 
 // An all_reduce of a vector by messages of a codec, as CompressedReduction makes it of gradients;
@@ -41,10 +41,11 @@ struct CompressedAllReduceOptions {
 //   stretto::all_reduce(*comm, x, {.codec = stretto::top_k(), .state = &state, .name = "x"});
 // In place; collective, blocks; returns what the call cost this rank. Ranks call in the same order
 // with the same names, lengths and options. They agree about these in the first call with a name,
-// and without a state in each: an operation more.
+// and without a state in each: a few operations more.
 //
 // Throws Mismatch, on all ranks, naming both sides, if they do not agree; InvalidArgument, on this
-// rank alone and before anything has moved, if the codec is null, if a state comes without a name,
+// rank alone and before anything has moved, if the codec is null or cannot keep what it
+// does not send, if there are 2^32 elements or more, if a state comes without a name,
 // if the operation is neither sum nor mean, or if the name stood for another length or other
 // options before; and what operations throw, after which the communicator has been aborted and
 // the residual is that of a call of which it is not known who has got what was sent.

@@ -50,9 +50,10 @@ class LowPrecision {
 };
 
 // Those of `named`, of parameters or buffers, that do not belong to a BatchNorm or SyncBatchNorm in
-// `module`: these keep their type, because moments of many values are lost in a smaller one, and
-// take inputs of that type as they are.
-std::vector<NamedTensor> without_batch_norm(const torch::nn::Module& module,
+// `module`: these stay f32, because moments of many values are lost in a smaller type, and take
+// inputs of that type as they are. All of `named`, if the parameters become f32 or f64.
+std::vector<NamedTensor> without_batch_norm(const MixedPrecision& options,
+                                            const torch::nn::Module& module,
                                             const std::vector<NamedTensor>& named);
 
 // The hook that gradients of f32 are reduced by: `hook`, in the type that `options` name.

@@ -25,14 +25,15 @@ class BufferHook;  // torch/buffer_hook.h
 // (f32), which the optimizer goes on to see: as PyTorch's MixedPrecision.
 struct MixedPrecision {
   // From a forward pass to the end of its backward pass, floating-point parameters are copies in
-  // this type: f16, bf16, f32 or f64. So the output and activations have that type, too. Parameters
-  // of BatchNorm and SyncBatchNorm stay as they are. Gradients are added and reduced in buckets of
-  // the parameters' own type. Not together with sparse gradients. Default: none.
+  // this type: f16, bf16, f32 or f64. So the output and activations have that type, too. Those
+  // of BatchNorm and SyncBatchNorm that are f32 stay so with f16 and bf16. Gradients are added and
+  // reduced in buckets of the parameters' own type. Not together with sparse gradients. Default:
+  // none.
   std::optional<DType> parameter_dtype = std::nullopt;
   // How gradients of f32 travel: f16, bf16 or f32. Default: as parameter_dtype.
   std::optional<DType> reduce_dtype = std::nullopt;
-  // What floating-point buffers, but for those of BatchNorm and SyncBatchNorm, are converted to, at
-  // construction and for good. Default: nothing.
+  // What floating-point buffers are converted to, at construction and for good; but for those of
+  // BatchNorm and SyncBatchNorm in f32, unless parameter_dtype is f32 or f64. Default: nothing.
   std::optional<DType> buffer_dtype = std::nullopt;
   // Convert the floating-point tensors that forward() is called with (tensors, and vectors and
   // optionals of them) to parameter_dtype. Those that a module takes by a reference that is not
