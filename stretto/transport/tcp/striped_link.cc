@@ -179,6 +179,7 @@ Status StripedLink::look_for_next() {
 Status StripedLink::read_header(Stripe& stripe) {
   const Result<std::size_t> given =
       stripe.link->read(std::span(stripe.header).subspan(stripe.header_bytes));
+  if (given.status().code() == StatusCode::protocol) return given.status();
   if (!given.ok()) {
     stripe.ended = given.status();
     return {};
