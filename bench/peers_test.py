@@ -312,7 +312,7 @@ class ConversationTest(unittest.TestCase):
         self.assertEqual((times["p50_us"], times["flag_ns"], times["regime"]),
                          (7, [50, 60], "near"))
         self.assertEqual(self.answer(answer="unsupported"),
-                         {"error": "unsupported: rank 1: all_reduce 8 0.1 1 huge ring"})
+                         {"error": "unsupported: rank 1: all_reduce 8 0.1 1 huge ring 1"})
         with self.assertRaisesRegex(conversation.SystemFailed, "rank 1: the reason"):
             self.answer(answer="failed", text="the reason")
 

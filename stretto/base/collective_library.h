@@ -101,6 +101,11 @@ struct LibraryGroup {
 // why in `text`. All ranks of the group call this together; it may block.
 using MakeLibrary = CollectiveLibrary* (*)(const LibraryGroup& group, char* text,
                                            std::size_t text_bytes);
-inline constexpr const char* kMakeLibrary = "stretto_collectives_2";
+#define STRETTO_MAKE_LIBRARY stretto_collectives_2
+#define STRETTO_TEXT_OF(name) #name
+#define STRETTO_TEXT(name) STRETTO_TEXT_OF(name)
+inline constexpr const char* kMakeLibrary = STRETTO_TEXT(STRETTO_MAKE_LIBRARY);
+#undef STRETTO_TEXT
+#undef STRETTO_TEXT_OF
 
 }  // namespace stretto

@@ -78,6 +78,10 @@ struct Wire {
   int socket = -1;
   int error_number = 0;  // Of the last call, if it has failed.
   bool ended = false;
+  // While new keys are told: what finds no room is kept, and goes before anything else. Until they
+  // are told the library does not read, and the peer may be waiting for just that.
+  bool keeps = false;
+  std::vector<char> kept = {};
 };
 
 Wire& wire_of(BIO* bio) { return *static_cast<Wire*>(::BIO_get_data(bio)); }
@@ -95,12 +99,28 @@ int settle(BIO* bio, ssize_t moved, int retry_flag) {
   return -1;
 }
 
-int write_wire(BIO* bio, const char* bytes, int count) {
+ssize_t send_now(int socket, const char* bytes, std::size_t count) {
   ssize_t sent = 0;
   do {
-    sent = ::send(wire_of(bio).socket, bytes, static_cast<std::size_t>(count),
-                  MSG_NOSIGNAL | MSG_DONTWAIT);
+    sent = ::send(socket, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
+  return sent;
+}
+
+int write_wire(BIO* bio, const char* bytes, int count) {
+  Wire& wire = wire_of(bio);
+  while (!wire.kept.empty() && !wire.keeps) {
+    const ssize_t sent = send_now(wire.socket, wire.kept.data(), wire.kept.size());
+    if (sent < 0) return settle(bio, sent, BIO_FLAGS_WRITE);
+    wire.kept.erase(wire.kept.begin(), wire.kept.begin() + sent);
+  }
+  const auto wanted = static_cast<std::size_t>(count);
+  ssize_t sent = 0;
+  if (wire.kept.empty()) sent = send_now(wire.socket, bytes, wanted);
+  if (wire.keeps && sent < count && (sent >= 0 || would_block(errno))) {
+    wire.kept.insert(wire.kept.end(), bytes + std::max<ssize_t>(sent, 0), bytes + count);
+    sent = count;
+  }
   return settle(bio, sent, BIO_FLAGS_WRITE);
 }
 
@@ -314,6 +334,14 @@ std::size_t TlsStream::stage(std::span<const ConstByteSpan> pieces, std::size_t 
   return staged;
 }
 
+void TlsStream::renew_keys() {
+  SSL* const ssl = session_->ssl.get();
+  ::ERR_clear_error();
+  session_->wire.keeps = true;
+  if (::SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1) (void)::SSL_do_handshake(ssl);
+  session_->wire.keeps = false;
+}
+
 transport::tcp::ByteStream::Moved TlsStream::write(std::span<const ConstByteSpan> pieces) {
   SSL* const ssl = session_->ssl.get();
   Moved moved;
@@ -322,7 +350,7 @@ transport::tcp::ByteStream::Moved TlsStream::write(std::span<const ConstByteSpan
       staged_bytes_ = stage(pieces, moved.bytes);
       if (staged_bytes_ == 0) return moved;
       if (++records_ % options_.records_per_key == 0) {
-        (void)::SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED);
+        renew_keys();
       }
     }
     ::ERR_clear_error();

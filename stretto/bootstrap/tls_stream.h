@@ -52,6 +52,8 @@ class TlsStream final : public transport::tcp::ByteStream {
   TlsStream(FileDescriptor socket, const Options& options);
   std::size_t stage(std::span<const ConstByteSpan> pieces, std::size_t skip);
   Moved outcome(int returned);
+  // Tells the peer, or keeps what to tell it.
+  void renew_keys();
 
   Options options_;
   std::unique_ptr<Session> session_;

@@ -115,6 +115,46 @@ TEST(TlsStream, GoesOnWithNewKeysAgainAndAgain) {
   expect_carries(*second, *first, random_bytes(200'000, 2), 2);
 }
 
+// While both sockets are full: neither waits with reading until its new keys have been sent.
+TEST(TlsStream, BothSidesTakeNewKeysWhileNeitherHasRoom) {
+  auto sockets = make_tcp_pair(8 * 1024);
+  std::array<TlsStream::Options, 2> each{options(1, 0), options(0, 1)};
+  for (auto& one : each) one.records_per_key = 1;
+  auto first = TlsStream::create(std::move(sockets.first), each[0]).or_throw();
+  auto second = TlsStream::create(std::move(sockets.second), each[1]).or_throw();
+  const std::array<TlsStream*, 2> both{first.get(), second.get()};
+  finish_handshakes(both, soon()).or_throw();
+  const Bytes byte(1);
+  const std::array<ConstByteSpan, 1> piece{byte};
+  for (int round = 0; round < 20; ++round) {
+    std::array<std::size_t, 2> sent{}, given{};
+    for (std::size_t side : {0, 1}) {
+      while (both[side]->write(piece).bytes > 0) ++sent[side];
+    }
+    const Deadline until = soon();
+    while (given[1] < sent[0] || given[0] < sent[1]) {
+      ASSERT_FALSE(until.passed()) << given[1] << " of " << sent[0] << ", " << given[0] << " of "
+                                   << sent[1] << " in round " << round;
+      for (std::size_t side : {0, 1}) {
+        Bytes room(64 * 1024);
+        const ByteStream::Moved moved = both[side]->read(room);
+        ASSERT_TRUE(moved.violation.ok()) << moved.violation.message();
+        given[side] += moved.bytes;
+      }
+    }
+    // A byte that was refused has been taken by the library, and is sent first.
+    for (std::size_t side : {0, 1}) {
+      while (both[side]->held_bytes() > 0) {
+        ASSERT_FALSE(until.passed());
+        if (both[side]->write(piece).bytes == 0) continue;
+        Bytes room(1);
+        while (both[1 - side]->read(room).bytes == 0) ASSERT_FALSE(until.passed());
+        break;
+      }
+    }
+  }
+}
+
 TEST(TlsStream, CountsWhatTheSocketHasNotTakenAsHeld) {
   TlsPair pair = make_tls_pair(make_tcp_pair(8 * 1024), 1, 0);
   const Bytes bytes = random_bytes(4'000'000, 3);

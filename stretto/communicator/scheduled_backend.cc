@@ -108,6 +108,11 @@ Status ScheduledBackend::use_library(const Deadline& until) {
       .wait = [&](const auto& done) { return wait_in_meeting(done, until); }};
   auto library = factory.make(group_->membership(), meeting);
   if (!library.ok()) return fail_set_up(library.status());
+  // Whoever has its own may leave at once, and others may still connect to it.
+  const std::byte made{};
+  std::vector<std::byte> all_made(static_cast<std::size_t>(size()));
+  const Status met = set_up_all_gather({&made, 1}, all_made, until);
+  if (!met.ok()) return fail_set_up(met);
   if (factory.for_devices) library_ = library->get();
   const group::EngineLock held(*engine_);
   group_->use_library(std::move(*library));

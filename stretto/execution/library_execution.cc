@@ -66,9 +66,13 @@ void LibraryExecution::start(const Call& call, Turn& turn) {
   phase_ = Phase::meeting;
   turn_ = shared_->taken++;
   copied_bytes_ = 0;
-  // Of an all_to_all each rank knows a count of its own.
   Call signal{.operation = call.operation, .sequence = call.sequence};
-  if (counts_by_message(call.operation)) signal.operation.count = 0;
+  if (counts_by_message(call.operation)) {
+    signal.operation.count = 0;  // Each rank knows one of its own.
+    told_.assign(plan_->counts.size(), 0);
+    signal.input = reinterpret_cast<const std::byte*>(plan_->counts.data());
+    signal.output = reinterpret_cast<std::byte*>(told_.data());
+  }
   meeting_.start(signal, turn);
 }
 
@@ -86,6 +90,10 @@ bool LibraryExecution::advance(Turn& turn) {
     moved = copy_in(turn) || moved;
     const bool is_ready = meeting_.ended() && (copies_ == nullptr || is_copied_in());
     if (!status().ok() || !is_ready || shared_->begun != turn_) return moved;
+    if (const Status compared = compare_counts(); !compared.ok()) {
+      fail(compared);
+      return true;
+    }
     hand_over();
     moved = true;
   }
@@ -100,6 +108,17 @@ bool LibraryExecution::advance(Turn& turn) {
   }
   if (phase_ != Phase::unpacking) return moved;
   return copy_out(turn) || moved;
+}
+
+Status LibraryExecution::compare_counts() const {
+  static_assert(sizeof(std::size_t) == size_bytes(DType::u64));
+  if (!counts_by_message(call_.operation) || told_ == plan_->received) return {};
+  const auto differs = std::ranges::mismatch(told_, plan_->received);
+  const Rank peer = membership_->job_rank(static_cast<int>(differs.in1 - told_.begin()));
+  return {StatusCode::mismatch,
+          fmt::format("rank {} sends {} elements to rank {}, which expects {}", peer.value(),
+                      *differs.in1, membership_->job_rank(membership_->rank).value(), *differs.in2),
+          peer};
 }
 
 void LibraryExecution::hand_over() {

@@ -61,12 +61,15 @@ class LibraryExecution final : public Execution {
   bool copy_in(Turn& turn);
   bool copy_out(Turn& turn);
   void hand_over();
+  Status compare_counts() const;
 
   std::shared_ptr<const LibraryPlan> plan_;
   SharedLibrary* shared_;
   const Membership* membership_;
   MessageExecution meeting_;
   Call call_;
+  // Of an all_to_all whose counts only pairs of ranks know: what each rank says it sends.
+  std::vector<std::size_t> told_;
   Phase phase_ = Phase::ended;
   std::uint64_t turn_ = 0;  // Of the library.
   int operation_ = 0;       // The library's number.

@@ -55,13 +55,20 @@ bool Planner::runs_in_library(const OperationDescriptor& operation,
 
 Result<Plans> Planner::plan_library(const OperationDescriptor& operation,
                                     const std::optional<execution::SharesView>& shares) const {
-  constexpr OperationDescriptor kMeeting;
+  const int ranks = setting_.selector.rank_count;
+  OperationDescriptor meets;
+  std::string_view way = "recursive_doubling";
+  // Nobody else compares counts that only two ranks know: they tell each other.
+  if (execution::counts_by_message(operation)) {
+    meets = {.collective = Collective::all_to_all,
+             .dtype = DType::u64,
+             .count = static_cast<std::size_t>(ranks)};
+    way = "pairwise";
+  }
   STRETTO_ASSIGN_OR_RETURN(
       auto meeting,
-      make_plan(schedule::find_algorithm(Collective::barrier, schedule::Access::messages,
-                                         "recursive_doubling"),
-                kMeeting, std::nullopt, kWhole));
-  const int ranks = setting_.selector.rank_count;
+      make_plan(schedule::find_algorithm(meets.collective, schedule::Access::messages, way), meets,
+                std::nullopt, kWhole));
   schedule::Schedule shape;
   shape.collective = operation.collective;
   shape.rank = setting_.rank;

@@ -243,6 +243,12 @@ Status resolve_encryption(const JoinOptions& options, const Environment& environ
                      "could encrypt",
                      given->source, job.engine, job.engine);
   }
+  if (job.backend != "stretto") {
+    return status_of(StatusCode::invalid_argument,
+                     "{} wants encryption, but the backend is {}, whose collectives only {} itself "
+                     "could encrypt",
+                     given->source, job.backend, job.backend);
+  }
   if (job.rendezvous_kind == RendezvousKind::given_store && environment.get("STRETTO_JOB_KEY")) {
     STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
   }

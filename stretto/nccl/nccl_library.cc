@@ -181,7 +181,7 @@ int NcclLibrary::start(const LibraryCall& call) {
   Result<Launch> launch = make_launch(call, rank_, size_, place);
   if (launch.ok()) {
     running.launch = std::move(*launch);
-    if (call.device != nullptr) wait_for_mark(call.device->mark);
+    if (call.device != nullptr) running.mark = call.device->mark;
     move();
   } else {
     fail(launch.status());
@@ -222,13 +222,19 @@ void NcclLibrary::move() {
       running.phase = Running::Phase::running;
       record_end(running);
     }
-    if (running.phase != Running::Phase::queued) continue;
-    begin(running);
-    if (running.phase == Running::Phase::launching || !failure_.empty()) return;
+    // A copy from or to memory of the host may wait for all that the stream has, which may wait for
+    // a rank that has died; and this thread holds the lock. Such a launch has the stream to itself.
+    if (running.phase == Running::Phase::queued) {
+      if (!running.mark && &running != &running_.front()) return;
+      begin(running);
+      if (running.phase == Running::Phase::launching || !failure_.empty()) return;
+    }
+    if (!running.mark) return;
   }
 }
 
 void NcclLibrary::begin(Running& running) {
+  if (running.mark) wait_for_mark(*running.mark);
   for (const Copy& copy : running.launch.before) {
     const int result =
         driver_->call().copy(address_of(copy.to), address_of(copy.from), copy.bytes, stream_);

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
     int number = 0;
     Phase phase = Phase::queued;
     Launch launch;
+    std::optional<int> mark;  // Of memory of devices: what it has to wait for.
     Event ended = nullptr;
     std::vector<std::size_t> scratch;  // Which of scratch_ it has.
   };

@@ -110,7 +110,10 @@ Traffic traffic_of(const schedule::Algorithm& algorithm, const HostList& hosts,
       if (step.kind != schedule::StepKind::send) continue;
       ++traffic.messages;
       if (!steps.sources(step).empty()) {
-        traffic.bytes += buffer_bytes / static_cast<std::size_t>(steps.chunk_count);
+        // Of an all_to_all each rank's buffer holds those chunks that it sends.
+        const bool exchanges = steps.collective == Collective::all_to_all;
+        const std::int32_t chunks = steps.chunk_count / (exchanges ? kRanks : 1);
+        traffic.bytes += buffer_bytes / static_cast<std::size_t>(chunks);
       }
     }
   }

@@ -280,8 +280,8 @@ TEST_F(Join, EncryptedByAllOrNotAtAll) {
     return variables;
   });
   expect_all_told(ended, "STRETTO_ENCRYPTION must be the same on all ranks");
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 1 offers to be connected by tcp, this rank",
-                      ended[0].errors);
+  // Either end may be the first to find out.
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "offers to be connected by", ended[0].errors);
 }
 
 TEST_F(Join, UnderTorchrun) {

@@ -141,6 +141,8 @@ class MpiCollectives final : public CollectiveLibrary {
     const std::lock_guard lock(mpi_mutex);
     int is_over = 0;
     MPI_Finalized(&is_over);
+    // MPI may still read the lists of what it has not ended.
+    if (is_left_) (void)new std::deque<Running>(std::move(running_));
     if (is_over == 0 && !is_left_ && comm_ != MPI_COMM_NULL) MPI_Comm_free(&comm_);
   }
 
@@ -280,7 +282,7 @@ class MpiCollectives final : public CollectiveLibrary {
 }  // namespace
 }  // namespace stretto::transport::mpi
 
-extern "C" __attribute__((visibility("default"))) stretto::CollectiveLibrary* stretto_collectives_1(
+extern "C" __attribute__((visibility("default"))) stretto::CollectiveLibrary* STRETTO_MAKE_LIBRARY(
     const stretto::LibraryGroup& group, char* text, std::size_t text_bytes) {
   using namespace stretto::transport::mpi;
   const std::lock_guard lock(mpi_mutex);

@@ -132,6 +132,12 @@ Status TcpLink::failure(std::string_view call, int error_number) const {
 Link::Contact TcpLink::check_contact(TimePoint now) {
   if (detector_.due(now)) {
     if (const auto state = read_connection_state(socket())) {
+      // An event that was lost would be waited for in vain.
+      pollfd ready{.fd = socket(), .events = POLLIN | POLLOUT, .revents = 0};
+      if ((!readable_ || !writable_) && ::poll(&ready, 1, 0) > 0) {
+        readable_ = readable_ || (ready.revents & ~POLLOUT) != 0;
+        writable_ = writable_ || (ready.revents & POLLOUT) != 0;
+      }
       return detector_.look(now, *state);
     }
   }
