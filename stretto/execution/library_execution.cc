@@ -55,7 +55,8 @@ LibraryExecution::LibraryExecution(std::shared_ptr<const LibraryPlan> plan,
       membership_(&membership),
       meeting_(std::move(meeting), membership, transport, team) {
   if (shared_->library->gives_buffers_back()) return;
-  input_room_bytes_ = round_up(plan_->input_bytes, kCacheLineBytes);
+  // Empty ones differ as well: Open MPI takes an input at the output's address for one in place.
+  input_room_bytes_ = round_up(std::max<std::size_t>(plan_->input_bytes, 1), kCacheLineBytes);
   copies_bytes_ = input_room_bytes_ + plan_->output_bytes;
   copies_ = std::shared_ptr<std::byte[]>(new std::byte[copies_bytes_]);
 }
