@@ -35,7 +35,7 @@ Result<ProcessHandle> ProcessHandle::of_socket(int socket) {
 
 bool ProcessHandle::has_ended() const {
   pollfd waiting{.fd = descriptor(), .events = POLLIN, .revents = 0};
-  return ::poll(&waiting, 1, 0) != 0;
+  return ::poll(&waiting, 1, 0) > 0;  // A signal that interrupts it tells nothing.
 }
 
 }  // namespace stretto::transport

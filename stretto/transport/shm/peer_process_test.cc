@@ -12,6 +12,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <thread>
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
@@ -139,6 +142,27 @@ TEST_F(PeerProcessTest, OneThatHasEndedIsLost) {
     EXPECT_EQ(status.code(), StatusCode::peer_lost);
     EXPECT_EQ(status.rank(), Rank(3));
   }
+}
+
+volatile std::sig_atomic_t signals_seen = 0;
+
+// A profiler's, say, while the kernel is asked whether the process is there.
+TEST_F(PeerProcessTest, SignalsThatThisOneGetsDoNotEndIt) {
+  struct sigaction counting {};
+  counting.sa_handler = [](int) { signals_seen = signals_seen + 1; };
+  struct sigaction before {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &counting, &before), 0);
+  std::atomic<bool> is_over = false;
+  std::thread signals([&is_over, self = ::pthread_self()] {
+    while (!is_over.load()) ::pthread_kill(self, SIGUSR1);
+  });
+  const ProcessHandle handle = child_.process().handle();
+  int ends = 0;
+  while (signals_seen < 3'000) ends += handle.has_ended() ? 1 : 0;
+  is_over.store(true);
+  signals.join();
+  ::sigaction(SIGUSR1, &before, nullptr);
+  EXPECT_EQ(ends, 0);
 }
 
 TEST_F(PeerProcessTest, AnotherProcessIsNotTakenForIt) {
