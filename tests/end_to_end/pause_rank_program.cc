@@ -5,9 +5,11 @@
 // "ready PID" after the first few, and goes on until rank 0 gets SIGUSR1. Then all print
 // "right MS ROUNDS", the longest time that a round has taken and how many there were; or "wrong"
 // and why, with status 1. As `pause_rank_program flood` it sends, from rank 0 to rank 1, more small
-// messages than sockets hold before any is received.
+// messages than sockets hold before any is received. As `pause_rank_program signals` its handler is
+// called thousands of times a second, from before it joins until it has run a hundred rounds.
 
 #include <signal.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +18,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stretto/stretto.h"
@@ -100,11 +103,22 @@ class Worker {
 
 volatile sig_atomic_t told_to_end = 0;
 
-void work(bool floods) {
+// As profilers do. Calls are not started anew after a signal.
+void keep_interrupting() {
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  ::sigaction(SIGALRM, &action, nullptr);
+  const itimerval often{.it_interval = {0, 100}, .it_value = {0, 100}};
+  ::setitimer(ITIMER_REAL, &often, nullptr);
+}
+
+void work(std::string_view mode) {
   ::signal(SIGUSR1, [](int) { told_to_end = 1; });
+  const bool is_interrupted = mode == "signals";
+  if (is_interrupted) keep_interrupting();
   auto comm = stretto::join();
   Worker worker(*comm);
-  const auto run_round = [&] { return floods ? worker.flood() : worker.run_round(); };
+  const auto run_round = [&] { return mode == "flood" ? worker.flood() : worker.run_round(); };
   for (int i = 0; i < 5; ++i) run_round();
   std::printf("ready %d\n", ::getpid());
   std::fflush(stdout);
@@ -113,7 +127,7 @@ void work(bool floods) {
   for (bool end = false; !end; ++rounds) {
     const stretto::TimePoint begin = stretto::Clock::now();
     run_round();
-    end = worker.agree(told_to_end != 0);
+    end = worker.agree(told_to_end != 0 || (is_interrupted && rounds == 100));
     longest = std::max(longest, stretto::Clock::now() - begin);
   }
   const auto count = std::chrono::duration_cast<std::chrono::milliseconds>(longest).count();
@@ -122,6 +136,6 @@ void work(bool floods) {
 
 }  // namespace
 
-int main(int argument_count, char** /*arguments*/) {
-  return stretto::testing::run_or_explain([&] { work(argument_count > 1); });
+int main(int argument_count, char** arguments) {
+  return stretto::testing::run_or_explain([&] { work(argument_count > 1 ? arguments[1] : ""); });
 }

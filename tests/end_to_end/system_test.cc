@@ -211,13 +211,31 @@ TEST_P(Pause, MayComeAgainAndAgain) {
   EXPECT_LT(longest_round(), milliseconds(3000));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    , Pause,
+const auto kSettings =
     ::testing::Values(Setting{"shm_2", 2, {}}, Setting{"shm_3", 3, {}},
                       Setting{"single_copy_3", 3, {{"STRETTO_SINGLE_COPY", "always"}}},
                       Setting{"single_copy_2", 2, {{"STRETTO_SINGLE_COPY", "always"}}},
-                      Setting{"tcp_3", 3, {{"STRETTO_TRANSPORT", "tcp"}}}),
-    [](const auto& tested) { return std::string(tested.param.name); });
+                      Setting{"tcp_3", 3, {{"STRETTO_TRANSPORT", "tcp"}}});
+const auto kNameOfSetting = [](const auto& tested) { return std::string(tested.param.name); };
+INSTANTIATE_TEST_SUITE_P(, Pause, kSettings, kNameOfSetting);
+
+class Interrupted : public ::testing::TestWithParam<Setting> {};
+
+// From joining on, whatever a rank waits for.
+TEST_P(Interrupted, ByThousandsOfSignalsASecondNothingFails) {
+  const Ended ended = testing::run(Arguments{"run", "-n", std::to_string(GetParam().ranks), "--",
+                                             STRETTO_BIN_DIR "/pause_rank_program", "signals"},
+                                   GetParam().variables);
+  EXPECT_EQ(ended.status, 0) << ended.output << ended.errors;
+  EXPECT_EQ(ended.errors, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(, Interrupted, kSettings, kNameOfSetting);
+INSTANTIATE_TEST_SUITE_P(
+    Encrypted, Interrupted,
+    ::testing::Values(Setting{
+        "tls_3", 3, {{"STRETTO_TRANSPORT", "tcp"}, {"STRETTO_ENCRYPTION", "tls"}}}),
+    kNameOfSetting);
 
 // What has run before makes no system call on mapped memory, where each rank has a core, and takes
 // no lock.
