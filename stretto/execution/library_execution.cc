@@ -37,7 +37,9 @@ LibraryPlan make_library_plan(const Plan& whole, const CollectiveLibrary& librar
   }
   const bool exchanges = plan.operation.collective == Collective::all_to_all;
   const std::int32_t ranks = shape.rank_count;
-  if (!schedule::required_chunks(plan.operation.collective, ranks)) return plan;
+  const bool has_shares =
+      schedule::required_chunks(plan.operation.collective, ranks).value_or(0) > 0;
+  if (!has_shares) return plan;
   for (std::int32_t r = 0; r < ranks; ++r) {
     const std::int32_t sent = exchanges ? shape.rank.value() * ranks + r : r;
     plan.counts.push_back(whole.chunk_elements(sent));
