@@ -59,15 +59,16 @@ phase() {
   fail "$title failed (status $status); everything it printed is in $log"
 }
 
-# The failed edges of ninja, the failed tests of ctest, or else the last lines.
+# The failed edges of ninja, the failed tests of ctest, or else the last lines. No head here: one
+# that leaves early ends whoever writes to it, and with it the whole program.
 show_failure() {
   local log=$1
   if grep -q '^FAILED: ' "$log"; then
-    sed -n '/^FAILED: /,$p' "$log" | head -n 60
+    sed -n '/^FAILED: /,$p' "$log" | sed -n '1,60p'
   elif grep -q 'tests passed, ' "$log"; then
     awk '/ Test +#[0-9]+:/ { failed = /\*\*\*/ && !/\*\*\*Skipped/ }
       failed || /tests passed, / { print }' "$log" |
-      grep -v '^      Start' | head -n 200
+      grep -v '^      Start' | sed -n '1,200p'
     sed -n '/^The following tests FAILED/,$p' "$log"
   else
     tail -n 40 "$log"
