@@ -8,6 +8,8 @@ import hashlib
 import os
 import pathlib
 import re
+import shlex
+import shutil
 import subprocess
 from typing import Iterator
 
@@ -16,6 +18,7 @@ FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
          "-DSPDLOG_COMPILED_LIB", "-DSPDLOG_FMT_EXTERNAL"]
 _OWN_INCLUDE = re.compile(
     r'^\s*#\s*include\s+["<]((?:stretto|tools|tests|examples|bench)/[^">]+)[">]', re.MULTILINE)
+_MPI_INCLUDE = re.compile(r"^\s*#\s*include\s+<mpi\.h>", re.MULTILINE)
 _TORCH_INCLUDE = re.compile(r'^\s*#\s*include\s+["<](?:torch|ATen|c10)/', re.MULTILINE)
 
 
@@ -54,6 +57,14 @@ def _torch_flags(torch_dir: str, cache: pathlib.Path) -> list[str]:
     return [*flags, "-include", str(header)]
 
 
+def _mpi_flags() -> list[str]:
+    """Where MPI's compiler looks for headers; empty where there is none."""
+    if shutil.which("mpicxx") is None:
+        return []
+    shown = subprocess.run(["mpicxx", "-show"], capture_output=True, text=True, check=True).stdout
+    return [f"-isystem{flag[2:]}" for flag in shlex.split(shown) if flag.startswith("-I")]
+
+
 def _problem(root: pathlib.Path, command: list[str]) -> str:
     """The compiler's first error; empty if there is none."""
     run = subprocess.run(command, cwd=root, capture_output=True, text=True)
@@ -65,19 +76,22 @@ def _problem(root: pathlib.Path, command: list[str]) -> str:
 
 def check(root: pathlib.Path, headers: list[str], torch_dir: str) -> Iterator[tuple[str, str]]:
     """(header, problem) for each that does not compile. What compiled once is remembered by content
-    in build/tidy. Without `torch_dir`, headers that need libtorch are passed over."""
+    in build/tidy. Headers that need libtorch are passed over without `torch_dir`, those that need
+    an MPI where there is none."""
     cache = root / "build/tidy"
     cache.mkdir(parents=True, exist_ok=True)
     work = []
     torch_flags = _torch_flags(torch_dir, cache) if torch_dir else []
+    mpi_flags = _mpi_flags()
     for header in headers:
         if header.endswith("-inl.h"):
             continue  # Compiles only inside the source that sets its SIMD target.
         files = closure(root, header)
-        needs_torch = any(_TORCH_INCLUDE.search((root / path).read_text()) for path in files)
-        if needs_torch and not torch_dir:
+        text = "\n".join((root / path).read_text() for path in files)
+        needs_torch, needs_mpi = _TORCH_INCLUDE.search(text), _MPI_INCLUDE.search(text)
+        if (needs_torch and not torch_dir) or (needs_mpi and not mpi_flags):
             continue
-        extra = torch_flags if needs_torch else []
+        extra = (torch_flags if needs_torch else []) + (mpi_flags if needs_mpi else [])
         command = [COMPILER, *FLAGS, "-I.", "-Iinclude", *extra,
                    "-include", header, "-x", "c++", "/dev/null"]
         stamp = cache / digest(root, files, command)
