@@ -10,24 +10,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <mutex>
-#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "stretto/base/clock.h"
-#include "stretto/base/file_descriptor.h"
 #include "stretto/bootstrap/socket.h"
 #include "tests/end_to_end/tool.h"
 
