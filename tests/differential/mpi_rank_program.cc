@@ -134,7 +134,7 @@ class BothTrials {
   std::string difference() {
     work_.wait();
     if (output_ != oracle_.expected_of(rank_)) return "MPI has another result than the oracle";
-    return trial_.complaint();
+    return trial_.failure();
   }
 
  private:
@@ -233,8 +233,8 @@ class Program {
     for (int number = 0; number < operations; ++number) {
       add(number);
       if (in_flight_.size() < 1 + number % 5u) continue;
-      std::string trouble = compare();
-      if (!trouble.empty()) return trouble;
+      std::string failure = compare();
+      if (!failure.empty()) return failure;
     }
     return compare();
   }
@@ -334,11 +334,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: mpirun -n P %s SEED FILE OPERATIONS [canary]\n", argv[0]);
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
-  const std::string trouble = stretto::testing::run(argv + 1, canary);
-  if (!trouble.empty()) {
+  const std::string failure = stretto::testing::run(argv + 1, canary);
+  if (!failure.empty()) {
     int size = 0;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    std::fprintf(stderr, "seed %s, %s\nagain: mpirun -n %d %s %s %s %s\n", argv[1], trouble.c_str(),
+    std::fprintf(stderr, "seed %s, %s\nagain: mpirun -n %d %s %s %s %s\n", argv[1], failure.c_str(),
                  size, argv[0], argv[1], argv[2], argv[3]);
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
