@@ -182,13 +182,6 @@ TEST(Run, SaysWhatIsWrongWithACommandLine) {
   EXPECT_EQ(run({"unknown"}).status, 2);
 }
 
-TEST(Run, RanksMeetInItsStore) {
-  const Ended ended = run({"run", "-n", "3", "--", kStoreRank, "meet"});
-  EXPECT_EQ(ended.status, 0) << ended.errors;
-  EXPECT_EQ(lines(ended.output),
-            (std::multiset<std::string>{"[0] met 3", "[1] met 3", "[2] met 3"}));
-}
-
 TEST(Run, RanksOfTwoLaunchersMeetAlthoughThoseAtTheStoreEndFirst) {
   const Variables key{{"STRETTO_JOB_KEY", run({"run", "--print-job-key"}).output.substr(0, 64)}};
   // A port that was free a moment ago.
