@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -33,40 +34,19 @@ struct Team {
 };
 
 MPI_Datatype mpi_type(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return MPI_FLOAT;
-    case DType::f64:
-      return MPI_DOUBLE;
-    case DType::u8:
-      return MPI_UINT8_T;
-    case DType::i8:
-      return MPI_INT8_T;
-    case DType::i32:
-      return MPI_INT32_T;
-    default:
-      return MPI_INT64_T;
-  }
+  static const std::map<DType, MPI_Datatype> types = {
+      {DType::f32, MPI_FLOAT}, {DType::f64, MPI_DOUBLE},  {DType::u8, MPI_UINT8_T},
+      {DType::i8, MPI_INT8_T}, {DType::i32, MPI_INT32_T}, {DType::i64, MPI_INT64_T}};
+  return types.at(dtype);
 }
 
 // A mean is a sum here, to be divided afterwards.
 MPI_Op mpi_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::product:
-      return MPI_PROD;
-    case ReduceOp::min:
-      return MPI_MIN;
-    case ReduceOp::max:
-      return MPI_MAX;
-    case ReduceOp::bit_and:
-      return MPI_BAND;
-    case ReduceOp::bit_or:
-      return MPI_BOR;
-    case ReduceOp::bit_xor:
-      return MPI_BXOR;
-    default:
-      return MPI_SUM;
-  }
+  static const std::map<ReduceOp, MPI_Op> ops = {
+      {ReduceOp::sum, MPI_SUM},    {ReduceOp::mean, MPI_SUM},    {ReduceOp::product, MPI_PROD},
+      {ReduceOp::min, MPI_MIN},    {ReduceOp::max, MPI_MAX},     {ReduceOp::bit_and, MPI_BAND},
+      {ReduceOp::bit_or, MPI_BOR}, {ReduceOp::bit_xor, MPI_BXOR}};
+  return ops.at(op);
 }
 
 template <class T>
