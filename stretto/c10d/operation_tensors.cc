@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include "stretto/c10d/errors.h"
