@@ -92,7 +92,7 @@ function(stretto_add_layer layer)
   endforeach()
   if(layer STREQUAL "torch")
     stretto_use_torch_header(${target})
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
   else()
     stretto_use_common_header(${target} library)
     if(NOT layer STREQUAL "kernel")  # Includes itself, for each target of the processor.

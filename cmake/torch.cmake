@@ -56,8 +56,8 @@ if(STRETTO_HAVE_TORCH)
 endif()
 
 # Compiles <torch/torch.h> once for all targets that use it: it takes longer than all of stretto.
-# What g++ leaves for the end, though, the instances of torch's templates, takes eight seconds of
-# every source, be it empty: so those of the library are compiled five at a time.
+# What g++ leaves for the end, though, the instances of torch's templates, takes ten seconds of
+# every source, be it empty: so those of the library are compiled as one.
 function(stretto_use_torch_header target)
   # Debug information of torch's templates is fifty times the size of the code that it explains.
   target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-g1>)

@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
-#include <string>
 #include <vector>
 
 #include "stretto/reducer/compressed_all_reduce.h"

@@ -37,8 +37,9 @@ class Kind:
         """Does the harm, while the job runs."""
 
     def expect(self, plan):
-        """Rank to a tuple of alternatives, of which one has to come true."""
-        raise NotImplementedError
+        """Rank to a tuple of alternatives, of which one has to come true: here that the others hear
+        of the death of the victims."""
+        return others_are(plan, Told(("PeerLost",), DEATH_SECONDS, tuple(plan.victims)))
 
 
 def all_ranks(plan, *alternatives):
@@ -84,9 +85,6 @@ class Kill(Kind):
         if job.wait_until("joined"):
             time.sleep(plan.details["delay_s"])
             job.signal(plan.victims[0], signal.SIGKILL)
-
-    def expect(self, plan):
-        return others_are(plan, Told(("PeerLost",), DEATH_SECONDS, tuple(plan.victims)))
 
 
 class KillTwo(Kill):
@@ -177,9 +175,6 @@ class KillLauncher(Kind):
             job.struck()
             job.started[0].kill()
 
-    def expect(self, plan):
-        return others_are(plan, Told(("PeerLost",), DEATH_SECONDS, tuple(plan.victims)))
-
 
 class Terminate(Kind):
     """SIGTERM to a launcher one of whose ranks ignores it: --grace (1 s) holds."""
@@ -223,9 +218,6 @@ class KillForked(Kind):
             time.sleep(plan.details["delay_s"])
             job.signal(plan.victims[0], signal.SIGKILL)
 
-    def expect(self, plan):
-        return others_are(plan, Told(("PeerLost",), DEATH_SECONDS, tuple(plan.victims)))
-
 
 class ByItself(Kind):
     """A rank does something to the job in the middle of it."""
@@ -248,9 +240,6 @@ class Exit(ByItself):
 
     name = "exit"
     act = "exit"
-
-    def expect(self, plan):
-        return others_are(plan, Told(("PeerLost",), DEATH_SECONDS, tuple(plan.victims)))
 
 
 class Abort(ByItself):

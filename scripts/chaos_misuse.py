@@ -52,7 +52,7 @@ class Disagree(ByItself):
                                     says=plan.details["collective"].replace("/", "|")))
 
 
-class Wrong(Kind):
+class Wrong(ByItself):
     """One rank comes with another key, size or algorithm: all are refused at once."""
 
     name = "wrong"
@@ -65,9 +65,6 @@ class Wrong(Kind):
     def prepare(self, plan, _job):
         return actor_arguments(plan, f"join-wrong-{plan.details['setting']}",
                                value=plan.ranks + 1)
-
-    def inject(self, plan, job):
-        job.wait_for_actor()
 
     def expect(self, plan):
         types = ["Refused", "Mismatch"]
@@ -92,7 +89,7 @@ def pids_group(name):
     return None
 
 
-class Limit(Kind):
+class Limit(ByItself):
     """One rank lacks descriptors, memory, files or threads, for a while or for good."""
 
     name = "limit"
@@ -122,9 +119,6 @@ class Limit(Kind):
         job.undo.append(group.rmdir)
         (group / "pids.max").write_text(str(details["more"]))
         return [*words, "--act-group", group]
-
-    def inject(self, plan, job):
-        job.wait_for_actor()
 
     def expect(self, plan):
         expected = all_ranks(plan, Right(), Told(SHORTAGES, LIMIT_SECONDS))

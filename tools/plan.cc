@@ -3,7 +3,6 @@
 
 #include "tools/plan.h"
 
-#include <algorithm>
 #include <charconv>
 #include <optional>
 

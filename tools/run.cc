@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <iostream>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>

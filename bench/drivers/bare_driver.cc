@@ -182,7 +182,7 @@ class Bare final : public Library {
         if (yields_) {
           ::sched_yield();
         } else {
-          relax();
+          group::pause();
         }
       }
     }

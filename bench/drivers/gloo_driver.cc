@@ -13,7 +13,6 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 

@@ -9,7 +9,6 @@
 #include <map>
 #include <sstream>
 #include <string_view>
-#include <vector>
 
 #include "stretto/base/cgroup.h"
 #include "stretto/base/parse_number.h"

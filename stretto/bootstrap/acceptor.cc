@@ -35,7 +35,7 @@ void Acceptor::run() {
   transport::ShortageTimer timer;
   while (true) {
     pollfd entries[] = {{stop_.get(), POLLIN, 0}, {listener_->descriptor(), POLLIN, 0}};
-    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(listener_->patience());
+    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(listener_->time_until_due());
     if (::poll(entries, 2, static_cast<int>(wait.count())) < 0) continue;
     if (entries[0].revents != 0) return;
     for (auto& proven : listener_->serve().proven) {

@@ -60,13 +60,13 @@ Result<std::unique_ptr<AuthenticatingListener>> AuthenticatingListener::create(O
   return made;
 }
 
-Duration AuthenticatingListener::patience() const {
-  Duration patience = std::chrono::hours(1);
+Duration AuthenticatingListener::time_until_due() const {
+  Duration left = std::chrono::hours(1);
   if (!handshakes_.empty()) {
-    patience = std::min(patience, handshakes_.front().deadline.remaining());
+    left = std::min(left, handshakes_.front().deadline.remaining());
   }
-  if (listening_again_) patience = std::min(patience, listening_again_->remaining());
-  return patience;
+  if (listening_again_) left = std::min(left, listening_again_->remaining());
+  return left;
 }
 
 AuthenticatingListener::Accepted AuthenticatingListener::serve() {

@@ -56,7 +56,7 @@ class AuthenticatingListener {
   // Has POLLIN when serve() has something to do.
   int descriptor() const { return epoll_.get(); }
   // After this time serve() is due, whatever has come. Never negative.
-  Duration patience() const;
+  Duration time_until_due() const;
   // Accepts, reads and answers what is there. Does not block.
   Accepted serve();
   // Why the last connection could not be taken, since when none has been; ok: all are taken.

@@ -86,8 +86,8 @@ class FileStore : public Store {
  private:
   Result<std::optional<StoreReply>> try_answer(const StoreRequest& request);
   Status catch_up() STRETTO_REQUIRES(mutex_);
-  Result<std::string> read_news() STRETTO_REQUIRES(mutex_);
-  Status take_head(std::string_view& news) STRETTO_REQUIRES(mutex_);
+  Result<std::string> read_new_bytes() STRETTO_REQUIRES(mutex_);
+  Status take_head(std::string_view& fresh) STRETTO_REQUIRES(mutex_);
   Status write_change(std::string_view key) STRETTO_REQUIRES(mutex_);
   Status write_end(std::string_view bytes) STRETTO_REQUIRES(mutex_);
 
@@ -96,7 +96,7 @@ class FileStore : public Store {
   // Never held while sleeping. The lock on the file excludes other processes only.
   Mutex mutex_;
   StoreContents contents_ STRETTO_GUARDED_BY(mutex_);
-  // How much of the file `contents_` has taken in; what follows is news, or half a record.
+  // How much of the file `contents_` has taken in; what follows is new, or half a record.
   std::size_t known_bytes_ STRETTO_GUARDED_BY(mutex_) = 0;
   // What is in it can still be read: perhaps why it was removed.
   bool removed_ STRETTO_GUARDED_BY(mutex_) = false;
@@ -217,11 +217,11 @@ Result<std::optional<StoreReply>> FileStore::try_answer(const StoreRequest& requ
 }
 
 Status FileStore::catch_up() {
-  STRETTO_ASSIGN_OR_RETURN(std::string text, read_news());
-  std::string_view news = text;
-  if (known_bytes_ == 0) STRETTO_RETURN_IF_ERROR(take_head(news));
+  STRETTO_ASSIGN_OR_RETURN(std::string text, read_new_bytes());
+  std::string_view fresh = text;
+  if (known_bytes_ == 0) STRETTO_RETURN_IF_ERROR(take_head(fresh));
   while (true) {
-    STRETTO_ASSIGN_OR_RETURN(const std::optional<FileRecord> decoded, decode_file_record(news));
+    STRETTO_ASSIGN_OR_RETURN(const std::optional<FileRecord> decoded, decode_file_record(fresh));
     if (!decoded) return {};
     const FileRecord& record = *decoded;
     const StoreRequest change{
@@ -230,11 +230,11 @@ Status FileStore::catch_up() {
         .value = record.value.value_or("")};
     STRETTO_RETURN_IF_ERROR(contents_.answer(change).status());
     known_bytes_ += record.bytes;
-    news.remove_prefix(record.bytes);
+    fresh.remove_prefix(record.bytes);
   }
 }
 
-Result<std::string> FileStore::read_news() {
+Result<std::string> FileStore::read_new_bytes() {
   struct stat state {};
   if (::fstat(fd_.get(), &state) != 0) return system_status("fstat");
   removed_ = state.st_nlink == 0;
@@ -242,31 +242,31 @@ Result<std::string> FileStore::read_news() {
   if (file_bytes < known_bytes_) {
     return status_of(StatusCode::protocol, "the file has become shorter");
   }
-  std::string news(file_bytes - known_bytes_, '\0');
+  std::string fresh(file_bytes - known_bytes_, '\0');
   std::size_t done = 0;
-  while (done < news.size()) {
-    const ssize_t count = ::pread(fd_.get(), news.data() + done, news.size() - done,
+  while (done < fresh.size()) {
+    const ssize_t count = ::pread(fd_.get(), fresh.data() + done, fresh.size() - done,
                                   static_cast<off_t>(known_bytes_ + done));
     if (count < 0 && errno != EINTR) return system_status("reading");
     if (count == 0) return status_of(StatusCode::protocol, "the file has become shorter");
     if (count > 0) done += static_cast<std::size_t>(count);
   }
-  return news;
+  return fresh;
 }
 
 // An empty file, or one with half a head, gets a whole one.
-Status FileStore::take_head(std::string_view& news) {
+Status FileStore::take_head(std::string_view& fresh) {
   const std::string_view head = file_log_head();
-  if (news.substr(0, head.size()) != head.substr(0, news.size())) {
+  if (fresh.substr(0, head.size()) != head.substr(0, fresh.size())) {
     return status_of(StatusCode::refused,
                      "the file holds something else than a store; it stays as it is");
   }
-  if (news.size() < head.size()) {
-    news = {};
+  if (fresh.size() < head.size()) {
+    fresh = {};
     return write_end(head);
   }
   known_bytes_ = head.size();
-  news.remove_prefix(head.size());
+  fresh.remove_prefix(head.size());
   return {};
 }
 

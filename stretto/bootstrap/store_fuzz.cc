@@ -6,7 +6,6 @@
 // writes, and no store may grow beyond its limits.
 // Sources: store_frame.cc store_page.cc store_contents.cc store.cc file_log.cc
 
-#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <span>

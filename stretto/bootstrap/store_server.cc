@@ -168,7 +168,7 @@ void Server::serve() {
 
 int Server::wait_milliseconds() const {
   return static_cast<int>(
-      std::chrono::ceil<std::chrono::milliseconds>(listener_->patience()).count());
+      std::chrono::ceil<std::chrono::milliseconds>(listener_->time_until_due()).count());
 }
 
 void Server::accept_clients() {

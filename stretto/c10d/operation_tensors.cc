@@ -3,8 +3,11 @@
 
 #include "stretto/c10d/operation_tensors.h"
 
+#include <utility>
+
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include "stretto/c10d/errors.h"
@@ -14,44 +17,28 @@ namespace {
 
 // Nothing for types that can be moved, as bytes, and not be reduced.
 std::optional<DType> dtype_of(at::ScalarType type) {
-  switch (type) {
-    case at::kByte:
-      return DType::u8;
-    case at::kChar:
-      return DType::i8;
-    case at::kInt:
-      return DType::i32;
-    case at::kLong:
-      return DType::i64;
-    case at::kHalf:
-      return DType::f16;
-    case at::kBFloat16:
-      return DType::bf16;
-    case at::kFloat:
-      return DType::f32;
-    case at::kDouble:
-      return DType::f64;
-    case at::kBool:
-      return DType::boolean;
-    case at::kShort:
-      return DType::i16;
-    case at::kUInt16:
-      return DType::u16;
-    case at::kUInt32:
-      return DType::u32;
-    case at::kUInt64:
-      return DType::u64;
-    case at::kComplexFloat:
-      return DType::c64;
-    case at::kComplexDouble:
-      return DType::c128;
-    case at::kFloat8_e4m3fn:
-      return DType::f8_e4m3;
-    case at::kFloat8_e5m2:
-      return DType::f8_e5m2;
-    default:
-      return std::nullopt;
+  static constexpr std::pair<at::ScalarType, DType> kTypes[] = {
+      {at::kByte, DType::u8},
+      {at::kChar, DType::i8},
+      {at::kInt, DType::i32},
+      {at::kLong, DType::i64},
+      {at::kHalf, DType::f16},
+      {at::kBFloat16, DType::bf16},
+      {at::kFloat, DType::f32},
+      {at::kDouble, DType::f64},
+      {at::kBool, DType::boolean},
+      {at::kShort, DType::i16},
+      {at::kUInt16, DType::u16},
+      {at::kUInt32, DType::u32},
+      {at::kUInt64, DType::u64},
+      {at::kComplexFloat, DType::c64},
+      {at::kComplexDouble, DType::c128},
+      {at::kFloat8_e4m3fn, DType::f8_e4m3},
+      {at::kFloat8_e5m2, DType::f8_e5m2}};
+  for (const auto& [torchs, ours] : kTypes) {
+    if (torchs == type) return ours;
   }
+  return std::nullopt;
 }
 
 void check(const at::Tensor& tensor) {

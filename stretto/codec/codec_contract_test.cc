@@ -6,7 +6,6 @@
 #include "stretto/codec/codec.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>

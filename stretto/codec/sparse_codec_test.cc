@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <limits>
 #include <numeric>
-#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>

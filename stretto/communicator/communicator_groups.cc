@@ -4,7 +4,6 @@
 // Groups made of other groups.
 
 #include <algorithm>
-#include <tuple>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -8,8 +8,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <functional>
-#include <numeric>
 #include <thread>
 
 #include "tests/contract/rank_communicators.h"
@@ -84,104 +82,6 @@ TEST_P(OnBoth, TagsMayBeReceivedInAnotherOrder) {
       EXPECT_EQ(a, first);
       EXPECT_EQ(b, second);
     }
-  });
-}
-
-TEST_P(OnBoth, GroupsRunBesideEachOther) {
-  auto ranks = make(4);
-  on_all(ranks, [](Communicator& comm) {
-    const int r = comm.rank().value();
-    auto pair = comm.new_group({1, 0});
-    auto odd = comm.new_group({1, 3});
-    EXPECT_EQ(pair != nullptr, r < 2);
-    EXPECT_EQ(odd != nullptr, r % 2 == 1);
-    for (int i = 0; i < 50; ++i) {
-      std::vector<int> x(10, r), y(10, r), z(10, r);
-      Work all = comm.all_reduce(std::span(x));
-      if (pair) pair->all_reduce(std::span(y)).wait();
-      if (odd) odd->all_reduce(std::span(z)).wait();
-      all.wait();
-      EXPECT_EQ(x[9], 6);
-      EXPECT_EQ(y[9], pair ? 1 : r);
-      EXPECT_EQ(z[9], odd ? 4 : r);
-    }
-    EXPECT_EQ(pair ? pair->rank().value() : 0, r < 2 ? 1 - r : 0);
-  });
-}
-
-TEST_P(OnBoth, AnyThreadMaySubmitAndWait) {
-  auto ranks = make(2);
-  on_all(ranks, [](Communicator& comm) {
-    auto other = comm.new_group({0, 1});
-    std::vector<int> mine(1000), theirs(1000);
-    std::thread second([&] {
-      for (int i = 0; i < 200; ++i) other->all_reduce(std::span(theirs)).wait();
-    });
-    for (int i = 0; i < 200; ++i) comm.all_reduce(std::span(mine)).wait();
-    second.join();
-  });
-}
-
-TEST_P(OnBoth, RanksThatDisagreeGetBothCalls) {
-  auto ranks = make(2);
-  on_all(ranks, [](Communicator& comm) {
-    std::vector<float> data(comm.rank() == 0 ? 100 : 101);
-    const std::string text = error_of<Mismatch>([&] { comm.all_reduce(std::span(data)).wait(); });
-    expect_contains(text, "all_reduce(sum f32 [100])");
-    expect_contains(text, "all_reduce(sum f32 [101])");
-    expect_contains(text, "First difference: count");
-    // The first failure is repeated.
-    EXPECT_EQ(error_of<Mismatch>([&] { comm.barrier().wait(); }), text);
-  });
-}
-
-TEST_P(OnBoth, AnotherCollectiveIsFoundOutToo) {
-  auto ranks = make(2);
-  on_all(ranks, [](Communicator& comm) {
-    std::vector<float> data(100);
-    const std::string text = error_of<Mismatch>([&] {
-      if (comm.rank() == 0) {
-        comm.all_reduce(std::span(data)).wait();
-      } else {
-        comm.broadcast(std::span(data), {.root = 1}).wait();
-        comm.barrier().wait();
-      }
-    });
-    expect_contains(text, "broadcast(f32 [100] root 1)");
-  });
-}
-
-TEST_P(OnBoth, AReceiveOfAnotherSizeIsAMismatch) {
-  auto ranks = make(2);
-  on_all(ranks, [](Communicator& comm) {
-    std::vector<float> data(comm.rank() == 0 ? 100000 : 5);
-    if (comm.rank() == 0) {
-      expect_contains(
-          error_of<Mismatch>([&] { comm.send(std::span<const float>(data), {.to = 1}).wait(); }),
-          "send/recv(f32 [5])");
-    } else {
-      const std::string text =
-          error_of<Mismatch>([&] { comm.recv(std::span(data), {.from = 0}).wait(); });
-      expect_contains(text, "send/recv(f32 [100000])");
-    }
-  });
-}
-
-TEST_P(OnBoth, ALateRankIsNamedWhenTimeIsUp) {
-  auto ranks = make(2);
-  std::atomic<int> failed{0};
-  on_all(ranks, [&](Communicator& comm) {
-    if (comm.rank() == 1) {
-      while (failed < 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      return;
-    }
-    std::vector<float> data(10);
-    const std::string text = error_of<Timeout>([&] {
-      comm.all_reduce(std::span(data), {.timeout = std::chrono::milliseconds(100)}).wait();
-    });
-    ++failed;
-    expect_contains(text, "all_reduce(sum f32 [10])");
-    expect_contains(text, "timed out waiting for rank 1");
   });
 }
 
@@ -272,32 +172,6 @@ TEST_P(OnBoth, WorkOutlivesItsCommunicator) {
   other.join();
   ranks[0].reset();
   EXPECT_FALSE(orphan.wait_status().ok());
-}
-
-TEST(Arguments, AreCheckedBeforeAnythingIsSent) {
-  auto ranks = make_thread_ranks({.size = 2});
-  Communicator& comm = *ranks[0];
-  std::vector<float> a(10), b(11);
-  std::vector<std::uint8_t> bytes(4);
-  const auto invalid = [&](const std::function<void()>& body) {
-    return error_of<InvalidArgument>(body);
-  };
-  expect_contains(invalid([&] { (void)comm.all_reduce(std::span<const float>(a), std::span(b)); }),
-                  "the output has 11 elements; it must have 10");
-  expect_contains(invalid([&] { (void)comm.all_reduce(std::span(a), {.op = ReduceOp::bit_or}); }),
-                  "possible are: sum, mean, product, min, max");
-  expect_contains(invalid([&] { (void)comm.all_reduce(std::span(a), {.algorithm = "magic"}); }),
-                  "ring");
-  expect_contains(invalid([&] { (void)comm.broadcast(std::span(a), {.root = 2}); }), "root 2");
-  expect_contains(invalid([&] { (void)comm.send(std::span<const float>(a), {.to = 0}); }),
-                  "rank 0");
-  expect_contains(invalid([&] { (void)comm.new_group({0, 0}); }), "listed twice");
-  expect_contains(invalid([&] { (void)comm.new_group({}); }), "empty");
-  expect_contains(invalid([&] {
-                    (void)comm.all_reduce(std::span<const float>(a).first(5),
-                                          std::span(a).subspan(2, 5));
-                  }),
-                  "overlap");
 }
 
 }  // namespace

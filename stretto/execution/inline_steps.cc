@@ -3,7 +3,6 @@
 
 #include "stretto/execution/inline_steps.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "stretto/execution/step.h"

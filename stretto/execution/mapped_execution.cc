@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::seconds kLastCopyTime(1);
 // Within this, a rank that abandons an operation or dies is heard of: by the heartbeat, at the
 // latest.
-constexpr std::chrono::seconds kNewsTime(3);
+constexpr std::chrono::seconds kReasonTime(3);
 
 Status needs_registered_buffers() {
   return {StatusCode::invalid_argument,
@@ -240,10 +240,10 @@ void MappedExecution::release_buffers(bool has_lock) {
 }
 
 // A run that another rank has abandoned, or is lost to, cannot end, and this rank must not tell the
-// others that it has done its part: it waits for the news, which say more: who, where and why.
-// True: none have come, and it fails by what it knows.
-bool MappedExecution::is_news_overdue() {
-  if (Clock::now() - abandoned_at_ <= kNewsTime) return false;
+// others that it has done its part: it waits for the reason that is told: who, where and why.
+// True: none has come, and it fails by what it knows.
+bool MappedExecution::is_reason_overdue() {
+  if (Clock::now() - abandoned_at_ <= kReasonTime) return false;
   status_ = abandoned_;
   return true;
 }
@@ -318,7 +318,7 @@ void MappedExecution::reach_sync(Turn& turn) {
 }
 
 bool MappedExecution::sync_complete() {
-  if (!abandoned_.ok()) return is_news_overdue();
+  if (!abandoned_.ok()) return is_reason_overdue();
   for (; arrived_ < windows_->of.size(); ++arrived_) {
     // Acquire: pairs with the release above; this rank may now read what that one wrote.
     if (windows_->of[arrived_]->syncs.load(std::memory_order_acquire) < windows_->syncs) {

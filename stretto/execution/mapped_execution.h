@@ -80,7 +80,7 @@ class MappedExecution final : public Execution {
   BufferRef locate(const schedule::Place& place) const;
   Stop run_steps(Turn& turn);
   void release_buffers(bool has_lock);
-  bool is_news_overdue();
+  bool is_reason_overdue();
   bool run_to_sync(Turn& turn);
   void reach_sync(Turn& turn);
   bool sync_complete();

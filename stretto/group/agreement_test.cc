@@ -70,7 +70,7 @@ class Simulation {
       now_ = first.key().first;
       first.mapped()();
     }
-    return trouble();
+    return failure();
   }
 
  private:
@@ -216,7 +216,7 @@ class Simulation {
     }
   }
 
-  std::string trouble() {
+  std::string failure() {
     const Member* first = nullptr;
     for (int r = 0; r < size_; ++r) {
       const Member& self = member(r);
@@ -256,14 +256,14 @@ class Simulation {
 
 constexpr std::uint64_t kSeeds = 20000;
 
-std::string trouble_of(std::uint64_t seed, Mutant mutant = Mutant::none) {
+std::string failure_of(std::uint64_t seed, Mutant mutant = Mutant::none) {
   return Simulation(seed, mutant).run();
 }
 
 TEST(AgreementTest, SurvivorsAgreeWhateverDiesMeanwhile) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    const std::string trouble = trouble_of(seed);
-    ASSERT_TRUE(trouble.empty()) << trouble << ", seed " << seed;
+    const std::string failure = failure_of(seed);
+    ASSERT_TRUE(failure.empty()) << failure << ", seed " << seed;
   }
 }
 
@@ -277,7 +277,7 @@ TEST(AgreementTest, EachRuleIsNeeded) {
       {"leaves out silently", Mutant::leaves_out_silently}};
   for (const auto& [name, mutant] : mutants) {
     std::uint64_t seed = 0;
-    while (seed < kSeeds && trouble_of(seed, mutant).empty()) ++seed;
+    while (seed < kSeeds && failure_of(seed, mutant).empty()) ++seed;
     EXPECT_LT(seed, kSeeds) << "nobody notices an algorithm that " << name;
   }
 }

@@ -3,8 +3,6 @@
 
 // What a group says about slow operations: who is waited for, and what those ranks say themselves.
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"

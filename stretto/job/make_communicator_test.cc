@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <thread>
 
 #include "stretto/base/error.h"

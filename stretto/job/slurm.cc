@@ -3,8 +3,6 @@
 
 #include "stretto/job/slurm.h"
 
-#include <algorithm>
-
 #include "stretto/job/sourced.h"
 
 namespace stretto::job {

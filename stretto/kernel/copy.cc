@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <string_view>
 
 #include "hwy/cache_control.h"
 #include "stretto/base/file_descriptor.h"

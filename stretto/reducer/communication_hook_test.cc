@@ -4,7 +4,6 @@
 #include "stretto/reducer/communication_hook.h"
 
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>

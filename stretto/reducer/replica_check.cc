@@ -4,7 +4,6 @@
 #include "stretto/reducer/replica_check.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <map>
 #include <optional>

@@ -4,7 +4,6 @@
 #include "stretto/reducer/timeline.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <utility>

@@ -149,39 +149,6 @@ TEST(Algorithms, AreFoundByName) {
   EXPECT_EQ(find_algorithm(Collective::all_gather, Access::messages, "rong"), nullptr);
 }
 
-constexpr std::size_t kBytes = 1 << 20;
-
-Cost price(Collective collective, std::string_view name, int n) {
-  return cost(*find_algorithm(collective, Access::messages, name), n, {.bytes = kBytes});
-}
-
-std::size_t ceil_log2(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
-
-TEST(RecursiveHalving, TakesLogarithmicallyManySteps) {
-  for (int n = 2; n <= 64; ++n) {
-    EXPECT_LE(price(Collective::all_reduce, "recursive_halving", n).steps, 2 * ceil_log2(n)) << n;
-    EXPECT_EQ(price(Collective::reduce_scatter, "recursive_halving", n).steps, ceil_log2(n)) << n;
-  }
-}
-
-TEST(RecursiveHalving, SendsAsFewBytesAsRingForPowersOfTwo) {
-  for (const int n : {2, 4, 8, 64}) {
-    for (const Collective collective : {Collective::all_reduce, Collective::reduce_scatter}) {
-      EXPECT_EQ(price(collective, "recursive_halving", n).sent_bytes_max,
-                price(collective, "ring", n).sent_bytes_max);
-    }
-  }
-}
-
-TEST(RecursiveHalving, SendsAtMostTheBufferUpAndDown) {
-  for (int n = 2; n <= 64; ++n) {
-    EXPECT_LE(price(Collective::all_reduce, "recursive_halving", n).sent_bytes_max, 2 * kBytes)
-        << n;
-    EXPECT_LE(price(Collective::reduce_scatter, "recursive_halving", n).sent_bytes_max, kBytes)
-        << n;
-  }
-}
-
 TEST(RecursiveHalving, TalksToFewRanksForPowersOfTwo) {
   std::set<int> peers;
   const Algorithm* halving =
@@ -207,22 +174,6 @@ TEST(DoubleBinaryTree, NobodyServesOthersInBothTrees) {
       }
       EXPECT_LE(chunks.size(), 1) << "rank " << rank << " of " << n;
     }
-  }
-}
-
-TEST(DoubleBinaryTree, SendsTheBufferOnceEachWay) {
-  for (int n = 2; n <= 64; ++n) {
-    EXPECT_EQ(price(Collective::broadcast, "double_binary_tree", n).sent_bytes_max, kBytes);
-    EXPECT_EQ(price(Collective::reduce, "double_binary_tree", n).sent_bytes_max, kBytes);
-    EXPECT_LE(price(Collective::all_reduce, "double_binary_tree", n).sent_bytes_max, 2 * kBytes);
-  }
-}
-
-TEST(DoubleBinaryTree, TakesLogarithmicallyManySteps) {
-  for (int n = 2; n <= 64; ++n) {
-    EXPECT_LE(price(Collective::broadcast, "double_binary_tree", n).steps, ceil_log2(n)) << n;
-    EXPECT_LE(price(Collective::reduce, "double_binary_tree", n).steps, ceil_log2(n)) << n;
-    EXPECT_LE(price(Collective::all_reduce, "double_binary_tree", n).steps, 2 * ceil_log2(n)) << n;
   }
 }
 

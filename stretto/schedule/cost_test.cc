@@ -4,7 +4,6 @@
 #include "stretto/schedule/cost.h"
 
 #include <bit>
-#include <cmath>
 
 #include <gtest/gtest.h>
 
@@ -19,20 +18,20 @@ Cost price(Collective collective, Access access, std::string_view name, int n,
   return cost(*find_algorithm(collective, access, name), n, query);
 }
 
+// What the schedules take in steps and bytes, the table of docs/algorithms.md says, which has a
+// test of its own. Here is what that costs.
+
 // One message alone.
 double message_seconds(double bytes) {
   return kLink.latency_seconds + 2 * kLink.message_seconds + bytes * kLink.seconds_per_byte;
 }
 
 int ceil_log2(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
-int floor_log2(int n) { return std::bit_width(static_cast<unsigned>(n)) - 1; }
 
 TEST(Cost, RingTakesTwoLaps) {
   for (const int n : {2, 3, 4, 8, 16, 33}) {
     const Cost ring = price(Collective::all_reduce, Access::messages, "ring", n);
     const double chunk = static_cast<double>(kBytes) / n;
-    EXPECT_EQ(ring.steps, 2 * (n - 1));
-    EXPECT_NEAR(static_cast<double>(ring.sent_bytes_max), 2 * (n - 1) * chunk, 1);
     const double seconds =
         2 * (n - 1) * message_seconds(chunk) + (n - 1) * 2 * chunk * kLink.reduce_seconds_per_byte;
     EXPECT_NEAR(ring.seconds, seconds, 1e-12) << n;
@@ -43,8 +42,6 @@ TEST(Cost, DirectTakesTwoSteps) {
   for (const int n : {2, 3, 4, 8, 16}) {
     const Cost direct = price(Collective::all_reduce, Access::messages, "direct", n);
     const double chunk = static_cast<double>(kBytes) / n;
-    EXPECT_EQ(direct.steps, 2);
-    EXPECT_NEAR(static_cast<double>(direct.sent_bytes_max), 2 * (n - 1) * chunk, 1);
     // The port sends n-1 messages one after the other, and the last one travels.
     const double port = (n - 1) * (kLink.message_seconds + chunk * kLink.seconds_per_byte);
     const double phase = port + kLink.message_seconds + kLink.latency_seconds;
@@ -54,61 +51,10 @@ TEST(Cost, DirectTakesTwoSteps) {
 }
 
 TEST(Cost, RecursiveDoublingTakesLogarithmicallyManySteps) {
-  for (int n = 2; n <= 64; ++n) {
-    for (const Collective collective :
-         {Collective::all_reduce, Collective::all_gather, Collective::barrier}) {
-      const Cost price_of_n = price(collective, Access::messages, "recursive_doubling", n);
-      EXPECT_EQ(price_of_n.steps, ceil_log2(n)) << name(collective) << " on " << n;
-    }
-  }
   for (const int n : {2, 4, 8, 64}) {
     const Cost doubling = price(Collective::all_reduce, Access::messages, "recursive_doubling", n);
     const double step = message_seconds(kBytes) + 2 * kBytes * kLink.reduce_seconds_per_byte;
     EXPECT_NEAR(doubling.seconds, ceil_log2(n) * step, 1e-12);
-    EXPECT_EQ(doubling.sent_bytes_max, ceil_log2(n) * kBytes);
-  }
-  EXPECT_EQ(
-      price(Collective::all_reduce, Access::messages, "recursive_doubling", 33).sent_bytes_max,
-      32 * kBytes);
-}
-
-TEST(Cost, RecursiveDoublingAllGatherSendsLessThanTwiceTheBuffer) {
-  for (int n = 2; n <= 64; ++n) {
-    const Cost gather = price(Collective::all_gather, Access::messages, "recursive_doubling", n);
-    EXPECT_LT(gather.sent_bytes_max, 2 * kBytes) << n;
-  }
-}
-
-TEST(Cost, BinomialTreeIsAsDeepAsItsLongestBranch) {
-  for (int n = 2; n <= 64; ++n) {
-    const Cost up_and_down = price(Collective::all_reduce, Access::messages, "binomial_tree", n);
-    EXPECT_EQ(up_and_down.steps, 2 * floor_log2(n)) << n;
-    const Cost down = price(Collective::broadcast, Access::messages, "binomial_tree", n);
-    EXPECT_EQ(down.steps, floor_log2(n)) << n;
-    EXPECT_EQ(down.sent_bytes_max, ceil_log2(n) * kBytes) << n;
-  }
-}
-
-TEST(Cost, DirectBroadcastSendsTheBufferOnce) {
-  for (const int n : {2, 3, 8, 20}) {
-    const Cost direct = price(Collective::broadcast, Access::messages, "direct", n);
-    EXPECT_EQ(direct.steps, n == 2 ? 1 : 2);
-    EXPECT_NEAR(static_cast<double>(direct.sent_bytes_max), kBytes, 1);
-  }
-}
-
-TEST(Cost, RootedTreesAreAsDeepAsTheirLongestBranch) {
-  for (int n = 2; n <= 64; ++n) {
-    for (const Collective collective :
-         {Collective::reduce, Collective::gather, Collective::scatter}) {
-      const Cost tree = price(collective, Access::messages, "binomial_tree", n);
-      EXPECT_EQ(tree.steps, floor_log2(n)) << name(collective) << " on " << n;
-    }
-    const int levels = ceil_log2(n);
-    for (const Collective collective : {Collective::reduce, Collective::broadcast}) {
-      const Cost tree = price(collective, Access::messages, "knomial", n);
-      EXPECT_LE(tree.steps, (levels + 1) / 2) << name(collective) << " on " << n;
-    }
   }
 }
 
@@ -116,10 +62,7 @@ TEST(Cost, GatherAndScatterMoveAChunkPerRankThroughTheRootsPort) {
   for (const int n : {2, 3, 8, 20}) {
     const double chunk = static_cast<double>(kBytes) / n;
     const Cost gather = price(Collective::gather, Access::messages, "direct", n);
-    EXPECT_EQ(gather.steps, 1);
-    EXPECT_NEAR(static_cast<double>(gather.sent_bytes_max), chunk, 1);
     const Cost scatter = price(Collective::scatter, Access::messages, "direct", n);
-    EXPECT_NEAR(static_cast<double>(scatter.sent_bytes_max), (n - 1) * chunk, 1);
     const double port = (n - 1) * (kLink.message_seconds + chunk * kLink.seconds_per_byte);
     const double seconds = port + kLink.message_seconds + kLink.latency_seconds;
     EXPECT_NEAR(gather.seconds, seconds, 1e-12) << n;
@@ -132,17 +75,8 @@ TEST(Cost, AnAllToAllHasOneChunkPerRankInEveryBuffer) {
   for (const int n : {2, 4, 8, 20}) {
     const double chunk = static_cast<double>(kBytes) / n;
     const Cost pairwise = price(Collective::all_to_all, Access::messages, "pairwise", n);
-    EXPECT_NEAR(static_cast<double>(pairwise.sent_bytes_max), (n - 1) * chunk, 1);
     const double port = (n - 1) * (kLink.message_seconds + chunk * kLink.seconds_per_byte);
     EXPECT_NEAR(pairwise.seconds, port + kLink.message_seconds + kLink.latency_seconds, 1e-12);
-    const Cost bruck = price(Collective::all_to_all, Access::messages, "bruck", n);
-    EXPECT_LE(bruck.steps, ceil_log2(n));
-    if (std::has_single_bit(static_cast<unsigned>(n))) {
-      EXPECT_EQ(bruck.steps, ceil_log2(n));
-      EXPECT_EQ(bruck.sent_bytes_max, ceil_log2(n) * kBytes / 2);
-    }
-    const Cost staged = price(Collective::all_to_all, Access::mapped, "staged_mapped", n);
-    EXPECT_NEAR(static_cast<double>(staged.sent_bytes_max), (n - 1) * chunk, 1);
   }
 }
 

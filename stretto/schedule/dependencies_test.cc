@@ -4,7 +4,6 @@
 #include "stretto/schedule/dependencies.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -3,8 +3,6 @@
 
 #include "stretto/schedule/host_layout.h"
 
-#include <algorithm>
-
 #include "stretto/base/check.h"
 
 namespace stretto::schedule {

@@ -4,7 +4,6 @@
 #include "stretto/torch/buffer_hook.h"
 
 #include <cstddef>
-#include <utility>
 
 #include "stretto/torch/tensor_bytes.h"
 

@@ -9,8 +9,6 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -12,7 +12,7 @@
 namespace stretto::ddp {
 namespace {
 
-[[noreturn]] void refuse(const char* option, DType dtype, const char* supported) {
+[[noreturn]] void refuse_dtype(const char* option, DType dtype, const char* supported) {
   throw InvalidArgument(Status(StatusCode::invalid_argument,
                                std::string("mixed_precision.") + option + " is " +
                                    std::string(name(dtype)) + "; supported are " + supported));
@@ -29,7 +29,7 @@ torch::ScalarType scalar_type(const char* option, DType dtype) {
     case DType::f64:
       return torch::kDouble;
     default:
-      refuse(option, dtype, "f16, bf16, f32 and f64");
+      refuse_dtype(option, dtype, "f16, bf16, f32 and f64");
   }
 }
 
@@ -122,7 +122,7 @@ std::shared_ptr<CommunicationHook> with_reduce_dtype(const MixedPrecision& optio
       return hook;
     default:
       if (!options.reduce_dtype && dtype == DType::f64) return hook;
-      refuse("reduce_dtype", dtype, "f16, bf16 and f32");
+      refuse_dtype("reduce_dtype", dtype, "f16, bf16 and f32");
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include "stretto/reducer/sparse_rows.h"
 #include "stretto/torch/refuse.h"

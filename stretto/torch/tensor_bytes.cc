@@ -10,46 +10,31 @@
 namespace stretto::ddp {
 
 Result<DType> dtype_of_tensor(const torch::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case torch::kByte:
-      return DType::u8;
-    case torch::kChar:
-      return DType::i8;
-    case torch::kInt:
-      return DType::i32;
-    case torch::kLong:
-      return DType::i64;
-    case torch::kHalf:
-      return DType::f16;
-    case torch::kBFloat16:
-      return DType::bf16;
-    case torch::kFloat:
-      return DType::f32;
-    case torch::kDouble:
-      return DType::f64;
-    case torch::kBool:
-      return DType::boolean;
-    case torch::kShort:
-      return DType::i16;
-    case torch::kUInt16:
-      return DType::u16;
-    case torch::kUInt32:
-      return DType::u32;
-    case torch::kUInt64:
-      return DType::u64;
-    case torch::kComplexFloat:
-      return DType::c64;
-    case torch::kComplexDouble:
-      return DType::c128;
-    case torch::kFloat8_e4m3fn:
-      return DType::f8_e4m3;
-    case torch::kFloat8_e5m2:
-      return DType::f8_e5m2;
-    default:
-      return Status(StatusCode::invalid_argument, std::string("tensors of type ") +
-                                                      c10::toString(tensor.scalar_type()) +
-                                                      " cannot be moved or reduced");
+  static constexpr std::pair<torch::ScalarType, DType> kTypes[] = {
+      {torch::kByte, DType::u8},
+      {torch::kChar, DType::i8},
+      {torch::kInt, DType::i32},
+      {torch::kLong, DType::i64},
+      {torch::kHalf, DType::f16},
+      {torch::kBFloat16, DType::bf16},
+      {torch::kFloat, DType::f32},
+      {torch::kDouble, DType::f64},
+      {torch::kBool, DType::boolean},
+      {torch::kShort, DType::i16},
+      {torch::kUInt16, DType::u16},
+      {torch::kUInt32, DType::u32},
+      {torch::kUInt64, DType::u64},
+      {torch::kComplexFloat, DType::c64},
+      {torch::kComplexDouble, DType::c128},
+      {torch::kFloat8_e4m3fn, DType::f8_e4m3},
+      {torch::kFloat8_e5m2, DType::f8_e5m2}};
+  const torch::ScalarType type = tensor.scalar_type();
+  for (const auto& [torchs, ours] : kTypes) {
+    if (torchs == type) return ours;
   }
+  return Status(
+      StatusCode::invalid_argument,
+      std::string("tensors of type ") + c10::toString(type) + " cannot be moved or reduced");
 }
 
 namespace {

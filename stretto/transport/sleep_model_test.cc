@@ -90,10 +90,10 @@ bool wait(State& state, const Protocol& protocol) {
       return true;
     case At::look: {
       const int seen = state.load(self, work);
-      const bool is_news = seen > self.value;
+      const bool is_new = seen > self.value;
       self.value = seen;
-      if (is_news) self.buffer.emplace_back(flag, 0);
-      self.at = !is_news ? At::sleep : seen == kMessages ? At::end : At::begin;
+      if (is_new) self.buffer.emplace_back(flag, 0);
+      self.at = !is_new ? At::sleep : seen == kMessages ? At::end : At::begin;
       return true;
     }
     default:  // Woken up, it lowers its flag and looks; with nothing new it sleeps again.

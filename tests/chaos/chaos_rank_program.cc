@@ -181,9 +181,9 @@ class Worker {
           events_.write("step", {{"step", step_}});
         }
         const Call call = call_of(comm);
-        const std::string trouble = buffers.run(comm, call, step_);
-        if (!trouble.empty()) {
-          events_.write("wrong", {{"text", trouble}, {"step", step_}});
+        const std::string failure = buffers.run(comm, call, step_);
+        if (!failure.empty()) {
+          events_.write("wrong", {{"text", failure}, {"step", step_}});
           std::_Exit(4);
         }
         ended = step_ % 8 == 7 && all_want_to_end(comm);

@@ -9,11 +9,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <iostream>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
 

@@ -250,23 +250,6 @@ TEST_P(Lateness, ARankThatWaitsInASmallerGroupSaysInWhich) {
   });
 }
 
-TEST_P(Lateness, AMonitoredBarrierNamesAllWhoAreMissing) {
-  auto ranks = make(5);
-  std::atomic<int> failed{0};
-  on_all(ranks, [&](Communicator& comm) {
-    if (comm.rank() == 1 || comm.rank() == 4) {
-      while (failed < 3) std::this_thread::sleep_for(milliseconds(5));
-      return;
-    }
-    const std::string text =
-        error_of<Timeout>([&] { comm.monitored_barrier({.timeout = milliseconds(1500)}); });
-    ++failed;
-    expect_contains(text, "rank 1 (");
-    expect_contains(text, "rank 4 (");
-    EXPECT_EQ(text.find("rank 3 ("), std::string::npos) << text;
-  });
-}
-
 INSTANTIATE_TEST_SUITE_P(, Lateness, ::testing::Bool(), [](const auto& tested) {
   return std::string(tested.param ? "mapped" : "messages");
 });

@@ -12,6 +12,7 @@
 
 #include "stretto/execution/turn.h"
 #include "tests/contract/rank_communicators.h"
+#include "tests/support/failures.h"
 
 namespace stretto::testing {
 namespace {
@@ -21,15 +22,6 @@ using std::chrono::milliseconds;
 
 RankList make_mapped(int size) {
   return make_thread_ranks({.size = size, .timeout = std::chrono::seconds(20)});
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no failure";
 }
 
 // Element i of rank r in round n: small whole numbers, so that every sum is exact.

@@ -7,9 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <functional>
-#include <numeric>
 #include <thread>
 #include <tuple>
 
@@ -167,18 +164,6 @@ TEST_P(Groups, FailAlone) {
     expect_sums(*good, comm.rank(), 6);
     auto again = comm.new_group({0, 1, 2});
     expect_sums(*again, comm.rank(), 6);
-  });
-}
-
-TEST_P(Groups, ThatDifferAreFoundOut) {
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
-    std::vector<Rank> list = {0, 1};
-    if (comm.rank() == 2) list = {0, 2};
-    EXPECT_THROW((void)comm.new_group(list), Mismatch);
-    // Nothing was made, and the parent works on.
-    auto group = comm.new_group({0, 1, 2});
-    expect_sums(*group, comm.rank(), 6);
   });
 }
 

@@ -7,33 +7,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
-#include <string>
 #include <thread>
 
 #include "stretto/base/error.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/contract/thread_library.h"
+#include "tests/support/failures.h"
 
 namespace stretto::testing {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-Status failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  ADD_FAILURE() << "no failure";
-  return {};
-}
-
-void expect_contains(std::string_view text, std::string_view part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in: " << text;
-}
 
 class Library : public ::testing::TestWithParam<bool> {
  protected:

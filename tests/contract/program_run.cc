@@ -93,8 +93,8 @@ std::string ProgramRun::run(const std::vector<ProgramStep>& program) {
     wake_all_but(step.sleeper);
     const bool full = in_flight_.size() >= kInFlightMax;
     if (!full && step.kind != ProgramStep::Kind::settle) continue;
-    std::string complaint = settle();
-    if (!complaint.empty()) return complaint;
+    std::string failure = settle();
+    if (!failure.empty()) return failure;
   }
   return settle();
 }
@@ -150,10 +150,10 @@ void ProgramRun::add_collective(const ProgramStep& step, Team& team) {
   on_all_members(entry, team, [trials](Communicator&, int rank) {
     return (*trials)[static_cast<std::size_t>(rank)]->start();
   });
-  entry.complaint = [oracle, trials]() -> std::string {
+  entry.failure = [oracle, trials]() -> std::string {
     for (const auto& trial : *trials) {
-      std::string complaint = trial->complaint();
-      if (!complaint.empty()) return complaint;
+      std::string failure = trial->failure();
+      if (!failure.empty()) return failure;
     }
     return {};
   };
@@ -174,7 +174,7 @@ void ProgramRun::add_message(const ProgramStep& step, Team& team) {
       later(team, to, [=](Communicator& comm, int) {
         return comm.recv((*data)[1], {.from = from, .tag = tag});
       })};
-  entry.complaint = [data] {
+  entry.failure = [data] {
     return (*data)[0] == (*data)[1] ? "" : std::string("another message arrived");
   };
 }
@@ -203,7 +203,7 @@ void ProgramRun::add_any_source(const ProgramStep& step, Team& team) {
     }));
   }
   entry.works.insert(entry.works.end(), takes.begin(), takes.end());
-  entry.complaint = [sent, received, takes]() -> std::string {
+  entry.failure = [sent, received, takes]() -> std::string {
     std::vector<std::size_t> taken(sent->size());
     for (std::size_t i = 0; i < takes.size(); ++i) {
       if (!takes[i]->source()) return "a receive does not say whose message it was";
@@ -234,7 +234,7 @@ void ProgramRun::add_batch(const ProgramStep& step, Team& team) {
                                   Transfer::recv((*received)[at], (rank + size - 1) % size, 7)};
     return comm.batch_send_recv(transfers);
   });
-  entry.complaint = [=]() -> std::string {
+  entry.failure = [=]() -> std::string {
     for (std::size_t rank = 0; rank < sent->size(); ++rank) {
       if ((*received)[(rank + 1) % sent->size()] != (*sent)[rank]) return "a wrong message";
     }
@@ -265,7 +265,7 @@ void ProgramRun::add_list(const ProgramStep& step, Team& team) {
     }
     return comm.all_reduce_coalesced(views);
   });
-  entry.complaint = [=]() -> std::string {
+  entry.failure = [=]() -> std::string {
     for (std::size_t rank = 0; rank < buffers->size(); ++rank) {
       for (std::size_t i = 0; i < oracles->size(); ++i) {
         if ((*buffers)[rank][i] == (*oracles)[i].expected_of(static_cast<int>(rank))) continue;
@@ -335,8 +335,8 @@ std::string ProgramRun::settle() {
       const Status status = work->wait_status();
       if (!status.ok()) return fmt::format("{} failed: {}", entry.name, status.message());
     }
-    std::string complaint = entry.complaint();
-    if (!complaint.empty()) return entry.name + ": " + complaint;
+    std::string failure = entry.failure();
+    if (!failure.empty()) return entry.name + ": " + failure;
   }
   in_flight_.clear();
   return {};

@@ -48,7 +48,7 @@ class ProgramRun {
   ProgramRun(const ProgramRun&) = delete;
   ProgramRun& operator=(const ProgramRun&) = delete;
 
-  // Returns the first complaint, or nothing.
+  // Returns the first failure, or nothing.
   std::string run(const std::vector<ProgramStep>& program);
 
  private:
@@ -56,7 +56,7 @@ class ProgramRun {
   struct InFlight {
     std::string name;
     std::vector<std::shared_ptr<Work>> works;
-    std::function<std::string()> complaint;
+    std::function<std::string()> failure;
   };
   struct Team {
     std::vector<int> members;                          // Ranks of the job.

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <numeric>
 #include <thread>
 
 #include "stretto/base/huge_pages.h"

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <limits>
-#include <numeric>
 #include <thread>
 
 #include "stretto/base/memory_limit.h"

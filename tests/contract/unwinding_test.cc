@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <atomic>
-#include <numeric>
 #include <stdexcept>
 #include <thread>
 

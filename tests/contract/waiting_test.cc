@@ -6,13 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <future>
 #include <string>
 #include <thread>
 
 #include "stretto/base/error.h"
 #include "tests/contract/world_ranks.h"
+#include "tests/support/failures.h"
 
 namespace stretto::testing {
 namespace {
@@ -24,21 +24,6 @@ constexpr seconds kTimeout(60);
 
 const transport::WorldKind& kind_named(const std::string& name) {
   return *std::ranges::find(transport::world_kinds(), name, &transport::WorldKind::name);
-}
-
-// Of the failure of `body`, which must fail.
-Status failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  ADD_FAILURE() << "no failure";
-  return {};
-}
-
-void expect_contains(std::string_view text, std::string_view part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in: " << text;
 }
 
 class FirstCause : public ::testing::TestWithParam<transport::WorldKind> {};

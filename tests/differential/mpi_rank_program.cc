@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -33,40 +34,19 @@ struct Team {
 };
 
 MPI_Datatype mpi_type(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return MPI_FLOAT;
-    case DType::f64:
-      return MPI_DOUBLE;
-    case DType::u8:
-      return MPI_UINT8_T;
-    case DType::i8:
-      return MPI_INT8_T;
-    case DType::i32:
-      return MPI_INT32_T;
-    default:
-      return MPI_INT64_T;
-  }
+  static const std::map<DType, MPI_Datatype> types = {
+      {DType::f32, MPI_FLOAT}, {DType::f64, MPI_DOUBLE},  {DType::u8, MPI_UINT8_T},
+      {DType::i8, MPI_INT8_T}, {DType::i32, MPI_INT32_T}, {DType::i64, MPI_INT64_T}};
+  return types.at(dtype);
 }
 
 // A mean is a sum here, to be divided afterwards.
 MPI_Op mpi_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::product:
-      return MPI_PROD;
-    case ReduceOp::min:
-      return MPI_MIN;
-    case ReduceOp::max:
-      return MPI_MAX;
-    case ReduceOp::bit_and:
-      return MPI_BAND;
-    case ReduceOp::bit_or:
-      return MPI_BOR;
-    case ReduceOp::bit_xor:
-      return MPI_BXOR;
-    default:
-      return MPI_SUM;
-  }
+  static const std::map<ReduceOp, MPI_Op> ops = {
+      {ReduceOp::sum, MPI_SUM},    {ReduceOp::mean, MPI_SUM},    {ReduceOp::product, MPI_PROD},
+      {ReduceOp::min, MPI_MIN},    {ReduceOp::max, MPI_MAX},     {ReduceOp::bit_and, MPI_BAND},
+      {ReduceOp::bit_or, MPI_BOR}, {ReduceOp::bit_xor, MPI_BXOR}};
+  return ops.at(op);
 }
 
 template <class T>
@@ -134,7 +114,7 @@ class BothTrials {
   std::string difference() {
     work_.wait();
     if (output_ != oracle_.expected_of(rank_)) return "MPI has another result than the oracle";
-    return trial_.complaint();
+    return trial_.failure();
   }
 
  private:
@@ -233,8 +213,8 @@ class Program {
     for (int number = 0; number < operations; ++number) {
       add(number);
       if (in_flight_.size() < 1 + number % 5u) continue;
-      std::string trouble = compare();
-      if (!trouble.empty()) return trouble;
+      std::string failure = compare();
+      if (!failure.empty()) return failure;
     }
     return compare();
   }
@@ -334,11 +314,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: mpirun -n P %s SEED FILE OPERATIONS [canary]\n", argv[0]);
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
-  const std::string trouble = stretto::testing::run(argv + 1, canary);
-  if (!trouble.empty()) {
+  const std::string failure = stretto::testing::run(argv + 1, canary);
+  if (!failure.empty()) {
     int size = 0;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    std::fprintf(stderr, "seed %s, %s\nagain: mpirun -n %d %s %s %s %s\n", argv[1], trouble.c_str(),
+    std::fprintf(stderr, "seed %s, %s\nagain: mpirun -n %d %s %s %s %s\n", argv[1], failure.c_str(),
                  size, argv[0], argv[1], argv[2], argv[3]);
     MPI_Abort(MPI_COMM_WORLD, 1);
   }

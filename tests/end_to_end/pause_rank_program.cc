@@ -43,9 +43,9 @@ class Worker {
     }
     comm_.barrier().wait();
     const std::size_t root = round_ % static_cast<std::size_t>(comm_.size());
-    std::size_t news = rank() == root ? round_ : 0;
-    comm_.broadcast(std::span(&news, 1), {.root = static_cast<int>(root)}).wait();
-    if (news != round_) throw std::runtime_error("broadcast " + std::to_string(news));
+    std::size_t sent = rank() == root ? round_ : 0;
+    comm_.broadcast(std::span(&sent, 1), {.root = static_cast<int>(root)}).wait();
+    if (sent != round_) throw std::runtime_error("broadcast " + std::to_string(sent));
     expect_sums(registered_.span());
     expect_sums(std::span(own_));
   }

@@ -10,31 +10,23 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <mutex>
-#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "stretto/base/clock.h"
-#include "stretto/base/file_descriptor.h"
 #include "stretto/bootstrap/socket.h"
 #include "tests/end_to_end/tool.h"
 
 namespace stretto {
 namespace {
 
-using std::chrono::milliseconds;
 using namespace testing;  // NOLINT: what tool.h gives to tests.
 
 const std::string kStoreRank = STRETTO_BIN_DIR "/store_rank_program";
@@ -49,12 +41,6 @@ std::multiset<std::string> lines(const std::string& text) {
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) result.insert(line);
   return result;
-}
-
-// The number behind "name=" in the output.
-pid_t number_after(const std::string& text, const std::string& name) {
-  const std::size_t at = text.find(name + "=");
-  return at == std::string::npos ? -1 : std::atoi(text.c_str() + at + name.size() + 1);
 }
 
 TEST(Run, PrefixesEveryLineByItsRank) {
@@ -111,25 +97,6 @@ TEST(Run, KillsWhoDoesNotEndInTime) {
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 0: SIGKILL", ended.errors);
 }
 
-TEST(Run, LeavesNoProcessBehind) {
-  for (const char* status : {"0", "1"}) {
-    const Ended ended = run(shell(1, fmt::format("sleep 60 & echo child=$!; exit {}", status)));
-    const pid_t child = number_after(ended.output, "child");
-    ASSERT_GT(child, 0);
-    EXPECT_TRUE(ends_soon(child)) << "after exit " << status;
-  }
-}
-
-TEST(Run, LeavesNoProcessBehindWhenItIsKilled) {
-  Tool tool(shell(1, "sleep 60 & echo child=$!; echo rank=$$; wait"));
-  ASSERT_TRUE(tool.output().wait_for("rank="));
-  ::kill(tool.pid(), SIGKILL);
-  EXPECT_EQ(tool.status(), 128 + SIGKILL);
-  const std::string output = tool.output().finish();
-  EXPECT_TRUE(ends_soon(number_after(output, "rank")));
-  EXPECT_TRUE(ends_soon(number_after(output, "child")));
-}
-
 TEST(Run, PassesSignalsOn) {
   for (const auto& [signal, name] : std::map<int, std::string>{
            {SIGINT, "INT"}, {SIGTERM, "TERM"}, {SIGHUP, "HUP"}, {SIGUSR1, "USR1"}}) {
@@ -152,12 +119,6 @@ TEST(Run, AnInterruptedJobReturnsLikeAnInterruptedProgram) {
   EXPECT_EQ(tool.status(), 128 + SIGINT);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 1: SIGINT (sent by this launcher)",
                       tool.errors().finish());
-}
-
-TEST(Run, EndsAJobThatTakesTooLong) {
-  const Ended ended = run(shell(2, "exec sleep 60", {"--timeout", "0.1"}));
-  EXPECT_EQ(ended.status, 124);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "took longer than", ended.errors);
 }
 
 TEST(Run, SaysWhyAProgramCannotStart) {
@@ -186,13 +147,6 @@ TEST(Run, SaysWhatIsWrongWithACommandLine) {
                       run({"run", "--", "true"}, {{"STRETTO_JOB_KEY", "x"}}).errors);
   EXPECT_EQ(run({"run", "--help"}).status, 0);
   EXPECT_EQ(run({"unknown"}).status, 2);
-}
-
-TEST(Run, RanksMeetInItsStore) {
-  const Ended ended = run({"run", "-n", "3", "--", kStoreRank, "meet"});
-  EXPECT_EQ(ended.status, 0) << ended.errors;
-  EXPECT_EQ(lines(ended.output),
-            (std::multiset<std::string>{"[0] met 3", "[1] met 3", "[2] met 3"}));
 }
 
 TEST(Run, RanksOfTwoLaunchersMeetAlthoughThoseAtTheStoreEndFirst) {

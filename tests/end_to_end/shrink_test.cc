@@ -19,7 +19,7 @@ namespace {
 using testing::Process;
 using testing::Variables;
 
-struct Fate {
+struct Role {
   std::string what = "lives";
   std::uint64_t microseconds = 0;
 };
@@ -27,20 +27,20 @@ struct Fate {
 // The ranks of a job of shrink_rank_program, without a launcher, which would end them all.
 class Job {
  public:
-  Job(const std::vector<Fate>& fates, int timeout_seconds, const Variables& variables) {
+  Job(const std::vector<Role>& roles, int timeout_seconds, const Variables& variables) {
     char folder[] = "/tmp/stretto_shrink_XXXXXX";
     EXPECT_NE(::mkdtemp(folder), nullptr);
     folder_ = folder;
     const auto left = std::ranges::count_if(
-        fates, [](const Fate& fate) { return !fate.what.starts_with("dies"); });
-    for (std::size_t r = 0; r < fates.size(); ++r) {
+        roles, [](const Role& role) { return !role.what.starts_with("dies"); });
+    for (std::size_t r = 0; r < roles.size(); ++r) {
       Variables own = variables;
       own.insert({{"STRETTO_RANK", std::to_string(r)},
-                  {"STRETTO_SIZE", std::to_string(fates.size())},
+                  {"STRETTO_SIZE", std::to_string(roles.size())},
                   {"STRETTO_RENDEZVOUS", "file://" + folder_ + "/store"}});
       ranks_.push_back(std::make_unique<Process>(
           testing::Arguments{STRETTO_BIN_DIR "/shrink_rank_program", std::to_string(left),
-                             fates[r].what, std::to_string(fates[r].microseconds),
+                             roles[r].what, std::to_string(roles[r].microseconds),
                              std::to_string(timeout_seconds)},
           own));
     }
@@ -56,19 +56,19 @@ class Job {
   }
 
   struct Outcome {
-    std::string trouble;
+    std::string failure;
     double worst_milliseconds = 0;
   };
   // Waits for all; those that live must say that they are left, all and with nobody else.
-  Outcome end(const std::vector<Fate>& fates) {
+  Outcome end(const std::vector<Role>& roles) {
     Outcome outcome;
     int expected = 0;
-    for (std::size_t r = 0; r < fates.size(); ++r) {
-      if (!fates[r].what.starts_with("dies")) expected += 1 << r;
+    for (std::size_t r = 0; r < roles.size(); ++r) {
+      if (!roles[r].what.starts_with("dies")) expected += 1 << r;
     }
-    for (std::size_t r = 0; r < fates.size(); ++r) {
+    for (std::size_t r = 0; r < roles.size(); ++r) {
       const int status = ranks_[r]->status();
-      if (fates[r].what.starts_with("dies")) continue;
+      if (roles[r].what.starts_with("dies")) continue;
       std::istringstream output(ranks_[r]->output().finish());
       int mask = 0;
       double milliseconds = 0;
@@ -81,7 +81,7 @@ class Job {
       }
       outcome.worst_milliseconds = std::max(outcome.worst_milliseconds, milliseconds);
       if (status == 0 && mask == expected && !said.starts_with("late")) continue;
-      outcome.trouble +=
+      outcome.failure +=
           fmt::format("rank {}: status {}: {}{}\n", r, status, said, ranks_[r]->errors().finish());
     }
     return outcome;
@@ -104,32 +104,32 @@ TEST(ShrinkProcesses, AgreeWhoeverDiesMeanwhile) {
   double worst_milliseconds = 0;
   for (std::uint64_t seed = first; seed < first + runs; ++seed) {
     Random random(seed);
-    std::vector<Fate> fates(4 + random.below(3));
+    std::vector<Role> roles(4 + random.below(3));
     // Of a rank that dies at work, and up to two that die while all shrink because of it, a shrink
     // takes some milliseconds.
     const std::uint64_t deaths = 1 + random.below(3);
     for (std::uint64_t death = 0; death < deaths; ++death) {
-      Fate& fate = fates[random.below(fates.size())];
-      if (fate.what != "lives") continue;
-      fate = death == 0 ? Fate{"dies_at_work", random.below(3000)}
-                        : Fate{"dies_in_shrink", random.below(1ull << random.below(15))};
+      Role& role = roles[random.below(roles.size())];
+      if (role.what != "lives") continue;
+      role = death == 0 ? Role{"dies_at_work", random.below(3000)}
+                        : Role{"dies_in_shrink", random.below(1ull << random.below(15))};
     }
     constexpr const char* kTransports[] = {"", "tcp"};
     const char* transport = kTransports[random.below(2)];
-    Job job(fates, 60, {{"STRETTO_TRANSPORT", transport}});
-    const Job::Outcome outcome = job.end(fates);
+    Job job(roles, 60, {{"STRETTO_TRANSPORT", transport}});
+    const Job::Outcome outcome = job.end(roles);
     worst_milliseconds = std::max(worst_milliseconds, outcome.worst_milliseconds);
-    EXPECT_TRUE(outcome.trouble.empty())
+    EXPECT_TRUE(outcome.failure.empty())
         << "STRETTO_SHRINK_RUNS=1 STRETTO_SHRINK_SEED=" << seed << "\n"
-        << outcome.trouble;
+        << outcome.failure;
   }
   std::printf("%llu jobs; the longest shrink took %.1f ms\n", static_cast<unsigned long long>(runs),
               worst_milliseconds);
 }
 
 TEST(ShrinkProcesses, AStoppedRankIsWaitedForAndNamed) {
-  const std::vector<Fate> fates = {{}, {"dies_at_work", 300000}, {}};
-  Job job(fates, 3, {});
+  const std::vector<Role> roles = {{}, {"dies_at_work", 300000}, {}};
+  Job job(roles, 3, {});
   job.wait_until_ready();
   ::kill(job.rank(2).pid(), SIGSTOP);
   EXPECT_TRUE(job.rank(0).output().wait_for("late "));
@@ -146,10 +146,10 @@ TEST(ShrinkProcesses, AStoppedRankIsWaitedForAndNamed) {
 
 // A group that cannot be set up although nobody dies is no reason to try for ever.
 TEST(ShrinkProcesses, AllHearWhyTheGroupCannotBeSetUp) {
-  const std::vector<Fate> fates = {{}, {"dies_at_work", 1000}, {"poor"}, {}};
-  Job job(fates, 60, {});
-  const Job::Outcome outcome = job.end(fates);
-  EXPECT_TRUE(outcome.trouble.empty()) << outcome.trouble;
+  const std::vector<Role> roles = {{}, {"dies_at_work", 1000}, {"poor"}, {}};
+  Job job(roles, 60, {});
+  const Job::Outcome outcome = job.end(roles);
+  EXPECT_TRUE(outcome.failure.empty()) << outcome.failure;
   for (const int r : {0, 2, 3}) {
     const std::string output = job.rank(r).output().finish();
     EXPECT_NE(output.find("failed "), std::string::npos) << output;

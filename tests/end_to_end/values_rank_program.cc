@@ -20,31 +20,31 @@ namespace {
 using namespace stretto;           // NOLINT: a test's program.
 using namespace stretto::testing;  // NOLINT: what problem.h gives to tests.
 
-std::string complaint_about(Communicator& comm, const Problem& problem) {
+std::string failure_of(Communicator& comm, const Problem& problem) {
   const Oracle oracle(problem);
   Trial trial(comm, oracle);
   trial.start().wait();
-  const std::string complaint = trial.complaint();
-  return complaint.empty() ? "" : describe(problem) + ": " + complaint;
+  const std::string failure = trial.failure();
+  return failure.empty() ? "" : describe(problem) + ": " + failure;
 }
 
-std::string complaint_about_algorithm(Communicator& comm, Problem problem) {
+std::string failure_of_algorithm(Communicator& comm, Problem problem) {
   const bool uneven_too = problem.collective != Collective::all_to_all;
   for (const bool registered : {false, true}) {
     problem.registered = registered;
     for (const std::size_t count : {0u, 3u, 1000u, 200003u}) {
       problem.count = count;
       if (has_shares(problem.collective)) problem = with_equal_shares(problem, count);
-      if (std::string text = complaint_about(comm, problem); !text.empty()) return text;
+      if (std::string text = failure_of(comm, problem); !text.empty()) return text;
     }
     if (!has_shares(problem.collective) || !uneven_too) continue;
     problem.shares.front() = 17;
-    if (std::string text = complaint_about(comm, problem); !text.empty()) return text;
+    if (std::string text = failure_of(comm, problem); !text.empty()) return text;
   }
   return {};
 }
 
-std::string complaint_about(Communicator& comm, Collective collective) {
+std::string failure_of(Communicator& comm, Collective collective) {
   std::vector<std::string> algorithms = {""};
   for (const auto* row : schedule::algorithms_for(collective, schedule::Access::messages)) {
     algorithms.emplace_back(row->name);
@@ -59,7 +59,7 @@ std::string complaint_about(Communicator& comm, Collective collective) {
                             .root = comm.size() - 1,
                             .algorithm = algorithm,
                             .any_order = has_library && algorithm.empty()};
-      if (std::string text = complaint_about_algorithm(comm, problem); !text.empty()) return text;
+      if (std::string text = failure_of_algorithm(comm, problem); !text.empty()) return text;
     }
   }
   return {};
@@ -69,7 +69,7 @@ ByteVector bytes_of(int rank) {
   return ByteVector(static_cast<std::size_t>(rank) * 70001, std::byte(rank));
 }
 
-std::string complaint_about_bytes(Communicator& comm) {
+std::string failure_of_bytes(Communicator& comm) {
   const int rank = comm.rank().value();
   const ByteVector own = bytes_of(rank);
   const std::vector<ByteVector> all = all_gather_bytes(comm, own);
@@ -84,14 +84,14 @@ std::string complaint_about_bytes(Communicator& comm) {
   return {};
 }
 
-std::string complaint_about_everything(Communicator& comm) {
+std::string failure_of_everything(Communicator& comm) {
   for (const Collective collective :
        {Collective::all_reduce, Collective::reduce, Collective::reduce_scatter,
         Collective::all_gather, Collective::gather, Collective::scatter, Collective::broadcast,
         Collective::all_to_all, Collective::barrier}) {
-    if (std::string text = complaint_about(comm, collective); !text.empty()) return text;
+    if (std::string text = failure_of(comm, collective); !text.empty()) return text;
   }
-  return complaint_about_bytes(comm);
+  return failure_of_bytes(comm);
 }
 
 }  // namespace
@@ -105,9 +105,9 @@ int main(int argument_count, char**) {
       std::printf("chosen %s: %s\n", explanation.algorithm.c_str(), explanation.reason.c_str());
     }
     if (argument_count > 1) return 0;
-    const std::string complaint = complaint_about_everything(*comm);
-    std::printf("%s\n", complaint.empty() ? "right" : complaint.c_str());
-    return complaint.empty() ? 0 : 1;
+    const std::string failure = failure_of_everything(*comm);
+    std::printf("%s\n", failure.empty() ? "right" : failure.c_str());
+    return failure.empty() ? 0 : 1;
   } catch (const std::exception& failure) {
     std::printf("failed: %s\n", failure.what());
     return 1;

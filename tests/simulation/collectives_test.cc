@@ -19,8 +19,8 @@ TEST_P(CollectiveSimulation, EqualsTheSerialOracle) {
   for (const std::uint64_t seed : seeds_of(GetParam())) {
     SeededRun run(seed, {});
     run.go();
-    const std::string trouble = run.trouble();
-    ASSERT_EQ(trouble, "") << run.describe() << "\n"
+    const std::string failure = run.failure();
+    ASSERT_EQ(failure, "") << run.describe() << "\n"
                            << replay_command("Seeds/*.EqualsTheSerialOracle*", seed);
   }
 }
@@ -32,8 +32,8 @@ void expect_told(SeededRun::Event event, int group, const std::string& filter) {
     SeededRun run(seed, {.event = event});
     if (run.size() == 1) continue;
     run.go();
-    const std::string trouble = run.trouble_after_event();
-    ASSERT_EQ(trouble, "") << run.describe() << "\n" << replay_command(filter, seed);
+    const std::string failure = run.failure_after_event();
+    ASSERT_EQ(failure, "") << run.describe() << "\n" << replay_command(filter, seed);
   }
 }
 
@@ -60,7 +60,7 @@ TEST(SimulationCanary, AFlippedBitIsCaught) {
     run.go();
     if (!run.struck()) continue;
     ++struck;
-    EXPECT_NE(run.trouble(), "") << "seed " << seed << ": " << run.describe();
+    EXPECT_NE(run.failure(), "") << "seed " << seed << ": " << run.describe();
   }
   EXPECT_GT(struck, 30);
 }
@@ -72,7 +72,7 @@ TEST(SimulationCanary, ALostMessageIsCaught) {
     run.go();
     if (!run.struck()) continue;
     ++struck;
-    EXPECT_NE(run.trouble(), "") << "seed " << seed << ": " << run.describe();
+    EXPECT_NE(run.failure(), "") << "seed " << seed << ": " << run.describe();
   }
   EXPECT_GT(struck, 30);
 }

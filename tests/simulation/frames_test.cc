@@ -7,45 +7,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "stretto/schedule/algorithms.h"
 #include "tests/simulation/simulation.h"
+#include "tests/support/problem.h"
 
 namespace stretto::simulation {
 namespace {
 
 constexpr int kRanks = 5;
 constexpr Rank kRoot = 2;
-
-// Everybody's buffers, which are small, so that nothing asks for leave to come and nothing is cut.
-struct Buffers {
-  std::vector<float> one = std::vector<float>(8);
-  std::vector<float> all = std::vector<float>(8 * kRanks);
-  std::vector<float> other = std::vector<float>(8 * kRanks);
-};
-
-Work begin(Communicator& comm, Buffers& buffers, Collective collective, const std::string& name) {
-  switch (collective) {
-    case Collective::all_reduce:
-      return comm.all_reduce(buffers.all, {.algorithm = name});
-    case Collective::reduce:
-      return comm.reduce(buffers.all, {.root = kRoot, .algorithm = name});
-    case Collective::reduce_scatter:
-      return comm.reduce_scatter(buffers.all, buffers.one, {.algorithm = name});
-    case Collective::all_gather:
-      return comm.all_gather(buffers.one, buffers.all, {.algorithm = name});
-    case Collective::gather:
-      return comm.gather(buffers.one, buffers.all, {.root = kRoot, .algorithm = name});
-    case Collective::scatter:
-      return comm.scatter(buffers.all, buffers.one, {.root = kRoot, .algorithm = name});
-    case Collective::broadcast:
-      return comm.broadcast(buffers.all, {.root = kRoot, .algorithm = name});
-    case Collective::all_to_all:
-      return comm.all_to_all(buffers.all, buffers.other, {.algorithm = name});
-    default:
-      return comm.barrier({.algorithm = name});
-  }
-}
 
 std::uint64_t messages_of(const schedule::Algorithm& algorithm) {
   std::uint64_t messages = 0;
@@ -58,19 +30,26 @@ std::uint64_t messages_of(const schedule::Algorithm& algorithm) {
   return messages;
 }
 
-class Frames : public testing::TestWithParam<schedule::Algorithm> {};
+class Frames : public ::testing::TestWithParam<schedule::Algorithm> {};
 
+// Buffers are small, so that nothing asks for leave to come and nothing is cut.
 TEST_P(Frames, ACollectiveSendsWhatItsScheduleSaysAndNothingElse) {
   const schedule::Algorithm& algorithm = GetParam();
+  testing::Problem problem{.collective = algorithm.collective,
+                           .ranks = kRanks,
+                           .root = kRoot,
+                           .count = 8 * kRanks,
+                           .algorithm = std::string(algorithm.name)};
+  if (testing::has_shares(algorithm.collective)) problem = testing::with_equal_shares(problem, 8);
+  const testing::Oracle oracle(problem);
+  std::vector<std::unique_ptr<testing::Trial>> trials;
   Simulation simulation({.ranks = kRanks, .seed = 7});
-  std::vector<Buffers> buffers(kRanks);
   simulation.run();
   for (const int time : {1, 2, 3}) {
     const std::uint64_t before = simulation.network().frames();
     for (int rank = 0; rank < kRanks; ++rank) {
-      simulation.submit(rank, [&, rank](Communicator& comm) {
-        return begin(comm, buffers[static_cast<std::size_t>(rank)], algorithm.collective,
-                     std::string(algorithm.name));
+      simulation.submit(rank, [&](Communicator& comm) {
+        return trials.emplace_back(std::make_unique<testing::Trial>(comm, oracle))->start();
       });
     }
     simulation.run();
@@ -90,7 +69,7 @@ std::vector<schedule::Algorithm> by_messages() {
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(, Frames, testing::ValuesIn(by_messages()), [](const auto& tested) {
+INSTANTIATE_TEST_SUITE_P(, Frames, ::testing::ValuesIn(by_messages()), [](const auto& tested) {
   return std::string(name(tested.param.collective)) + "_" + std::string(tested.param.name);
 });
 

@@ -112,10 +112,10 @@ class Run {
 };
 
 // The first seed that goes wrong, and how; empty: none of them.
-std::string first_trouble(const PipelineDesign& design, const Setting& setting) {
+std::string first_failure(const PipelineDesign& design, const Setting& setting) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    const std::string trouble = Run(design, seed, setting).go();
-    if (!trouble.empty()) return fmt::format("{}, seed {}: {}", design.name, seed, trouble);
+    const std::string failure = Run(design, seed, setting).go();
+    if (!failure.empty()) return fmt::format("{}, seed {}: {}", design.name, seed, failure);
   }
   return {};
 }
@@ -123,7 +123,7 @@ std::string first_trouble(const PipelineDesign& design, const Setting& setting) 
 TEST(Pipelines, DoNotRace) {
   for (const PipelineDesign& design : execution::pipelines()) {
     for (const int slots : {1, 2, 3}) {
-      EXPECT_EQ(first_trouble(design, {.slots = slots, .slots_told = slots}), "") << slots;
+      EXPECT_EQ(first_failure(design, {.slots = slots, .slots_told = slots}), "") << slots;
     }
   }
 }
@@ -136,7 +136,7 @@ TEST(Pipelines, LackingAnyWaitRace) {
         PipelineDesign mutant = design;
         auto& list = mutant.stages[stage].waits;
         list.erase(list.begin() + static_cast<std::ptrdiff_t>(i));
-        EXPECT_NE(first_trouble(mutant, {}), "") << design.name << ", wait " << waits;
+        EXPECT_NE(first_failure(mutant, {}), "") << design.name << ", wait " << waits;
       }
     }
     EXPECT_GE(waits, static_cast<int>(design.stages.size())) << design.name;
@@ -145,13 +145,13 @@ TEST(Pipelines, LackingAnyWaitRace) {
 
 TEST(Pipelines, ThatReuseASlotTooEarlyRace) {
   for (const PipelineDesign& design : execution::pipelines()) {
-    EXPECT_NE(first_trouble(design, {.slots = 2, .slots_told = 3}), "") << design.name;
+    EXPECT_NE(first_failure(design, {.slots = 2, .slots_told = 3}), "") << design.name;
   }
 }
 
 TEST(Pipelines, WhoseEventsAreRecordedTooEarlyRace) {
   for (const PipelineDesign& design : execution::pipelines()) {
-    EXPECT_NE(first_trouble(design, {.records_too_early = true}), "") << design.name;
+    EXPECT_NE(first_failure(design, {.records_too_early = true}), "") << design.name;
   }
 }
 
@@ -165,7 +165,7 @@ TEST(Pipelines, OnOneStreamWaitForNothing) {
   design.streams.resize(1);
   design = connect(design);
   for (const auto& stage : design.stages) EXPECT_TRUE(stage.waits.empty());
-  EXPECT_EQ(first_trouble(design, {}), "");
+  EXPECT_EQ(first_failure(design, {}), "");
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ std::vector<std::string> run_all(Simulation& simulation, const Program& program)
   return said;
 }
 
-std::string first_trouble(const std::vector<std::string>& said) {
+std::string first_failure(const std::vector<std::string>& said) {
   for (std::size_t rank = 0; rank < said.size(); ++rank) {
     if (!said[rank].empty()) return fmt::format("rank {}: {}", rank, said[rank]);
   }
@@ -60,7 +60,7 @@ TEST_P(ReducerSimulation, StepsEqualTheSerialOracle) {
     const auto said = run_all(simulation, [&](Communicator& communicator) {
       return testing::train(communicator, drawn);
     });
-    ASSERT_EQ(first_trouble(said), "")
+    ASSERT_EQ(first_failure(said), "")
         << replay_command("Seeds/ReducerSimulation.StepsEqual*", seed);
   }
 }
@@ -163,7 +163,7 @@ TEST_P(ReducerEventSimulation, BucketsAreReducedWhileBackwardGoesOn) {
     const auto said = run_all(simulation, [&](Communicator& communicator) {
       return train_patiently(communicator, drawn);
     });
-    ASSERT_EQ(first_trouble(said), "")
+    ASSERT_EQ(first_failure(said), "")
         << replay_command("Seeds/ReducerEventSimulation.Buckets*", seed);
   }
 }
@@ -181,7 +181,7 @@ void expect_caught(transport::sim::Wire::Fault fault, double least_part) {
     });
     if (!simulation.network().wire(0, 1).struck()) continue;
     ++struck;
-    caught += first_trouble(said).empty() ? 0 : 1;
+    caught += first_failure(said).empty() ? 0 : 1;
   }
   EXPECT_GT(struck, 20);
   EXPECT_GE(caught, least_part * struck) << "of " << struck;

@@ -73,7 +73,7 @@ class CollectiveScenario final : public Scenario {
     return trial->start();
   }
   std::string check(int rank) const override {
-    return trials_[static_cast<std::size_t>(rank)]->complaint();
+    return trials_[static_cast<std::size_t>(rank)]->failure();
   }
   std::string describe() const override { return testing::describe(oracle_.problem()); }
 

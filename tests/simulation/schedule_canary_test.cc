@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <string>
 
 #include "stretto/execution/message_execution.h"
 #include "stretto/schedule/algorithms.h"

@@ -93,7 +93,7 @@ bool SeededRun::struck() const {
   return size() > 1 && simulation_->network().struck(faulty_, other_);
 }
 
-std::string SeededRun::trouble_of(int rank, std::size_t operation,
+std::string SeededRun::failure_of(int rank, std::size_t operation,
                                   const std::optional<Status>& outcome, bool may_fail) const {
   const std::string what =
       operation < scenarios_.size() ? scenarios_[operation]->describe() : "after all others";
@@ -131,23 +131,23 @@ bool SeededRun::says_why(std::string_view message) const {
   return false;
 }
 
-std::string SeededRun::trouble() const {
+std::string SeededRun::failure() const {
   for (int r = 0; r < size(); ++r) {
     const auto outcomes = simulation_->outcomes(r);
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
-      const std::string text = trouble_of(r, i, outcomes[i], false);
+      const std::string text = failure_of(r, i, outcomes[i], false);
       if (!text.empty()) return text;
     }
   }
   return {};
 }
 
-std::string SeededRun::trouble_after_event() const {
+std::string SeededRun::failure_after_event() const {
   for (int r = 0; r < size(); ++r) {
     if (r == faulty_ && options_.event == Event::kill) continue;
     const auto outcomes = simulation_->outcomes(r);
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
-      const std::string text = trouble_of(r, i, outcomes[i], true);
+      const std::string text = failure_of(r, i, outcomes[i], true);
       if (!text.empty()) return text;
     }
     if (outcomes.empty() || (outcomes.back() && outcomes.back()->ok())) {

@@ -43,16 +43,16 @@ class SeededRun {
   int size() const { return simulation_->size(); }
   void go();
   // What is wrong after go(); empty: nothing. Names the first operation that failed.
-  std::string trouble() const;
+  std::string failure() const;
   // The same after an event: then operations may fail, if they say why, and every rank that is left
   // must have heard of it in the end.
-  std::string trouble_after_event() const;
+  std::string failure_after_event() const;
   // Whether the fault has happened.
   bool struck() const;
   std::string describe() const;
 
  private:
-  std::string trouble_of(int rank, std::size_t operation, const std::optional<Status>& outcome,
+  std::string failure_of(int rank, std::size_t operation, const std::optional<Status>& outcome,
                          bool may_fail) const;
   bool says_why(std::string_view message) const;
   void submit_disagreement();

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <complex>
 #include <cstring>
 #include <numeric>
@@ -360,7 +359,7 @@ Work Trial::start() {
   }
 }
 
-std::string Trial::complaint_about_input() const {
+std::string Trial::failure_of_input() const {
   const Bytes& input = oracle_.input_of(rank_);
   // In place, what the output does not cover is still nobody's to write.
   for (std::size_t i = 0; i < input.size(); ++i) {
@@ -373,11 +372,11 @@ std::string Trial::complaint_about_input() const {
   return {};
 }
 
-std::string Trial::complaint() const {
+std::string Trial::failure() const {
   if (!std::ranges::equal(output_, expected_)) {
     return fmt::format("rank {} has another result", rank_);
   }
-  if (std::string text = complaint_about_input(); !text.empty() || shared_) return text;
+  if (std::string text = failure_of_input(); !text.empty() || shared_) return text;
   const std::span<const std::byte> behind(output_.data() + output_.size(), 64);
   if (std::ranges::any_of(behind, [](std::byte b) { return b != kUntouched; })) {
     return fmt::format("something was written behind the output of rank {}", rank_);
@@ -398,8 +397,8 @@ std::string try_on_all(std::span<const std::unique_ptr<Communicator>> ranks,
   }
   for (Work& work : works) work.wait();
   for (const auto& trial : trials) {
-    const std::string complaint = trial->complaint();
-    if (!complaint.empty()) return describe(problem) + ": " + complaint;
+    const std::string failure = trial->failure();
+    if (!failure.empty()) return describe(problem) + ": " + failure;
   }
   return {};
 }

@@ -70,12 +70,12 @@ class Trial {
   Trial(Communicator& comm, const Oracle& oracle);
   Work start();
   // What is wrong now that the operation has ended; empty if nothing is.
-  std::string complaint() const;
+  std::string failure() const;
 
  private:
   std::span<std::byte> buffer(const Bytes& content);
   std::size_t place_in_longer_buffer() const;
-  std::string complaint_about_input() const;
+  std::string failure_of_input() const;
   template <class Options>
   Options options() const;
   std::vector<std::size_t> row(bool sends) const;
@@ -92,7 +92,7 @@ class Trial {
   std::span<std::byte> output_;
 };
 
-// Runs the problem on all ranks, from this one thread; returns the first complaint.
+// Runs the problem on all ranks, from this one thread; returns the first failure.
 std::string try_on_all(std::span<const std::unique_ptr<Communicator>> ranks,
                        const Problem& problem);
 

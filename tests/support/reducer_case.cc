@@ -158,17 +158,17 @@ double ReducerTrainer::after(std::size_t number, std::size_t gradient) const {
 }
 
 void ReducerTrainer::check(std::size_t number) {
-  for (std::size_t i = 0; i < drawn_.gradients.size() && trouble_.empty(); ++i) {
+  for (std::size_t i = 0; i < drawn_.gradients.size() && failure_.empty(); ++i) {
     const double right = after(number, i);
     if (is_full_of(reducer_.gradient(i).view, right)) continue;
-    trouble_ = fmt::format("gradient {} is not {} after step {}", i, right, number);
+    failure_ = fmt::format("gradient {} is not {} after step {}", i, right, number);
   }
 }
 
 std::string train(Communicator& communicator, const ReducerCase& drawn) {
   ReducerTrainer trainer(communicator, drawn);
   for (std::size_t step = 0; step < drawn.steps.size(); ++step) trainer.run_step(step);
-  return trainer.trouble();
+  return trainer.failure();
 }
 
 }  // namespace stretto::testing

@@ -42,7 +42,7 @@ class ReducerTrainer {
   // The step, up to where this rank has made that many gradients; those that it does not use count.
   void begin_step(std::size_t number, std::size_t made);
   // What is wrong so far; empty: nothing.
-  const std::string& trouble() const { return trouble_; }
+  const std::string& failure() const { return failure_; }
 
  private:
   using Use = ReducerCase::Use;
@@ -57,7 +57,7 @@ class ReducerTrainer {
   const ReducerCase& drawn_;
   std::size_t rank_;
   Reducer reducer_;
-  std::string trouble_;
+  std::string failure_;
 };
 
 // All steps of a case on one rank, against a serial oracle; what is wrong, or empty.

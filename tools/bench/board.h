@@ -20,6 +20,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "stretto/group/pause.h"
+
 // The standard library and POSIX only, so that drivers of other libraries include this and link
 // nothing of stretto.
 namespace stretto::bench {
@@ -27,14 +29,6 @@ namespace stretto::bench {
 // How many results one line may have.
 inline constexpr int kMaxSingles = 16384;
 inline constexpr int kMaxBatches = 1024;
-
-inline void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Cores that the affinity mask of this process allows, at least 1. Ask before pinning.
 inline int allowed_cores() {
@@ -149,7 +143,7 @@ class Board {
     const int patience = oversubscribed() ? 100 : 20000;
     for (int spins = 0; !met(); ++spins) {
       if (spins < patience) {
-        relax();
+        group::pause();
         continue;
       }
       if (head().abandoned.load(std::memory_order_relaxed) != 0) {

@@ -35,14 +35,14 @@ class Agent {
   Status start();
   void serve();
   void follow_orders();
-  bool forward_news();
-  void tell(const RankEvent& news) const { write_fully(news_.get(), format_event(news)); }
+  bool forward_events();
+  void tell(const RankEvent& event) const { write_fully(events_.get(), format_event(event)); }
 
   LineReader orders_;
   Order order_;
   OutputRelay relay_;
   // What is written here goes to standard error, each line behind the marker.
-  FileDescriptor news_;
+  FileDescriptor events_;
   std::unique_ptr<LocalHost> host_;
 };
 
@@ -55,7 +55,7 @@ int Agent::run() {
   order_ = std::move(*order);
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return 1;
-  news_ = FileDescriptor(ends[1]);
+  events_ = FileDescriptor(ends[1]);
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   relay_.add(FileDescriptor(ends[0]), STDERR_FILENO, order_.marker);
   const Status status = start();
@@ -65,7 +65,7 @@ int Agent::run() {
     tell({.kind = RankEvent::Kind::not_started, .text = std::string(status.message())});
   }
   if (host_ != nullptr) host_->end();
-  news_.reset();
+  events_.reset();
   relay_.finish();
   return status.ok() ? 0 : 1;
 }
@@ -106,7 +106,7 @@ void Agent::serve() {
       follow_orders();
       if (!connected) return;
     }
-    if (!forward_news()) return;
+    if (!forward_events()) return;
   }
 }
 
@@ -119,13 +119,13 @@ void Agent::follow_orders() {
 }
 
 // False if that was the last: nothing runs any more, or will not.
-bool Agent::forward_news() {
+bool Agent::forward_events() {
   while (true) {
-    const Result<std::optional<RankEvent>> news = host_->next();
-    if (!news.ok()) return false;
-    if (!news.value()) return true;
-    tell(*news.value());
-    if (news.value()->kind == RankEvent::Kind::not_started) return false;
+    const Result<std::optional<RankEvent>> event = host_->next();
+    if (!event.ok()) return false;
+    if (!event.value()) return true;
+    tell(*event.value());
+    if (event.value()->kind == RankEvent::Kind::not_started) return false;
   }
 }
 

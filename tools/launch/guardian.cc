@@ -59,7 +59,7 @@ class Guard {
   // False if some child has ended that is no rank.
   bool tell_ended();
   bool launcher_gone() const;
-  void tell(const RankEvent& news) const;
+  void tell(const RankEvent& event) const;
 
   const LaunchOptions& options_;
   const int status_fd_;
@@ -183,16 +183,16 @@ bool Guard::launcher_gone() const {
 
 // Waits while the launcher is too slow to take it: there is nothing else to do. Should the launcher
 // end meanwhile, this ends, too.
-void Guard::tell(const RankEvent& news) const {
-  Header header{news.kind, news.local_rank, news.pid, news.number};
-  std::string text = news.text.substr(0, kMaxTextBytes);
+void Guard::tell(const RankEvent& event) const {
+  Header header{event.kind, event.local_rank, event.pid, event.number};
+  std::string text = event.text.substr(0, kMaxTextBytes);
   std::array<iovec, 2> parts{{{&header, sizeof(header)}, {text.data(), text.size()}}};
-  std::array<int, 2> pipes{news.output.get(), news.errors.get()};
+  std::array<int, 2> pipes{event.output.get(), event.errors.get()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(pipes))> control{};
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();
-  if (news.output.valid()) {
+  if (event.output.valid()) {
     message.msg_control = control.data();
     message.msg_controllen = control.size();
     cmsghdr* rights = CMSG_FIRSTHDR(&message);
@@ -205,15 +205,15 @@ void Guard::tell(const RankEvent& news) const {
 }
 
 // The pipes that came with a message. None come where this process has no numbers left for them.
-Status take_pipes(msghdr& message, RankEvent& news) {
+Status take_pipes(msghdr& message, RankEvent& event) {
   const cmsghdr* rights = CMSG_FIRSTHDR(&message);
   std::array<int, 2> pipes{-1, -1};
   const std::size_t bytes = rights == nullptr ? 0 : rights->cmsg_len - CMSG_LEN(0);
   if (bytes > 0) std::memcpy(pipes.data(), CMSG_DATA(rights), std::min(bytes, sizeof(pipes)));
-  news.output = FileDescriptor(pipes[0]);
-  news.errors = FileDescriptor(pipes[1]);
-  if (news.errors.valid()) return {};
-  return system_status(fmt::format("taking the output of local rank {}", news.local_rank), EMFILE);
+  event.output = FileDescriptor(pipes[0]);
+  event.errors = FileDescriptor(pipes[1]);
+  if (event.errors.valid()) return {};
+  return system_status(fmt::format("taking the output of local rank {}", event.local_rank), EMFILE);
 }
 
 }  // namespace
@@ -259,13 +259,13 @@ Result<std::optional<RankEvent>> Guardian::next() const {
     return status_of(StatusCode::system,
                      "the process that looks after the ranks (pid {}) has ended before them", pid_);
   }
-  RankEvent news{.kind = header.kind,
-                 .local_rank = header.local_rank,
-                 .pid = header.pid,
-                 .number = header.number,
-                 .text = {text.data(), static_cast<std::size_t>(count) - sizeof(header)}};
-  if (news.kind == RankEvent::Kind::started) STRETTO_RETURN_IF_ERROR(take_pipes(message, news));
-  return std::optional<RankEvent>(std::move(news));
+  RankEvent event{.kind = header.kind,
+                  .local_rank = header.local_rank,
+                  .pid = header.pid,
+                  .number = header.number,
+                  .text = {text.data(), static_cast<std::size_t>(count) - sizeof(header)}};
+  if (event.kind == RankEvent::Kind::started) STRETTO_RETURN_IF_ERROR(take_pipes(message, event));
+  return std::optional<RankEvent>(std::move(event));
 }
 
 void Guardian::end() {

@@ -34,7 +34,7 @@ class Guardian {
   // that their process groups can be signalled without any risk that a number means something else
   // meanwhile.
   Status start_ranks(const std::string& rendezvous) const;
-  // Readable when there is news.
+  // Readable when there is an event.
   int fd() const { return socket_.get(); }
   // Nothing if there is none now. Fails if the guardian has ended.
   Result<std::optional<RankEvent>> next() const;

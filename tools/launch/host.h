@@ -39,7 +39,7 @@ class Host {
   virtual ~Host() = default;
 
   virtual Status start() = 0;
-  // Readable when there may be news; negative when there will be none.
+  // Readable when there may be events; negative when there will be none.
   virtual int fd() const = 0;
   // Nothing if there is none now: of each rank that it has started, or why it could not; later, how
   // it has ended. Fails if nobody looks after the ranks any more.

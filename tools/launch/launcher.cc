@@ -62,8 +62,8 @@ class LaunchedJob {
   enum class Stage { running, settling, ending, killing };
 
   // An exit status, if that is the end.
-  std::optional<int> take_all_news();
-  std::optional<int> take(int first_rank, const RankEvent& news);
+  std::optional<int> take_events();
+  std::optional<int> take(int first_rank, const RankEvent& event);
   void handle(int signal);
   void send(int signal, bool told_to_end);
   void advance();
@@ -117,7 +117,7 @@ int LaunchedJob::run() {
       handle(*signal);
       continue;
     }
-    if (const auto status = take_all_news()) return *status;
+    if (const auto status = take_events()) return *status;
     if (stage_ends_.passed()) advance();
   }
   for (const auto& host : hosts_) host->end();
@@ -136,41 +136,41 @@ JobOutcome LaunchedJob::outcome() const {
   return outcome;
 }
 
-std::optional<int> LaunchedJob::take_all_news() {
+std::optional<int> LaunchedJob::take_events() {
   int first_rank = options_.ranks_before(first_host_);
   int index = first_host_;
   for (const auto& host : hosts_) {
     while (true) {
-      const Result<std::optional<RankEvent>> news = host->next();
-      if (!news.ok()) {
+      const Result<std::optional<RankEvent>> event = host->next();
+      if (!event.ok()) {
         // The ranks of that host are dead, or nobody can tell what becomes of them.
         send(SIGKILL, true);
-        say(news.status().message());
+        say(event.status().message());
         return 1;
       }
-      if (!news.value()) break;
-      if (const auto status = take(first_rank, *news.value())) return status;
+      if (!event.value()) break;
+      if (const auto status = take(first_rank, *event.value())) return status;
     }
     first_rank += options_.hosts[static_cast<std::size_t>(index++)].ranks;
   }
   return std::nullopt;
 }
 
-std::optional<int> LaunchedJob::take(int first_rank, const RankEvent& news) {
-  switch (news.kind) {
+std::optional<int> LaunchedJob::take(int first_rank, const RankEvent& event) {
+  switch (event.kind) {
     case RankEvent::Kind::started:
-      processes_.note_start(first_rank + news.local_rank, news.pid);
+      processes_.note_start(first_rank + event.local_rank, event.pid);
       return std::nullopt;
     case RankEvent::Kind::not_started:
-      say(news.text);
-      if (news.number == 0) return 1;
-      return news.number == ENOENT ? 127 : 126;
+      say(event.text);
+      if (event.number == 0) return 1;
+      return event.number == ENOENT ? 127 : 126;
     case RankEvent::Kind::exited:
     case RankEvent::Kind::killed:
     case RankEvent::Kind::lost:
       break;
   }
-  const RankOutcome& outcome = processes_.note_end(first_rank + news.local_rank, news);
+  const RankOutcome& outcome = processes_.note_end(first_rank + event.local_rank, event);
   if (outcome.failed() && stage_ == Stage::running) {
     const Deadline settled = Deadline::after(options_.settle_time);
     enter(Stage::settling, settled.time() < time_limit_.time() ? settled : time_limit_);

@@ -68,41 +68,41 @@ Status LocalHost::start() {
 }
 
 Result<std::optional<RankEvent>> LocalHost::next() {
-  Result<std::optional<RankEvent>> news = guardian_.next();
-  if (!news.ok() || !news.value()) return news;
-  RankEvent& found = **news;
+  Result<std::optional<RankEvent>> event = guardian_.next();
+  if (!event.ok() || !event.value()) return event;
+  RankEvent& found = **event;
   if (found.kind == RankEvent::Kind::started) {
     STRETTO_RETURN_IF_ERROR(take_started(found));
   } else if (found.kind != RankEvent::Kind::not_started) {
     found.note = board_.read(static_cast<std::size_t>(found.local_rank));
     tell_joiners(found);
   }
-  return news;
+  return event;
 }
 
-Status LocalHost::take_started(RankEvent& news) {
-  pids_.push_back(news.pid);
-  const int rank = options_.rank_of(news.local_rank);
+Status LocalHost::take_started(RankEvent& event) {
+  pids_.push_back(event.pid);
+  const int rank = options_.rank_of(event.local_rank);
   const auto prefix = [&](int fd) {
     return options_.prefix ? rank_prefix(rank, wants_colour(fd)) : std::string();
   };
-  relay_.add(std::move(news.output), STDOUT_FILENO, prefix(STDOUT_FILENO));
-  relay_.add(std::move(news.errors), STDERR_FILENO, prefix(STDERR_FILENO));
+  relay_.add(std::move(event.output), STDOUT_FILENO, prefix(STDOUT_FILENO));
+  relay_.add(std::move(event.errors), STDERR_FILENO, prefix(STDERR_FILENO));
   if (pids_.size() < static_cast<std::size_t>(options_.local_size())) return {};
   return relay_.start();
 }
 
 // A rank that has not come to the store yet leaves nothing there that could say that it never will.
 // In a program that does not join, nobody reads it.
-void LocalHost::tell_joiners(const RankEvent& news) {
+void LocalHost::tell_joiners(const RankEvent& event) {
   if (ending_) return;
   RankOutcome outcome;
-  outcome.note_end(news);
+  outcome.note_end(event);
   ending_ = outcome.failed();
   const auto store = connect_to_store();
   // Where there is none, the ranks do not reach it either, and say so.
   if (store == nullptr) return;
-  (void)bootstrap::report_end(*store, options_.rank_of(news.local_rank), describe_end(outcome))
+  (void)bootstrap::report_end(*store, options_.rank_of(event.local_rank), describe_end(outcome))
       .ok();
 }
 

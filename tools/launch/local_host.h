@@ -44,8 +44,8 @@ class LocalHost final : public Host {
   LocalHost(const LaunchOptions& options, OutputRelay& relay, WaitLimit::Interruption told_to_end,
             job::StatusBoardReader board, Guardian guardian);
 
-  Status take_started(RankEvent& news);
-  void tell_joiners(const RankEvent& news);
+  Status take_started(RankEvent& event);
+  void tell_joiners(const RankEvent& event);
   // Null if there is none.
   std::unique_ptr<bootstrap::Store> connect_to_store() const;
 

@@ -73,16 +73,16 @@ Result<Order> parse_order(std::string_view line) {
   });
 }
 
-std::string format_event(const RankEvent& news) {
-  Json json{{"kind", static_cast<int>(news.kind)},
-            {"rank", news.local_rank},
-            {"pid", news.pid},
-            {"number", news.number},
-            {"text", news.text}};
+std::string format_event(const RankEvent& event) {
+  Json json{{"kind", static_cast<int>(event.kind)},
+            {"rank", event.local_rank},
+            {"pid", event.pid},
+            {"number", event.number},
+            {"text", event.text}};
   // Clocks of hosts differ, ages do not.
-  if (news.note) {
-    json["note"] = news.note->text;
-    json["note_age"] = seconds(Clock::now() - news.note->written);
+  if (event.note) {
+    json["note"] = event.note->text;
+    json["note_age"] = seconds(Clock::now() - event.note->written);
   }
   return format(json);
 }
@@ -91,21 +91,21 @@ Result<RankEvent> parse_event(std::string_view line) {
   return parse<RankEvent>(line, [](const Json& json) -> Result<RankEvent> {
     const int kind = whole_number(json.at("kind"));
     if (kind < 0 || kind > static_cast<int>(RankEvent::Kind::lost)) {
-      return status_of(StatusCode::invalid_argument, "news of an unknown kind, {}", kind);
+      return status_of(StatusCode::invalid_argument, "an event of an unknown kind, {}", kind);
     }
-    RankEvent news{.kind = static_cast<RankEvent::Kind>(kind),
-                   .local_rank = whole_number(json.at("rank")),
-                   .pid = whole_number(json.at("pid")),
-                   .number = whole_number(json.at("number")),
-                   .text = json.at("text")};
+    RankEvent event{.kind = static_cast<RankEvent::Kind>(kind),
+                    .local_rank = whole_number(json.at("rank")),
+                    .pid = whole_number(json.at("pid")),
+                    .number = whole_number(json.at("number")),
+                    .text = json.at("text")};
     if (json.contains("note")) {
       constexpr double kAgeMax = 1e9;
       const std::chrono::duration<double> age(
           std::clamp(json.at("note_age").get<double>(), 0.0, kAgeMax));
-      news.note = {.text = json.at("note"),
-                   .written = Clock::now() - std::chrono::duration_cast<Duration>(age)};
+      event.note = {.text = json.at("note"),
+                    .written = Clock::now() - std::chrono::duration_cast<Duration>(age)};
     }
-    return news;
+    return event;
   });
 }
 

@@ -21,7 +21,7 @@ struct Order {
   LaunchOptions options = {};
   std::string directory = {};
   std::vector<std::string> environment = {};  // "NAME=value"
-  // What each line of news begins with, among other things on the agent's standard error.
+  // What each line of an event begins with, among other things on the agent's standard error.
   std::string marker = {};
 };
 
@@ -29,7 +29,7 @@ std::string format_order(const Order& order);
 Result<Order> parse_order(std::string_view line);
 
 // Without the pipes.
-std::string format_event(const RankEvent& news);
+std::string format_event(const RankEvent& event);
 Result<RankEvent> parse_event(std::string_view line);
 
 }  // namespace stretto::launch

@@ -18,8 +18,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto again = parse_order(format_order(*order));
     if (!again.ok() || order->options.local_size() < 1) std::abort();
   }
-  if (auto news = parse_event(line); news.ok()) {
-    if (!parse_event(format_event(*news)).ok() || news->kind > RankEvent::Kind::lost) std::abort();
+  if (auto event = parse_event(line); event.ok()) {
+    if (!parse_event(format_event(*event)).ok() || event->kind > RankEvent::Kind::lost)
+      std::abort();
   }
   return 0;
 }

@@ -141,14 +141,14 @@ int JobOutcome::exit_status() const {
   return first == nullptr ? 0 : first->exit_status();
 }
 
-void RankOutcome::note_end(const RankEvent& news) {
+void RankOutcome::note_end(const RankEvent& event) {
   constexpr int kHostLost = 255;  // As ssh ends then.
   ended = Clock::now();
-  last_note = news.note;
-  (news.kind == RankEvent::Kind::killed ? signal : exit_code) = news.number;
-  if (news.kind != RankEvent::Kind::lost) return;
+  last_note = event.note;
+  (event.kind == RankEvent::Kind::killed ? signal : exit_code) = event.number;
+  if (event.kind != RankEvent::Kind::lost) return;
   exit_code = kHostLost;
-  lost = news.text;
+  lost = event.text;
 }
 
 std::string describe_end(const RankOutcome& outcome) {

@@ -34,7 +34,7 @@ struct RankOutcome {
   // How its host was lost, and the rank with it; empty: it was not.
   std::string lost = {};
 
-  void note_end(const RankEvent& news);
+  void note_end(const RankEvent& event);
 
   bool failed() const { return signal != 0 || exit_code != 0; }
   // As a shell reports it: the exit code, or 128 + the signal.

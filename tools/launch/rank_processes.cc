@@ -18,10 +18,10 @@ void RankProcesses::note_start(int rank, pid_t pid) {
   process.outcome.started = Clock::now();
 }
 
-const RankOutcome& RankProcesses::note_end(int rank, const RankEvent& news) {
+const RankOutcome& RankProcesses::note_end(int rank, const RankEvent& event) {
   Process& process = at(rank);
   process.stage = Stage::ended;
-  process.outcome.note_end(news);
+  process.outcome.note_end(event);
   return process.outcome;
 }
 

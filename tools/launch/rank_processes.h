@@ -15,7 +15,7 @@ class RankProcesses {
   // In the order of their numbers, which follow each other.
   void add(int rank, const std::string& host);
   void note_start(int rank, pid_t pid);
-  const RankOutcome& note_end(int rank, const RankEvent& news);
+  const RankOutcome& note_end(int rank, const RankEvent& event);
   // What the launcher sends to all of them. `told_to_end`: it ends the job by that.
   void note_signal(int signal, bool told_to_end);
   bool all_started() const;

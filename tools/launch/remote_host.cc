@@ -68,8 +68,8 @@ Status RemoteHost::start() {
   FileDescriptor input;
   FileDescriptor marked;
   STRETTO_RETURN_IF_ERROR(make_pipe(input, orders_));
-  STRETTO_RETURN_IF_ERROR(make_pipe(news_, marked));
-  ::fcntl(news_.get(), F_SETFL, O_NONBLOCK);
+  STRETTO_RETURN_IF_ERROR(make_pipe(events_, marked));
+  ::fcntl(events_.get(), F_SETFL, O_NONBLOCK);
   // The order is written before anybody reads; it may be longer than a pipe usually holds.
   ::fcntl(orders_.get(), F_SETPIPE_SZ, kPipeBytes);
   STRETTO_RETURN_IF_ERROR(write_order());
@@ -120,25 +120,25 @@ Result<std::optional<RankEvent>> RemoteHost::next() {
   bool drained = false;
   while (true) {
     if (const auto line = lines_.next()) {
-      STRETTO_ASSIGN_OR_RETURN(RankEvent news, parse_event(*line));
-      const auto rank = static_cast<std::size_t>(news.local_rank);
+      STRETTO_ASSIGN_OR_RETURN(RankEvent event, parse_event(*line));
+      const auto rank = static_cast<std::size_t>(event.local_rank);
       if (rank >= ended_.size()) continue;
       heard_ = true;
-      ended_[rank] = news.kind != RankEvent::Kind::started;
-      if (!news.text.empty()) news.text = name() + ": " + news.text;
-      return std::optional<RankEvent>(std::move(news));
+      ended_[rank] = event.kind != RankEvent::Kind::started;
+      if (!event.text.empty()) event.text = name() + ": " + event.text;
+      return std::optional<RankEvent>(std::move(event));
     }
     if (drained || pause_.valid()) return std::optional<RankEvent>();
-    if (!news_.valid()) return next_lost();
-    drained = lines_.fill(news_.get());
+    if (!events_.valid()) return next_lost();
+    drained = lines_.fill(events_.get());
     if (!drained) STRETTO_RETURN_IF_ERROR(after_shell());
   }
 }
 
-// The agent's news have ended, and so has it, or will soon.
+// The agent's events have ended, and so has it, or will soon.
 Status RemoteHost::after_shell() {
   wait_for_shell();
-  news_.reset();
+  events_.reset();
   if (heard_ || ending_ || shell_status_ != kShellFailed || give_up_.passed()) return {};
   pause_ = FileDescriptor(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   const itimerspec once{.it_interval = {}, .it_value = {.tv_sec = kPauseSeconds, .tv_nsec = 0}};
@@ -175,7 +175,7 @@ void RemoteHost::end() {
   orders_.reset();
   wait_for_shell();
   // Nobody reads on; the relay must not wait for that.
-  news_.reset();
+  events_.reset();
   if (relay_ != nullptr) relay_->finish();
 }
 

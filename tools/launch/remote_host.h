@@ -26,7 +26,7 @@ class RemoteHost final : public Host {
   ~RemoteHost() override { end(); }
 
   Status start() override;
-  int fd() const override { return pause_.valid() ? pause_.get() : news_.get(); }
+  int fd() const override { return pause_.valid() ? pause_.get() : events_.get(); }
   Result<std::optional<RankEvent>> next() override;
   void send(int signal) override;
   void end() override;
@@ -48,7 +48,7 @@ class RemoteHost final : public Host {
   int shell_status_ = 0;
   // The agent's standard input, and the marked lines of its standard error.
   FileDescriptor orders_;
-  FileDescriptor news_;
+  FileDescriptor events_;
   std::unique_ptr<OutputRelay> relay_;
   LineReader lines_;
   bool heard_ = false;

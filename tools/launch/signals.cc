@@ -51,9 +51,9 @@ std::optional<int> Signals::wait(Deadline deadline, const std::vector<int>& othe
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
     const auto wait_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, kLongestWaitMs));
     if (::poll(entries.data(), entries.size(), wait_ms) < 0 && errno != EINTR) return std::nullopt;
-    const bool news = std::any_of(entries.begin() + 1, entries.end(),
-                                  [](const pollfd& entry) { return entry.revents != 0; });
-    if (news || deadline.passed()) return std::nullopt;
+    const bool is_ready = std::any_of(entries.begin() + 1, entries.end(),
+                                      [](const pollfd& entry) { return entry.revents != 0; });
+    if (is_ready || deadline.passed()) return std::nullopt;
   }
 }
 

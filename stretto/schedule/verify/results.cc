@@ -4,7 +4,6 @@
 #include "stretto/schedule/verify/results.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "stretto/schedule/verify/structure.h"

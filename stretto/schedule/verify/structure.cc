@@ -4,7 +4,6 @@
 #include "stretto/schedule/verify/structure.h"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "stretto/schedule/print.h"

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <string>
 
 namespace stretto::transport::sim {
 namespace {

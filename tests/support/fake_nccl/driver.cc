@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <vector>
 
 #include "tests/support/fake_nccl/fake.h"
