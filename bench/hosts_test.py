@@ -43,7 +43,8 @@ class ShapesTest(unittest.TestCase):
 
     def test_one_host_is_refused(self):
         for words in (["--shapes", "1x4"], ["--shapes", "two"], ["--rate", "fast"],
-                      ["--shapes", "4x1", "--delay", "1"]):
+                      ["--shapes", "4x1", "--delay", "1"],
+                      ["--plots", "folder", "--encryption", "tls"]):
             with self.assertRaises(SystemExit), open(os.devnull, "w") as nowhere:
                 stderr, sys.stderr = sys.stderr, nowhere
                 try:
@@ -89,13 +90,24 @@ class ReportTest(unittest.TestCase):
         self.assertIn("| 8 B | 100 us (0.90) | 100 us (1.50) |", text)
         self.assertIn("within 15% in 1 of 2", text)
 
+    def test_encryption_stands_beside_what_it_costs(self):
+        lines = [line("stretto", 100, size) for size in (8, 16)] + [
+            line("stretto_tls", 110, 8), line("stretto_tls", 150, 16), line("gloo", 90, 8)]
+        text = hosts_report.text(FACTS, lines)
+        self.assertIn("| bytes | floor | stretto | stretto, TLS | Gloo |", text)
+        self.assertIn("| 100 us (2.00) | 110 us (2.20) | 90 us (1.80) |", text)
+        self.assertIn("without: 1.10 to 1.50, median 1.30.", text)
+        self.assertNotIn("TLS", hosts_report.text(FACTS, self.LINES))
+
     def test_a_page_keeps_what_is_around_its_tables(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "page.md"
-            path.write_text(f"before\n{hosts_report.BEGIN}\nold\n{hosts_report.END}\nafter\n")
+            other = "<!-- made by ./dev bench hosts --encryption tls -->\nanother\n"
+            path.write_text(f"{other}{hosts_report.BEGIN.format('')}\nold\n"
+                            f"{hosts_report.END.format('')}\nafter\n")
             hosts_report.write_page(path, "./dev bench hosts", 0.5, [(FACTS, self.LINES)])
             text = path.read_text()
-            self.assertTrue(text.startswith("before\n") and text.endswith("\nafter\n"), text)
+            self.assertTrue(text.startswith(other) and text.endswith("\nafter\n"), text)
             self.assertNotIn("old", text)
             self.assertIn("stretto 1", text)
             path.write_text("no place")
