@@ -16,6 +16,7 @@ examples:
   ./dev bench hosts --training                 # how busy a training step keeps the wire
   ./dev bench hosts --plots build/plots        # by size, operations at a time, number of ranks
   ./dev bench hosts --joining                  # 64 processes on 4 hosts
+  ./dev bench hosts --mesh                     # what connections to all ranks cost
   ./dev bench hosts --json lines.jsonl --page docs/hosts.md         # writes the page's tables anew
 """
 
@@ -115,6 +116,8 @@ def parse_arguments(words):
     parser.add_argument("--joining", type=int, nargs="?", const=64, default=0, metavar="RANKS",
                         help="instead: how long so many processes on 4 hosts take to join, and the "
                         "memory and descriptors of each (default: 64)")
+    parser.add_argument("--mesh", action="store_true", help="instead: the memory and descriptors "
+                        "that a rank needs for each rank of another host, and of 1000")
     peers.add_places(parser)
     arguments = parser.parse_args(words)
     arguments.build, arguments.peers = arguments.build.resolve(), arguments.peers.resolve()
@@ -313,9 +316,9 @@ def report_training(arguments):
     return 0
 
 
-def report_joining(arguments):
-    placement = hosts_joining.placement_of(arguments.joining)
-    network = network_of(arguments, hosts_joining.HOSTS)
+def join_on(arguments, placement):
+    """What bench/hosts_joining.py says of each of the repeats."""
+    network = network_of(arguments, max(placement) + 1)
     facts = []
     with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
         try:
@@ -328,9 +331,19 @@ def report_joining(arguments):
                 facts.append(hosts_joining.facts_of(began, outputs))
         finally:
             network.remove()
-    print(hosts_joining.text(facts))
+    return facts
+
+
+def report_joining(arguments):
+    if arguments.mesh:
+        runs = [join_on(arguments, hosts_systems.placement_of(shape))
+                for shape in hosts_joining.MESHES]
+        print(hosts_joining.mesh_text(*runs))
+    else:
+        runs = [join_on(arguments, hosts_joining.placement_of(arguments.joining))]
+        print(hosts_joining.text(runs[0]))
     if arguments.json:
-        arguments.json.write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+        arguments.json.write_text("".join(json.dumps(fact) + "\n" for run in runs for fact in run))
     return 0
 
 
@@ -347,7 +360,7 @@ def main(words):
             return report_training(arguments)
         if arguments.plots:
             return plot(arguments, words, load)
-        if arguments.joining:
+        if arguments.joining or arguments.mesh:
             return report_joining(arguments)
         for shape in arguments.shapes:
             runs.append(measure_shape(arguments, shape))

@@ -141,6 +141,13 @@ class PlotsTest(unittest.TestCase):
                          (2.0, 3.0, 8))
         self.assertIn("2 processes on 4 hosts: all have joined 2.00 s", hosts_joining.text([facts]))
 
+    def test_a_mesh_of_many_follows_from_two_of_few(self):
+        few, many = ({"ranks": ranks, "bytes_median": ranks * 2048 + 100, "descriptors_median":
+                      ranks + 10} for ranks in (8, 32))
+        text = hosts_joining.mesh_text([few], [many])
+        self.assertIn("a rank has 2.0 KiB of memory (PSS) and 1.00 descriptors", text)
+        self.assertIn("2 MiB and 1010 descriptors in a job of 1000", text)
+
 
 def spaces():
     return {name for name in subprocess.run(["ip", "netns"], capture_output=True, text=True,
