@@ -254,10 +254,7 @@ int TlsStream::Session::find_secret(SSL* ssl, const unsigned char* name, std::si
 }
 
 TlsStream::TlsStream(FileDescriptor socket, const Options& options)
-    : ByteStream(std::move(socket)),
-      options_(options),
-      session_(std::make_unique<Session>()),
-      staging_(kRecordBytes) {}
+    : ByteStream(std::move(socket)), options_(options), session_(std::make_unique<Session>()) {}
 
 TlsStream::~TlsStream() = default;
 
@@ -347,6 +344,7 @@ transport::tcp::ByteStream::Moved TlsStream::write(std::span<const ConstByteSpan
   Moved moved;
   while (violation_.ok() && moved.bytes < kCallBytes) {
     if (staged_bytes_ == 0) {
+      staging_.resize(kRecordBytes);  // By the first write: most pairs of many ranks never talk.
       staged_bytes_ = stage(pieces, moved.bytes);
       if (staged_bytes_ == 0) return moved;
       if (++records_ % options_.records_per_key == 0) {
