@@ -3,14 +3,12 @@
 
 #include "stretto/job/join.h"
 
-#include <atomic>
 #include <initializer_list>
 #include <memory>
 #include <new>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,13 +17,13 @@
 #include "stretto/base/error.h"
 #include "stretto/base/fnv1a.h"
 #include "stretto/base/log.h"
-#include "stretto/base/thread.h"
 #include "stretto/bootstrap/mesh.h"
 #include "stretto/bootstrap/shm_links.h"
 #include "stretto/bootstrap/tcp_links.h"
 #include "stretto/communicator/scheduled_backend.h"
 #include "stretto/job/job.h"
 #include "stretto/job/nccl_factory.h"
+#include "stretto/job/plugin_factory.h"
 #include "stretto/job/rendezvous.h"
 #include "stretto/job/sourced.h"
 #include "stretto/job/status_board.h"
@@ -184,38 +182,6 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job,
   return links;
 }
 
-// A library waits for all ranks of a group, however late, or dead, they are. So it does that on a
-// thread of its own: messages move meanwhile, and a rank that dies, or the deadline, ends the wait.
-Result<std::unique_ptr<CollectiveLibrary>> make_beside(
-    const transport::packets::Plugin& plugin, const execution::Membership& group, int job_size,
-    const communicator::LibraryMeeting& meeting) {
-  struct Making {
-    std::vector<int> members;
-    std::optional<Result<std::unique_ptr<CollectiveLibrary>>> made;
-    std::atomic<bool> has_ended = false;
-  };
-  const auto making = std::make_shared<Making>();
-  for (const Rank member : group.members) making->members.push_back(member.value());
-  const LibraryGroup wanted{.members = making->members.data(),
-                            .size = static_cast<int>(making->members.size()),
-                            .rank = group.rank.value(),
-                            .number = group.group,
-                            .job_rank = group.job_rank(group.rank).value(),
-                            .job_size = job_size};
-  STRETTO_ASSIGN_OR_RETURN(std::thread thread,
-                           start_thread("stretto-library", [making, plugin, wanted] {
-                             making->made = transport::packets::make_library(plugin, wanted);
-                             making->has_ended = true;
-                           }));
-  const Status waited = meeting.wait([&] { return making->has_ended.load(); });
-  if (!waited.ok()) {
-    thread.detach();
-    return waited;
-  }
-  thread.join();
-  return std::move(*making->made);
-}
-
 // The library whose collectives run. Empty: none.
 Result<communicator::LibraryFactory> library_of(const Job& job, const Environment& environment) {
   using communicator::LibraryFactory;
@@ -226,11 +192,7 @@ Result<communicator::LibraryFactory> library_of(const Job& job, const Environmen
   STRETTO_ASSIGN_OR_RETURN(
       const auto plugin,
       transport::packets::load_plugin(job.backend, is_named ? job.plugin : std::string()));
-  const auto make = [plugin, size = job.size](const execution::Membership& group,
-                                              const communicator::LibraryMeeting& meeting) {
-    return make_beside(plugin, group, size, meeting);
-  };
-  return LibraryFactory{.make = make};
+  return job::plugin_factory(plugin, job.size);
 }
 
 using MakeDataPlane = std::function<Result<std::unique_ptr<transport::DataPlane>>()>;
