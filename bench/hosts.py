@@ -24,6 +24,7 @@ import argparse
 import json
 import os
 import pathlib
+import resource
 import signal
 import statistics
 import subprocess
@@ -316,6 +317,12 @@ def report_training(arguments):
     return 0
 
 
+def processor_seconds():
+    """Of all processes that were started here and have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def join_on(arguments, placement):
     """What bench/hosts_joining.py says of each of the repeats."""
     network = network_of(arguments, max(placement) + 1)
@@ -325,10 +332,11 @@ def join_on(arguments, placement):
             network.make()
             network.shape(arguments.rate)
             for _ in range(arguments.repeats):
-                began = time.time()
+                began, used = time.time(), processor_seconds()
                 outputs = outputs_of([str(arguments.build / "bin" / "join_driver")], network,
                                      placement, cache, arguments.encryption)
-                facts.append(hosts_joining.facts_of(began, outputs))
+                facts.append(hosts_joining.facts_of(began, outputs)
+                             | {"processor_s": processor_seconds() - used})
         finally:
             network.remove()
     return facts

@@ -39,7 +39,9 @@ def text(runs):
     return (f"{runs[0]['ranks']} processes on {HOSTS} hosts: all have joined "
             f"{median['joined_s']:.2f} s after the first was started, and passed a barrier after "
             f"{median['met_s']:.2f} s (median of {len(runs)}; worst "
-            f"{max(run['met_s'] for run in runs):.2f} s). By joining a rank gains "
+            f"{max(run['met_s'] for run in runs):.2f} s), for which they needed "
+            f"{median['processor_s']:.2f} s of processors, to start and to end. By joining a rank "
+            "gains "
             f"{median['bytes_median'] / 2**20:.1f} MiB of memory (PSS; most "
             f"{median['bytes_max'] / 2**20:.1f}) and {median['descriptors_median']:.0f} "
             f"descriptors (most {median['descriptors_max']:.0f}).")

@@ -139,7 +139,9 @@ class PlotsTest(unittest.TestCase):
         facts = hosts_joining.facts_of(10.0, told)
         self.assertEqual((facts["joined_s"], facts["met_s"], facts["descriptors_max"]),
                          (2.0, 3.0, 8))
-        self.assertIn("2 processes on 4 hosts: all have joined 2.00 s", hosts_joining.text([facts]))
+        text = hosts_joining.text([facts | {"processor_s": 0.5}])
+        self.assertIn("2 processes on 4 hosts: all have joined 2.00 s", text)
+        self.assertIn("needed 0.50 s of processors", text)
 
     def test_a_mesh_of_many_follows_from_two_of_few(self):
         few, many = ({"ranks": ranks, "bytes_median": ranks * 2048 + 100, "descriptors_median":
