@@ -16,6 +16,7 @@ examples:
   ./dev bench hosts --training                 # how busy a training step keeps the wire
   ./dev bench hosts --plots build/plots        # by size, operations at a time, number of ranks
   ./dev bench hosts --joining                  # 64 processes on 4 hosts
+  ./dev bench hosts --mesh                     # what connections to all ranks cost
   ./dev bench hosts --json lines.jsonl --page docs/hosts.md         # writes the page's tables anew
 """
 
@@ -23,6 +24,7 @@ import argparse
 import json
 import os
 import pathlib
+import resource
 import signal
 import statistics
 import subprocess
@@ -87,7 +89,8 @@ def parse_arguments(words):
     parser.add_argument("--streams", type=int, default=1, metavar="COUNT",
                         help="connections of stretto between two ranks (default: 1)")
     parser.add_argument("--encryption", choices=["off", "tls"], default="off",
-                        help="of what stretto sends between hosts (default: off)")
+                        help="tls: of what stretto sends between hosts; its collectives are "
+                        "measured without, too (default: off)")
     parser.add_argument("--operations", default=["all_reduce"], metavar="LIST",
                         type=lambda text: systems.OPERATIONS if text == "all" else
                         peers.list_of(systems.OPERATIONS)(text), help="or all")
@@ -98,8 +101,8 @@ def parse_arguments(words):
     parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS",
                         help="after which a line counts as hung (default: 60)")
     parser.add_argument("--systems", type=peers.list_of(hosts_systems.NAMES),
-                        default=list(hosts_systems.NAMES), metavar="LIST",
-                        help=f"of {', '.join(hosts_systems.NAMES)}")
+                        default=[name for name in hosts_systems.NAMES if name != "stretto_tls"],
+                        metavar="LIST", help=f"of {', '.join(hosts_systems.NAMES)}")
     parser.add_argument("--algorithms", type=peers.list_of(ALGORITHMS), default=list(ALGORITHMS),
                         metavar="LIST", help="of stretto's all_reduce, measured by name as well")
     parser.add_argument("--no-algorithms", dest="algorithms", action="store_const", const=[],
@@ -114,10 +117,16 @@ def parse_arguments(words):
     parser.add_argument("--joining", type=int, nargs="?", const=64, default=0, metavar="RANKS",
                         help="instead: how long so many processes on 4 hosts take to join, and the "
                         "memory and descriptors of each (default: 64)")
+    parser.add_argument("--mesh", action="store_true", help="instead: the memory and descriptors "
+                        "that a rank needs for each rank of another host, and of 1000")
     peers.add_places(parser)
     arguments = parser.parse_args(words)
     arguments.build, arguments.peers = arguments.build.resolve(), arguments.peers.resolve()
     arguments.buffers = ["private"]
+    if arguments.encryption == "tls":
+        arguments.systems = list(dict.fromkeys(["stretto", "stretto_tls", *arguments.systems]))
+    if arguments.plots and "stretto_tls" in arguments.systems:
+        parser.error("the plots are without encryption")
     if arguments.delay or arguments.loss:
         more = [name for name in arguments.shapes
                 if max(hosts_systems.placement_of(name)) > 1]
@@ -134,7 +143,6 @@ def network_of(arguments, hosts):
     else:
         network = namespaces.Network(name, hosts)
     network.streams = arguments.streams
-    network.encryption = arguments.encryption
     return network
 
 
@@ -167,11 +175,12 @@ def predictions(arguments, network, placement, cache):
             entry for entry in objects}
 
 
-def outputs_of(command, network, placement, cache):
+def outputs_of(command, network, placement, cache, encryption="off"):
     """What each rank prints of a program that joins a job."""
     with tempfile.TemporaryDirectory(prefix="stretto_bench_hosts_") as meet:
         common = systems.clean_environment(meet) | {
-            "STRETTO_SIZE": str(len(placement))} | hosts_systems.environment_of(network, cache)
+            "STRETTO_SIZE": str(len(placement))} | hosts_systems.environment_of(network, cache,
+                                                                                encryption)
         ranks = [subprocess.Popen([*network.enter(host), *hosts_systems.on_core_of(host), *command],
                                   env=common | {"STRETTO_RANK": str(rank)}, text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -287,7 +296,8 @@ def train_on(arguments, shape):
         try:
             network.make()
             network.shape(arguments.rate)
-            outputs = outputs_of([str(word) for word in command], network, placement, cache)
+            outputs = outputs_of([str(word) for word in command], network, placement, cache,
+                                 arguments.encryption)
         finally:
             network.remove()
     wire_s_of_byte = 8 * hosts_floor.WIRE_BYTES_PER_BYTE / arguments.rate
@@ -307,24 +317,41 @@ def report_training(arguments):
     return 0
 
 
-def report_joining(arguments):
-    placement = hosts_joining.placement_of(arguments.joining)
-    network = network_of(arguments, hosts_joining.HOSTS)
+def processor_seconds():
+    """Of all processes that were started here and have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def join_on(arguments, placement):
+    """What bench/hosts_joining.py says of each of the repeats."""
+    network = network_of(arguments, max(placement) + 1)
     facts = []
     with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
         try:
             network.make()
             network.shape(arguments.rate)
             for _ in range(arguments.repeats):
-                began = time.time()
+                began, used = time.time(), processor_seconds()
                 outputs = outputs_of([str(arguments.build / "bin" / "join_driver")], network,
-                                     placement, cache)
-                facts.append(hosts_joining.facts_of(began, outputs))
+                                     placement, cache, arguments.encryption)
+                facts.append(hosts_joining.facts_of(began, outputs)
+                             | {"processor_s": processor_seconds() - used})
         finally:
             network.remove()
-    print(hosts_joining.text(facts))
+    return facts
+
+
+def report_joining(arguments):
+    if arguments.mesh:
+        runs = [join_on(arguments, hosts_systems.placement_of(shape))
+                for shape in hosts_joining.MESHES]
+        print(hosts_joining.mesh_text(*runs))
+    else:
+        runs = [join_on(arguments, hosts_joining.placement_of(arguments.joining))]
+        print(hosts_joining.text(runs[0]))
     if arguments.json:
-        arguments.json.write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+        arguments.json.write_text("".join(json.dumps(fact) + "\n" for run in runs for fact in run))
     return 0
 
 
@@ -341,7 +368,7 @@ def main(words):
             return report_training(arguments)
         if arguments.plots:
             return plot(arguments, words, load)
-        if arguments.joining:
+        if arguments.joining or arguments.mesh:
             return report_joining(arguments)
         for shape in arguments.shapes:
             runs.append(measure_shape(arguments, shape))
@@ -355,7 +382,8 @@ def main(words):
         arguments.json.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if arguments.page:
         command = "./dev bench hosts " + " ".join(peers.without_files(words))
-        hosts_report.write_page(arguments.page, command.strip(), load, runs)
+        option = " --encryption tls" if arguments.encryption == "tls" else ""
+        hosts_report.write_page(arguments.page, command.strip(), load, runs, option)
     bad = [line for line in lines if line["system"] == "stretto" and "error" in line]
     bad += [line for line in lines if line.get("error", "").startswith("wrong")]
     for line in bad:

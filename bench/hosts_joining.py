@@ -7,6 +7,9 @@ import json
 import statistics
 
 HOSTS = 4
+# By how these differ a rank on another host costs what it does.
+MESHES = ("4x2", "16x2")
+MANY_RANKS = 1000
 
 
 def placement_of(ranks):
@@ -26,13 +29,36 @@ def facts_of(began, outputs):
             "descriptors_max": max(one["descriptors"] for one in told)}
 
 
+def medians(runs):
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+
+
 def text(runs):
     """A sentence on all runs, with the medians."""
-    median = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    median = medians(runs)
     return (f"{runs[0]['ranks']} processes on {HOSTS} hosts: all have joined "
             f"{median['joined_s']:.2f} s after the first was started, and passed a barrier after "
             f"{median['met_s']:.2f} s (median of {len(runs)}; worst "
-            f"{max(run['met_s'] for run in runs):.2f} s). By joining a rank gains "
+            f"{max(run['met_s'] for run in runs):.2f} s), for which they needed "
+            f"{median['processor_s']:.2f} s of processors, to start and to end. By joining a rank "
+            "gains "
             f"{median['bytes_median'] / 2**20:.1f} MiB of memory (PSS; most "
             f"{median['bytes_max'] / 2**20:.1f}) and {median['descriptors_median']:.0f} "
             f"descriptors (most {median['descriptors_max']:.0f}).")
+
+
+def mesh_text(few, many):
+    """What each rank more on another host costs a rank, and what so many ranks would."""
+    few, many = medians(few), medians(many)
+    ranks = many["ranks"] - few["ranks"]
+    more = MANY_RANKS - many["ranks"]
+    of_each = {name: (many[name] - few[name]) / ranks
+               for name in ("bytes_median", "descriptors_median")}
+    total = {name: many[name] + more * each for name, each in of_each.items()}
+    return (f"Of {few['ranks']:.0f} and of {many['ranks']:.0f} ranks, two on a host: for each rank "
+            f"of another host a rank has {of_each['bytes_median'] / 1024:.1f} KiB of memory (PSS) "
+            f"and {of_each['descriptors_median']:.2f} descriptors, so "
+            f"{total['bytes_median'] / 2**20:.0f} MiB and {total['descriptors_median']:.0f} "
+            f"descriptors in a job of {MANY_RANKS}, and each host "
+            f"{MANY_RANKS * 2 - 4} connections. What the kernel keeps of them is not in it; one of "
+            "two descriptors watches a process, and is there only as all hosts are one machine.")

@@ -8,9 +8,10 @@ import statistics
 import figures
 import peers
 
-BEGIN = "<!-- made by ./dev bench hosts -->"
-END = "<!-- end of what ./dev bench hosts makes -->"
-TITLES = {"stretto": "stretto", "gloo": "Gloo", "openmpi": "Open MPI 4"}
+BEGIN = "<!-- made by ./dev bench hosts{} -->"
+END = "<!-- end of what ./dev bench hosts{} makes -->"
+TITLES = {"stretto": "stretto", "stretto_tls": "stretto, TLS", "gloo": "Gloo",
+          "openmpi": "Open MPI 4"}
 NEAR_PREDICTION = 0.15
 
 
@@ -79,6 +80,15 @@ def by_algorithm(found):
     return table(["bytes", *algorithms], rows) if rows else []
 
 
+def cost_of_encryption(found):
+    """How many times as long each operation takes with TLS, as a list of a sentence or none."""
+    ratios = [line["p50_us"] / found[*key[:2], "stretto", ""]["p50_us"]
+              for key, line in found.items()
+              if key[2] == "stretto_tls" and (*key[:2], "stretto", "") in found]
+    return [f"With TLS, times what stretto takes without: {min(ratios):.2f} to {max(ratios):.2f}, "
+            f"median {statistics.median(ratios):.2f}."] if ratios else []
+
+
 def near_predictions(found):
     """(how many predictions are near what was measured, of how many)."""
     ratios = [line["predicted_us"] / line["p50_us"] for line in found.values()
@@ -101,6 +111,8 @@ def sections(facts, lines):
     """The parts of one shape."""
     found = medians(lines)
     parts = [[f"{facts['shape']}: {link_text(facts)}."], compared(found)]
+    if cost := cost_of_encryption(found):
+        parts.append(cost)
     if named := by_algorithm(found):
         near, count = near_predictions(found)
         parts.append([f"all_reduce by algorithm, and in brackets predicted over measured: within "
@@ -116,12 +128,13 @@ def text(facts, lines):
     return "\n\n".join("\n".join(part) for part in sections(facts, lines)) + "\n"
 
 
-def write_page(path, command, load, runs):
-    """Puts the tables of this run into the place that the page has for them."""
+def write_page(path, command, load, runs, option=""):
+    """Puts the tables of this run into the place that the page has for them, which is another one
+    for runs with ` option`."""
     versions = {TITLES[name]: version for facts, _ in runs
                 for name, version in facts["versions"].items()}
     said = ", ".join(f"{title} ({version})" for title, version in versions.items())
     parts = [f"`{command}`, with {load:.1f} cores busy with something else when it began. "
              f"Versions: {said}."]
     parts += [text(facts, lines).strip() for facts, lines in runs]
-    peers.put_into(path, BEGIN, END, "\n\n".join(parts))
+    peers.put_into(path, BEGIN.format(option), END.format(option), "\n\n".join(parts))

@@ -12,7 +12,7 @@ import os
 
 import systems
 
-NAMES = ("stretto", "gloo", "openmpi")
+NAMES = ("stretto", "stretto_tls", "gloo", "openmpi")
 
 
 def placement_of(name):
@@ -96,11 +96,13 @@ class OpenMpiOnHosts(OnHosts):
         return [dataclasses.replace(started, command=command)]
 
 
-def environment_of(network, link_cache):
-    """What stretto's ranks are told besides who they are."""
+def environment_of(network, link_cache, encryption="off"):
+    """What stretto's ranks are told besides who they are. Jobs with and without encryption may run
+    at the same time."""
+    port = 29601 if encryption == "tls" else 29600
     return {"STRETTO_LINK_CACHE": str(link_cache), "STRETTO_STREAMS": str(network.streams),
-            "STRETTO_ENCRYPTION": network.encryption, "STRETTO_JOB_KEY": "7" * 64,
-            "STRETTO_RENDEZVOUS": f"tcp://{network.address(0)}:29600"}
+            "STRETTO_ENCRYPTION": encryption, "STRETTO_JOB_KEY": "7" * 64,
+            "STRETTO_RENDEZVOUS": f"tcp://{network.address(0)}:{port}"}
 
 
 def all_on(network, placement, algorithms, link_cache):
@@ -116,6 +118,8 @@ def all_on(network, placement, algorithms, link_cache):
                       ["--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl",
                        "vader,tcp,self", "--mca", "mpi_yield_when_idle", "1"])
     stretto = systems.Stretto("stretto", environment_of(network, link_cache))
+    encrypted = systems.Stretto("stretto_tls", environment_of(network, link_cache, "tls"))
     return {"stretto": OnHosts(stretto, network, placement, algorithms),
+            "stretto_tls": OnHosts(encrypted, network, placement),
             "gloo": OnHosts(gloo, network, placement),
             "openmpi": OpenMpiOnHosts(mpi, network, placement)}

@@ -43,7 +43,8 @@ class ShapesTest(unittest.TestCase):
 
     def test_one_host_is_refused(self):
         for words in (["--shapes", "1x4"], ["--shapes", "two"], ["--rate", "fast"],
-                      ["--shapes", "4x1", "--delay", "1"]):
+                      ["--shapes", "4x1", "--delay", "1"],
+                      ["--plots", "folder", "--encryption", "tls"]):
             with self.assertRaises(SystemExit), open(os.devnull, "w") as nowhere:
                 stderr, sys.stderr = sys.stderr, nowhere
                 try:
@@ -89,13 +90,24 @@ class ReportTest(unittest.TestCase):
         self.assertIn("| 8 B | 100 us (0.90) | 100 us (1.50) |", text)
         self.assertIn("within 15% in 1 of 2", text)
 
+    def test_encryption_stands_beside_what_it_costs(self):
+        lines = [line("stretto", 100, size) for size in (8, 16)] + [
+            line("stretto_tls", 110, 8), line("stretto_tls", 150, 16), line("gloo", 90, 8)]
+        text = hosts_report.text(FACTS, lines)
+        self.assertIn("| bytes | floor | stretto | stretto, TLS | Gloo |", text)
+        self.assertIn("| 100 us (2.00) | 110 us (2.20) | 90 us (1.80) |", text)
+        self.assertIn("without: 1.10 to 1.50, median 1.30.", text)
+        self.assertNotIn("TLS", hosts_report.text(FACTS, self.LINES))
+
     def test_a_page_keeps_what_is_around_its_tables(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "page.md"
-            path.write_text(f"before\n{hosts_report.BEGIN}\nold\n{hosts_report.END}\nafter\n")
+            other = "<!-- made by ./dev bench hosts --encryption tls -->\nanother\n"
+            path.write_text(f"{other}{hosts_report.BEGIN.format('')}\nold\n"
+                            f"{hosts_report.END.format('')}\nafter\n")
             hosts_report.write_page(path, "./dev bench hosts", 0.5, [(FACTS, self.LINES)])
             text = path.read_text()
-            self.assertTrue(text.startswith("before\n") and text.endswith("\nafter\n"), text)
+            self.assertTrue(text.startswith(other) and text.endswith("\nafter\n"), text)
             self.assertNotIn("old", text)
             self.assertIn("stretto 1", text)
             path.write_text("no place")
@@ -127,7 +139,16 @@ class PlotsTest(unittest.TestCase):
         facts = hosts_joining.facts_of(10.0, told)
         self.assertEqual((facts["joined_s"], facts["met_s"], facts["descriptors_max"]),
                          (2.0, 3.0, 8))
-        self.assertIn("2 processes on 4 hosts: all have joined 2.00 s", hosts_joining.text([facts]))
+        text = hosts_joining.text([facts | {"processor_s": 0.5}])
+        self.assertIn("2 processes on 4 hosts: all have joined 2.00 s", text)
+        self.assertIn("needed 0.50 s of processors", text)
+
+    def test_a_mesh_of_many_follows_from_two_of_few(self):
+        few, many = ({"ranks": ranks, "bytes_median": ranks * 2048 + 100, "descriptors_median":
+                      ranks + 10} for ranks in (8, 32))
+        text = hosts_joining.mesh_text([few], [many])
+        self.assertIn("a rank has 2.0 KiB of memory (PSS) and 1.00 descriptors", text)
+        self.assertIn("2 MiB and 1010 descriptors in a job of 1000", text)
 
 
 def spaces():

@@ -24,7 +24,6 @@ class Network:
 
     device = "eth"
     streams = 1  # STRETTO_STREAMS of its jobs.
-    encryption = "off"  # And STRETTO_ENCRYPTION.
 
     def __init__(self, name, hosts=2):
         self._hosts = [f"{name}h{host}" for host in range(hosts)]

@@ -25,9 +25,9 @@ namespace {
 
 // The longest record.
 constexpr std::size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
-// What is read from the socket at once, and what one read() returns at most: other peers want their
-// turn.
-constexpr std::size_t kReadBytes = 4 * kRecordBytes;
+// What is read from the socket at once, and what one read() returns and one write() takes at most:
+// other peers want their turn.
+constexpr std::size_t kCallBytes = 4 * kRecordBytes;
 // The library asks for what a secret is used, and compares.
 constexpr unsigned char kUse[] = "stretto";
 
@@ -191,7 +191,7 @@ SSL_CTX* TlsStream::Session::context() {
     (void)SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
     (void)SSL_CTX_set_mode(made, SSL_MODE_ENABLE_PARTIAL_WRITE);
     SSL_CTX_set_read_ahead(made, 1);
-    ::SSL_CTX_set_default_read_buffer_len(made, kReadBytes);
+    ::SSL_CTX_set_default_read_buffer_len(made, kCallBytes);
     ::SSL_CTX_set_psk_use_session_callback(made, offer_secret);
     ::SSL_CTX_set_psk_find_session_callback(made, find_secret);
     return made;
@@ -254,10 +254,7 @@ int TlsStream::Session::find_secret(SSL* ssl, const unsigned char* name, std::si
 }
 
 TlsStream::TlsStream(FileDescriptor socket, const Options& options)
-    : ByteStream(std::move(socket)),
-      options_(options),
-      session_(std::make_unique<Session>()),
-      staging_(kRecordBytes) {}
+    : ByteStream(std::move(socket)), options_(options), session_(std::make_unique<Session>()) {}
 
 TlsStream::~TlsStream() = default;
 
@@ -345,8 +342,9 @@ void TlsStream::renew_keys() {
 transport::tcp::ByteStream::Moved TlsStream::write(std::span<const ConstByteSpan> pieces) {
   SSL* const ssl = session_->ssl.get();
   Moved moved;
-  while (violation_.ok()) {
+  while (violation_.ok() && moved.bytes < kCallBytes) {
     if (staged_bytes_ == 0) {
+      staging_.resize(kRecordBytes);  // By the first write: most pairs of many ranks never talk.
       staged_bytes_ = stage(pieces, moved.bytes);
       if (staged_bytes_ == 0) return moved;
       if (++records_ % options_.records_per_key == 0) {
@@ -372,7 +370,7 @@ transport::tcp::ByteStream::Moved TlsStream::write(std::span<const ConstByteSpan
 
 transport::tcp::ByteStream::Moved TlsStream::read(ByteSpan into) {
   Moved moved;
-  into = into.first(std::min(into.size(), kReadBytes));
+  into = into.first(std::min(into.size(), kCallBytes));
   while (violation_.ok() && moved.bytes < into.size()) {
     ::ERR_clear_error();
     std::size_t given = 0;

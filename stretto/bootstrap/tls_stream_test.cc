@@ -175,6 +175,19 @@ TEST(TlsStream, CountsWhatTheSocketHasNotTakenAsHeld) {
   EXPECT_TRUE(std::ranges::equal(arrived, ConstByteSpan(bytes).first(arrived.size())));
 }
 
+TEST(TlsStream, TakesAFewRecordsAtATime) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
+  TlsPair pair = make_tls_pair({FileDescriptor(ends[0]), FileDescriptor(ends[1])}, 1, 0);
+  const Bytes bytes(6 * kRecordBytes);
+  const std::array<ConstByteSpan, 1> pieces{bytes};
+  const ByteStream::Moved moved = pair.first->write(pieces);
+  EXPECT_EQ(moved.bytes, 4 * kRecordBytes);
+  EXPECT_EQ(moved.error_number, 0) << "there is room";
+  const std::array<ConstByteSpan, 1> rest{ConstByteSpan(bytes).subspan(moved.bytes)};
+  EXPECT_EQ(pair.first->write(rest).bytes, 2 * kRecordBytes);
+}
+
 TEST(TlsStream, DoesNotRaiseASignalWhenThePeerHasGone) {
   TlsPair pair = make_tls_pair(make_tcp_pair(), 1, 0);
   pair.second.reset();

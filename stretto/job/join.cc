@@ -4,10 +4,13 @@
 #include "stretto/job/join.h"
 
 #include <initializer_list>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -20,6 +23,7 @@
 #include "stretto/communicator/scheduled_backend.h"
 #include "stretto/job/job.h"
 #include "stretto/job/nccl_factory.h"
+#include "stretto/job/plugin_factory.h"
 #include "stretto/job/rendezvous.h"
 #include "stretto/job/sourced.h"
 #include "stretto/job/status_board.h"
@@ -188,18 +192,7 @@ Result<communicator::LibraryFactory> library_of(const Job& job, const Environmen
   STRETTO_ASSIGN_OR_RETURN(
       const auto plugin,
       transport::packets::load_plugin(job.backend, is_named ? job.plugin : std::string()));
-  const auto make = [plugin, size = job.size](const execution::Membership& group,
-                                              const communicator::LibraryMeeting&) {
-    std::vector<int> members;
-    for (const Rank member : group.members) members.push_back(member.value());
-    return transport::packets::make_library(plugin, {.members = members.data(),
-                                                     .size = static_cast<int>(members.size()),
-                                                     .rank = group.rank.value(),
-                                                     .number = group.group,
-                                                     .job_rank = group.job_rank(group.rank).value(),
-                                                     .job_size = size});
-  };
-  return LibraryFactory{.make = make};
+  return job::plugin_factory(plugin, job.size);
 }
 
 using MakeDataPlane = std::function<Result<std::unique_ptr<transport::DataPlane>>()>;

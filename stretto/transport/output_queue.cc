@@ -7,6 +7,12 @@
 #include <array>
 
 namespace stretto::transport {
+namespace {
+
+// A peer that takes without end must not keep the others waiting.
+constexpr int kWritesPerTurn = 16;
+
+}  // namespace
 
 void OutputQueue::push(const Frame& frame, ConstByteSpan payload) {
   Output output;
@@ -29,7 +35,7 @@ void OutputQueue::push(const Frame& frame, Request& request) {
 
 Result<bool> OutputQueue::flush(Link& link) {
   bool moved = false;
-  while (!queue_.empty()) {
+  for (int write = 0; write < kWritesPerTurn && !queue_.empty(); ++write) {
     std::array<ConstByteSpan, kPieces> pieces;
     const std::size_t count = gather(pieces);
     std::size_t written = 0;

@@ -26,7 +26,7 @@ class OutputQueue {
   // Reports that still have to go.
   int reports() const { return reports_; }
 
-  // Writes as much as the link takes. Returns whether anything moved; ends requests.
+  // Writes what the link takes, for a while. Returns whether anything moved; ends requests.
   Result<bool> flush(Link& link);
 
   // Forgets the requests of `group`: frames not begun are dropped, the rest of a frame that is half

@@ -85,6 +85,18 @@ TEST(OutputQueueTest, ARequestIsDoneWhenItsLastByteIsInTheLink) {
   EXPECT_TRUE(queue.empty());
 }
 
+TEST(OutputQueueTest, LeavesOffAfterAWhile) {
+  OutputQueue queue;
+  FakeLink link;
+  for (int i = 0; i < 300; ++i) {
+    queue.push({.kind = FrameKind::goodbye, .key = {}, .operation = {}});
+  }
+  EXPECT_TRUE(queue.flush(link).or_throw());
+  EXPECT_LT(link.written.size(), 300 * kFrameHeaderBytes);
+  EXPECT_TRUE(queue.flush(link).or_throw());
+  EXPECT_EQ(link.written.size(), 300 * kFrameHeaderBytes);
+}
+
 TEST(OutputQueueTest, CopiesThePayloadOfFramesWithoutARequest) {
   OutputQueue queue;
   FakeLink link;

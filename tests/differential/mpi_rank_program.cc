@@ -3,10 +3,11 @@
 
 // One rank of a job that runs the same random collectives through MPI and through stretto:
 //
-//   mpirun -n P mpi_rank_program SEED FILE OPERATIONS [canary]
+//   mpirun -n P mpi_rank_program SEED FILE OPERATIONS [canary | threads]
 //
 // FILE is where stretto's ranks meet. Inputs are such that any order of reduction is exact. With
-// "canary" MPI gets one wrong number, which must be noticed.
+// "canary" MPI gets one wrong number, which must be noticed. With "threads" there is no MPI but in
+// stretto: threads of each rank make groups at the same time.
 
 #include <fmt/format.h>
 #include <mpi.h>
@@ -19,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "stretto/base/random.h"
@@ -193,18 +195,21 @@ class BothTrials {
   Work work_;  // Last: ends before its buffers go.
 };
 
+std::unique_ptr<Communicator> join_at(const std::string& place) {
+  int rank = 0;
+  int size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return join(
+      {.rank = rank, .size = size, .rendezvous = place, .timeout = std::chrono::seconds(30)});
+}
+
 // A random program, and what of it is in flight.
 class Program {
  public:
   Program(std::uint64_t seed, const std::string& place, bool canary)
       : random_(seed), canary_(canary) {
-    int rank = 0;
-    int size = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    auto world = join(
-        {.rank = rank, .size = size, .rendezvous = place, .timeout = std::chrono::seconds(30)});
-    teams_.push_back({MPI_COMM_WORLD, std::move(world)});
+    teams_.push_back({MPI_COMM_WORLD, join_at(place)});
     for (int i = 0; i < 3; ++i) split();
   }
 
@@ -291,11 +296,40 @@ class Program {
   std::vector<std::pair<std::string, std::unique_ptr<BothTrials>>> in_flight_;
 };
 
+// Threads with a communicator each make groups of it; which thread comes first is up to each rank.
+std::string make_groups_in_threads(const std::string& place) {
+  constexpr int kThreads = 4;
+  constexpr int kGroups = 5;
+  const auto world = join_at(place);
+  std::vector<std::unique_ptr<Communicator>> teams;
+  std::vector<std::string> troubles(kThreads);
+  for (int i = 0; i < kThreads; ++i) teams.push_back(world->split({.color = 0}));
+  const auto make_groups = [&](std::size_t thread) {
+    try {
+      for (int made = 0; made < kGroups; ++made) {
+        const auto group = teams[thread]->split({.color = 0});
+        std::int32_t sum = 1;
+        group->all_reduce(std::span(&sum, 1)).wait();
+        if (sum != group->size()) troubles[thread] = fmt::format("the sum is {}", sum);
+      }
+    } catch (const std::exception& error) {
+      troubles[thread] = error.what();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < kThreads; ++i) threads.emplace_back(make_groups, i);
+  for (std::thread& thread : threads) thread.join();
+  std::string trouble;
+  for (const std::string& one : troubles) trouble += one;
+  return trouble;
+}
+
 // Returns what went wrong.
-std::string run(char** arguments, bool canary) {
+std::string run(char** arguments, bool canary, bool threads) {
   try {
-    Program program(std::strtoull(arguments[0], nullptr, 10), std::string("file://") + arguments[1],
-                    canary);
+    const std::string place = std::string("file://") + arguments[1];
+    if (threads) return make_groups_in_threads(place);
+    Program program(std::strtoull(arguments[0], nullptr, 10), place, canary);
     return program.run(std::atoi(arguments[2]));
   } catch (const std::exception& error) {
     return error.what();
@@ -310,11 +344,13 @@ int main(int argc, char** argv) {
   int given = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &given);
   const bool canary = argc == 5 && std::string_view(argv[4]) == "canary";
-  if (argc != 4 && !canary) {
-    std::fprintf(stderr, "usage: mpirun -n P %s SEED FILE OPERATIONS [canary]\n", argv[0]);
+  const bool threads = argc == 5 && std::string_view(argv[4]) == "threads";
+  if (argc != 4 && !canary && !threads) {
+    std::fprintf(stderr, "usage: mpirun -n P %s SEED FILE OPERATIONS [canary | threads]\n",
+                 argv[0]);
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
-  const std::string failure = stretto::testing::run(argv + 1, canary);
+  const std::string failure = stretto::testing::run(argv + 1, canary, threads);
   if (!failure.empty()) {
     int size = 0;
     MPI_Comm_size(MPI_COMM_WORLD, &size);

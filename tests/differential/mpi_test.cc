@@ -84,5 +84,16 @@ TEST_P(MpiCanary, IsFound) {
 
 INSTANTIATE_TEST_SUITE_P(, MpiCanary, ::testing::Values(std::tuple(3, 1)));
 
+class MpiThreads : public Mpi {};
+
+// MPI waits for all ranks of a group that is made, and on another rank another group may be first.
+TEST_P(MpiThreads, MakeGroupsAtTheSameTime) {
+  const auto& [size, seed] = GetParam();
+  const Ended ended = run_program(size, seed, {"threads"}, "mpi");
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+}
+
+INSTANTIATE_TEST_SUITE_P(, MpiThreads, ::testing::Values(std::tuple(3, 0)));
+
 }  // namespace
 }  // namespace stretto::testing

@@ -122,6 +122,7 @@ struct Layout {
 
 class MpiCollectives final : public CollectiveLibrary {
  public:
+  // Takes no turn: another group may have to be made on another rank first.
   explicit MpiCollectives(const LibraryGroup& group)
       : rank_(group.rank), size_(group.size), name_(library_name()) {
     MPI_Group world = MPI_GROUP_NULL;
@@ -194,7 +195,7 @@ class MpiCollectives final : public CollectiveLibrary {
   void abandon() override {
     const std::lock_guard lock(mpi_mutex);
     for (const Running& running : running_) is_left_ = is_left_ || running.is_running;
-    is_abandoned = is_abandoned || is_left_;
+    if (is_left_) ++unended;
   }
 
  private:
@@ -285,12 +286,17 @@ class MpiCollectives final : public CollectiveLibrary {
 extern "C" __attribute__((visibility("default"))) stretto::CollectiveLibrary* STRETTO_MAKE_LIBRARY(
     const stretto::LibraryGroup& group, char* text, std::size_t text_bytes) {
   using namespace stretto::transport::mpi;
-  const std::lock_guard lock(mpi_mutex);
-  std::string why = start();
-  if (why.empty()) why = check_place(group.job_rank, group.job_size);
+  std::string why;
+  {
+    const std::lock_guard lock(mpi_mutex);
+    why = start(/*at_once=*/true);
+    if (why.empty()) why = check_place(group.job_rank, group.job_size);
+  }
   std::unique_ptr<MpiCollectives> library;
   if (why.empty()) {
+    ++unended;
     library = std::make_unique<MpiCollectives>(group);
+    --unended;
     why = library->failure();
   }
   if (why.empty()) return library.release();

@@ -7,16 +7,19 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <string>
 
 namespace stretto::transport::mpi {
 
-// Whoever calls MPI takes turns: it need not be started for several threads at a time.
+// Whoever calls MPI takes turns, so that messages need no MPI for several threads at a time; but
+// for making groups, where a rank waits for others.
 inline std::mutex mpi_mutex;
-// Collectives are under way that will never end, for which MPI's own end would wait.
-inline bool is_abandoned = false;
+// What is under way and may never end, for which MPI's own end would wait: groups that are being
+// made, and those whose collectives have been abandoned.
+inline std::atomic<int> unended = 0;
 
 inline std::string describe(int error) {
   char text[MPI_MAX_ERROR_STRING];
@@ -37,11 +40,12 @@ inline std::string library_name() {
 inline void finalize() {
   int is_over = 0;
   MPI_Finalized(&is_over);
-  if (is_over == 0 && !is_abandoned) MPI_Finalize();
+  if (is_over == 0 && unended == 0) MPI_Finalize();
 }
 
-// Says why if MPI cannot be used.
-inline std::string start() {
+// Starts MPI, if nobody has. Says why if it cannot be used by threads that take turns, or, if
+// `at_once`, by several at a time.
+inline std::string start(bool at_once) {
   int is_over = 0;
   MPI_Finalized(&is_over);
   if (is_over != 0) return "MPI has been finalized in this process, and cannot be started again";
@@ -50,19 +54,24 @@ inline std::string start() {
   MPI_Initialized(&is_started);
   int given = MPI_THREAD_SINGLE;
   if (is_started == 0) {
-    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &given) != MPI_SUCCESS) {
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &given) != MPI_SUCCESS) {
       return "MPI_Init_thread failed";
     }
     std::atexit(finalize);
     is_ours = true;
-    if (given >= MPI_THREAD_SERIALIZED) return "";
-    return "this MPI has been built for programs of one thread; stretto needs "
-           "MPI_THREAD_SERIALIZED";
   }
   MPI_Query_thread(&given);
-  if (given == MPI_THREAD_MULTIPLE || is_ours) return "";
-  return "the program has started MPI for less than MPI_THREAD_MULTIPLE, but stretto calls it from "
-         "threads of its own: ask MPI_Init_thread for that, or let stretto start MPI";
+  if (given == MPI_THREAD_MULTIPLE) return "";
+  if (!is_ours) {
+    return "the program has started MPI for less than MPI_THREAD_MULTIPLE, but stretto calls it "
+           "from threads of its own: ask MPI_Init_thread for that, or let stretto start MPI";
+  }
+  if (at_once) {
+    return "this MPI gives no MPI_THREAD_MULTIPLE, without which groups that threads make at the "
+           "same time would wait for each other";
+  }
+  if (given == MPI_THREAD_SERIALIZED) return "";
+  return "this MPI has been built for programs of one thread; stretto needs MPI_THREAD_SERIALIZED";
 }
 
 // Says why if MPI numbers this process otherwise.
