@@ -331,13 +331,14 @@ def show(results: dict) -> None:
 
 def measure_here(options: argparse.Namespace) -> dict:
     """Results of rank 0; the others are processes forked from this one."""
-    path = os.path.join(tempfile.mkdtemp(), "store")
     ranks = options.ranks
-    rank = next((r for r in range(1, ranks) if os.fork() == 0), 0)
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=ranks)
-    results = measure(options)
-    if rank != 0:
-        os._exit(0)
+    with tempfile.TemporaryDirectory() as folder:
+        rank = next((r for r in range(1, ranks) if os.fork() == 0), 0)
+        place = {"init_method": f"file://{folder}/store", "rank": rank, "world_size": ranks}
+        dist.init_process_group("gloo", **place)
+        results = measure(options)
+        if rank != 0:
+            os._exit(0)
     failed = [r for r in range(1, ranks) if os.wait()[1] != 0]
     if failed:
         sys.exit(f"{len(failed)} ranks have failed")

@@ -87,9 +87,8 @@ class Recorder(unittest.TextTestResult):
         self._note(test, "FAIL", str(err[1]))
 
 
-def run_here(backend: str, world: int, only: str, loaded_for: str) -> Outcomes:
-    """The tests, in this process and its children."""
-    folder = tempfile.mkdtemp(prefix="torch-suite-")
+def run_here(backend: str, world: int, only: str, loaded_for: str, folder: str) -> Outcomes:
+    """The tests, in this process and its children, whose files lie in the folder."""
     os.environ.update(
         BACKEND=loaded_for,
         WORLD_SIZE=str(world),
@@ -175,22 +174,27 @@ def page(results: dict[str, dict[str, Outcomes]]) -> str:
             count = collections.Counter(outcome for outcome, _ in outcomes.values())
             row = [world, backend, *(str(count[key]) for key in ("pass", "skip", "FAIL"))]
             lines.append(f"| {' | '.join(row)} |")
+    different: dict[tuple[str, ...], list[str]] = {}
+    skipped: dict[str, collections.Counter[str]] = {}
     for world, backends in results.items():
-        lines += ["", f"## What differs or fails, {world} ranks", ""]
-        lines += [f"| test | {' | '.join(backends)} | why |"]
-        lines += ["|---|" + "---|" * (len(backends) + 1)]
-        skipped: collections.Counter[str] = collections.Counter()
         for name in sorted({name for outcomes in backends.values() for name in outcomes}):
             each = [outcomes.get(name, ["-", ""]) for outcomes in backends.values()]
             why = next((reason_of(reason) for _, reason in each if reason), "")
             if all(outcome == "skip" for outcome, _ in each):
-                skipped[why] += 1
+                skipped.setdefault(why, collections.Counter())[world] += 1
             elif any(outcome != "pass" for outcome, _ in each):
-                why = EXPLAINED.get(name, why)
-                lines.append(f"| {name} | {' | '.join(o for o, _ in each)} | {why} |")
-        lines += ["", f"## What the suite skips on all, {world} ranks", ""]
-        lines += ["| tests | its reason |", "|---|---|"]
-        lines += [f"| {count} | {reason} |" for reason, count in skipped.most_common()]
+                row = (name, *(outcome for outcome, _ in each), EXPLAINED.get(name, why))
+                different.setdefault(row, []).append(world)
+    lines += ["", "## What differs or fails", ""]
+    lines += [f"| test | ranks | {' | '.join(backends)} | why |"]
+    lines += ["|---|---|" + "---|" * (len(backends) + 1)]
+    for (name, *others), worlds in sorted(different.items()):
+        lines.append(f"| {name} | {', '.join(worlds)} | {' | '.join(others)} |")
+    lines += ["", "## What the suite skips on all", ""]
+    lines += [f"| its reason |{''.join(f' {world} ranks |' for world in results)}"]
+    lines += ["|---|" + "---|" * len(results)]
+    for reason, count in sorted(skipped.items(), key=lambda item: -item[1].total()):
+        lines.append(f"| {reason} |{''.join(f' {count[world]} |' for world in results)}")
     return "\n".join(lines) + "\n"
 
 
@@ -224,7 +228,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.here:
         world = int(arguments.worlds)
-        outcomes = run_here(arguments.backends, world, arguments.only, arguments.loaded_for)
+        with tempfile.TemporaryDirectory(prefix="torch-suite-") as folder:
+            outcomes = run_here(
+                arguments.backends, world, arguments.only, arguments.loaded_for, folder
+            )
         arguments.here.write_text(json.dumps(outcomes))
         return
     results = json.loads(arguments.earlier.read_text()) if arguments.earlier else {}

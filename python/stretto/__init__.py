@@ -89,13 +89,18 @@ def _module() -> Any:
 
 def _create_backend(place: Any, options: Any) -> Any:
     """What PyTorch calls to make a group's backend. `place` is a DistributedBackendOptions."""
-    if options is not None and not isinstance(options, Options):
+    module = _module()
+    from torch._C._distributed_c10d import Backend
+
+    # Of "cuda:nccl,cpu:stretto" all backends are given the same, which may be NCCL's.
+    if options is None or isinstance(options, Backend.Options):
+        options = Options()
+    if not isinstance(options, Options):
         raise TypeError(
             "pg_options of the backend stretto is a stretto.Options, not a "
             + type(options).__name__
         )
-    module = _module()
-    join_options = module.JoinOptions(**dataclasses.asdict(options or Options()))
+    join_options = module.JoinOptions(**dataclasses.asdict(options))
     return module.create(
         place.store,
         place.group_rank,
@@ -114,7 +119,10 @@ def _backend(group: Any) -> Any:
     group = group or dist.group.WORLD
     if group is None:
         raise ValueError("there is no process group: call init_process_group first")
-    return group._get_backend(torch.device("cpu"))
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("this rank is not a member of that process group")
+    backend = group._get_backend(torch.device("cpu"))
+    return getattr(backend, "wrapped_pg", backend)  # Of TORCH_DISTRIBUTED_DEBUG=DETAIL.
 
 
 def note(activity: str, group: Any = None) -> None:
@@ -159,16 +167,15 @@ def monitored_barrier(
         backend.monitored_barrier(timeout, wait_all_ranks)
 
 
-def empty(*size: int, dtype: Any = None, group: Any = None) -> Any:
-    """An uninitialised tensor in memory that the other ranks of this host have mapped: collectives
-    on it copy nothing. Not collective; may outlive the group."""
-    import math
-
+def empty(*size: Any, dtype: Any = None, group: Any = None) -> Any:
+    """An uninitialised tensor, of a size as torch.empty takes it, in memory that the other ranks of
+    this host have mapped: collectives on it copy nothing. Not collective; may outlive the group."""
     import torch
 
+    shape = torch.empty(*size or ((),), device="meta").shape
     dtype = dtype or torch.get_default_dtype()
-    flat = _backend(group).allocate_tensor(math.prod(size), dtype=dtype, device=torch.device("cpu"))
-    return flat.view(size)
+    flat = _backend(group).allocate_tensor(shape.numel(), dtype=dtype, device=torch.device("cpu"))
+    return flat.view(shape)
 
 
 def memory(group: Any = None) -> Any:
@@ -189,7 +196,7 @@ def memory(group: Any = None) -> Any:
             if func not in makers or made.device.type != "cpu" or not made.is_contiguous():
                 return made
             with torch.no_grad():
-                mapped = empty(*made.shape, dtype=made.dtype, group=group).copy_(made)
+                mapped = empty(made.shape, dtype=made.dtype, group=group).copy_(made)
             return mapped.requires_grad_(made.requires_grad)
 
     return Memory()

@@ -11,9 +11,10 @@ import sys
 def main() -> None:
     own = pathlib.Path(__file__).parent / "bin/stretto"
     program = os.environ.get("STRETTO_PROGRAM", str(own))
-    if not os.access(program, os.X_OK):
-        sys.exit(f"stretto: there is no program at {program}; STRETTO_PROGRAM can name it")
-    os.execv(program, [program, *sys.argv[1:]])
+    try:
+        os.execv(program, [program, *sys.argv[1:]])
+    except OSError as error:
+        sys.exit(f"stretto: {program}: {error.strerror}; STRETTO_PROGRAM can name the program")
 
 
 main()

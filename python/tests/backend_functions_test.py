@@ -34,6 +34,8 @@ def estimate_time() -> None:
 # gets; None where PyTorch's is right and he gets none.
 LEFT_TO_PYTORCH: dict[str, tuple[Callable[[], object], str | None]] = {
     "supportsTimeEstimation": (estimate_time, "collective time estimator is not supported"),
+    # PyTorch would make one Work of a batch of messages, and could not go on after one that fails.
+    "supportsCoalescing": (lambda: backend().supports_coalescing, None),
     # It keeps a name, which the flight recorder shows.
     "setGroupUid": (lambda: dist.group.WORLD._set_group_name("a name"), None),
     # Connections are made when the group is.

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import unittest
-from typing import Callable
 
 import ranks
 import torch
 import torch.distributed as dist
+from ranks import refusal
 from stretto import hooks
 from torch.nn.parallel import DistributedDataParallel
 
@@ -48,14 +48,6 @@ def all_equal(values: torch.Tensor) -> bool:
     dist.all_reduce(least, dist.ReduceOp.MIN)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     return torch.equal(least, most)
-
-
-def refusal(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except (TypeError, ValueError, dist.DistBackendError) as error:
-        return str(error)
-    raise AssertionError("it was not refused")
 
 
 def lossy() -> list[hooks.Hook]:

@@ -47,6 +47,17 @@ class PackageTest(unittest.TestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertLess(float(run.stdout), 0.2)
 
+    def test_says_where_the_program_is_not(self) -> None:
+        for place, why in (("/", "Permission denied"), ("/nowhere", "No such file")):
+            run = subprocess.run(
+                [sys.executable, "-m", "stretto"],
+                env={**os.environ, "STRETTO_PROGRAM": place},
+                capture_output=True,
+                text=True,
+            )
+            self.assertRegex(run.stderr, f"^stretto: {place}: {why}.*STRETTO_PROGRAM")
+            self.assertEqual(run.returncode, 1)
+
     def test_installed_files(self) -> None:
         with tempfile.TemporaryDirectory() as site:
             subprocess.run(

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import unittest
+from typing import Iterator
 
 import ranks
 import torch
@@ -46,6 +48,15 @@ def trained_alone(steps: int = 2) -> torch.Tensor:
 
 def close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
     assert torch.allclose(found, wanted, atol=tolerance), (found - wanted).abs().max()
+
+
+@contextlib.contextmanager
+def shared_folder() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as own:
+        folder = [own]
+        dist.broadcast_object_list(folder, src=0)
+        yield folder[0]
+        dist.barrier()
 
 
 def functional_collectives(rank: int) -> None:
@@ -129,20 +140,19 @@ def distributed_optimizer(rank: int) -> None:
     from torch.distributed import autograd, rpc
     from torch.distributed.optim import DistributedOptimizer
 
-    folder = [tempfile.mkdtemp() if rank == 0 else None]
-    dist.broadcast_object_list(folder, src=0)
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder[0]}/rpc")
-    rpc.init_rpc(f"{rank}", rank=rank, world_size=SIZE, rpc_backend_options=options)
-    model = nn.parallel.DistributedDataParallel(model_of())
-    references = [rpc.RRef(parameter) for parameter in model.parameters()]
-    optimizer = DistributedOptimizer(torch.optim.SGD, references, lr=0.05)
-    for _ in range(2):
-        with autograd.context() as context:
-            output = rpc.rpc_sync(f"{1 - rank}", torch.neg, args=(model(data_of(rank)),))
-            autograd.backward(context, [output.square().mean()])
-            optimizer.step(context)
-    close(flat(model), trained_alone())
-    rpc.shutdown()
+    with shared_folder() as folder:
+        options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/rpc")
+        rpc.init_rpc(f"{rank}", rank=rank, world_size=SIZE, rpc_backend_options=options)
+        model = nn.parallel.DistributedDataParallel(model_of())
+        references = [rpc.RRef(parameter) for parameter in model.parameters()]
+        optimizer = DistributedOptimizer(torch.optim.SGD, references, lr=0.05)
+        for _ in range(2):
+            with autograd.context() as context:
+                output = rpc.rpc_sync(f"{1 - rank}", torch.neg, args=(model(data_of(rank)),))
+                autograd.backward(context, [output.square().mean()])
+                optimizer.step(context)
+        close(flat(model), trained_alone())
+        rpc.shutdown()
 
 
 def uneven_inputs(rank: int) -> None:
@@ -191,13 +201,11 @@ def objects(rank: int) -> None:
 def checkpoint(rank: int) -> None:
     import torch.distributed.checkpoint as checkpoints
 
-    folder = [tempfile.mkdtemp() if rank == 0 else None]
-    dist.broadcast_object_list(folder, src=0)
-    saved = model_of(seed=5)
-    checkpoints.save(saved.state_dict(), checkpoint_id=folder[0])
-    loaded = model_of(seed=6)
+    saved, loaded = model_of(seed=5), model_of(seed=6)
     state = loaded.state_dict()
-    checkpoints.load(state, checkpoint_id=folder[0])
+    with shared_folder() as folder:
+        checkpoints.save(saved.state_dict(), checkpoint_id=folder)
+        checkpoints.load(state, checkpoint_id=folder)
     loaded.load_state_dict(state)
     assert torch.equal(flat(saved), flat(loaded))
 

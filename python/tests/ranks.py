@@ -25,6 +25,15 @@ torch.set_num_threads(1)
 TIMEOUT_SECONDS = 120
 
 
+def refusal(call: Callable[[], object]) -> str:
+    """The text of what the call throws."""
+    try:
+        call()
+    except (ImportError, ValueError, TypeError, RuntimeError) as error:
+        return str(error)
+    raise AssertionError("it was not refused")
+
+
 def start(path: str, rank: int, size: int, backend: str = "stretto", **options: Any) -> None:
     """init_process_group by a file at `path`."""
     options.setdefault("timeout", datetime.timedelta(seconds=TIMEOUT_SECONDS))

@@ -111,7 +111,7 @@ std::vector<std::size_t> split_counts(const at::Tensor& tensor, const std::vecto
 }  // namespace
 
 std::optional<Duration> ProcessGroupStretto::timeout_of(std::chrono::milliseconds timeout) const {
-  return timeout == ::c10d::kUnsetTimeout ? options_->timeout : timeout;
+  return duration_of(timeout == ::c10d::kUnsetTimeout ? options_->timeout : timeout);
 }
 
 WorkPtr ProcessGroupStretto::start(Start what,
@@ -430,10 +430,10 @@ WorkPtr ProcessGroupStretto::send(Tensors& tensors, int destination, int tag) {
   auto held = std::make_shared<OperationTensors>();
   const ConstView data = held->input(only(tensors, "send"));
   const Rank to = rank_of(destination, getSize(), "send: destination");
-  return start({OpType::SEND, "stretto:send", held, tensors, {}, destination},
-               [&](Communicator& comm) {
-                 return comm.send(data, {.to = to, .tag = tag, .timeout = options_->timeout});
-               });
+  return start(
+      {OpType::SEND, "stretto:send", held, tensors, {}, destination}, [&](Communicator& comm) {
+        return comm.send(data, {.to = to, .tag = tag, .timeout = timeout_of(options_->timeout)});
+      });
 }
 
 WorkPtr ProcessGroupStretto::receive(Tensors& tensors, Rank source, int tag, OpType type) {
@@ -447,7 +447,8 @@ WorkPtr ProcessGroupStretto::receive(Tensors& tensors, Rank source, int tag, OpT
                 tensors,
                 from_any ? -1 : source.value()},
                [&](Communicator& comm) {
-                 return comm.recv(data, {.from = source, .tag = tag, .timeout = options_->timeout});
+                 return comm.recv(
+                     data, {.from = source, .tag = tag, .timeout = timeout_of(options_->timeout)});
                });
 }
 

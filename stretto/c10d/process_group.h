@@ -49,7 +49,6 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
   bool supportsSplitting() const override { return true; }
-  bool supportsCoalescing() const override { return true; }
   bool supportsShrinking() const { return true; }
 
   WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override;

@@ -137,8 +137,7 @@ c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
     const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
     const c10::intrusive_ptr<Options>& options, const JoinOptions& join_options) {
   JoinOptions ours = join_options;
-  ours.timeout = options->timeout;
-  ours.join_timeout = options->timeout;
+  ours.timeout = ours.join_timeout = duration_of(options->timeout);
   auto communicator = for_torch([&] {
     auto whole = std::make_shared<Store>(store);
     // Who destroys a group and makes it again comes to the same store with the same names. All

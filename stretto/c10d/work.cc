@@ -24,17 +24,31 @@ c10::TypePtr list_of_tensors() { return c10::ListType::create(c10::TensorType::g
                                               : ::c10d::WorkResult::COMM_ERROR;
 }
 
+// The program's callbacks may throw, and whoever calls them is in the middle of something else.
+void call(const Continuation& callback, const Status& status) {
+  try {
+    callback(status);
+  } catch (const std::exception& error) {
+    log(LogLevel::error, "a callback of an operation threw: {}", error.what());
+  }
+}
+
 }  // namespace
 
 void InFlight::Outcome::end(const Status& how) {
   std::shared_ptr<void> freed;  // Not under the lock: tensors may need the lock of Python.
-  const MutexLock guard(mutex);
-  if (ended) return;
-  status = how;
-  duration = Clock::now() - started;
-  freed = std::move(buffers);
-  if (entry != nullptr) entry->end(how.ok());
-  ended = true;
+  std::vector<Continuation> due;
+  {
+    const MutexLock guard(mutex);
+    if (ended) return;
+    status = how;
+    duration = Clock::now() - started;
+    freed = std::move(buffers);
+    due = std::move(callbacks);
+    if (entry != nullptr) entry->end(how.ok());
+    ended = true;
+  }
+  for (const Continuation& callback : due) call(callback, status);
 }
 
 InFlight::InFlight(stretto::Work work, std::vector<at::Tensor> outputs,
@@ -46,7 +60,6 @@ InFlight::InFlight(stretto::Work work, std::vector<at::Tensor> outputs,
       work_(std::move(work)) {
   outcome_->buffers = std::move(buffers);
   outcome_->entry = std::move(entry);
-  // First, so that the callbacks that come after it find the operation ended.
   work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
 }
 
@@ -58,7 +71,7 @@ bool InFlight::try_end() {
   return has_ended();
 }
 
-bool InFlight::end_within(std::chrono::milliseconds timeout) {
+bool InFlight::end_within(Duration timeout) {
   if (has_ended()) return true;
   const Deadline deadline = Deadline::after(timeout);
   const std::unique_lock lock(mutex_, timeout);
@@ -85,8 +98,11 @@ std::optional<Rank> InFlight::source() {
 }
 
 void InFlight::then(Continuation callback) {
-  const std::lock_guard lock(mutex_);
-  work_.add_callback(std::move(callback));
+  {
+    const MutexLock guard(outcome_->mutex);
+    if (!has_ended()) return outcome_->callbacks.push_back(std::move(callback));
+  }
+  call(callback, status());
 }
 
 void Driver::drive(std::shared_ptr<InFlight> operation) {
@@ -167,6 +183,7 @@ WorkStretto::WorkStretto(int rank, ::c10d::OpType type, const char* title,
 }
 
 WorkStretto::~WorkStretto() {
+  if (operation_->has_ended()) return;
   const WithoutGil without_gil;
   if (!operation_->try_end()) shared_->driver.drive(operation_);
 }
@@ -199,7 +216,7 @@ bool WorkStretto::wait(std::chrono::milliseconds timeout) {
     const WithoutGil without_gil;
     if (timeout <= kNoTimeout) {
       operation_->end();
-    } else if (!operation_->end_within(timeout)) {
+    } else if (!operation_->end_within(duration_of(timeout))) {
       throw_for_torch(status_of(
           StatusCode::timeout,
           "rank {}: {}#{} has not ended within the {} ms for which wait() was to wait; it goes on",

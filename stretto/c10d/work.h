@@ -22,6 +22,12 @@
 
 namespace stretto::c10d_backend {
 
+// A timeout of PyTorch's, or a century, if it is so long that our clock cannot count it.
+inline Duration duration_of(std::chrono::milliseconds timeout) {
+  constexpr std::chrono::hours kCentury{24 * 36525};
+  return std::min<std::chrono::milliseconds>(timeout, kCentury);
+}
+
 // One operation, of which a Work of PyTorch's and those who wait for its future know.
 class InFlight {
  public:
@@ -36,9 +42,10 @@ class InFlight {
 
   // All three move the operation along, and say whether it has ended. The first does not block.
   bool try_end();
-  bool end_within(std::chrono::milliseconds timeout);
+  bool end_within(Duration timeout);
   void end();
   // Runs `callback` once when the operation has ended; on which thread, see Work::add_callback().
+  // Does not block, whoever waits. What the callback throws is logged.
   void then(Continuation callback);
 
   // Once it has ended, which its callbacks see, too:
@@ -57,6 +64,7 @@ class InFlight {
     Mutex mutex;
     std::shared_ptr<void> buffers STRETTO_GUARDED_BY(mutex);
     std::shared_ptr<FlightEntry> entry STRETTO_GUARDED_BY(mutex);
+    std::vector<Continuation> callbacks STRETTO_GUARDED_BY(mutex);
     // Do not change once it has ended.
     Status status;
     Duration duration = Duration::zero();

@@ -88,17 +88,20 @@ namespace {
 // What has ended already, among others that are still in flight or come after it.
 class EndedOperation final : public group::Operation {
  public:
-  explicit EndedOperation(Status status, const OperationInfo& info = {})
-      : status_(std::move(status)), info_(info) {}
+  explicit EndedOperation(Status status, const OperationInfo& info = {},
+                          std::optional<Rank> source = std::nullopt)
+      : status_(std::move(status)), info_(info), source_(source) {}
   bool poll() override { return true; }
   Status wait(Deadline) override { return status_; }
   void then(Continuation continuation) override { continuation(status_); }
   void abandon() override {}
+  std::optional<Rank> source() const override { return source_; }
   OperationInfo info() const override { return info_; }
 
  private:
   const Status status_;
   const OperationInfo info_;
+  const std::optional<Rank> source_;
 };
 
 // Several operations that one Work stands for.
@@ -190,6 +193,7 @@ class ChainedOperation final : public group::Operation,
   Status wait(Deadline deadline) override;
   void then(Continuation continuation) override;
   void abandon() override;
+  std::optional<Rank> source() const override { return first_->source(); }
   OperationInfo info() const override;
 
  private:
@@ -309,8 +313,9 @@ OperationInfo ChainedOperation::info() const {
 }
 
 Work Work::continue_with(std::function<Work()> next) && {
-  auto first = operation_ != nullptr ? std::move(operation_)
-                                     : std::make_shared<EndedOperation>(std::move(result_), info_);
+  auto first = operation_ != nullptr
+                   ? std::move(operation_)
+                   : std::make_shared<EndedOperation>(std::move(result_), info_, source_);
   auto chain = std::make_shared<ChainedOperation>(std::move(first));
   chain->start(std::move(next));
   return Work(std::move(chain));

@@ -1,0 +1,456 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Groups come and go, fail and are misused: nothing hangs, nothing is left behind."""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import datetime
+import functools
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from unittest import mock
+
+import ranks
+import torch
+import torch.distributed as dist
+from process_group_test import CPU, sum_of_ranks
+from ranks import refusal
+
+
+def held_by_this_process() -> dict[str, int]:
+    status = pathlib.Path("/proc/self/status").read_text()
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "mappings": len(pathlib.Path("/proc/self/maps").read_text().splitlines()),
+        "KiB": int(re.search(r"VmRSS:\s+(\d+)", status)[1]),
+    }
+
+
+def use_everything() -> None:
+    """What has memory, threads or descriptors of its own."""
+    import stretto
+
+    mapped = stretto.empty(1 << 16).fill_(1)
+    dist.all_reduce(mapped)
+    dist.all_reduce(torch.ones(1 << 18), async_op=True).get_future().then(lambda f: f).wait()
+    pair = dist.new_group()
+    dist.all_reduce(torch.ones(3), group=pair, async_op=True)
+    dist.barrier()
+
+
+def spawned(rank: int, size: int, path: str) -> None:
+    ranks.start(path, rank, size)
+    sum_of_ranks(size)
+    dist.destroy_process_group()
+
+
+class GroupsTest(unittest.TestCase):
+    def test_a_hundred_leave_nothing(self) -> None:
+        def body(rank: int, size: int, path: str) -> tuple[dict[str, int], dict[str, int]]:
+            store = dist.FileStore(path, size)
+            for turn in range(100):
+                dist.init_process_group("stretto", store=store, rank=rank, world_size=size)
+                use_everything()
+                dist.destroy_process_group()
+                if turn == 19:
+                    early = held_by_this_process()
+            return early, held_by_this_process()
+
+        for early, late in ranks.run(body):
+            self.assertEqual(late["descriptors"], early["descriptors"])
+            self.assertEqual(late["threads"], early["threads"])
+            self.assertLess(late["mappings"], early["mappings"] + 40)
+            self.assertLess(late["KiB"], early["KiB"] + 8 * 1024, (early, late))
+
+    def test_spawned_processes(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.spawn(spawned, (2, f"{folder}/store"), nprocs=2)
+
+    def test_forked_children_leave_it_alone(self) -> None:
+        """A child cannot use the group of its parent, and can end as any process does."""
+
+        def body(rank: int, size: int) -> list[str]:
+            use_everything()  # The driver of futures is a thread that a child does not have.
+            reading, writing = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.write(writing, refusal(lambda: dist.all_reduce(torch.ones(1))).encode())
+                atexit._run_exitfuncs()
+                dist.destroy_process_group()
+                os._exit(0)
+            os.close(writing)
+            told = os.read(reading, 1 << 12).decode()
+            deadline = time.monotonic() + 20
+            while os.waitpid(child, os.WNOHANG) == (0, 0):
+                if time.monotonic() > deadline:
+                    os.kill(child, 9)
+                    raise AssertionError("the child hangs")
+                time.sleep(0.01)
+            sum_of_ranks(size)
+            return told
+
+        for told in ranks.with_group(body):
+            self.assertIn("forked", told)
+
+    def test_the_end_of_a_group_ends_what_waits(self) -> None:
+        """A thread in wait(), and those that wait for a future."""
+
+        def body(rank: int, size: int) -> list[str]:
+            groups = [dist.new_group() for _ in range(3)]
+            works = [dist.irecv(torch.empty(1), 1 - rank, group) for group in groups]
+            waits = [works[0].wait, works[1].get_future().wait, works[2].get_future().wait]
+            told: list[str] = []
+            threads = [threading.Thread(target=lambda w=w: told.append(refusal(w))) for w in waits]
+            for thread in threads:
+                thread.start()
+            time.sleep(0.1)
+            groups.pop().abort()
+            for group in groups:
+                dist.destroy_process_group(group)
+            del works, waits, group, groups
+            for thread in threads:
+                thread.join(20)
+                assert not thread.is_alive(), "a thread waits for a group that is no more"
+            return told
+
+        for told in ranks.with_group(body):
+            self.assertEqual(len(told), 3)
+            for text in told:
+                self.assertRegex(text, "destroyed|has called abort")
+
+    def test_below_the_debug_wrapper(self) -> None:
+        """Of TORCH_DISTRIBUTED_DEBUG=DETAIL: what only stretto has works there, too."""
+
+        def body(rank: int, size: int, path: str) -> None:
+            import stretto
+
+            dist.set_debug_level(dist.DebugLevel.DETAIL)
+            ranks.start(path, rank, size)
+            stretto.note("looking")
+            stretto.monitored_barrier()
+            assert "rank" in stretto.describe_links()
+            tensor = stretto.empty(4).fill_(rank)
+            assert stretto.explain("all_reduce", tensor)
+            dist.all_reduce(tensor)
+            assert torch.equal(tensor, torch.ones(4))
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+            stretto.hooks.f16().register(model)
+            model(torch.ones(1, 4)).sum().backward()
+            dist.destroy_process_group()
+
+        ranks.run(body)
+
+    def test_beside_another_backend(self) -> None:
+        """PyTorch gives the options of one backend of a group to all of them."""
+
+        def body(rank: int, size: int, path: str) -> None:
+            import stretto
+
+            theirs = dist.ProcessGroupGloo._Options()
+            ranks.start(path, rank, size, "cuda:gloo,cpu:stretto", pg_options=theirs)
+            sum_of_ranks(size)
+            alone = dist.new_group([0])
+            if rank == 1:
+                assert "not a member" in refusal(lambda: stretto.note("", alone))
+            dist.destroy_process_group()
+            for call in (stretto.describe_links, lambda: stretto.empty(1)):
+                assert "init_process_group" in refusal(call)
+
+        ranks.run(body)
+
+    def test_timeouts_of_ages(self) -> None:
+        def body(rank: int, size: int, path: str) -> None:
+            ranks.start(path, rank, size, timeout=datetime.timedelta(days=200_000))
+            sum_of_ranks(size)
+            work = dist.all_reduce(torch.ones(1 << 16), async_op=True)
+            assert work.wait(datetime.timedelta(days=200_000))
+            dist.destroy_process_group()
+
+        ranks.run(body)
+
+    def test_a_wheel_for_another_torch(self) -> None:
+        """Says so, and leaves nothing behind that would keep another group from being made."""
+
+        def body(rank: int, size: int, path: str) -> str:
+            import stretto
+
+            with mock.patch.multiple(stretto, _BUILT_FOR_TORCH="1.13", _loaded=None):
+                told = refusal(lambda: ranks.start(path, rank, size))
+            ranks.start(path, rank, size)
+            sum_of_ranks(size)
+            dist.destroy_process_group()
+            return told
+
+        for told in ranks.run(body):
+            self.assertRegex(told, r"built for torch 1\.13, and here is torch")
+
+    def test_without_autoload(self) -> None:
+        program = (
+            "import torch.distributed as dist, stretto.autoload\n"
+            "assert 'stretto' not in dist.Backend.backend_list\n"
+            "stretto.autoload.register()\n"
+            "dist.init_process_group('stretto', store=dist.HashStore(), rank=0, world_size=1)"
+        )
+        environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        run = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+        )
+        self.assertEqual(run.returncode, 0, run.stderr)
+
+
+class HandlesTest(unittest.TestCase):
+    def test_callbacks_that_throw(self) -> None:
+        """Whoever calls them goes on, and so does the group."""
+
+        def throw(_: object) -> None:
+            raise ZeroDivisionError("of the program")
+
+        def body(rank: int, size: int) -> None:
+            group = dist.new_group()
+            group._register_on_completion_hook(throw)
+            for count in (1, 1 << 18):
+                dist.all_reduce(torch.ones(count), group=group)
+                work = dist.all_reduce(torch.ones(count), async_op=True)
+                chained = work.get_future().then(throw)
+                work.get_future().add_done_callback(throw)
+                assert "of the program" in refusal(chained.wait)
+                assert work.wait()
+            sum_of_ranks(size)
+            sum_of_ranks(size, group)
+
+        ranks.with_group(body)
+
+    def test_asking_for_a_future_does_not_block(self) -> None:
+        """Not even while other threads wait for the same operation."""
+
+        def body(rank: int, size: int) -> None:
+            received = torch.empty(1)
+            if rank == 0:
+                work = dist.irecv(received, 1)
+                waiting = threading.Thread(target=work.wait)
+                waiting.start()
+                time.sleep(0.1)
+                future, result = work.get_future(), work.get_future_result()
+                seen = future.then(lambda _: work.get_future_result().wait())
+                dist.send(torch.ones(1), 1)  # What rank 1 waits for before it sends.
+                assert future.wait()[0] is not None and result.wait() == seen.wait() == 0
+                waiting.join()
+                assert received.item() == 7
+            else:
+                dist.recv(received, 0)
+                dist.send(torch.tensor([7.0]), 0)
+
+        ranks.with_group(body, timeout=datetime.timedelta(seconds=20))
+
+    def test_a_death_reaches_every_handle(self) -> None:
+        def body(rank: int, size: int, path: str) -> list[str]:
+            ranks.start(path, rank, size)
+            sum_of_ranks(size)
+            if rank == 1:
+                time.sleep(0.2)
+                os._exit(9)
+            work = dist.all_reduce(torch.ones(1 << 16), async_op=True)
+            future = work.get_future()
+            chained = future.then(lambda f: f.value()[0] + 1)
+            outcome = work.get_future_result()
+            told = [refusal(future.wait), refusal(chained.wait), refusal(work.wait)]
+            assert outcome.wait() == 2, "c10d::WorkResult::COMM_ERROR"
+            assert work.is_completed() and not work.is_success()
+            told.append(refusal(lambda: dist.all_reduce(torch.ones(1))))
+            begun = time.monotonic()
+            dist.destroy_process_group()
+            assert time.monotonic() - begun < 20
+            return told
+
+        for rank, told in enumerate(ranks.run(body, 3, may_die=True)):
+            if rank != 1:
+                for text in told:
+                    self.assertIn("rank 1", text)
+
+    def test_a_batch_that_fails_leaves_the_group_usable(self) -> None:
+        def body(rank: int, size: int) -> None:
+            other = 1 - rank
+            fine = dist.P2POp(dist.isend, torch.ones(1), other)
+            wrong = dist.P2POp(dist.irecv, torch.ones(1).expand(3), other)
+            assert "clone()" in refusal(lambda: dist.batch_isend_irecv([fine, wrong]))
+            sum_of_ranks(size)
+            received = torch.zeros(1)
+            (work,) = dist.batch_isend_irecv([dist.P2POp(dist.irecv, received, other)])
+            work.wait()
+            assert received.item() == 1
+
+        ranks.with_group(body)
+
+    def test_coalesced_by_hand(self) -> None:
+        """What PyTorch does with a device where it has no function for several at once."""
+
+        def body(rank: int, size: int) -> None:
+            tensors = [torch.full((n,), float(rank + 1)) for n in (1, 1 << 16)]
+            with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
+                for tensor in tensors:
+                    dist.broadcast(tensor, 0)
+                dist.broadcast(torch.ones(2), 1)
+            (work,) = manager.works
+            work.wait(datetime.timedelta(seconds=60))
+            assert work.is_completed() and work.is_success() and len(work.result()) == 3
+            assert len(work.get_future().wait()) == 3
+            assert all(torch.equal(each, torch.ones_like(each)) for each in tensors)
+            with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
+                pass
+            manager.wait()
+
+        ranks.with_group(body)
+
+
+DTYPES = [torch.float32, torch.complex64, torch.bool, torch.float8_e5m2, torch.int16]
+SHAPES = [(), (0,), (2, 0), (4,), (4, 3)]
+
+
+def brought(rank: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Small numbers, not contiguous where that is possible."""
+    numbers = (torch.arange(torch.Size(shape).numel()) + rank) % 3
+    tensor = numbers.reshape(shape[::-1]).to(dtype)
+    return tensor.permute(tuple(reversed(range(tensor.dim()))))
+
+
+def equal(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    found = torch.ops._c10d_functional.wait_tensor(found).contiguous()
+    assert found.dtype == wanted.dtype and found.shape == wanted.shape, (found, wanted)
+    found, wanted = (torch.view_as_real(t) if t.is_complex() else t for t in (found, wanted))
+    assert torch.equal(found.float(), wanted.float()), (found, wanted)
+
+
+class TensorsTest(unittest.TestCase):
+    def test_functional_collectives(self) -> None:
+        from torch.distributed import _functional_collectives as functional
+
+        def moved(rank: int, size: int, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+            world, everyone = dist.group.WORLD, [brought(r, dtype, shape) for r in range(size)]
+            own = everyone[rank]
+            equal(functional.broadcast(own, 1, world), everyone[1])
+            if shape:
+                equal(functional.all_gather_tensor(own, 0, world), torch.cat(everyone))
+                shares = [each.chunk(size)[rank] for each in everyone if len(each)]
+                exchanged = functional.all_to_all_single(own, None, None, world)
+                equal(exchanged, torch.cat(shares) if shares else own)
+            if len(shape) == 1:
+                equal(functional.permute_tensor(own, [1, 0], world), everyone[1 - rank])
+
+        def reduced(rank: int, size: int, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+            world, everyone = dist.group.WORLD, [brought(r, dtype, shape) for r in range(size)]
+            own, total = everyone[rank], functools.reduce(torch.add, everyone)
+            equal(functional.all_reduce(own, "sum", world), total)
+            for each in functional.all_reduce_coalesced([own, own], "sum", world):
+                equal(each, total)
+            if shape and shape[0] > 0:
+                share = functional.reduce_scatter_tensor(own, "sum", 0, world)
+                equal(share, total.chunk(size)[rank])
+
+        def body(rank: int, size: int) -> None:
+            for dtype in DTYPES:
+                for shape in SHAPES:
+                    moved(rank, size, dtype, shape)
+                    if dtype != torch.float8_e5m2:
+                        reduced(rank, size, dtype, shape)
+            told = refusal(lambda: equal(functional.all_reduce(
+                torch.ones(2, dtype=torch.float8_e5m2), "sum", dist.group.WORLD), torch.ones(2)))
+            assert "f8_e5m2" in told, told
+
+        ranks.with_group(body)
+
+    def test_outputs_in_the_place_of_inputs(self) -> None:
+        def body(rank: int, size: int) -> None:
+            whole = torch.full((size, 3), -1.0)
+            whole[rank] = rank
+            wanted = torch.arange(float(size)).repeat_interleave(3).reshape(size, 3)
+            dist.all_gather_into_tensor(whole, whole[rank])
+            assert torch.equal(whole, wanted), whole
+            parts = [torch.full((3,), float(rank)) for _ in range(size)]
+            dist.all_gather(parts, parts[rank])
+            assert torch.equal(torch.stack(parts), wanted), parts
+            dist.reduce_scatter_tensor(whole[rank], whole)
+            assert torch.equal(whole[rank], wanted[rank] * size), whole
+            mine = torch.arange(float(size)) + 10 * rank
+            dist.all_to_all_single(mine, mine)
+            assert torch.equal(mine, torch.arange(float(size)) * 10 + rank), mine
+            told = refusal(lambda: dist.all_gather_into_tensor(whole.view(-1)[:4], whole[0, 1:]))
+            assert "overlap" in told, told
+            sum_of_ranks(size)
+
+        ranks.with_group(body)
+
+    def test_a_message_from_anybody_to_a_tensor_with_gaps(self) -> None:
+        def body(rank: int, size: int) -> None:
+            if rank == 0:
+                received = torch.zeros(3, 4).t()
+                for tag in (1, 2):  # One that is there already, and one that comes later.
+                    assert dist.recv(received, tag=tag) == 1
+                    assert torch.equal(received, torch.arange(12.0).reshape(4, 3) * tag)
+            else:
+                for tag in (1, 2):
+                    dist.send(torch.arange(12.0).reshape(4, 3) * tag, 0, tag=tag)
+
+        ranks.with_group(body)
+
+    def test_sizes_of_registered_tensors(self) -> None:
+        def body(rank: int, size: int) -> list[tuple[int, ...]]:
+            import stretto
+
+            sizes = [(), (0,), (2, 3), ((2, 3),), ([4],), (torch.Size([5]),)]
+            tensors = [stretto.empty(*each) for each in sizes]
+            dist.all_reduce_coalesced(tensors)
+            with stretto.memory():
+                tensors.append(torch.tensor(1.5))
+            assert tensors[-1].item() == 1.5
+            return [tuple(each.shape) for each in tensors]
+
+        shapes = [(), (0,), (2, 3), (2, 3), (4,), (5,), ()]
+        self.assertEqual(ranks.with_group(body), [shapes] * 2)
+
+
+class StubsTest(unittest.TestCase):
+    def test_they_say_what_the_module_has(self) -> None:
+        import stretto
+
+        module = stretto._module()
+        stub = pathlib.Path(stretto.__file__).with_name("_c.pyi")
+        listed = {}
+        for node in ast.parse(stub.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                listed |= {f"{node.name}.{each.name}": each for each in node.body}
+            elif isinstance(node, ast.FunctionDef):
+                listed[node.name] = node
+        found = {}
+        for name, value in vars(module).items():
+            if isinstance(value, type):
+                own = {n: v for n, v in vars(value).items() if n == "__init__" or n[0] != "_"}
+                found |= {f"{name}.{n}": v for n, v in own.items()}
+            elif not name.startswith("_"):
+                found[name] = value
+        self.assertEqual(set(listed), set(found))
+        for name, value in found.items():
+            with self.subTest(function=name):
+                signature = value.__doc__.splitlines()[0]
+                named = [n for n in re.findall(r"[(,] ?(\w+): ", signature) if n != "self"]
+                given = listed[name].args
+                only_by_place = [each.arg for each in given.posonlyargs if each.arg != "self"]
+                by_name = [each.arg for each in given.args if each.arg != "self"]
+                if named and named[0] == "arg0":
+                    self.assertEqual((len(only_by_place), by_name), (len(named), []))
+                else:
+                    self.assertEqual((only_by_place, by_name), ([], named))
+
+
+if __name__ == "__main__":
+    unittest.main()
