@@ -15,7 +15,6 @@ namespace stretto {
 namespace {
 
 using testing::Arguments;
-using testing::operator+;
 using testing::Tool;
 using testing::Variables;
 

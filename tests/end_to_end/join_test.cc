@@ -19,7 +19,6 @@ using testing::Arguments;
 using testing::Ended;
 using testing::Process;
 using testing::Variables;
-using testing::operator+;
 
 const std::string kRank = STRETTO_BIN_DIR "/join_rank_program";
 

@@ -18,7 +18,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::Arguments;
 using testing::Hosts;
-using testing::operator+;
 using testing::Process;
 using testing::Variables;
 

@@ -76,7 +76,6 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Bits, ::testing::Values(2, 3, 4));
 // The values of every collective between real processes, over shared memory and over sockets.
 
 using testing::Arguments;
-using testing::operator+;
 
 Ended values_of(int ranks, const Variables& variables, const Arguments& arguments = {}) {
   return testing::run(Arguments{"run", "-n", std::to_string(ranks), "--no-prefix", "--",

@@ -32,7 +32,6 @@ using testing::Arguments;
 using testing::Ended;
 using ::testing::IsSubstring;
 using testing::Tool;
-using testing::operator+;
 
 Arguments shell(int ranks, const std::string& script, const Arguments& options = {}) {
   return Arguments{"run", "-n", std::to_string(ranks)} + options +

@@ -18,7 +18,6 @@ namespace {
 
 using testing::Arguments;
 using testing::Ended;
-using testing::operator+;
 using testing::Process;
 using testing::Tool;
 using testing::Variables;

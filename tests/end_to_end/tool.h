@@ -28,7 +28,10 @@ namespace stretto::testing {
 // The built program; defined in tool.cc, which CMake tells.
 extern const char* const kToolPath;
 
-using Arguments = std::vector<std::string>;
+// A class of this namespace, so that its operator+ is found wherever it is used.
+struct Arguments : std::vector<std::string> {
+  using vector::vector;
+};
 using Variables = std::map<std::string, std::string>;
 
 inline Arguments operator+(Arguments first, const Arguments& second) {

@@ -19,7 +19,6 @@ namespace {
 
 using testing::Arguments;
 using testing::Ended;
-using testing::operator+;
 using testing::Tool;
 using testing::Variables;
 
