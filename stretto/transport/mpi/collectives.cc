@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -124,18 +126,49 @@ struct Layout {
   int count_of(int rank) const { return counts[static_cast<std::size_t>(rank)]; }
 };
 
+// By which MPI tells apart the groups that a process makes at a time; any MPI has more tags.
+constexpr std::size_t kTags = 1 << 14;
+
+// A tag is a hash of its group, so that two groups may have the same: the later one waits for its
+// turn, as MPI might take one for the other. Where threads of another rank make these two in
+// another order, the deadline ends both. Kept for good: threads may wait here when the process
+// ends.
+struct TagsInUse {
+  std::mutex mutex;
+  std::condition_variable freed;
+  bool is_in_use[kTags] = {};
+
+  static TagsInUse& of_process() {
+    static TagsInUse& tags = *new TagsInUse;
+    return tags;
+  }
+  void take(std::size_t tag) {
+    std::unique_lock lock(mutex);
+    freed.wait(lock, [&] { return !is_in_use[tag]; });
+    is_in_use[tag] = true;
+  }
+  void give_back(std::size_t tag) {
+    const std::lock_guard lock(mutex);
+    is_in_use[tag] = false;
+    freed.notify_all();
+  }
+};
+
 // A communicator that is being made, which a thread of its own has also when nobody waits for it
 // any more: MPI waits for all ranks of a group, maybe for ever. It takes no turn, since another
 // group may have to be made on another rank first.
 struct Making {
+  TagsInUse& tags = TagsInUse::of_process();
   MPI_Group members = MPI_GROUP_NULL;
-  int tag = 0;
+  std::size_t tag = 0;
   MPI_Comm comm = MPI_COMM_NULL;
   int error = MPI_SUCCESS;
   std::atomic<bool> has_ended = false;
 
   void run() {
-    error = MPI_Comm_create_group(MPI_COMM_WORLD, members, tag, &comm);
+    tags.take(tag);
+    error = MPI_Comm_create_group(MPI_COMM_WORLD, members, static_cast<int>(tag), &comm);
+    tags.give_back(tag);
     has_ended = true;
   }
 };
@@ -150,8 +183,7 @@ class MpiCollectives final : public CollectiveLibrary {
     check(MPI_Group_incl(world, group.size, group.members, &making_->members));
     if (!failure_.empty()) return;
     MPI_Group_free(&world);
-    constexpr unsigned long long kTags = 1 << 14;  // Any MPI has more.
-    making_->tag = static_cast<int>(group.number % kTags);
+    making_->tag = group.number % kTags;
     ++unended;
     try {
       thread_ = std::thread([making = making_] { making->run(); });
