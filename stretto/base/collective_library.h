@@ -85,6 +85,10 @@ class CollectiveLibrary {
   // Not null: it runs what is in memory of devices, and nothing else. Whether that is so is in the
   // operation, as its algorithm kDeviceAlgorithm.
   virtual DeviceLibrary* for_devices() { return nullptr; }
+  // Whether it has met those of the group's other ranks, or has failed to: asked again until it
+  // says so, before all else but name() and failure(). Who gives up before destroys it, and what it
+  // has begun may then go on for ever, as after abandon().
+  virtual bool is_connected() { return true; }
 };
 
 // The ranks of a group, by their numbers in the job.
@@ -98,10 +102,11 @@ struct LibraryGroup {
 };
 
 // What a plug-in exports, under a name that changes with what is above: the library, or null and
-// why in `text`. All ranks of the group call this together; it may block.
+// why in `text`. All ranks of the group call this. It waits for them only if it has to start what
+// the library is part of, such as MPI, which wants that done by a thread of the program.
 using MakeLibrary = CollectiveLibrary* (*)(const LibraryGroup& group, char* text,
                                            std::size_t text_bytes);
-#define STRETTO_MAKE_LIBRARY stretto_collectives_2
+#define STRETTO_MAKE_LIBRARY stretto_collectives_3
 #define STRETTO_TEXT_OF(name) #name
 #define STRETTO_TEXT(name) STRETTO_TEXT_OF(name)
 inline constexpr const char* kMakeLibrary = STRETTO_TEXT(STRETTO_MAKE_LIBRARY);

@@ -3,52 +3,29 @@
 
 #include "stretto/job/plugin_factory.h"
 
-#include <atomic>
 #include <memory>
-#include <optional>
-#include <thread>
-#include <utility>
+#include <string_view>
 #include <vector>
 
-#include "stretto/base/thread.h"
-
 namespace stretto::job {
-namespace {
-
-using MadeLibrary = Result<std::unique_ptr<CollectiveLibrary>>;
-
-// What the thread has, also when nobody waits for it any more.
-struct Making {
-  std::vector<int> members;
-  std::optional<MadeLibrary> made;
-  std::atomic<bool> has_ended = false;
-};
-
-}  // namespace
 
 communicator::LibraryFactory plugin_factory(const transport::packets::Plugin& plugin, int size) {
   const auto make = [=](const execution::Membership& group,
-                        const communicator::LibraryMeeting& meeting) -> MadeLibrary {
-    const auto making = std::make_shared<Making>();
-    for (const Rank member : group.members) making->members.push_back(member.value());
-    const LibraryGroup wanted{.members = making->members.data(),
-                              .size = static_cast<int>(making->members.size()),
+                        const communicator::LibraryMeeting& meeting)
+      -> Result<std::unique_ptr<CollectiveLibrary>> {
+    std::vector<int> members;
+    for (const Rank member : group.members) members.push_back(member.value());
+    const LibraryGroup wanted{.members = members.data(),
+                              .size = static_cast<int>(members.size()),
                               .rank = group.rank.value(),
                               .number = group.group,
                               .job_rank = group.job_rank(group.rank).value(),
                               .job_size = size};
-    STRETTO_ASSIGN_OR_RETURN(std::thread thread,
-                             start_thread("stretto-library", [making, plugin, wanted] {
-                               making->made = transport::packets::make_library(plugin, wanted);
-                               making->has_ended = true;
-                             }));
-    const Status waited = meeting.wait([&] { return making->has_ended.load(); });
-    if (!waited.ok()) {
-      thread.detach();
-      return waited;
-    }
-    thread.join();
-    return std::move(*making->made);
+    STRETTO_ASSIGN_OR_RETURN(auto library, transport::packets::make_library(plugin, wanted));
+    STRETTO_RETURN_IF_ERROR(meeting.wait([&] { return library->is_connected(); }));
+    const std::string_view failure = library->failure();
+    if (!failure.empty()) return status_of(StatusCode::invalid_argument, "{}", failure);
+    return library;
   };
   return {.make = make};
 }

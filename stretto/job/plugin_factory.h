@@ -8,9 +8,9 @@
 
 namespace stretto::job {
 
-// Makes the libraries of groups by a plug-in that has collectives, in a job of `size` ranks. The
-// plug-in waits for all ranks of a group, on a thread of its own: messages move meanwhile, and a
-// rank that dies or fails, or the deadline, ends the wait here, and the thread goes on by itself.
+// Makes the libraries of groups by a plug-in that has collectives, in a job of `size` ranks. While
+// a library waits for those of the group's other ranks, messages move, and a rank that dies or
+// fails, or the deadline, ends the wait.
 communicator::LibraryFactory plugin_factory(const transport::packets::Plugin& plugin, int size);
 
 }  // namespace stretto::job

@@ -7,6 +7,8 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <string>
 #include <thread>
@@ -16,28 +18,58 @@
 namespace stretto::job {
 namespace {
 
-std::atomic<bool> is_released = false;
-std::atomic<int> stuck = 0;
+constexpr std::size_t kRanks = 3;
 
-void nap() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+std::atomic<int> made = 0;       // Libraries.
+std::atomic<int> connected = 0;  // That have met the others.
+std::atomic<int> destroyed = 0;
+
+// Has met the others, or has failed to, when it has been asked so often; never, if that is
+// negative.
+class Library final : public CollectiveLibrary {
+ public:
+  Library(int asked, const char* failure) : left_(asked), failure_(failure) { ++made; }
+  ~Library() override { ++destroyed; }
+
+  const char* name() const override { return "a library"; }
+  const char* failure() const override { return left_ == 0 ? failure_ : ""; }
+  bool can_run(const OperationDescriptor&) const override { return false; }
+  bool gives_buffers_back() const override { return true; }
+  int start(const LibraryCall&) override { return 0; }
+  bool has_ended(int) override { return true; }
+  void abandon() override {}
+  bool is_connected() override {
+    if (left_ > 0 && --left_ == 0) ++connected;
+    return left_ == 0;
+  }
+
+ private:
+  int left_;
+  const char* failure_;
+};
 
 // Waits for ranks that never come; but on the last rank, when all others do, it is of no use.
-CollectiveLibrary* never_made(const LibraryGroup& group, char* text, std::size_t text_bytes) {
-  if (group.rank + 1 == group.size) {
-    while (stuck < group.rank) nap();
-    std::snprintf(text, text_bytes, "it has no such network");
-    return nullptr;
-  }
-  ++stuck;
-  while (!is_released) nap();
-  --stuck;
+CollectiveLibrary* never_connected(const LibraryGroup& group, char* text, std::size_t text_bytes) {
+  if (group.rank + 1 < group.size) return new Library(-1, "");
+  while (made < group.rank) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::snprintf(text, text_bytes, "it has no such network");
   return nullptr;
 }
 
-TEST(PluginFactory, WhoWaitsInALibraryHearsOfTheFailureOfAnotherRank) {
-  constexpr std::size_t kRanks = 3;
+// On one rank that shows only when the others are to be met.
+CollectiveLibrary* fails_to_connect(const LibraryGroup& group, char*, std::size_t) {
+  return group.rank == 1 ? new Library(3, "the network is down") : new Library(-1, "");
+}
+
+CollectiveLibrary* connected_late(const LibraryGroup& group, char*, std::size_t) {
+  return new Library(2 + group.rank, "");
+}
+
+// How each rank's setting up of a job has ended.
+std::array<Status, kRanks> made_with(MakeLibrary make_library) {
+  made = connected = destroyed = 0;
   auto endpoints = transport::loopback::make_world({.ranks = kRanks}).or_throw();
-  const auto factory = plugin_factory({.make_library = never_made}, kRanks);
+  const auto factory = plugin_factory({.make_library = make_library}, kRanks);
   std::array<Status, kRanks> statuses;
   std::array<std::thread, kRanks> threads;
   for (std::size_t r = 0; r < kRanks; ++r) {
@@ -51,14 +83,30 @@ TEST(PluginFactory, WhoWaitsInALibraryHearsOfTheFailureOfAnotherRank) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(stuck, kRanks - 1) << "and yet all have ended";
+  return statuses;
+}
+
+void expect_all_say(const std::array<Status, kRanks>& statuses, const char* expected) {
   for (const Status& status : statuses) {
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
-                        "rank 2 could not set up the group: it has no such network",
-                        std::string(status.message()));
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, expected, std::string(status.message()));
   }
-  is_released = true;
-  while (stuck > 0) nap();
+}
+
+TEST(PluginFactory, WhoWaitsInALibraryHearsOfTheFailureOfAnotherRank) {
+  expect_all_say(made_with(never_connected),
+                 "rank 2 could not set up the group: it has no such network");
+  EXPECT_EQ(destroyed, 2) << "given up, and yet there";
+}
+
+TEST(PluginFactory, ALibraryThatCannotMeetTheOthersFailsAll) {
+  expect_all_say(made_with(fails_to_connect),
+                 "rank 1 could not set up the group: the network is down");
+  EXPECT_EQ(destroyed, 3);
+}
+
+TEST(PluginFactory, ALibraryThatMeetsTheOthersLaterIsWaitedFor) {
+  for (const Status& status : made_with(connected_late)) EXPECT_TRUE(status.ok());
+  EXPECT_EQ(connected, 3);
 }
 
 }  // namespace

@@ -6,12 +6,18 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
+#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/collective_library.h"
@@ -120,25 +126,79 @@ struct Layout {
   int count_of(int rank) const { return counts[static_cast<std::size_t>(rank)]; }
 };
 
+// By which MPI tells apart the groups that a process makes at a time; any MPI has more tags.
+constexpr std::size_t kTags = 1 << 14;
+
+// A tag is a hash of its group, so that two groups may have the same: the later one waits for its
+// turn, as MPI might take one for the other. Where threads of another rank make these two in
+// another order, the deadline ends both. Kept for good: threads may wait here when the process
+// ends.
+struct TagsInUse {
+  std::mutex mutex;
+  std::condition_variable freed;
+  bool is_in_use[kTags] = {};
+
+  static TagsInUse& of_process() {
+    static TagsInUse& tags = *new TagsInUse;
+    return tags;
+  }
+  void take(std::size_t tag) {
+    std::unique_lock lock(mutex);
+    freed.wait(lock, [&] { return !is_in_use[tag]; });
+    is_in_use[tag] = true;
+  }
+  void give_back(std::size_t tag) {
+    const std::lock_guard lock(mutex);
+    is_in_use[tag] = false;
+    freed.notify_all();
+  }
+};
+
+// A communicator that is being made, which a thread of its own has also when nobody waits for it
+// any more: MPI waits for all ranks of a group, maybe for ever. It takes no turn, since another
+// group may have to be made on another rank first.
+struct Making {
+  TagsInUse& tags = TagsInUse::of_process();
+  MPI_Group members = MPI_GROUP_NULL;
+  std::size_t tag = 0;
+  MPI_Comm comm = MPI_COMM_NULL;
+  int error = MPI_SUCCESS;
+  std::atomic<bool> has_ended = false;
+
+  void run() {
+    tags.take(tag);
+    error = MPI_Comm_create_group(MPI_COMM_WORLD, members, static_cast<int>(tag), &comm);
+    tags.give_back(tag);
+    has_ended = true;
+  }
+};
+
 class MpiCollectives final : public CollectiveLibrary {
  public:
-  // Takes no turn: another group may have to be made on another rank first.
+  // Under the lock, as all that calls MPI.
   explicit MpiCollectives(const LibraryGroup& group)
       : rank_(group.rank), size_(group.size), name_(library_name()) {
     MPI_Group world = MPI_GROUP_NULL;
-    MPI_Group members = MPI_GROUP_NULL;
     check(MPI_Comm_group(MPI_COMM_WORLD, &world));
-    check(MPI_Group_incl(world, group.size, group.members, &members));
-    constexpr unsigned long long kTags = 1 << 14;  // Any MPI has more.
-    check(MPI_Comm_create_group(MPI_COMM_WORLD, members, static_cast<int>(group.number % kTags),
-                                &comm_));
+    check(MPI_Group_incl(world, group.size, group.members, &making_->members));
     if (!failure_.empty()) return;
-    MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
-    MPI_Group_free(&members);
     MPI_Group_free(&world);
+    making_->tag = group.number % kTags;
+    ++unended;
+    try {
+      thread_ = std::thread([making = making_] { making->run(); });
+    } catch (const std::exception& cause) {
+      --unended;
+      failure_ =
+          std::string("the thread that makes the group could not be started: ") + cause.what();
+    }
   }
 
   ~MpiCollectives() override {
+    if (thread_.joinable()) {  // Given up: MPI stays unended for good, whatever the thread does.
+      thread_.detach();
+      return;
+    }
     const std::lock_guard lock(mpi_mutex);
     int is_over = 0;
     MPI_Finalized(&is_over);
@@ -150,6 +210,20 @@ class MpiCollectives final : public CollectiveLibrary {
   const char* name() const override { return name_.c_str(); }
   const char* failure() const override { return failure_.c_str(); }
   bool gives_buffers_back() const override { return false; }
+
+  bool is_connected() override {
+    if (!thread_.joinable()) return true;
+    if (!making_->has_ended) return false;
+    thread_.join();
+    const std::lock_guard lock(mpi_mutex);
+    --unended;
+    check(making_->error);
+    if (!failure_.empty()) return true;
+    comm_ = making_->comm;
+    MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+    MPI_Group_free(&making_->members);
+    return true;
+  }
 
   // A barrier is not handed on: that all have met is all there is to it.
   bool can_run(const OperationDescriptor& operation) const override {
@@ -275,6 +349,8 @@ class MpiCollectives final : public CollectiveLibrary {
   int size_;
   std::string name_;
   std::string failure_;
+  std::shared_ptr<Making> making_ = std::make_shared<Making>();
+  std::thread thread_;  // Joinable until is_connected().
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::deque<Running> running_;  // Whose lists stay in place.
   bool is_left_ = false;
@@ -286,17 +362,12 @@ class MpiCollectives final : public CollectiveLibrary {
 extern "C" __attribute__((visibility("default"))) stretto::CollectiveLibrary* STRETTO_MAKE_LIBRARY(
     const stretto::LibraryGroup& group, char* text, std::size_t text_bytes) {
   using namespace stretto::transport::mpi;
-  std::string why;
-  {
-    const std::lock_guard lock(mpi_mutex);
-    why = start(/*at_once=*/true);
-    if (why.empty()) why = check_place(group.job_rank, group.job_size);
-  }
-  std::unique_ptr<MpiCollectives> library;
+  std::unique_ptr<MpiCollectives> library;  // Dies after the lock, which it takes.
+  const std::lock_guard lock(mpi_mutex);
+  std::string why = start(/*at_once=*/true);
+  if (why.empty()) why = check_place(group.job_rank, group.job_size);
   if (why.empty()) {
-    ++unended;
     library = std::make_unique<MpiCollectives>(group);
-    --unended;
     why = library->failure();
   }
   if (why.empty()) return library.release();

@@ -26,7 +26,7 @@ struct Plugin {
 // says what to do.
 Result<Plugin> load_plugin(std::string_view name, const std::string& path);
 
-// The library's collectives for a group, all of whose ranks call this together.
+// The library's collectives for a group, all of whose ranks call this. It may be not connected yet.
 Result<std::unique_ptr<CollectiveLibrary>> make_library(const Plugin& plugin,
                                                         const LibraryGroup& group);
 
