@@ -38,6 +38,9 @@ struct Subject {
 
 std::vector<Subject> subjects() {
   return {{dense()},
+          {f16(), false},
+          {f16({.clip = 1.5f}), false},
+          {bf16()},
           {top_k({.density = 0.01})},
           {top_k({.density = 0.2, .values = ValueFormat::bf16})},
           {top_k({.density = 0.1, .values = ValueFormat::int8})},

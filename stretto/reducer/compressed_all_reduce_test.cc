@@ -90,6 +90,61 @@ TEST(CompressedAllReduce, PartsAreFewerBytesThanWholesOfManyRanks) {
   EXPECT_LT(received[1], received[0] * 6 / 10);
 }
 
+// What ranks round, added up in their order; rounded once more where the sum travels.
+template <class Number>
+Floats sum_of_rounded(std::size_t count, int ranks, bool is_rounded) {
+  Floats sum(count);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Floats values = random_floats(count, static_cast<std::uint64_t>(rank));
+    for (std::size_t i = 0; i < count; ++i) sum[i] += static_cast<float>(Number(values[i]));
+  }
+  for (float& value : sum) value = is_rounded ? static_cast<float>(Number(value)) : value;
+  return sum;
+}
+
+// Gathered by four ranks, messages of half the bytes would be as many as an all_reduce without a
+// codec receives, so that they are divided.
+TEST(CompressedAllReduce, HalvesAreRoundedOnceForEachTimeTheyTravel) {
+  constexpr std::size_t kCount = 30000;
+  for (const int ranks : {2, 3, 4}) {
+    const bool is_divided = ranks == 4;
+    run_ranks(ranks, [&](Communicator& communicator) {
+      const Floats own =
+          random_floats(kCount, static_cast<std::uint64_t>(communicator.rank().value()));
+      Floats data = own;
+      const auto cost = all_reduce(communicator, data, {.codec = f16()});
+      EXPECT_EQ(data, sum_of_rounded<Half>(kCount, ranks, is_divided)) << ranks;
+      const std::size_t one = 2 * kCount;
+      const std::size_t received =
+          is_divided ? one * 3 / 2 : one * static_cast<std::size_t>(ranks - 1);
+      EXPECT_NEAR(static_cast<double>(cost.received_bytes), static_cast<double>(received), 1000);
+      data = own;
+      all_reduce(communicator, data, {.codec = bf16()});
+      EXPECT_EQ(data, sum_of_rounded<BFloat16>(kCount, ranks, is_divided)) << ranks;
+    });
+  }
+}
+
+TEST(CompressedAllReduce, WhatHalvesLackOrClipComesLater) {
+  run_ranks(2, [](Communicator& communicator) {
+    CompressionState state;
+    float sum = 0;
+    for (int call = 0; call < 4; ++call) {
+      Floats data = {1 + 0x1p-12f};
+      all_reduce(communicator, data, {.codec = f16(), .state = &state, .name = "x"});
+      sum += data[0];
+    }
+    EXPECT_EQ(sum, 8 + 0x1p-9f);
+    for (const Floats& expected : {Floats{100, 0.5f}, Floats{100, 0}, Floats{50, 0}}) {
+      Floats data = {expected[1] > 0 ? 250.0f : 0.0f, expected[1]};
+      all_reduce(communicator, data, {f16({.clip = 100}), &state, "clipped", ReduceOp::mean});
+      EXPECT_EQ(data, expected);
+    }
+  });
+  EXPECT_THROW((void)bf16({.clip = 0}), InvalidArgument);
+  EXPECT_EQ(bf16({.clip = 2})->name(), "bf16, clipped at 2");
+}
+
 TEST(CompressedAllReduce, WhatRanksDoNotAgreeAboutIsRefusedAndBothAreNamed) {
   run_ranks(2, [](Communicator& communicator) {
     const bool first = communicator.rank() == Rank(0);

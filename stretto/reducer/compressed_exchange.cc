@@ -56,37 +56,68 @@ double predicted(const Communicator& communicator, Collective collective, std::s
 
 }  // namespace
 
-// Which ranks add up what: said by rank 0 for all, whose models may differ.
-void CompressedReduction::choose_exchange(Communicator& communicator) {
-  divides_ = options_.exchange == CompressedExchange::divide;
-  exchange_reason_ = divides_ ? "divided, as was asked for" : "gathered, as was asked for";
-  if (options_.exchange != CompressedExchange::automatic && trial_ == nullptr) return;
-  std::size_t bytes = 0;
-  for (const auto& [name, gradient] : gradients_) {
-    if (gradient->codec == nullptr) continue;
-    const std::uint64_t after_warm_up = std::numeric_limits<std::uint64_t>::max();
-    const auto message = gradient->codec->message_bytes(gradient->residual.size(), after_warm_up);
-    bytes += message.value_or(0);
-  }
+// Said by rank 0 for all, whose models may differ.
+void CompressedReduction::predict_exchange(Communicator& communicator) {
   const auto ranks = static_cast<std::size_t>(ranks_);
+  const std::size_t bytes = prediction_.message_bytes;
   double predictions[] = {predicted(communicator, Collective::all_gather, ranks * bytes),
                           predicted(communicator, Collective::all_to_all, bytes) +
                               predicted(communicator, Collective::all_gather, bytes)};
   communicator.broadcast(std::span<double>(predictions)).wait();
-  const auto [gathered, divided] = predictions;
+  prediction_.gathered_seconds = predictions[0];
+  prediction_.divided_seconds = predictions[1];
+}
+
+// Which ranks add up what.
+void CompressedReduction::choose_exchange(Communicator& communicator) {
+  const bool is_automatic = options_.exchange == CompressedExchange::automatic;
+  const std::uint64_t after_warm_up = std::numeric_limits<std::uint64_t>::max();
+  prediction_ = {.message_bytes = bytes_in_step(after_warm_up).of_messages};
+  divides_ = options_.exchange == CompressedExchange::divide;
+  if (is_automatic || trial_ != nullptr) predict_exchange(communicator);
+  const auto& [bytes, gathered, divided] = prediction_;
   const bool is_known = !std::isnan(gathered + divided);
-  if (options_.exchange == CompressedExchange::automatic) {
-    divides_ = is_known && divided < gathered;
-    exchange_reason_ =
-        is_known
-            ? fmt::format(
-                  "{}: the model of the links predicts {:.3g} ms gathered and {:.3g} "
-                  "ms divided for messages of {} bytes from each of {} ranks",
-                  divides_ ? "divided" : "gathered", gathered * 1e3, divided * 1e3, bytes, ranks)
-            : "gathered: there is no model of these links, or of such messages";
-    if (communicator.rank() == Rank(0)) log(LogLevel::info, "messages are {}", exchange_reason_);
+  if (is_automatic) divides_ = is_known && divided < gathered;
+  const bool is_divided = divides_ || gathers_as_much_as_dense(after_warm_up);
+  exchange_reason_ = is_divided ? "divided" : "gathered";
+  if (is_divided != divides_) {
+    exchange_reason_ += ": gathered, they are as many bytes as an all_reduce without them";
+  } else if (!is_automatic) {
+    exchange_reason_ += ", as was asked for";
+  } else if (is_known) {
+    exchange_reason_ += fmt::format(
+        ": the model of the links predicts {:.3g} ms gathered and {:.3g} ms divided for messages "
+        "of {} bytes from each of {} ranks",
+        gathered * 1e3, divided * 1e3, bytes, ranks_);
+  } else {
+    exchange_reason_ += ": there is no model of these links, or of such messages";
   }
-  if (trial_ != nullptr && is_known) trial_->expect(divides_ ? divided : gathered);
+  if (is_automatic && communicator.rank() == Rank(0)) {
+    log(LogLevel::info, "messages are {}", exchange_reason_);
+  }
+  if (trial_ != nullptr && is_known) trial_->expect(is_divided ? divided : gathered);
+}
+
+CompressedReduction::Bytes CompressedReduction::bytes_in_step(std::uint64_t step) const {
+  Bytes bytes;
+  for (const Gradient* const gradient : by_index_) {
+    if (gradient == nullptr || gradient->codec == nullptr) continue;
+    const std::size_t count = gradient->residual.size();
+    const auto message = gradient->codec->message_bytes(count, step);
+    if (!message) continue;
+    bytes.of_messages += *message;
+    bytes.of_gradients += count * sizeof(float);
+  }
+  return bytes;
+}
+
+// An all_reduce without a codec receives 2 / p of the gradients from each other rank. Told for all
+// buckets together, so that results do not depend on which gradient is in which.
+bool CompressedReduction::gathers_as_much_as_dense(std::uint64_t step) const {
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  const Bytes bytes = bytes_in_step(step);
+  return ranks > 2 && bytes.of_gradients >= ranks * kLeastPart * sizeof(float) &&
+         bytes.of_messages * ranks >= 2 * bytes.of_gradients;
 }
 
 // The part that `adder` adds up; the whole if nothing is divided. `of_sum`: what it sends of it.
@@ -112,6 +143,7 @@ CompressedReduction::Part CompressedReduction::part_of(const Exchange& exchange,
 
 void CompressedReduction::begin_step(Communicator& communicator) {
   if (trial_ != nullptr) compresses_ = trial_->compresses(communicator);
+  divides_step_ = divides_ || gathers_as_much_as_dense(step_);
   ++step_;
   this_step_ = {.step = step_, .compressed = compresses_};
 }
@@ -210,7 +242,7 @@ void CompressedReduction::encode(const FullBucket& bucket, Exchange& exchange) {
     this_step_.gradient_bytes += values.size_bytes();
   }
   if (is_fixed) exchange.limit = 0;
-  exchange.is_divided = divides_ && is_fixed;
+  exchange.is_divided = divides_step_ && is_fixed;
   const auto ranks = static_cast<std::size_t>(ranks_);
   exchange.lengths.assign(ranks, 0);
   for (std::size_t adder = 0; adder < (exchange.is_divided ? ranks : 1); ++adder) {

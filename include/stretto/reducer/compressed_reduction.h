@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,7 +32,8 @@ enum class Compression {
 
 // Who adds up what ranks have sent.
 enum class CompressedExchange : std::uint8_t {
-  gather,  // All ranks get the messages of all. Each receives p - 1 of p ranks.
+  gather,  // All ranks get the messages of all. Each receives p - 1 of p ranks. Steps in which
+           // that is as much as an all_reduce of the gradients as they are divide all the same.
   divide,  // Each rank gets the others' messages for one part of each gradient, adds these up and
            // sends all ranks a message of the sum, made by the same codec; what that does not say
            // joins its residual. Each receives less than two messages, however many ranks there
@@ -39,6 +41,15 @@ enum class CompressedExchange : std::uint8_t {
            // the next bucket's start() waits for. Codecs without a fixed length do not divide.
   automatic,  // What the model of the links predicts to be faster, found out by attach(). Gathers
               // where there is no model, as between processes of one host.
+};
+
+// What CompressedExchange::automatic has chosen by. It counts no time of codecs.
+struct ExchangePrediction {
+  // Of one rank's messages of a step, without those whose length is not fixed.
+  std::size_t message_bytes = 0;
+  // What the model of the links predicts for them; NaN where it says nothing.
+  double gathered_seconds = std::numeric_limits<double>::quiet_NaN();
+  double divided_seconds = std::numeric_limits<double>::quiet_NaN();
 };
 
 // A codec for some gradients.
@@ -140,6 +151,8 @@ class CompressedReduction : public CommunicationHook {
   const CompressionStatistics& last_step() const { return last_step_; }
   // "divided: the model of the links predicts ...": which exchange, and why. Since attach().
   const std::string& exchange_reason() const { return exchange_reason_; }
+  // The same on all ranks, since attach(); of CompressedExchange::automatic only.
+  const ExchangePrediction& exchange_prediction() const { return prediction_; }
   // Of the gradient of this name; empty if it has none.
   std::span<const float> residual(const std::string& name) const;
 
@@ -152,6 +165,14 @@ class CompressedReduction : public CommunicationHook {
   std::shared_ptr<const Codec> codec_for(const GradientDescription& gradient) const;
   void restore();
   void choose_exchange(Communicator& communicator);
+  void predict_exchange(Communicator& communicator);
+  // Of what has a codec whose messages have a fixed length.
+  struct Bytes {
+    std::size_t of_messages = 0;  // Of one rank.
+    std::size_t of_gradients = 0;
+  };
+  Bytes bytes_in_step(std::uint64_t step) const;
+  bool gathers_as_much_as_dense(std::uint64_t step) const;
   void begin_step(Communicator& communicator);
   Part part_of(const Exchange& exchange, std::size_t i, std::size_t adder, bool of_sum) const;
   void encode(const FullBucket& bucket, Exchange& exchange);
@@ -177,7 +198,9 @@ class CompressedReduction : public CommunicationHook {
   std::uint64_t step_ = 0;
   bool compresses_ = true;
   bool divides_ = false;
+  bool divides_step_ = false;  // This one.
   std::string exchange_reason_;
+  ExchangePrediction prediction_;
   codec::Scratch scratch_;
   CompressionStatistics last_step_;
   CompressionStatistics this_step_;
