@@ -46,12 +46,18 @@ std::vector<std::size_t> counts_of(std::span<const std::uint64_t> lengths) {
   return {lengths.begin(), lengths.end()};
 }
 
-// Seconds, as the model of the links has them for the next power of two; NaN if it says nothing.
+// Seconds, between those that the model of the links has for two powers of two; NaN if it says
+// nothing.
 double predicted(const Communicator& communicator, Collective collective, std::size_t bytes) {
-  const auto candidates = communicator.explain(collective, DType::u8, bytes).candidates;
-  if (candidates.empty() || bytes == 0) return std::numeric_limits<double>::quiet_NaN();
-  return candidates.front().seconds * static_cast<double>(bytes) /
-         static_cast<double>(std::bit_ceil(bytes));
+  const auto at = [&](std::size_t size) {
+    const auto candidates = communicator.explain(collective, DType::u8, size).candidates;
+    return candidates.empty() || size == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                           : candidates.front().seconds;
+  };
+  const std::size_t below = std::bit_floor(bytes), above = std::bit_ceil(bytes);
+  if (below == bytes) return at(bytes);
+  const double part = static_cast<double>(bytes - below) / static_cast<double>(above - below);
+  return at(below) * (1 - part) + at(above) * part;
 }
 
 }  // namespace
@@ -76,9 +82,9 @@ void CompressedReduction::choose_exchange(Communicator& communicator) {
   divides_ = options_.exchange == CompressedExchange::divide;
   if (is_automatic || trial_ != nullptr) predict_exchange(communicator);
   const auto& [bytes, gathered, divided] = prediction_;
-  const bool is_known = !std::isnan(gathered + divided);
+  const bool is_known = prediction_.is_known();
   if (is_automatic) divides_ = is_known && divided < gathered;
-  const bool is_divided = divides_ || gathers_as_much_as_dense(after_warm_up);
+  const bool is_divided = divides_in_step(after_warm_up);
   exchange_reason_ = is_divided ? "divided" : "gathered";
   if (is_divided != divides_) {
     exchange_reason_ += ": gathered, they are as many bytes as an all_reduce without them";
@@ -111,13 +117,19 @@ CompressedReduction::Bytes CompressedReduction::bytes_in_step(std::uint64_t step
   return bytes;
 }
 
-// An all_reduce without a codec receives 2 / p of the gradients from each other rank. Told for all
-// buckets together, so that results do not depend on which gradient is in which.
-bool CompressedReduction::gathers_as_much_as_dense(std::uint64_t step) const {
+// Where that was not asked for, too, if gathering receives as much as an all_reduce without a
+// codec, which is 2 / p of the gradients from each other rank, and the model of the links has not
+// said what is faster for these messages. Told for all buckets together, so that results do not
+// depend on which gradient is in which.
+bool CompressedReduction::divides_in_step(std::uint64_t step) const {
   const auto ranks = static_cast<std::size_t>(ranks_);
   const Bytes bytes = bytes_in_step(step);
-  return ranks > 2 && bytes.of_gradients >= ranks * kLeastPart * sizeof(float) &&
-         bytes.of_messages * ranks >= 2 * bytes.of_gradients;
+  const bool is_predicted = options_.exchange == CompressedExchange::automatic &&
+                            prediction_.is_known() &&
+                            bytes.of_messages == prediction_.message_bytes;
+  const bool gathers_as_much = bytes.of_messages * ranks >= 2 * bytes.of_gradients;
+  const bool is_worth_it = bytes.of_gradients >= ranks * kLeastPart * sizeof(float);
+  return divides_ || (gathers_as_much && is_worth_it && ranks > 2 && !is_predicted);
 }
 
 // The part that `adder` adds up; the whole if nothing is divided. `of_sum`: what it sends of it.
@@ -143,7 +155,7 @@ CompressedReduction::Part CompressedReduction::part_of(const Exchange& exchange,
 
 void CompressedReduction::begin_step(Communicator& communicator) {
   if (trial_ != nullptr) compresses_ = trial_->compresses(communicator);
-  divides_step_ = divides_ || gathers_as_much_as_dense(step_);
+  divides_step_ = divides_in_step(step_);
   ++step_;
   this_step_ = {.step = step_, .compressed = compresses_};
 }

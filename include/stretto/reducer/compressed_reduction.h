@@ -50,6 +50,8 @@ struct ExchangePrediction {
   // What the model of the links predicts for them; NaN where it says nothing.
   double gathered_seconds = std::numeric_limits<double>::quiet_NaN();
   double divided_seconds = std::numeric_limits<double>::quiet_NaN();
+
+  bool is_known() const { return gathered_seconds > 0 && divided_seconds > 0; }
 };
 
 // A codec for some gradients.
@@ -172,7 +174,7 @@ class CompressedReduction : public CommunicationHook {
     std::size_t of_gradients = 0;
   };
   Bytes bytes_in_step(std::uint64_t step) const;
-  bool gathers_as_much_as_dense(std::uint64_t step) const;
+  bool divides_in_step(std::uint64_t step) const;
   void begin_step(Communicator& communicator);
   Part part_of(const Exchange& exchange, std::size_t i, std::size_t adder, bool of_sum) const;
   void encode(const FullBucket& bucket, Exchange& exchange);
