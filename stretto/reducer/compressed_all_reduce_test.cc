@@ -6,6 +6,8 @@
 #include "stretto/reducer/compressed_all_reduce.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -293,6 +295,57 @@ TEST(CompressedAllReduce, RanksThatHaveBegunAnotherNumberOfCallsGoOn) {
     EXPECT_NO_THROW(all_reduce(*again, data, {half, &state, "x"}));
     EXPECT_EQ(data[0], 0);
     EXPECT_GE(data[1], 10);
+  });
+}
+
+// Rank 1 starts only when rank 0 has started both and said so.
+void expect_starts_do_not_wait(const std::shared_ptr<const Codec>& codec) {
+  run_ranks(2, [&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    CompressionState state, blocking;
+    std::map<std::string, Floats> data, expected;
+    for (int call = 0; call < 3; ++call) {
+      for (const char* const name : {"x", "y"}) {
+        data[name] = random_floats(3000, static_cast<std::uint64_t>(10 * call + rank));
+        expected[name] = data[name];
+        all_reduce(communicator, expected[name], {codec, &blocking, name});
+        if (call == 0) all_reduce(communicator, data[name], {codec, &state, name});
+      }
+      if (call == 0) continue;
+      int token = 0;
+      if (rank == 1) communicator.recv(std::span(&token, 1), {.from = 0}).wait();
+      CompressedWork x = start_all_reduce(communicator, data["x"], {codec, &state, "x"});
+      CompressedWork y = start_all_reduce(communicator, data["y"], {codec, &state, "y"});
+      if (rank == 0) communicator.send(std::span(&token, 1), {.to = 1}).wait();
+      EXPECT_NE(refusal<InvalidArgument>([&] {
+                  (void)start_all_reduce(communicator, data["x"], {codec, &state, "x"});
+                }).find("'x' is on its way"),
+                std::string::npos);
+      for (CompressedWork* const work : {rank == 0 ? &x : &y, rank == 0 ? &y : &x}) {
+        EXPECT_GT(work->wait().sent_values, 0u);
+        EXPECT_THROW(work->wait(), InvalidArgument);
+      }
+      EXPECT_EQ(data, expected) << codec->name();
+    }
+    EXPECT_EQ(state.save(), blocking.save());
+  });
+}
+
+TEST(CompressedAllReduce, WhatIsStartedIsWaitedForInAnyOrder) {
+  for (const auto& codec : {top_k({.density = 0.1}), f16()}) expect_starts_do_not_wait(codec);
+}
+
+TEST(CompressedAllReduce, WhatIsStartedAndForgottenEndsAll) {
+  run_ranks(2, [](Communicator& communicator) {
+    const CompressedAllReduceOptions options[] = {{.codec = int8()},
+                                                  {.codec = threshold({.limit = 0.1f})}};
+    for (const CompressedAllReduceOptions& each : options) {
+      Floats data(3000, 1.0f);
+      (void)start_all_reduce(communicator, data, each);
+      data.assign(3000, 1.0f);
+      all_reduce(communicator, data, each);
+      EXPECT_EQ(data[2999], 2);
+    }
   });
 }
 
