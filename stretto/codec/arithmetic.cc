@@ -5,17 +5,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 
 #include "stretto/base/dtype.h"
+#include "stretto/kernel/quantize.h"
 #include "stretto/kernel/reduce.h"
 
 namespace stretto::codec {
 namespace {
 
 // Of what is taken at a time, which stays in the cache.
-constexpr std::size_t kBlock = 1024;
+constexpr std::size_t kBlock = 2048;
 
 template <class Number>
 float greatest() {
@@ -48,22 +48,17 @@ void widen(std::span<const Number> from, std::span<float> to) {
 
 template <class Number>
 void narrow_and_keep_rest(std::span<float> values, float limit, std::span<std::byte> to) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  limit = std::min(limit, greatest<Number>());
-  std::array<float, kBlock> said;
+  std::array<float, kBlock> room;
   std::array<Number, kBlock> numbers;
   for (std::size_t first = 0; first < values.size(); first += kBlock) {
     const std::span block = values.subspan(first, std::min(kBlock, values.size() - first));
-    for (std::size_t i = 0; i < block.size(); ++i) {
-      const float magnitude = std::abs(block[i]);
-      said[i] =
-          magnitude > limit && magnitude < kInfinity ? std::copysign(limit, block[i]) : block[i];
-    }
+    const std::span said(room.data(), block.size());
     const std::span some(numbers.data(), block.size());
-    narrow(std::span<const float>(said.data(), block.size()), some);
+    kernel::clip(block, std::min(limit, greatest<Number>()), said);
+    narrow(std::span<const float>(said), some);
     std::memcpy(to.data() + first * sizeof(Number), some.data(), some.size_bytes());
-    widen(std::span<const Number>(some), std::span(said.data(), block.size()));
-    for (std::size_t i = 0; i < block.size(); ++i) block[i] -= said[i];
+    widen(std::span<const Number>(some), said);
+    kernel::subtract(block, said);
   }
 }
 
