@@ -23,6 +23,11 @@ class Halved final : public WholeCodec {
       : WholeCodec(dtype_of<Number> == DType::f16 ? Kind::f16 : Kind::bf16, name_of(options)),
         clip_(options.clip) {}
 
+  // The greatest bfloat16 is no limit: floats end there, too.
+  bool is_bounded() const override {
+    return dtype_of<Number> == DType::f16 || clip_ < std::numeric_limits<float>::infinity();
+  }
+
  private:
   static std::string name_of(const HalfOptions& options) {
     const std::string_view type = stretto::name(dtype_of<Number>);

@@ -92,7 +92,7 @@ TEST(CompressedAllReduce, PartsAreFewerBytesThanWholesOfManyRanks) {
   EXPECT_LT(received[1], received[0] * 6 / 10);
 }
 
-// What ranks round, added up in their order; rounded once more where the sum travels.
+// What ranks round, added up in their order; where the sum travels, a quarter of it is rounded.
 template <class Number>
 Floats sum_of_rounded(std::size_t count, int ranks, bool is_rounded) {
   Floats sum(count);
@@ -100,7 +100,7 @@ Floats sum_of_rounded(std::size_t count, int ranks, bool is_rounded) {
     const Floats values = random_floats(count, static_cast<std::uint64_t>(rank));
     for (std::size_t i = 0; i < count; ++i) sum[i] += static_cast<float>(Number(values[i]));
   }
-  for (float& value : sum) value = is_rounded ? static_cast<float>(Number(value)) : value;
+  for (float& value : sum) value = is_rounded ? 4 * static_cast<float>(Number(value / 4)) : value;
   return sum;
 }
 
@@ -145,6 +145,42 @@ TEST(CompressedAllReduce, WhatHalvesLackOrClipComesLater) {
   });
   EXPECT_THROW((void)bf16({.clip = 0}), InvalidArgument);
   EXPECT_EQ(bf16({.clip = 2})->name(), "bf16, clipped at 2");
+}
+
+// Of four ranks, whose halves are divided.
+TEST(CompressedAllReduce, LimitsAreOfRanksAndNotOfTheirSums) {
+  run_ranks(4, [](Communicator& communicator) {
+    const auto expect = [&](const std::shared_ptr<const Codec>& codec, float each, ReduceOp op,
+                            float expected) {
+      Floats data(4000, each);
+      const auto cost = all_reduce(communicator, data, {.codec = codec, .op = op});
+      EXPECT_EQ(data, Floats(4000, expected)) << codec->name();
+      EXPECT_LT(cost.received_bytes, 16000u) << "not divided";
+    };
+    for (const auto& codec : {f16({.clip = 1.5f}), bf16({.clip = 1.5f})}) {
+      expect(codec, 1, ReduceOp::sum, 4);
+      expect(codec, 100, ReduceOp::sum, 6);
+      expect(codec, 100, ReduceOp::mean, 1.5f);
+    }
+    expect(f16(), 20000, ReduceOp::sum, 80000);
+    expect(f16(), 20000, ReduceOp::mean, 20000);
+    expect(bf16(), 0x1p100f, ReduceOp::sum, 0x1p102f);
+  });
+}
+
+// Whoever adds it up: what one rank has clipped does not travel with the sum.
+TEST(CompressedAllReduce, WhatOneRankClipsComesLaterWhereItIsDivided) {
+  run_ranks(4, [](Communicator& communicator) {
+    CompressionState state;
+    const bool is_first = communicator.rank() == Rank(0);
+    for (const float left : {8.5f, 7.0f, 5.5f}) {
+      Floats data(4000, is_first && left == 8.5f ? 10.0f : 0.0f);
+      all_reduce(communicator, data, {bf16({.clip = 1.5f}), &state, "x"});
+      EXPECT_EQ(data, Floats(4000, 1.5f));
+      EXPECT_EQ(state.residual("x")[0], is_first ? left : 0);
+      EXPECT_EQ(state.residual("x")[3999], is_first ? left : 0);
+    }
+  });
 }
 
 TEST(CompressedAllReduce, WhatRanksDoNotAgreeAboutIsRefusedAndBothAreNamed) {

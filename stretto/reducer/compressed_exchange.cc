@@ -266,6 +266,13 @@ void CompressedReduction::encode(const FullBucket& bucket, Exchange& exchange) {
   ++this_step_.buckets;
 }
 
+// What sums of messages are divided by before they are encoded again: so those of a codec that is
+// bounded are not beyond its bound. A power of two, which rounds nothing.
+int CompressedReduction::divisor_of_sums(const Gradient& gradient) const {
+  if (!codec_of(gradient.codec).is_bounded()) return 1;
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(ranks_)));
+}
+
 // Appends the messages of what `adder` adds up, or has added up, and returns their length.
 std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t adder, bool of_sum) {
   const std::size_t begin = exchange.own.size();
@@ -273,9 +280,13 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
     Gradient& gradient = *exchange.gradients[i];
     const Part part = part_of(exchange, i, adder, of_sum);
     if (exchange.is_divided && part.count == 0) continue;
-    // What travels as it is leaves nothing, so its own place serves.
+    const std::span<float> values = exchange.values[i].subspan(part.first, part.count);
+    const int divisor = of_sum ? divisor_of_sums(gradient) : 1;
+    codec::divide(values, divisor);
+    // What travels as it is leaves nothing, so its own place serves. Of a codec that is bounded the
+    // residual, which may be what this rank has clipped, is not sent with the sum.
     std::span<float> carry, cleared;
-    if (gradient.codec == nullptr) {
+    if (gradient.codec == nullptr || divisor > 1) {
       scratch_.values.assign(part.count, 0.0f);
       carry = scratch_.values;
     } else {
@@ -289,13 +300,16 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
     const std::size_t sent =
         codec_of(gradient.codec)
             .encode({.carry = carry,
-                     .gradient = exchange.values[i].subspan(part.first, part.count),
+                     .gradient = values,
                      .position = part.position,
                      .non_finite = options_.non_finite,
                      .hint = &gradient.hints[of_sum ? gradient.hints.size() - 1 : adder],
                      .cleared = cleared},
                     scratch_, exchange.own);
     if (gradient.codec == nullptr) continue;
+    for (std::size_t e = 0; divisor > 1 && e < part.count; ++e) {
+      gradient.residual[part.first + e] += carry[e] * static_cast<float>(divisor);
+    }
     this_step_.message_bytes += exchange.own.size() - before;
     this_step_.sent_values += sent;
   }
@@ -414,6 +428,10 @@ void CompressedReduction::decode(const FullBucket& bucket, Exchange& exchange) {
   }
   this_step_.received_bytes += exchange.all.size() - exchange.own.size();
   for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
+    const int divisor = exchange.is_divided ? divisor_of_sums(*exchange.gradients[i]) : 1;
+    if (divisor > 1) {
+      for (float& value : exchange.values[i]) value *= static_cast<float>(divisor);
+    }
     if (bucket.op == ReduceOp::mean) codec::divide(exchange.values[i], ranks_);
     if (options_.measure_norms)
       this_step_.residual_norm += squares(exchange.gradients[i]->residual);

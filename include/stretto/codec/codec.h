@@ -85,6 +85,9 @@ class Codec {
   // Whether what is left of a vector is shorter than the vector. If not, carrying it over from step
   // to step makes it grow without bound: one_bit() rounded stochastically.
   virtual bool is_contraction() const { return true; }
+  // Whether messages say no number beyond a limit, however great those of the vector are: f16(),
+  // and bf16() that clips. Sums of such messages may be beyond it.
+  virtual bool is_bounded() const { return false; }
 
   // Appends a message to `out`; returns how many values it has.
   std::size_t encode(const codec::Encoding& encoding, codec::Scratch& scratch,

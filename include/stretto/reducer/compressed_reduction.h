@@ -36,9 +36,10 @@ enum class CompressedExchange : std::uint8_t {
            // that is as much as an all_reduce of the gradients as they are divide all the same.
   divide,  // Each rank gets the others' messages for one part of each gradient, adds these up and
            // sends all ranks a message of the sum, made by the same codec; what that does not say
-           // joins its residual. Each receives less than two messages, however many ranks there
-           // are: of top_k(0.01) all ranks get 1 % of the sums' elements. One more operation, which
-           // the next bucket's start() waits for. Codecs without a fixed length do not divide.
+           // joins its residual. The limits of f16() and of clip hold for ranks, not for sums. Each
+           // receives less than two messages, however many ranks there are: of top_k(0.01) all
+           // ranks get 1 % of the sums' elements. One more operation, which the next bucket's
+           // start() waits for. Codecs without a fixed length do not divide.
   automatic,  // What the model of the links predicts to be faster, found out by attach(). Gathers
               // where there is no model, as between processes of one host.
 };
@@ -178,6 +179,7 @@ class CompressedReduction : public CommunicationHook {
   void begin_step(Communicator& communicator);
   Part part_of(const Exchange& exchange, std::size_t i, std::size_t adder, bool of_sum) const;
   void encode(const FullBucket& bucket, Exchange& exchange);
+  int divisor_of_sums(const Gradient& gradient) const;
   std::size_t encode_parts(Exchange& exchange, std::size_t adder, bool of_sum);
   void add_up(Exchange& exchange);
   void decode_parts(const Exchange& exchange, std::span<const std::byte> messages, std::size_t from,
