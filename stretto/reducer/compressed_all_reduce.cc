@@ -32,6 +32,7 @@ class VectorReduction final : public CompressedReduction {
         name_(fmt::format("{}; {} of '{}', {} elements", CompressedReduction::name(),
                           stretto::name(options.op), options.name, count)) {}
   std::string name() const override { return name_; }
+  using CompressedReduction::abandon;
 
  private:
   const std::string name_;
@@ -77,7 +78,11 @@ struct CompressedWork::Call {
     work = vector->reduction->start(communicator, bucket);
     vector->is_on_its_way = true;
   }
-  ~Call() { vector->is_on_its_way = false; }
+  // The vector may outlive it, and its buffers are free for the next call.
+  ~Call() {
+    vector->reduction->abandon(bucket.index);
+    vector->is_on_its_way = false;
+  }
 
   const std::shared_ptr<CompressionState::Vector> vector;
   const std::size_t index = 0;

@@ -6,9 +6,12 @@
 #include "stretto/reducer/compressed_all_reduce.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -373,15 +376,44 @@ TEST(CompressedAllReduce, WhatIsStartedIsWaitedForInAnyOrder) {
 
 TEST(CompressedAllReduce, WhatIsStartedAndForgottenEndsAll) {
   run_ranks(2, [](Communicator& communicator) {
-    const CompressedAllReduceOptions options[] = {{.codec = int8()},
-                                                  {.codec = threshold({.limit = 0.1f})}};
+    CompressionState state;
+    const auto few = threshold({.limit = 0.1f});
+    const CompressedAllReduceOptions options[] = {
+        {.codec = int8()},
+        {.codec = few},
+        {.codec = few, .state = &state, .name = "x"},
+        {.codec = int8(), .state = &state, .name = "y", .exchange = CompressedExchange::divide}};
     for (const CompressedAllReduceOptions& each : options) {
       Floats data(3000, 1.0f);
       (void)start_all_reduce(communicator, data, each);
-      data.assign(3000, 1.0f);
+      data.assign(3000, 2.0f);
       all_reduce(communicator, data, each);
-      EXPECT_EQ(data[2999], 2);
+      EXPECT_EQ(data, Floats(3000, 4.0f));
     }
+  });
+}
+
+// Rank 1 takes part by hand in what tells lengths, and not in what follows: only rank 0's giving
+// up can end that.
+TEST(CompressedAllReduce, WhatAnExceptionUnwindsIsAbandoned) {
+  run_ranks(2, [](Communicator& communicator) {
+    CompressionState state;
+    const CompressedAllReduceOptions options{threshold({.limit = 0.1f}), &state, "x"};
+    Floats data(3000, 1.0f);
+    all_reduce(communicator, data, options);
+    if (communicator.rank() == Rank(1)) {
+      std::vector<std::uint64_t> lengths = {100, 100};
+      const std::span<std::uint64_t> own(lengths.data() + 1, 1);
+      communicator.all_gather(own, lengths).wait();
+      EXPECT_THROW(communicator.recv(data, {.from = 0}).wait(), Aborted);
+      return;
+    }
+    const auto fail = [&] {
+      const CompressedWork work = start_all_reduce(communicator, data, options);
+      throw std::logic_error("no more data");
+    };
+    EXPECT_THROW(fail(), std::logic_error);
+    EXPECT_THROW(communicator.send(data, {.to = 1}).wait(), Aborted);
   });
 }
 

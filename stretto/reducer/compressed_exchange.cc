@@ -419,6 +419,12 @@ void CompressedReduction::finish(const FullBucket& bucket) {
   if (trial_ != nullptr) trial_->end_step(last_step_);
 }
 
+void CompressedReduction::abandon(std::size_t bucket) {
+  if (bucket >= exchanges_.size()) return;
+  const Work first = std::move(exchanges_[bucket]->first);
+  const Work second = std::move(exchanges_[bucket]->second);
+}
+
 void CompressedReduction::decode(const FullBucket& bucket, Exchange& exchange) {
   for (const std::span<float> values : exchange.values) std::ranges::fill(values, 0.0f);
   std::span<const std::byte> rest = exchange.all;

@@ -159,6 +159,11 @@ class CompressedReduction : public CommunicationHook {
   // Of the gradient of this name; empty if it has none.
   std::span<const float> residual(const std::string& name) const;
 
+ protected:
+  // Ends what start() has begun, beside its Work, of a bucket that finish() is not called for: as a
+  // Work that is destroyed, and so at once where an exception unwinds the stack.
+  void abandon(std::size_t bucket);
+
  private:
   struct Gradient;
   struct Part;
