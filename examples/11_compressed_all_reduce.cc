@@ -5,14 +5,13 @@
 //   build/release/bin/stretto run -n 2 -- build/release/bin/11_compressed_all_reduce
 //
 //   all_reduce, fused_all_reduce                all_reduce, all_reduce_coalesced
-//   all_reduce_half, fused_all_reduce_half      half(), below: clipped, sent as f16, added in f32
-//   sparsification, topK = false, corr = true   all_reduce with threshold() and a state
+//   all_reduce_half, fused_all_reduce_half      all_reduce with f16(), clipped if asked; sums are
+//   f32 sparsification, topK = false, corr = true   all_reduce with threshold() and a state
 //   sparsification, topK = true, corr = true    all_reduce with top_k() and a state
 //   sparsification, corr = false                the same without a state
 //   backward_and_partial_update                 partial_update(), below
 // The fused forms are the same calls for each vector of a list.
 
-#include <algorithm>
 #include <cstdio>
 #include <numeric>
 #include <vector>
@@ -21,16 +20,6 @@
 #include "stretto/stretto.h"
 
 namespace {
-
-// backward_and_update_half: half of the bytes. The mean, not the sum, is what has to fit into f16.
-void half(stretto::Communicator& comm, std::vector<float>& gradient, float clip) {
-  std::vector<stretto::Half> wire(gradient.size());
-  for (std::size_t i = 0; i < wire.size(); ++i) {
-    wire[i] = stretto::Half(std::clamp(gradient[i], -clip, clip));
-  }
-  comm.all_reduce(wire, {.op = stretto::ReduceOp::mean}).wait();
-  for (std::size_t i = 0; i < wire.size(); ++i) gradient[i] = static_cast<float>(wire[i]);
-}
 
 // backward_and_partial_update: each rank has stepped by itself; in each step one part of the
 // parameters becomes their mean.
@@ -65,7 +54,8 @@ int main() {
       {.codec = stretto::threshold({.limit = 0.025f}), .op = stretto::ReduceOp::mean});
 
   std::vector<float> halved = {1000.0f, 0.5f};
-  half(*comm, halved, 100.0f);
+  stretto::all_reduce(*comm, halved,
+                      {.codec = stretto::f16({.clip = 100}), .op = stretto::ReduceOp::mean});
 
   std::vector<std::vector<float>> parameters(2, std::vector<float>(3));
   for (auto& part : parameters) part[0] = static_cast<float>(comm->rank().value());

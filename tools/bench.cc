@@ -52,6 +52,7 @@ int bench_command(const std::vector<std::string>& arguments) {
   if (!parsed.options) return parsed.status;
   bench::BenchOptions& options = *parsed.options;
   if (!is_rank()) return start_ranks(options, arguments);
+  if (options.compression && options.explain) return bench::run_explaining_compression(options);
   if (options.compression) return bench::run_compressing_rank(options);
   return options.explain ? bench::run_explaining_rank(options) : bench::run_rank(options);
 }

@@ -53,6 +53,7 @@ def all_equal(values: torch.Tensor) -> bool:
 def lossy() -> list[hooks.Hook]:
     return [hooks.top_k(0.05, min_elements=100), hooks.random_k(0.05, min_elements=100),
             hooks.threshold(0.001, values="bf16"), hooks.int8(), hooks.one_bit(),
+            hooks.int8(exchange="divide"),
             hooks.power_sgd(2)]  # fmt: skip
 
 
@@ -98,6 +99,7 @@ class HooksTest(unittest.TestCase):
     def test_says_what_does_not_fit(self) -> None:
         def body(rank: int, size: int) -> str:
             assert "none of: f32" in refusal(lambda: hooks.top_k(values="f64"))
+            assert "divided" in hooks.int8(exchange="divide").name
             assert "densty" in refusal(lambda: hooks.top_k(densty=0.1))
             assert "density" in refusal(lambda: hooks.top_k(2.0))
             gloo = dist.new_group(backend="gloo")

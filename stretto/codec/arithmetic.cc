@@ -3,11 +3,25 @@
 
 #include "stretto/codec/arithmetic.h"
 
+#include <algorithm>
+#include <array>
+#include <cstring>
+
 #include "stretto/base/dtype.h"
+#include "stretto/kernel/quantize.h"
 #include "stretto/kernel/reduce.h"
 
 namespace stretto::codec {
 namespace {
+
+// Of what is taken at a time, which stays in the cache.
+constexpr std::size_t kBlock = 2048;
+
+template <class Number>
+float greatest() {
+  const Number infinity(std::numeric_limits<float>::infinity());
+  return static_cast<float>(Number::from_bits(static_cast<std::uint16_t>(infinity.bits - 1)));
+}
 
 // A reduction of one input, which cannot fail, is a cast.
 template <class Number, class From, class To>
@@ -32,10 +46,47 @@ void widen(std::span<const Number> from, std::span<float> to) {
   cast<Number>(from, to);
 }
 
+template <class Number>
+void narrow_and_keep_rest(std::span<float> values, float limit, std::span<std::byte> to) {
+  std::array<float, kBlock> room;
+  std::array<Number, kBlock> numbers;
+  for (std::size_t first = 0; first < values.size(); first += kBlock) {
+    const std::span block = values.subspan(first, std::min(kBlock, values.size() - first));
+    const std::span said(room.data(), block.size());
+    const std::span some(numbers.data(), block.size());
+    kernel::clip(block, std::min(limit, greatest<Number>()), said);
+    narrow(std::span<const float>(said), some);
+    std::memcpy(to.data() + first * sizeof(Number), some.data(), some.size_bytes());
+    widen(std::span<const Number>(some), said);
+    kernel::subtract(block, said);
+  }
+}
+
+template <class Number>
+void widen_and_add(std::span<const std::byte> from, std::span<float> sums) {
+  std::array<Number, kBlock> numbers;
+  for (std::size_t first = 0; first < sums.size(); first += kBlock) {
+    const std::span block = sums.subspan(first, std::min(kBlock, sums.size() - first));
+    std::memcpy(numbers.data(), from.data() + first * sizeof(Number),
+                block.size() * sizeof(Number));
+    const kernel::Input inputs[] = {{block.data(), DType::f32}, {numbers.data(), dtype_of<Number>}};
+    void* const output = block.data();
+    (void)kernel::reduce({.dtype = dtype_of<Number>,
+                          .output_dtype = DType::f32,
+                          .count = block.size(),
+                          .inputs = inputs,
+                          .outputs = {&output, 1}});
+  }
+}
+
 template void narrow(std::span<const float>, std::span<Half>);
 template void narrow(std::span<const float>, std::span<BFloat16>);
 template void widen(std::span<const Half>, std::span<float>);
 template void widen(std::span<const BFloat16>, std::span<float>);
+template void narrow_and_keep_rest<Half>(std::span<float>, float, std::span<std::byte>);
+template void narrow_and_keep_rest<BFloat16>(std::span<float>, float, std::span<std::byte>);
+template void widen_and_add<Half>(std::span<const std::byte>, std::span<float>);
+template void widen_and_add<BFloat16>(std::span<const std::byte>, std::span<float>);
 
 void divide(std::span<float> values, int divisor) {
   if (divisor == 1) return;

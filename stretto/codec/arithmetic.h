@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <cstddef>
+#include <limits>
 #include <span>
 
 #include "stretto/base/half.h"
@@ -15,6 +17,15 @@ template <class Number>
 void narrow(std::span<const float> from, std::span<Number> to);
 template <class Number>
 void widen(std::span<const Number> from, std::span<float> to);
+
+// `to` gets the two bytes of the nearest Number for each value, which becomes what they do not say.
+// Finite values beyond `limit`, or beyond all Numbers, are said as that limit, or as the greatest
+// Number. Infinity and NaN are said as they are, and leave NaN.
+template <class Number>
+void narrow_and_keep_rest(std::span<float> values, float limit, std::span<std::byte> to);
+// sums[i] += what such bytes say.
+template <class Number>
+void widen_and_add(std::span<const std::byte> from, std::span<float> sums);
 
 // values[i] /= divisor, rounded once.
 void divide(std::span<float> values, int divisor);

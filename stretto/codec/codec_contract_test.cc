@@ -37,6 +37,10 @@ struct Subject {
 
 std::vector<Subject> subjects() {
   return {{dense()},
+          {f16(), false},
+          {f16({.clip = 1.5f}), false},
+          {bf16()},
+          {bf16({.clip = 1.5f}), false},
           {top_k({.density = 0.01})},
           {top_k({.density = 0.2, .values = ValueFormat::bf16})},
           {top_k({.density = 0.1, .values = ValueFormat::int8})},
@@ -204,6 +208,12 @@ TEST_P(CodecContract, InfinityAndNaNAreSeenAndNotKept) {
     }
     for (const float left : carry) ASSERT_TRUE(std::isfinite(left));
   }
+}
+
+TEST_P(CodecContract, WhoCutsGreatNumbersSaysSo) {
+  Floats carry(1000);
+  const Floats sent = decoded(codec_, encoded(codec_, carry, Floats(1000, 1e30f)), 1000);
+  EXPECT_EQ(*std::max_element(sent.begin(), sent.end()) < 1e29f, codec_.is_bounded());
 }
 
 TEST_P(CodecContract, PoliciesForInfinityAndNaN) {

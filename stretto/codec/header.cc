@@ -14,7 +14,8 @@ namespace {
 const char* kind_name(std::uint8_t kind) {
   constexpr const char* kNames[] = {
       "no codec", "dense",   "top_k",      "threshold", "an older random_k",
-      "int8",     "one_bit", "top_blocks", "rows",      "random_k"};
+      "int8",     "one_bit", "top_blocks", "rows",      "random_k",
+      "f16",      "bf16"};
   return kind < std::size(kNames) ? kNames[kind] : "an unknown codec";
 }
 

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "stretto/base/check.h"
 #include "stretto/base/error.h"
 #include "stretto/base/half.h"
 #include "stretto/base/round_up.h"
+#include "stretto/codec/arithmetic.h"
 #include "stretto/codec/index_set.h"
 #include "stretto/codec/scratch.h"
 #include "stretto/kernel/quantize.h"
@@ -27,25 +29,13 @@ std::size_t value_bytes(ValueFormat format, std::size_t count) {
   return round_up(count + kernel::int8_blocks(count), kPadding);
 }
 
-// To nearest, but a number stays one: what is above all numbers of bf16 would be infinite.
-BFloat16 narrowed(float value) {
-  constexpr std::uint16_t kInfinity = 0x7F80;
-  BFloat16 result(value);
-  if ((result.bits & 0x7FFF) == kInfinity && std::isfinite(value)) --result.bits;
-  return result;
-}
-
 // In: values. Out: what the bytes do not say of them, unless these are f32 and say all.
 void write_values(ValueFormat format, std::span<float> values, std::span<std::byte> to) {
   if (values.empty()) return;
   if (format == ValueFormat::f32) {
     std::memcpy(to.data(), values.data(), values.size_bytes());
   } else if (format == ValueFormat::bf16) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const BFloat16 said = narrowed(values[i]);
-      std::memcpy(to.data() + i * sizeof(said), &said, sizeof(said));
-      values[i] -= static_cast<float>(said);
-    }
+    narrow_and_keep_rest<BFloat16>(values, std::numeric_limits<float>::infinity(), to);
   } else {
     const std::span codes(reinterpret_cast<std::int8_t*>(to.data()), values.size());
     const std::span scales(reinterpret_cast<std::uint8_t*>(to.data()) + values.size(),

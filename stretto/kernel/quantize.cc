@@ -71,6 +71,32 @@ class Draws {
   hn::Vec<U32> high_;
 };
 
+void clipped(const float* values, std::size_t count, float limit, float* to) {
+  const auto most = hn::Set(F32(), limit);
+  const auto one = [&](hn::Vec<F32> value) HWY_ATTR {
+    const auto finite = hn::Lt(magnitudes(value), hn::Set(I32(), 0x7F800000));
+    const auto nearest = hn::Max(hn::Min(value, most), hn::Neg(most));
+    return hn::IfThenElse(hn::RebindMask(F32(), finite), nearest, value);
+  };
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    hn::StoreU(one(hn::LoadU(F32(), values + i)), F32(), to + i);
+  }
+  HWY_ALIGN float rest[kLanes] = {};
+  std::copy(values + i, values + count, rest);
+  hn::Store(one(hn::Load(F32(), rest)), F32(), rest);
+  std::copy(rest, rest + (count - i), to + i);
+}
+
+void less(float* values, const float* said, std::size_t count) {
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    hn::StoreU(hn::Sub(hn::LoadU(F32(), values + i), hn::LoadU(F32(), said + i)), F32(),
+               values + i);
+  }
+  for (; i < count; ++i) values[i] -= said[i];
+}
+
 // One block, of whole vectors. Returns the exponent of its scale. Products with a power of two are
 // exact, whether or not the compiler joins them with what follows.
 HWY_INLINE std::uint8_t int8_block(float* values, std::size_t count, bool stochastic,
@@ -256,10 +282,20 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace stretto::kernel {
 
+HWY_EXPORT(clipped);
+HWY_EXPORT(less);
 HWY_EXPORT(int8_encode);
 HWY_EXPORT(int8_add);
 HWY_EXPORT(one_bit_encode);
 HWY_EXPORT(one_bit_add);
+
+void clip(std::span<const float> values, float limit, std::span<float> to) {
+  HWY_DYNAMIC_DISPATCH(clipped)(values.data(), values.size(), limit, to.data());
+}
+
+void subtract(std::span<float> values, std::span<const float> said) {
+  HWY_DYNAMIC_DISPATCH(less)(values.data(), said.data(), values.size());
+}
 
 void quantize_int8(std::span<float> values, const Rounding& rounding, std::span<std::int8_t> codes,
                    std::span<std::uint8_t> scales) {

@@ -20,6 +20,11 @@ struct Rounding {
 // All of these are vector loops with the same result on every SIMD target. Spans do not overlap;
 // fewer than 2^32 elements. Never allocate, never block; any thread.
 
+// to[i] = values[i], or if that is finite and beyond `limit` in magnitude, the limit with its sign.
+void clip(std::span<const float> values, float limit, std::span<float> to);
+// values[i] -= said[i].
+void subtract(std::span<float> values, std::span<const float> said);
+
 // Numbers of 8 bits with a scale for each block, a power of two: a value is code * scale.
 //
 // In: values. Out: what the codes do not say of them, which to the nearest is exact: value - code *

@@ -32,24 +32,11 @@ class VectorReduction final : public CompressedReduction {
         name_(fmt::format("{}; {} of '{}', {} elements", CompressedReduction::name(),
                           stretto::name(options.op), options.name, count)) {}
   std::string name() const override { return name_; }
+  using CompressedReduction::abandon;
 
  private:
   const std::string name_;
 };
-
-CompressionStatistics run(CompressedReduction& reduction, Communicator& communicator,
-                          std::span<float> data, const CompressedAllReduceOptions& options) {
-  const std::size_t index = 0;
-  const View view = view_of(data);
-  const FullBucket bucket{.view = view,
-                          .gradients = {&index, 1},
-                          .gradient_views = {&view, 1},
-                          .op = options.op,
-                          .timeout = options.timeout};
-  reduction.start(communicator, bucket).wait();
-  reduction.finish(bucket);
-  return reduction.last_step();
-}
 
 // Whether what ranks have agreed about holds for these options, too.
 bool are_alike(const CompressedAllReduceOptions& one, const CompressedAllReduceOptions& other) {
@@ -74,8 +61,48 @@ struct CompressionState::Vector {
   std::unique_ptr<VectorReduction> reduction = nullptr;
   CompressedAllReduceOptions options = {};
   std::size_t count = 0;
+  bool is_on_its_way = false;
   std::uint64_t communicator = 0;  // Its serial(): whose ranks have agreed about it.
 };
+
+// A vector on its way. The bucket points into it.
+struct CompressedWork::Call {
+  Call(std::shared_ptr<CompressionState::Vector> of, Communicator& communicator,
+       std::span<float> data, const CompressedAllReduceOptions& options)
+      : vector(std::move(of)), view(view_of(data)) {
+    bucket = {.view = view,
+              .gradients = {&index, 1},
+              .gradient_views = {&view, 1},
+              .op = options.op,
+              .timeout = options.timeout};
+    work = vector->reduction->start(communicator, bucket);
+    vector->is_on_its_way = true;
+  }
+  // The vector may outlive it, and its buffers are free for the next call.
+  ~Call() {
+    vector->reduction->abandon(bucket.index);
+    vector->is_on_its_way = false;
+  }
+
+  const std::shared_ptr<CompressionState::Vector> vector;
+  const std::size_t index = 0;
+  const View view;
+  FullBucket bucket;
+  Work work;  // Ends before the vector's messages do.
+};
+
+CompressedWork::CompressedWork(std::unique_ptr<Call> call) : call_(std::move(call)) {}
+CompressedWork::CompressedWork(CompressedWork&& other) noexcept = default;
+CompressedWork& CompressedWork::operator=(CompressedWork&& other) noexcept = default;
+CompressedWork::~CompressedWork() = default;
+
+CompressionStatistics CompressedWork::wait() {
+  if (call_ == nullptr) refuse("a compressed all_reduce has been waited for already");
+  const std::unique_ptr<Call> call = std::move(call_);
+  call->work.wait();
+  call->vector->reduction->finish(call->bucket);
+  return call->vector->reduction->last_step();
+}
 
 CompressionState::CompressionState() = default;
 CompressionState::~CompressionState() = default;
@@ -84,6 +111,15 @@ CompressionState& CompressionState::operator=(CompressionState&& other) noexcept
 
 CompressionStatistics all_reduce(Communicator& communicator, std::span<float> data,
                                  const CompressedAllReduceOptions& options) {
+  return start_all_reduce(communicator, data, options).wait();
+}
+
+CompressedWork start_all_reduce(Communicator& communicator, std::span<float> data,
+                                const CompressedAllReduceOptions& options) {
+  const auto started = [&](std::shared_ptr<CompressionState::Vector> vector) {
+    return CompressedWork(
+        std::make_unique<CompressedWork::Call>(std::move(vector), communicator, data, options));
+  };
   const int rank = communicator.rank().value();
   if (options.codec == nullptr) refuse("rank {}: a compressed all_reduce needs a codec", rank);
   if (data.size() > std::numeric_limits<std::uint32_t>::max()) {
@@ -94,7 +130,7 @@ CompressionStatistics all_reduce(Communicator& communicator, std::span<float> da
            name(options.op));
   }
   const auto made = [&] {
-    auto vector = std::make_unique<CompressionState::Vector>();
+    auto vector = std::make_shared<CompressionState::Vector>();
     vector->reduction = std::make_unique<VectorReduction>(options, data.size());
     vector->options = options;
     vector->count = data.size();
@@ -103,7 +139,7 @@ CompressionStatistics all_reduce(Communicator& communicator, std::span<float> da
   if (options.state == nullptr) {
     const auto vector = made();
     vector->agree(communicator);
-    return run(*vector->reduction, communicator, data, options);
+    return started(vector);
   }
   if (options.name.empty()) {
     refuse(
@@ -126,8 +162,11 @@ CompressionStatistics all_reduce(Communicator& communicator, std::span<float> da
         "all ranks",
         rank, options.name, vector.reduction->name(), VectorReduction(options, data.size()).name());
   }
+  if (vector.is_on_its_way) {
+    refuse("rank {}: '{}' is on its way; wait for it first", rank, options.name);
+  }
   if (!vector.is_of(communicator)) vector.agree(communicator);
-  return run(*vector.reduction, communicator, data, options);
+  return started(found->second);
 }
 
 std::span<const float> CompressionState::residual(const std::string& name) const {
@@ -147,10 +186,10 @@ std::vector<std::byte> CompressionState::save() const {
 }
 
 void CompressionState::load(std::span<const std::byte> state) {
-  std::map<std::string, std::unique_ptr<Vector>> loaded;
+  std::map<std::string, std::shared_ptr<Vector>> loaded;
   for (auto& [name, bytes] : reducer::parse_states(state)) {
     CompressedReduction().load(bytes);
-    auto vector = std::make_unique<Vector>();
+    auto vector = std::make_shared<Vector>();
     vector->loaded = std::move(bytes);
     loaded.emplace(name, std::move(vector));
   }

@@ -6,7 +6,12 @@
 #include "stretto/reducer/compressed_all_reduce.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
 #include <mutex>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -88,6 +93,97 @@ TEST(CompressedAllReduce, PartsAreFewerBytesThanWholesOfManyRanks) {
     });
   }
   EXPECT_LT(received[1], received[0] * 6 / 10);
+}
+
+// What ranks round, added up in their order; where the sum travels, a quarter of it is rounded.
+template <class Number>
+Floats sum_of_rounded(std::size_t count, int ranks, bool is_rounded) {
+  Floats sum(count);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Floats values = random_floats(count, static_cast<std::uint64_t>(rank));
+    for (std::size_t i = 0; i < count; ++i) sum[i] += static_cast<float>(Number(values[i]));
+  }
+  for (float& value : sum) value = is_rounded ? 4 * static_cast<float>(Number(value / 4)) : value;
+  return sum;
+}
+
+// Gathered by four ranks, messages of half the bytes would be as many as an all_reduce without a
+// codec receives, so that they are divided.
+TEST(CompressedAllReduce, HalvesAreRoundedOnceForEachTimeTheyTravel) {
+  constexpr std::size_t kCount = 30000;
+  for (const int ranks : {2, 3, 4}) {
+    const bool is_divided = ranks == 4;
+    run_ranks(ranks, [&](Communicator& communicator) {
+      const Floats own =
+          random_floats(kCount, static_cast<std::uint64_t>(communicator.rank().value()));
+      Floats data = own;
+      const auto cost = all_reduce(communicator, data, {.codec = f16()});
+      EXPECT_EQ(data, sum_of_rounded<Half>(kCount, ranks, is_divided)) << ranks;
+      const std::size_t one = 2 * kCount;
+      const std::size_t received =
+          is_divided ? one * 3 / 2 : one * static_cast<std::size_t>(ranks - 1);
+      EXPECT_NEAR(static_cast<double>(cost.received_bytes), static_cast<double>(received), 1000);
+      data = own;
+      all_reduce(communicator, data, {.codec = bf16()});
+      EXPECT_EQ(data, sum_of_rounded<BFloat16>(kCount, ranks, is_divided)) << ranks;
+    });
+  }
+}
+
+TEST(CompressedAllReduce, WhatHalvesLackOrClipComesLater) {
+  run_ranks(2, [](Communicator& communicator) {
+    CompressionState state;
+    float sum = 0;
+    for (int call = 0; call < 4; ++call) {
+      Floats data = {1 + 0x1p-12f};
+      all_reduce(communicator, data, {.codec = f16(), .state = &state, .name = "x"});
+      sum += data[0];
+    }
+    EXPECT_EQ(sum, 8 + 0x1p-9f);
+    for (const Floats& expected : {Floats{100, 0.5f}, Floats{100, 0}, Floats{50, 0}}) {
+      Floats data = {expected[1] > 0 ? 250.0f : 0.0f, expected[1]};
+      all_reduce(communicator, data, {f16({.clip = 100}), &state, "clipped", ReduceOp::mean});
+      EXPECT_EQ(data, expected);
+    }
+  });
+  EXPECT_THROW((void)bf16({.clip = 0}), InvalidArgument);
+  EXPECT_EQ(bf16({.clip = 2})->name(), "bf16, clipped at 2");
+}
+
+// Of four ranks, whose halves are divided.
+TEST(CompressedAllReduce, LimitsAreOfRanksAndNotOfTheirSums) {
+  run_ranks(4, [](Communicator& communicator) {
+    const auto expect = [&](const std::shared_ptr<const Codec>& codec, float each, ReduceOp op,
+                            float expected) {
+      Floats data(4000, each);
+      const auto cost = all_reduce(communicator, data, {.codec = codec, .op = op});
+      EXPECT_EQ(data, Floats(4000, expected)) << codec->name();
+      EXPECT_LT(cost.received_bytes, 16000u) << "not divided";
+    };
+    for (const auto& codec : {f16({.clip = 1.5f}), bf16({.clip = 1.5f})}) {
+      expect(codec, 1, ReduceOp::sum, 4);
+      expect(codec, 100, ReduceOp::sum, 6);
+      expect(codec, 100, ReduceOp::mean, 1.5f);
+    }
+    expect(f16(), 20000, ReduceOp::sum, 80000);
+    expect(f16(), 20000, ReduceOp::mean, 20000);
+    expect(bf16(), 0x1p100f, ReduceOp::sum, 0x1p102f);
+  });
+}
+
+// Whoever adds it up: what one rank has clipped does not travel with the sum.
+TEST(CompressedAllReduce, WhatOneRankClipsComesLaterWhereItIsDivided) {
+  run_ranks(4, [](Communicator& communicator) {
+    CompressionState state;
+    const bool is_first = communicator.rank() == Rank(0);
+    for (const float left : {8.5f, 7.0f, 5.5f}) {
+      Floats data(4000, is_first && left == 8.5f ? 10.0f : 0.0f);
+      all_reduce(communicator, data, {bf16({.clip = 1.5f}), &state, "x"});
+      EXPECT_EQ(data, Floats(4000, 1.5f));
+      EXPECT_EQ(state.residual("x")[0], is_first ? left : 0);
+      EXPECT_EQ(state.residual("x")[3999], is_first ? left : 0);
+    }
+  });
 }
 
 TEST(CompressedAllReduce, WhatRanksDoNotAgreeAboutIsRefusedAndBothAreNamed) {
@@ -238,6 +334,86 @@ TEST(CompressedAllReduce, RanksThatHaveBegunAnotherNumberOfCallsGoOn) {
     EXPECT_NO_THROW(all_reduce(*again, data, {half, &state, "x"}));
     EXPECT_EQ(data[0], 0);
     EXPECT_GE(data[1], 10);
+  });
+}
+
+// Rank 1 starts only when rank 0 has started both and said so.
+void expect_starts_do_not_wait(const std::shared_ptr<const Codec>& codec) {
+  run_ranks(2, [&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    CompressionState state, blocking;
+    std::map<std::string, Floats> data, expected;
+    for (int call = 0; call < 3; ++call) {
+      for (const char* const name : {"x", "y"}) {
+        data[name] = random_floats(3000, static_cast<std::uint64_t>(10 * call + rank));
+        expected[name] = data[name];
+        all_reduce(communicator, expected[name], {codec, &blocking, name});
+        if (call == 0) all_reduce(communicator, data[name], {codec, &state, name});
+      }
+      if (call == 0) continue;
+      int token = 0;
+      if (rank == 1) communicator.recv(std::span(&token, 1), {.from = 0}).wait();
+      CompressedWork x = start_all_reduce(communicator, data["x"], {codec, &state, "x"});
+      CompressedWork y = start_all_reduce(communicator, data["y"], {codec, &state, "y"});
+      if (rank == 0) communicator.send(std::span(&token, 1), {.to = 1}).wait();
+      EXPECT_NE(refusal<InvalidArgument>([&] {
+                  (void)start_all_reduce(communicator, data["x"], {codec, &state, "x"});
+                }).find("'x' is on its way"),
+                std::string::npos);
+      for (CompressedWork* const work : {rank == 0 ? &x : &y, rank == 0 ? &y : &x}) {
+        EXPECT_GT(work->wait().sent_values, 0u);
+        EXPECT_THROW(work->wait(), InvalidArgument);
+      }
+      EXPECT_EQ(data, expected) << codec->name();
+    }
+    EXPECT_EQ(state.save(), blocking.save());
+  });
+}
+
+TEST(CompressedAllReduce, WhatIsStartedIsWaitedForInAnyOrder) {
+  for (const auto& codec : {top_k({.density = 0.1}), f16()}) expect_starts_do_not_wait(codec);
+}
+
+TEST(CompressedAllReduce, WhatIsStartedAndForgottenEndsAll) {
+  run_ranks(2, [](Communicator& communicator) {
+    CompressionState state;
+    const auto few = threshold({.limit = 0.1f});
+    const CompressedAllReduceOptions options[] = {
+        {.codec = int8()},
+        {.codec = few},
+        {.codec = few, .state = &state, .name = "x"},
+        {.codec = int8(), .state = &state, .name = "y", .exchange = CompressedExchange::divide}};
+    for (const CompressedAllReduceOptions& each : options) {
+      Floats data(3000, 1.0f);
+      (void)start_all_reduce(communicator, data, each);
+      data.assign(3000, 2.0f);
+      all_reduce(communicator, data, each);
+      EXPECT_EQ(data, Floats(3000, 4.0f));
+    }
+  });
+}
+
+// Rank 1 takes part by hand in what tells lengths, and not in what follows: only rank 0's giving
+// up can end that.
+TEST(CompressedAllReduce, WhatAnExceptionUnwindsIsAbandoned) {
+  run_ranks(2, [](Communicator& communicator) {
+    CompressionState state;
+    const CompressedAllReduceOptions options{threshold({.limit = 0.1f}), &state, "x"};
+    Floats data(3000, 1.0f);
+    all_reduce(communicator, data, options);
+    if (communicator.rank() == Rank(1)) {
+      std::vector<std::uint64_t> lengths = {100, 100};
+      const std::span<std::uint64_t> own(lengths.data() + 1, 1);
+      communicator.all_gather(own, lengths).wait();
+      EXPECT_THROW(communicator.recv(data, {.from = 0}).wait(), Aborted);
+      return;
+    }
+    const auto fail = [&] {
+      const CompressedWork work = start_all_reduce(communicator, data, options);
+      throw std::logic_error("no more data");
+    };
+    EXPECT_THROW(fail(), std::logic_error);
+    EXPECT_THROW(communicator.send(data, {.to = 1}).wait(), Aborted);
   });
 }
 

@@ -46,47 +46,90 @@ std::vector<std::size_t> counts_of(std::span<const std::uint64_t> lengths) {
   return {lengths.begin(), lengths.end()};
 }
 
-// Seconds, as the model of the links has them for the next power of two; NaN if it says nothing.
+// Seconds, between those that the model of the links has for two powers of two; NaN if it says
+// nothing.
 double predicted(const Communicator& communicator, Collective collective, std::size_t bytes) {
-  const auto candidates = communicator.explain(collective, DType::u8, bytes).candidates;
-  if (candidates.empty() || bytes == 0) return std::numeric_limits<double>::quiet_NaN();
-  return candidates.front().seconds * static_cast<double>(bytes) /
-         static_cast<double>(std::bit_ceil(bytes));
+  const auto at = [&](std::size_t size) {
+    const auto candidates = communicator.explain(collective, DType::u8, size).candidates;
+    return candidates.empty() || size == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                           : candidates.front().seconds;
+  };
+  const std::size_t below = std::bit_floor(bytes), above = std::bit_ceil(bytes);
+  if (below == bytes) return at(bytes);
+  const double part = static_cast<double>(bytes - below) / static_cast<double>(above - below);
+  return at(below) * (1 - part) + at(above) * part;
 }
 
 }  // namespace
 
-// Which ranks add up what: said by rank 0 for all, whose models may differ.
-void CompressedReduction::choose_exchange(Communicator& communicator) {
-  divides_ = options_.exchange == CompressedExchange::divide;
-  exchange_reason_ = divides_ ? "divided, as was asked for" : "gathered, as was asked for";
-  if (options_.exchange != CompressedExchange::automatic && trial_ == nullptr) return;
-  std::size_t bytes = 0;
-  for (const auto& [name, gradient] : gradients_) {
-    if (gradient->codec == nullptr) continue;
-    const std::uint64_t after_warm_up = std::numeric_limits<std::uint64_t>::max();
-    const auto message = gradient->codec->message_bytes(gradient->residual.size(), after_warm_up);
-    bytes += message.value_or(0);
-  }
+// Said by rank 0 for all, whose models may differ.
+void CompressedReduction::predict_exchange(Communicator& communicator) {
   const auto ranks = static_cast<std::size_t>(ranks_);
+  const std::size_t bytes = prediction_.message_bytes;
   double predictions[] = {predicted(communicator, Collective::all_gather, ranks * bytes),
                           predicted(communicator, Collective::all_to_all, bytes) +
                               predicted(communicator, Collective::all_gather, bytes)};
   communicator.broadcast(std::span<double>(predictions)).wait();
-  const auto [gathered, divided] = predictions;
-  const bool is_known = !std::isnan(gathered + divided);
-  if (options_.exchange == CompressedExchange::automatic) {
-    divides_ = is_known && divided < gathered;
-    exchange_reason_ =
-        is_known
-            ? fmt::format(
-                  "{}: the model of the links predicts {:.3g} ms gathered and {:.3g} "
-                  "ms divided for messages of {} bytes from each of {} ranks",
-                  divides_ ? "divided" : "gathered", gathered * 1e3, divided * 1e3, bytes, ranks)
-            : "gathered: there is no model of these links, or of such messages";
-    if (communicator.rank() == Rank(0)) log(LogLevel::info, "messages are {}", exchange_reason_);
+  prediction_.gathered_seconds = predictions[0];
+  prediction_.divided_seconds = predictions[1];
+}
+
+// Which ranks add up what.
+void CompressedReduction::choose_exchange(Communicator& communicator) {
+  const bool is_automatic = options_.exchange == CompressedExchange::automatic;
+  const std::uint64_t after_warm_up = std::numeric_limits<std::uint64_t>::max();
+  prediction_ = {.message_bytes = bytes_in_step(after_warm_up).of_messages};
+  divides_ = options_.exchange == CompressedExchange::divide;
+  if (is_automatic || trial_ != nullptr) predict_exchange(communicator);
+  const auto& [bytes, gathered, divided] = prediction_;
+  const bool is_known = prediction_.is_known();
+  if (is_automatic) divides_ = is_known && divided < gathered;
+  const bool is_divided = divides_in_step(after_warm_up);
+  exchange_reason_ = is_divided ? "divided" : "gathered";
+  if (is_divided != divides_) {
+    exchange_reason_ += ": gathered, they are as many bytes as an all_reduce without them";
+  } else if (!is_automatic) {
+    exchange_reason_ += ", as was asked for";
+  } else if (is_known) {
+    exchange_reason_ += fmt::format(
+        ": the model of the links predicts {:.3g} ms gathered and {:.3g} ms divided for messages "
+        "of {} bytes from each of {} ranks",
+        gathered * 1e3, divided * 1e3, bytes, ranks_);
+  } else {
+    exchange_reason_ += ": there is no model of these links, or of such messages";
   }
-  if (trial_ != nullptr && is_known) trial_->expect(divides_ ? divided : gathered);
+  if (is_automatic && communicator.rank() == Rank(0)) {
+    log(LogLevel::info, "messages are {}", exchange_reason_);
+  }
+  if (trial_ != nullptr && is_known) trial_->expect(is_divided ? divided : gathered);
+}
+
+CompressedReduction::Bytes CompressedReduction::bytes_in_step(std::uint64_t step) const {
+  Bytes bytes;
+  for (const Gradient* const gradient : by_index_) {
+    if (gradient == nullptr || gradient->codec == nullptr) continue;
+    const std::size_t count = gradient->residual.size();
+    const auto message = gradient->codec->message_bytes(count, step);
+    if (!message) continue;
+    bytes.of_messages += *message;
+    bytes.of_gradients += count * sizeof(float);
+  }
+  return bytes;
+}
+
+// Where that was not asked for, too, if gathering receives as much as an all_reduce without a
+// codec, which is 2 / p of the gradients from each other rank, and the model of the links has not
+// said what is faster for these messages. Told for all buckets together, so that results do not
+// depend on which gradient is in which.
+bool CompressedReduction::divides_in_step(std::uint64_t step) const {
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  const Bytes bytes = bytes_in_step(step);
+  const bool is_predicted = options_.exchange == CompressedExchange::automatic &&
+                            prediction_.is_known() &&
+                            bytes.of_messages == prediction_.message_bytes;
+  const bool gathers_as_much = bytes.of_messages * ranks >= 2 * bytes.of_gradients;
+  const bool is_worth_it = bytes.of_gradients >= ranks * kLeastPart * sizeof(float);
+  return divides_ || (gathers_as_much && is_worth_it && ranks > 2 && !is_predicted);
 }
 
 // The part that `adder` adds up; the whole if nothing is divided. `of_sum`: what it sends of it.
@@ -112,6 +155,7 @@ CompressedReduction::Part CompressedReduction::part_of(const Exchange& exchange,
 
 void CompressedReduction::begin_step(Communicator& communicator) {
   if (trial_ != nullptr) compresses_ = trial_->compresses(communicator);
+  divides_step_ = divides_in_step(step_);
   ++step_;
   this_step_ = {.step = step_, .compressed = compresses_};
 }
@@ -210,7 +254,7 @@ void CompressedReduction::encode(const FullBucket& bucket, Exchange& exchange) {
     this_step_.gradient_bytes += values.size_bytes();
   }
   if (is_fixed) exchange.limit = 0;
-  exchange.is_divided = divides_ && is_fixed;
+  exchange.is_divided = divides_step_ && is_fixed;
   const auto ranks = static_cast<std::size_t>(ranks_);
   exchange.lengths.assign(ranks, 0);
   for (std::size_t adder = 0; adder < (exchange.is_divided ? ranks : 1); ++adder) {
@@ -222,6 +266,13 @@ void CompressedReduction::encode(const FullBucket& bucket, Exchange& exchange) {
   ++this_step_.buckets;
 }
 
+// What sums of messages are divided by before they are encoded again: so those of a codec that is
+// bounded are not beyond its bound. A power of two, which rounds nothing.
+int CompressedReduction::divisor_of_sums(const Gradient& gradient) const {
+  if (!codec_of(gradient.codec).is_bounded()) return 1;
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(ranks_)));
+}
+
 // Appends the messages of what `adder` adds up, or has added up, and returns their length.
 std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t adder, bool of_sum) {
   const std::size_t begin = exchange.own.size();
@@ -229,9 +280,13 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
     Gradient& gradient = *exchange.gradients[i];
     const Part part = part_of(exchange, i, adder, of_sum);
     if (exchange.is_divided && part.count == 0) continue;
-    // What travels as it is leaves nothing, so its own place serves.
+    const std::span<float> values = exchange.values[i].subspan(part.first, part.count);
+    const int divisor = of_sum ? divisor_of_sums(gradient) : 1;
+    codec::divide(values, divisor);
+    // What travels as it is leaves nothing, so its own place serves. Of a codec that is bounded the
+    // residual, which may be what this rank has clipped, is not sent with the sum.
     std::span<float> carry, cleared;
-    if (gradient.codec == nullptr) {
+    if (gradient.codec == nullptr || divisor > 1) {
       scratch_.values.assign(part.count, 0.0f);
       carry = scratch_.values;
     } else {
@@ -245,13 +300,16 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
     const std::size_t sent =
         codec_of(gradient.codec)
             .encode({.carry = carry,
-                     .gradient = exchange.values[i].subspan(part.first, part.count),
+                     .gradient = values,
                      .position = part.position,
                      .non_finite = options_.non_finite,
                      .hint = &gradient.hints[of_sum ? gradient.hints.size() - 1 : adder],
                      .cleared = cleared},
                     scratch_, exchange.own);
     if (gradient.codec == nullptr) continue;
+    for (std::size_t e = 0; divisor > 1 && e < part.count; ++e) {
+      gradient.residual[part.first + e] += carry[e] * static_cast<float>(divisor);
+    }
     this_step_.message_bytes += exchange.own.size() - before;
     this_step_.sent_values += sent;
   }
@@ -361,6 +419,12 @@ void CompressedReduction::finish(const FullBucket& bucket) {
   if (trial_ != nullptr) trial_->end_step(last_step_);
 }
 
+void CompressedReduction::abandon(std::size_t bucket) {
+  if (bucket >= exchanges_.size()) return;
+  const Work first = std::move(exchanges_[bucket]->first);
+  const Work second = std::move(exchanges_[bucket]->second);
+}
+
 void CompressedReduction::decode(const FullBucket& bucket, Exchange& exchange) {
   for (const std::span<float> values : exchange.values) std::ranges::fill(values, 0.0f);
   std::span<const std::byte> rest = exchange.all;
@@ -370,6 +434,10 @@ void CompressedReduction::decode(const FullBucket& bucket, Exchange& exchange) {
   }
   this_step_.received_bytes += exchange.all.size() - exchange.own.size();
   for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
+    const int divisor = exchange.is_divided ? divisor_of_sums(*exchange.gradients[i]) : 1;
+    if (divisor > 1) {
+      for (float& value : exchange.values[i]) value *= static_cast<float>(divisor);
+    }
     if (bucket.op == ReduceOp::mean) codec::divide(exchange.values[i], ranks_);
     if (options_.measure_norms)
       this_step_.residual_norm += squares(exchange.gradients[i]->residual);

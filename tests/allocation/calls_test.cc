@@ -139,7 +139,7 @@ TEST(ReducerAllocation, HalvedGradientsAllocateNothing) {
 }
 
 TEST(ReducerAllocation, CompressedGradientsAllocateNothing) {
-  for (const auto& codec : {top_k({.density = 0.1}), int8(), one_bit()}) {
+  for (const auto& codec : {top_k({.density = 0.1}), f16(), int8(), one_bit()}) {
     ReducerSteps steps([&] {
       return ReducerOptions{.bucket_bytes = {2000},
                             .hook = std::make_shared<CompressedReduction>(

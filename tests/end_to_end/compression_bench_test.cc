@@ -42,6 +42,39 @@ TEST(CompressionBench, TellsOfEachCodecWhatItTakesAndSends) {
   EXPECT_TRUE(codecs.contains("as they are") && codecs.contains("PowerSGD rank 4"));
 }
 
+// Of few bytes that come from many ranks it is latency that counts, of many their number.
+TEST(CompressionBench, ExplainsHowMessagesTravel) {
+  const Ended ended = run({"bench", "--compression", "--explain", "-n", "4", "--transport", "tcp",
+                           "--bytes", "8K,16M", "--json"});
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  std::istringstream stream(ended.output);
+  std::set<std::string> chosen;
+  for (std::string line; std::getline(stream, line);) {
+    const auto object = nlohmann::json::parse(line);
+    const double bytes = object.at("bytes"), message_bytes = object.at("message_bytes");
+    const double gathered_s = object.at("gathered_s"), divided_s = object.at("divided_s");
+    const std::string exchange = object.at("exchange");
+    EXPECT_TRUE(exchange.starts_with(divided_s < gathered_s ? "divided" : "gathered")) << line;
+    EXPECT_GT(divided_s, 0);
+    if (bytes > 10000) {
+      EXPECT_LT(divided_s < gathered_s ? divided_s : gathered_s, object.at("dense_s")) << line;
+    }
+    if (object.at("codec") == "f16" && bytes > 10000) {
+      EXPECT_EQ(message_bytes, bytes / 2 + 40);
+    }
+    chosen.insert(exchange.substr(0, exchange.find(':')));
+  }
+  EXPECT_EQ(chosen, (std::set<std::string>{"divided", "gathered"})) << ended.output;
+}
+
+TEST(CompressionBench, ExplainsInATable) {
+  const Ended ended = run({"bench", "--compression", "--explain", "-n", "2", "--bytes", "64K"});
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  EXPECT_NE(ended.output.find("gradients of 64 KiB, predicted ms"), std::string::npos)
+      << ended.output;
+  EXPECT_NE(ended.output.find("top_k(0.01), bf16 values"), std::string::npos) << ended.output;
+}
+
 TEST(CompressionBench, PrintsATable) {
   const Ended ended = run({"bench", "--compression", "-n", "2", "--bytes", "64K"});
   EXPECT_EQ(ended.status, 0) << ended.errors;

@@ -62,6 +62,23 @@ struct Pairs {
   }
 };
 
+// A square matrix, nearly.
+GradientDescription description(std::size_t count) {
+  std::size_t rows = static_cast<std::size_t>(std::sqrt(static_cast<double>(count)));
+  while (rows > 1 && count % rows != 0) --rows;
+  return {.name = "gradient", .dtype = DType::f32, .count = count, .rows = rows};
+}
+
+// But for those that are measured as hooks of their own.
+std::vector<std::shared_ptr<const Codec>> codecs() {
+  return {int8(),
+          one_bit(),
+          random_k(),
+          top_k({.density = 0.01}),
+          top_k({.density = 0.01, .values = ValueFormat::bf16}),
+          top_k({.density = 0.001, .values = ValueFormat::bf16})};
+}
+
 // Steps of one codec with a gradient of its own.
 class Contestant {
  public:
@@ -123,12 +140,6 @@ class Contestant {
   }
 
  private:
-  // A square matrix, nearly.
-  static GradientDescription description(std::size_t count) {
-    std::size_t rows = static_cast<std::size_t>(std::sqrt(static_cast<double>(count)));
-    while (rows > 1 && count % rows != 0) --rows;
-    return {.name = "gradient", .dtype = DType::f32, .count = count, .rows = rows};
-  }
   const CompressionStatistics* statistics() const {
     const auto* const compressed = dynamic_cast<const CompressedReduction*>(hook_.get());
     return compressed == nullptr ? nullptr : &compressed->last_step();
@@ -156,9 +167,7 @@ std::vector<std::unique_ptr<Contestant>> contestants(Communicator& comm, std::si
   add("as they are", std::make_shared<PlainReduction>());
   add("f16", std::make_shared<F16Reduction>());
   add("bf16", std::make_shared<Bf16Reduction>());
-  for (const auto& codec : {int8(), one_bit(), random_k(), top_k({.density = 0.01}),
-                            top_k({.density = 0.01, .values = ValueFormat::bf16}),
-                            top_k({.density = 0.001, .values = ValueFormat::bf16})}) {
+  for (const auto& codec : codecs()) {
     add(codec->name(), std::make_shared<CompressedReduction>(
                            CompressionOptions{.codec = codec, .min_elements = 1}));
   }
@@ -298,12 +307,69 @@ void measure(Communicator& comm, std::size_t bytes, bool json) {
   }
 }
 
+std::vector<std::size_t> gradient_sizes(const BenchOptions& options) {
+  std::vector<std::size_t> sizes = options.bytes;
+  if (sizes.empty()) sizes = {std::size_t{1} << 20, std::size_t{25} << 20};
+  for (std::size_t& bytes : sizes) bytes = std::max(bytes, sizeof(float));
+  return sizes;
+}
+
+// What the model of the links predicts of one codec, in seconds: NaN where it says nothing.
+void explain_codec(Communicator& comm, const std::shared_ptr<const Codec>& codec, std::size_t bytes,
+                   double dense_s, bool json) {
+  CompressedReduction hook(
+      {.codec = codec, .min_elements = 1, .exchange = CompressedExchange::automatic});
+  const GradientDescription gradient = description(bytes / sizeof(float));
+  hook.attach(comm, {&gradient, 1});
+  if (comm.rank() != 0) return;
+  const ExchangePrediction& prediction = hook.exchange_prediction();
+  const std::string& reason = hook.exchange_reason();
+  if (json) {
+    fmt::print("{}\n", nlohmann::json{{"codec", codec->name()},
+                                      {"ranks", comm.size()},
+                                      {"bytes", bytes},
+                                      {"message_bytes", prediction.message_bytes},
+                                      {"dense_s", dense_s},
+                                      {"gathered_s", prediction.gathered_seconds},
+                                      {"divided_s", prediction.divided_seconds},
+                                      {"exchange", reason}}
+                           .dump());
+    return;
+  }
+  fmt::print("  {:<26} {:>9} {:>9} {:>9} {:>9}   {}\n", codec->name(), prediction.message_bytes,
+             number(dense_s, 1e3, ""), number(prediction.gathered_seconds, 1e3, ""),
+             number(prediction.divided_seconds, 1e3, ""), reason.substr(0, reason.find(':')));
+}
+
+void explain(Communicator& comm, std::size_t bytes, bool json) {
+  const auto candidates =
+      comm.explain(Collective::all_reduce, DType::f32, bytes / sizeof(float)).candidates;
+  const double dense_s = candidates.empty() ? std::nan("") : candidates.front().seconds;
+  if (comm.rank() == 0 && !json) {
+    fmt::print("\ngradients of {}, predicted ms without what encoding and decoding take\n",
+               format_bytes(bytes));
+    fmt::print("  {:<26} {:>9} {:>9} {:>9} {:>9}   {}\n", "codec", "message B", "as is", "gathered",
+               "divided", "messages are");
+  }
+  for (const auto& codec : {f16(), bf16()}) explain_codec(comm, codec, bytes, dense_s, json);
+  for (const auto& codec : codecs()) explain_codec(comm, codec, bytes, dense_s, json);
+}
+
 }  // namespace
+
+int run_explaining_compression(const BenchOptions& options) {
+  const auto comm = join({.disable_shared_memory = options.transport == "tcp"});
+  if (comm->rank() == 0 && !options.json) {
+    const std::string model = comm->explain(Collective::all_reduce, DType::f32, 1).links;
+    fmt::print("{} ranks: {}\nlinks: {}\n", comm->size(), comm->describe_links(), model);
+  }
+  for (const std::size_t bytes : gradient_sizes(options)) explain(*comm, bytes, options.json);
+  comm->barrier().wait();
+  return 0;
+}
 
 int run_compressing_rank(const BenchOptions& options) {
   const auto comm = join({.disable_shared_memory = options.transport == "tcp"});
-  std::vector<std::size_t> sizes = options.bytes;
-  if (sizes.empty()) sizes = {std::size_t{1} << 20, std::size_t{25} << 20};
   if (comm->rank() == 0 && !options.json) {
     fmt::print(
         "{} ranks: {}. Steps of one gradient, by the slowest rank. \"times as fast\": the median "
@@ -312,8 +378,7 @@ int run_compressing_rank(const BenchOptions& options) {
         "\"pays below\": Gbit/s that a rank receives.\n",
         comm->size(), comm->describe_links());
   }
-  for (const std::size_t bytes : sizes)
-    measure(*comm, std::max(bytes, sizeof(float)), options.json);
+  for (const std::size_t bytes : gradient_sizes(options)) measure(*comm, bytes, options.json);
   comm->barrier().wait();
   return 0;
 }

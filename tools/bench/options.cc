@@ -22,7 +22,7 @@ constexpr const char* kDescription =
     "Measures collectives, or explains how they run:\n"
     "stretto bench [COLLECTIVE...|all] [-n RANKS] [OPTIONS]\n"
     "stretto bench --explain [COLLECTIVE] [OPTIONS]\n"
-    "stretto bench --compression [-n RANKS] [--bytes LIST]\n";
+    "stretto bench --compression [--explain] [-n RANKS] [--bytes LIST]\n";
 constexpr const char* kExamples = R"(
 Starts its own ranks on this host; under a launcher (stretto run, torchrun, mpirun, srun) it joins
 that job instead. Collectives: all_reduce (the default), reduce_scatter, all_gather, broadcast,
@@ -115,11 +115,11 @@ void describe(CLI::App& app, BenchOptions& options, Texts& texts) {
   auto* check = app.add_flag("--check", texts.check, "Check the results (the default)");
   app.add_flag("--no-check", texts.no_check, "Do not check the results")->excludes(check);
   app.add_flag("--json", options.json, "An object a line instead of a table");
-  auto* explain = app.add_flag("--explain", options.explain,
-                               "Measure nothing; say how collectives run, and why");
-  app.add_flag("--compression", options.compression,
-               "Measure steps with compressed gradients of --bytes [1M,25M], and say which pay")
-      ->excludes(explain);
+  app.add_flag("--explain", options.explain, "Measure nothing; say how collectives run, and why");
+  app.add_flag(
+      "--compression", options.compression,
+      "Measure steps with compressed gradients of --bytes [1M,25M], and say which pay; with "
+      "--explain: what is predicted for their messages");
   app.add_option("--table-terminal", options.table_terminal)->group("");
   app.add_option("--progress-terminal", options.progress_terminal)->group("");
 }

@@ -28,5 +28,8 @@ int run_explaining_rank(const BenchOptions& options);
 // codec take on this link; rank 0 prints which pay. Returns the exit status. Throws what the
 // library throws.
 int run_compressing_rank(const BenchOptions& options);
+// With `--explain` as well: measures nothing; rank 0 prints how messages of each codec would
+// travel, and what the model of the links predicts for each way.
+int run_explaining_compression(const BenchOptions& options);
 
 }  // namespace stretto::bench

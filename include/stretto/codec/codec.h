@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -64,9 +65,10 @@ struct Encoding {
 //
 // What a message says + what is left in the carry = carry + gradient, where that sum is rounded
 // once, as every addition of floats is. Exactly so (bit for bit, but for the sign of zero) for
-// dense(), and for values in f32, bf16, and int8 rounded to the nearest; within half a unit of the
-// last place of the difference, at most 2^-24 of the scale of the block, for int8 rounded
-// stochastically and one_bit(). It is true of finite values; for others see NonFinite.
+// dense(), for f16() and bf16() of what they do not clip, and for values in f32, bf16, and int8
+// rounded to the nearest; within half a unit of the last place of the difference otherwise, which
+// for int8 rounded stochastically and one_bit() is at most 2^-24 of the scale of the block. It is
+// true of finite values; for others see NonFinite.
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -83,6 +85,9 @@ class Codec {
   // Whether what is left of a vector is shorter than the vector. If not, carrying it over from step
   // to step makes it grow without bound: one_bit() rounded stochastically.
   virtual bool is_contraction() const { return true; }
+  // Whether messages say no number beyond a limit, however great those of the vector are: f16(),
+  // and bf16() that clips. Sums of such messages may be beyond it.
+  virtual bool is_bounded() const { return false; }
 
   // Appends a message to `out`; returns how many values it has.
   std::size_t encode(const codec::Encoding& encoding, codec::Scratch& scratch,
@@ -106,7 +111,9 @@ class Codec {
     one_bit,
     top_blocks,
     rows,
-    one_of_each  // random_k().
+    one_of_each,  // random_k().
+    f16,
+    bf16
   };
 
   Codec(Kind kind, std::string name) : kind_(kind), name_(std::move(name)) {}
@@ -181,6 +188,11 @@ struct RandomKOptions {
                           // each step and equal on all ranks: indices do not travel.
   ValueFormat values = ValueFormat::f32;
 };
+struct HalfOptions {
+  // Numbers of a greater magnitude, or a greater one than the type has (65504 of f16), are sent as
+  // the greatest that is left; the rest joins the residual.
+  float clip = std::numeric_limits<float>::infinity();
+};
 struct RoundingOptions {
   // To the nearest is right for error feedback, which makes up for what is lost. Stochastic
   // rounding is right on average without it; its draws depend on seed, step, gradient and rank. Of
@@ -188,9 +200,11 @@ struct RoundingOptions {
   bool stochastic = false;
 };
 
-// Throw InvalidArgument for a density outside of (0, 1], a limit that is negative or no number, or
-// blocks of no elements.
-std::shared_ptr<const Codec> dense();  // Everything as it is.
+// Throw InvalidArgument for a density outside of (0, 1], a limit that is negative or no number,
+// blocks of no elements, or a clip that is not above 0.
+std::shared_ptr<const Codec> dense();                               // Everything as it is.
+std::shared_ptr<const Codec> f16(const HalfOptions& options = {});  // Half, rounded; sums in f32.
+std::shared_ptr<const Codec> bf16(const HalfOptions& options = {});
 std::shared_ptr<const Codec> top_k(const TopKOptions& options = {});
 std::shared_ptr<const Codec> top_blocks(const TopBlocksOptions& options = {});
 std::shared_ptr<const Codec> threshold(const ThresholdOptions& options);

@@ -35,6 +35,27 @@ struct CompressedAllReduceOptions {
   std::optional<Duration> timeout = std::nullopt;  // Of all but agreeing: there the communicator's.
 };
 
+// An all_reduce by messages of a codec that is on its way. Move-only. Destroyed without wait(), it
+// ends as a Work does, and the vector holds anything.
+class [[nodiscard]] CompressedWork {
+ public:
+  CompressedWork(CompressedWork&& other) noexcept;
+  CompressedWork& operator=(CompressedWork&& other) noexcept;
+  ~CompressedWork();
+
+  // Blocks until all messages have come, adds them up on this thread, and returns what the call
+  // cost this rank. Once. Throws what all_reduce() throws of operations.
+  CompressionStatistics wait();
+
+ private:
+  friend CompressedWork start_all_reduce(Communicator& communicator, std::span<float> data,
+                                         const CompressedAllReduceOptions& options);
+  struct Call;
+  explicit CompressedWork(std::unique_ptr<Call> call);
+
+  std::unique_ptr<Call> call_;
+};
+
 // An all_reduce of a vector by messages of a codec, as CompressedReduction makes it of gradients;
 // for those in training, see the option codec of DistributedDataParallel.
 //   stretto::CompressionState state;
@@ -51,9 +72,17 @@ struct CompressedAllReduceOptions {
 // the residual is that of a call of which it is not known who has got what was sent.
 CompressionStatistics all_reduce(Communicator& communicator, std::span<float> data,
                                  const CompressedAllReduceOptions& options);
+// The same without waiting for messages: start, do something else, wait(). The vector belongs to
+// the call until then, the state may serve other names meanwhile. Blocks only while ranks agree,
+// and for the first of two operations where messages are divided or have no fixed length. Ranks
+// start in the same order, and may wait in any. Throws InvalidArgument, too, if the vector of this
+// name is still on its way.
+CompressedWork start_all_reduce(Communicator& communicator, std::span<float> data,
+                                const CompressedAllReduceOptions& options);
 
 // The residuals of this rank, by the names of vectors: each as long as its vector. One thread at a
-// time. With another communicator than in the call before, ranks agree anew, and each keeps the
+// time; what has been started is not saved, loaded or forgotten before its wait(). With another
+// communicator than in the call before, ranks agree anew, and each keeps the
 // residuals that it has: so the survivors of a failure go on, without those of the dead.
 class CompressionState {
  public:
@@ -81,11 +110,12 @@ class CompressionState {
       std::span<const std::vector<std::byte>> states, std::size_t ranks);
 
  private:
-  friend CompressionStatistics all_reduce(Communicator& communicator, std::span<float> data,
-                                          const CompressedAllReduceOptions& options);
+  friend CompressedWork start_all_reduce(Communicator& communicator, std::span<float> data,
+                                         const CompressedAllReduceOptions& options);
+  friend class CompressedWork;
   struct Vector;
 
-  std::map<std::string, std::unique_ptr<Vector>> vectors_;
+  std::map<std::string, std::shared_ptr<Vector>> vectors_;
 };
 
 }  // namespace stretto

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,14 +32,27 @@ enum class Compression {
 
 // Who adds up what ranks have sent.
 enum class CompressedExchange : std::uint8_t {
-  gather,  // All ranks get the messages of all. Each receives p - 1 of p ranks.
+  gather,  // All ranks get the messages of all. Each receives p - 1 of p ranks. Steps in which
+           // that is as much as an all_reduce of the gradients as they are divide all the same.
   divide,  // Each rank gets the others' messages for one part of each gradient, adds these up and
            // sends all ranks a message of the sum, made by the same codec; what that does not say
-           // joins its residual. Each receives less than two messages, however many ranks there
-           // are: of top_k(0.01) all ranks get 1 % of the sums' elements. One more operation, which
-           // the next bucket's start() waits for. Codecs without a fixed length do not divide.
+           // joins its residual. The limits of f16() and of clip hold for ranks, not for sums. Each
+           // receives less than two messages, however many ranks there are: of top_k(0.01) all
+           // ranks get 1 % of the sums' elements. One more operation, which the next bucket's
+           // start() waits for. Codecs without a fixed length do not divide.
   automatic,  // What the model of the links predicts to be faster, found out by attach(). Gathers
               // where there is no model, as between processes of one host.
+};
+
+// What CompressedExchange::automatic has chosen by. It counts no time of codecs.
+struct ExchangePrediction {
+  // Of one rank's messages of a step, without those whose length is not fixed.
+  std::size_t message_bytes = 0;
+  // What the model of the links predicts for them; NaN where it says nothing.
+  double gathered_seconds = std::numeric_limits<double>::quiet_NaN();
+  double divided_seconds = std::numeric_limits<double>::quiet_NaN();
+
+  bool is_known() const { return gathered_seconds > 0 && divided_seconds > 0; }
 };
 
 // A codec for some gradients.
@@ -140,8 +154,15 @@ class CompressedReduction : public CommunicationHook {
   const CompressionStatistics& last_step() const { return last_step_; }
   // "divided: the model of the links predicts ...": which exchange, and why. Since attach().
   const std::string& exchange_reason() const { return exchange_reason_; }
+  // The same on all ranks, since attach(); of CompressedExchange::automatic only.
+  const ExchangePrediction& exchange_prediction() const { return prediction_; }
   // Of the gradient of this name; empty if it has none.
   std::span<const float> residual(const std::string& name) const;
+
+ protected:
+  // Ends what start() has begun, beside its Work, of a bucket that finish() is not called for: as a
+  // Work that is destroyed, and so at once where an exception unwinds the stack.
+  void abandon(std::size_t bucket);
 
  private:
   struct Gradient;
@@ -152,9 +173,18 @@ class CompressedReduction : public CommunicationHook {
   std::shared_ptr<const Codec> codec_for(const GradientDescription& gradient) const;
   void restore();
   void choose_exchange(Communicator& communicator);
+  void predict_exchange(Communicator& communicator);
+  // Of what has a codec whose messages have a fixed length.
+  struct Bytes {
+    std::size_t of_messages = 0;  // Of one rank.
+    std::size_t of_gradients = 0;
+  };
+  Bytes bytes_in_step(std::uint64_t step) const;
+  bool divides_in_step(std::uint64_t step) const;
   void begin_step(Communicator& communicator);
   Part part_of(const Exchange& exchange, std::size_t i, std::size_t adder, bool of_sum) const;
   void encode(const FullBucket& bucket, Exchange& exchange);
+  int divisor_of_sums(const Gradient& gradient) const;
   std::size_t encode_parts(Exchange& exchange, std::size_t adder, bool of_sum);
   void add_up(Exchange& exchange);
   void decode_parts(const Exchange& exchange, std::span<const std::byte> messages, std::size_t from,
@@ -177,7 +207,9 @@ class CompressedReduction : public CommunicationHook {
   std::uint64_t step_ = 0;
   bool compresses_ = true;
   bool divides_ = false;
+  bool divides_step_ = false;  // This one.
   std::string exchange_reason_;
+  ExchangePrediction prediction_;
   codec::Scratch scratch_;
   CompressionStatistics last_step_;
   CompressionStatistics this_step_;

@@ -1,0 +1,70 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <limits>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "stretto/base/dtype.h"
+#include "stretto/base/error.h"
+#include "stretto/base/round_up.h"
+#include "stretto/codec/arithmetic.h"
+#include "stretto/codec/whole_codec.h"
+
+namespace stretto::codec {
+namespace {
+
+// Every element in 16 bits, padded to 8 bytes. Number is Half or BFloat16.
+template <class Number>
+class Halved final : public WholeCodec {
+ public:
+  explicit Halved(const HalfOptions& options)
+      : WholeCodec(dtype_of<Number> == DType::f16 ? Kind::f16 : Kind::bf16, name_of(options)),
+        clip_(options.clip) {}
+
+  // The greatest bfloat16 is no limit: floats end there, too.
+  bool is_bounded() const override {
+    return dtype_of<Number> == DType::f16 || clip_ < std::numeric_limits<float>::infinity();
+  }
+
+ private:
+  static std::string name_of(const HalfOptions& options) {
+    const std::string_view type = stretto::name(dtype_of<Number>);
+    if (!(options.clip > 0)) {
+      throw InvalidArgument(status_of(StatusCode::invalid_argument,
+                                      "{}: values are clipped at {}; it must be a number above 0",
+                                      type, options.clip));
+    }
+    if (options.clip == std::numeric_limits<float>::infinity()) return std::string(type);
+    return fmt::format("{}, clipped at {}", type, options.clip);
+  }
+
+  std::size_t payload_bytes(std::size_t count, std::size_t) const override {
+    return round_up(count * sizeof(Number), 8);
+  }
+  std::size_t write(const Task& task, std::vector<std::byte>& out) const override {
+    const std::size_t count = task.carry.size();
+    std::byte* const to = append(out, payload_bytes(count, count));
+    narrow_and_keep_rest<Number>(task.carry, clip_, {to, count * sizeof(Number)});
+    return count;
+  }
+  bool read(const Payload& payload, std::span<float> sums) const override {
+    widen_and_add<Number>(payload.bytes.first(sums.size() * sizeof(Number)), sums);
+    return true;
+  }
+
+  const float clip_;
+};
+
+}  // namespace
+}  // namespace stretto::codec
+
+namespace stretto {
+std::shared_ptr<const Codec> f16(const HalfOptions& options) {
+  return std::make_shared<codec::Halved<Half>>(options);
+}
+std::shared_ptr<const Codec> bf16(const HalfOptions& options) {
+  return std::make_shared<codec::Halved<BFloat16>>(options);
+}
+}  // namespace stretto
