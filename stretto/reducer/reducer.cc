@@ -398,8 +398,8 @@ Status Reducer::explained(const Status& status) const {
   if (status.code() == StatusCode::mismatch) {
     return {StatusCode::mismatch,
             fmt::format("in step {} of model {}: {}. Perhaps a rank had no batch left. {}. Or only "
-                        "some ranks have unfrozen or converted parameters, or loaded a state: do "
-                        "that on all, before the same forward pass",
+                        "some ranks have loaded a state: do that on all, before the same forward "
+                        "pass",
                         step_ + 1, options_.number, status.message(), reducer::kEquallyManySteps),
             status.rank()};
   }

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -97,13 +98,20 @@ std::string Replica::state_path(const std::string& path) const {
   return path + ".rank" + std::to_string(communicator_.rank().value());
 }
 
-// Forms the buckets that load_state() has read of, once parameters are trained whose gradients they
-// are for: perhaps the program has yet to unfreeze them. Returns whether gradients have moved.
-bool Replica::restore_buckets() {
-  if (!saved_order_ || saved_order_->first != lines_of(trained_)) return false;
-  const reducer::BucketOrder order = std::exchange(saved_order_, std::nullopt)->second;
+// Forms the buckets of the job that has written its state. What that has trained is trained here,
+// too, even if the program has yet to unfreeze it.
+void Replica::restore_buckets(const std::string& gradient_lines,
+                              const reducer::BucketOrder& order) {
+  if (gradient_lines != lines_of(trained_)) {
+    std::vector<std::string> names;
+    std::istringstream lines(gradient_lines);
+    for (std::string name; std::getline(lines, name);) names.push_back(name);
+    choose_trained(names);
+    build();
+  }
+  if (gradient_lines != lines_of(trained_)) return;  // Others are trained here besides.
+  if (reducer_->restore(order)) adopt_new_buckets();
   has_rebuilt_buckets_ = order.rebuilds > 0;
-  return reducer_->restore(order);
 }
 
 void Replica::save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const {
@@ -167,9 +175,8 @@ void Replica::load_state(const std::string& path, torch::optim::Optimizer& optim
       const std::lock_guard lock(generator.mutex());
       generator.set_state(read_tensor(archive, "generator"));
     }
-    saved_order_.emplace(read_text(archive, "gradients"),
-                         bucket_order_of(read_tensor(archive, "bucket_order")));
-    if (restore_buckets()) adopt_new_buckets();
+    restore_buckets(read_text(archive, "gradients"),
+                    bucket_order_of(read_tensor(archive, "bucket_order")));
   } catch (const std::exception& error) {
     refuse("cannot load the state in '" + file + "': " + error.what());
   }

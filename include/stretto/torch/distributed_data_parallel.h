@@ -62,9 +62,9 @@ class AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhic
 // the gradients are then undefined, the parameters are not changed.
 //
 // Parameters may be frozen and unfrozen, loaded (torch::load) and converted (to(dtype)) at any
-// time between backward and the next forward pass, on all ranks alike; the next forward() and
-// backward() find out whether that was so. Parameters that are registered after construction are
-// not known.
+// time between backward and the next forward pass, on all ranks alike. If that was not so, the next
+// backward() throws Mismatch on all ranks, with the name; when it has been made good, the next step
+// may follow. Parameters that are registered after construction are not known.
 //
 // Copies of a DistributedDataParallel are the same one, as with modules of libtorch. So it may be a
 // part of a torch::nn::Sequential, too: `model->push_back(ddp)`.
