@@ -55,6 +55,7 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
       exceptions_when_made_(std::uncaught_exceptions()),
       report_(communicator, gradients_.size()) {
   check_arguments(gradients_, options_);
+  step_ = options_.steps;
   slots_ = std::vector<Slot>(gradients_.size());
   ready_order_.resize(gradients_.size());
   last_step_.ready_seconds.resize(gradients_.size());

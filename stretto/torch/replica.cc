@@ -227,6 +227,7 @@ void Replica::build() {
   hooks_.clear();
   same_graph_ = same_graph_ && reducer_ == nullptr;
   ReducerOptions options = reducer_options();
+  options.steps = reducer_ != nullptr ? reducer_->step_count() : 0;
   options.on_reduced = [this](const FullBucket& bucket) { on_reduced(bucket); };
   reducer_ = std::make_unique<Reducer>(communicator_, describe_gradients(trained_), options);
   reducer_->set_epoch(epoch_);

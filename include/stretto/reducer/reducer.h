@@ -44,6 +44,8 @@ struct ReducerOptions {
   // Tells this reducer from others on the communicator: equal on all ranks. So those that use two
   // in different orders find out, even if buckets have the same sizes.
   std::uint64_t number = 0;
+  // Of an earlier Reducer, of other gradients, whose steps this one goes on counting.
+  std::uint64_t steps = 0;
   // Reduces the buckets; default: one all_reduce each.
   std::shared_ptr<CommunicationHook> hook = std::make_shared<PlainReduction>();
   // Called for each bucket behind finish() of the hook, on the same thread: for what can be done
