@@ -315,12 +315,15 @@ void Reducer::choose_left_out() {
 
 // All ranks come to the same conclusion, because they have the same report.
 void Reducer::judge_report() {
-  using Use = reducer::StepReport::Use;
   if (!report_.same_place()) {
     fail({StatusCode::mismatch, reducer::describe_places(report_.gather(options_.timeout))});
     throw_if_failed();
   }
-  if (other_gradients_requested()) return;
+  if (!other_gradients_requested()) judge_gradients();
+}
+
+void Reducer::judge_gradients() const {
+  using Use = reducer::StepReport::Use;
   for (std::size_t i = 0; report_.any_rank_says(Use::frozen) && i < slots_.size(); ++i) {
     const bool wanted = was_used(i) || report_.any_rank_says(i, Use::unused);
     if (!wanted || !report_.any_rank_says(i, Use::frozen)) continue;

@@ -74,11 +74,11 @@ void Replica::leave_low_precision_after_pass() {
 void Replica::on_gradient(std::size_t index) {
   if (!trained_[index].tensor.requires_grad()) return;  // Frozen behind forward(): it got none.
   Progress& progress = progress_[index];
+  progress.touched = true;
   if (progress.outgrown) {
     if (no_sync_depth_ == 0) begin_pass();
     return;
   }
-  progress.touched = true;
   const bool reduces = no_sync_depth_ == 0;
   // Gradients stay where autograd puts them until a pass reduces them.
   if (!reduces && !precision_.entered()) return;
@@ -325,6 +325,7 @@ void Replica::finalize(bool with_data) {
             "not all ranks alike: do it on all ranks before the same forward pass")
         .or_throw();
   }
+  reducer_->judge_gradients();
 }
 
 // At the end of a step, when all ranks have outgrown the reducer alike: reduces the gradients that
@@ -332,16 +333,19 @@ void Replica::finalize(bool with_data) {
 void Replica::build_anew(bool with_data, double scale) {
   const std::vector<std::string> sparse = sparse_names();
   std::vector<NamedTensor> late;
+  std::vector<bool> touched;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const NamedTensor& parameter = parameters_[i];
     const bool is_late = is_outgrown(i) && parameter.tensor.requires_grad();
-    if (is_late && std::ranges::find(sparse, parameter.name) == sparse.end()) {
-      late.push_back(parameter);
-    }
+    if (!is_late || std::ranges::find(sparse, parameter.name) != sparse.end()) continue;
+    late.push_back(parameter);
+    const std::ptrdiff_t gradient = looks_[i].gradient;
+    touched.push_back(gradient < 0 ? parameter.tensor.grad().defined()  // It has no hook yet.
+                                   : progress_[static_cast<std::size_t>(gradient)].touched);
   }
   Status refused;
   try {
-    if (!late.empty()) reduce_late(late, with_data, scale);
+    if (!late.empty()) reduce_late(late, touched, with_data, scale);
   } catch (const InvalidArgument& error) {
     refused = error.status();  // By all ranks. The next step may follow.
   }
@@ -352,7 +356,8 @@ void Replica::build_anew(bool with_data, double scale) {
   refused.or_throw();
 }
 
-void Replica::reduce_late(std::vector<NamedTensor>& late, bool with_data, double scale) {
+void Replica::reduce_late(std::vector<NamedTensor>& late, const std::vector<bool>& touched,
+                          bool with_data, double scale) {
   const torch::NoGradGuard no_grad;
   Reducer reducer(communicator_, describe_gradients(late), reducer_options());
   std::vector<torch::Tensor> sums;
@@ -362,9 +367,9 @@ void Replica::reduce_late(std::vector<NamedTensor>& late, bool with_data, double
     sums.push_back(torch::from_blob(
         storage.view.data, parameter.sizes(), [owner = storage.owner](void*) {},
         torch::TensorOptions().dtype(parameter.scalar_type())));
-    if (!with_data || !parameter.grad().defined()) continue;
-    sums[i].copy_(parameter.grad());
-    reducer.mark_ready(i);
+    if (!with_data) continue;
+    if (parameter.grad().defined()) sums[i].copy_(parameter.grad());
+    if (touched[i]) reducer.mark_ready(i);
   }
   if (with_data) {
     reducer.finalize();
@@ -384,7 +389,6 @@ void Replica::settle_gradients(double scale) {
     if (!progress_[i].touched) trained_[i].tensor.mutable_grad() = progress_[i].view;
     if (scale != 1) progress_[i].view.mul_(scale);
   }
-  forget_progress();
 }
 
 void Replica::verify_after_step(bool replaced) {
@@ -419,6 +423,7 @@ void Replica::finish_step() {
   last_step_ = reducer_->last_step();
   settle_gradients(scale);
   if (reducer_->other_gradients_requested()) build_anew(true, scale);
+  forget_progress();
   reduce_sparse_gradients(communicator_, sparse_, true, scale, options_.timeout);
   spent_besides_ += Clock::now() - begin;
   if (stepping_) stepping_->finish();

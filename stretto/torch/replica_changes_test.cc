@@ -204,6 +204,52 @@ TEST(ReplicaChanges, AnUnfrozenParameterThatARankDoesNotUseIsNamedOrItsGradientI
   }
 }
 
+TEST(ReplicaChanges, TheOtherGradientsOfTheStepAreJudgedToo) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches model;
+    model->a->bias.set_requires_grad(false);
+    DistributedDataParallel ddp(model, communicator);
+    const auto step = [&](bool both) {
+      ddp.zero_grad();
+      ddp.forward(torch::ones({1, kInputs}), both).sum().backward();
+    };
+    step(true);
+    model->a->bias.set_requires_grad(true);
+    const bool both = communicator.rank() == Rank(0);
+    expect_contains(message_of<InvalidArgument>([&] { step(both); }),
+                    "2 parameters got no gradient on rank 1: b.weight, b.bias; used on rank 0");
+    step(true);
+    expect_close(model->a->bias.grad(), torch::ones({2}), "a.bias");
+  });
+}
+
+// A layer that takes part if it is told to, whatever its type: it stands in the first bucket, and
+// its gradients are the last ones.
+struct SkippableImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x, bool both) {
+    if (!both) return last(x).pow(2).mean();
+    return last(first(x.to(first->weight.scalar_type())).to(x.scalar_type())).pow(2).mean();
+  }
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(kInputs, 2));
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(kInputs, kInputs));
+};
+TORCH_MODULE(Skippable);
+
+TEST(ReplicaChanges, AGradientLeftFromBeforeAConversionIsNoneOfTheStep) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Skippable model;
+    DistributedDataParallel ddp(model, communicator);
+    const auto step = [&](bool both) { ddp.forward(torch::ones({1, kInputs}), both).backward(); };
+    step(true);
+    model->first->to(torch::kDouble);
+    const bool both = communicator.rank() == Rank(0);
+    expect_contains(
+        message_of<InvalidArgument>([&] { step(both); }),
+        "2 parameters got no gradient on rank 1: first.weight, first.bias; used on rank 0");
+    EXPECT_NO_THROW(step(true));
+  });
+}
+
 TEST(ReplicaChanges, GradientsAccumulatedInNoSyncBelongToTheStep) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net reference = net();

@@ -164,11 +164,15 @@ class Reducer {
     return report_.requested(reducer::StepReport::Request::verification);
   }
   // The same where one needs a Reducer of other gradients than these. finalize() then throws
-  // nothing about gradients that some ranks lack: the ranks are to compare what they have.
+  // nothing about gradients that some ranks lack: the ranks are to compare what they have, and
+  // where that is equal, to call judge_gradients().
   void request_other_gradients() { report_.request(reducer::StepReport::Request::other_gradients); }
   bool other_gradients_requested() const {
     return report_.requested(reducer::StepReport::Request::other_gradients);
   }
+  // Throws what finalize() would have thrown of the gradients of its step, likewise on all ranks,
+  // and fails only the step. Collective where it throws; on all ranks or on none.
+  void judge_gradients() const;
 
   // For who cannot go on making gradients: aborts the communicator, because others wait for the
   // rest of the step. `reason` is told to them; empty: an exception that only this rank has seen.

@@ -125,7 +125,8 @@ class Replica {
   void check_late_gradients() const;
   void finalize(bool with_data);
   void build_anew(bool with_data, double scale);
-  void reduce_late(std::vector<NamedTensor>& late, bool with_data, double scale);
+  void reduce_late(std::vector<NamedTensor>& late, const std::vector<bool>& touched, bool with_data,
+                   double scale);
   void settle_gradients(double scale);
   void forget_progress();
   void on_reduced(const FullBucket& bucket);
