@@ -195,11 +195,7 @@ void Replica::check_tensors() const {
       }
     }
   }
-  check_sparse_gradients(sparse_);
-  if (precision_.is_on() && !sparse_.empty()) {
-    refuse("mixed_precision.parameter_dtype does not work with sparse gradients: " +
-           in_quotes(sparse_.front().name) + " has them");
-  }
+  check_sparse(sparse_);
   for (const std::string& name : options_.delayed_parameters) {
     const auto has_name = [&](const NamedTensor& parameter) { return parameter.name == name; };
     if (std::none_of(parameters_.begin(), parameters_.end(), has_name)) {
@@ -210,6 +206,26 @@ void Replica::check_tensors() const {
   for (const NamedTensor& parameter : trained_) {
     check_trainable(parameter);
     check_free(parameter);
+  }
+}
+
+void Replica::check_sparse(const std::vector<NamedTensor>& parameters) const {
+  check_sparse_gradients(parameters);
+  if (!precision_.is_on() || parameters.empty()) return;
+  refuse("mixed_precision.parameter_dtype does not work with sparse gradients: " +
+         in_quotes(parameters.front().name) + " has them");
+}
+
+// Of parameters that are to be trained from this step on, or in another type, what check_tensors()
+// demands of those that are from the beginning.
+void Replica::check_outgrown() const {
+  const std::vector<std::string> sparse = sparse_names();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const NamedTensor& parameter = parameters_[i];
+    if (!parameter.tensor.requires_grad() || !is_outgrown(i)) continue;
+    check_trainable(parameter);
+    if (looks_[i].gradient < 0 && !looks_[i].requires_grad) check_free(parameter);
+    if (contains(sparse, parameter.name)) check_sparse({parameter});
   }
 }
 
@@ -252,6 +268,8 @@ void Replica::build() {
   buffer_dtypes_.clear();
   for (const NamedTensor& buffer : buffers_) buffer_dtypes_.push_back(buffer.tensor.scalar_type());
   outgrown_ = false;
+  // Of gradients that are numbered otherwise now no more is known.
+  last_step_.ready_seconds.assign(trained_.size(), last_step_.backward_seconds);
 }
 
 std::vector<GradientDescription> Replica::describe_gradients(
@@ -307,10 +325,7 @@ bool Replica::is_outgrown(std::size_t index) const {
 // out whether that is so, each does with the others what it would have done before.
 void Replica::notice_changes() {
   bool replaced = false;
-  outgrown_ = false;
-  for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    outgrown_ = outgrown_ || buffers_[i].tensor.scalar_type() != buffer_dtypes_[i];
-  }
+  outgrown_ = has_converted_buffers();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& tensor = parameters_[i].tensor;
     Look& look = looks_[i];
@@ -318,10 +333,7 @@ void Replica::notice_changes() {
     const bool requires_grad = tensor.requires_grad();
     const bool same_data = data == look.data && tensor.scalar_type() == look.dtype;
     const bool outgrown = (!same_data || requires_grad != look.requires_grad) && is_outgrown(i);
-    if (outgrown && requires_grad) {
-      check_trainable(parameters_[i]);
-      if (look.gradient < 0 && !look.requires_grad) check_free(parameters_[i]);
-    } else if (!outgrown) {
+    if (!outgrown) {
       look.data = data;
       look.requires_grad = requires_grad;
     }
@@ -331,9 +343,19 @@ void Replica::notice_changes() {
     const auto gradient = static_cast<std::size_t>(look.gradient);
     progress_[gradient].outgrown = outgrown;
     reducer_->set_frozen(gradient, outgrown || !requires_grad);
+    if (outgrown) leave_bucket(gradient);
   }
-  if (outgrown_) reducer_->request_other_gradients();
   if (replaced) reducer_->request_verification();
+  if (!outgrown_) return;
+  check_outgrown();
+  reducer_->request_other_gradients();
+}
+
+// Autograd adds to a gradient where it stands, and the bucket may be under way by then.
+void Replica::leave_bucket(std::size_t index) {
+  torch::Tensor& gradient = trained_[index].tensor.mutable_grad();
+  if (!gradient.defined() || gradient.layout() != torch::kStrided) return;
+  if (gradient.const_data_ptr() == progress_[index].view_data) gradient = gradient.clone();
 }
 
 // For a pass that no forward() of this object has preceded since the last step: another one through
@@ -354,6 +376,13 @@ void Replica::refuse_unseen_changes() const {
            "DistributedDataParallel. Call ddp.forward() after that, not forward() of the module "
            "(ddp->forward())");
   }
+}
+
+bool Replica::has_converted_buffers() const {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    if (buffers_[i].tensor.scalar_type() != buffer_dtypes_[i]) return true;
+  }
+  return false;
 }
 
 bool Replica::synchronizes_buffers() const {
@@ -379,13 +408,14 @@ ForwardScope Replica::before_forward() {
 
 void Replica::synchronize_buffers() {
   // Converted ones travel as they were: other ranks may not have converted theirs.
+  const bool converted = has_converted_buffers();
   std::vector<NamedTensor> as_before;
-  for (std::size_t i = 0; outgrown_ && i < buffers_.size(); ++i) {
+  for (std::size_t i = 0; converted && i < buffers_.size(); ++i) {
     as_before.push_back({buffers_[i].name, buffers_[i].tensor.to(buffer_dtypes_[i])});
   }
   try {
     buffer_hook_->run({.communicator = communicator_,
-                       .buffers = outgrown_ ? as_before : buffers_,
+                       .buffers = converted ? as_before : buffers_,
                        .timeout = options_.timeout,
                        .leader = uneven_ ? std::optional(uneven_->leader()) : std::nullopt});
   } catch (const Error& error) {

@@ -252,7 +252,7 @@ void Replica::complete_gradients() {
   }
   for (std::size_t i = 0; i < progress_.size(); ++i)
     complete_gradient(order.empty() ? i : order[i]);
-  graph_known_ = true;
+  graph_known_ = graph_known_ || !outgrown_;  // Else the step fails, or a reducer begins anew.
 }
 
 // Of gradients that this pass has not made: those of earlier passes inside no_sync() are ready, and
@@ -351,8 +351,6 @@ void Replica::build_anew(bool with_data, double scale) {
   }
   choose_trained();
   build();
-  // Of gradients that are numbered otherwise now no more is known.
-  last_step_.ready_seconds.assign(trained_.size(), last_step_.backward_seconds);
   refused.or_throw();
 }
 

@@ -122,6 +122,18 @@ TEST(ReplicaChanges, ABufferConvertedOnOneRankOnlyIsNamedOnAll) {
   }
 }
 
+TEST(ReplicaChanges, ARankWithoutABatchSendsItsConvertedBuffersAsTheOthersDo) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Offset model;
+    DistributedDataParallel ddp(model, communicator);
+    model->offset.set_data(model->offset.to(torch::kDouble));
+    const int steps = communicator.rank() == Rank(0) ? 2 : 0;
+    EXPECT_NO_THROW(ddp.join([&] {
+      for (int step = 0; step < steps; ++step) ddp.forward(torch::ones({1, kInputs})).backward();
+    }));
+  });
+}
+
 // Steps in which the scale is unfrozen after the first one, of the replicas and of the reference.
 void expect_unfreezing_works(const DistributedDataParallelOptions& options, double tolerance) {
   run_ranks(kRanks, [&](Communicator& communicator) {
@@ -247,6 +259,71 @@ TEST(ReplicaChanges, AGradientLeftFromBeforeAConversionIsNoneOfTheStep) {
         message_of<InvalidArgument>([&] { step(both); }),
         "2 parameters got no gradient on rank 1: first.weight, first.bias; used on rank 0");
     EXPECT_NO_THROW(step(true));
+  });
+}
+
+TEST(ReplicaChanges, GradientsOfConvertedParametersAreAddedToOutsideOfTheBuckets) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Skippable reference = with_seed(1, [] { return Skippable(); });
+    Skippable model = with_seed(1, [] { return Skippable(); });
+    DistributedDataParallel ddp(model, communicator,
+                                {.bucket_bytes = {1}, .rebuild_buckets = false});
+    for (int step = 0; step < 3; ++step) {
+      if (step == 1) reference->first->to(torch::kDouble);
+      if (step == 1) model->first->to(torch::kDouble);
+      const Batch batch = global_batch(step);
+      reference->forward(batch.data, true).backward();
+      ddp.forward(part(batch, rank).data, true).backward();
+      for (const auto& item : reference->named_parameters()) {
+        expect_close(ddp.named_parameters()[item.key()].grad().to(torch::kDouble),
+                     item.value().grad().to(torch::kDouble), item.key());
+      }
+    }
+  });
+}
+
+TEST(ReplicaChanges, AFirstStepThatFailsIsNoPromiseOfTheStaticGraph) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Skippable model;
+    DistributedDataParallel ddp(model, communicator, {.static_graph = true});
+    const auto step = [&] {
+      ddp.zero_grad();
+      ddp.forward(torch::ones({1, kInputs}), true).backward();
+    };
+    if (rank == 1) model->first->to(torch::kDouble);
+    expect_contains(message_of<Mismatch>(step),
+                    "parameter 'first.weight' has dtype Float on rank 0; Double on rank 1");
+    if (rank == 1) model->first->to(torch::kFloat);
+    for (int i = 0; i < 2; ++i) EXPECT_NO_THROW(step());
+    EXPECT_NO_THROW(ddp.verify_replicas());
+  });
+}
+
+struct TableImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& words) { return layer(table(words)).sum(); }
+  torch::nn::Embedding table = register_module(
+      "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)));
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(2, 1));
+};
+TORCH_MODULE(Table);
+
+TEST(ReplicaChanges, UnfrozenSparseParametersAreCheckedLikeThoseTrainedFromTheBeginning) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto refusal = [&](const MixedPrecision& precision, torch::ScalarType dtype) {
+      Table model;
+      torch::Tensor weight = model->table->weight;
+      weight.set_requires_grad(false);
+      DistributedDataParallel ddp(model, communicator, {.mixed_precision = precision});
+      weight.set_data(weight.to(dtype, /*non_blocking=*/false, /*copy=*/true));
+      weight.set_requires_grad(true);
+      return message_of<InvalidArgument>([&] { ddp.forward(torch::zeros({1}, torch::kLong)); });
+    };
+    expect_contains(refusal({.parameter_dtype = DType::bf16}, torch::kFloat),
+                    "does not work with sparse gradients: 'table.weight' has them");
+    expect_contains(refusal({}, torch::kHalf),
+                    "parameter 'table.weight' has sparse gradients of type Half");
   });
 }
 

@@ -95,6 +95,8 @@ class Replica {
   void choose_trained(const std::vector<std::string>& also = {});
   void refuse_assigned_weights() const;
   void check_tensors() const;
+  void check_sparse(const std::vector<NamedTensor>& parameters) const;
+  void check_outgrown() const;
   void verify_descriptions();
   void agree_on_number();
   void build();
@@ -104,7 +106,9 @@ class Replica {
   void create_views();
   bool is_outgrown(std::size_t index) const;
   void notice_changes();
+  void leave_bucket(std::size_t index);
   void refuse_unseen_changes() const;
+  bool has_converted_buffers() const;
   bool synchronizes_buffers() const;
   void synchronize_buffers();
   void leave_low_precision_after_pass();
