@@ -111,6 +111,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
                                                    : std::make_shared<BuffersOfRank>()) {
   if (options_.communication_hook == nullptr) refuse("the option communication_hook is null");
   refuse_assigned_weights();
+  look_at_parameters();
   choose_trained();
   check_tensors();
   verify_descriptions();
@@ -133,8 +134,16 @@ std::vector<std::string> Replica::sparse_names() const {
   return names;
 }
 
-// What has been trained once, here or in the job that has written `also`, stays, frozen or not:
-// some programs freeze a part every other step.
+void Replica::look_at_parameters() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    looks_[i].data = parameters_[i].tensor.const_data_ptr();
+    looks_[i].requires_grad = parameters_[i].tensor.requires_grad();
+  }
+}
+
+// By what they were when last looked at, which all ranks have agreed on, or will in this step. What
+// has been trained once, here or in the job that has written `also`, stays, frozen or not: some
+// programs freeze a part every other step.
 void Replica::choose_trained(const std::vector<std::string>& also) {
   const std::vector<std::string> sparse = sparse_names();
   trained_.clear();
@@ -142,8 +151,8 @@ void Replica::choose_trained(const std::vector<std::string>& also) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const NamedTensor& parameter = parameters_[i];
     const bool was_trained = looks_[i].gradient >= 0 || contains(also, parameter.name);
-    looks_[i] = {parameter.tensor.const_data_ptr(), parameter.tensor.scalar_type(),
-                 parameter.tensor.requires_grad(), -1};
+    looks_[i].dtype = parameter.tensor.scalar_type();
+    looks_[i].gradient = -1;
     if (!looks_[i].requires_grad && !was_trained) continue;
     if (contains(sparse, parameter.name)) {
       sparse_.push_back(parameter);
@@ -283,17 +292,6 @@ std::vector<GradientDescription> Replica::describe_gradients(
                          .delayed = contains(options_.delayed_parameters, name)});
   }
   return gradients;
-}
-
-ReducerOptions Replica::reducer_options() const {
-  return {.bucket_bytes = options_.bucket_bytes,
-          .last_bucket_small = options_.last_bucket_small,
-          .rebuild_buckets = options_.rebuild_buckets,
-          .find_unused = options_.find_unused_parameters || options_.static_graph,
-          .mean_division = options_.mean_division,
-          .number = number_,
-          .hook = with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
-          .timeout = options_.timeout};
 }
 
 void Replica::create_views() {

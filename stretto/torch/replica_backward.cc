@@ -349,6 +349,7 @@ void Replica::build_anew(bool with_data, double scale) {
   } catch (const InvalidArgument& error) {
     refused = error.status();  // By all ranks. The next step may follow.
   }
+  look_at_parameters();
   choose_trained();
   build();
   refused.or_throw();

@@ -183,10 +183,10 @@ class DistributedDataParallel {
   void save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const {
     replica_->save_state(path, optimizer);
   }
-  // Takes over what save_state() has written. To be called on all ranks, as many as then, before a
-  // forward pass; the next backward pass compares the parameters. Throws InvalidArgument if the
-  // file is not that of this rank in a job of this size with the same hook; what has been loaded
-  // until then stays.
+  // Takes over what save_state() has written. Collective, blocks; by as many ranks as then, before
+  // a forward pass; the next backward pass compares the parameters. Throws InvalidArgument, on all
+  // ranks, if the file of one is not that of this rank in a job of this size with the same hook;
+  // what has been loaded until then stays.
   void load_state(const std::string& path, torch::optim::Optimizer& optimizer) {
     replica_->load_state(path, optimizer);
   }

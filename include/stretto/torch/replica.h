@@ -90,8 +90,10 @@ class Replica {
   };
 
   std::string state_path(const std::string& path) const;
+  void agree_on_state(const Status& own, const std::string& gradient_lines);
   void restore_buckets(const std::string& gradient_lines, const reducer::BucketOrder& order);
   std::vector<std::string> sparse_names() const;
+  void look_at_parameters();
   void choose_trained(const std::vector<std::string>& also = {});
   void refuse_assigned_weights() const;
   void check_tensors() const;
