@@ -272,7 +272,7 @@ TEST(ReplicaChanges, GradientsOfConvertedParametersAreAddedToOutsideOfTheBuckets
     for (int step = 0; step < 3; ++step) {
       if (step == 1) reference->first->to(torch::kDouble);
       if (step == 1) model->first->to(torch::kDouble);
-      const Batch batch = global_batch(step);
+      const auto batch = global_batch(step);
       reference->forward(batch.data, true).backward();
       ddp.forward(part(batch, rank).data, true).backward();
       for (const auto& item : reference->named_parameters()) {
