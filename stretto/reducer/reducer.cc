@@ -55,6 +55,7 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
       exceptions_when_made_(std::uncaught_exceptions()),
       report_(communicator, gradients_.size()) {
   check_arguments(gradients_, options_);
+  step_ = options_.steps;
   slots_ = std::vector<Slot>(gradients_.size());
   ready_order_.resize(gradients_.size());
   last_step_.ready_seconds.resize(gradients_.size());
@@ -137,21 +138,26 @@ void Reducer::set_frozen(std::size_t index, bool frozen) {
 
 void Reducer::launch_full_buckets() {
   const MutexLock lock(launch_mutex_);
-  while (next_bucket_ < buckets_.size() &&
-         buckets_[next_bucket_].pending.load(std::memory_order_acquire) == 0) {
-    Bucket& bucket = buckets_[next_bucket_];
-    if (closing_ || frozen_count_ > 0) keep_unused_values(next_bucket_);
-    bucket.launch = Clock::now();
-    try {
-      bucket.work = options_.hook->start(communicator_, full(next_bucket_));
-    } catch (const Error& error) {
-      fail(explained(error.status()));
-      throw_if_failed();
-    }
-    ++next_bucket_;
-    in_flight_.store(true, std::memory_order_relaxed);
+  for (; next_bucket_ < buckets_.size(); ++next_bucket_) {
+    const Bucket& bucket = buckets_[next_bucket_];
+    if (bucket.left_out) continue;
+    if (bucket.pending.load(std::memory_order_acquire) != 0) break;
+    launch(next_bucket_);
   }
   end_finished_buckets();
+}
+
+void Reducer::launch(std::size_t index) {
+  Bucket& bucket = buckets_[index];
+  if (closing_ || frozen_count_ > 0) keep_unused_values(index);
+  bucket.launch = Clock::now();
+  try {
+    bucket.work = options_.hook->start(communicator_, full(index));
+  } catch (const Error& error) {
+    fail(explained(error.status()));
+    throw_if_failed();
+  }
+  in_flight_.store(true, std::memory_order_relaxed);
 }
 
 // If all ranks leave a gradient out, its value is theirs; the mean of equal values can round.
@@ -177,26 +183,30 @@ void Reducer::restore_unused_values() {
 // hook does with them is hidden, too.
 void Reducer::end_finished_buckets() {
   if (!options_.hook->finishes_early()) return;
-  while (finished_buckets_ < next_bucket_ && buckets_[finished_buckets_].work.done()) end_bucket();
+  for (; finished_buckets_ < next_bucket_; ++finished_buckets_) {
+    Bucket& bucket = buckets_[finished_buckets_];
+    if (bucket.left_out) continue;
+    if (!bucket.work.done()) break;
+    end_bucket(finished_buckets_);
+  }
 }
 
-// The next one in their order, whose work is waited for. After a failure nothing more is finished.
-void Reducer::end_bucket() {
-  Bucket& bucket = buckets_[finished_buckets_];
+// Waits for its work. After a failure nothing more is finished.
+void Reducer::end_bucket(std::size_t index) {
+  Bucket& bucket = buckets_[index];
   Status status = std::exchange(bucket.work, Work()).wait_status();
   bucket.end = Clock::now();
   if (bucket_failure_.ok()) bucket_failure_ = std::move(status);
   try {
-    if (bucket_failure_.ok()) options_.hook->finish(full(finished_buckets_));
-    if (bucket_failure_.ok() && options_.on_reduced) options_.on_reduced(full(finished_buckets_));
+    if (bucket_failure_.ok()) options_.hook->finish(full(index));
+    if (bucket_failure_.ok() && options_.on_reduced) options_.on_reduced(full(index));
   } catch (const Error& error) {
     bucket_failure_ = error.status();
   } catch (const std::exception& error) {
     bucket_failure_ = status_of(StatusCode::aborted,
                                 "what follows the reduction of bucket {} of {} has failed: {}",
-                                finished_buckets_, buckets_.size(), error.what());
+                                index, buckets_.size(), error.what());
   }
-  ++finished_buckets_;
 }
 
 void Reducer::finalize_without_data() {
@@ -214,6 +224,7 @@ void Reducer::end_step(bool without_data) {
   Status failure;
   try {
     failure = wait_for_buckets(report_.exchange(options_.timeout));
+    if (failure.ok() && report_.same_place()) failure = reduce_left_out();
   } catch (const Error& error) {
     failure = error.status();
   }
@@ -222,6 +233,7 @@ void Reducer::end_step(bool without_data) {
   record_step(begin, Clock::now());
   if (!without_data) restore_unused_values();
   rebuild_due_ = report_.requested(reducer::StepReport::Request::rebuild);
+  choose_left_out();
   ++step_;
   reset_step();
   judge_report();
@@ -257,9 +269,6 @@ void Reducer::write_report(bool without_data) {
       report_.say(i, is_ready(i) ? Use::used : Use::unused);
     }
   }
-  if (verification_wanted_) report_.request(reducer::StepReport::Request::verification);
-  if (graph_changed_) report_.request(reducer::StepReport::Request::graph_changed);
-  verification_wanted_ = graph_changed_ = false;
   if (!without_data && wants_rebuild()) {
     report_.request(reducer::StepReport::Request::rebuild);
   }
@@ -268,19 +277,53 @@ void Reducer::write_report(bool without_data) {
 // The first failure, if there is one.
 Status Reducer::wait_for_buckets(Work report) {
   const MutexLock lock(launch_mutex_);
-  while (finished_buckets_ < buckets_.size()) end_bucket();
+  for (; finished_buckets_ < buckets_.size(); ++finished_buckets_) {
+    if (!buckets_[finished_buckets_].left_out) end_bucket(finished_buckets_);
+  }
   const Status failure = bucket_failure_;
   Status status = report.wait_status();
   return failure.ok() ? status : failure;
 }
 
+bool Reducer::is_used(const reducer::PlannedBucket& bucket) const {
+  return std::ranges::any_of(bucket.gradients, [this](std::size_t i) { return was_used(i); });
+}
+
+// Of the buckets that were left out, those that some rank has used after all.
+Status Reducer::reduce_left_out() {
+  const MutexLock lock(launch_mutex_);
+  const auto is_wanted = [&](std::size_t b) { return buckets_[b].left_out && is_used(plan_[b]); };
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    if (is_wanted(b)) launch(b);
+  }
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    if (is_wanted(b)) end_bucket(b);
+  }
+  return bucket_failure_;
+}
+
+// For the next step. All ranks leave out the same buckets, because they have the same report.
+void Reducer::choose_left_out() {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    Bucket& bucket = buckets_[b];
+    const bool used = is_used(plan_[b]);
+    if (used && bucket.left_out) bucket.patience_steps *= 2;
+    bucket.idle_steps = used ? 0 : bucket.idle_steps + 1;
+    bucket.left_out = options_.hook->finishes_early() && bucket.idle_steps >= bucket.patience_steps;
+  }
+}
+
 // All ranks come to the same conclusion, because they have the same report.
 void Reducer::judge_report() {
-  using Use = reducer::StepReport::Use;
   if (!report_.same_place()) {
     fail({StatusCode::mismatch, reducer::describe_places(report_.gather(options_.timeout))});
     throw_if_failed();
   }
+  if (!other_gradients_requested()) judge_gradients();
+}
+
+void Reducer::judge_gradients() const {
+  using Use = reducer::StepReport::Use;
   for (std::size_t i = 0; report_.any_rank_says(Use::frozen) && i < slots_.size(); ++i) {
     const bool wanted = was_used(i) || report_.any_rank_says(i, Use::unused);
     if (!wanted || !report_.any_rank_says(i, Use::frozen)) continue;
@@ -304,22 +347,31 @@ void Reducer::record_step(TimePoint begin, TimePoint end) {
   last_step_.step = step_ + 1;
   last_step_.begin = first_ready;
   last_step_.backward_seconds = since(begin);
-  last_step_.communication_seconds =
-      buckets_.empty() ? 0 : seconds(buckets_.back().end - buckets_.front().launch);
   const Duration inside(inside_ticks_.load(std::memory_order_relaxed));
   last_step_.exposed_seconds = seconds(end - begin + inside);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     last_step_.ready_seconds[i] = is_ready(i) ? since(slots_[i].ready_time) : -1;
   }
+  last_step_.bytes = 0;
+  last_step_.communication_seconds = 0;
+  TimePoint first_launch = TimePoint::max();
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    last_step_.launch_seconds[b] = since(buckets_[b].launch);
-    last_step_.end_seconds[b] = since(buckets_[b].end);
+    const Bucket& bucket = buckets_[b];
+    const bool is_reduced = bucket.launch != TimePoint();
+    last_step_.launch_seconds[b] = is_reduced ? since(bucket.launch) : -1;
+    last_step_.end_seconds[b] = is_reduced ? since(bucket.end) : -1;
+    if (!is_reduced) continue;
+    last_step_.bytes += bucket.view.bytes();
+    first_launch = std::min(first_launch, bucket.launch);
+    last_step_.communication_seconds =
+        std::max(last_step_.communication_seconds, seconds(bucket.end - first_launch));
   }
 }
 
 void Reducer::reset_step() {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     buckets_[b].pending.store(plan_[b].gradients.size(), std::memory_order_relaxed);
+    buckets_[b].launch = TimePoint();
   }
   for (Slot& slot : slots_) {
     slot.ready.store(false, std::memory_order_relaxed);
@@ -350,8 +402,8 @@ Status Reducer::explained(const Status& status) const {
   if (status.code() == StatusCode::mismatch) {
     return {StatusCode::mismatch,
             fmt::format("in step {} of model {}: {}. Perhaps a rank had no batch left. {}. Or only "
-                        "some ranks have unfrozen or converted parameters, or loaded a state: do "
-                        "that on all, before the same forward pass",
+                        "some ranks have loaded a state: do that on all, before the same forward "
+                        "pass",
                         step_ + 1, options_.number, status.message(), reducer::kEquallyManySteps),
             status.rank()};
   }

@@ -81,8 +81,6 @@ void Reducer::build_buckets(reducer::BucketPlan plan) {
   buckets_ = std::move(buckets);
   last_step_.launch_seconds.resize(buckets_.size());
   last_step_.end_seconds.resize(buckets_.size());
-  last_step_.bytes = 0;
-  for (const Bucket& bucket : buckets_) last_step_.bytes += bucket.view.bytes();
   reset_step();
 }
 

@@ -383,6 +383,24 @@ TEST(Reducer, OneRankAsksAndAllLearnThatReplicasAreToBeCompared) {
   });
 }
 
+TEST(Reducer, WhereOtherGradientsAreRequestedItJudgesTheseWhenItIsTold) {
+  run_ranks(2, [](Communicator& communicator) {
+    Reducer reducer(communicator, three_gradients(), small_buckets());
+    const int rank = communicator.rank().value();
+    if (rank == 1) reducer.request_other_gradients();
+    reducer.mark_ready(2);
+    reducer.mark_ready(1);
+    if (rank == 0) reducer.mark_ready(0);
+    EXPECT_NO_THROW(reducer.finalize());
+    EXPECT_TRUE(reducer.other_gradients_requested());
+    expect_contains(message_of<InvalidArgument>([&] { reducer.judge_gradients(); }),
+                    "1 parameter got no gradient on rank 1: a; used on rank 0. ");
+    run_step(reducer, rank, {2, 1, 0});
+    expect_mean(reducer, 2);
+    EXPECT_NO_THROW(reducer.judge_gradients());
+  });
+}
+
 TEST(Reducer, AnExceptionThatDestroysItIsToldToTheOtherRanks) {
   run_ranks(2, [](Communicator& communicator) {
     const bool throws = communicator.rank() == Rank(1);

@@ -64,13 +64,14 @@ StepReport::StepReport(Communicator& communicator, std::size_t gradients)
 
 void StepReport::begin(const StepPlace& place) {
   place_ = place;
-  std::fill(own_.begin(), own_.end(), 0);
+  std::fill(own_.begin() + kFirstUse, own_.end(), 0);
   own_[kPlace] = content_hash(std::as_bytes(std::span(&place_, 1)));
   own_[kNotPlace] = ~own_[kPlace];
 }
 
 Work StepReport::exchange(const std::optional<Duration>& timeout) {
   std::copy(own_.begin(), own_.end(), all_.begin());
+  own_[kRequests] = 0;
   return communicator_.all_reduce(all_, {.op = ReduceOp::bit_or, .timeout = timeout});
 }
 

@@ -42,6 +42,7 @@ void Timeline::add(const StepStatistics& statistics, const reducer::BucketPlan& 
   for (std::size_t b = 0; b < plan.size() && b < statistics.launch_seconds.size(); ++b) {
     const double launch = statistics.launch_seconds[b];
     const double end = statistics.end_seconds[b];
+    if (launch < 0) continue;  // Left out.
     std::size_t track = 0;
     while (track < free_at.size() && free_at[track] > launch) ++track;
     if (track == free_at.size()) free_at.push_back(0);

@@ -86,9 +86,10 @@ void StepTimer::add(StepStatistics& step) {
   step.forward_begin = forward_begin_;
   step.forward_seconds = seconds(forward_end_ - forward_begin_);
   compute_end_ = after(step.begin, step.backward_seconds);
-  const bool has_buckets = !step.end_seconds.empty();  // Else all gradients are sparse.
-  comm_begin_ = has_buckets ? after(step.begin, step.launch_seconds.front()) : compute_end_;
-  comm_end_ = has_buckets ? after(step.begin, step.end_seconds.back()) : compute_end_;
+  // Negative if no bucket was reduced.
+  const double end = step.end_seconds.empty() ? -1 : std::ranges::max(step.end_seconds);
+  comm_begin_ = end < 0 ? compute_end_ : after(step.begin, end - step.communication_seconds);
+  comm_end_ = end < 0 ? compute_end_ : after(step.begin, end);
   last_.forward = forward_end_ - forward_begin_;
   last_.backward_compute = compute_end_ - forward_end_;
   last_.backward_comm = comm_end_ - comm_begin_;
@@ -159,7 +160,8 @@ LoggingData Replica::logging_data() const {
     }
   }
   ints["unused_parameter_size"] = unused_bytes;
-  ints["num_buckets_reduced"] = static_cast<std::int64_t>(step.end_seconds.size());
+  ints["num_buckets_reduced"] =
+      std::ranges::count_if(step.end_seconds, [](double end) { return end >= 0; });
   ints["has_rebuilt_buckets"] = has_rebuilt_buckets_;
   if (step.step > 1) ints["can_set_static_graph"] = same_graph_;
   strings["prev_iteration_grad_ready_order_indices"] =

@@ -79,6 +79,22 @@ torch::Tensor view_like(const torch::Tensor& parameter, const GradientStorage& s
   return torch::from_blob(storage.view.data, parameter.sizes(), std::move(keep_alive), options);
 }
 
+void check_trainable(const NamedTensor& parameter) {
+  const auto& [name, tensor] = parameter;
+  if (!tensor.is_leaf()) {
+    refuse("parameter " + in_quotes(name) + " is computed from others; it must be a leaf");
+  }
+  if (const auto dtype = dtype_of_tensor(tensor); !dtype.ok()) {
+    dtype.status().with_context("parameter " + in_quotes(name)).or_throw();
+  }
+}
+
+void check_free(const NamedTensor& parameter) {
+  if (!GradientHook::exists_on(parameter.tensor)) return;
+  refuse("parameter " + in_quotes(parameter.name) +
+         " already belongs to a DistributedDataParallel; only one may reduce its gradient");
+}
+
 }  // namespace
 
 Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& communicator,
@@ -95,6 +111,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
                                                    : std::make_shared<BuffersOfRank>()) {
   if (options_.communication_hook == nullptr) refuse("the option communication_hook is null");
   refuse_assigned_weights();
+  look_at_parameters();
   choose_trained();
   check_tensors();
   verify_descriptions();
@@ -111,19 +128,33 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   build();
 }
 
-// What has been trained once stays, frozen or not: some programs freeze a part every other step.
-void Replica::choose_trained() {
-  std::vector<std::string> sparse_names = sparse_parameter_names(*module_);
-  for (const std::string& name : options_.sparse_parameters) sparse_names.push_back(name);
+std::vector<std::string> Replica::sparse_names() const {
+  std::vector<std::string> names = sparse_parameter_names(*module_);
+  for (const std::string& name : options_.sparse_parameters) names.push_back(name);
+  return names;
+}
+
+void Replica::look_at_parameters() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    looks_[i].data = parameters_[i].tensor.const_data_ptr();
+    looks_[i].requires_grad = parameters_[i].tensor.requires_grad();
+  }
+}
+
+// By what they were when last looked at, which all ranks have agreed on, or will in this step. What
+// has been trained once, here or in the job that has written `also`, stays, frozen or not: some
+// programs freeze a part every other step.
+void Replica::choose_trained(const std::vector<std::string>& also) {
+  const std::vector<std::string> sparse = sparse_names();
   trained_.clear();
   sparse_.clear();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const NamedTensor& parameter = parameters_[i];
-    const bool was_trained = looks_[i].gradient >= 0;
-    looks_[i] = {parameter.tensor.const_data_ptr(), parameter.tensor.scalar_type(),
-                 parameter.tensor.requires_grad(), -1};
+    const bool was_trained = looks_[i].gradient >= 0 || contains(also, parameter.name);
+    looks_[i].dtype = parameter.tensor.scalar_type();
+    looks_[i].gradient = -1;
     if (!looks_[i].requires_grad && !was_trained) continue;
-    if (contains(sparse_names, parameter.name)) {
+    if (contains(sparse, parameter.name)) {
       sparse_.push_back(parameter);
       continue;
     }
@@ -173,11 +204,7 @@ void Replica::check_tensors() const {
       }
     }
   }
-  check_sparse_gradients(sparse_);
-  if (precision_.is_on() && !sparse_.empty()) {
-    refuse("mixed_precision.parameter_dtype does not work with sparse gradients: " +
-           in_quotes(sparse_.front().name) + " has them");
-  }
+  check_sparse(sparse_);
   for (const std::string& name : options_.delayed_parameters) {
     const auto has_name = [&](const NamedTensor& parameter) { return parameter.name == name; };
     if (std::none_of(parameters_.begin(), parameters_.end(), has_name)) {
@@ -185,17 +212,29 @@ void Replica::check_tensors() const {
              ", which is no parameter of the module");
     }
   }
-  for (const auto& [name, tensor] : trained_) {
-    if (!tensor.is_leaf()) {
-      refuse("parameter " + in_quotes(name) + " is computed from others; it must be a leaf");
-    }
-    if (const auto dtype = dtype_of_tensor(tensor); !dtype.ok()) {
-      dtype.status().with_context("parameter " + in_quotes(name)).or_throw();
-    }
-    if (GradientHook::exists_on(tensor)) {
-      refuse("parameter " + in_quotes(name) +
-             " already belongs to a DistributedDataParallel; only one may reduce its gradient");
-    }
+  for (const NamedTensor& parameter : trained_) {
+    check_trainable(parameter);
+    check_free(parameter);
+  }
+}
+
+void Replica::check_sparse(const std::vector<NamedTensor>& parameters) const {
+  check_sparse_gradients(parameters);
+  if (!precision_.is_on() || parameters.empty()) return;
+  refuse("mixed_precision.parameter_dtype does not work with sparse gradients: " +
+         in_quotes(parameters.front().name) + " has them");
+}
+
+// Of parameters that are to be trained from this step on, or in another type, what check_tensors()
+// demands of those that are from the beginning.
+void Replica::check_outgrown() const {
+  const std::vector<std::string> sparse = sparse_names();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const NamedTensor& parameter = parameters_[i];
+    if (!parameter.tensor.requires_grad() || !is_outgrown(i)) continue;
+    check_trainable(parameter);
+    if (looks_[i].gradient < 0 && !looks_[i].requires_grad) check_free(parameter);
+    if (contains(sparse, parameter.name)) check_sparse({parameter});
   }
 }
 
@@ -212,10 +251,13 @@ void Replica::agree_on_number() {
 void Replica::build() {
   hooks_.clear();
   same_graph_ = same_graph_ && reducer_ == nullptr;
-  create_reducer();
+  ReducerOptions options = reducer_options();
+  options.steps = reducer_ != nullptr ? reducer_->step_count() : 0;
+  options.on_reduced = [this](const FullBucket& bucket) { on_reduced(bucket); };
+  reducer_ = std::make_unique<Reducer>(communicator_, describe_gradients(trained_), options);
+  reducer_->set_epoch(epoch_);
   has_rebuilt_buckets_ = false;
   initial_plan_ = reducer_->plan();
-  (void)restore_buckets();
   progress_.assign(trained_.size(), {});
   graph_known_ = false;
   create_views();
@@ -232,30 +274,24 @@ void Replica::build() {
   for (const NamedTensor& parameter : sparse_) {
     hooks_.emplace_back(parameter.tensor, [this] { on_sparse_gradient(); });
   }
+  buffer_dtypes_.clear();
+  for (const NamedTensor& buffer : buffers_) buffer_dtypes_.push_back(buffer.tensor.scalar_type());
+  outgrown_ = false;
+  // Of gradients that are numbered otherwise now no more is known.
+  last_step_.ready_seconds.assign(trained_.size(), last_step_.backward_seconds);
 }
 
-void Replica::create_reducer() {
+std::vector<GradientDescription> Replica::describe_gradients(
+    const std::vector<NamedTensor>& parameters) const {
   std::vector<GradientDescription> gradients;
-  for (const auto& [name, tensor] : trained_) {
+  for (const auto& [name, tensor] : parameters) {
     gradients.push_back({.name = name,
                          .dtype = dtype_of_tensor(tensor).or_throw(),
                          .count = static_cast<std::size_t>(tensor.numel()),
                          .rows = static_cast<std::size_t>(tensor.dim() > 1 ? tensor.size(0) : 0),
                          .delayed = contains(options_.delayed_parameters, name)});
   }
-  reducer_ = std::make_unique<Reducer>(
-      communicator_, std::move(gradients),
-      ReducerOptions{
-          .bucket_bytes = options_.bucket_bytes,
-          .last_bucket_small = options_.last_bucket_small,
-          .rebuild_buckets = options_.rebuild_buckets,
-          .find_unused = options_.find_unused_parameters || options_.static_graph,
-          .mean_division = options_.mean_division,
-          .number = number_,
-          .hook = with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
-          .on_reduced = [this](const FullBucket& bucket) { on_reduced(bucket); },
-          .timeout = options_.timeout});
-  reducer_->set_epoch(epoch_);
+  return gradients;
 }
 
 void Replica::create_views() {
@@ -273,60 +309,51 @@ void Replica::create_views() {
   });
 }
 
-bool Replica::has_another_shape(const NamedTensor& parameter, const Look& look) const {
-  const torch::Tensor& tensor = parameter.tensor;
+// Whether a parameter is no longer what it was when its gradient got its place, or got none.
+bool Replica::is_outgrown(std::size_t index) const {
+  const torch::Tensor& tensor = parameters_[index].tensor;
+  const Look& look = looks_[index];
   if (tensor.scalar_type() != look.dtype) return true;
-  if (look.gradient < 0) return false;
+  if (look.gradient < 0) return tensor.requires_grad() != look.requires_grad;
   return tensor.sizes() != progress_[static_cast<std::size_t>(look.gradient)].view.sizes();
 }
 
 // Programs unfreeze and freeze parameters, load checkpoints and change types after they have built
-// this object. All ranks must do so at the same place.
+// this object. All ranks must do so at the same place. Until the end of the step, where they find
+// out whether that is so, each does with the others what it would have done before.
 void Replica::notice_changes() {
   bool replaced = false;
-  bool rebuild = hooks_.empty();  // If the last one was refused.
-  std::string why;                // The name of a parameter.
+  outgrown_ = has_converted_buffers();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& tensor = parameters_[i].tensor;
     Look& look = looks_[i];
-    const bool requires_grad = tensor.requires_grad();
-    if (requires_grad != look.requires_grad) {
-      look.requires_grad = requires_grad;
-      if (look.gradient >= 0) {
-        reducer_->set_frozen(static_cast<std::size_t>(look.gradient), !requires_grad);
-      } else {
-        rebuild = true;
-        why = parameters_[i].name;
-      }
-    }
     const void* const data = tensor.const_data_ptr();
-    if (data == look.data && tensor.scalar_type() == look.dtype) continue;
-    if (has_another_shape(parameters_[i], look)) {
-      rebuild = true;
-      why = parameters_[i].name;
+    const bool requires_grad = tensor.requires_grad();
+    const bool same_data = data == look.data && tensor.scalar_type() == look.dtype;
+    const bool outgrown = (!same_data || requires_grad != look.requires_grad) && is_outgrown(i);
+    if (!outgrown) {
+      look.data = data;
+      look.requires_grad = requires_grad;
     }
-    replaced = true;
-    look.data = data;
+    replaced = replaced || !same_data;
+    outgrown_ = outgrown_ || outgrown;
+    if (look.gradient < 0) continue;
+    const auto gradient = static_cast<std::size_t>(look.gradient);
+    progress_[gradient].outgrown = outgrown;
+    reducer_->set_frozen(gradient, outgrown || !requires_grad);
+    if (outgrown) leave_bucket(gradient);
   }
-  if (rebuild) build_anew(why);
   if (replaced) reducer_->request_verification();
+  if (!outgrown_) return;
+  check_outgrown();
+  reducer_->request_other_gradients();
 }
 
-void Replica::build_anew(const std::string& changed) {
-  hooks_.clear();
-  choose_trained();
-  check_tensors();
-  try {
-    verify_descriptions();
-  } catch (const Mismatch& mismatch) {
-    if (changed.empty()) throw;  // The rank that changed has been told when it was refused first.
-    mismatch.status()
-        .with_context("parameter " + in_quotes(changed) +
-                      " was unfrozen or converted on this rank since its last step, and perhaps "
-                      "not on all: do it on all ranks before the same forward pass")
-        .or_throw();
-  }
-  build();
+// Autograd adds to a gradient where it stands, and the bucket may be under way by then.
+void Replica::leave_bucket(std::size_t index) {
+  torch::Tensor& gradient = trained_[index].tensor.mutable_grad();
+  if (!gradient.defined() || gradient.layout() != torch::kStrided) return;
+  if (gradient.const_data_ptr() == progress_[index].view_data) gradient = gradient.clone();
 }
 
 // For a pass that no forward() of this object has preceded since the last step: another one through
@@ -347,6 +374,13 @@ void Replica::refuse_unseen_changes() const {
            "DistributedDataParallel. Call ddp.forward() after that, not forward() of the module "
            "(ddp->forward())");
   }
+}
+
+bool Replica::has_converted_buffers() const {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    if (buffers_[i].tensor.scalar_type() != buffer_dtypes_[i]) return true;
+  }
+  return false;
 }
 
 bool Replica::synchronizes_buffers() const {
@@ -371,13 +405,23 @@ ForwardScope Replica::before_forward() {
 }
 
 void Replica::synchronize_buffers() {
+  // Converted ones travel as they were: other ranks may not have converted theirs.
+  const bool converted = has_converted_buffers();
+  std::vector<NamedTensor> as_before;
+  for (std::size_t i = 0; converted && i < buffers_.size(); ++i) {
+    as_before.push_back({buffers_[i].name, buffers_[i].tensor.to(buffer_dtypes_[i])});
+  }
   try {
     buffer_hook_->run({.communicator = communicator_,
-                       .buffers = buffers_,
+                       .buffers = converted ? as_before : buffers_,
                        .timeout = options_.timeout,
                        .leader = uneven_ ? std::optional(uneven_->leader()) : std::nullopt});
   } catch (const Error& error) {
     reducer_->explained(error.status()).or_throw();
+  }
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < as_before.size(); ++i) {
+    buffers_[i].tensor.copy_(as_before[i].tensor);
   }
 }
 
@@ -419,9 +463,10 @@ void Replica::follow_others() {
       continue;
     }
     borrow_places();
-    reducer_->finalize_without_data();
+    finalize(false);
     same_graph_ = same_graph_ && !reducer_->graph_has_changed();
     return_places();
+    if (reducer_->other_gradients_requested()) build_anew(false, 1);
     reduce_sparse_gradients(communicator_, sparse_, false, 1, options_.timeout);
     if (reducer_->rebuild()) create_views();
   }

@@ -19,6 +19,19 @@ namespace {
 
 constexpr std::size_t kTimedBytes = std::size_t{32} << 10;  // Copying less costs less than a clock.
 
+void check_kind(const std::string& name, const torch::Tensor& gradient) {
+  if (gradient.layout() != torch::kStrided) {
+    refuse("the gradient of '" + name +
+           "' is sparse; name it in the option sparse_parameters of DistributedDataParallel");
+  }
+  if (gradient.requires_grad()) {
+    refuse(
+        "backward(create_graph = true) does not work through DistributedDataParallel: the "
+        "reduced gradient of '" +
+        name + "' would not be differentiable; use torch::autograd::grad");
+  }
+}
+
 }  // namespace
 
 // A pass in which no parameter of the module gets a gradient on this rank is a step, too: other
@@ -37,7 +50,8 @@ void Replica::after_forward(const torch::Tensor& output) {
 void Replica::begin_pass() {
   const int backward = current_backward();
   if (backward == last_backward_) return;
-  if (sparse_.empty() && reducer_->all_frozen()) return leave_low_precision_after_pass();
+  if (sparse_.empty() && reducer_->all_frozen() && !outgrown_)
+    return leave_low_precision_after_pass();
   last_backward_ = backward;
   if (!pass_open_ && uneven_) uneven_->announce(reducer::UnevenSteps::Phase::gradients);
   pass_open_ = true;
@@ -61,6 +75,10 @@ void Replica::on_gradient(std::size_t index) {
   if (!trained_[index].tensor.requires_grad()) return;  // Frozen behind forward(): it got none.
   Progress& progress = progress_[index];
   progress.touched = true;
+  if (progress.outgrown) {
+    if (no_sync_depth_ == 0) begin_pass();
+    return;
+  }
   const bool reduces = no_sync_depth_ == 0;
   // Gradients stay where autograd puts them until a pass reduces them.
   if (!reduces && !precision_.entered()) return;
@@ -102,23 +120,13 @@ void Replica::abandon_pass() {
 }
 
 void Replica::check_gradient(std::size_t index, const torch::Tensor& gradient) const {
-  const auto name = [&] { return "'" + trained_[index].name + "'"; };
+  check_kind(trained_[index].name, gradient);
   const torch::Tensor& view = progress_[index].view;
-  if (gradient.layout() != torch::kStrided) {
-    refuse("the gradient of " + name() +
-           " is sparse; name it in the option sparse_parameters of DistributedDataParallel");
-  }
-  if (gradient.requires_grad()) {
-    refuse(
-        "backward(create_graph = true) does not work through DistributedDataParallel: the "
-        "reduced gradient of " +
-        name() + " would not be differentiable; use torch::autograd::grad");
-  }
   const bool same_type =
       gradient.scalar_type() == view.scalar_type() || precision_.makes(gradient.scalar_type());
   if (!same_type || gradient.sizes() != view.sizes()) {
-    refuse("parameter " + name() +
-           " has changed its type or shape since the last forward pass of "
+    refuse("parameter '" + trained_[index].name +
+           "' has changed its type or shape since the last forward pass of "
            "DistributedDataParallel; change it before forward()");
   }
 }
@@ -192,7 +200,7 @@ void Replica::return_places() {
 
 void Replica::end_of_backward() {
   if (!pass_open_) return;
-  if (inside_backward_node() && !(reducer_->all_ready() && sparse_.empty())) {
+  if (inside_backward_node() && !(reducer_->all_ready() && sparse_.empty() && !outgrown_)) {
     // An inner pass, one of several that make up the step; and perhaps the last that says so.
     call_in_enclosing_backward(this, [self = std::weak_ptr(self_)] {
       if (const auto alive = self.lock(); alive != nullptr) (*alive)->begin_pass();
@@ -211,7 +219,8 @@ void Replica::end_of_backward() {
     throw;
   }
   try {
-    reducer_->finalize();
+    finalize(true);
+    finish_step();
   } catch (const Error&) {
     forget_progress();  // The next step begins anew.
     // Perhaps not all ranks have stepped the same parameters: the next step finds out.
@@ -219,7 +228,6 @@ void Replica::end_of_backward() {
     if (stepping_) stepping_->forget();
     throw;
   }
-  finish_step();
 }
 
 void Replica::forget_progress() {
@@ -235,6 +243,7 @@ void Replica::forget_progress() {
 void Replica::complete_gradients() {
   if (!std::exchange(seen_, false)) refuse_unseen_changes();
   check_sparse_gradients(sparse_);
+  if (outgrown_) check_late_gradients();
   std::vector<std::size_t> order;
   if (options_.static_graph && !graph_known_) {
     order.resize(progress_.size());
@@ -243,7 +252,7 @@ void Replica::complete_gradients() {
   }
   for (std::size_t i = 0; i < progress_.size(); ++i)
     complete_gradient(order.empty() ? i : order[i]);
-  graph_known_ = true;
+  graph_known_ = graph_known_ || !outgrown_;  // Else the step fails, or a reducer begins anew.
 }
 
 // Of gradients that this pass has not made: those of earlier passes inside no_sync() are ready, and
@@ -290,18 +299,100 @@ void Replica::on_reduced(const FullBucket& bucket) {
   spent_besides_ -= Clock::now() - begin;  // The reducer takes it for communication.
 }
 
-void Replica::settle_gradients() {
-  for (std::size_t i = 0; i < progress_.size(); ++i) {
-    if (progress_[i].touched || !reducer_->was_used(i)) continue;
-    trained_[i].tensor.mutable_grad() = progress_[i].view;
+void Replica::check_late_gradients() const {
+  const std::vector<std::string> sparse = sparse_names();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& [name, tensor] = parameters_[i];
+    const bool is_late = is_outgrown(i) && std::ranges::find(sparse, name) == sparse.end();
+    if (is_late && tensor.grad().defined()) check_kind(name, tensor.grad());
   }
-  forget_progress();
 }
 
-void Replica::verify_after_step() {
-  const bool replaced = reducer_->verification_requested();
+// Ends the step. If some rank has outgrown the reducer, all compare what they have.
+void Replica::finalize(bool with_data) {
+  if (with_data) {
+    reducer_->finalize();
+  } else {
+    reducer_->finalize_without_data();
+  }
+  if (!reducer_->other_gradients_requested()) return;
+  try {
+    verify_descriptions();
+  } catch (const Mismatch& mismatch) {
+    mismatch.status()
+        .with_context(
+            "some rank has unfrozen or converted parameters or buffers since its last step, and "
+            "not all ranks alike: do it on all ranks before the same forward pass")
+        .or_throw();
+  }
+  reducer_->judge_gradients();
+}
+
+// At the end of a step, when all ranks have outgrown the reducer alike: reduces the gradients that
+// it had no place for, and builds another one.
+void Replica::build_anew(bool with_data, double scale) {
+  const std::vector<std::string> sparse = sparse_names();
+  std::vector<NamedTensor> late;
+  std::vector<bool> touched;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const NamedTensor& parameter = parameters_[i];
+    const bool is_late = is_outgrown(i) && parameter.tensor.requires_grad();
+    if (!is_late || std::ranges::find(sparse, parameter.name) != sparse.end()) continue;
+    late.push_back(parameter);
+    const std::ptrdiff_t gradient = looks_[i].gradient;
+    touched.push_back(gradient < 0 ? parameter.tensor.grad().defined()  // It has no hook yet.
+                                   : progress_[static_cast<std::size_t>(gradient)].touched);
+  }
+  Status refused;
+  try {
+    if (!late.empty()) reduce_late(late, touched, with_data, scale);
+  } catch (const InvalidArgument& error) {
+    refused = error.status();  // By all ranks. The next step may follow.
+  }
+  look_at_parameters();
+  choose_trained();
+  build();
+  refused.or_throw();
+}
+
+void Replica::reduce_late(std::vector<NamedTensor>& late, const std::vector<bool>& touched,
+                          bool with_data, double scale) {
+  const torch::NoGradGuard no_grad;
+  Reducer reducer(communicator_, describe_gradients(late), reducer_options());
+  std::vector<torch::Tensor> sums;
+  for (std::size_t i = 0; i < late.size(); ++i) {
+    const torch::Tensor& parameter = late[i].tensor;
+    const GradientStorage storage = reducer.gradient(i);
+    sums.push_back(torch::from_blob(
+        storage.view.data, parameter.sizes(), [owner = storage.owner](void*) {},
+        torch::TensorOptions().dtype(parameter.scalar_type())));
+    if (!with_data) continue;
+    if (parameter.grad().defined()) sums[i].copy_(parameter.grad());
+    if (touched[i]) reducer.mark_ready(i);
+  }
+  if (with_data) {
+    reducer.finalize();
+  } else {
+    reducer.finalize_without_data();
+  }
+  for (std::size_t i = 0; i < late.size(); ++i) {
+    if (!with_data || !reducer.was_used(i)) continue;
+    if (scale != 1) sums[i].mul_(scale);
+    late[i].tensor.mutable_grad() = sums[i];
+  }
+}
+
+void Replica::settle_gradients(double scale) {
+  for (std::size_t i = 0; i < progress_.size(); ++i) {
+    if (!reducer_->was_used(i)) continue;
+    if (!progress_[i].touched) trained_[i].tensor.mutable_grad() = progress_[i].view;
+    if (scale != 1) progress_[i].view.mul_(scale);
+  }
+}
+
+void Replica::verify_after_step(bool replaced) {
   const bool due =
-      options_.verify_every_steps > 0 && reducer_->step_count() % options_.verify_every_steps == 0;
+      options_.verify_every_steps > 0 && last_step_.step % options_.verify_every_steps == 0;
   if (!replaced && !due) return;
   try {
     verify_replicas();
@@ -312,7 +403,7 @@ void Replica::verify_after_step() {
                 ? "parameters were replaced on some rank (torch::load, set_data, Module::to), and "
                   "not by the same values on all: do it on all ranks, or before "
                   "DistributedDataParallel is built"
-                : "step " + std::to_string(reducer_->step_count()) +
+                : "step " + std::to_string(last_step_.step) +
                       " began with different parameters: all ranks must step with the same "
                       "optimizer, and change parameters alike")
         .or_throw();
@@ -327,17 +418,17 @@ void Replica::finish_step() {
     scale = static_cast<double>(communicator_.size()) / uneven_->ranks_with_data();
   }
   same_graph_ = same_graph_ && !reducer_->graph_has_changed();
-  settle_gradients();
+  const bool replaced = reducer_->verification_requested();
+  last_step_ = reducer_->last_step();
+  settle_gradients(scale);
+  if (reducer_->other_gradients_requested()) build_anew(true, scale);
+  forget_progress();
   reduce_sparse_gradients(communicator_, sparse_, true, scale, options_.timeout);
-  for (std::size_t i = 0; scale != 1 && i < progress_.size(); ++i) {
-    if (reducer_->was_used(i)) progress_[i].view.mul_(scale);
-  }
   spent_besides_ += Clock::now() - begin;
   if (stepping_) stepping_->finish();
   const TimePoint stepped = Clock::now();
-  last_step_ = reducer_->last_step();
   timer_.add(last_step_);
-  if (all_have_data) verify_after_step();
+  if (all_have_data) verify_after_step(replaced);
   if (reducer_->rebuild()) adopt_new_buckets();
   const Duration spent = Clock::now() - stepped + std::exchange(spent_besides_, Duration(0));
   last_step_.exposed_seconds += seconds(spent);

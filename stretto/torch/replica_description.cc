@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What a replica tells about itself: to the other ranks, and to who prints it.
+// What a replica tells about itself: to the other ranks, to its reducers, and to who prints it.
 
 #include <sstream>
 #include <string>
@@ -74,6 +74,17 @@ void Replica::verify_descriptions() {
     items.push_back({"delayed parameter", name, {}});
   for (const NamedTensor& buffer : buffers_) items.push_back(describe("buffer", buffer));
   reducer::check_replicas_described_alike(communicator_, items, options_.timeout);
+}
+
+ReducerOptions Replica::reducer_options() const {
+  return {.bucket_bytes = options_.bucket_bytes,
+          .last_bucket_small = options_.last_bucket_small,
+          .rebuild_buckets = options_.rebuild_buckets,
+          .find_unused = options_.find_unused_parameters || options_.static_graph,
+          .mean_division = options_.mean_division,
+          .number = number_,
+          .hook = with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
+          .timeout = options_.timeout};
 }
 
 // As modules of libtorch are printed, with the module inside.

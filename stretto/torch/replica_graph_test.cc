@@ -220,20 +220,6 @@ TEST(ReplicaGraph, AGradientThatArrivesTwiceOnOneRankIsNamedOnAll) {
   });
 }
 
-// That rank names the parameter; the others, who meet it elsewhere, what it may have done.
-TEST(ReplicaGraph, AParameterUnfrozenOnOneRankOnlyIsExplained) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    Net model = net();
-    DistributedDataParallel ddp(model, communicator, small_buckets());
-    const bool changes = communicator.rank() == Rank(1);
-    if (changes) model->scale.set_requires_grad(true);
-    const auto step = [&] { loss_of(ddp, global_batch(0)).backward(); };
-    expect_contains(message_of<Mismatch>(step),
-                    changes ? "parameter 'scale' was unfrozen or converted on this rank since"
-                            : "Or only some ranks have unfrozen or converted parameters");
-  });
-}
-
 TEST(ReplicaGraph, AParameterFrozenOnOneRankBeforeBackwardIsNamedOnAll) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net model = net();

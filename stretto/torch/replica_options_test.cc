@@ -18,6 +18,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "stretto/reducer/compressed_reduction.h"
 #include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/distributed_data_parallel.h"
 #include "tests/support/torch_models.h"
@@ -382,12 +383,14 @@ TORCH_MODULE(Backwards);
 
 TEST_F(SavedState, RestoresBucketsSoThatAnyHookAddsUpAsBefore) {
   run_ranks(kMostRanks, [&](Communicator& communicator) {
-    const auto train = [&](int first, bool unfreezes_late) {
+    const auto train = [&](int first, bool unfreezes_late, bool compresses) {
       Backwards model = with_seed(first == 0 ? 1 : 9, [] { return Backwards(); });
       if (unfreezes_late) model->third->bias.set_requires_grad(false);
-      DistributedDataParallel ddp(
-          model, communicator,
-          {.bucket_bytes = {300}, .communication_hook = std::make_shared<RingReduction>()});
+      std::shared_ptr<CommunicationHook> hook = std::make_shared<RingReduction>();
+      const CompressionOptions compression{.codec = top_k({.density = 0.3}), .min_elements = 1};
+      if (compresses) hook = std::make_shared<CompressedReduction>(compression);
+      DistributedDataParallel ddp(model, communicator,
+                                  {.bucket_bytes = {300}, .communication_hook = hook});
       torch::optim::SGD optimizer(ddp.parameters(), 0.1);
       if (first > 0) ddp.load_state(path_, optimizer);
       communicator.barrier().wait();  // Thread-ranks have one generator.
@@ -404,9 +407,53 @@ TEST_F(SavedState, RestoresBucketsSoThatAnyHookAddsUpAsBefore) {
       EXPECT_EQ(ddp.logging_data().ints_map.at("has_rebuilt_buckets"), 1);
       return ddp.parameter_hash();
     };
-    const std::uint64_t whole = train(0, false);
-    EXPECT_EQ(train(5, false), whole);
-    EXPECT_EQ(train(5, true), whole);
+    for (const bool compresses : {false, true}) {
+      const std::uint64_t whole = train(0, false, compresses);
+      EXPECT_EQ(train(5, false, compresses), whole);
+      EXPECT_EQ(train(5, true, compresses), whole);
+      communicator.barrier().wait();
+    }
+  });
+}
+
+// The reader has frozen what the writer has trained. In one case rank 1 has unfrozen besides what
+// neither has, in the other one it changes what it has loaded.
+TEST_F(SavedState, IsComparedAlsoWhereItBuildsAnotherReducer) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    train(communicator, 0, 0, 0);
+    const int rank = communicator.rank().value();
+    for (const bool unfreezes : {false, true}) {
+      Net model = net(9);
+      model->last->bias.set_requires_grad(false);
+      DistributedDataParallel ddp(model, communicator,
+                                  {.communication_hook = std::make_shared<Feedback>()});
+      torch::optim::Adam optimizer(ddp.parameters(), 0.01);
+      const auto step = [&] { loss_of(ddp, part(global_batch(1), rank)).backward(); };
+      step();
+      if (unfreezes && rank == 1) model->scale.set_requires_grad(true);
+      ddp.load_state(path_, optimizer);
+      communicator.barrier().wait();  // Thread-ranks have one generator.
+      EXPECT_EQ(ddp.logging_data().strs_map.at("prev_iteration_grad_ready_order_indices"),
+                "0, 1, 2, 3, 4, 5");
+      if (!unfreezes && rank == 1) model->last->weight.data().fill_(1);
+      expect_contains(message_of<Mismatch>(step),
+                      unfreezes ? "parameter 'scale' has requires_grad false on rank 0; true on "
+                                : "parameters were replaced on some rank");
+    }
+  });
+}
+
+TEST_F(SavedState, ThatOneRankCannotReadIsRefusedOnAll) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    train(communicator, 0, 0, 0);
+    const bool lacks = communicator.rank() == Rank(1);
+    if (lacks) std::filesystem::remove(path_ + ".rank1");
+    Net model = net(9);
+    DistributedDataParallel ddp(model, communicator,
+                                {.communication_hook = std::make_shared<Feedback>()});
+    torch::optim::Adam optimizer(ddp.parameters(), 0.01);
+    expect_contains(message_of<InvalidArgument>([&] { ddp.load_state(path_, optimizer); }),
+                    lacks ? "cannot load the state in '" : "the state of rank 1 could not be read");
   });
 }
 

@@ -335,14 +335,14 @@ TEST(ReplicaSteps, UnevenEpochsAreFoundOutInTheStepThatNotAllHave) {
       for (int epoch = 1; epoch < 3; ++epoch) train(epoch, rank + 1);
     });
     train(3, 2);
-    model->b->bias.set_requires_grad(true);  // Which counts the steps anew.
+    model->b->bias.set_requires_grad(true);  // Steps are counted on.
     steps = 0;
     const auto text = message_of<Mismatch>([&] {
       for (int epoch = 4; epoch < 6; ++epoch) train(epoch, rank + 1);
     });
     EXPECT_EQ(steps, 1) << text;
     expect_contains(text,
-                    "in step 2 rank 0 has begun epoch 5 (after step 1, and join() is not "
+                    "in step 10 rank 0 has begun epoch 5 (after step 9, and join() is not "
                     "active), rank 1 is still in epoch 4. Ranks must run equally many steps");
   });
 }

@@ -8,12 +8,16 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "stretto/base/content_hash.h"
+#include "stretto/communicator/all_gather_value.h"
+#include "stretto/reducer/step_report.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
 
@@ -90,19 +94,88 @@ void read_part(torch::serialize::InputArchive& archive, const std::string& key, 
   loaded.load(part);
 }
 
+// What is taken over when all ranks have read their files.
+struct SavedBuckets {
+  std::string gradients;  // As lines_of() makes them.
+  reducer::BucketOrder order;
+  std::vector<std::byte> hook_state;
+};
+
+SavedBuckets read_state(const std::string& file, int ranks, const std::string& hook,
+                        torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
+  torch::serialize::InputArchive archive;
+  archive.load_from(file);
+  const auto version = read_tensor(archive, "version").item<std::int64_t>();
+  if (version != kVersion) {
+    refuse("it has layout " + std::to_string(version) + "; this program reads " +
+           std::to_string(kVersion));
+  }
+  const auto saved_ranks = read_tensor(archive, "ranks").item<std::int64_t>();
+  if (saved_ranks != ranks) {
+    refuse("it was written by a job of " + std::to_string(saved_ranks) +
+           " ranks, and this one has " + std::to_string(ranks) +
+           ": gradients would be added in another order. To go on with other bits, save and "
+           "load the module with torch::save and torch::load");
+  }
+  const std::string saved_hook = read_text(archive, "hook");
+  if (saved_hook != hook) {
+    refuse("it was written with the communication hook '" + saved_hook + "', and this one is '" +
+           hook + "'");
+  }
+  SavedBuckets saved{.gradients = read_text(archive, "gradients"),
+                     .order = bucket_order_of(read_tensor(archive, "bucket_order")),
+                     .hook_state = bytes_of(read_tensor(archive, "hook_state"))};
+  read_part(archive, "module", module);
+  read_part(archive, "optimizer", optimizer);
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(read_tensor(archive, "generator"));
+  return saved;
+}
+
 }  // namespace
 
 std::string Replica::state_path(const std::string& path) const {
   return path + ".rank" + std::to_string(communicator_.rank().value());
 }
 
-// Forms the buckets that load_state() has read of, once parameters are trained whose gradients they
-// are for: perhaps the program has yet to unfreeze them. Returns whether gradients have moved.
-bool Replica::restore_buckets() {
-  if (!saved_order_ || saved_order_->first != lines_of(trained_)) return false;
-  const reducer::BucketOrder order = std::exchange(saved_order_, std::nullopt)->second;
+// Throws where some rank has not read its file, or has read of other gradients: to build a reducer
+// takes all ranks, and the same gradients.
+void Replica::agree_on_state(const Status& own, const std::string& gradient_lines) {
+  const std::uint64_t hash =
+      own.ok() ? content_hash(std::as_bytes(std::span(gradient_lines))) | 1 : 0;
+  std::vector<std::uint64_t> hashes;
+  try {
+    hashes = communicator::all_gather_value(communicator_, hash, options_.timeout);
+  } catch (const Error& error) {
+    own.or_throw();
+    reducer_->explained(error.status()).or_throw();
+  }
+  own.or_throw();
+  std::vector<std::size_t> others;
+  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
+    if (hashes[rank] != hash) others.push_back(rank);
+  }
+  if (others.empty()) return;
+  refuse("the state of " + reducer::rank_list(others) +
+         " could not be read there, or is one of other gradients than that of this rank: load "
+         "what one job has saved in the same step, on all ranks");
+}
+
+// Forms the buckets of the job that has written its state. What that has trained is trained here,
+// too, even if the program has yet to unfreeze it.
+void Replica::restore_buckets(const std::string& gradient_lines,
+                              const reducer::BucketOrder& order) {
+  if (gradient_lines != lines_of(trained_)) {
+    std::vector<std::string> names;
+    std::istringstream lines(gradient_lines);
+    for (std::string name; std::getline(lines, name);) names.push_back(name);
+    choose_trained(names);
+    build();
+  }
+  if (gradient_lines != lines_of(trained_)) return;  // Others are trained here besides.
+  if (reducer_->restore(order)) adopt_new_buckets();
   has_rebuilt_buckets_ = order.rebuilds > 0;
-  return reducer_->restore(order);
 }
 
 void Replica::save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const {
@@ -137,41 +210,25 @@ void Replica::load_state(const std::string& path, torch::optim::Optimizer& optim
   if (pass_open_ || precision_.entered()) {
     refuse("load_state() is called between forward and backward; call it before forward()");
   }
-  const std::string file = state_path(path);
+  const std::string context = "cannot load the state in '" + state_path(path) + "'";
+  SavedBuckets saved;
+  Status own;
   try {
-    torch::serialize::InputArchive archive;
-    archive.load_from(file);
-    const auto version = read_tensor(archive, "version").item<std::int64_t>();
-    if (version != kVersion) {
-      refuse("it has layout " + std::to_string(version) + "; this program reads " +
-             std::to_string(kVersion));
-    }
-    const auto ranks = read_tensor(archive, "ranks").item<std::int64_t>();
-    if (ranks != communicator_.size()) {
-      refuse("it was written by a job of " + std::to_string(ranks) + " ranks, and this one has " +
-             std::to_string(communicator_.size()) +
-             ": gradients would be added in another order. To go on with other bits, save and "
-             "load the module with torch::save and torch::load");
-    }
-    const std::string hook = read_text(archive, "hook");
-    if (hook != options_.communication_hook->name()) {
-      refuse("it was written with the communication hook '" + hook + "', and this one is '" +
-             options_.communication_hook->name() + "'");
-    }
-    read_part(archive, "module", *module_);
-    read_part(archive, "optimizer", optimizer);
-    options_.communication_hook->load(bytes_of(read_tensor(archive, "hook_state")));
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    {
-      const std::lock_guard lock(generator.mutex());
-      generator.set_state(read_tensor(archive, "generator"));
-    }
-    saved_order_.emplace(read_text(archive, "gradients"),
-                         bucket_order_of(read_tensor(archive, "bucket_order")));
-    if (restore_buckets()) adopt_new_buckets();
+    saved = read_state(state_path(path), communicator_.size(), options_.communication_hook->name(),
+                       *module_, optimizer);
   } catch (const std::exception& error) {
-    refuse("cannot load the state in '" + file + "': " + error.what());
+    own = Status(StatusCode::invalid_argument, error.what()).with_context(context);
   }
+  agree_on_state(own, saved.gradients);
+  try {
+    restore_buckets(saved.gradients, saved.order);
+    options_.communication_hook->load(saved.hook_state);  // Of gradients that it knows by now.
+  } catch (const Error& error) {
+    error.status().with_context(context).or_throw();
+  } catch (const std::exception& error) {
+    refuse(context + ": " + error.what());
+  }
+  reducer_->request_verification();
 }
 
 }  // namespace stretto::ddp

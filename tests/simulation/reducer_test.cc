@@ -173,7 +173,11 @@ TEST_P(ReducerEventSimulation, BucketsAreReducedWhileBackwardGoesOn) {
 void expect_caught(transport::sim::Wire::Fault fault, double least_part) {
   int struck = 0, caught = 0;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    const ReducerCase drawn = ReducerCase::draw(seed, 2);
+    ReducerCase drawn = ReducerCase::draw(seed, 2);
+    // Nobody looks at what is sent of gradients that are not used.
+    for (ReducerCase::Step& step : drawn.steps) {
+      for (auto& uses : step.uses) std::ranges::fill(uses, ReducerCase::Use::used);
+    }
     Simulation simulation({.ranks = drawn.ranks, .seed = seed});
     simulation.network().wire(0, 1).arm(fault);
     const auto said = run_all(simulation, [&](Communicator& communicator) {

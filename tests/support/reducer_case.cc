@@ -25,8 +25,9 @@ std::vector<std::size_t> shuffled(Random& random, std::size_t count) {
   return order;
 }
 
+// No rank uses gradients from `quiet` on, so that whole buckets are left out after some steps.
 Step draw_step(Random& random, const ReducerCase& drawn,
-               const std::vector<std::size_t>& usual_order) {
+               const std::vector<std::size_t>& usual_order, std::size_t quiet) {
   const auto ranks = static_cast<std::size_t>(drawn.ranks);
   const std::size_t count = drawn.gradients.size();
   Step step;
@@ -34,7 +35,8 @@ Step draw_step(Random& random, const ReducerCase& drawn,
   for (std::size_t i = 0; i < count; ++i) {
     const bool frozen = random.below(10) == 0;
     for (auto& uses : step.uses) {
-      uses[i] = frozen ? Use::frozen : random.below(4) == 0 ? Use::unused : Use::used;
+      const bool unused = random.below(4) == 0 || i >= quiet;
+      uses[i] = frozen ? Use::frozen : unused ? Use::unused : Use::used;
     }
   }
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -84,9 +86,10 @@ ReducerCase ReducerCase::draw(std::uint64_t seed, int least_ranks) {
   auto usual_order = shuffled(random, count);
   // Now and then so many that buckets are rebuilt twice.
   const std::size_t steps = seed % 20 == 0 ? 24 : 5;
+  const std::size_t quiet = random.below(count + 1);
   for (std::size_t s = 0; s < steps; ++s) {
     if (s == steps / 2) usual_order = shuffled(random, count);
-    drawn.steps.push_back(draw_step(random, drawn, usual_order));
+    drawn.steps.push_back(draw_step(random, drawn, usual_order, s % 4 == 3 ? count : quiet));
   }
   return drawn;
 }

@@ -72,8 +72,8 @@ class CommunicationHook {
   // step. It runs on the thread that ends the step, or where finishes_early() on a thread that
   // makes a gradient ready, as soon as that sees that the work has ended.
   virtual void finish(const FullBucket& bucket) { (void)bucket; }
-  // Whether the work of start() is all that a bucket waits for, so that finish() may run before
-  // later buckets have been started.
+  // Whether a bucket waits for nothing but the work of start(): then finish() may run before later
+  // ones start, and those that no rank uses may be left out, or started behind the others.
   virtual bool finishes_early() const { return false; }
 
   // What has to be kept to go on training bit by bit where it was saved; empty: nothing.

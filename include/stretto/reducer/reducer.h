@@ -24,6 +24,7 @@
 #include "stretto/reducer/communication_hook.h"
 #include "stretto/reducer/divided_reduction.h"
 #include "stretto/reducer/step_report.h"
+#include "stretto/reducer/step_statistics.h"
 
 namespace stretto {
 
@@ -43,6 +44,8 @@ struct ReducerOptions {
   // Tells this reducer from others on the communicator: equal on all ranks. So those that use two
   // in different orders find out, even if buckets have the same sizes.
   std::uint64_t number = 0;
+  // Of an earlier Reducer, of other gradients, whose steps this one goes on counting.
+  std::uint64_t steps = 0;
   // Reduces the buckets; default: one all_reduce each.
   std::shared_ptr<CommunicationHook> hook = std::make_shared<PlainReduction>();
   // Called for each bucket behind finish() of the hook, on the same thread: for what can be done
@@ -59,31 +62,6 @@ struct GradientStorage {
   std::shared_ptr<const void> owner;
 };
 
-// What one step cost. Times are seconds.
-struct StepStatistics {
-  std::uint64_t step = 0;  // Counted from 1.
-  TimePoint begin;         // When the first gradient was ready.
-  // From the first gradient that was ready to the call of finalize().
-  double backward_seconds = 0;
-  // From the launch of the first bucket to the end of the last one, as seen by this rank.
-  double communication_seconds = 0;
-  // What communication took of this rank's time, not hidden behind backward: what finalize()
-  // waited, what mark_ready() spent on it, and what a DistributedDataParallel spent on buffers
-  // before forward, on copies of gradients into buckets, and after finalize().
-  double exposed_seconds = 0;
-  // The last forward pass before, buffers included; of a DistributedDataParallel only.
-  TimePoint forward_begin;
-  double forward_seconds = 0;
-  // Of gradients, in all buckets: what is handed to the communication hook.
-  std::size_t bytes = 0;
-  // For each gradient, when it became ready, counted from the first one; -1 if it did not. Where
-  // gradients are small, the clock is read at every 32 KiB of them and at the last of a bucket.
-  std::vector<double> ready_seconds;
-  // For each bucket, when its reduction began and was seen to have ended, counted alike.
-  std::vector<double> launch_seconds;
-  std::vector<double> end_seconds;
-};
-
 // Reduces gradients over all ranks while the backward pass that makes them is still running. It
 // knows gradients as bytes, not as tensors of some framework.
 //
@@ -96,6 +74,11 @@ struct StepStatistics {
 //
 // At its end each step tells all ranks which gradients were computed where (StepReport). So one
 // that only some ranks have is reduced where that is allowed, and else named on all ranks.
+//
+// A bucket that no rank has used for two steps, frozen or not, is left out of the next ones. If a
+// rank then uses a gradient of it, it is reduced at the end of that step, after the report, and is
+// left out later next time: a bucket that is used now and then, but often, soon is not. Only where
+// the hook finishes_early(); others may need to see all buckets.
 //
 // The first plan expects gradients in reverse order of the list, as backward passes make them.
 //
@@ -147,7 +130,7 @@ class Reducer {
   // Before finalize(), which then throws on all ranks: the gradient has not come as was promised.
   void mark_changed(std::size_t index) { slots_[index].changed = true; }
   // Before finalize(), from which all learn it: the graph of this rank is another than before.
-  void say_graph_changed() { graph_changed_ = true; }
+  void say_graph_changed() { report_.request(reducer::StepReport::Request::graph_changed); }
   bool graph_has_changed() const {
     return report_.requested(reducer::StepReport::Request::graph_changed);
   }
@@ -176,10 +159,20 @@ class Reducer {
   }
 
   // Lets all ranks learn, when the step ends, that one of them wants the replicas compared.
-  void request_verification() { verification_wanted_ = true; }
+  void request_verification() { report_.request(reducer::StepReport::Request::verification); }
   bool verification_requested() const {
     return report_.requested(reducer::StepReport::Request::verification);
   }
+  // The same where one needs a Reducer of other gradients than these. finalize() then throws
+  // nothing about gradients that some ranks lack: the ranks are to compare what they have, and
+  // where that is equal, to call judge_gradients().
+  void request_other_gradients() { report_.request(reducer::StepReport::Request::other_gradients); }
+  bool other_gradients_requested() const {
+    return report_.requested(reducer::StepReport::Request::other_gradients);
+  }
+  // Throws what finalize() would have thrown of the gradients of its step, likewise on all ranks,
+  // and fails only the step. Collective where it throws; on all ranks or on none.
+  void judge_gradients() const;
 
   // For who cannot go on making gradients: aborts the communicator, because others wait for the
   // rest of the step. `reason` is told to them; empty: an exception that only this rank has seen.
@@ -212,8 +205,11 @@ class Reducer {
     std::vector<View> gradient_views;
     std::atomic<std::size_t> pending = 0;  // Gradients that are not ready.
     Work work;
-    TimePoint launch;
+    TimePoint launch;  // In this step; TimePoint(): not yet.
     TimePoint end;
+    bool left_out = false;             // In this step, unless its report says that a rank uses it.
+    std::uint64_t idle_steps = 0;      // Since a rank has used it.
+    std::uint64_t patience_steps = 2;  // So many of them, and it is left out.
   };
   struct Slot {
     std::size_t bucket = 0;
@@ -237,15 +233,19 @@ class Reducer {
   FullBucket full(std::size_t bucket) const;
   void communicate(bool full, TimePoint begin);
   void launch_full_buckets();
+  void launch(std::size_t index) STRETTO_REQUIRES(launch_mutex_);
   void keep_unused_values(std::size_t bucket) STRETTO_REQUIRES(launch_mutex_);
   void restore_unused_values();
   void end_finished_buckets() STRETTO_REQUIRES(launch_mutex_);
-  void end_bucket() STRETTO_REQUIRES(launch_mutex_);
+  void end_bucket(std::size_t index) STRETTO_REQUIRES(launch_mutex_);
   void end_step(bool without_data);
   void close_buckets();
   void write_report(bool without_data);
   bool wants_rebuild();
   Status wait_for_buckets(Work report);
+  bool is_used(const reducer::PlannedBucket& bucket) const;
+  Status reduce_left_out();
+  void choose_left_out();
   void judge_report();
   void record_step(TimePoint begin, TimePoint end);
   void reset_step();
@@ -268,8 +268,6 @@ class Reducer {
   std::uint64_t step_ = 0;
   std::uint64_t epoch_ = 0;
   std::uint64_t steps_before_epoch_ = 0;
-  bool verification_wanted_ = false;
-  bool graph_changed_ = false;
 
   std::atomic<std::size_t> ready_count_ = 0;
   std::atomic<bool> in_flight_ = false;  // Whether a bucket of this step has been launched.

@@ -39,13 +39,15 @@ class StepReport {
     repeated,  // Computed again after it was handed over.
   };
   // What a rank wants all ranks to do after this step, or to know.
-  enum class Request : std::uint8_t { rebuild, verification, graph_changed };
+  enum class Request : std::uint8_t { rebuild, verification, graph_changed, other_gradients };
 
   StepReport(Communicator& communicator, std::size_t gradients);
 
-  // Begins a new report. `place` must be equal on all ranks, see same_place().
+  // Begins to say what has become of gradients. `place` must be equal on all ranks, see
+  // same_place().
   void begin(const StepPlace& place);
   void say(std::size_t gradient, Use use) { set(own_, word_of(use), gradient); }
+  // Also before begin(); until the next exchange().
   void request(Request request) { own_[kRequests] |= std::uint64_t{1} << bit(request); }
 
   // Collective. What follows is valid when the work has ended.

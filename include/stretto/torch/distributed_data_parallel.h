@@ -62,9 +62,9 @@ class AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhic
 // the gradients are then undefined, the parameters are not changed.
 //
 // Parameters may be frozen and unfrozen, loaded (torch::load) and converted (to(dtype)) at any
-// time between backward and the next forward pass, on all ranks alike; the next forward() and
-// backward() find out whether that was so. Parameters that are registered after construction are
-// not known.
+// time between backward and the next forward pass, on all ranks alike. If that was not so, the next
+// backward() throws Mismatch on all ranks, with the name; when it has been made good, the next step
+// may follow. Parameters that are registered after construction are not known.
 //
 // Copies of a DistributedDataParallel are the same one, as with modules of libtorch. So it may be a
 // part of a torch::nn::Sequential, too: `model->push_back(ddp)`.
@@ -183,10 +183,10 @@ class DistributedDataParallel {
   void save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const {
     replica_->save_state(path, optimizer);
   }
-  // Takes over what save_state() has written. To be called on all ranks, as many as then, before a
-  // forward pass; the next backward pass compares the parameters. Throws InvalidArgument if the
-  // file is not that of this rank in a job of this size with the same hook; what has been loaded
-  // until then stays.
+  // Takes over what save_state() has written. Collective, blocks; by as many ranks as then, before
+  // a forward pass; the next backward pass compares the parameters. Throws InvalidArgument, on all
+  // ranks, if the file of one is not that of this rank in a job of this size with the same hook;
+  // what has been loaded until then stays.
   void load_state(const std::string& path, torch::optim::Optimizer& optimizer) {
     replica_->load_state(path, optimizer);
   }

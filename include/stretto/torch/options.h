@@ -67,7 +67,8 @@ struct DistributedDataParallelOptions {
   bool allocate_in_buckets = true;
   // Some parameters may take part in a step on some ranks only, or on none. Such a rank contributes
   // zeros; the gradient of a parameter that no rank has used is not touched. Costs nothing but that
-  // the buckets of such parameters leave at the end of backward.
+  // the buckets of such parameters leave at the end of backward. Those that no rank has used for
+  // two steps do not leave until one does.
   bool find_unused_parameters = false;
   // Every step accumulates as often into each parameter as the first one: for parameters that are
   // used both inside and outside of checkpointed parts, or in several of them. Those that the first

@@ -75,6 +75,8 @@ class Replica {
     torch::Tensor view;  // In its bucket.
     void* view_data = nullptr;
     bool touched = false;  // Accumulated since the last step that was reduced.
+    // The parameter has another type or shape than view: reduced when that is so on all ranks.
+    bool outgrown = false;
     int arrivals = 0;      // In this step.
     int expected = 0;      // In the step before; in the first one, if the graph is static.
     int last_arrival = 0;  // Its number among all of the step.
@@ -88,20 +90,28 @@ class Replica {
   };
 
   std::string state_path(const std::string& path) const;
-  bool restore_buckets();
-  void choose_trained();
+  void agree_on_state(const Status& own, const std::string& gradient_lines);
+  void restore_buckets(const std::string& gradient_lines, const reducer::BucketOrder& order);
+  std::vector<std::string> sparse_names() const;
+  void look_at_parameters();
+  void choose_trained(const std::vector<std::string>& also = {});
   void refuse_assigned_weights() const;
   void check_tensors() const;
+  void check_sparse(const std::vector<NamedTensor>& parameters) const;
+  void check_outgrown() const;
   void verify_descriptions();
   void agree_on_number();
   void build();
-  void create_reducer();
+  std::vector<GradientDescription> describe_gradients(
+      const std::vector<NamedTensor>& parameters) const;
+  ReducerOptions reducer_options() const;
   void create_views();
+  bool is_outgrown(std::size_t index) const;
   void notice_changes();
-  void build_anew(const std::string& changed);
+  void leave_bucket(std::size_t index);
   void refuse_unseen_changes() const;
+  bool has_converted_buffers() const;
   bool synchronizes_buffers() const;
-  bool has_another_shape(const NamedTensor& parameter, const Look& look) const;
   void synchronize_buffers();
   void leave_low_precision_after_pass();
   void begin_pass();
@@ -112,13 +122,18 @@ class Replica {
   void mark_displaced();
   void borrow_places();
   void return_places();
-  void verify_after_step();
+  void verify_after_step(bool replaced);
   void check_gradient(std::size_t index, const torch::Tensor& gradient) const;
   void end_of_backward();
   void abandon_pass();
   void complete_gradients();
   void complete_gradient(std::size_t index);
-  void settle_gradients();
+  void check_late_gradients() const;
+  void finalize(bool with_data);
+  void build_anew(bool with_data, double scale);
+  void reduce_late(std::vector<NamedTensor>& late, const std::vector<bool>& touched, bool with_data,
+                   double scale);
+  void settle_gradients(double scale);
   void forget_progress();
   void on_reduced(const FullBucket& bucket);
   void finish_step();
@@ -132,9 +147,10 @@ class Replica {
   std::uint64_t epoch_ = 0;
   std::vector<NamedTensor> parameters_;  // Without repetition, in the module's order.
   std::vector<NamedTensor> buffers_;
-  std::vector<Look> looks_;           // Of parameters_.
-  std::vector<NamedTensor> trained_;  // With dense gradients: index i is gradient i.
-  std::vector<NamedTensor> sparse_;   // With sparse ones.
+  std::vector<Look> looks_;                       // Of parameters_.
+  std::vector<torch::ScalarType> buffer_dtypes_;  // When they were last the same on all ranks.
+  std::vector<NamedTensor> trained_;              // With dense gradients: index i is gradient i.
+  std::vector<NamedTensor> sparse_;               // With sparse ones.
   std::unique_ptr<Reducer> reducer_;
   std::vector<Progress> progress_;  // Of trained_.
   GradientMemory gradient_memory_;
@@ -146,8 +162,6 @@ class Replica {
   StepStatistics last_step_;
   Duration spent_besides_{};  // On communication outside of reducer_, since the last step.
   bool has_rebuilt_buckets_ = false;
-  // What load_state() has read for gradients of these names, until there are such.
-  std::optional<std::pair<std::string, reducer::BucketOrder>> saved_order_;
   reducer::BucketPlan initial_plan_;
   std::optional<reducer::UnevenSteps> uneven_;  // While inside join().
   UnevenInputsOptions join_options_;
@@ -156,6 +170,7 @@ class Replica {
   int last_backward_ = -1;    // The last pass that end_of_backward() was queued for.
   bool seen_ever_ = false;    // before_forward() has run,
   bool seen_ = false;         // and since the last step.
+  bool outgrown_ = false;     // Some parameter or buffer is not what reducer_ was built for.
   bool pass_open_ = false;    // A pass has reached the module and not been ended.
   bool graph_known_ = false;  // Progress::expected is.
   bool same_graph_ = true;    // In all steps, of all ranks.

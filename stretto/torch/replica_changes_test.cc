@@ -1,0 +1,399 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "stretto/reducer/compressed_reduction.h"
+#include "tests/support/torch_models.h"
+
+// Parameters and buffers that are unfrozen or converted when a model has been wrapped: in the same
+// step they are trained, or named on all ranks if only some have done it.
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+
+struct NormalizedImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return head(norm(body(x))).pow(2).mean(); }
+  torch::nn::Linear body = register_module("body", torch::nn::Linear(kInputs, 4));
+  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(4));
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(4, 2));
+};
+TORCH_MODULE(Normalized);
+
+torch::Tensor batch_for(const Normalized& model, int rank) {
+  const auto dtype = model->body->weight.scalar_type();
+  return torch::linspace(rank, 1, 5 * kInputs, torch::kDouble).reshape({5, kInputs}).to(dtype);
+}
+
+constexpr const char* kFix =
+    "not all ranks alike: do it on all ranks before the same forward pass: the model is not the "
+    "same on all ranks: ";
+
+TEST(ReplicaChanges, AParameterUnfrozenOnOneRankOnlyIsNamedOnAllAndTheNextStepMayFollow) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net reference = net();
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    reference->scale.set_requires_grad(true);
+    if (rank == 1) model->scale.set_requires_grad(true);
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      ddp.zero_grad();
+      const auto text = message_of<Mismatch>([&] { loss_of(ddp, global_batch(0)).backward(); });
+      expect_contains(text, std::string(kFix) + "parameter 'scale' has requires_grad false on " +
+                                "rank 0; true on rank 1");
+    }
+    model->scale.set_requires_grad(true);
+    for (int step = 0; step < 3; ++step) expect_step_like_one_process(ddp, reference, rank, step);
+    EXPECT_EQ(ddp.trained_parameters().size(), 7u);
+  });
+}
+
+TEST(ReplicaChanges, ThatARankTakesBackAreForgotten) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net reference = net();
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    const auto step = [&] { loss_of(ddp, global_batch(0)).backward(); };
+    if (rank == 1) model->scale.set_requires_grad(true);
+    expect_contains(message_of<Mismatch>(step), "parameter 'scale'");
+    if (rank == 1) model->scale.set_requires_grad(false);
+    expect_step_like_one_process(ddp, reference, rank, 0);
+    EXPECT_EQ(ddp.trained_parameters().size(), 6u);
+  });
+}
+
+TEST(ReplicaChanges, AModelConvertedOnOneRankOnlyIsNamedOnAllAndTheNextStepMayFollow) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Normalized model;
+    DistributedDataParallel ddp(model, communicator);
+    const auto step = [&] {
+      ddp.zero_grad();
+      ddp.forward(batch_for(model, rank)).backward();
+    };
+    step();
+    if (rank == 1) model->to(torch::kDouble);
+    expect_contains(
+        message_of<Mismatch>(step),
+        std::string(kFix) + "parameter 'body.weight' has dtype Float on rank 0; Double on rank 1");
+    model->to(torch::kFloat);  // On both: it makes floats of the counts of batches, too.
+    EXPECT_NO_THROW(step());
+    EXPECT_NO_THROW(ddp.verify_replicas());
+  });
+}
+
+struct OffsetImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return layer(x + offset.to(x.dtype())).sum(); }
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(kInputs, 2));
+  torch::Tensor offset = register_buffer("offset", torch::zeros({kInputs}));
+};
+TORCH_MODULE(Offset);
+
+TEST(ReplicaChanges, ABufferConvertedOnOneRankOnlyIsNamedOnAll) {
+  for (const int converts : {0, 1}) {
+    run_ranks(kRanks, [&](Communicator& communicator) {
+      Offset model;
+      DistributedDataParallel ddp(model, communicator);
+      const auto step = [&] { ddp.forward(torch::ones({1, kInputs})).backward(); };
+      step();
+      if (communicator.rank() == Rank(converts)) {
+        model->offset.set_data(model->offset.to(torch::kDouble));
+      }
+      expect_contains(message_of<Mismatch>(step),
+                      std::string(kFix) + "buffer 'offset' has dtype " +
+                          (converts == 1 ? "Float on rank 0; Double on rank 1"
+                                         : "Double on rank 0; Float on rank 1"));
+      if (communicator.rank() == Rank(1 - converts)) {
+        model->offset.set_data(model->offset.to(torch::kDouble));
+      }
+      EXPECT_NO_THROW(step());
+      if (communicator.rank() == Rank(0)) model->offset.fill_(1.0 / 3);
+      EXPECT_NO_THROW(step());
+      EXPECT_EQ(model->offset[0].item<double>(), 1.0 / 3) << "of rank 0, with all digits";
+    });
+  }
+}
+
+TEST(ReplicaChanges, ARankWithoutABatchSendsItsConvertedBuffersAsTheOthersDo) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Offset model;
+    DistributedDataParallel ddp(model, communicator);
+    model->offset.set_data(model->offset.to(torch::kDouble));
+    const int steps = communicator.rank() == Rank(0) ? 2 : 0;
+    EXPECT_NO_THROW(ddp.join([&] {
+      for (int step = 0; step < steps; ++step) ddp.forward(torch::ones({1, kInputs})).backward();
+    }));
+  });
+}
+
+// Steps in which the scale is unfrozen after the first one, of the replicas and of the reference.
+void expect_unfreezing_works(const DistributedDataParallelOptions& options, double tolerance) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net reference = net();
+    Net model = net();
+    DistributedDataParallelOptions own = options;
+    if (own.codec == nullptr) own.communication_hook = std::make_shared<Bf16Reduction>();
+    DistributedDataParallel ddp(model, communicator, own);
+    for (int step = 0; step < 4; ++step) {
+      if (step > 0) reference->scale.set_requires_grad(true);
+      if (step > 0) model->scale.set_requires_grad(true);
+      reference->zero_grad();
+      loss_of(*reference, global_batch(step)).backward();
+      ddp.zero_grad();
+      loss_of(ddp, part(global_batch(step), rank)).backward();
+      for (const auto& item : reference->named_parameters()) {
+        if (!item.value().requires_grad()) continue;
+        const auto gradient = ddp.named_parameters()[item.key()].grad();
+        EXPECT_TRUE(torch::allclose(gradient, item.value().grad(), tolerance, tolerance))
+            << item.key() << " in step " << step;
+      }
+    }
+  });
+}
+
+TEST(ReplicaChanges, GradientsOfUnfrozenParametersTravelAsTheHookSays) {
+  expect_unfreezing_works({.bucket_bytes = {64, 256}}, 1e-2);
+  expect_unfreezing_works({.bucket_bytes = {64, 256}, .codec = top_k({.density = 1})}, 1e-6);
+}
+
+TEST(ReplicaChanges, UnfrozenParametersAreSteppedInBackward) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    std::vector<std::uint64_t> hashes;
+    for (const bool in_backward : {false, true}) {
+      Net model = net();
+      DistributedDataParallel ddp(model, communicator, small_buckets());
+      torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      if (in_backward) ddp.step_in_backward(optimizer);
+      for (int step = 0; step < 4; ++step) {
+        if (step == 1) model->scale.set_requires_grad(true);
+        ddp.zero_grad();
+        loss_of(ddp, part(global_batch(step), rank)).backward();
+        if (!in_backward) optimizer.step();
+      }
+      hashes.push_back(ddp.parameter_hash());
+    }
+    EXPECT_EQ(hashes[0], hashes[1]);
+  });
+}
+
+TEST(ReplicaChanges, AnUnfrozenParameterThatARankDoesNotUseIsNamedOrItsGradientIsZeroThere) {
+  for (const bool find_unused : {false, true}) {
+    run_ranks(kRanks, [&](Communicator& communicator) {
+      const int rank = communicator.rank().value();
+      Branches model;
+      for (torch::Tensor& parameter : model->b->parameters()) parameter.set_requires_grad(false);
+      DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = find_unused});
+      const auto step = [&](bool both) {
+        ddp.zero_grad();
+        ddp.forward(torch::ones({1, kInputs}), both).sum().backward();
+      };
+      step(true);
+      for (torch::Tensor& parameter : model->b->parameters()) parameter.set_requires_grad(true);
+      if (find_unused) {
+        step(rank == 0);
+        for (const torch::Tensor& parameter : model->b->parameters()) {
+          expect_close(parameter.grad(), torch::full_like(parameter, 0.5), "b");
+        }
+      } else {
+        expect_contains(message_of<InvalidArgument>([&] { step(rank == 0); }),
+                        "2 parameters got no gradient on rank 1: b.weight, b.bias; used on rank 0");
+      }
+      step(true);
+      for (const torch::Tensor& parameter : model->b->parameters()) {
+        expect_close(parameter.grad(), torch::ones_like(parameter), "b");
+      }
+    });
+  }
+}
+
+TEST(ReplicaChanges, TheOtherGradientsOfTheStepAreJudgedToo) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches model;
+    model->a->bias.set_requires_grad(false);
+    DistributedDataParallel ddp(model, communicator);
+    const auto step = [&](bool both) {
+      ddp.zero_grad();
+      ddp.forward(torch::ones({1, kInputs}), both).sum().backward();
+    };
+    step(true);
+    model->a->bias.set_requires_grad(true);
+    const bool both = communicator.rank() == Rank(0);
+    expect_contains(message_of<InvalidArgument>([&] { step(both); }),
+                    "2 parameters got no gradient on rank 1: b.weight, b.bias; used on rank 0");
+    step(true);
+    expect_close(model->a->bias.grad(), torch::ones({2}), "a.bias");
+  });
+}
+
+// A layer that takes part if it is told to, whatever its type: it stands in the first bucket, and
+// its gradients are the last ones.
+struct SkippableImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x, bool both) {
+    if (!both) return last(x).pow(2).mean();
+    return last(first(x.to(first->weight.scalar_type())).to(x.scalar_type())).pow(2).mean();
+  }
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(kInputs, 2));
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(kInputs, kInputs));
+};
+TORCH_MODULE(Skippable);
+
+TEST(ReplicaChanges, AGradientLeftFromBeforeAConversionIsNoneOfTheStep) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Skippable model;
+    DistributedDataParallel ddp(model, communicator);
+    const auto step = [&](bool both) { ddp.forward(torch::ones({1, kInputs}), both).backward(); };
+    step(true);
+    model->first->to(torch::kDouble);
+    const bool both = communicator.rank() == Rank(0);
+    expect_contains(
+        message_of<InvalidArgument>([&] { step(both); }),
+        "2 parameters got no gradient on rank 1: first.weight, first.bias; used on rank 0");
+    EXPECT_NO_THROW(step(true));
+  });
+}
+
+TEST(ReplicaChanges, GradientsOfConvertedParametersAreAddedToOutsideOfTheBuckets) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Skippable reference = with_seed(1, [] { return Skippable(); });
+    Skippable model = with_seed(1, [] { return Skippable(); });
+    DistributedDataParallel ddp(model, communicator,
+                                {.bucket_bytes = {1}, .rebuild_buckets = false});
+    for (int step = 0; step < 3; ++step) {
+      if (step == 1) reference->first->to(torch::kDouble);
+      if (step == 1) model->first->to(torch::kDouble);
+      const auto batch = global_batch(step);
+      reference->forward(batch.data, true).backward();
+      ddp.forward(part(batch, rank).data, true).backward();
+      for (const auto& item : reference->named_parameters()) {
+        expect_close(ddp.named_parameters()[item.key()].grad().to(torch::kDouble),
+                     item.value().grad().to(torch::kDouble), item.key());
+      }
+    }
+  });
+}
+
+TEST(ReplicaChanges, AFirstStepThatFailsIsNoPromiseOfTheStaticGraph) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Skippable model;
+    DistributedDataParallel ddp(model, communicator, {.static_graph = true});
+    const auto step = [&] {
+      ddp.zero_grad();
+      ddp.forward(torch::ones({1, kInputs}), true).backward();
+    };
+    if (rank == 1) model->first->to(torch::kDouble);
+    expect_contains(message_of<Mismatch>(step),
+                    "parameter 'first.weight' has dtype Float on rank 0; Double on rank 1");
+    if (rank == 1) model->first->to(torch::kFloat);
+    for (int i = 0; i < 2; ++i) EXPECT_NO_THROW(step());
+    EXPECT_NO_THROW(ddp.verify_replicas());
+  });
+}
+
+struct TableImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& words) { return layer(table(words)).sum(); }
+  torch::nn::Embedding table = register_module(
+      "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)));
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(2, 1));
+};
+TORCH_MODULE(Table);
+
+TEST(ReplicaChanges, UnfrozenSparseParametersAreCheckedLikeThoseTrainedFromTheBeginning) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto refusal = [&](const MixedPrecision& precision, torch::ScalarType dtype) {
+      Table model;
+      torch::Tensor weight = model->table->weight;
+      weight.set_requires_grad(false);
+      DistributedDataParallel ddp(model, communicator, {.mixed_precision = precision});
+      weight.set_data(weight.to(dtype, /*non_blocking=*/false, /*copy=*/true));
+      weight.set_requires_grad(true);
+      return message_of<InvalidArgument>([&] { ddp.forward(torch::zeros({1}, torch::kLong)); });
+    };
+    expect_contains(refusal({.parameter_dtype = DType::bf16}, torch::kFloat),
+                    "does not work with sparse gradients: 'table.weight' has them");
+    expect_contains(refusal({}, torch::kHalf),
+                    "parameter 'table.weight' has sparse gradients of type Half");
+  });
+}
+
+TEST(ReplicaChanges, GradientsAccumulatedInNoSyncBelongToTheStep) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net reference = net();
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    expect_step_like_one_process(ddp, reference, communicator.rank().value(), 0);
+    reference->scale.set_requires_grad(true);
+    model->scale.set_requires_grad(true);
+    reference->zero_grad();
+    ddp.zero_grad();
+    for (int step = 1; step < 4; ++step) {
+      loss_of(*reference, global_batch(step)).backward();
+      const auto backward = [&] {
+        loss_of(ddp, part(global_batch(step), communicator.rank().value())).backward();
+      };
+      if (step == 3) {
+        backward();
+        continue;
+      }
+      const auto guard = ddp.no_sync();
+      backward();
+    }
+    for (const auto& item : reference->named_parameters()) {
+      expect_close(ddp.named_parameters()[item.key()].grad(), item.value().grad(), item.key());
+    }
+  });
+}
+
+TEST(ReplicaChanges, ConvertedModelsMayBeCheckpointed) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Checkpointed model = with_seed(1, [] { return Checkpointed(); });
+    Checkpointed reference = with_seed(1, [] { return Checkpointed(); });
+    DistributedDataParallel ddp(model, communicator);
+    for (int step = 0; step < 3; ++step) {
+      const auto dtype = step == 0 ? torch::kFloat : torch::kDouble;
+      reference->to(dtype);
+      ddp.to(dtype);
+      const auto x = torch::full({2, kInputs}, 1 + step, dtype);
+      reference->zero_grad();
+      reference->plain(x).backward();
+      ddp.zero_grad();
+      ddp.forward(x).backward();
+      for (const auto& item : reference->named_parameters()) {
+        expect_close(ddp.named_parameters()[item.key()].grad(), item.value().grad(), item.key());
+      }
+    }
+  });
+}
+
+TEST(ReplicaChanges, AParameterOfAnotherReplicaIsNotTakenOver) {
+  run_ranks(1, [](Communicator& communicator) {
+    torch::nn::Linear model(kInputs, 2);
+    model->bias.set_requires_grad(false);
+    DistributedDataParallel first(model, communicator);
+    torch::nn::Linear other(kInputs, 2);
+    other->weight = other->register_parameter("own", torch::ones({2, kInputs}));
+    model->bias.set_requires_grad(true);
+    other->bias = other->register_parameter("shared", model->bias);
+    DistributedDataParallel second(
+        other, communicator,
+        {.find_unused_parameters = true, .parameters_to_ignore = {"weight", "bias"}});
+    expect_contains(message_of<InvalidArgument>([&] {
+                      first.forward(torch::ones({1, kInputs}));
+                    }),
+                    "parameter 'bias' already belongs to a DistributedDataParallel");
+  });
+}
+
+}  // namespace
+}  // namespace stretto
