@@ -17,6 +17,7 @@
 #include <cstring>
 #include <thread>
 
+#include "stretto/base/is_readable.h"
 #include "stretto/base/log.h"
 #include "stretto/base/parse_number.h"
 #include "stretto/base/would_block.h"
@@ -272,8 +273,7 @@ Result<FileDescriptor> accept(int listener, const WaitLimit& limit) {
     const int error = errno;
     // The kernel looks for a free descriptor before it looks for a connection: a lack of one is
     // told also where nobody waits, and concerns nobody then.
-    pollfd entry{listener, POLLIN, 0};
-    if (!would_block(error) && ::poll(&entry, 1, 0) > 0) return system_status("accept", error);
+    if (!would_block(error) && is_readable(listener)) return system_status("accept", error);
     STRETTO_RETURN_IF_ERROR(wait_for(listener, POLLIN, limit));
   }
 }

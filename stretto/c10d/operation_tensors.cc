@@ -3,7 +3,7 @@
 
 #include "stretto/c10d/operation_tensors.h"
 
-#include <utility>
+#include <optional>
 
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
@@ -11,35 +11,10 @@
 #include <fmt/format.h>
 
 #include "stretto/c10d/errors.h"
+#include "stretto/torch/scalar_type.h"
 
 namespace stretto::c10d_backend {
 namespace {
-
-// Nothing for types that can be moved, as bytes, and not be reduced.
-std::optional<DType> dtype_of(at::ScalarType type) {
-  static constexpr std::pair<at::ScalarType, DType> kTypes[] = {
-      {at::kByte, DType::u8},
-      {at::kChar, DType::i8},
-      {at::kInt, DType::i32},
-      {at::kLong, DType::i64},
-      {at::kHalf, DType::f16},
-      {at::kBFloat16, DType::bf16},
-      {at::kFloat, DType::f32},
-      {at::kDouble, DType::f64},
-      {at::kBool, DType::boolean},
-      {at::kShort, DType::i16},
-      {at::kUInt16, DType::u16},
-      {at::kUInt32, DType::u32},
-      {at::kUInt64, DType::u64},
-      {at::kComplexFloat, DType::c64},
-      {at::kComplexDouble, DType::c128},
-      {at::kFloat8_e4m3fn, DType::f8_e4m3},
-      {at::kFloat8_e5m2, DType::f8_e5m2}};
-  for (const auto& [torchs, ours] : kTypes) {
-    if (torchs == type) return ours;
-  }
-  return std::nullopt;
-}
 
 void check(const at::Tensor& tensor) {
   std::string problem;
@@ -61,7 +36,8 @@ void check(const at::Tensor& tensor) {
 View view_of(const at::Tensor& block, bool is_reduced) {
   auto* const data = static_cast<std::byte*>(block.data_ptr());
   const auto count = static_cast<std::size_t>(block.numel());
-  if (const std::optional<DType> dtype = dtype_of(block.scalar_type()))
+  // Other types can be moved, as bytes.
+  if (const std::optional<DType> dtype = dtype_of_scalar_type(block.scalar_type()))
     return {data, count, *dtype};
   if (is_reduced) {
     throw_for_torch(status_of(

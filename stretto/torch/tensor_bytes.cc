@@ -4,34 +4,17 @@
 #include "stretto/torch/tensor_bytes.h"
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
+
+#include "stretto/torch/scalar_type.h"
 
 namespace stretto::ddp {
 
 Result<DType> dtype_of_tensor(const torch::Tensor& tensor) {
-  static constexpr std::pair<torch::ScalarType, DType> kTypes[] = {
-      {torch::kByte, DType::u8},
-      {torch::kChar, DType::i8},
-      {torch::kInt, DType::i32},
-      {torch::kLong, DType::i64},
-      {torch::kHalf, DType::f16},
-      {torch::kBFloat16, DType::bf16},
-      {torch::kFloat, DType::f32},
-      {torch::kDouble, DType::f64},
-      {torch::kBool, DType::boolean},
-      {torch::kShort, DType::i16},
-      {torch::kUInt16, DType::u16},
-      {torch::kUInt32, DType::u32},
-      {torch::kUInt64, DType::u64},
-      {torch::kComplexFloat, DType::c64},
-      {torch::kComplexDouble, DType::c128},
-      {torch::kFloat8_e4m3fn, DType::f8_e4m3},
-      {torch::kFloat8_e5m2, DType::f8_e5m2}};
   const torch::ScalarType type = tensor.scalar_type();
-  for (const auto& [torchs, ours] : kTypes) {
-    if (torchs == type) return ours;
-  }
+  if (const std::optional<DType> dtype = dtype_of_scalar_type(type)) return *dtype;
   return Status(
       StatusCode::invalid_argument,
       std::string("tensors of type ") + c10::toString(type) + " cannot be moved or reduced");

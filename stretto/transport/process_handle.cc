@@ -3,12 +3,13 @@
 
 #include "stretto/transport/process_handle.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+
+#include "stretto/base/is_readable.h"
 
 namespace stretto::transport {
 
@@ -33,9 +34,6 @@ Result<ProcessHandle> ProcessHandle::of_socket(int socket) {
   return of_number(peer.pid);
 }
 
-bool ProcessHandle::has_ended() const {
-  pollfd waiting{.fd = descriptor(), .events = POLLIN, .revents = 0};
-  return ::poll(&waiting, 1, 0) > 0;  // A signal that interrupts it tells nothing.
-}
+bool ProcessHandle::has_ended() const { return is_readable(descriptor()); }
 
 }  // namespace stretto::transport
