@@ -266,6 +266,8 @@ Result<PreparedReduction> PreparedReduction::create(const Reduction& like) {
   prepared.like_.outputs = {};
   prepared.element_bytes_ = like.outputs.size() * size_bytes(like.output_dtype);
   for (const Input& input : like.inputs) prepared.element_bytes_ += size_bytes(input.dtype);
+  prepared.copies_one_ = like.inputs.size() == 1 && like.inputs[0].dtype == like.output_dtype &&
+                         like.divisor == 1 && like.dtype != DType::boolean;
   if (like.inputs.size() > kPassInputs || divides_integers(like)) return prepared;
   for (std::size_t i = 0; i < like.inputs.size(); ++i) {
     if (like.inputs[i].dtype != like.dtype) prepared.partial_inputs_ |= 1u << i;
@@ -289,6 +291,7 @@ void PreparedReduction::run(std::size_t count, std::span<const Input> inputs,
   reduction.inputs = inputs;
   reduction.outputs = outputs;
   const bool in_place = is_in_place(reduction);
+  if (copies_one_ && in_place) return;
   const bool non_temporal = is_non_temporal(like_.store, element_bytes_ * whole_count) &&
                             (like_.store == Store::non_temporal || !in_place);
   const bool copies = (outputs.size() > 1 || like_.store == Store::shared) && !in_place &&

@@ -96,6 +96,7 @@ class PreparedReduction {
   Reduction like_;                 // Without buffers.
   std::size_t element_bytes_ = 0;  // Of all inputs and outputs.
   unsigned partial_inputs_ = 0;
+  bool copies_one_ = false;  // Every output gets the bits of the one input.
   // Of what fits into one pass; null: it does not.
   void (*kernel_)(const Pass&) = nullptr;
   std::size_t lanes_per_element_ = 1;

@@ -240,6 +240,25 @@ TEST_F(ReduceTest, ReadsAndWritesNothingOutsideOfTheBuffers) {
   }
 }
 
+// The job of one rank: its gradients are not even read, and these may not be written.
+TEST_F(ReduceTest, OneInputInItsOwnPlaceIsLeftAlone) {
+  constexpr std::size_t kBytes = 1 << 20;
+  void* const memory =
+      mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0);
+  ASSERT_NE(memory, MAP_FAILED);
+  for (const std::size_t outputs : {1, 2}) {
+    const Input input{memory, DType::f16};
+    const std::vector<void*> places(outputs, memory);
+    EXPECT_TRUE(reduce({.dtype = DType::f16,
+                        .output_dtype = DType::f16,
+                        .count = kBytes / 2,
+                        .inputs = {&input, 1},
+                        .outputs = places})
+                    .ok());
+  }
+  ASSERT_EQ(munmap(memory, kBytes), 0);
+}
+
 TEST_F(ReduceTest, SevenInputsAreACanonicalTree) {
   // Of the 132 ways to put parentheses around these, ((0 1)(2 3))((4 5)6) alone gives this number.
   const std::vector<float> values{0x1.ab1b58p+15f,  -0x1.e1c2aap+22f, 0x1.c14386p+20f,
