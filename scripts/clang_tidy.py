@@ -5,7 +5,7 @@
 """Runs clang-tidy (.clang-tidy) on some sources, for a bounded time; ./dev check calls it.
 
 First those that the working tree or the last commit has changed, then others, in an order that
-every commit draws anew. What was found well is not looked at again before it, a header of ours that
+every tree draws anew. What was found well is not looked at again before it, a header of ours that
 it includes, or the list of checks has changed. Findings are errors.
 """
 
@@ -81,9 +81,9 @@ def _stamp(path: str, flags: list[str]) -> pathlib.Path:
 def _in_order(paths: list[str]) -> list[str]:
     changed = set(_git("diff", "--name-only", "HEAD").split())
     changed |= set(_git("show", "--format=", "--name-only", "HEAD").split())
-    commit = _git("rev-parse", "HEAD")
+    tree = _git("rev-parse", "HEAD^{tree}")
     return sorted(paths, key=lambda path: (
-        path not in changed, hashlib.sha256((commit + path).encode()).hexdigest()))
+        path not in changed, hashlib.sha256((tree + path).encode()).hexdigest()))
 
 
 def _problem(path: str, flags: list[str]) -> str:
