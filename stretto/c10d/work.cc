@@ -173,7 +173,7 @@ void Shared::abort(const std::string& reason) {
 }
 
 WorkStretto::WorkStretto(int rank, ::c10d::OpType type, const char* title,
-                         std::optional<std::vector<at::Tensor>> inputs,
+                         const std::optional<std::vector<at::Tensor>>& inputs,
                          std::shared_ptr<InFlight> operation, std::shared_ptr<Shared> shared)
     : Work(rank, type, title, inputs),
       operation_(std::move(operation)),

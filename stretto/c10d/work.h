@@ -123,8 +123,8 @@ struct Shared {
 class WorkStretto final : public ::c10d::Work {
  public:
   WorkStretto(int rank, ::c10d::OpType type, const char* title,
-              std::optional<std::vector<at::Tensor>> inputs, std::shared_ptr<InFlight> operation,
-              std::shared_ptr<Shared> shared);
+              const std::optional<std::vector<at::Tensor>>& inputs,
+              std::shared_ptr<InFlight> operation, std::shared_ptr<Shared> shared);
   ~WorkStretto() override;
 
   bool isCompleted() override;

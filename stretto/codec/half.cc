@@ -21,7 +21,7 @@ class Halved final : public WholeCodec {
  public:
   explicit Halved(const HalfOptions& options)
       : WholeCodec(dtype_of<Number> == DType::f16 ? Kind::f16 : Kind::bf16, name_of(options)),
-        clip_(options.clip) {}
+        clip_(rounded_down(options.clip)) {}
 
   // The greatest bfloat16 is no limit: floats end there, too.
   bool is_bounded() const override {
@@ -29,12 +29,19 @@ class Halved final : public WholeCodec {
   }
 
  private:
+  // To the nearest, it could be more than what is allowed.
+  static float rounded_down(float limit) {
+    const Number number(limit);
+    if (!(static_cast<float>(number) > limit)) return static_cast<float>(number);
+    return static_cast<float>(Number::from_bits(static_cast<std::uint16_t>(number.bits - 1)));
+  }
   static std::string name_of(const HalfOptions& options) {
     const std::string_view type = stretto::name(dtype_of<Number>);
-    if (!(options.clip > 0)) {
-      throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                      "{}: values are clipped at {}; it must be a number above 0",
-                                      type, options.clip));
+    if (!(options.clip > 0) || rounded_down(options.clip) == 0) {
+      throw InvalidArgument(status_of(
+          StatusCode::invalid_argument,
+          "{}: values are clipped at {}; it must be a number above 0, in this type as well", type,
+          options.clip));
     }
     if (options.clip == std::numeric_limits<float>::infinity()) return std::string(type);
     return fmt::format("{}, clipped at {}", type, options.clip);

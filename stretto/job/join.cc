@@ -34,7 +34,6 @@
 namespace stretto {
 namespace {
 
-using bootstrap::Mesh;
 using job::Job;
 
 template <class Value>

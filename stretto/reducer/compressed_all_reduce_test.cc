@@ -147,7 +147,18 @@ TEST(CompressedAllReduce, WhatHalvesLackOrClipComesLater) {
     }
   });
   EXPECT_THROW((void)bf16({.clip = 0}), InvalidArgument);
+  EXPECT_THROW((void)f16({.clip = 1e-9f}), InvalidArgument) << "zero in this type";
   EXPECT_EQ(bf16({.clip = 2})->name(), "bf16, clipped at 2");
+}
+
+// 0.1 is no number of bfloat16; the nearest is more.
+TEST(CompressedAllReduce, ALimitThatTheTypeDoesNotHaveIsRoundedDown) {
+  run_ranks(2, [](Communicator& communicator) {
+    Floats data = {100};
+    all_reduce(communicator, data, {.codec = bf16({.clip = 0.1f})});
+    EXPECT_LE(data[0], 0.2f);
+    EXPECT_GT(data[0], 0.199f);
+  });
 }
 
 // Of four ranks, whose halves are divided.
@@ -300,6 +311,28 @@ TEST(CompressedAllReduce, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
     for (std::size_t i = 0; i < 1000; ++i) EXPECT_NEAR(data[i], sums[i], 1e-6f);
   });
   EXPECT_THROW((void)CompressionState::redistribute({states.data(), 2}, 2), InvalidArgument);
+}
+
+TEST(CompressedAllReduce, AStateThatOneRankCannotUseIsRefusedOnAll) {
+  std::vector<std::byte> of_rank_0;
+  run_ranks(2, [&](Communicator& communicator) {
+    const bool is_first = communicator.rank() == Rank(0);
+    CompressionState state;
+    (void)calls(communicator, state, 0, 2);
+    if (is_first) of_rank_0 = state.save();
+    communicator.barrier().wait();
+    state.load(of_rank_0);
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      const std::string text =
+          refusal<InvalidArgument>([&] { (void)calls(communicator, state, 2, 3); });
+      EXPECT_NE(text.find(is_first ? "rank 0: another rank cannot use the state" : "saved by rank 0"),
+                std::string::npos)
+          << text;
+    }
+    state.forget("x");
+    state.forget("y");
+    (void)calls(communicator, state, 0, 2);
+  });
 }
 
 // Of three ranks two go on in a smaller communicator, each with its own residual.

@@ -98,7 +98,7 @@ void CompressedReduction::choose_exchange(Communicator& communicator) {
   } else {
     exchange_reason_ += ": there is no model of these links, or of such messages";
   }
-  if (is_automatic && communicator.rank() == Rank(0)) {
+  if ((is_automatic || is_divided != divides_) && communicator.rank() == Rank(0)) {
     log(LogLevel::info, "messages are {}", exchange_reason_);
   }
   if (trial_ != nullptr && is_known) trial_->expect(is_divided ? divided : gathered);

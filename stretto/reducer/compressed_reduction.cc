@@ -103,8 +103,6 @@ void CompressedReduction::attach(Communicator& communicator,
   rank_ = communicator.rank().value();
   ranks_ = communicator.size();
   reducer::check_same_hook(communicator, name());
-  // Ranks that have survived a failure may have begun another number of steps.
-  communicator.all_reduce(std::span(&step_, 1), {.op = ReduceOp::max}).wait();
   if (trial_ != nullptr) trial_ = std::make_unique<Trial>();
   by_index_.clear();
   exchanges_.clear();
@@ -127,8 +125,29 @@ void CompressedReduction::attach(Communicator& communicator,
     gradient->owner = by_index_.size() % static_cast<std::size_t>(ranks_);
     by_index_.push_back(gradient.get());
   }
+  agree_on_step(communicator);
   choose_exchange(communicator);
-  if (loaded_ != nullptr) restore();
+}
+
+// Ranks that have survived a failure may have begun another number of steps. A rank that cannot use
+// what it has loaded says so here, for all of them: others would wait for its messages.
+void CompressedReduction::agree_on_step(Communicator& communicator) {
+  Status own;
+  try {
+    if (loaded_ != nullptr) restore();
+  } catch (const InvalidArgument& error) {
+    own = error.status();
+  }
+  std::uint64_t said[] = {step_, own.ok() ? std::uint64_t{0} : 1};
+  communicator.all_reduce(std::span(said), {.op = ReduceOp::max}).wait();
+  own.or_throw();
+  if (said[1] != 0) {
+    throw InvalidArgument(status_of(StatusCode::invalid_argument,
+                                    "rank {}: another rank cannot use the state that it has "
+                                    "loaded, and says why",
+                                    rank_));
+  }
+  step_ = said[0];
 }
 
 // Takes what was loaded over. Gradients that it does not mention begin anew.

@@ -354,7 +354,7 @@ void Reducer::record_step(TimePoint begin, TimePoint end) {
   }
   last_step_.bytes = 0;
   last_step_.communication_seconds = 0;
-  TimePoint first_launch = TimePoint::max();
+  TimePoint first_launch = TimePoint::max(), last_end = TimePoint::min();
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const Bucket& bucket = buckets_[b];
     const bool is_reduced = bucket.launch != TimePoint();
@@ -363,9 +363,9 @@ void Reducer::record_step(TimePoint begin, TimePoint end) {
     if (!is_reduced) continue;
     last_step_.bytes += bucket.view.bytes();
     first_launch = std::min(first_launch, bucket.launch);
-    last_step_.communication_seconds =
-        std::max(last_step_.communication_seconds, seconds(bucket.end - first_launch));
+    last_end = std::max(last_end, bucket.end);
   }
+  if (first_launch <= last_end) last_step_.communication_seconds = seconds(last_end - first_launch);
 }
 
 void Reducer::reset_step() {

@@ -156,7 +156,7 @@ struct NormalisedImpl : torch::nn::Module {
 
 // Trains on images whose brightest channel is their class; the mean loss of the last steps.
 template <class Model>
-double train_on_images(Model& model, std::vector<torch::Tensor> parameters, int rank) {
+double train_on_images(Model& model, const std::vector<torch::Tensor>& parameters, int rank) {
   torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
   double last_losses = 0;
   for (int step = 0; step < 30; ++step) {

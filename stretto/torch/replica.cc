@@ -343,8 +343,9 @@ void Replica::notice_changes() {
     reducer_->set_frozen(gradient, outgrown || !requires_grad);
     if (outgrown) leave_bucket(gradient);
   }
-  if (replaced) reducer_->request_verification();
-  if (!outgrown_) return;
+  owes_verification_ = owes_verification_ || replaced;
+  if (owes_verification_) reducer_->request_verification();
+  if (!outgrown_) return reducer_->withdraw_other_gradients();
   check_outgrown();
   reducer_->request_other_gradients();
 }
@@ -405,11 +406,14 @@ ForwardScope Replica::before_forward() {
 }
 
 void Replica::synchronize_buffers() {
-  // Converted ones travel as they were: other ranks may not have converted theirs.
+  // Converted ones travel as they were: other ranks may not have converted theirs. Where this rank
+  // gets what it has sent it keeps its own, which the former type may have rounded.
   const bool converted = has_converted_buffers();
   std::vector<NamedTensor> as_before;
+  std::vector<torch::Tensor> sent;
   for (std::size_t i = 0; converted && i < buffers_.size(); ++i) {
     as_before.push_back({buffers_[i].name, buffers_[i].tensor.to(buffer_dtypes_[i])});
+    sent.push_back(as_before[i].tensor.clone());
   }
   try {
     buffer_hook_->run({.communicator = communicator_,
@@ -421,7 +425,7 @@ void Replica::synchronize_buffers() {
   }
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < as_before.size(); ++i) {
-    buffers_[i].tensor.copy_(as_before[i].tensor);
+    if (!torch::equal(sent[i], as_before[i].tensor)) buffers_[i].tensor.copy_(as_before[i].tensor);
   }
 }
 

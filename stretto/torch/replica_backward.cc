@@ -212,6 +212,7 @@ void Replica::end_of_backward() {
   precision_.leave();
   borrow_places();
   const auto give_back = c10::make_scope_exit([this] { return_places(); });
+  const bool knew_graph = graph_known_;
   try {
     complete_gradients();
   } catch (const Error& error) {
@@ -222,9 +223,10 @@ void Replica::end_of_backward() {
     finalize(true);
     finish_step();
   } catch (const Error&) {
-    forget_progress();  // The next step begins anew.
+    forget_progress();                          // The next step begins anew,
+    graph_known_ = graph_known_ && knew_graph;  // and this one promises nothing.
     // Perhaps not all ranks have stepped the same parameters: the next step finds out.
-    if (stepping_ && stepping_->begun()) reducer_->request_verification();
+    owes_verification_ = owes_verification_ || (stepping_ && stepping_->begun());
     if (stepping_) stepping_->forget();
     throw;
   }
@@ -428,7 +430,10 @@ void Replica::finish_step() {
   if (stepping_) stepping_->finish();
   const TimePoint stepped = Clock::now();
   timer_.add(last_step_);
-  if (all_have_data) verify_after_step(replaced);
+  if (all_have_data) {
+    if (replaced) owes_verification_ = false;
+    verify_after_step(replaced);
+  }
   if (reducer_->rebuild()) adopt_new_buckets();
   const Duration spent = Clock::now() - stepped + std::exchange(spent_besides_, Duration(0));
   last_step_.exposed_seconds += seconds(spent);

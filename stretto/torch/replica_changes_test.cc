@@ -122,6 +122,56 @@ TEST(ReplicaChanges, ABufferConvertedOnOneRankOnlyIsNamedOnAll) {
   }
 }
 
+TEST(ReplicaChanges, ConvertedBuffersThatAreAlikeKeepAllTheirDigits) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Offset model;
+    DistributedDataParallel ddp(model, communicator);
+    const auto step = [&] { ddp.forward(torch::ones({1, kInputs})).backward(); };
+    step();
+    model->offset.set_data(torch::full({kInputs}, 1.0 / 3, torch::kDouble));
+    EXPECT_NO_THROW(step());
+    EXPECT_EQ(model->offset[0].item<double>(), 1.0 / 3);
+  });
+}
+
+TEST(ReplicaChanges, ReplacedParametersAreComparedEvenIfTheirStepFails) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const bool changes = communicator.rank() == Rank(1);
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    const auto step = [&] { loss_of(ddp, global_batch(0)).backward(); };
+    torch::Tensor weight = model->last->weight;
+    const torch::Tensor before = weight.detach().clone();
+    if (changes) weight.set_data(before + 1);
+    if (changes) model->scale.set_requires_grad(true);
+    expect_contains(message_of<Mismatch>(step), "parameter 'scale'");
+    if (changes) model->scale.set_requires_grad(false);
+    expect_contains(message_of<Mismatch>(step), "parameters were replaced on some rank");
+    if (changes) weight.set_data(before);
+    EXPECT_NO_THROW(step());
+  });
+}
+
+TEST(ReplicaChanges, WhatIsTakenBackBeforeATrainingStepCostsNothing) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    const auto place_after_step = [&] {
+      loss_of(ddp, global_batch(0)).backward();
+      return model->last->weight.grad().const_data_ptr();
+    };
+    for (int i = 0; i < 3; ++i) place_after_step();
+    const void* const before = place_after_step();
+    model->scale.set_requires_grad(true);
+    {
+      const torch::NoGradGuard no_grad;
+      loss_of(ddp, global_batch(0));
+    }
+    model->scale.set_requires_grad(false);
+    EXPECT_EQ(place_after_step(), before) << "another reducer has been built";
+  });
+}
+
 TEST(ReplicaChanges, ARankWithoutABatchSendsItsConvertedBuffersAsTheOthersDo) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Offset model;
@@ -298,6 +348,15 @@ TEST(ReplicaChanges, AFirstStepThatFailsIsNoPromiseOfTheStaticGraph) {
     if (rank == 1) model->first->to(torch::kFloat);
     for (int i = 0; i < 2; ++i) EXPECT_NO_THROW(step());
     EXPECT_NO_THROW(ddp.verify_replicas());
+  });
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Skippable model;
+    DistributedDataParallel ddp(model, communicator, {.static_graph = true});
+    const auto step = [&] { ddp.forward(torch::ones({1, kInputs}), true).backward(); };
+    if (communicator.rank() == Rank(1)) model->first->weight.set_requires_grad(false);
+    EXPECT_THROW(step(), Mismatch);
+    model->first->weight.set_requires_grad(true);
+    for (int i = 0; i < 2; ++i) EXPECT_NO_THROW(step());
   });
 }
 

@@ -3,9 +3,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
-#include <filesystem>
-#include <map>
 #include <memory>
 #include <span>
 #include <sstream>
@@ -13,12 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include <unistd.h>
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "stretto/reducer/compressed_reduction.h"
 #include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/distributed_data_parallel.h"
 #include "tests/support/torch_models.h"
@@ -278,205 +272,6 @@ TEST(ReplicaOptions, TheTimeoutHoldsForTheConstructor) {
       while (!failed) std::this_thread::yield();
     });
   }
-}
-
-// Keeps the rounding errors of bf16 and adds them to the next gradients, so it has a state.
-class Feedback : public PlainReduction {
- public:
-  std::string name() const override { return "feedback"; }
-  Work start(Communicator& communicator, const FullBucket& bucket) override {
-    for (std::size_t g = 0; g < bucket.gradients.size(); ++g) {
-      const View& view = bucket.gradient_views[g];
-      auto* const number = reinterpret_cast<float*>(view.data);
-      auto& error = errors_[bucket.gradients[g]];
-      error.resize(view.count);
-      for (std::size_t i = 0; i < view.count; ++i) {
-        const float wanted = number[i] + error[i];
-        number[i] = static_cast<float>(BFloat16(wanted));
-        error[i] = wanted - number[i];
-      }
-    }
-    return PlainReduction::start(communicator, bucket);
-  }
-  std::vector<std::byte> save() const override {
-    std::vector<std::byte> state;
-    for (const auto& [index, error] : errors_) {
-      const auto bytes = std::as_bytes(std::span(error));
-      state.insert(state.end(), bytes.begin(), bytes.end());
-    }
-    return state;
-  }
-  void load(std::span<const std::byte> state) override {
-    for (std::size_t index = 0; const std::size_t count : {48, 8, 64, 8, 24, 3}) {
-      auto& error = errors_[index++];
-      error.resize(count);
-      std::memcpy(error.data(), state.data(), count * sizeof(float));
-      state = state.subspan(count * sizeof(float));
-    }
-  }
-
- private:
-  std::map<std::size_t, std::vector<float>> errors_;
-};
-
-class SavedState : public ::testing::Test {
- protected:
-  static constexpr int kMostRanks = 3;
-  // The hash of the parameters after steps `first` to `last`; saved after step `saved`, and loaded
-  // before the first one if that is not 0.
-  std::uint64_t train(Communicator& communicator, int first, int last, int saved) {
-    Net model = net(first == 0 ? 1 : 9);
-    DistributedDataParallelOptions options = small_buckets();
-    options.communication_hook = std::make_shared<Feedback>();
-    DistributedDataParallel ddp(model, communicator, options);
-    torch::optim::Adam optimizer(ddp.parameters(), 0.01);
-    if (first > 0) {
-      ddp.load_state(path_, optimizer);
-      communicator.barrier().wait();  // Thread-ranks have one generator.
-    }
-    for (int step = first; step <= last; ++step) {
-      optimizer.zero_grad();
-      loss_of(ddp, part(global_batch(step), communicator.rank().value())).backward();
-      optimizer.step();
-      if (step == saved) ddp.save_state(path_, optimizer);
-    }
-    ddp.verify_replicas();
-    return ddp.parameter_hash();
-  }
-  void TearDown() override {
-    for (int rank = 0; rank < kMostRanks; ++rank) {
-      std::filesystem::remove(path_ + ".rank" + std::to_string(rank));
-    }
-  }
-
-  const std::string path_ =
-      std::filesystem::temp_directory_path() / ("stretto_state_" + std::to_string(::getpid()));
-};
-
-TEST_F(SavedState, RestoresTrainingBitByBit) {
-  run_ranks(kRanks, [&](Communicator& communicator) {
-    const std::uint64_t whole = train(communicator, 0, 6, 3);
-    communicator.barrier().wait();
-    EXPECT_EQ(train(communicator, 4, 6, -1), whole);
-  });
-}
-
-// Adds up in an order that depends on where in its bucket a gradient stands.
-class RingReduction : public PlainReduction {
- public:
-  std::string name() const override { return "ring"; }
-  Work start(Communicator& communicator, const FullBucket& bucket) override {
-    return communicator.all_reduce(bucket.view, {.op = bucket.op, .algorithm = "ring"});
-  }
-};
-
-// Layers are used in the opposite order of their registration, so that buckets are formed anew.
-struct BackwardsImpl : torch::nn::Module {
-  torch::Tensor forward(const torch::Tensor& x) {
-    return first(torch::tanh(second(torch::tanh(third(x)))));
-  }
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(9, 3));
-  torch::nn::Linear second = register_module("second", torch::nn::Linear(7, 9));
-  torch::nn::Linear third = register_module("third", torch::nn::Linear(kInputs, 7));
-};
-TORCH_MODULE(Backwards);
-
-TEST_F(SavedState, RestoresBucketsSoThatAnyHookAddsUpAsBefore) {
-  run_ranks(kMostRanks, [&](Communicator& communicator) {
-    const auto train = [&](int first, bool unfreezes_late, bool compresses) {
-      Backwards model = with_seed(first == 0 ? 1 : 9, [] { return Backwards(); });
-      if (unfreezes_late) model->third->bias.set_requires_grad(false);
-      std::shared_ptr<CommunicationHook> hook = std::make_shared<RingReduction>();
-      const CompressionOptions compression{.codec = top_k({.density = 0.3}), .min_elements = 1};
-      if (compresses) hook = std::make_shared<CompressedReduction>(compression);
-      DistributedDataParallel ddp(model, communicator,
-                                  {.bucket_bytes = {300}, .communication_hook = hook});
-      torch::optim::SGD optimizer(ddp.parameters(), 0.1);
-      if (first > 0) ddp.load_state(path_, optimizer);
-      communicator.barrier().wait();  // Thread-ranks have one generator.
-      if (unfreezes_late) model->third->bias.set_requires_grad(true);
-      for (int step = first; step < 12; ++step) {
-        optimizer.zero_grad();
-        const auto seed = static_cast<std::uint64_t>(100 * step + communicator.rank().value());
-        const auto data = with_seed(seed, [] { return torch::randn({5, kInputs}); });
-        ddp.forward(data).pow(2).mean().backward();
-        optimizer.step();
-        if (first == 0 && step == 4) ddp.save_state(path_, optimizer);
-      }
-      communicator.barrier().wait();
-      EXPECT_EQ(ddp.logging_data().ints_map.at("has_rebuilt_buckets"), 1);
-      return ddp.parameter_hash();
-    };
-    for (const bool compresses : {false, true}) {
-      const std::uint64_t whole = train(0, false, compresses);
-      EXPECT_EQ(train(5, false, compresses), whole);
-      EXPECT_EQ(train(5, true, compresses), whole);
-      communicator.barrier().wait();
-    }
-  });
-}
-
-// The reader has frozen what the writer has trained. In one case rank 1 has unfrozen besides what
-// neither has, in the other one it changes what it has loaded.
-TEST_F(SavedState, IsComparedAlsoWhereItBuildsAnotherReducer) {
-  run_ranks(kRanks, [&](Communicator& communicator) {
-    train(communicator, 0, 0, 0);
-    const int rank = communicator.rank().value();
-    for (const bool unfreezes : {false, true}) {
-      Net model = net(9);
-      model->last->bias.set_requires_grad(false);
-      DistributedDataParallel ddp(model, communicator,
-                                  {.communication_hook = std::make_shared<Feedback>()});
-      torch::optim::Adam optimizer(ddp.parameters(), 0.01);
-      const auto step = [&] { loss_of(ddp, part(global_batch(1), rank)).backward(); };
-      step();
-      if (unfreezes && rank == 1) model->scale.set_requires_grad(true);
-      ddp.load_state(path_, optimizer);
-      communicator.barrier().wait();  // Thread-ranks have one generator.
-      EXPECT_EQ(ddp.logging_data().strs_map.at("prev_iteration_grad_ready_order_indices"),
-                "0, 1, 2, 3, 4, 5");
-      if (!unfreezes && rank == 1) model->last->weight.data().fill_(1);
-      expect_contains(message_of<Mismatch>(step),
-                      unfreezes ? "parameter 'scale' has requires_grad false on rank 0; true on "
-                                : "parameters were replaced on some rank");
-    }
-  });
-}
-
-TEST_F(SavedState, ThatOneRankCannotReadIsRefusedOnAll) {
-  run_ranks(kRanks, [&](Communicator& communicator) {
-    train(communicator, 0, 0, 0);
-    const bool lacks = communicator.rank() == Rank(1);
-    if (lacks) std::filesystem::remove(path_ + ".rank1");
-    Net model = net(9);
-    DistributedDataParallel ddp(model, communicator,
-                                {.communication_hook = std::make_shared<Feedback>()});
-    torch::optim::Adam optimizer(ddp.parameters(), 0.01);
-    expect_contains(message_of<InvalidArgument>([&] { ddp.load_state(path_, optimizer); }),
-                    lacks ? "cannot load the state in '" : "the state of rank 1 could not be read");
-  });
-}
-
-TEST_F(SavedState, ThatDoesNotFitIsRefused) {
-  run_ranks(kRanks, [&](Communicator& communicator) { train(communicator, 0, 0, 0); });
-  run_ranks(1, [&](Communicator& communicator) {
-    Net model = net();
-    torch::optim::Adam optimizer(model->parameters(), 0.01);
-    DistributedDataParallel ddp(model, communicator,
-                                {.communication_hook = std::make_shared<Feedback>()});
-    const auto load = [&](const std::string& path) {
-      return message_of<InvalidArgument>([&] { ddp.load_state(path, optimizer); });
-    };
-    expect_contains(load(path_), "it was written by a job of 2 ranks, and this one has 1");
-    expect_contains(load(path_ + "_nothing"), "cannot load the state in '");
-  });
-  run_ranks(kRanks, [&](Communicator& communicator) {
-    Net model = net();
-    torch::optim::Adam optimizer(model->parameters(), 0.01);
-    DistributedDataParallel ddp(model, communicator);
-    expect_contains(message_of<InvalidArgument>([&] { ddp.load_state(path_, optimizer); }),
-                    "with the communication hook 'feedback', and this one is 'plain'");
-  });
 }
 
 }  // namespace

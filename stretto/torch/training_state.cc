@@ -25,7 +25,7 @@ namespace stretto::ddp {
 namespace {
 
 // Of the file's layout.
-constexpr std::int64_t kVersion = 2;
+constexpr std::int64_t kVersion = 3;
 
 torch::Tensor tensor_of(const std::vector<std::byte>& bytes) {
   torch::Tensor tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kByte);
@@ -101,7 +101,7 @@ struct SavedBuckets {
   std::vector<std::byte> hook_state;
 };
 
-SavedBuckets read_state(const std::string& file, int ranks, const std::string& hook,
+SavedBuckets read_state(const std::string& file, Rank rank, int ranks, const std::string& hook,
                         torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
   torch::serialize::InputArchive archive;
   archive.load_from(file);
@@ -116,6 +116,11 @@ SavedBuckets read_state(const std::string& file, int ranks, const std::string& h
            " ranks, and this one has " + std::to_string(ranks) +
            ": gradients would be added in another order. To go on with other bits, save and "
            "load the module with torch::save and torch::load");
+  }
+  const auto saved_rank = read_tensor(archive, "rank").item<std::int64_t>();
+  if (saved_rank != rank.value()) {
+    refuse("it was written by rank " + std::to_string(saved_rank) +
+           ": each rank has random numbers and residuals of its own");
   }
   const std::string saved_hook = read_text(archive, "hook");
   if (saved_hook != hook) {
@@ -139,11 +144,10 @@ std::string Replica::state_path(const std::string& path) const {
   return path + ".rank" + std::to_string(communicator_.rank().value());
 }
 
-// Throws where some rank has not read its file, or has read of other gradients: to build a reducer
+// Throws where some rank has not read its file, or has read another `state`: to build a reducer
 // takes all ranks, and the same gradients.
-void Replica::agree_on_state(const Status& own, const std::string& gradient_lines) {
-  const std::uint64_t hash =
-      own.ok() ? content_hash(std::as_bytes(std::span(gradient_lines))) | 1 : 0;
+void Replica::agree_on_state(const Status& own, const std::string& state) {
+  const std::uint64_t hash = own.ok() ? content_hash(std::as_bytes(std::span(state))) | 1 : 0;
   std::vector<std::uint64_t> hashes;
   try {
     hashes = communicator::all_gather_value(communicator_, hash, options_.timeout);
@@ -157,16 +161,36 @@ void Replica::agree_on_state(const Status& own, const std::string& gradient_line
     if (hashes[rank] != hash) others.push_back(rank);
   }
   if (others.empty()) return;
-  refuse("the state of " + reducer::rank_list(others) +
-         " could not be read there, or is one of other gradients than that of this rank: load "
-         "what one job has saved in the same step, on all ranks");
+  refuse(
+      "the state of " + reducer::rank_list(others) +
+      " could not be taken over there, or is one of other gradients than that of this rank: load "
+      "what one job has saved in the same step, on all ranks");
+}
+
+// What must be equal on all ranks before they build reducers and buckets by it: gradients and their
+// order, and what has been read of parameters.
+std::string Replica::describe_state(std::string gradient_lines,
+                                    const reducer::BucketOrder& order) const {
+  for (const std::uint64_t gradient : order.gradients) {
+    gradient_lines += std::to_string(gradient) + ' ';
+  }
+  for (const auto& [name, tensor] : parameters_) {
+    gradient_lines += name + ' ' + c10::toString(tensor.scalar_type());
+    for (const std::int64_t size : tensor.sizes()) gradient_lines += ' ' + std::to_string(size);
+    gradient_lines += '\n';
+  }
+  return gradient_lines;
 }
 
 // Forms the buckets of the job that has written its state. What that has trained is trained here,
 // too, even if the program has yet to unfreeze it.
 void Replica::restore_buckets(const std::string& gradient_lines,
                               const reducer::BucketOrder& order) {
-  if (gradient_lines != lines_of(trained_)) {
+  bool fits = gradient_lines == lines_of(trained_);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {  // Files bring sizes of their own.
+    fits = fits && !(looks_[i].gradient >= 0 && is_outgrown(i));
+  }
+  if (!fits) {
     std::vector<std::string> names;
     std::istringstream lines(gradient_lines);
     for (std::string name; std::getline(lines, name);) names.push_back(name);
@@ -185,6 +209,7 @@ void Replica::save_state(const std::string& path, const torch::optim::Optimizer&
   torch::serialize::OutputArchive archive;
   archive.write("version", torch::tensor(kVersion));
   archive.write("ranks", torch::tensor(static_cast<std::int64_t>(communicator_.size())));
+  archive.write("rank", torch::tensor(static_cast<std::int64_t>(communicator_.rank().value())));
   archive.write("gradients", c10::IValue(lines_of(trained_)));
   archive.write("bucket_order", tensor_of(reducer_->bucket_order()));
   archive.write("hook", c10::IValue(options_.communication_hook->name()));
@@ -214,21 +239,22 @@ void Replica::load_state(const std::string& path, torch::optim::Optimizer& optim
   SavedBuckets saved;
   Status own;
   try {
-    saved = read_state(state_path(path), communicator_.size(), options_.communication_hook->name(),
-                       *module_, optimizer);
+    saved = read_state(state_path(path), communicator_.rank(), communicator_.size(),
+                       options_.communication_hook->name(), *module_, optimizer);
   } catch (const std::exception& error) {
     own = Status(StatusCode::invalid_argument, error.what()).with_context(context);
   }
-  agree_on_state(own, saved.gradients);
+  agree_on_state(own, describe_state(saved.gradients, saved.order));
   try {
     restore_buckets(saved.gradients, saved.order);
     options_.communication_hook->load(saved.hook_state);  // Of gradients that it knows by now.
   } catch (const Error& error) {
-    error.status().with_context(context).or_throw();
+    own = error.status().with_context(context);
   } catch (const std::exception& error) {
-    refuse(context + ": " + error.what());
+    own = Status(StatusCode::invalid_argument, error.what()).with_context(context);
   }
-  reducer_->request_verification();
+  agree_on_state(own, saved.gradients);
+  owes_verification_ = true;
 }
 
 }  // namespace stretto::ddp

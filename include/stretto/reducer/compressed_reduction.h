@@ -40,8 +40,8 @@ enum class CompressedExchange : std::uint8_t {
            // receives less than two messages, however many ranks there are: of top_k(0.01) all
            // ranks get 1 % of the sums' elements. One more operation, which the next bucket's
            // start() waits for. Codecs without a fixed length do not divide.
-  automatic,  // What the model of the links predicts to be faster, found out by attach(). Gathers
-              // where there is no model, as between processes of one host.
+  automatic,  // What the model of the links predicts to be faster, found out by attach(). As
+              // `gather` where there is no model, as between processes of one host.
 };
 
 // What CompressedExchange::automatic has chosen by. It counts no time of codecs.
@@ -172,6 +172,7 @@ class CompressedReduction : public CommunicationHook {
 
   std::shared_ptr<const Codec> codec_for(const GradientDescription& gradient) const;
   void restore();
+  void agree_on_step(Communicator& communicator);
   void choose_exchange(Communicator& communicator);
   void predict_exchange(Communicator& communicator);
   // Of what has a codec whose messages have a fixed length.

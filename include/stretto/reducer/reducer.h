@@ -167,6 +167,9 @@ class Reducer {
   // nothing about gradients that some ranks lack: the ranks are to compare what they have, and
   // where that is equal, to call judge_gradients().
   void request_other_gradients() { report_.request(reducer::StepReport::Request::other_gradients); }
+  void withdraw_other_gradients() {
+    report_.withdraw(reducer::StepReport::Request::other_gradients);
+  }
   bool other_gradients_requested() const {
     return report_.requested(reducer::StepReport::Request::other_gradients);
   }

@@ -49,6 +49,7 @@ class StepReport {
   void say(std::size_t gradient, Use use) { set(own_, word_of(use), gradient); }
   // Also before begin(); until the next exchange().
   void request(Request request) { own_[kRequests] |= std::uint64_t{1} << bit(request); }
+  void withdraw(Request request) { own_[kRequests] &= ~(std::uint64_t{1} << bit(request)); }
 
   // Collective. What follows is valid when the work has ended.
   Work exchange(const std::optional<Duration>& timeout);

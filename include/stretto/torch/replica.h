@@ -90,7 +90,8 @@ class Replica {
   };
 
   std::string state_path(const std::string& path) const;
-  void agree_on_state(const Status& own, const std::string& gradient_lines);
+  std::string describe_state(std::string gradient_lines, const reducer::BucketOrder& order) const;
+  void agree_on_state(const Status& own, const std::string& state);
   void restore_buckets(const std::string& gradient_lines, const reducer::BucketOrder& order);
   std::vector<std::string> sparse_names() const;
   void look_at_parameters();
@@ -167,15 +168,16 @@ class Replica {
   UnevenInputsOptions join_options_;
   std::optional<StepInBackward> stepping_;
   int no_sync_depth_ = 0;
-  int last_backward_ = -1;    // The last pass that end_of_backward() was queued for.
-  bool seen_ever_ = false;    // before_forward() has run,
-  bool seen_ = false;         // and since the last step.
-  bool outgrown_ = false;     // Some parameter or buffer is not what reducer_ was built for.
-  bool pass_open_ = false;    // A pass has reached the module and not been ended.
-  bool graph_known_ = false;  // Progress::expected is.
-  bool same_graph_ = true;    // In all steps, of all ranks.
-  int arrivals_ = 0;          // Of gradients in this step.
-  std::string own_failure_;   // What this object has thrown into the pass.
+  int last_backward_ = -1;          // The last pass that end_of_backward() was queued for.
+  bool seen_ever_ = false;          // before_forward() has run,
+  bool seen_ = false;               // and since the last step.
+  bool outgrown_ = false;           // Some parameter or buffer is not what reducer_ was built for.
+  bool pass_open_ = false;          // A pass has reached the module and not been ended.
+  bool owes_verification_ = false;  // Parameters were replaced, and no step has compared them yet.
+  bool graph_known_ = false;        // Progress::expected is.
+  bool same_graph_ = true;          // In all steps, of all ranks.
+  int arrivals_ = 0;                // Of gradients in this step.
+  std::string own_failure_;         // What this object has thrown into the pass.
   std::shared_ptr<Replica*> self_ =
       std::make_shared<Replica*>(this);  // For graphs that outlive it.
   std::vector<GradientHook> hooks_;      // Last: they call into all of the above.

@@ -3,7 +3,6 @@
 
 #include "stretto/schedule/algorithms/tree_walk.h"
 
-#include <ranges>
 #include <vector>
 
 #include "stretto/schedule/canonical_tree.h"
@@ -45,10 +44,10 @@ void climb_tree(ScheduleBuilder& schedule, const Shape& shape, std::int32_t merg
   if (shape.rank_count == 1) return schedule.reduce({input(0)}, {output(0)}).completes();
   const auto nodes = merged_nodes_above(shape.rank.value(), shape.rank_count, merged_levels);
   Slot value = input(0);
-  for (const auto& bounds : nodes | std::views::reverse) {  // Leaves first.
-    const Rank collector = leader_of(bounds.front(), bounds.back(), shape.root);
+  for (auto bounds = nodes.rbegin(); bounds != nodes.rend(); ++bounds) {  // Leaves first.
+    const Rank collector = leader_of(bounds->front(), bounds->back(), shape.root);
     if (collector != shape.rank) return schedule.send(value, collector);
-    value = collect(schedule, shape, bounds, value);
+    value = collect(schedule, shape, *bounds, value);
   }
 }
 

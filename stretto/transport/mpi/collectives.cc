@@ -163,13 +163,17 @@ struct Making {
   std::size_t tag = 0;
   MPI_Comm comm = MPI_COMM_NULL;
   int error = MPI_SUCCESS;
+  std::atomic<bool> is_given_up = false;
   std::atomic<bool> has_ended = false;
 
   void run() {
     tags.take(tag);
-    error = MPI_Comm_create_group(MPI_COMM_WORLD, members, static_cast<int>(tag), &comm);
+    if (!is_given_up) {
+      error = MPI_Comm_create_group(MPI_COMM_WORLD, members, static_cast<int>(tag), &comm);
+    }
     tags.give_back(tag);
     has_ended = true;
+    --unended;  // Nothing here calls MPI any more.
   }
 };
 
@@ -195,7 +199,8 @@ class MpiCollectives final : public CollectiveLibrary {
   }
 
   ~MpiCollectives() override {
-    if (thread_.joinable()) {  // Given up: MPI stays unended for good, whatever the thread does.
+    if (thread_.joinable()) {  // MPI cannot be finalized before what the thread does has ended.
+      making_->is_given_up = true;
       thread_.detach();
       return;
     }
@@ -216,7 +221,6 @@ class MpiCollectives final : public CollectiveLibrary {
     if (!making_->has_ended) return false;
     thread_.join();
     const std::lock_guard lock(mpi_mutex);
-    --unended;
     check(making_->error);
     if (!failure_.empty()) return true;
     comm_ = making_->comm;

@@ -57,6 +57,7 @@ inline std::string start(bool at_once) {
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &given) != MPI_SUCCESS) {
       return "MPI_Init_thread failed";
     }
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // By default they end the job.
     std::atexit(finalize);
     is_ours = true;
   }
