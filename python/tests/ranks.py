@@ -43,8 +43,8 @@ def start(path: str, rank: int, size: int, backend: str = "stretto", **options: 
 
 
 def _be_rank(function: Callable[..., Any], rank: int, size: int, path: str, answer: int) -> None:
-    # A forked process makes PyTorch's thread pool anew at its first use, and PyTorch ends the process
-    # where two threads do that at once.
+    # A forked process makes PyTorch's thread pool anew at its first use, and ends where two threads
+    # do that at once.
     torch.set_num_threads(torch.get_num_threads())
     try:
         result = (True, function(rank, size, path))

@@ -163,9 +163,8 @@ class Reducer {
   bool verification_requested() const {
     return report_.requested(reducer::StepReport::Request::verification);
   }
-  // The same where one needs a Reducer of other gradients than these. finalize() then throws
-  // nothing about gradients that some ranks lack: the ranks are to compare what they have, and
-  // where that is equal, to call judge_gradients().
+  // So where one needs a Reducer of other gradients. finalize() then says nothing of those that
+  // some ranks lack: ranks compare what they have, and call judge_gradients() if it is equal.
   void request_other_gradients() { report_.request(reducer::StepReport::Request::other_gradients); }
   void withdraw_other_gradients() {
     report_.withdraw(reducer::StepReport::Request::other_gradients);
