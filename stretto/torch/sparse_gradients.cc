@@ -12,11 +12,27 @@
 namespace stretto::ddp {
 namespace {
 
+// With one sparse dimension: ranks may have gradients of different ones.
+torch::Tensor by_rows(const torch::Tensor& gradient) {
+  if (gradient.layout() != torch::kSparse) return gradient.to_sparse(1);
+  if (gradient.sparse_dim() == 1) return gradient;
+  const torch::Tensor indices = gradient._indices();
+  const auto [rows, row_of, counts] = at::_unique2(indices[0], /*sorted=*/true,
+                                                   /*return_inverse=*/true);
+  std::vector<std::int64_t> shape = gradient.sizes().vec();
+  shape[0] = rows.numel();
+  torch::Tensor values = torch::zeros(shape, gradient._values().options());
+  c10::List<std::optional<torch::Tensor>> places;
+  places.push_back(row_of);
+  for (std::int64_t dim = 1; dim < gradient.sparse_dim(); ++dim) places.push_back(indices[dim]);
+  values.index_put_(places, gradient._values(), /*accumulate=*/true);
+  return torch::sparse_coo_tensor(rows.unsqueeze(0), values, gradient.sizes());
+}
+
 template <class T>
 SparseRows<T> rows_of(const torch::Tensor& gradient) {
   if (!gradient.defined()) return {};
-  const torch::Tensor coalesced =
-      (gradient.layout() == torch::kSparse ? gradient : gradient.to_sparse(1)).coalesce();
+  const torch::Tensor coalesced = by_rows(gradient).coalesce();
   const torch::Tensor rows = coalesced.indices().flatten().contiguous();
   const torch::Tensor values = coalesced.values().contiguous();
   const auto* const row = rows.const_data_ptr<std::int64_t>();
@@ -73,15 +89,10 @@ std::vector<std::string> sparse_parameter_names(const torch::nn::Module& module)
 
 void check_sparse_gradients(const std::vector<NamedTensor>& parameters) {
   for (const auto& [name, parameter] : parameters) {
-    const torch::Tensor& gradient = parameter.grad();
     const torch::ScalarType dtype = parameter.scalar_type();
     if (dtype != torch::kFloat && dtype != torch::kDouble) {
       refuse("parameter '" + name + "' has sparse gradients of type " + c10::toString(dtype) +
              "; only Float and Double are supported");
-    }
-    if (gradient.defined() && gradient.layout() == torch::kSparse && gradient.sparse_dim() != 1) {
-      refuse("the gradient of '" + name + "' has " + std::to_string(gradient.sparse_dim()) +
-             " sparse dimensions; only one is supported");
     }
   }
 }

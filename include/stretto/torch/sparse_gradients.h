@@ -24,12 +24,12 @@ struct NamedTensor {
 // EmbeddingBag with sparse = true.
 std::vector<std::string> sparse_parameter_names(const torch::nn::Module& module);
 
-// Throws InvalidArgument if a parameter is not of floats or doubles, or its gradient is sparse in
-// more than one dimension: a rank cannot find that out inside of what follows, where others wait.
+// Throws InvalidArgument if a parameter is not of floats or doubles: a rank cannot find that out
+// inside of what follows, where others wait.
 void check_sparse_gradients(const std::vector<NamedTensor>& parameters);
 
-// Makes the gradients of some parameters (COO with one sparse dimension, or undefined) the mean
-// over all ranks, where absent rows count as zero. A gradient that no rank has stays undefined; a
+// Makes the gradients of some parameters (COO, or undefined) the mean over all ranks, where absent
+// rows count as zero, with one sparse dimension. A gradient that no rank has stays undefined; a
 // dense one becomes sparse. Collective, blocks. `with_data`: false if this rank has nothing to
 // contribute. `scale` multiplies the means.
 void reduce_sparse_gradients(Communicator& communicator, std::vector<NamedTensor>& parameters,
