@@ -282,7 +282,7 @@ struct Cube : torch::autograd::Function<Cube> {
     return x * x * x;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
+                                                 const torch::autograd::variable_list& gradients) {
     const auto x = context->get_saved_variables()[0];
     return {3 * x * x * gradients[0]};
   }

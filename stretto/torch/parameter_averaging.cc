@@ -55,7 +55,7 @@ std::vector<std::vector<torch::Tensor>> cut(std::vector<torch::Tensor> parameter
 ParameterAveraging::ParameterAveraging(std::vector<torch::Tensor> parameters,
                                        Communicator& communicator,
                                        ParameterAveragingOptions options)
-    : communicator_(communicator), options_(std::move(options)) {
+    : communicator_(communicator), options_(options) {
   check(parameters, options_);
   partitions_ = cut(std::move(parameters), options_.partitions);
 }

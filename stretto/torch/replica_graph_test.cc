@@ -343,7 +343,7 @@ struct SparseSum : torch::autograd::Function<SparseSum> {
     return table.sum();
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list) {
+                                                 const torch::autograd::variable_list&) {
     return {dense().to_sparse(context->saved_data["dimensions"].toInt()), torch::Tensor()};
   }
   // Some rows are zero, and some of others' elements.

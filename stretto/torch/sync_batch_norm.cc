@@ -76,7 +76,7 @@ struct Normalise : torch::autograd::Function<Normalise> {
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
+                                                 const torch::autograd::variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const torch::Tensor& input = saved[0];
     const torch::Tensor& scale = saved[2];

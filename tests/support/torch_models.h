@@ -132,7 +132,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     return (*module)(x);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
+                                                 const torch::autograd::variable_list& gradients) {
     auto* module =
         reinterpret_cast<torch::nn::Linear*>(context->saved_data["module"].toInt());  // NOLINT
     const torch::AutoGradMode enable(true);
