@@ -273,8 +273,7 @@ std::vector<Rank> MessageExecution::waiting_for() const {
   // Who has received all that it can waits for those that take what it sends.
   if (ranks.empty()) ranks = std::move(takers);
   std::ranges::sort(ranks);
-  const auto repeated = std::ranges::unique(ranks);
-  ranks.erase(repeated.begin(), repeated.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
 }
 

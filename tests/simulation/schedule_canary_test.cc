@@ -16,7 +16,6 @@
 namespace stretto::simulation {
 namespace {
 
-using execution::Call;
 using execution::Membership;
 using execution::MessageExecution;
 using execution::Plan;
