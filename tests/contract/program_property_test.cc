@@ -41,7 +41,9 @@ rc::Gen<ProgramStep> step_generator() {
 class RandomPrograms : public ::testing::TestWithParam<std::tuple<int, bool, ProgressThread>> {};
 
 TEST_P(RandomPrograms, EqualTheSerialOracle) {
-  const auto& [size, shared_memory, progress_thread] = GetParam();
+  const int size = std::get<0>(GetParam());
+  const bool shared_memory = std::get<1>(GetParam());
+  const ProgressThread progress_thread = std::get<2>(GetParam());
   EXPECT_TRUE(rc::check([&] {
     const auto program = *rc::gen::container<std::vector<ProgramStep>>(step_generator());
     ProgramRun run(size, shared_memory, progress_thread);
