@@ -32,7 +32,7 @@ TEST(SyncBatchNorm, IsBatchNormOfTheWholeBatch) {
       reference->zero_grad();
       expected.pow(3).sum().backward();
       output.pow(3).sum().backward();
-      const auto gradient = whole.grad();
+      const auto& gradient = whole.grad();
       EXPECT_TRUE(torch::allclose(
           part.grad(), first ? gradient.slice(0, 0, 1) : gradient.slice(0, 1), 1e-3, 1e-4));
       auto weight = model->weight.grad().clone();  // Each rank's part of the sum.
