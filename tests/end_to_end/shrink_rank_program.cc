@@ -5,9 +5,10 @@
 //   shrink_rank_program LEFT WHAT MICROSECONDS TIMEOUT_SECONDS
 // It reduces until that fails, shrinks, and so on until LEFT ranks are left; shrinks once more,
 // without need; and prints "left MASK MILLISECONDS": who is left, and how long its longest shrink
-// took. WHAT becomes of it: "lives"; "dies_at_work" or "dies_in_shrink", so long after it began to;
-// or it is "poor", and has no descriptor to spare in its first shrink. Prints "late TEXT" where a
-// shrink times out, "failed TEXT" where it fails, and tries again.
+// took. It says "ready" after its first reduction. WHAT becomes of it: "lives"; "dies_at_work" or
+// "dies_in_shrink", so long after it began to; or it is "poor", and has no descriptor to spare in
+// its first shrink. Prints "late TEXT" where a shrink times out, "failed TEXT" where it fails, and
+// tries again.
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -77,12 +78,12 @@ void work(const Plan& plan) {
   auto comm = stretto::join(
       {.join_timeout = std::chrono::seconds(60), .timeout = std::chrono::seconds(plan.timeout)});
   const int self = comm->rank().value();
-  say("ready", std::to_string(::getpid()).c_str());
   stretto::Duration worst{};
   bool first = true;
   while (comm->size() > plan.left) {
     try {
       (void)sum(*comm, self);  // So all have joined.
+      if (first) say("ready", std::to_string(::getpid()).c_str());
       if (plan.what == "dies_at_work" && first) die_after(plan.after);
       while (true) (void)sum(*comm, self);
     } catch (const stretto::Error&) {
