@@ -12,6 +12,7 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "stretto/base/is_readable.h"
 #include "tools/launch/line_reader.h"
 #include "tools/launch/local_host.h"
 #include "tools/launch/messages.h"
@@ -21,8 +22,7 @@ namespace stretto::launch {
 namespace {
 
 Status launcher_gone() {
-  pollfd entry{STDIN_FILENO, POLLIN, 0};
-  if (::poll(&entry, 1, 0) == 0) return {};
+  if (!is_readable(STDIN_FILENO)) return {};
   return status_of(StatusCode::system, "ended by the launcher before any rank had been started");
 }
 

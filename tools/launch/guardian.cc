@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "stretto/base/cores.h"
+#include "stretto/base/is_readable.h"
 #include "tools/launch/child.h"
 #include "tools/launch/descendants.h"
 #include "tools/launch/rank_environment.h"
@@ -176,10 +177,7 @@ bool Guard::tell_ended() {
   return any;
 }
 
-bool Guard::launcher_gone() const {
-  pollfd entry{socket_, POLLIN, 0};
-  return ::poll(&entry, 1, 0) > 0;
-}
+bool Guard::launcher_gone() const { return is_readable(socket_); }
 
 // Waits while the launcher is too slow to take it: there is nothing else to do. Should the launcher
 // end meanwhile, this ends, too.
