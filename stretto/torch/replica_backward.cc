@@ -223,8 +223,9 @@ void Replica::end_of_backward() {
     finalize(true);
     finish_step();
   } catch (const Error&) {
-    forget_progress();                          // The next step begins anew,
-    graph_known_ = graph_known_ && knew_graph;  // and this one promises nothing.
+    // The next step begins anew. Of a static graph, a first step that fails has promised nothing.
+    forget_progress();
+    graph_known_ = graph_known_ && knew_graph;
     // Perhaps not all ranks have stepped the same parameters: the next step finds out.
     owes_verification_ = owes_verification_ || (stepping_ && stepping_->begun());
     if (stepping_) stepping_->forget();

@@ -12,7 +12,7 @@
 
 namespace stretto {
 
-// Of libtorch's type of elements; nothing for types that stretto cannot reduce.
+// The dtype that has the elements of libtorch's type; nothing if stretto has none like it.
 inline std::optional<DType> dtype_of_scalar_type(c10::ScalarType type) {
   static constexpr std::pair<c10::ScalarType, DType> kTypes[] = {
       {c10::kByte, DType::u8},

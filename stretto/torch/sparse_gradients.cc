@@ -12,7 +12,8 @@
 namespace stretto::ddp {
 namespace {
 
-// With one sparse dimension: ranks may have gradients of different ones.
+// The gradient with one sparse dimension, since those of ranks may have different numbers of them.
+// A gradient that has several comes back coalesced.
 torch::Tensor by_rows(const torch::Tensor& gradient) {
   if (gradient.layout() != torch::kSparse) return gradient.to_sparse(1);
   if (gradient.sparse_dim() == 1) return gradient;
@@ -26,7 +27,7 @@ torch::Tensor by_rows(const torch::Tensor& gradient) {
   places.push_back(row_of);
   for (std::int64_t dim = 1; dim < gradient.sparse_dim(); ++dim) places.push_back(indices[dim]);
   values.index_put_(places, gradient._values(), /*accumulate=*/true);
-  return torch::sparse_coo_tensor(rows.unsqueeze(0), values, gradient.sizes());
+  return torch::sparse_coo_tensor(rows.unsqueeze(0), values, gradient.sizes())._coalesced_(true);
 }
 
 template <class T>

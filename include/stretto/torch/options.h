@@ -76,8 +76,8 @@ struct DistributedDataParallelOptions {
   bool static_graph = false;
   // Names of parameters and buffers ("encoder.weight") that are each rank's own.
   std::vector<std::string> parameters_to_ignore = {};
-  // Names of parameters whose gradients are sparse (COO), other than those of
-  // Embedding and EmbeddingBag modules with sparse = true, which are known.
+  // Names of parameters whose gradients are sparse (COO), other than those of Embedding and
+  // EmbeddingBag modules with sparse = true, which are known.
   std::vector<std::string> sparse_parameters = {};
   // Names of parameters whose gradients are reduced after all others, in buckets of their own:
   // those that are ready late would hold up the buckets behind theirs.
