@@ -134,14 +134,15 @@ double played(std::string_view name, Access access, const Hosts& hosts, const Co
 }
 
 // On hosts of unequal size one way of a port carries more than the other in each phase, and
-// segments let the phases overlap.
-TEST(Estimate, OfTwoLevelsFollowsTheSegmentsOfUnevenHosts) {
+// chunks and their segments let the phases overlap.
+TEST(Estimate, OfTwoLevelsFollowsThePiecesOfUnevenHosts) {
   const Algorithm& mapped =
       *find_algorithm(Collective::all_reduce, Access::both, "two_level_mapped");
   for (const Hosts& hosts : {Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 1}, Hosts{0, 1, 0, 1},
                              Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 0, 0, 1, 1, 1}}) {
     const HostSummary summary(static_cast<int>(hosts.size()), hosts);
-    for (const std::size_t bytes : {std::size_t{4} << 20, std::size_t{16} << 20}) {
+    for (const std::size_t kilobytes : {64, 1024, 4096, 16384}) {
+      const std::size_t bytes = kilobytes << 10;
       const CostQuery query{.bytes = bytes,
                             .segment_bytes = 256 << 10,
                             .link = kGigabit,

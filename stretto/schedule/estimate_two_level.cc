@@ -166,14 +166,14 @@ class TwoLevelPhases {
 
 }  // namespace
 
-// Where there are several segments the halves overlap, but for the first segment's first chunk and
-// the last one's last.
+// The halves overlap, as an owner spreads a chunk when it has all of it, but for the first
+// segment's first chunk and the last one's last.
 double two_level_all_reduce(const EstimateModel& m, Inside inside) {
   const TwoLevelPhases phases(m, inside, Chunks::of_hosts);
   const double seconds = phases.in_turn({.reduces = true, .spreads = true});
   const double each = m.bytes / phases.chunks();
-  if (m.segment_bytes == 0 || each <= m.segment_bytes) return seconds;
-  const double pieces = std::ceil(each / m.segment_bytes) * phases.chunks();
+  const double segments = m.segment_bytes == 0 ? 1 : std::ceil(each / m.segment_bytes);
+  const double pieces = std::max(1.0, segments) * phases.chunks();
   return seconds - phases.overlap() * (1 - 1 / pieces);
 }
 
