@@ -13,10 +13,10 @@
 
 namespace stretto::bootstrap {
 
-Result<std::unique_ptr<Acceptor>> Acceptor::start(AuthenticatingListener::Options options,
+Result<std::unique_ptr<Acceptor>> Acceptor::start(std::unique_ptr<ConnectionSource> source,
                                                   std::set<int> expected) {
   std::unique_ptr<Acceptor> acceptor(new Acceptor(std::move(expected)));
-  STRETTO_ASSIGN_OR_RETURN(acceptor->listener_, AuthenticatingListener::create(std::move(options)));
+  acceptor->source_ = std::move(source);
   acceptor->stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!acceptor->stop_.valid()) return system_status("eventfd");
   STRETTO_ASSIGN_OR_RETURN(
@@ -34,23 +34,25 @@ Acceptor::~Acceptor() {
 void Acceptor::run() {
   transport::ShortageTimer timer;
   while (true) {
-    pollfd entries[] = {{stop_.get(), POLLIN, 0}, {listener_->descriptor(), POLLIN, 0}};
-    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(listener_->time_until_due());
+    pollfd entries[] = {{stop_.get(), POLLIN, 0}, {source_->descriptor(), POLLIN, 0}};
+    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(source_->time_until_due());
     if (::poll(entries, 2, static_cast<int>(wait.count())) < 0) continue;
     if (entries[0].revents != 0) return;
-    for (auto& proven : listener_->serve().proven) {
+    for (auto& proven : source_->take()) {
       if (!admit(std::move(proven))) return;
     }
-    if (const Status lasting = timer.judge(listener_->shortage()); !lasting.ok()) {
+    Status reason = source_->end();
+    if (reason.ok()) reason = timer.judge(source_->shortage());
+    if (!reason.ok()) {
       const MutexLock lock(mutex_);
-      failure_ = lasting.with_context("other ranks cannot connect to this one");
+      failure_ = reason.with_context("other ranks cannot connect to this one");
       changed_.notify_all();
       return;
     }
   }
 }
 
-bool Acceptor::admit(AuthenticatingListener::Proven proven) {
+bool Acceptor::admit(ProvenConnection proven) {
   const int rank = proven.peer.rank;
   const MutexLock lock(mutex_);
   if (!expected_.contains(rank) || !seen_.insert(rank).second) {

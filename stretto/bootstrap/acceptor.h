@@ -11,7 +11,7 @@
 
 #include "stretto/base/mutex.h"
 #include "stretto/base/wait_limit.h"
-#include "stretto/bootstrap/authenticating_listener.h"
+#include "stretto/bootstrap/connection_source.h"
 
 namespace stretto::bootstrap {
 
@@ -21,24 +21,24 @@ namespace stretto::bootstrap {
 class Acceptor {
  public:
   // `expected`: the ranks that may connect, each once.
-  static Result<std::unique_ptr<Acceptor>> start(AuthenticatingListener::Options options,
+  static Result<std::unique_ptr<Acceptor>> start(std::unique_ptr<ConnectionSource> source,
                                                  std::set<int> expected);
   // Closes what has not been taken.
   ~Acceptor();
 
   // The connection of a rank, once it is there. Fails as failure() does.
   Result<FileDescriptor> take(int rank, const WaitLimit& limit);
-  // Why nobody can connect any more: this process has lacked the descriptors for it for longer than
-  // transport::kShortageTime. Any thread.
+  // Why nobody can connect any more: no other connection will come from the source, or this process
+  // has lacked the descriptors for it for longer than transport::kShortageTime. Any thread.
   Status failure() const;
 
  private:
   explicit Acceptor(std::set<int> expected) : expected_(std::move(expected)) {}
   void run();
   // Returns whether a rank is still to come.
-  bool admit(AuthenticatingListener::Proven proven);
+  bool admit(ProvenConnection proven);
 
-  std::unique_ptr<AuthenticatingListener> listener_;
+  std::unique_ptr<ConnectionSource> source_;
   std::set<int> expected_;
   mutable Mutex mutex_;
   std::condition_variable changed_;

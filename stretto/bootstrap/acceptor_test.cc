@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "stretto/bootstrap/authenticating_listener.h"
 #include "stretto/bootstrap/handshake.h"
 #include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"
@@ -25,12 +26,12 @@ Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
 class AcceptorTest : public ::testing::Test {
  protected:
   std::unique_ptr<Acceptor> start(std::set<int> expected) {
-    return Acceptor::start({.listener = listen_unix_abstract(name_).or_throw(),
-                            .key = key_,
-                            .purpose = Purpose::mesh_unix,
-                            .self = {.rank = 0}},
-                           std::move(expected))
-        .or_throw();
+    auto listener =
+        AuthenticatingListener::create({.listener = listen_unix_abstract(name_).or_throw(),
+                                        .key = key_,
+                                        .purpose = Purpose::mesh_unix,
+                                        .self = {.rank = 0}});
+    return Acceptor::start(std::move(listener).or_throw(), std::move(expected)).or_throw();
   }
   FileDescriptor visit() const { return connect_unix_abstract(name_, soon()).or_throw(); }
   // A rank that tries until it is let in.

@@ -135,8 +135,8 @@ void AuthenticatingListener::start(FileDescriptor fd, Accepted& accepted) {
     return log_refusal(name, status_of(StatusCode::refused, "it belongs to another user"));
   }
   if (handshakes_.size() >= options_.max_unproven) make_room();
-  Result<HandshakeMachine> machine =
-      HandshakeMachine::start(HandshakeRole::server, options_.key, options_.purpose, options_.self);
+  Result<HandshakeMachine> machine = HandshakeMachine::start(
+      HandshakeRole::server, options_.key, options_.purpose, options_.self, &options_.others);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = fd.get();

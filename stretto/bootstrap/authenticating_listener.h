@@ -6,12 +6,14 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
+#include "stretto/bootstrap/connection_source.h"
 #include "stretto/bootstrap/handshake_machine.h"
 
 namespace stretto::bootstrap {
@@ -21,23 +23,21 @@ namespace stretto::bootstrap {
 // connections, each for a short time: when there are too many, the oldest is closed that has not
 // shown the key. Processes of other users cannot connect to a Unix socket of a job; they are
 // refused before a byte of theirs is read. Not thread safe.
-class AuthenticatingListener {
+class AuthenticatingListener final : public ConnectionSource {
  public:
   struct Options {
     FileDescriptor listener;
     JobKey key;
     Purpose purpose = Purpose::mesh_tcp;
     Identity self;
+    // For which it listens besides: a proven peer says which rank it is to reach.
+    std::set<std::int32_t> others = {};
     // A connection that has not proven the key by then is closed.
     Duration handshake_timeout = std::chrono::seconds(10);
     // At most a quarter of the descriptors that the process may have.
     std::size_t max_unproven = 256;
   };
-  struct Proven {
-    FileDescriptor fd;
-    std::string name;  // Of the peer, for messages.
-    Identity peer;
-  };
+  using Proven = ProvenConnection;
   // A peer that introduced itself as one of ours, and was refused for what it said.
   struct Refusal {
     FileDescriptor fd;
@@ -53,14 +53,13 @@ class AuthenticatingListener {
 
   static Result<std::unique_ptr<AuthenticatingListener>> create(Options options);
 
-  // Has POLLIN when serve() has something to do.
-  int descriptor() const { return epoll_.get(); }
-  // After this time serve() is due, whatever has come. Never negative.
-  Duration time_until_due() const;
+  int descriptor() const override { return epoll_.get(); }
+  Duration time_until_due() const override;
   // Accepts, reads and answers what is there. Does not block.
   Accepted serve();
-  // Why the last connection could not be taken, since when none has been; ok: all are taken.
-  const Status& shortage() const { return shortage_; }
+  // The same for who does not care for those that are refused.
+  std::vector<ProvenConnection> take() override { return serve().proven; }
+  const Status& shortage() const override { return shortage_; }
 
  private:
   struct Handshake {

@@ -30,13 +30,13 @@ class JobKey {
 };
 
 // Version of everything that travels between ranks. Ranks of different versions refuse each other.
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 
 // The release this was built as: for people, in messages.
 inline constexpr std::string_view kBuild = "0.1.0";
 
 // What kind of connection is being opened; both sides must mean the same.
-enum class Purpose : std::uint8_t { store = 1, mesh_tcp = 2, mesh_unix = 3 };
+enum class Purpose : std::uint8_t { store = 1, mesh_tcp = 2, mesh_unix = 3, host_listener = 4 };
 
 // Who a side says it is. Trusted only after the handshake has succeeded.
 struct Identity {
@@ -44,6 +44,9 @@ struct Identity {
   std::uint32_t protocol_version = kProtocolVersion;
   std::string build = std::string(kBuild);  // At most 32 bytes.
   std::uint64_t configuration = 0;          // Hash of settings that must be equal on all ranks.
+  // Of a client: the rank that it is to reach, for which the server must listen; -1: whoever is
+  // there. A server's is not looked at.
+  std::int32_t target = -1;
 };
 
 // Mutual authentication over a connected stream socket (challenge and response: each side proves by
@@ -53,11 +56,11 @@ struct Identity {
 //
 // Fails with refused and a sentence: not a stretto peer, other protocol version ("rank 4 speaks
 // protocol 3 (build 1.2.0), this rank 0 protocol 4 (build 1.3.1); refusing to join"), other
-// configuration, wrong job key, wrong purpose. A peer without the key learns the server's version
-// and that it is refused, one that is not stretto nothing but that the connection closed. The
-// client fails with peer_lost if the server closed without a verdict: it has ended, or it makes
-// room, as it does when it is flooded; then it is worth another attempt. The caller closes `fd`
-// then.
+// configuration, wrong job key, wrong purpose, another rank than the wanted one. A peer without the
+// key learns the server's version and that it is refused, one that is not stretto nothing but that
+// the connection closed. The client fails with peer_lost if the server closed without a verdict: it
+// has ended, or it makes room, as it does when it is flooded; then it is worth another attempt. The
+// caller closes `fd` then.
 Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
                                      const Identity& self, const WaitLimit& limit);
 Result<Identity> handshake_as_server(int fd, const JobKey& key, Purpose purpose,

@@ -27,6 +27,7 @@ constexpr std::size_t kRoleAt = 12;
 constexpr std::size_t kPurposeAt = 13;
 constexpr std::size_t kBuildLengthAt = 14;
 constexpr std::size_t kRankAt = 16;
+constexpr std::size_t kTargetAt = 20;
 constexpr std::size_t kConfigurationAt = 24;
 constexpr std::size_t kBuildAt = 32;
 constexpr std::size_t kNonceAt = kIntroductionBytes;
@@ -65,6 +66,8 @@ std::string_view name(Purpose purpose) {
       return "a tcp link";
     case Purpose::mesh_unix:
       return "a shared-memory link";
+    case Purpose::host_listener:
+      return "the listener of its host";
   }
   return "an unknown purpose";
 }
@@ -97,13 +100,14 @@ std::optional<Rank> rank_of(const Identity& identity) {
 }  // namespace
 
 Result<HandshakeMachine> HandshakeMachine::start(HandshakeRole role, const JobKey& key,
-                                                 Purpose purpose, const Identity& self) {
-  if (self.build.size() > kBuildBytes || self.rank < -1) {
+                                                 Purpose purpose, const Identity& self,
+                                                 const std::set<std::int32_t>* others) {
+  if (self.build.size() > kBuildBytes || self.rank < -1 || self.target < -1) {
     return status_of(StatusCode::invalid_argument,
-                     "a build has at most {} bytes, not {}; a rank is -1 or more, not {}",
-                     kBuildBytes, self.build.size(), self.rank);
+                     "a build has at most {} bytes, not {}; ranks are -1 or more, not {} and {}",
+                     kBuildBytes, self.build.size(), self.rank, self.target);
   }
-  HandshakeMachine machine(role, key, purpose, self);
+  HandshakeMachine machine(role, key, purpose, self, others);
   if (::RAND_bytes(reinterpret_cast<unsigned char*>(machine.nonce_.data()), kNonceBytes) != 1) {
     return status_of(StatusCode::system, "the system's random source gave no bytes");
   }
@@ -206,6 +210,7 @@ void HandshakeMachine::read_introduction() {
   introduced_ = true;
   peer_.protocol_version = load_little_endian<std::uint32_t>(received_.data() + kVersionAt);
   peer_.rank = load_little_endian<std::int32_t>(received_.data() + kRankAt);
+  peer_.target = load_little_endian<std::int32_t>(received_.data() + kTargetAt);
   peer_.configuration = load_little_endian<std::uint64_t>(received_.data() + kConfigurationAt);
   const auto length = load_little_endian<std::uint16_t>(received_.data() + kBuildLengthAt);
   const auto* const build = reinterpret_cast<const char*>(received_.data()) + kBuildAt;
@@ -242,11 +247,18 @@ Status HandshakeMachine::check_hello() {
   }
   holds_key_ = true;
   // The server answers before it compares: so that the client, too, can say what differs.
-  if (role_ == HandshakeRole::server) send_hello(&peer_hello_);
+  if (role_ == HandshakeRole::server) {
+    self_.target = listens_for(peer_.target) ? peer_.target : self_.rank;
+    send_hello(&peer_hello_);
+  }
   STRETTO_RETURN_IF_ERROR(check_agreement());
   if (role_ == HandshakeRole::client) send(confirmation_tag(HandshakeRole::client));
   expect(State::confirmation, kTagBytes);
   return {};
+}
+
+bool HandshakeMachine::listens_for(std::int32_t rank) const {
+  return rank == -1 || rank == self_.rank || (others_ != nullptr && others_->contains(rank));
 }
 
 Status HandshakeMachine::check_agreement() const {
@@ -255,6 +267,14 @@ Status HandshakeMachine::check_agreement() const {
     return {StatusCode::refused,
             fmt::format("{} wants this connection for {}, {} for {}", who(peer_), name(purpose),
                         this_side(self_), name(purpose_)),
+            rank_of(peer_)};
+  }
+  if (peer_.target != self_.target) {
+    const bool asks = role_ == HandshakeRole::client;
+    return {StatusCode::refused,
+            fmt::format("{} is to reach rank {}, but {} listens there; refusing to join",
+                        asks ? this_side(self_) : who(peer_), asks ? self_.target : peer_.target,
+                        asks ? who(peer_) : this_side(self_)),
             rank_of(peer_)};
   }
   if (peer_.configuration != self_.configuration) {
@@ -289,6 +309,7 @@ HandshakeMachine::Hello HandshakeMachine::make_introduction() const {
   store_little_endian(hello.data() + kBuildLengthAt,
                       static_cast<std::uint16_t>(self_.build.size()));
   store_little_endian(hello.data() + kRankAt, self_.rank);
+  store_little_endian(hello.data() + kTargetAt, self_.target);
   store_little_endian(hello.data() + kConfigurationAt, self_.configuration);
   std::memcpy(hello.data() + kBuildAt, self_.build.data(), self_.build.size());
   return hello;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,9 +40,11 @@ inline constexpr std::size_t kBuildBytes = 32;
 // of another version or with another key. Not thread safe.
 class HandshakeMachine {
  public:
-  // Draws a nonce. Fails with invalid_argument if `self` cannot be sent.
+  // Draws a nonce. A server listens for its own rank and for those of `others`, which must outlive
+  // the machine. Fails with invalid_argument if `self` cannot be sent.
   static Result<HandshakeMachine> start(HandshakeRole role, const JobKey& key, Purpose purpose,
-                                        const Identity& self);
+                                        const Identity& self,
+                                        const std::set<std::int32_t>* others = nullptr);
 
   // How many bytes it can take; 0 once it is done or has failed. Reading more would take bytes of
   // what follows the handshake.
@@ -66,14 +69,16 @@ class HandshakeMachine {
   using Hello = std::array<std::byte, kHelloBytes>;
   using Tag = std::array<std::byte, kTagBytes>;
 
-  HandshakeMachine(HandshakeRole role, const JobKey& key, Purpose purpose, const Identity& self)
-      : role_(role), key_(key), purpose_(purpose), self_(self) {}
+  HandshakeMachine(HandshakeRole role, const JobKey& key, Purpose purpose, const Identity& self,
+                   const std::set<std::int32_t>* others)
+      : role_(role), key_(key), purpose_(purpose), self_(self), others_(others) {}
 
   void expect(State state, std::size_t bytes);
   Status fail(Status status);
   Status check_beginning();
   Status check_introduction();
   Status check_hello();
+  bool listens_for(std::int32_t rank) const;
   Status check_agreement() const;
   Status check_confirmation();
   Status version_mismatch() const;
@@ -91,6 +96,7 @@ class HandshakeMachine {
   JobKey key_;
   Purpose purpose_;
   Identity self_;
+  const std::set<std::int32_t>* others_;
   std::array<std::byte, kNonceBytes> nonce_{};
   State state_ = State::hello;
   std::size_t frame_bytes_ = kHelloBytes;

@@ -220,6 +220,17 @@ TEST(Handshake, RefusesAnotherPurposeOnBothSides) {
   expect_refused(outcome.client, "rank 0 wants this connection for a tcp link");
 }
 
+TEST(Handshake, RefusesAnotherRankThanTheWantedOneOnBothSides) {
+  Side client = side(2);
+  client.identity.target = 1;
+  EXPECT_TRUE(shake(client, side(1)).client.ok());
+  const Outcome outcome = shake(client, side(0));
+  expect_refused(outcome.server,
+                 "rank 2 is to reach rank 1, but this rank 0 listens there; refusing to join");
+  expect_refused(outcome.client,
+                 "this rank 2 is to reach rank 1, but rank 0 listens there; refusing to join");
+}
+
 TEST(Handshake, RefusesAStrangerAtItsFirstBytes) {
   // Only ever these few bytes: the server must not wait for a whole hello.
   const auto result = server_meets([](int fd) {

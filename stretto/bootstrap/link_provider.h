@@ -32,14 +32,17 @@ class LinkProvider {
   // How many connections to a rank this one wants; two ranks have as many as both want.
   virtual int streams() const { return 1; }
 
+  // Where connection number `stream` of those that this rank wants is to arrive; for listen().
+  virtual Result<std::string> place(Rank self, int stream, std::span<const RankCard> cards,
+                                    const WaitLimit& limit) = 0;
   // Where others connect to, opened when this rank is to be connected to.
   struct Listener {
     FileDescriptor socket;
     std::string address;  // Told to them through the store; for connect().
   };
-  // For connection number `stream` of those that it wants.
-  virtual Result<Listener> listen(Rank self, int stream, std::span<const RankCard> cards,
-                                  const WaitLimit& limit) = 0;
+  virtual Result<Listener> listen(const std::string& place, const WaitLimit& limit) = 0;
+  // Whether one rank listens for all of its host, at the places that they name: ports are scarce.
+  virtual bool is_shared_by_host() const { return false; }
   virtual Result<FileDescriptor> connect(const std::string& address, const WaitLimit& limit) = 0;
 
   // Makes links of connections, and whatever else they bring; `sockets[r]` lead to rank r, or there

@@ -12,6 +12,8 @@
 
 #include "stretto/base/log.h"
 #include "stretto/bootstrap/acceptor.h"
+#include "stretto/bootstrap/authenticating_listener.h"
+#include "stretto/bootstrap/host_listener.h"
 #include "stretto/bootstrap/rank_card.h"
 
 namespace stretto::bootstrap {
@@ -19,6 +21,11 @@ namespace {
 
 // What a link has taken outlives this process; what a data plane has taken may not.
 constexpr std::chrono::seconds kPlaneFarewellTime(10);
+// By then the rank that listens for this host has answered, or has another user or no Unix sockets.
+constexpr std::chrono::seconds kRegistrationTime(5);
+// Keys of the store: the socket at which a host's ranks register, and who has been reached by all.
+constexpr std::string_view kHostListener = "host-listener";
+constexpr std::string_view kReached = "reached";
 
 bool offers(const RankCard& rank, std::string_view way) {
   return fmt::format(" {} ", rank.links).find(fmt::format(" {} ", way)) != std::string::npos;
@@ -58,16 +65,23 @@ class Joiner {
   Status connect_by(const Way& way);
   Status connect_to(const Way& way, int rank);
   // Who cannot connect to this rank does not tell it what it is waiting for.
-  Status cannot_accept() const { return acceptor_ != nullptr ? acceptor_->failure() : Status(); }
+  Status cannot_accept() const {
+    const Status of_host = host_listener_ != nullptr ? host_listener_->failure() : Status();
+    return of_host.ok() && acceptor_ != nullptr ? acceptor_->failure() : of_host;
+  }
   Result<Mesh> make_endpoint();
-  Result<std::unique_ptr<Acceptor>> accept_from(std::set<int> ranks, FileDescriptor listener,
-                                                Purpose purpose) const;
+  std::set<int> ranks_sharing_a_listener(std::size_t provider) const;
+  Status start_host_listener(std::size_t provider, std::set<int> ranks);
+  Status end_host_listener();
+  Result<Reception> receive_at(std::size_t provider, const std::string& place);
+  Result<Reception> receive_at_own(LinkProvider& provider, const std::string& place) const;
   Result<FileDescriptor> prove_key(
       int rank, Purpose purpose,
       const std::function<Result<FileDescriptor>()>& connect_to_rank) const;
   void log_link(int rank);
   std::string why_not(const LinkProvider& provider, int rank) const;
   bool has_other_way(const Way& way, int rank) const;
+  bool has_earlier_way(std::size_t provider, int rank) const;
   Result<transport::ProcessHandle> find_process(int rank) const;
   Result<std::string> get(const std::string& key, int rank) {
     return notes_.get(options_.prefix + key, rank);
@@ -90,8 +104,9 @@ class Joiner {
   const WaitLimit limit_;
   Identity self_;
   std::vector<RankCard> cards_;
-  std::vector<LinkProvider::Sockets> sockets_;  // Per provider.
-  std::unique_ptr<Acceptor> acceptor_;          // Of the way that is being tried.
+  std::vector<LinkProvider::Sockets> sockets_;   // Per provider.
+  std::unique_ptr<HostListener> host_listener_;  // If this rank listens for its host.
+  std::unique_ptr<Acceptor> acceptor_;           // Of the way that is being tried.
 };
 
 Result<Mesh> Joiner::join() {
@@ -100,6 +115,7 @@ Result<Mesh> Joiner::join() {
     const int streams = options_.links[i]->streams();
     for (int s = 0; s < streams; ++s) STRETTO_RETURN_IF_ERROR(connect_by({i, s}));
   }
+  STRETTO_RETURN_IF_ERROR(end_host_listener());
   return make_endpoint();
 }
 
@@ -132,22 +148,91 @@ Status Joiner::check_last_way(int rank) const {
           rank};
 }
 
-// Null: nobody is to connect to this rank.
-Result<std::unique_ptr<Acceptor>> Joiner::accept_from(std::set<int> ranks, FileDescriptor listener,
-                                                      Purpose purpose) const {
-  if (ranks.empty()) return std::unique_ptr<Acceptor>();
-  return Acceptor::start(
-      {.listener = std::move(listener), .key = options_.key, .purpose = purpose, .self = self_},
-      std::move(ranks));
+// The ranks of this host, this one among them, for which the first listens; empty if each does for
+// itself. Their cards say so to all of them alike: they share memory with the same ranks, so the
+// same rank is the last that has to connect to any of them.
+std::set<int> Joiner::ranks_sharing_a_listener(std::size_t provider) const {
+  if (!options_.links[provider]->is_shared_by_host()) return {};
+  int last = options_.size - 1;
+  while (last > options_.rank && has_earlier_way(provider, last)) --last;
+  const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
+  std::set<int> ranks;
+  for (int r = 0; r < last; ++r) {
+    const RankCard& card = cards_[static_cast<std::size_t>(r)];
+    if (card.machine == own.machine && card.network == own.network && card.links == own.links) {
+      ranks.insert(r);
+    }
+  }
+  return ranks.size() > 1 && ranks.contains(options_.rank) ? ranks : std::set<int>();
+}
+
+Status Joiner::start_host_listener(std::size_t provider, std::set<int> ranks) {
+  LinkProvider& links = *options_.links[provider];
+  const auto listen = [&links, deadline = limit_.deadline()](const std::string& place) {
+    return links.listen(place, deadline);
+  };
+  STRETTO_ASSIGN_OR_RETURN(host_listener_, HostListener::start({.ranks = std::move(ranks),
+                                                                .key = options_.key,
+                                                                .purpose = links.purpose(),
+                                                                .self = self_,
+                                                                .listen = listen}));
+  return set(fmt::format("{}/{}", kHostListener, options_.rank), host_listener_->name());
+}
+
+// Whoever listens for others goes on until they have been reached by all.
+Status Joiner::end_host_listener() {
+  std::set<int> ranks;
+  for (std::size_t i = 0; i < options_.links.size(); ++i) ranks.merge(ranks_sharing_a_listener(i));
+  if (ranks.empty()) return {};
+  if (host_listener_ == nullptr) return set(fmt::format("{}/{}", kReached, options_.rank), "yes");
+  ranks.erase(options_.rank);
+  for (const int r : ranks) STRETTO_RETURN_IF_ERROR(get(std::string(kReached), r).status());
+  host_listener_.reset();
+  return {};
+}
+
+Result<Reception> Joiner::receive_at_own(LinkProvider& provider, const std::string& place) const {
+  STRETTO_ASSIGN_OR_RETURN(LinkProvider::Listener listener, provider.listen(place, limit_));
+  STRETTO_ASSIGN_OR_RETURN(auto connections,
+                           AuthenticatingListener::create({.listener = std::move(listener.socket),
+                                                           .key = options_.key,
+                                                           .purpose = provider.purpose(),
+                                                           .self = self_}));
+  return Reception{std::move(connections), std::move(listener.address)};
+}
+
+// By who listens for this host, or, where nobody does or can be reached, by this rank itself.
+Result<Reception> Joiner::receive_at(std::size_t provider, const std::string& place) {
+  LinkProvider& links = *options_.links[provider];
+  const std::set<int> sharing = ranks_sharing_a_listener(provider);
+  if (sharing.empty()) return receive_at_own(links, place);
+  const int first = *sharing.begin();
+  if (first == options_.rank && host_listener_ == nullptr) {
+    STRETTO_RETURN_IF_ERROR(start_host_listener(provider, sharing));
+  }
+  STRETTO_ASSIGN_OR_RETURN(const std::string name, get(std::string(kHostListener), first));
+  Identity visitor = self_;
+  visitor.target = first;
+  Result<Reception> handed =
+      register_at_host(name, place, options_.key, visitor, limit_.within(kRegistrationTime));
+  if (handed.ok()) return handed;
+  STRETTO_RETURN_IF_ERROR(limit_.look());
+  log(LogLevel::warning,
+      "rank {} listens on a port of its own, as rank {}, which listens for this host, cannot do it "
+      "for this rank: {}",
+      options_.rank, first, handed.status().message());
+  return receive_at_own(links, place);
 }
 
 Result<FileDescriptor> Joiner::prove_key(
     int rank, Purpose purpose,
     const std::function<Result<FileDescriptor>()>& connect_to_rank) const {
+  Identity visitor = self_;
+  visitor.target = rank;
   Result<FileDescriptor> socket = connect_and_greet(
       connect_to_rank,
       [&](int fd) {
-        return handshake_as_client(fd, options_.key, purpose, self_, limit_).status();
+        return handshake_as_client(fd, options_.key, purpose, visitor, limit_).status();
       },
       limit_);
   if (socket.ok()) return socket;
@@ -165,6 +250,14 @@ std::string Joiner::why_not(const LinkProvider& provider, int rank) const {
 bool Joiner::has_other_way(const Way& way, int rank) const {
   if (way.stream > 0) return false;
   for (std::size_t i = way.provider + 1; i < options_.links.size(); ++i) {
+    if (why_not(*options_.links[i], rank).empty()) return true;
+  }
+  return false;
+}
+
+// Whether, as far as cards tell, an earlier provider connects this rank and another.
+bool Joiner::has_earlier_way(std::size_t provider, int rank) const {
+  for (std::size_t i = 0; i < provider; ++i) {
     if (why_not(*options_.links[i], rank).empty()) return true;
   }
   return false;
@@ -199,12 +292,12 @@ Status Joiner::connect_by(const Way& way) {
     if (concerned(r)) higher.insert(r);
   }
   if (!higher.empty()) {
-    STRETTO_ASSIGN_OR_RETURN(auto listener,
-                             provider.listen(options_.rank, way.stream, cards_, limit_));
-    STRETTO_ASSIGN_OR_RETURN(acceptor_,
-                             accept_from(higher, std::move(listener.socket), provider.purpose()));
+    STRETTO_ASSIGN_OR_RETURN(const std::string place,
+                             provider.place(options_.rank, way.stream, cards_, limit_));
+    STRETTO_ASSIGN_OR_RETURN(Reception reception, receive_at(way.provider, place));
+    STRETTO_ASSIGN_OR_RETURN(acceptor_, Acceptor::start(std::move(reception.connections), higher));
     STRETTO_RETURN_IF_ERROR(
-        set(fmt::format("{}/{}", name_of(way), options_.rank), listener.address));
+        set(fmt::format("{}/{}", name_of(way), options_.rank), reception.address));
   }
   std::string succeeded;
   bool is_awaited = false;

@@ -15,6 +15,9 @@
 
 #include <fmt/format.h>
 
+#include "stretto/bootstrap/handshake.h"
+#include "stretto/bootstrap/socket.h"
+
 namespace stretto::bootstrap {
 namespace {
 
@@ -82,6 +85,19 @@ std::optional<uid_t> peer_user(int fd) {
 bool peer_is_trusted_user(int fd) {
   const std::optional<uid_t> user = peer_user(fd);
   return user && (*user == ::geteuid() || *user == 0);
+}
+
+Result<UnixListener> listen_to_own_user() {
+  STRETTO_ASSIGN_OR_RETURN(const JobKey random, JobKey::generate());
+  std::string name = "stretto-" + random.hexadecimal().substr(0, 32);
+  STRETTO_ASSIGN_OR_RETURN(FileDescriptor socket, listen_unix_abstract(name));
+  return UnixListener{std::move(socket), std::move(name)};
+}
+
+Result<FileDescriptor> connect_to_own_user(const std::string& name, const WaitLimit& limit) {
+  Result<FileDescriptor> socket = connect_unix_abstract(name, limit);
+  if (!socket.ok() || ::geteuid() == 0 || peer_is_trusted_user(socket->get())) return socket;
+  return Status(StatusCode::refused, "it runs as another user");
 }
 
 }  // namespace stretto::bootstrap

@@ -3,10 +3,7 @@
 
 #include "stretto/bootstrap/shm_links.h"
 
-#include <unistd.h>
-
 #include "stretto/bootstrap/peer_user.h"
-#include "stretto/bootstrap/socket.h"
 #include "stretto/transport/shm/host.h"
 
 namespace stretto::bootstrap {
@@ -26,19 +23,18 @@ class ShmLinks final : public LinkProvider {
     return "different network namespaces; run both in one to share memory, which is faster";
   }
 
-  Result<Listener> listen(Rank, int, std::span<const RankCard>, const WaitLimit&) override {
-    // A name that cannot be guessed and that no other machine has.
-    STRETTO_ASSIGN_OR_RETURN(JobKey random, JobKey::generate());
-    std::string name = "stretto-" + random.hexadecimal().substr(0, 32);
-    STRETTO_ASSIGN_OR_RETURN(FileDescriptor socket, listen_unix_abstract(name));
-    return Listener{std::move(socket), std::move(name)};
+  // A name that is made when it is needed.
+  Result<std::string> place(Rank, int, std::span<const RankCard>, const WaitLimit&) override {
+    return std::string();
+  }
+
+  Result<Listener> listen(const std::string&, const WaitLimit&) override {
+    STRETTO_ASSIGN_OR_RETURN(UnixListener listener, listen_to_own_user());
+    return Listener{std::move(listener.socket), std::move(listener.name)};
   }
 
   Result<FileDescriptor> connect(const std::string& address, const WaitLimit& limit) override {
-    Result<FileDescriptor> socket = connect_unix_abstract(address, limit.within(kUnixTime));
-    // A rank of another user refuses this one's connection without a word.
-    if (!socket.ok() || ::geteuid() == 0 || peer_is_trusted_user(socket->get())) return socket;
-    return Status(StatusCode::refused, "it runs as another user");
+    return connect_to_own_user(address, limit.within(kUnixTime));
   }
 
   Status make_links(transport::Endpoint::Parts& parts, Sockets sockets,

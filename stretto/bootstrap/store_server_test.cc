@@ -107,7 +107,7 @@ TEST_F(StoreServerTest, RefusesAnotherKeyAndAnotherVersionOnBothSides) {
   const Status wrong_version = connect_tcp_store(other_version, soon()).status();
   EXPECT_EQ(wrong_version.code(), StatusCode::refused);
   EXPECT_PRED_FORMAT2(testing::IsSubstring,
-                      "the launcher speaks protocol 3 (build 0.1.0), this rank",
+                      "the launcher speaks protocol 4 (build 0.1.0), this rank",
                       std::string(wrong_version.message()));
   expect_job_unharmed();
   const std::string text = testing::internal::GetCapturedStderr();

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include <fmt/format.h>
@@ -33,13 +34,24 @@ class TcpLinks final : public LinkProvider {
 
   int streams() const override { return options_.streams; }
 
-  Result<Listener> listen(Rank self, int stream, std::span<const RankCard> cards,
-                          const WaitLimit& limit) override {
-    STRETTO_ASSIGN_OR_RETURN(
-        auto host, own_address(cards[static_cast<std::size_t>(self)], stream, cards, limit));
-    STRETTO_ASSIGN_OR_RETURN(FileDescriptor socket, listen_tcp(host, options_.ports, limit));
-    STRETTO_ASSIGN_OR_RETURN(int port, local_port(socket.get()));
-    return Listener{std::move(socket), format_host_port(host, port)};
+  // The address of a network.
+  Result<std::string> place(Rank self, int stream, std::span<const RankCard> cards,
+                            const WaitLimit& limit) override {
+    return own_address(cards[static_cast<std::size_t>(self)], stream, cards, limit);
+  }
+
+  bool is_shared_by_host() const override { return true; }
+
+  // In all networks on one port, if it is free in all.
+  Result<Listener> listen(const std::string& host, const WaitLimit& limit) override {
+    const int used = port_;
+    Result<FileDescriptor> socket =
+        listen_tcp(host, used > 0 ? PortRange{used, used} : options_.ports, limit);
+    if (!socket.ok() && used > 0) socket = listen_tcp(host, options_.ports, limit);
+    if (!socket.ok()) return socket.status();
+    STRETTO_ASSIGN_OR_RETURN(const int port, local_port(socket->get()));
+    port_ = port;
+    return Listener{std::move(*socket), format_host_port(host, port)};
   }
 
   Result<FileDescriptor> connect(const std::string& address, const WaitLimit& limit) override {
@@ -134,6 +146,7 @@ class TcpLinks final : public LinkProvider {
   }
 
   TcpLinkOptions options_;
+  std::atomic<int> port_ = 0;  // That listen() has found.
 };
 
 }  // namespace

@@ -34,6 +34,8 @@ constexpr std::uint64_t kWakeEvent = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kDataPlaneEvent = kWakeEvent - 1;
 // Between two looks at a data plane that has no descriptor, while this rank sleeps.
 constexpr std::chrono::milliseconds kPolledPlaneNap(1);
+// No event tells that a peer's kernel has taken something.
+constexpr std::chrono::milliseconds kFinishNap(1);
 // Added to the number of a rank: its process has ended.
 constexpr std::uint64_t kEndEvent = std::uint64_t{1} << 32;
 
@@ -120,6 +122,16 @@ Endpoint::~Endpoint() {
     peer->flush();
   }
   drain();
+  finish_links();
+}
+
+void Endpoint::finish_links() {
+  while (true) {
+    bool done = true;
+    for (auto& peer : peers_) done = (peer == nullptr || peer->link().finish()) && done;
+    if (done) return;
+    std::this_thread::sleep_for(kFinishNap);
+  }
 }
 
 // Waits until the data plane has taken what has been sent: the goodbye goes another way, and must

@@ -106,6 +106,7 @@ class Endpoint : public Transport {
   bool progress_plane();
   void drain_plane();
   void drain();
+  void finish_links();
   Status silence_of(const Peer& silent) const;
   Peer* peer(Rank rank) const { return peers_[static_cast<std::size_t>(rank)].get(); }
 

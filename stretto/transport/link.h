@@ -62,6 +62,10 @@ class Link {
     (void)now;
     return {};
   }
+  // Nothing more will be written or read. Returns whether the destructor would not wait until the
+  // peer has taken what has been written. Whoever has several links asks all of them, until all
+  // say so: then peers that take nothing are waited for together.
+  virtual bool finish() { return true; }
   // Lets the peer know that nothing more will be sent or read, as far as it can be reached. The
   // link fails from now on.
   virtual void disconnect() {}

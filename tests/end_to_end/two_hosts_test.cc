@@ -95,6 +95,19 @@ TEST_F(TwoHosts, MeetOverIpv6AndListenOnTheirPorts) {
   expect_meeting({{"MASTER_ADDR", "fd77::1"}, {"STRETTO_PORTS", "29700-29701"}});
 }
 
+TEST_F(TwoHosts, NeedOnePortForAllRanksOfAHost) {
+  for (const std::string transport : {"auto", "tcp"}) {
+    const Variables variables{{"STRETTO_PORTS", "29700"}, {"STRETTO_TRANSPORT", transport}};
+    Tool second = launch(1, {STRETTO_BIN_DIR "/join_rank_program"}, variables, 3);
+    Tool first = launch(0, {STRETTO_BIN_DIR "/join_rank_program"}, variables, 3);
+    EXPECT_EQ(first.status(), 0) << first.errors().finish();
+    EXPECT_EQ(second.status(), 0) << second.errors().finish();
+    EXPECT_NE(first.output().finish().find("rank 0 of 6: sum 15\n"), std::string::npos);
+    const std::string errors = first.errors().finish() + second.errors().finish();
+    EXPECT_EQ(errors.find("a port of its own"), std::string::npos) << errors;
+  }
+}
+
 // As Debian and docker set up a host.
 TEST_F(TwoHosts, MeetByANameThatIsALoopbackAddressOnItsOwnHost) {
   for (const int host : {0, 1}) {

@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <limits>
 
 #include "stretto/base/would_block.h"
 
@@ -50,28 +49,33 @@ Result<std::unique_ptr<TcpLink>> TcpLink::create(std::unique_ptr<ByteStream> str
   return std::unique_ptr<TcpLink>(new TcpLink(std::move(stream), network_timeout));
 }
 
-// A socket that is closed with bytes unread, or that receives more later, resets the connection,
-// and what its kernel has not sent yet is lost. So the end is announced first, and what comes is
-// taken away until the peer's kernel has everything, the peer is gone, or it takes nothing for a
-// second. Where the network was found silent nobody takes anything, and a second for each of many
-// connections would add up.
+// No event tells that the peer's kernel has taken something.
 TcpLink::~TcpLink() {
-  (void)::shutdown(socket(), SHUT_WR);
-  if (is_silent()) return;
-  TimePoint last_progress = Clock::now();
-  int unsent = std::numeric_limits<int>::max();
-  while (Clock::now() - last_progress < std::chrono::seconds(1)) {
-    std::array<std::byte, 16 * 1024> ignored;
-    const ssize_t given = ::recv(socket(), ignored.data(), ignored.size(), 0);
-    if (given == 0 || (given < 0 && !would_block(errno))) return;
-    int left = 0;
-    if (::ioctl(socket(), SIOCOUTQ, &left) != 0 || left == 0) return;
-    if (left < unsent) last_progress = Clock::now();
-    unsent = std::min(unsent, left);
-    // No event tells that the peer's kernel has taken something.
+  while (!finish()) {
     pollfd arrival{.fd = socket(), .events = POLLIN, .revents = 0};
     (void)::poll(&arrival, 1, 1);
   }
+}
+
+// A socket that is closed with bytes unread, or that receives more later, resets the connection,
+// and what its kernel has not sent yet is lost. So the end is announced first, and what comes is
+// taken away until the peer's kernel has everything, the peer is gone, or it takes nothing for a
+// second. Where the network was found silent nobody takes anything.
+bool TcpLink::finish() {
+  const TimePoint now = Clock::now();
+  if (!last_progress_) {
+    (void)::shutdown(socket(), SHUT_WR);
+    last_progress_ = now;
+  }
+  if (is_silent()) return true;
+  std::array<std::byte, 64 * 1024> ignored;
+  const ssize_t given = ::recv(socket(), ignored.data(), ignored.size(), 0);
+  if (given == 0 || (given < 0 && !would_block(errno))) return true;
+  int left = 0;
+  if (::ioctl(socket(), SIOCOUTQ, &left) != 0 || left == 0) return true;
+  if (left < unsent_bytes_) last_progress_ = now;
+  unsent_bytes_ = left;
+  return now - *last_progress_ >= std::chrono::seconds(1);
 }
 
 Result<std::size_t> TcpLink::write(std::span<const ConstByteSpan> pieces) {

@@ -3,7 +3,9 @@
 
 #pragma once
 
+#include <limits>
 #include <memory>
+#include <optional>
 
 #include "stretto/transport/link.h"
 #include "stretto/transport/tcp/byte_stream.h"
@@ -37,6 +39,7 @@ class TcpLink : public Link {
   void service() override;
   void notify() override {}
   Contact check_contact(TimePoint now) override;
+  bool finish() override;
   void disconnect() override;
 
  private:
@@ -53,6 +56,8 @@ class TcpLink : public Link {
   // Until the kernel says that it has no more, there may be more (edge triggered).
   bool readable_ = true;
   bool writable_ = true;
+  std::optional<TimePoint> last_progress_;  // Of the peer's kernel, since finish().
+  int unsent_bytes_ = std::numeric_limits<int>::max();
 };
 
 }  // namespace stretto::transport::tcp

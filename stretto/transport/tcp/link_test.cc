@@ -4,6 +4,7 @@
 #include "stretto/transport/tcp/link.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -44,18 +45,54 @@ TEST(TcpLink, WhatHasBeenWrittenArrivesAlthoughThePeerAnswersLate) {
   leaving.join();
 }
 
-TEST(TcpLink, APeerThatTakesNothingHoldsTheEndUpForASecond) {
-  auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
-  auto link = TcpLink::create(std::move(mine)).or_throw();
+void fill(TcpLink& link) {
   const std::vector<std::byte> piece(1024 * 1024);
   const std::array<ConstByteSpan, 1> pieces{piece};
-  while (link->write(pieces).or_throw() > 0) {
+  while (link.write(pieces).or_throw() > 0) {
+  }
+}
+
+TEST(TcpLink, PeersThatTakeNothingHoldTheEndUpForASecondTogether) {
+  std::vector<FileDescriptor> peers;
+  std::vector<std::unique_ptr<TcpLink>> links;
+  for (int i = 0; i < 4; ++i) {
+    auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
+    peers.push_back(std::move(theirs));
+    links.push_back(TcpLink::create(std::move(mine)).or_throw());
+    fill(*links.back());
   }
   const TimePoint begin = Clock::now();
-  link.reset();
+  for (std::size_t done = 0; done < links.size();) {
+    done = 0;
+    for (auto& link : links) done += link->finish() ? 1u : 0u;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  links.clear();
   const Duration took = Clock::now() - begin;
   EXPECT_GE(took, std::chrono::milliseconds(900));
   EXPECT_LE(took, std::chrono::seconds(3));
+}
+
+// From now on, nothing that is sent to the socket reaches it, and its kernel answers nothing.
+void cut_off(const FileDescriptor& socket) {
+  sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program{.len = 1, .filter = &nothing};
+  ASSERT_EQ(::setsockopt(socket.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)), 0);
+}
+
+TEST(TcpLink, ASilentNetworkDoesNotHoldTheEndUp) {
+  auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
+  auto link = TcpLink::create(std::move(mine), std::chrono::seconds(1)).or_throw();
+  cut_off(theirs);
+  fill(*link);
+  const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+  while (!link->check_contact(Clock::now()).lost && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_FALSE(deadline.passed());
+  const TimePoint begin = Clock::now();
+  link.reset();
+  EXPECT_LE(Clock::now() - begin, std::chrono::milliseconds(500));
 }
 
 }  // namespace

@@ -230,6 +230,12 @@ Link::Contact StripedLink::check_contact(TimePoint now) {
   return contact;
 }
 
+bool StripedLink::finish() {
+  bool done = true;
+  for (const Stripe& stripe : stripes_) done = stripe.link->finish() && done;
+  return done;
+}
+
 void StripedLink::disconnect() {
   for (const Stripe& stripe : stripes_) stripe.link->disconnect();
 }

@@ -37,6 +37,7 @@ class StripedLink final : public Link {
   void service() override;
   void notify() override {}
   Contact check_contact(TimePoint now) override;
+  bool finish() override;
   void disconnect() override;
 
  private:

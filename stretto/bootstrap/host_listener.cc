@@ -1,0 +1,329 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/host_listener.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "stretto/base/is_readable.h"
+#include "stretto/base/log.h"
+#include "stretto/base/printable.h"
+#include "stretto/base/thread.h"
+#include "stretto/base/would_block.h"
+#include "stretto/bootstrap/little_endian.h"
+#include "stretto/bootstrap/peer_user.h"
+#include "stretto/bootstrap/socket.h"
+#include "stretto/transport/shortage.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+// A rank, and a text that ends in a zero at least; with a connection or without.
+constexpr std::size_t kFrameBytes = 96;
+constexpr std::size_t kTextAt = 4;
+constexpr std::size_t kTextBytesMax = kFrameBytes - kTextAt - 1;
+// How long to leave alone what cannot be sent or taken: sockets are full, descriptors are lacking.
+constexpr Duration kPause = std::chrono::milliseconds(20);
+
+struct ControlBuffer {
+  alignas(cmsghdr) char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+// Returns false if it is to be tried again later. Fails if the other end has gone.
+Result<bool> send_frame(int socket, const HostFrame& frame) {
+  std::array<std::byte, kFrameBytes> bytes{};
+  store_little_endian(bytes.data(), frame.rank);
+  std::memcpy(bytes.data() + kTextAt, frame.text.data(),
+              std::min(frame.text.size(), kTextBytesMax));
+  iovec part{.iov_base = bytes.data(), .iov_len = bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  ControlBuffer control{};
+  if (frame.connection.valid()) {
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof(control.bytes);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    const int descriptor = frame.connection.get();
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
+  }
+  const ssize_t count = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (count == static_cast<ssize_t>(kFrameBytes)) return true;
+  const bool passing = count < 0 && (would_block(errno) || errno == ETOOMANYREFS ||
+                                     errno == ENOBUFS || errno == ENOMEM);
+  if (passing) return false;
+  return status_of(StatusCode::peer_lost, "it has closed its Unix socket");
+}
+
+// None if none is there yet. A frame is sent whole, and the kernel keeps it so.
+Result<std::optional<HostFrame>> receive_frame(int socket) {
+  std::array<std::byte, kFrameBytes> bytes{};
+  iovec part{.iov_base = bytes.data(), .iov_len = bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  ControlBuffer control{};
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof(control.bytes);
+  const ssize_t count = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (count < 0 && would_block(errno)) return std::optional<HostFrame>();
+  HostFrame frame;
+  const cmsghdr* header = count > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+    int descriptor = -1;
+    std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
+    frame.connection = FileDescriptor(descriptor);
+  }
+  if (count <= 0) return status_of(StatusCode::peer_lost, "it has closed its Unix socket");
+  frame.rank = load_little_endian<std::int32_t>(bytes.data());
+  if (count != static_cast<ssize_t>(kFrameBytes) || bytes.back() != std::byte{0} ||
+      frame.rank < -1 || frame.connection.valid() != (frame.rank >= 0)) {
+    const bool is_lost = (message.msg_flags & MSG_CTRUNC) != 0;
+    return is_lost ? system_status("taking a connection that was handed over", EMFILE)
+                   : status_of(StatusCode::protocol, "it sent what no listener of a host sends");
+  }
+  frame.text = printable(reinterpret_cast<const char*>(bytes.data() + kTextAt));
+  return std::optional(std::move(frame));
+}
+
+class HandedConnections final : public ConnectionSource {
+ public:
+  explicit HandedConnections(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+  int descriptor() const override { return again_ ? -1 : socket_.get(); }
+  Duration time_until_due() const override {
+    return again_ ? again_->remaining() : Duration(std::chrono::hours(1));
+  }
+  std::vector<ProvenConnection> take() override;
+  const Status& shortage() const override { return shortage_; }
+  Status end() const override { return end_; }
+
+ private:
+  bool has_room();
+
+  FileDescriptor socket_;
+  Status shortage_;
+  std::optional<Deadline> again_;
+  Status end_;
+};
+
+// A connection for which there is no descriptor would be lost on its way: it stays with the kernel.
+bool HandedConnections::has_room() {
+  const FileDescriptor probe(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
+  if (probe.valid()) return true;
+  const Status lacking = system_status("fcntl");
+  if (shortage_.ok()) log(LogLevel::warning, "cannot take a connection: {}", lacking.message());
+  shortage_ = lacking;
+  again_ = Deadline::after(kPause);
+  return false;
+}
+
+std::vector<ProvenConnection> HandedConnections::take() {
+  std::vector<ProvenConnection> taken;
+  if (again_ && !again_->passed()) return taken;
+  again_.reset();
+  while (end_.ok() && is_readable(socket_.get()) && has_room()) {
+    Result<std::optional<HostFrame>> frame = receive_frame(socket_.get());
+    if (frame.ok() && !frame->has_value()) break;
+    if (!frame.ok() || !(*frame)->connection.valid()) {
+      end_ =
+          frame.ok() ? status_of(StatusCode::protocol, "no connection came along") : frame.status();
+      end_ = end_.with_context("the rank that listens for this host");
+      break;
+    }
+    shortage_ = Status();
+    HostFrame& handed = **frame;
+    taken.push_back({std::move(handed.connection), std::move(handed.text), {.rank = handed.rank}});
+  }
+  return taken;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostListener>> HostListener::start(Options options) {
+  std::unique_ptr<HostListener> made(new HostListener(std::move(options)));
+  STRETTO_ASSIGN_OR_RETURN(UnixListener listener, listen_to_own_user());
+  made->name_ = std::move(listener.name);
+  STRETTO_ASSIGN_OR_RETURN(made->registrations_,
+                           AuthenticatingListener::create({.listener = std::move(listener.socket),
+                                                           .key = made->options_.key,
+                                                           .purpose = Purpose::host_listener,
+                                                           .self = made->options_.self}));
+  made->stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!made->stop_.valid()) return system_status("eventfd");
+  STRETTO_ASSIGN_OR_RETURN(made->thread_,
+                           start_thread("stretto-listen", [made = made.get()] { made->run(); }));
+  return made;
+}
+
+HostListener::~HostListener() {
+  const std::uint64_t one = 1;
+  (void)!::write(stop_.get(), &one, sizeof(one));
+  if (thread_.joinable()) thread_.join();
+}
+
+Status HostListener::failure() const {
+  const MutexLock lock(mutex_);
+  return failure_;
+}
+
+void HostListener::run() {
+  transport::ShortageTimer timer;
+  std::vector<pollfd> entries;
+  while (true) {
+    entries.assign({{stop_.get(), POLLIN, 0}, {registrations_->descriptor(), POLLIN, 0}});
+    for (const auto& [place, port] : ports_) {
+      entries.push_back({port.connections->descriptor(), POLLIN, 0});
+    }
+    const std::size_t first_member = entries.size();
+    for (const auto& [rank, member] : members_) entries.push_back({member.socket.get(), POLLIN, 0});
+    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(time_until_due());
+    if (::poll(entries.data(), entries.size(), static_cast<int>(wait.count())) < 0) continue;
+    if (entries.front().revents != 0) return;
+    auto entry = entries.begin() + static_cast<std::ptrdiff_t>(first_member);
+    for (auto at = members_.begin(); at != members_.end(); ++entry) {
+      const bool stays = entry->revents == 0 || serve(at->second);
+      at = stays ? std::next(at) : members_.erase(at);
+    }
+    take_ranks();
+    for (auto& [place, port] : ports_) {
+      for (ProvenConnection& proven : port.connections->take()) hand_over(std::move(proven));
+    }
+    for (auto at = members_.begin(); at != members_.end();) {
+      at = flush(at->second) ? std::next(at) : members_.erase(at);
+    }
+    if (const Status lasting = timer.judge(shortage()); !lasting.ok()) {
+      const MutexLock lock(mutex_);
+      failure_ = lasting.with_context("other ranks cannot connect to this host");
+      return;
+    }
+  }
+}
+
+Duration HostListener::time_until_due() const {
+  Duration left = registrations_->time_until_due();
+  for (const auto& [place, port] : ports_) {
+    left = std::min(left, port.connections->time_until_due());
+  }
+  for (const auto& [rank, member] : members_) {
+    if (!member.output.empty()) left = std::min(left, kPause);
+  }
+  return left;
+}
+
+Status HostListener::shortage() const {
+  for (const auto& [place, port] : ports_) {
+    if (!port.connections->shortage().ok()) return port.connections->shortage();
+  }
+  return registrations_->shortage();
+}
+
+void HostListener::take_ranks() {
+  for (ProvenConnection& proven : registrations_->take()) {
+    const std::int32_t rank = proven.peer.rank;
+    if (options_.ranks.contains(rank)) {
+      members_.insert_or_assign(rank, Member{std::move(proven.fd)});
+    } else {
+      log(LogLevel::warning, "a process that says that it is rank {} is none of this host", rank);
+    }
+  }
+}
+
+// Returns whether the rank is still there.
+bool HostListener::serve(Member& member) {
+  Result<std::optional<HostFrame>> frame = receive_frame(member.socket.get());
+  if (!frame.ok()) return false;
+  if (!frame->has_value()) return true;
+  member.output.push_back({.text = address_at((*frame)->text)});
+  return true;
+}
+
+// Empty if nobody can listen there.
+std::string HostListener::address_at(const std::string& place) {
+  if (const auto found = ports_.find(place); found != ports_.end()) return found->second.address;
+  const auto open = [&]() -> Result<Port> {
+    STRETTO_ASSIGN_OR_RETURN(LinkProvider::Listener listener, options_.listen(place));
+    STRETTO_ASSIGN_OR_RETURN(auto connections,
+                             AuthenticatingListener::create({.listener = std::move(listener.socket),
+                                                             .key = options_.key,
+                                                             .purpose = options_.purpose,
+                                                             .self = options_.self,
+                                                             .others = options_.ranks}));
+    return Port{std::move(listener.address), std::move(connections)};
+  };
+  Result<Port> port = open();
+  if (!port.ok()) {
+    log(LogLevel::warning, "cannot listen at {} for the ranks of this host: {}", place,
+        port.status().message());
+    return {};
+  }
+  return ports_.emplace(place, std::move(*port)).first->second.address;
+}
+
+void HostListener::hand_over(ProvenConnection connection) {
+  const auto member = members_.find(connection.peer.target);
+  if (member != members_.end()) {
+    member->second.output.push_back(
+        {connection.peer.rank, std::move(connection.name), std::move(connection.fd)});
+    return;
+  }
+  log(LogLevel::warning, "closed a connection of rank {} ({}) to rank {}, which is not there",
+      connection.peer.rank, connection.name, connection.peer.target);
+}
+
+// Returns whether the rank is still there.
+bool HostListener::flush(Member& member) {
+  while (!member.output.empty()) {
+    const Result<bool> sent = send_frame(member.socket.get(), member.output.front());
+    if (!sent.ok()) return false;
+    if (!sent.value()) return true;
+    member.output.pop_front();
+  }
+  return true;
+}
+
+Result<Reception> register_at_host(const std::string& name, const std::string& place,
+                                   const JobKey& key, const Identity& self,
+                                   const WaitLimit& limit) {
+  if (place.size() > kTextBytesMax) {
+    return status_of(StatusCode::invalid_argument, "\"{}\" is too long for an address", place);
+  }
+  const auto greet = [&](int fd) {
+    return handshake_as_client(fd, key, Purpose::host_listener, self, limit).status();
+  };
+  STRETTO_ASSIGN_OR_RETURN(
+      FileDescriptor socket,
+      connect_and_greet([&] { return connect_to_own_user(name, limit); }, greet, limit));
+  const Result<bool> sent = send_frame(socket.get(), {.text = place});
+  if (!sent.ok()) return sent.status();
+  while (true) {
+    STRETTO_RETURN_IF_ERROR(wait_for(socket.get(), POLLIN, limit));
+    Result<std::optional<HostFrame>> answer = receive_frame(socket.get());
+    if (!answer.ok()) return answer.status();
+    // No address has been told yet, so a connection that comes here already is nobody's.
+    if (!answer->has_value() || (*answer)->connection.valid()) continue;
+    if ((*answer)->text.empty()) {
+      return status_of(StatusCode::system, "it cannot listen at {}", place);
+    }
+    return Reception{std::make_unique<HandedConnections>(std::move(socket)),
+                     std::move((*answer)->text)};
+  }
+}
+
+}  // namespace stretto::bootstrap

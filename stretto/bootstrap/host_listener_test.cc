@@ -1,0 +1,177 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/host_listener.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "stretto/bootstrap/acceptor.h"
+#include "stretto/bootstrap/socket.h"
+#include "stretto/bootstrap/tcp_links.h"
+#include "tests/support/shortage.h"
+
+namespace stretto::bootstrap {
+namespace {
+
+Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
+
+const std::string kPlace = "127.0.0.1";
+
+class HostListenerTest : public ::testing::Test {
+ protected:
+  static std::unique_ptr<HostListener> start(const JobKey& key) {
+    auto links = tcp_links({});
+    const auto listen = [links](const std::string& place) { return links->listen(place, soon()); };
+    return HostListener::start(
+               {.ranks = {0, 1, 2}, .key = key, .self = {.rank = 0}, .listen = listen})
+        .or_throw();
+  }
+  Result<Reception> enlist(int rank, const std::string& place = kPlace) const {
+    return register_at_host(listener_->name(), place, key_, {.rank = rank, .target = 0}, soon());
+  }
+  // A connection of `rank` that is to reach `target`.
+  Result<FileDescriptor> reach(const std::string& address, int rank, int target) const {
+    const HostPort to = parse_host_port(address).or_throw();
+    FileDescriptor socket = connect_tcp(to.host, to.port, soon()).or_throw();
+    const Status greeted = handshake_as_client(socket.get(), key_, Purpose::mesh_tcp,
+                                               {.rank = rank, .target = target}, soon())
+                               .status();
+    if (!greeted.ok()) return greeted;
+    return socket;
+  }
+  static std::unique_ptr<Acceptor> accept(Reception reception, std::set<int> ranks) {
+    return Acceptor::start(std::move(reception.connections), std::move(ranks)).or_throw();
+  }
+  static void expect_connected(const FileDescriptor& one, const FileDescriptor& other) {
+    std::byte sent{42};
+    std::byte received{0};
+    EXPECT_TRUE(write_all(one.get(), {&sent, 1}, soon()).ok());
+    EXPECT_TRUE(read_exactly(other.get(), {&received, 1}, soon()).ok());
+    EXPECT_EQ(received, sent);
+  }
+  // What a rank is handed of the connection that it expects from `rank`.
+  void expect_reached(Reception reception, int rank, int target) {
+    const std::string address = reception.address;
+    const auto acceptor = accept(std::move(reception), {rank});
+    const FileDescriptor there = reach(address, rank, target).or_throw();
+    const FileDescriptor here = acceptor->take(rank, soon()).or_throw();
+    expect_connected(there, here);
+  }
+
+  const JobKey key_ = JobKey::generate().or_throw();
+  std::unique_ptr<HostListener> listener_ = start(key_);
+};
+
+TEST_F(HostListenerTest, HandsEachConnectionToTheRankThatItIsToReach) {
+  Reception one = enlist(1).or_throw();
+  Reception two = enlist(2).or_throw();
+  EXPECT_EQ(one.address, two.address);
+  const std::string address = one.address;
+  const auto of_one = accept(std::move(one), {5, 6});
+  const auto of_two = accept(std::move(two), {5, 6});
+  const FileDescriptor five_to_two = reach(address, 5, 2).or_throw();
+  const FileDescriptor six_to_one = reach(address, 6, 1).or_throw();
+  const FileDescriptor five_to_one = reach(address, 5, 1).or_throw();
+  expect_connected(five_to_two, of_two->take(5, soon()).or_throw());
+  expect_connected(six_to_one, of_one->take(6, soon()).or_throw());
+  expect_connected(five_to_one, of_one->take(5, soon()).or_throw());
+  EXPECT_TRUE(listener_->failure().ok());
+}
+
+TEST_F(HostListenerTest, ListensForTheRanksOfItsHostAndForThoseThatHaveCome) {
+  ::testing::internal::CaptureStderr();
+  const Reception one = enlist(1).or_throw();
+  const Status other = reach(one.address, 5, 3).status();
+  EXPECT_EQ(other.code(), StatusCode::refused);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      "this rank 5 is to reach rank 3, but rank 0 listens there",
+                      std::string(other.message()));
+  const FileDescriptor early = reach(one.address, 5, 2).or_throw();
+  std::byte byte;
+  EXPECT_EQ(read_exactly(early.get(), {&byte, 1}, soon()).code(), StatusCode::peer_lost);
+  EXPECT_FALSE(
+      register_at_host(listener_->name(), kPlace, key_, {.rank = 3, .target = 0}, soon()).ok());
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "to rank 2, which is not there", text);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 3 is none of this host", text);
+}
+
+TEST_F(HostListenerTest, LetsRanksInPastManyWhoSayRubbishOrNothing) {
+  ::testing::internal::CaptureStderr();
+  Reception one = enlist(1).or_throw();
+  const HostPort to = parse_host_port(one.address).or_throw();
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < 300; ++i) {
+    silent.push_back(connect_tcp(to.host, to.port, soon()).or_throw());
+    const FileDescriptor rubbish = connect_tcp(to.host, to.port, soon()).or_throw();
+    (void)write_all(rubbish.get(), std::as_bytes(std::span("GET / HTTP/1.1")), soon()).ok();
+  }
+  expect_reached(std::move(one), 5, 1);
+  (void)::testing::internal::GetCapturedStderr();
+}
+
+TEST_F(HostListenerTest, ARankThatEndsTakesNothingFromOthersAndMayComeAgain) {
+  ::testing::internal::CaptureStderr();
+  const std::string address = enlist(1).or_throw().address;  // And leaves at once.
+  expect_reached(enlist(2).or_throw(), 5, 2);
+  const FileDescriptor in_vain = reach(address, 5, 1).or_throw();
+  std::byte byte;
+  EXPECT_EQ(read_exactly(in_vain.get(), {&byte, 1}, soon()).code(), StatusCode::peer_lost);
+  expect_reached(enlist(1).or_throw(), 6, 1);
+  (void)::testing::internal::GetCapturedStderr();
+}
+
+TEST_F(HostListenerTest, ItsEndIsTheEndOfWaiting) {
+  const auto acceptor = accept(enlist(1).or_throw(), {5});
+  listener_.reset();
+  const Status failure = acceptor->take(5, soon()).status();
+  EXPECT_EQ(failure.code(), StatusCode::peer_lost);
+  EXPECT_EQ(failure.message(),
+            "other ranks cannot connect to this one: the rank that listens for this host: it has "
+            "closed its Unix socket");
+}
+
+TEST_F(HostListenerTest, AConnectionWaitsForARankThatLacksDescriptors) {
+  ::testing::internal::CaptureStderr();
+  const Reception one = enlist(1).or_throw();
+  const FileDescriptor there = reach(one.address, 5, 1).or_throw();
+  ConnectionSource& source = *one.connections;
+  // Until it has been handed over, which takes no descriptor of this rank.
+  EXPECT_TRUE(wait_for(source.descriptor(), POLLIN, soon()).ok());
+  {
+    const stretto::testing::FewDescriptors none(0);
+    EXPECT_TRUE(source.take().empty());
+    EXPECT_FALSE(source.shortage().ok());
+    EXPECT_EQ(source.descriptor(), -1) << "it is not to be asked again and again";
+  }
+  std::this_thread::sleep_for(source.time_until_due());
+  const auto taken = source.take();
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken.front().peer.rank, 5);
+  EXPECT_TRUE(source.shortage().ok());
+  expect_connected(there, taken.front().fd);
+  (void)::testing::internal::GetCapturedStderr();
+}
+
+TEST_F(HostListenerTest, SaysWhereItCannotListen) {
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(enlist(1, "192.0.2.1").status().message(), "it cannot listen at 192.0.2.1");
+  EXPECT_EQ(enlist(1, std::string(92, '1')).status().code(), StatusCode::invalid_argument);
+  expect_reached(enlist(1).or_throw(), 5, 1);
+  (void)::testing::internal::GetCapturedStderr();
+}
+
+TEST_F(HostListenerTest, HasOnePortInAllNetworks) {
+  const Reception one = enlist(1, "127.0.0.1").or_throw();
+  const Reception two = enlist(2, "127.0.0.2").or_throw();
+  EXPECT_EQ(parse_host_port(one.address).or_throw().port,
+            parse_host_port(two.address).or_throw().port);
+}
+
+}  // namespace
+}  // namespace stretto::bootstrap
