@@ -51,9 +51,8 @@ if(STRETTO_HAVE_TORCH)
   stretto_find_python()
 endif()
 if(SKBUILD AND NOT STRETTO_HAVE_PYTHON)
-  message(FATAL_ERROR "There is no PyTorch in the Python that this wheel is for. Install torch "
-    "first; with a build tool that makes an environment of its own, tell it not to "
-    "(pip install --no-build-isolation .)")
+  message(FATAL_ERROR "The Python of ${Torch_DIR} has no headers, which the wheel's module needs: "
+    "install python3-dev (Debian), python3-devel or the like, of the same version of Python")
 endif()
 
 # Static libraries show their symbols to who links them, so the module names the one it shows.
@@ -70,7 +69,8 @@ function(stretto_add_python)
   add_library(stretto_python MODULE ${sources})
   set_target_properties(stretto_python PROPERTIES PREFIX "" OUTPUT_NAME _c
     SUFFIX ${STRETTO_PYTHON_SUFFIX} LIBRARY_OUTPUT_DIRECTORY ${package} LINK_DEPENDS ${map}
-    UNITY_BUILD ON CXX_VISIBILITY_PRESET hidden INSTALL_RPATH "$ORIGIN/lib" LINKER_LANGUAGE CXX)
+    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0 CXX_VISIBILITY_PRESET hidden
+    INSTALL_RPATH "$ORIGIN/lib" LINKER_LANGUAGE CXX)
   target_include_directories(stretto_python SYSTEM PRIVATE ${STRETTO_PYTHON_INCLUDE})
   target_link_libraries(stretto_python PRIVATE stretto_build stretto_job stretto_reducer
     stretto_libtorch ${STRETTO_TORCH_PYTHON_LIBRARY})

@@ -34,6 +34,11 @@ elseif(STRETTO_TORCH)
   endif()
   if(NOT STRETTO_HAVE_TORCH AND STRETTO_TORCH STREQUAL "AUTO")
     message(STATUS "torch: ${reason}; building without the torch layer")
+  elseif(NOT STRETTO_HAVE_TORCH AND SKBUILD AND NOT Torch_FOUND)
+    message(FATAL_ERROR "There is no PyTorch in ${Torch_DIR}. Install torch first, into the Python "
+      "that this wheel is for; where it is elsewhere (a user's folder, a venv with the system's "
+      "packages), pip hides it from what it builds: pip install scikit-build-core, then "
+      "pip install --no-build-isolation .")
   elseif(NOT STRETTO_HAVE_TORCH)
     message(FATAL_ERROR "STRETTO_TORCH=${STRETTO_TORCH}, but libtorch is ${reason}")
   endif()

@@ -47,17 +47,19 @@ EXPLAINED = {
     "test_monitored_barrier_gloo_subgroup": _NAMES,
 }
 NEEDS_A_GPU = "needs a GPU"
+NEEDS_THREE_RANKS = "needs 3 ranks: it makes a group with the one that has the number 2"
 # Wants NCCL, which it does not use.
 FOR_NCCL = "test_batch_isend_irecv_op_list_err"
 
 
 def needs_a_gpu(test: unittest.TestCase) -> bool:
-    """By its name or its decorators, of which only the outermost says why it skips."""
+    """By its name, its decorators, of which only the outermost says why it skips, or its body."""
     name = test._testMethodName
     if re.search("cuda|nccl", name):
         return True
     source = inspect.getsource(inspect.unwrap(getattr(test, name)))
-    return re.search(r"@(skip_if_lt_x_gpu|skip_if_no_gpu)\b", source) is not None
+    uses = r"@(skip_if_lt_x_gpu|skip_if_no_gpu)\b|\binit_multigpu_helper\("
+    return re.search(uses, source) is not None
 
 
 class Recorder(unittest.TextTestResult):
@@ -140,8 +142,10 @@ def run_apart(backend: str, world: int, only: str, loaded_for: str = "gloo") -> 
 def run_all(backend: str, world: int, only: str) -> Outcomes:
     outcomes = run_apart(backend, world, only)
     of_mpi = [name for name, (_, reason) in outcomes.items() if reason.startswith("Only MPI")]
-    if world == 2:  # A part of the ranks has the number 2 in it there.
-        of_mpi = [name for name in of_mpi if not re.search("(?<!_full)_group$", name)]
+    if backend == "stretto" and world == 2:
+        for name in [name for name in of_mpi if re.search("(?<!_full)_group$", name)]:
+            outcomes[name] = ["skip", NEEDS_THREE_RANKS]
+            of_mpi.remove(name)
     if backend == "stretto" and of_mpi:
         outcomes |= run_apart(backend, world, f"^({'|'.join(of_mpi)})$", "mpi")
     if backend == "stretto" and FOR_NCCL in outcomes:

@@ -14,11 +14,16 @@ import dataclasses
 import datetime
 import importlib.util
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stretto import hooks
 from stretto.built_for import TORCH as _BUILT_FOR_TORCH
 from stretto.built_for import VERSION as __version__
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+    from torch.overrides import TorchFunctionMode
 
 __all__ = [
     "Options",
@@ -112,7 +117,7 @@ def _create_backend(place: Any, options: Any) -> Any:
     )
 
 
-def _backend(group: Any) -> Any:
+def _backend(group: dist.ProcessGroup | None) -> Any:
     import torch
     import torch.distributed as dist
 
@@ -125,18 +130,20 @@ def _backend(group: Any) -> Any:
     return getattr(backend, "wrapped_pg", backend)  # Of TORCH_DISTRIBUTED_DEBUG=DETAIL.
 
 
-def note(activity: str, group: Any = None) -> None:
+def note(activity: str, group: dist.ProcessGroup | None = None) -> None:
     """Says what this rank does between operations ("loading data"), for the messages of ranks that
     wait for it. An empty text: nothing special."""
     _module().note(_backend(group), activity)
 
 
-def describe_links(group: Any = None) -> str:
+def describe_links(group: dist.ProcessGroup | None = None) -> str:
     """How data reaches the other ranks: "shm to rank 1; tcp to rank 2"."""
     return _module().describe_links(_backend(group))
 
 
-def explain(collective: str, tensor: Any, group: Any = None) -> str:
+def explain(
+    collective: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = None
+) -> str:
     """How a collective ("all_reduce") of a tensor of this size and type runs here, and why."""
     return _module().explain(_backend(group), collective, tensor)
 
@@ -155,7 +162,9 @@ def dump_flight_record(prefix: str) -> str:
 
 
 def monitored_barrier(
-    group: Any = None, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False
+    group: dist.ProcessGroup | None = None,
+    timeout: datetime.timedelta | None = None,
+    wait_all_ranks: bool = False,
 ) -> None:
     """As torch.distributed.monitored_barrier, which serves no backend but Gloo: a barrier whose
     failure names all ranks that have not come. `wait_all_ranks` changes nothing: they are named in
@@ -167,7 +176,9 @@ def monitored_barrier(
         backend.monitored_barrier(timeout, wait_all_ranks)
 
 
-def empty(*size: Any, dtype: Any = None, group: Any = None) -> Any:
+def empty(
+    *size: Any, dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None
+) -> torch.Tensor:
     """An uninitialised tensor, of a size as torch.empty takes it, in memory that the other ranks of
     this host have mapped: collectives on it copy nothing. Not collective; may outlive the group."""
     import torch
@@ -178,7 +189,7 @@ def empty(*size: Any, dtype: Any = None, group: Any = None) -> Any:
     return flat.view(shape)
 
 
-def memory(group: Any = None) -> Any:
+def memory(group: dist.ProcessGroup | None = None) -> TorchFunctionMode:
     """`with stretto.memory():` what torch.empty, zeros, ones, full, rand, randn, tensor and
     arange make on the CPU lies in memory as that of empty(); so do the parameters of modules that
     are made there. Costs a copy of each."""
@@ -193,7 +204,11 @@ def memory(group: Any = None) -> Any:
     class Memory(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
             made = func(*args, **(kwargs or {}))
-            if func not in makers or made.device.type != "cpu" or not made.is_contiguous():
+            if func not in makers or (kwargs and kwargs.get("out") is not None):
+                return made
+            if made.device.type != "cpu" or made.layout != torch.strided:
+                return made
+            if not made.is_contiguous():
                 return made
             with torch.no_grad():
                 mapped = empty(made.shape, dtype=made.dtype, group=group).copy_(made)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import datetime
 import pathlib
+import pickle
 import re
+import sys
 import unittest
 from typing import Callable
 
@@ -169,14 +171,25 @@ def sum_in(group: dist.ProcessGroup) -> float:
     return tensor.item()
 
 
+def last_timeout() -> float:
+    """Of the last operation, in seconds."""
+    import stretto
+
+    return pickle.loads(stretto._module().flight_record())["entries"][-1]["timeout_ms"] / 1e3
+
+
 class SeldomCalledTest(unittest.TestCase):
     """What PyTorch's Python does not call by itself on a CPU."""
 
     def test_groups_are_split_and_merged(self) -> None:
         def body(rank: int, size: int, path: str) -> tuple[float | None, float]:
             ranks.start(path, rank, size)
-            pair = world().split_group([2, 0], group_name="pair")
+            shorter = datetime.timedelta(seconds=ranks.TIMEOUT_SECONDS / 2)
+            pair = world().split_group([2, 0], group_name="pair", timeout=shorter)
             of_pair = sum_in(pair) if pair is not None else None
+            assert pair is None or last_timeout() == shorter.total_seconds()
+            sum_in(world())
+            assert last_timeout() == ranks.TIMEOUT_SECONDS
             if pair is not None:
                 # The same numbers in the job, whatever the order of the list.
                 assert dist.get_process_group_ranks(world()) == [0, 1, 2] and pair.size() == 2
@@ -215,6 +228,25 @@ class SeldomCalledTest(unittest.TestCase):
 
         for types in ranks.with_group(body):
             self.assertEqual(types, ["OpType.ALLREDUCE"] * 3)
+
+    def test_hooks_are_not_copied(self) -> None:
+        """An operation in flight refers to it without Python's lock, so it must not count."""
+
+        def body(rank: int, size: int) -> None:
+            def hook(work: object) -> None:
+                pass
+
+            group = dist.new_group()
+            group._register_on_completion_hook(hook)
+            before = sys.getrefcount(hook)
+            works = [dist.irecv(torch.ones(1), 1 - rank, group) for _ in range(5)]
+            assert sys.getrefcount(hook) == before
+            for _ in works:
+                dist.send(torch.ones(1), 1 - rank, group)
+            for work in works:
+                work.wait()
+
+        ranks.with_group(body)
 
     def test_abort_ends_what_others_wait_for(self) -> None:
         """They are told by whom; other groups, and a group made after it, work."""

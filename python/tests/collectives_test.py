@@ -107,6 +107,10 @@ def takes_any_layout(rank: int, size: int) -> None:
     dist.all_gather(outputs, value(rank, shape=(4, 2)).t())
     for r, output in enumerate(outputs):
         same(output, value(r, shape=(4, 2)).t())
+    with torch.inference_mode():  # Of this thread, and another brings the result where it belongs.
+        inferred = value(rank, shape=(300, 400)).t().contiguous().t()
+        dist.all_reduce(inferred, async_op=True).get_future().wait()
+        same(inferred, total(size, shape=(300, 400)))
     pattern = torch.ones(1).expand(3)
     try:
         dist.all_reduce(pattern)
@@ -246,11 +250,16 @@ def reduces_sparse_tensors(rank: int, size: int) -> None:
     nothing = torch.zeros(4, 2).to_sparse(1)
     dist.all_reduce(nothing)
     assert nothing._nnz() == 0
-    try:
-        dist.all_reduce(torch.ones(2, dtype=torch.bfloat16).to_sparse())
-        raise AssertionError("a sparse tensor of bfloat16 was reduced")
-    except ValueError as error:
-        assert "to_dense()" in str(error), error
+    other = torch.ones((4, 6) if rank == 0 else (6, 4)).to_sparse()
+    for refused, why in [
+        (torch.ones(2, dtype=torch.bfloat16).to_sparse(), "to_dense()"),
+        (other, "[6, 4]"),  # PyTorch's wrapper also says so.
+    ]:
+        try:
+            dist.all_reduce(refused)
+            raise AssertionError("it was reduced")
+        except (ValueError, RuntimeError) as error:
+            assert why in str(error), error
 
 
 class CollectivesTest(unittest.TestCase):

@@ -90,6 +90,30 @@ class FlightRecorderTest(unittest.TestCase):
             self.assertEqual((last["state"], last["input_sizes"]), ("started", [[7]]))
             self.assertTrue(last["retired"])
 
+    def test_a_failure_that_nobody_waits_for(self) -> None:
+        """Of an operation whose handle was dropped, and of one that fails when it is called."""
+
+        def body(rank: int, size: int, path: str) -> None:
+            os.environ["TORCH_FR_DUMP_TEMP_FILE"] = prefix
+            ranks.start(path, rank, size)
+            dist.barrier()
+            if rank == 1:
+                os._exit(9)
+            if is_dropped:
+                dist.irecv(torch.empty(1), 1)
+            else:
+                time.sleep(0.5)
+                ranks.refusal(lambda: dist.all_reduce(torch.ones(1)))
+            deadline = time.monotonic() + (60 if is_dropped else 0)
+            while not os.path.exists(f"{prefix}0") and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert os.path.exists(f"{prefix}0"), os.listdir(folder)
+
+        for is_dropped in (True, False):
+            with tempfile.TemporaryDirectory() as folder:
+                prefix = os.path.join(folder, "death_")
+                ranks.run(body, may_die=True)
+
 
 if __name__ == "__main__":
     unittest.main()

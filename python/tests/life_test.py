@@ -319,7 +319,7 @@ class HandlesTest(unittest.TestCase):
             (work,) = manager.works
             work.wait(datetime.timedelta(seconds=60))
             assert work.is_completed() and work.is_success() and len(work.result()) == 3
-            assert len(work.get_future().wait()) == 3
+            assert len(work.get_future().wait()) == 3 and work._get_duration() >= 0
             assert all(torch.equal(each, torch.ones_like(each)) for each in tensors)
             with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
                 pass

@@ -147,6 +147,11 @@ class StartTest(unittest.TestCase):
                 raise AssertionError("pg_options that are not ours were taken")
             except TypeError as error:
                 assert "stretto.Options" in str(error), error
+            for option in ("network_timeout", "warn_after"):
+                for seconds in (float("inf"), float("nan")):
+                    options = stretto.Options(**{option: seconds})
+                    told = ranks.refusal(lambda: ranks.start(path, rank, size, pg_options=options))
+                    assert "0: without end" in told, told
 
         ranks.run(body, 1)
         hidden = (

@@ -5,6 +5,8 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 
@@ -33,6 +35,9 @@ using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
 
 std::optional<Duration> duration_of(const std::optional<double>& seconds) {
   if (!seconds) return std::nullopt;
+  constexpr double kMost = 1e9;  // Which our clock can count.
+  TORCH_CHECK_VALUE(std::abs(*seconds) <= kMost,
+                    "an option is a time in seconds (0: without end), not ", *seconds);
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
 }
 

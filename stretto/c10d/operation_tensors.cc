@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include "stretto/c10d/errors.h"
@@ -97,8 +98,12 @@ std::vector<View> OperationTensors::outputs(const std::vector<at::Tensor>& tenso
 }
 
 void OperationTensors::write_back() {
-  const at::NoGradGuard no_grad;
-  for (const Copy& copy : copies_) copy.target.copy_(copy.block);
+  for (const Copy& copy : copies_) {
+    // This may be another thread than the one that is in torch.inference_mode().
+    const c10::InferenceMode mode(copy.target.is_inference());
+    const at::NoGradGuard no_grad;
+    copy.target.copy_(copy.block);
+  }
   copies_.clear();
 }
 

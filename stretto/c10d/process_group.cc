@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "stretto/c10d/errors.h"
+#include "stretto/c10d/sparse_tensors.h"
 #include "stretto/c10d/torch_version.h"
 
 namespace stretto::c10d_backend {
@@ -120,16 +121,17 @@ WorkPtr ProcessGroupStretto::start(Start what,
   const std::shared_ptr<FlightEntry> entry = record(what);
   stretto::Work submitted;
   try {
-    submitted = for_torch([&] { return submit(*comm); });
-  } catch (...) {
+    submitted = submit(*comm);
+  } catch (const Error& error) {
     if (entry != nullptr) entry->end(false);
-    throw;
+    shared_->note_failure(error.status());
+    throw_for_torch(shared_->told(error.status()));
   }
   if (what.tensors->has_copies()) {
     submitted = std::move(submitted).then([tensors = what.tensors] { tensors->write_back(); });
   }
   auto operation = std::make_shared<InFlight>(std::move(submitted), std::move(what.results),
-                                              std::move(what.tensors), entry);
+                                              std::move(what.tensors), entry, shared_);
   auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title,
                                                std::move(what.inputs), operation, shared_);
   if (onCompletionHook_ != nullptr) tell_hook(operation, what.type);
@@ -163,66 +165,25 @@ WorkPtr ProcessGroupStretto::allreduce(Tensors& tensors, const ::c10d::Allreduce
                });
 }
 
-// A place is the number of an index into the sparse dimensions, in the order of a dense tensor.
-template <class T>
-bool ProcessGroupStretto::reduce_rows(const at::Tensor& places, const at::Tensor& rows,
-                                      const SparseOptions& options, at::Tensor& tensor) const {
-  if (tensor.scalar_type() != c10::CppTypeToScalarType<T>::value) return false;
-  const auto* const place = places.const_data_ptr<int64_t>();
-  const auto* const value = rows.const_data_ptr<T>();
-  const SparseRows<T> own{.rows = {place, place + places.numel()},
-                          .values = {value, value + rows.numel()}};
-  const SparseRows<T> all =
-      for_torch([&] { return all_reduce_rows(*communicator(), own, options); });
-  const auto count = static_cast<int64_t>(all.rows.size());
-  at::Tensor remaining = at::empty({count}, at::kLong);
-  std::copy(all.rows.begin(), all.rows.end(), remaining.mutable_data_ptr<int64_t>());
-  std::vector<int64_t> shape = tensor._values().sizes().vec();
-  shape[0] = count;
-  const at::Tensor values = at::empty(shape, rows.options());
-  std::copy(all.values.begin(), all.values.end(), values.mutable_data_ptr<T>());
-  const at::Tensor indices = at::empty({tensor.sparse_dim(), count}, at::kLong);
-  for (int64_t dim = tensor.sparse_dim() - 1; dim >= 0; --dim) {
-    indices[dim].copy_(remaining.remainder(tensor.size(dim)));
-    remaining = remaining.floor_divide(tensor.size(dim));
-  }
-  tensor.copy_(at::sparse_coo_tensor(indices, values, tensor.sizes())._coalesced_(true));
-  return true;
-}
-
 // Done when it returns: the number of rows of the result is known only then.
 WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
                                               const ::c10d::AllreduceOptions& options) {
   const at::NoGradGuard no_grad;
   at::Tensor& tensor = only(tensors, "all_reduce of sparse tensors");
   const Reduction reduction = reduction_of(options.reduceOp);
-  const at::Tensor own = tensor.coalesce();
-  at::Tensor places = at::zeros({own._nnz()}, at::kLong);
-  int64_t width = 1;
-  for (int64_t dim = 0; dim < own.dim(); ++dim) {
-    if (dim < own.sparse_dim()) {
-      places = places * own.size(dim) + own.indices()[dim];
-    } else {
-      width *= own.size(dim);
-    }
-  }
-  const at::Tensor rows = own.values().reshape({own._nnz(), width}).contiguous();
-  const SparseOptions ours{.row_elements = static_cast<std::size_t>(width),
-                           .op = reduction.op,
-                           .timeout = timeout_of(options.timeout)};
-  const bool known = reduction.factor == 1 && (reduce_rows<float>(places, rows, ours, tensor) ||
-                                               reduce_rows<double>(places, rows, ours, tensor) ||
-                                               reduce_rows<int32_t>(places, rows, ours, tensor) ||
-                                               reduce_rows<int64_t>(places, rows, ours, tensor));
-  if (!known) {
+  const bool is_sum = reduction.op == ReduceOp::sum || reduction.op == ReduceOp::mean;
+  if (!has_sparse_sum(tensor.scalar_type()) || !is_sum || reduction.factor != 1) {
     refuse(
-        "all_reduce of sparse tensors: SUM and AVG of float32, float64, int32 and int64, not "
-        "PREMUL_SUM or {}; make the tensor dense: to_dense()",
+        "all_reduce of sparse tensors: SUM and AVG of float32, float64, int32 and int64, not of {} "
+        "or with other operations; make the tensor dense: to_dense()",
         c10::toString(tensor.scalar_type()));
   }
   return start({OpType::_ALLREDUCE_SPARSE, "stretto:all_reduce_sparse",
                 std::make_shared<OperationTensors>(), tensors, tensors},
-               [](Communicator&) { return stretto::Work(); });
+               [&](Communicator& comm) {
+                 all_reduce_sparse(comm, tensor, reduction.op, timeout_of(options.timeout));
+                 return stretto::Work();
+               });
 }
 
 WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,

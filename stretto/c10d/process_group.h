@@ -19,7 +19,6 @@
 #include "stretto/c10d/work.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/job/join_options.h"
-#include "stretto/reducer/sparse_rows.h"
 
 namespace stretto::c10d_backend {
 
@@ -42,11 +41,14 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   // shutdown() of all groups of this process, for its end: no thread of ours may outlive Python.
   static void shut_down_all();
   ProcessGroupStretto(std::unique_ptr<Communicator> communicator, std::vector<int> job_ranks,
-                      c10::intrusive_ptr<Options> options, JoinOptions join_options);
+                      const c10::intrusive_ptr<Options>& options, JoinOptions join_options);
   ~ProcessGroupStretto() override;
 
   const std::string getBackendName() const override { return "stretto"; }  // NOLINT: as declared.
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  // A copy: ProcessGroup::splitGroup() writes the new group's timeout and name into what it gets.
+  c10::intrusive_ptr<Options> getBackendOptions() override {
+    return c10::make_intrusive<Options>(*options_);
+  }
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
   bool supportsSplitting() const override { return true; }
   bool supportsShrinking() const { return true; }
@@ -141,10 +143,6 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
   std::optional<Duration> timeout_of(std::chrono::milliseconds timeout) const;
   WorkPtr receive(Tensors& tensors, Rank source, int tag, ::c10d::OpType type);
-  // `rows[i]` belongs to place `places[i]`. False, and nothing done, for tensors that are not of T.
-  template <class T>
-  bool reduce_rows(const at::Tensor& places, const at::Tensor& rows, const SparseOptions& options,
-                   at::Tensor& tensor) const;
 
   const std::vector<int> job_ranks_;  // By rank: the numbers by which failures name them.
   const c10::intrusive_ptr<Options> options_;

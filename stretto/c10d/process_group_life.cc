@@ -155,11 +155,11 @@ c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
 
 ProcessGroupStretto::ProcessGroupStretto(std::unique_ptr<Communicator> communicator,
                                          std::vector<int> job_ranks,
-                                         c10::intrusive_ptr<Options> options,
+                                         const c10::intrusive_ptr<Options>& options,
                                          JoinOptions join_options)
     : Backend(communicator->rank().value(), communicator->size()),
       job_ranks_(std::move(job_ranks)),
-      options_(std::move(options)),
+      options_(c10::make_intrusive<Options>(*options)),  // Others may change theirs.
       join_options_(std::move(join_options)),
       shared_(std::make_shared<Shared>()),
       communicator_(std::move(communicator)) {
@@ -371,7 +371,9 @@ WorkPtr ProcessGroupStretto::endCoalescing() {
 void ProcessGroupStretto::registerOnCompletionHook(
     std::function<void(std::shared_ptr<::c10d::WorkInfo>)>&& hook) {
   TORCH_CHECK(onCompletionHook_ == nullptr, "this process group has a completion hook already");
-  onCompletionHook_ = std::move(hook);
+  // It may hold a function of Python's, which only who holds Python's lock may copy.
+  auto held = std::make_shared<decltype(onCompletionHook_)>(std::move(hook));
+  onCompletionHook_ = [held](std::shared_ptr<::c10d::WorkInfo> work) { (*held)(std::move(work)); };
 }
 
 void ProcessGroupStretto::tell_hook(const std::shared_ptr<InFlight>& operation,

@@ -3,6 +3,8 @@
 
 #include "stretto/c10d/work.h"
 
+#include <algorithm>
+
 #include <ATen/core/ivalue.h>
 #include <fmt/format.h>
 
@@ -37,6 +39,7 @@ void call(const Continuation& callback, const Status& status) {
 
 void InFlight::Outcome::end(const Status& how) {
   std::shared_ptr<void> freed;  // Not under the lock: tensors may need the lock of Python.
+  const std::shared_ptr<Shared> alive = how.ok() ? nullptr : group.lock();
   std::vector<Continuation> due;
   {
     const MutexLock guard(mutex);
@@ -46,13 +49,16 @@ void InFlight::Outcome::end(const Status& how) {
     freed = std::move(buffers);
     due = std::move(callbacks);
     if (entry != nullptr) entry->end(how.ok());
+    // Before anybody can see that it has ended, and ask the group why.
+    if (alive != nullptr) alive->note_failure(how);
     ended = true;
   }
   for (const Continuation& callback : due) call(callback, status);
 }
 
 InFlight::InFlight(stretto::Work work, std::vector<at::Tensor> outputs,
-                   std::shared_ptr<void> buffers, std::shared_ptr<FlightEntry> entry)
+                   std::shared_ptr<void> buffers, std::shared_ptr<FlightEntry> entry,
+                   std::weak_ptr<Shared> group)
     : operation(work.operation()),
       number(work.number()),
       results(std::move(outputs)),
@@ -60,6 +66,7 @@ InFlight::InFlight(stretto::Work work, std::vector<at::Tensor> outputs,
       work_(std::move(work)) {
   outcome_->buffers = std::move(buffers);
   outcome_->entry = std::move(entry);
+  outcome_->group = std::move(group);
   work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
 }
 
@@ -150,6 +157,7 @@ void Driver::run(const std::shared_ptr<State>& state) {
 }
 
 void Shared::note_failure(const Status& status) {
+  if (status.code() == StatusCode::invalid_argument) return;
   {
     const MutexLock lock(mutex);
     if (!failure.ok()) return;
@@ -225,7 +233,6 @@ bool WorkStretto::wait(std::chrono::milliseconds timeout) {
   }
   const Status& status = operation_->status();
   if (status.ok()) return true;
-  shared_->note_failure(status);
   throw_for_torch(shared_->told(status));
 }
 
@@ -241,7 +248,6 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
   operation_->then([future, complete = std::move(complete),
                     shared = std::weak_ptr<Shared>(shared_)](const Status& status) {
     const std::shared_ptr<Shared> alive = status.ok() ? nullptr : shared.lock();
-    if (alive != nullptr) alive->note_failure(status);
     complete(*future, alive != nullptr ? alive->told(status) : status);
   });
   const std::shared_ptr<Communicator> communicator = shared_->communicator.lock();
@@ -310,6 +316,12 @@ std::vector<at::Tensor> CoalescedWork::result() {
 bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
   for (const auto& part : parts_) part->wait(timeout);
   return true;
+}
+
+float CoalescedWork::getDuration() const {
+  float longest = 0;
+  for (const auto& part : parts_) longest = std::max(longest, part->getDuration());
+  return longest;
 }
 
 void CoalescedWork::abort() {

@@ -28,12 +28,15 @@ inline Duration duration_of(std::chrono::milliseconds timeout) {
   return std::min<std::chrono::milliseconds>(timeout, kCentury);
 }
 
+struct Shared;
+
 // One operation, of which a Work of PyTorch's and those who wait for its future know.
 class InFlight {
  public:
   // `buffers` lives until the operation has ended. `entry` is told; null where nothing is recorded.
+  // `group` notes a failure, whoever learns of it.
   InFlight(stretto::Work work, std::vector<at::Tensor> outputs, std::shared_ptr<void> buffers,
-           std::shared_ptr<FlightEntry> entry);
+           std::shared_ptr<FlightEntry> entry, std::weak_ptr<Shared> group);
 
   // What was submitted, and as which of the group's collectives.
   const std::string operation;
@@ -61,6 +64,7 @@ class InFlight {
     void end(const Status& how);
 
     const TimePoint started = Clock::now();
+    std::weak_ptr<Shared> group;
     Mutex mutex;
     std::shared_ptr<void> buffers STRETTO_GUARDED_BY(mutex);
     std::shared_ptr<FlightEntry> entry STRETTO_GUARDED_BY(mutex);
@@ -105,7 +109,7 @@ struct Shared {
   int job_rank = 0;
   std::string rank_note;  // Where this group's ranks have other numbers in the job.
   Driver driver;
-  // The first failure that came to light; what getError() tells.
+  // The first failure but for wrong arguments, after which all is as before; what getError() tells.
   Mutex mutex;
   Status failure STRETTO_GUARDED_BY(mutex);
 
@@ -166,6 +170,8 @@ class CoalescedWork final : public ::c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  // Of the longest.
+  float getDuration() const override;
 
  private:
   const std::vector<c10::intrusive_ptr<WorkStretto>> parts_;
