@@ -23,9 +23,11 @@ import shlex
 import subprocess
 import sys
 
+import peers
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "convergence.md"
-BEGIN, END = "<!-- tables: made by", "<!-- end of tables -->"
+BEGIN, END = "<!-- begin of bench/convergence.py -->", "<!-- end of bench/convergence.py -->"
 # `stretto run` names the rank before each line.
 LINE = re.compile(r"^(?:\[\d+\] )?(.*): step (\d+): loss ([0-9.naif]+), sent (\d+) bytes$",
                   re.MULTILINE)
@@ -154,13 +156,6 @@ def tables(arguments, hooks):
             yield by_steps(title, found) + "\n\n" + by_bytes(title, found)
 
 
-def put_into(document, command, made):
-    """The page with these tables in place of its own."""
-    before, rest = document.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    return f"{before}{BEGIN} `{command}` -->\n\n" + "\n\n".join(made) + f"\n\n{END}{after}"
-
-
 def main(words):
     arguments = parse_arguments(words)
     hooks = output_of([arguments.build / "bin" / "12_compressed_digits", "hooks"]).splitlines()
@@ -172,7 +167,7 @@ def main(words):
     if arguments.document:
         words = [word for word in words if word != "--document"]
         command = f"python3 bench/convergence.py {shlex.join(words)} --document"
-        DOCUMENT.write_text(put_into(DOCUMENT.read_text(), command, made))
+        peers.put_into(DOCUMENT, BEGIN, END, "\n\n".join([f"Made by `{command}`.", *made]))
     return 0
 
 

@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 import convergence
+import peers
 
 OUTPUT = "".join(
     f"{launcher}{hook}: step {step}: loss {loss * factor:.4f}, sent {step * sent} bytes\n"
@@ -35,11 +36,14 @@ class TablesTest(unittest.TestCase):
             "| top_k 1 % | 0.2 MB | 0.3 MB | 0.5 MB | - |"])
 
     def test_a_page_gets_new_tables_and_keeps_its_words(self):
-        page = "Words.\n<!-- tables: made by `this` -->\nold\n<!-- end of tables -->\nMore.\n"
-        once = convergence.put_into(page, "that", ["| new |"])
-        self.assertEqual(once, "Words.\n<!-- tables: made by `that` -->\n\n| new |\n\n"
-                               "<!-- end of tables -->\nMore.\n")
-        self.assertEqual(convergence.put_into(once, "that", ["| new |"]), once)
+        with tempfile.NamedTemporaryFile("w+") as file:
+            file.write(f"Words.\n{convergence.BEGIN}\nold\n{convergence.END}\nMore.\n")
+            file.flush()
+            path = pathlib.Path(file.name)
+            for _ in range(2):
+                peers.put_into(path, convergence.BEGIN, convergence.END, "| new |")
+                self.assertEqual(path.read_text(), f"Words.\n{convergence.BEGIN}\n\n| new |\n\n"
+                                                   f"{convergence.END}\nMore.\n")
         self.assertIn(convergence.BEGIN, convergence.DOCUMENT.read_text())
         self.assertIn(convergence.END, convergence.DOCUMENT.read_text())
 

@@ -75,9 +75,7 @@ def main():
     count = mib << 20
     # These hosts have one memory, by which UCX would go round their network.
     os.environ.update(UCX_TLS="tcp", UCX_NET_DEVICES="eth")
-    try:
-        network.make()
-        network.shape(gbit * 1e9)
+    with network.up(gbit * 1e9):
         ratios = []
         for _ in range(arguments.rounds):
             alone = of_ucx(network, count)
@@ -86,8 +84,6 @@ def main():
             print(f"{mib} MiB one way at {gbit} Gbit/s: UCX {alone * 1e3:.1f} ms, "
                   f"stretto by UCX {ours * 1e3:.1f} ms, {ratios[-1]:.3f} x", flush=True)
         print(f"median {statistics.median(ratios):.3f} x")
-    finally:
-        network.remove()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ examples:
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -135,15 +136,19 @@ def parse_arguments(words):
     return arguments
 
 
-def network_of(arguments, hosts):
+@contextlib.contextmanager
+def network_of(arguments, placement):
+    """The network, and a folder for what ranks remember of its links, while a `with` lasts."""
     name = f"hosts{os.getpid()}"
     if arguments.delay or arguments.loss:
         program = arguments.build / "bin" / "lossy_cable_program"
         network = namespaces.Cable(name, program, arguments.delay, arguments.loss)
     else:
-        network = namespaces.Network(name, hosts)
+        network = namespaces.Network(name, max(placement) + 1)
     network.streams = arguments.streams
-    return network
+    with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
+        with network.up(arguments.rate):
+            yield network, cache
 
 
 def plain_link(network):
@@ -233,17 +238,11 @@ def plot(arguments, words, load):
 
 def plot_lines(arguments, shape, asks):
     placement = hosts_systems.placement_of(shape)
-    network = network_of(arguments, max(placement) + 1)
-    with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
-        try:
-            network.make()
-            network.shape(arguments.rate)
-            place = place_of(arguments, placement)
-            every = hosts_systems.all_on(network, placement, (), cache)
-            chosen = [every[name] for name in arguments.systems if not every[name].missing(place)]
-            return hosts_plots.measure(arguments, asks, chosen, place)
-        finally:
-            network.remove()
+    with network_of(arguments, placement) as (network, cache):
+        place = place_of(arguments, placement)
+        every = hosts_systems.all_on(network, placement, (), cache)
+        chosen = [every[name] for name in arguments.systems if not every[name].missing(place)]
+        return hosts_plots.measure(arguments, asks, chosen, place)
 
 
 def place_of(arguments, placement):
@@ -255,27 +254,18 @@ def measure_shape(arguments, shape):
     """All lines of one shape; every line says how it was made."""
     placement = hosts_systems.placement_of(shape)
     arguments.ranks = len(placement)
-    network = network_of(arguments, max(placement) + 1)
-    with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
-        try:
-            network.make()
-            network.shape(arguments.rate)
-            round_trip_s, plain_s = plain_link(network)
-            link = hosts_floor.Link(arguments.rate, round_trip_s,
-                                    namespaces.burst_bytes(arguments.rate))
-            place = place_of(arguments, placement)
-            every = hosts_systems.all_on(network, placement, arguments.algorithms, cache)
-            chosen = [every[name] for name in arguments.systems if not every[name].missing(place)]
-            missing = {name: every[name].missing(place) for name in arguments.systems
-                       if every[name].missing(place)}
-            contest = peers.Contest(arguments, chosen, place)
-            try:
-                contest.run()
-            finally:
-                contest.close()
-            explained = predictions(arguments, network, placement, cache)
-        finally:
-            network.remove()
+    with network_of(arguments, placement) as (network, cache):
+        round_trip_s, plain_s = plain_link(network)
+        link = hosts_floor.Link(arguments.rate, round_trip_s,
+                                namespaces.burst_bytes(arguments.rate))
+        place = place_of(arguments, placement)
+        every = hosts_systems.all_on(network, placement, arguments.algorithms, cache)
+        reasons = {name: every[name].missing(place) for name in arguments.systems}
+        chosen = [every[name] for name, reason in reasons.items() if not reason]
+        missing = {name: reason for name, reason in reasons.items() if reason}
+        with contextlib.closing(peers.Contest(arguments, chosen, place)) as contest:
+            contest.run()
+        explained = predictions(arguments, network, placement, cache)
     add_expectations(contest.lines, link, placement, explained)
     facts = {"shape": shape, "rate": arguments.rate, "delay_ms": arguments.delay,
              "loss_permille": arguments.loss, "round_trip_us": 1e6 * round_trip_s,
@@ -289,17 +279,11 @@ def train_on(arguments, shape):
     """Of each step: by the busiest port, the share of the time from its first bucket to the end of
     its last one in which the wire carried something."""
     placement = hosts_systems.placement_of(shape)
-    network = network_of(arguments, max(placement) + 1)
     command = [str(arguments.build / "bin" / "wire_driver"), TRAINING.steps, TRAINING.total,
                TRAINING.bucket, TRAINING.backward_ms]
-    with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
-        try:
-            network.make()
-            network.shape(arguments.rate)
-            outputs = outputs_of([str(word) for word in command], network, placement, cache,
-                                 arguments.encryption)
-        finally:
-            network.remove()
+    with network_of(arguments, placement) as (network, cache):
+        outputs = outputs_of([str(word) for word in command], network, placement, cache,
+                             arguments.encryption)
     wire_s_of_byte = 8 * hosts_floor.WIRE_BYTES_PER_BYTE / arguments.rate
     return [max(max(sent, received) * wire_s_of_byte / seconds
                 for seconds, sent, received in of_ranks)
@@ -325,20 +309,14 @@ def processor_seconds():
 
 def join_on(arguments, placement):
     """What bench/hosts_joining.py says of each of the repeats."""
-    network = network_of(arguments, max(placement) + 1)
     facts = []
-    with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
-        try:
-            network.make()
-            network.shape(arguments.rate)
-            for _ in range(arguments.repeats):
-                began, used = time.time(), processor_seconds()
-                outputs = outputs_of([str(arguments.build / "bin" / "join_driver")], network,
-                                     placement, cache, arguments.encryption)
-                facts.append(hosts_joining.facts_of(began, outputs)
-                             | {"processor_s": processor_seconds() - used})
-        finally:
-            network.remove()
+    with network_of(arguments, placement) as (network, cache):
+        for _ in range(arguments.repeats):
+            began, used = time.time(), processor_seconds()
+            outputs = outputs_of([str(arguments.build / "bin" / "join_driver")], network,
+                                 placement, cache, arguments.encryption)
+            facts.append(hosts_joining.facts_of(began, outputs)
+                         | {"processor_s": processor_seconds() - used})
     return facts
 
 

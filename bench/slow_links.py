@@ -101,15 +101,10 @@ def run_ddp(arguments, network):
 def measure(arguments, rate):
     network = namespaces.Network(f"slow{os.getpid()}", arguments.hosts)
     lines = []
-    with tempfile.TemporaryDirectory(prefix="stretto_slow_links_") as cache:
-        try:
-            network.make()
-            network.shape(rate)
-            for number in range(arguments.rounds):
-                for line in (*run_stretto(arguments, network, cache), *run_ddp(arguments, network)):
-                    lines.append(line | {"rate": rate, "round": number})
-        finally:
-            network.remove()
+    with tempfile.TemporaryDirectory(prefix="stretto_slow_links_") as cache, network.up(rate):
+        for number in range(arguments.rounds):
+            for line in (*run_stretto(arguments, network, cache), *run_ddp(arguments, network)):
+                lines.append(line | {"rate": rate, "round": number})
     return lines
 
 

@@ -3,6 +3,7 @@
 
 """Hosts and the switch between them: network namespaces on this machine."""
 
+import contextlib
 import subprocess
 
 # What a shaped link lets through at once. Less, and a busy machine does not reach the rate, because
@@ -50,6 +51,16 @@ class Network:
     def remove(self):
         for space in (*self._hosts, self._switch):
             subprocess.run(["ip", "netns", "del", space], stderr=subprocess.DEVNULL, check=False)
+
+    @contextlib.contextmanager
+    def up(self, bits_per_second):
+        """There, at this rate, for as long as a `with` lasts."""
+        try:
+            self.make()
+            self.shape(bits_per_second)
+            yield self
+        finally:
+            self.remove()
 
     def address(self, host):
         return f"10.79.0.{host + 1}"

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/bench.h"
+#include "tools/commands.h"
 
 #include <unistd.h>
 
@@ -13,7 +13,6 @@
 #include "stretto/job/slurm.h"
 #include "tools/bench/options.h"
 #include "tools/bench/rank_program.h"
-#include "tools/run.h"
 
 namespace stretto::tools {
 namespace {

@@ -5,8 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tools/bench.h"
-#include "tools/plan.h"
+#include "tools/commands.h"
 
 namespace stretto::tools {
 namespace {

@@ -11,9 +11,7 @@
 #include <fmt/format.h>
 
 #include "stretto/bootstrap/handshake.h"
-#include "tools/bench.h"
-#include "tools/plan.h"
-#include "tools/run.h"
+#include "tools/commands.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/plan.h"
+#include "tools/commands.h"
 
 #include <charconv>
 #include <optional>
@@ -194,11 +194,8 @@ schedule::LinkCost link_of(double latency_us, double gbit_per_second) {
 }
 
 int report(const Algorithm& algorithm, const CommandLine& line) {
-  std::vector<Schedule> schedules;
-  for (int r = 0; r < line.ranks; ++r) {
-    schedules.push_back(algorithm.build(
-        {.rank = r, .rank_count = line.ranks, .root = line.root, .hosts = line.host_of_ranks}));
-  }
+  const std::vector<Schedule> schedules =
+      algorithm.build_all(line.ranks, line.root, line.host_of_ranks);
   const Status proof = schedule::verify(schedules);
   const schedule::Cost cost = schedule::cost(
       schedules, {.bytes = line.bytes,

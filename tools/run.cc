@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/run.h"
+#include "tools/commands.h"
 
 #include <algorithm>
 #include <cstdlib>

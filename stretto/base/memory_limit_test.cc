@@ -4,10 +4,8 @@
 #include "stretto/base/memory_limit.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
+#include "tests/support/files.h"
 
 namespace stretto {
 namespace {
@@ -26,18 +24,14 @@ const std::string kFirstVersion =
 // A machine of 1000 MiB, of which 800 MiB are available, in a folder.
 class MemoryLimitTest : public testing::Test {
  protected:
-  MemoryLimitTest() : root_(testing::TempDir() + "memory_limit_" + std::to_string(::getpid())) {
+  MemoryLimitTest() {
     write("/proc/meminfo",
           "MemTotal:        1024000 kB\nMemFree:          102400 kB\n"
           "MemAvailable:     819200 kB\nShmem:             10240 kB\n"
           "SwapTotal:             0 kB\nSwapFree:              0 kB\n");
   }
-  ~MemoryLimitTest() override { std::filesystem::remove_all(root_); }
 
-  void write(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories((root_ + path).substr(0, (root_ + path).rfind('/')));
-    std::ofstream(root_ + path) << text;
-  }
+  void write(const std::string& path, const std::string& text) { write_file(root_ / path, text); }
   void write(const std::string& path, std::size_t mebibytes) {
     write(path, std::to_string(mebibytes * kMiB) + "\n");
   }
@@ -49,21 +43,21 @@ class MemoryLimitTest : public testing::Test {
     write("/sys/fs/cgroup" + folder + "/memory.stat", stat);
   }
   void expect(std::size_t left_mebibytes, const std::string& source, std::size_t promised = 0) {
-    const auto left = find_memory_left(promised * kMiB, root_);
+    const auto left = find_memory_left(promised * kMiB, root_.path());
     ASSERT_TRUE(left.has_value());
     EXPECT_EQ(left->left_bytes / kMiB, left_mebibytes);
     EXPECT_EQ(left->source, source);
   }
 
-  std::string root_;
+  const TemporaryFolder root_;
 };
 
 std::string mebibytes(std::size_t count) { return std::to_string(count * kMiB); }
 
 TEST_F(MemoryLimitTest, WithoutGroupsTheMachineDecides) {
   expect(800, "/proc/meminfo");
-  EXPECT_EQ(find_memory_left(0, root_)->limit_bytes, 1000 * kMiB);
-  EXPECT_FALSE(find_memory_left(0, root_ + "/nowhere").has_value());
+  EXPECT_EQ(find_memory_left(0, root_.path())->limit_bytes, 1000 * kMiB);
+  EXPECT_FALSE(find_memory_left(0, root_ / "nowhere").has_value());
 }
 
 TEST_F(MemoryLimitTest, TheTightestOfAllParentsDecides) {

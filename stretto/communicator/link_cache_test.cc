@@ -7,26 +7,16 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include <gtest/gtest.h>
+
+#include "tests/support/files.h"
 
 namespace stretto::communicator {
 namespace {
 
 class LinkCache : public testing::Test {
  protected:
-  LinkCache()
-      : folder_(std::filesystem::temp_directory_path() /
-                ("stretto-link-cache-" + std::to_string(::getpid()))),
-        path_(link_cache_path(folder_, "inside a host from node04: tcp")) {}
-  ~LinkCache() override { std::filesystem::remove_all(folder_); }
-
-  void write(const std::string& text) {
-    std::filesystem::create_directories(folder_);
-    std::ofstream(path_) << text;
-  }
-
   CachedLink fresh() const {
     return {.cost = {.latency_seconds = 2e-6,
                      .message_seconds = 3e-7,
@@ -36,8 +26,9 @@ class LinkCache : public testing::Test {
             .measured_at = std::chrono::system_clock::now()};
   }
 
-  std::string folder_;
-  std::string path_;
+  const TemporaryFolder outside_;
+  const std::string folder_ = outside_ / "cache";
+  const std::string path_ = link_cache_path(folder_, "inside a host from node04: tcp");
 };
 
 TEST_F(LinkCache, GivesBackWhatWasSaved) {
@@ -67,17 +58,16 @@ TEST_F(LinkCache, ForgetsWhatIsOldOrFromTheFuture) {
 
 TEST_F(LinkCache, TakesNothingThatItHasNotWritten) {
   save_link(path_, "a link", fresh());
-  std::ifstream file(path_);
-  const std::string good((std::istreambuf_iterator<char>(file)), {});
+  const std::string good = read_file(path_);
   for (std::size_t length = 0; length + 2 < good.size(); length += 7) {
-    write(good.substr(0, length));
+    write_file(path_, good.substr(0, length));
     EXPECT_FALSE(load_link(path_) && length < good.rfind('\n', good.size() - 2)) << length;
   }
   for (const char* value : {"nan", "-1", "0", "1e9", "inf", "x"}) {
     std::string bad = good;
     const auto at = bad.find("latency_seconds ") + 16;
     bad.replace(at, bad.find('\n', at) - at, value);
-    write(bad);
+    write_file(path_, bad);
     EXPECT_FALSE(load_link(path_)) << value;
   }
 }
@@ -91,16 +81,14 @@ TEST_F(LinkCache, NeitherWaitsForNorWritesToWhatSomebodyHasPutThere) {
   save_link(path_, "a link", fresh());
   EXPECT_TRUE(load_link(path_)) << "a FIFO is replaced";
   const std::string elsewhere = folder_ + "/somebody's";
-  std::ofstream(elsewhere) << "precious";
+  write_file(elsewhere, "precious");
   ASSERT_EQ(::symlink(elsewhere.c_str(), beside.c_str()), 0);
   save_link(path_, "a link", fresh());
-  std::string kept;
-  std::ifstream(elsewhere) >> kept;
-  EXPECT_EQ(kept, "precious");
+  EXPECT_EQ(read_file(elsewhere), "precious");
 }
 
 TEST_F(LinkCache, AFolderThatCannotBeMadeIsNoFailure) {
-  write("not a folder");
+  write_file(path_, "not a folder");
   save_link(path_ + "/link.txt", "a link", fresh());
   EXPECT_FALSE(load_link(path_ + "/link.txt"));
 }

@@ -3,8 +3,6 @@
 
 #include "stretto/communicator/link_probe.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <thread>
 
@@ -13,6 +11,7 @@
 #include "stretto/communicator/link_cache.h"
 #include "stretto/communicator/memory_probe.h"
 #include "stretto/job/threads.h"
+#include "tests/support/files.h"
 
 namespace stretto::communicator {
 namespace {
@@ -21,11 +20,6 @@ constexpr int kRanks = 3;
 
 class LinkProbe : public testing::Test {
  protected:
-  LinkProbe()
-      : folder_(std::filesystem::temp_directory_path() /
-                ("stretto-link-probe-" + std::to_string(::getpid()))) {}
-  ~LinkProbe() override { std::filesystem::remove_all(folder_); }
-
   std::filesystem::path folder(int rank) const { return folder_ / std::to_string(rank); }
 
   // What all ranks come to, each with a cache of its own: of links, or of the memory that they
@@ -71,7 +65,7 @@ class LinkProbe : public testing::Test {
     }
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder folder_;
   group::HostList hosts_ = {0, 0,
                             1};  // One pair on a host, led by rank 0, as is the one between two.
 };

@@ -34,11 +34,10 @@ ChunkLayout::ChunkLayout(const schedule::Schedule& steps, const OperationDescrip
       rank_(steps.rank),
       root_(steps.root),
       rank_count_(static_cast<std::size_t>(steps.rank_count)) {
-  const bool owned = schedule::required_chunks(collective_, steps.rank_count).value_or(0) > 0;
   if (!shares.equal()) {
     begin_ = prefix_sums(shares.counts);
     if (exchanges()) received_begin_ = prefix_sums(shares.received);
-  } else if (owned) {
+  } else if (schedule::has_shares(collective_)) {
     begin_ = cut(operation.count, rank_count_, 1);
   } else {
     // A barrier has no chunk; one that is empty spares everybody else the question.

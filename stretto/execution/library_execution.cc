@@ -36,10 +36,8 @@ LibraryPlan make_library_plan(const Plan& whole, const CollectiveLibrary& librar
     plan.divisor = whole.divisor();
   }
   const bool exchanges = plan.operation.collective == Collective::all_to_all;
+  if (!schedule::has_shares(plan.operation.collective)) return plan;
   const std::int32_t ranks = shape.rank_count;
-  const bool has_shares =
-      schedule::required_chunks(plan.operation.collective, ranks).value_or(0) > 0;
-  if (!has_shares) return plan;
   for (std::int32_t r = 0; r < ranks; ++r) {
     const std::int32_t sent = exchanges ? shape.rank.value() * ranks + r : r;
     plan.counts.push_back(whole.chunk_elements(sent));

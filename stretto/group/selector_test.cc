@@ -4,13 +4,12 @@
 #include "stretto/group/selector.h"
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "stretto/execution/window.h"
+#include "tests/support/files.h"
 
 namespace stretto::group {
 namespace {
@@ -208,9 +207,7 @@ std::string choices(Collective collective, int ranks, int ranks_per_host) {
 }
 
 TEST(Selector, ChoosesWhatTheDocumentSays) {
-  std::stringstream document;
-  document << std::ifstream(STRETTO_SOURCE_DIR "/docs/algorithms.md").rdbuf();
-  const std::string text = document.str();
+  const std::string text = read_file(STRETTO_SOURCE_DIR "/docs/algorithms.md");
   for (const Collective collective :
        {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
         Collective::broadcast, Collective::reduce, Collective::gather, Collective::scatter,

@@ -13,6 +13,7 @@
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/job/rendezvous.h"
 #include "stretto/job/slurm.h"
+#include "tests/support/files.h"
 
 namespace stretto::job {
 namespace {
@@ -36,15 +37,12 @@ Job tcp_job(int size) {
 
 class RendezvousTest : public testing::Test {
  protected:
-  RendezvousTest() { std::filesystem::create_directory(folder_); }
-  ~RendezvousTest() override { std::filesystem::remove_all(folder_); }
-
   Job file_job(int size) const {
     return {
-        .size = size, .rendezvous_kind = RendezvousKind::file, .rendezvous_path = folder_ + "/job"};
+        .size = size, .rendezvous_kind = RendezvousKind::file, .rendezvous_path = folder_ / "job"};
   }
 
-  std::string folder_ = testing::TempDir() + fmt::format("stretto_rendezvous_{}", ::getpid());
+  const TemporaryFolder folder_;
 };
 
 Job as_rank(Job job, int rank) {
@@ -253,12 +251,12 @@ TEST_F(RendezvousTest, WaitsForRankZeroNoLongerThanItsDeadline) {
 TEST_F(RendezvousTest, MakesAFolderForThisUserOnly) {
   Job job = file_job(2);
   job.makes_folder = true;
-  job.rendezvous_path = folder_ + "/own/job";
+  job.rendezvous_path = folder_ / "own/job";
   meet(job);
   struct stat state {};
-  ASSERT_EQ(::stat((folder_ + "/own").c_str(), &state), 0);
+  ASSERT_EQ(::stat((folder_ / "own").c_str(), &state), 0);
   EXPECT_EQ(state.st_mode & 07777, 0700u);
-  ::chmod((folder_ + "/own").c_str(), 0777);
+  ::chmod((folder_ / "own").c_str(), 0777);
   const Status status = Rendezvous::open(job, soon()).status();
   EXPECT_EQ(status.code(), StatusCode::refused);
   EXPECT_PRED_FORMAT2(testing::IsSubstring, "is not a folder of this user alone",

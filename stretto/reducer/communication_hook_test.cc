@@ -11,19 +11,14 @@
 #include <gtest/gtest.h>
 
 #include "stretto/reducer/reducer.h"
+#include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto {
 namespace {
 
-std::span<float> floats(const Reducer& reducer, std::size_t index) {
-  const auto bytes = reducer.gradient_bytes(index);
-  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
-}
-
-std::vector<GradientDescription> three_gradients() {
-  return {{"a", DType::f32, 100}, {"b", DType::f32, 3}, {"c", DType::f32, 1000}};
-}
+using testing::floats;
+using testing::three_gradients;
 
 // A step in which every element of rank r is value + r.
 void run_step(Reducer& reducer, int rank, float value) {

@@ -19,11 +19,14 @@
 
 #include "stretto/base/error.h"
 #include "stretto/base/random.h"
+#include "tests/support/failures.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto {
 namespace {
 
+using testing::expect_contains;
+using testing::message_of;
 using Floats = std::vector<float>;
 
 Floats random_floats(std::size_t count, std::uint64_t seed) {
@@ -31,17 +34,6 @@ Floats random_floats(std::size_t count, std::uint64_t seed) {
   Floats values(count);
   for (float& value : values) value = static_cast<float>(random.uniform()) - 0.5f;
   return values;
-}
-
-// What `call` is refused with; empty if it is not.
-template <class Error, class Call>
-std::string refusal(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(CompressedAllReduce, KeepsResidualsByName) {
@@ -203,18 +195,17 @@ TEST(CompressedAllReduce, WhatRanksDoNotAgreeAboutIsRefusedAndBothAreNamed) {
     CompressionState state;
     Floats data(5000, 1.0f);
     const auto text_of = [&](const CompressedAllReduceOptions& options, std::size_t count) {
-      return refusal<Mismatch>(
+      return message_of<Mismatch>(
           [&] { all_reduce(communicator, std::span(data).first(count), options); });
     };
     for (CompressionState* const where : {&state, static_cast<CompressionState*>(nullptr)}) {
       std::string text = text_of({top_k({.density = first ? 0.1 : 0.2}), where, "x"}, 5000);
-      EXPECT_NE(text.find("version 1: top_k(0.1) from"), std::string::npos) << text;
-      EXPECT_NE(text.find("version 1: top_k(0.2) from"), std::string::npos) << text;
-      EXPECT_NE(text.find("on rank 1; give all ranks the same options"), std::string::npos) << text;
+      expect_contains(text, "version 1: top_k(0.1) from");
+      expect_contains(text, "version 1: top_k(0.2) from");
+      expect_contains(text, "on rank 1; give all ranks the same options");
       text = text_of({int8(), where, "x"}, first ? 5000 : 4999);
-      EXPECT_NE(text.find("sum of 'x', 5000 elements' on rank 0 and by"), std::string::npos)
-          << text;
-      EXPECT_NE(text.find("sum of 'x', 4999 elements' on rank 1"), std::string::npos) << text;
+      expect_contains(text, "sum of 'x', 5000 elements' on rank 0 and by");
+      expect_contains(text, "sum of 'x', 4999 elements' on rank 1");
     }
     // Nobody has taken anything over from calls that did not happen.
     EXPECT_EQ(text_of({int8(), &state, "x"}, 5000), "");
@@ -227,16 +218,16 @@ TEST(CompressedAllReduce, ANameStandsForOneVectorAndOneCodec) {
     CompressionState state;
     Floats data(4000, 1.0f);
     const auto text_of = [&](const CompressedAllReduceOptions& options, std::size_t count) {
-      return refusal<InvalidArgument>(
+      return message_of<InvalidArgument>(
           [&] { all_reduce(communicator, std::span(data).first(count), options); });
     };
     EXPECT_EQ(text_of({int8(), &state, "x"}, 4000), "");
     std::string text = text_of({int8(), &state, "x"}, 3000);
-    EXPECT_NE(text.find("4000 elements' before, and now is"), std::string::npos) << text;
-    EXPECT_NE(text.find("3000 elements'; use another name"), std::string::npos) << text;
+    expect_contains(text, "4000 elements' before, and now is");
+    expect_contains(text, "3000 elements'; use another name");
     text = text_of({top_k(), &state, "x"}, 4000);
-    EXPECT_NE(text.find(": int8 from"), std::string::npos) << text;
-    EXPECT_NE(text.find(": top_k(0.01) from"), std::string::npos) << text;
+    expect_contains(text, ": int8 from");
+    expect_contains(text, ": top_k(0.01) from");
     EXPECT_NE(text_of({int8(), &state, ""}, 4000), "");
     EXPECT_NE(text_of({nullptr, nullptr, ""}, 4000), "");
     EXPECT_NE(text_of({int8(), nullptr, "", ReduceOp::max}, 4000), "");
@@ -324,10 +315,8 @@ TEST(CompressedAllReduce, AStateThatOneRankCannotUseIsRefusedOnAll) {
     state.load(of_rank_0);
     for (int attempt = 0; attempt < 2; ++attempt) {
       const std::string text =
-          refusal<InvalidArgument>([&] { (void)calls(communicator, state, 2, 3); });
-      EXPECT_NE(text.find(is_first ? "another rank cannot use the state" : "saved by rank 0"),
-                std::string::npos)
-          << text;
+          message_of<InvalidArgument>([&] { (void)calls(communicator, state, 2, 3); });
+      expect_contains(text, is_first ? "another rank cannot use the state" : "saved by rank 0");
     }
     state.forget("x");
     state.forget("y");
@@ -389,10 +378,10 @@ void expect_starts_do_not_wait(const std::shared_ptr<const Codec>& codec) {
       CompressedWork x = start_all_reduce(communicator, data["x"], {codec, &state, "x"});
       CompressedWork y = start_all_reduce(communicator, data["y"], {codec, &state, "y"});
       if (rank == 0) communicator.send(std::span(&token, 1), {.to = 1}).wait();
-      EXPECT_NE(refusal<InvalidArgument>([&] {
-                  (void)start_all_reduce(communicator, data["x"], {codec, &state, "x"});
-                }).find("'x' is on its way"),
-                std::string::npos);
+      expect_contains(message_of<InvalidArgument>([&] {
+                        (void)start_all_reduce(communicator, data["x"], {codec, &state, "x"});
+                      }),
+                      "'x' is on its way");
       for (CompressedWork* const work : {rank == 0 ? &x : &y, rank == 0 ? &y : &x}) {
         EXPECT_GT(work->wait().sent_values, 0u);
         EXPECT_THROW(work->wait(), InvalidArgument);

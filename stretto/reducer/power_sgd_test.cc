@@ -15,6 +15,7 @@
 #include "stretto/codec/low_rank.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
+#include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto {
@@ -23,10 +24,7 @@ namespace {
 constexpr std::size_t kRows = 60;
 constexpr std::size_t kColumns = 50;
 
-std::span<float> floats(const Reducer& reducer, std::size_t index) {
-  const auto bytes = reducer.gradient_bytes(index);
-  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
-}
+using testing::floats;
 
 std::vector<GradientDescription> model() {
   return {

@@ -13,22 +13,20 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/failures.h"
+#include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto {
 namespace {
 
-std::span<float> floats(const Reducer& reducer, std::size_t index) {
-  const auto bytes = reducer.gradient_bytes(index);
-  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
-}
+using testing::expect_contains;
+using testing::floats;
+using testing::message_of;
+using testing::three_gradients;
 
 void fill(const Reducer& reducer, std::size_t index, float value) {
   for (float& element : floats(reducer, index)) element = value;
-}
-
-std::vector<GradientDescription> three_gradients() {
-  return {{"a", DType::f32, 100}, {"b", DType::f32, 3}, {"c", DType::f32, 1000}};
 }
 
 // Small limits, so that the three gradients make three buckets: {c}, {b, a} or so.
@@ -130,21 +128,6 @@ TEST(Reducer, ThreadsMayMarkDifferentGradients) {
       expect_mean(reducer, 2);
     }
   });
-}
-
-// What `call` throws; empty if it throws nothing.
-template <class Exception>
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Exception& exception) {
-    return exception.what();
-  }
-  return {};
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "'" << text << "'";
 }
 
 TEST(Reducer, MissingGradientsAreNamedOnAllRanksAndTheNextStepMayFollow) {

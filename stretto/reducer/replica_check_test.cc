@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/failures.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto::reducer {
@@ -24,12 +25,8 @@ using ItemsOfRank = std::function<std::vector<ReplicaItem>(int rank)>;
 // Checks `items` on `size` ranks and expects on each of them a Mismatch with `text`; "" for none.
 void expect_mismatch(int size, const ItemsOfRank& items, const std::string& text) {
   run_ranks(size, [&](Communicator& communicator) {
-    std::string message;
-    try {
-      check_replicas_described_alike(communicator, items(communicator.rank().value()));
-    } catch (const Mismatch& mismatch) {
-      message = mismatch.what();
-    }
+    const std::string message = testing::message_of<Mismatch>(
+        [&] { check_replicas_described_alike(communicator, items(communicator.rank().value())); });
     const std::string prefix = "the model is not the same on all ranks: ";
     EXPECT_EQ(message, text.empty() ? "" : prefix + text);
   });
@@ -87,13 +84,10 @@ TEST(ReplicaCheck, DivergedValuesNameTheFirstDifferenceAndItsRanks) {
     std::vector<std::uint64_t> hashes = {1, 2, 3};
     EXPECT_NO_THROW(check_replicas_hash_alike(communicator, names, hashes));
     if (rank >= 2) hashes[1] = 7;
-    try {
-      check_replicas_hash_alike(communicator, names, hashes);
-      FAIL() << "not noticed";
-    } catch (const Mismatch& mismatch) {
-      EXPECT_STREQ(mismatch.what(), "replicas have diverged: b on ranks 2, 3 differs from rank 0");
-      EXPECT_EQ(mismatch.status().rank(), Rank(2));
-    }
+    const Status mismatch = testing::failure_of<Mismatch>(
+        [&] { check_replicas_hash_alike(communicator, names, hashes); });
+    EXPECT_EQ(mismatch.message(), "replicas have diverged: b on ranks 2, 3 differs from rank 0");
+    EXPECT_EQ(mismatch.rank(), Rank(2));
   });
 }
 

@@ -101,6 +101,15 @@ Schedule Algorithm::build(const Shape& shape) const {
   return std::move(schedule).build();
 }
 
+std::vector<Schedule> Algorithm::build_all(std::int32_t rank_count, Rank root,
+                                           std::span<const std::int32_t> hosts) const {
+  std::vector<Schedule> schedules;
+  for (std::int32_t rank = 0; rank < rank_count; ++rank) {
+    schedules.push_back(build({rank, rank_count, root, hosts}));
+  }
+  return schedules;
+}
+
 std::span<const Algorithm> algorithms() { return kAlgorithms; }
 
 std::vector<const Algorithm*> algorithms_for(Collective collective, Access access) {

@@ -47,6 +47,9 @@ struct Algorithm {
   bool reference = false;
 
   Schedule build(const Shape& shape) const;
+  // Those of all ranks, in their order.
+  std::vector<Schedule> build_all(std::int32_t rank_count, Rank root = 0,
+                                  std::span<const std::int32_t> hosts = {}) const;
 };
 
 // Every algorithm that exists, in a fixed order.

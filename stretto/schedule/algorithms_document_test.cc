@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
@@ -12,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/schedule/cost.h"
+#include "tests/support/files.h"
 
 namespace stretto::schedule {
 namespace {
@@ -32,12 +32,7 @@ std::vector<std::string> cells_of(const std::string& line) {
   return cells;
 }
 
-std::string read_document() {
-  const std::ifstream file(STRETTO_SOURCE_DIR "/docs/algorithms.md");
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+std::string read_document() { return read_file(STRETTO_SOURCE_DIR "/docs/algorithms.md"); }
 
 // The row that the document must have for an algorithm: steps and bytes for each number of ranks.
 std::string row_of(const Algorithm& algorithm, const std::vector<int>& rank_counts) {

@@ -360,11 +360,7 @@ Cost cost(std::span<const Schedule> schedules, const CostQuery& query) {
 }
 
 Cost cost(const Algorithm& algorithm, int rank_count, const CostQuery& query) {
-  std::vector<Schedule> schedules;
-  for (int rank = 0; rank < rank_count; ++rank) {
-    schedules.push_back(algorithm.build({rank, rank_count, 0, query.hosts}));
-  }
-  return cost(schedules, query);
+  return cost(algorithm.build_all(rank_count, 0, query.hosts), query);
 }
 
 }  // namespace stretto::schedule

@@ -198,8 +198,7 @@ TEST(Dependencies, AllowOnlyOrdersThatGiveTheRightResult) {
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.collective == Collective::barrier) continue;
     for (const int n : {2, 3, 4, 6}) {
-      std::vector<Schedule> schedules;
-      for (int rank = 0; rank < n; ++rank) schedules.push_back(algorithm.build({rank, n, 0}));
+      const std::vector<Schedule> schedules = algorithm.build_all(n);
       const JointSchedule joint(schedules);
       for (std::uint64_t seed = 0; seed < 20; ++seed) {
         const JointRun execution = RandomRun(joint, seed).run();

@@ -178,10 +178,7 @@ TEST(ChunkOwners, TheBusiestPortOfTwoHostsIsAsIdleAsItCanBe) {
 
 std::vector<Schedule> all_ranks(Collective collective, Access access, std::string_view name,
                                 int n) {
-  const Algorithm* algorithm = find_algorithm(collective, access, name);
-  std::vector<Schedule> schedules;
-  for (int rank = 0; rank < n; ++rank) schedules.push_back(algorithm->build({rank, n, 0}));
-  return schedules;
+  return find_algorithm(collective, access, name)->build_all(n);
 }
 
 TEST(Print, RingOfThreeForOneRank) {
@@ -259,9 +256,7 @@ TEST(Print, TheSameSlotOfConsecutiveRanksIsOneItem) {
 
 TEST(Print, SaysWhereTheRootIs) {
   const Algorithm* reduce = find_algorithm(Collective::reduce, Access::messages, "binomial_tree");
-  std::vector<Schedule> schedules;
-  for (int rank = 0; rank < 6; ++rank) schedules.push_back(reduce->build({rank, 6, 3}));
-  EXPECT_EQ(print(schedules),
+  EXPECT_EQ(print(reduce->build_all(6, 3)),
             "reduce by binomial_tree to 3 on 6 ranks: messages, canonical order, 1 chunk, "
             "1 raw slot, 1 partial slot\n"
             "step 0   1>0 c0   2>3 c0   5>4 c0\n"

@@ -21,9 +21,7 @@ constexpr Rank kRoot = 2;
 
 std::uint64_t messages_of(const schedule::Algorithm& algorithm) {
   std::uint64_t messages = 0;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    const schedule::Schedule steps =
-        algorithm.build({.rank = rank, .rank_count = kRanks, .root = kRoot});
+  for (const schedule::Schedule& steps : algorithm.build_all(kRanks, kRoot)) {
     messages += static_cast<std::uint64_t>(
         std::ranges::count(steps.steps, schedule::StepKind::send, &schedule::Step::kind));
   }

@@ -91,14 +91,6 @@ class ScheduleRun {
   std::vector<std::unique_ptr<MessageExecution>> executions_;
 };
 
-std::vector<Schedule> schedules_of(const Algorithm& algorithm) {
-  std::vector<Schedule> schedules;
-  for (int r = 0; r < kRanks; ++r) {
-    schedules.push_back(algorithm.build({.rank = r, .rank_count = kRanks}));
-  }
-  return schedules;
-}
-
 // Changes one step; returns whether it can be changed in this way.
 using Change = std::function<bool(Schedule& steps, std::size_t step)>;
 
@@ -107,7 +99,7 @@ void expect_noticed(const Change& change) {
   int changed = 0;
   for (const Algorithm* algorithm :
        schedule::algorithms_for(Collective::all_reduce, schedule::Access::messages)) {
-    const std::vector<Schedule> good = schedules_of(*algorithm);
+    const std::vector<Schedule> good = algorithm->build_all(kRanks);
     ASSERT_TRUE(ScheduleRun(good).is_right()) << algorithm->name;
     for (std::size_t r = 0; r < kRanks; ++r) {
       for (std::size_t step = 0; step < good[r].steps.size(); ++step) {

@@ -33,6 +33,17 @@ std::string error_of(const std::function<void()>& body) {
   return std::string(failure_of<Failure>(body).message());
 }
 
+// What `call` throws; empty if it throws nothing.
+template <class Exception>
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Exception& exception) {
+    return exception.what();
+  }
+  return {};
+}
+
 inline void expect_contains(std::string_view text, std::string_view part) {
   EXPECT_NE(text.find(part), std::string_view::npos) << "\"" << part << "\" is not in: " << text;
 }

@@ -157,12 +157,6 @@ void append(Bytes& bytes, const Bytes& more) {
 
 }  // namespace
 
-bool has_shares(Collective collective) {
-  return collective == Collective::all_gather || collective == Collective::gather ||
-         collective == Collective::reduce_scatter || collective == Collective::scatter ||
-         collective == Collective::all_to_all;
-}
-
 bool has_own_order(const Problem& problem) {
   const schedule::Algorithm* algorithm =
       schedule::find_algorithm(problem.collective, schedule::Access::messages, problem.algorithm);

@@ -11,6 +11,7 @@
 
 #include "stretto/base/operation.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/schedule/schedule.h"
 
 namespace stretto::testing {
 
@@ -34,8 +35,7 @@ struct Problem {
   bool any_order = false;
 };
 
-// Whether ranks have shares of the whole buffer.
-bool has_shares(Collective collective);
+using schedule::has_shares;
 // Whether its algorithm combines in an order of its own, as no canonical one does.
 bool has_own_order(const Problem& problem);
 // Equal shares of `share` elements.

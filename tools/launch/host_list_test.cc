@@ -5,8 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <fstream>
+#include "tests/support/files.h"
 
 namespace stretto::launch {
 namespace {
@@ -20,10 +19,10 @@ std::string print(const Result<std::vector<HostShare>>& hosts) {
 
 TEST(HostList, IsNamesOrAFile) {
   EXPECT_EQ(print(read_hosts("node0,me@node1", 2)), "node0:2 me@node1:2 ");
-  const std::string path = ::testing::TempDir() + "stretto_hosts";
-  std::ofstream(path) << "# mine\n\nnode0 slots=4 # fast\n  node1\n";
+  const TemporaryFolder folder;
+  const std::string path = folder / "hosts";
+  write_file(path, "# mine\n\nnode0 slots=4 # fast\n  node1\n");
   EXPECT_EQ(print(read_hosts(path, 2)), "node0:4 node1:2 ");
-  std::remove(path.c_str());
 }
 
 TEST(HostList, SaysWhatItDoesNotUnderstand) {

@@ -87,12 +87,7 @@ void expect_correct(const Hosts& hosts, Rank root, const std::string& what) {
 }
 
 Schedules build(const Algorithm& algorithm, const Hosts& hosts, Rank root = 0) {
-  Schedules schedules;
-  const auto ranks = static_cast<std::int32_t>(hosts.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    schedules.push_back(algorithm.build({rank, ranks, root, hosts}));
-  }
-  return schedules;
+  return algorithm.build_all(static_cast<std::int32_t>(hosts.size()), root, hosts);
 }
 
 Schedules build(Collective collective, const Hosts& hosts) {

@@ -55,10 +55,8 @@ Status verify(std::span<const Schedule> schedules) {
 
 Status verify(const Algorithm& algorithm, int rank_count, Rank root,
               std::span<const std::int32_t> hosts) {
-  std::vector<Schedule> schedules;
-  for (int rank = 0; rank < rank_count; ++rank) {
-    const Schedule& built =
-        schedules.emplace_back(algorithm.build({rank, rank_count, root, hosts}));
+  const std::vector<Schedule> schedules = algorithm.build_all(rank_count, root, hosts);
+  for (const Schedule& built : schedules) {
     const bool as_listed = built.algorithm == algorithm.name &&
                            built.collective == algorithm.collective &&
                            has_teams_of(built, algorithm.access) && built.order == algorithm.order;

@@ -12,54 +12,20 @@
 
 #include "stretto/schedule/builder.h"
 #include "stretto/schedule/verify/race.h"
+#include "tests/support/broken_schedules.h"
 
 namespace stretto::schedule {
 namespace {
 
-using Schedules = std::vector<Schedule>;
-
-Schedules build(const Algorithm& algorithm, int n) {
-  Schedules schedules;
-  for (int rank = 0; rank < n; ++rank) schedules.push_back(algorithm.build({rank, n, 0}));
-  return schedules;
-}
-
-Schedules build(Collective collective, std::string_view name, int n) {
-  for (const Access access : {Access::messages, Access::mapped}) {
-    const Algorithm* algorithm = find_algorithm(collective, access, name);
-    if (algorithm != nullptr) return build(*algorithm, n);
-  }
-  return {};
-}
-
-// The first step of a kind in a schedule, or a later one.
-std::size_t nth(const Schedule& schedule, StepKind kind, int n = 0) {
-  for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
-    if (schedule.steps[i].kind == kind && n-- == 0) return i;
-  }
-  ADD_FAILURE() << "there is no such step";
-  return 0;
-}
-
-void erase_nth(Schedule& schedule, StepKind kind, int n = 0) {
-  schedule.steps.erase(schedule.steps.begin() + nth(schedule, kind, n));
-}
-
 // The places that the schedule's only reduce, or its first, takes its values from.
 Place* reduce_sources(Schedule& schedule) {
-  return &schedule.places[schedule.steps[nth(schedule, StepKind::reduce)].sources_begin];
+  return &schedule.places[nth(schedule, StepKind::reduce).sources_begin];
 }
 
 void expect_refused(const Schedules& schedules, const std::string& reason) {
   const Status status = verify(schedules);
   EXPECT_EQ(status.code(), StatusCode::invalid_argument);
   EXPECT_EQ(status.message(), reason);
-}
-
-void expect_refused_because(const Schedules& schedules, const std::string& part_of_reason) {
-  const Status status = verify(schedules);
-  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-  EXPECT_NE(status.message().find(part_of_reason), std::string_view::npos) << status.message();
 }
 
 // Two ranks of an all-reduce in one chunk; `fill` adds the steps of one.
@@ -89,7 +55,7 @@ TEST(Verify, AcceptsACorrectPair) {
 
 TEST(Verify, AMissingContribution) {
   Schedules schedules = build(Collective::all_reduce, "direct", 4);
-  --schedules[2].steps[nth(schedules[2], StepKind::reduce)].sources_end;
+  --nth(schedules[2], StepKind::reduce).sources_end;
   expect_refused(schedules,
                  "all_reduce by direct on 4 ranks: output chunk 2 on rank 0 lacks rank 3");
 }
@@ -146,7 +112,7 @@ TEST(Verify, AMeanThatIsNeverDivided) {
 
 TEST(Verify, APartialValueInTheOutput) {
   Schedules schedules = build(Collective::all_reduce, "direct", 3);
-  schedules[1].steps[nth(schedules[1], StepKind::reduce)].completes = false;
+  nth(schedules[1], StepKind::reduce).completes = false;
   expect_refused(
       schedules,
       "all_reduce by direct on 3 ranks: rank 1 step 4 puts a partial value, which is not "
@@ -193,13 +159,13 @@ TEST(Verify, AMessageThatNobodySends) {
 
 TEST(Verify, AMessageOutOfTurn) {
   Schedules schedules = build(Collective::all_gather, "ring", 3);
-  schedules[1].steps[nth(schedules[1], StepKind::send)].message = 1;
+  nth(schedules[1], StepKind::send).message = 1;
   expect_refused_because(schedules, "rank 1 step 1 is message 1 where 0 is next");
 }
 
 TEST(Verify, ASlotOfTheWrongKind) {
   Schedules schedules = build(Collective::all_reduce, "recursive_doubling", 4);
-  const Step& second = schedules[2].steps[nth(schedules[2], StepKind::recv, 1)];
+  const Step& second = nth(schedules[2], StepKind::recv, 1);
   schedules[2].places[second.targets_begin].slot = raw(0, 0);
   expect_refused(schedules,
                  "all_reduce by recursive_doubling on 4 ranks: rank 0 step 3 (send partial 0 (c0) "
@@ -209,7 +175,7 @@ TEST(Verify, ASlotOfTheWrongKind) {
 
 TEST(Verify, AMessageThatChangesItsChunk) {
   Schedules schedules = build(Collective::all_gather, "direct", 3);
-  const Step& receive = schedules[0].steps[nth(schedules[0], StepKind::recv)];
+  const Step& receive = nth(schedules[0], StepKind::recv);
   schedules[0].places[receive.targets_begin].slot = output(1);
   expect_refused_because(schedules, "different chunks");
 }
@@ -270,7 +236,7 @@ TEST(Verify, AnInputThatIsOverwrittenInPlace) {
 
 TEST(Verify, AWriteToTheInput) {
   Schedules schedules = build(Collective::broadcast, "direct_mapped", 2);
-  Step& copy = schedules[1].steps[nth(schedules[1], StepKind::copy)];
+  Step& copy = nth(schedules[1], StepKind::copy);
   schedules[1].places[copy.targets_begin].slot = input(0);
   expect_refused(schedules,
                  "broadcast by direct_mapped on 2 ranks: rank 1 step 1 writes the input, which is "
@@ -279,7 +245,7 @@ TEST(Verify, AWriteToTheInput) {
 
 TEST(Verify, AnInputThatTheRankDoesNotHave) {
   Schedules schedules = build(Collective::all_gather, "direct_mapped", 3);
-  Step& copy = schedules[1].steps[nth(schedules[1], StepKind::copy, 1)];
+  Step& copy = nth(schedules[1], StepKind::copy, 1);
   schedules[1].places[copy.sources_begin].rank = 0;
   expect_refused_because(schedules, "uses input chunk 2 of rank 0, which that rank does not have");
 }
@@ -346,7 +312,7 @@ TEST(Verify, ASlotOverwrittenBeforeAnotherRankReadsIt) {
 
 TEST(Verify, AStepThatMixesChunks) {
   Schedules schedules = build(Collective::all_reduce, "direct_mapped", 3);
-  const Step& reduce = schedules[0].steps[nth(schedules[0], StepKind::reduce)];
+  const Step& reduce = nth(schedules[0], StepKind::reduce);
   schedules[0].places[reduce.targets_begin].slot = output(1);
   expect_refused_because(schedules, "rank 0 step 1 mixes different chunks");
 }
@@ -449,7 +415,7 @@ class Canary : public testing::TestWithParam<Algorithm> {};
 // everything, or an algorithm with a useless step, fails here.
 TEST_P(Canary, EveryStepIsNeeded) {
   for (const int n : {2, 3, 5}) {
-    const Schedules schedules = build(GetParam(), n);
+    const Schedules schedules = GetParam().build_all(n);
     ASSERT_TRUE(verify(schedules).ok());
     for (int rank = 0; rank < n; ++rank) {
       for (std::size_t step = 0; step < schedules[rank].steps.size(); ++step) {
@@ -464,7 +430,7 @@ TEST_P(Canary, EveryStepIsNeeded) {
 // Syncs are needed on all ranks at once, and messages with both ends.
 TEST_P(Canary, EverySyncAndEveryMessageIsNeeded) {
   const int n = 4;
-  const Schedules schedules = build(GetParam(), n);
+  const Schedules schedules = GetParam().build_all(n);
   const auto syncs = std::ranges::count(schedules[0].steps, StepKind::sync, &Step::kind);
   for (int sync = 0; sync < syncs; ++sync) {
     Schedules broken = schedules;

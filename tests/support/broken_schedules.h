@@ -1,0 +1,49 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/schedule/algorithms.h"
+#include "stretto/schedule/verify/verify.h"
+
+// Schedules to be broken, for tests of what verify() refuses.
+namespace stretto::schedule {
+
+using Schedules = std::vector<Schedule>;
+
+// Of the algorithm of that name, by messages or on mapped memory.
+inline Schedules build(Collective collective, std::string_view name, int n, Rank root = 0) {
+  const Algorithm* algorithm = find_algorithm(collective, Access::messages, name);
+  if (algorithm == nullptr) algorithm = find_algorithm(collective, Access::mapped, name);
+  if (algorithm == nullptr) return {};
+  Schedules schedules = algorithm->build_all(n, root);
+  EXPECT_TRUE(verify(schedules).ok()) << verify(schedules).message();
+  return schedules;
+}
+
+// The first step of a kind in a schedule, or a later one.
+inline Step& nth(Schedule& schedule, StepKind kind, int n = 0) {
+  for (Step& step : schedule.steps) {
+    if (step.kind == kind && n-- == 0) return step;
+  }
+  ADD_FAILURE() << "there is no such step";
+  return schedule.steps.front();
+}
+
+inline void erase_nth(Schedule& schedule, StepKind kind, int n = 0) {
+  schedule.steps.erase(schedule.steps.begin() + (&nth(schedule, kind, n) - &schedule.steps[0]));
+}
+
+inline void expect_refused_because(const Schedules& schedules, const std::string& part_of_reason) {
+  const Status status = verify(schedules);
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find(part_of_reason), std::string_view::npos) << status.message();
+}
+
+}  // namespace stretto::schedule

@@ -1,0 +1,32 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+// The commands of the `stretto` program. `arguments` is what follows the command's name. They
+// return the exit status: 0 for success and --help, 2 for a command line that they do not
+// understand.
+namespace stretto::tools {
+
+// What follows the first "--" of a command line, and what is before it.
+struct SplitArguments {
+  std::vector<std::string> options;
+  std::vector<std::string> program;
+};
+SplitArguments split_arguments(const std::vector<std::string>& arguments);
+
+// `stretto run`: otherwise returns launch()'s status.
+int run_command(const std::vector<std::string>& arguments);
+
+// `stretto bench`: measures collectives, or explains how they run (--explain). Starts its own ranks
+// unless it is a rank itself. Returns 1 for a wrong result, otherwise the job's status.
+int bench_command(const std::vector<std::string>& arguments);
+
+// `stretto plan`: prints, proves and prices the schedule of a collective. Returns 1 if the proof
+// fails.
+int plan_command(const std::vector<std::string>& arguments);
+
+}  // namespace stretto::tools
