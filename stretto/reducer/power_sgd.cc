@@ -112,22 +112,25 @@ void PowerSgdReduction::attach(Communicator& communicator,
     }
     by_index_.push_back(gradient.get());
   }
-  if (loaded_ != nullptr) restore();
+  (void)reducer::take_over_together(communicator, [this] {
+    if (loaded_ != nullptr) restore(*loaded_);
+    return std::uint64_t{0};
+  });
+  loaded_.reset();
 }
 
-// Takes what was loaded over. Gradients that it does not mention begin anew.
-void PowerSgdReduction::restore() {
-  const std::unique_ptr<reducer::SavedState> state = std::move(loaded_);
-  reducer::check_origin(state->rank, state->ranks, rank_, ranks_);
+// Takes `state` over. Gradients that it does not mention begin anew.
+void PowerSgdReduction::restore(const reducer::SavedState& state) {
+  reducer::check_origin(state.rank, state.ranks, rank_, ranks_);
   for (const auto& [name, gradient] : gradients_) {
-    (void)reducer::find(state->residuals, name, gradient->matrix.size());
-    (void)reducer::find(state->factors, name, gradient->right.size());
+    (void)reducer::find(state.residuals, name, gradient->matrix.size());
+    (void)reducer::find(state.factors, name, gradient->right.size());
   }
   for (const auto& [name, gradient] : gradients_) {
-    const auto* const residual = reducer::find(state->residuals, name, gradient->matrix.size());
+    const auto* const residual = reducer::find(state.residuals, name, gradient->matrix.size());
     if (residual != nullptr) gradient->matrix = *residual;
     if (residual == nullptr) std::ranges::fill(gradient->matrix, 0.0f);
-    const auto* const factor = reducer::find(state->factors, name, gradient->right.size());
+    const auto* const factor = reducer::find(state.factors, name, gradient->right.size());
     if (factor != nullptr) gradient->right = *factor;
     if (factor == nullptr) gradient->draw_right();
   }
@@ -147,8 +150,13 @@ std::vector<std::byte> PowerSgdReduction::save() const {
 }
 
 void PowerSgdReduction::load(std::span<const std::byte> bytes) {
-  loaded_ = std::make_unique<reducer::SavedState>(reducer::parse(bytes, kStateName));
-  if (ranks_ > 0) restore();
+  reducer::SavedState state = reducer::parse(bytes, kStateName);
+  if (ranks_ == 0) {
+    loaded_ = std::make_unique<reducer::SavedState>(std::move(state));
+    return;
+  }
+  restore(state);
+  loaded_.reset();
 }
 
 std::vector<std::vector<std::byte>> PowerSgdReduction::redistribute(
