@@ -124,8 +124,8 @@ struct CompressionStatistics {
 // bucket, and its messages leave when the next bucket is full; start() then waits for that small
 // one, and in the few steps in which `automatic` decides, for the decision.
 //
-// Operations other than sum and mean throw InvalidArgument from start(). If all ranks leave a
-// gradient out in a step (find_unused), what its residual has sent in that step is lost.
+// Operations other than sum and mean throw InvalidArgument from start(). In a step in which a rank
+// has not computed a gradient (find_unused, frozen), the residual that it has of it waits.
 class CompressedReduction : public CommunicationHook {
  public:
   explicit CompressedReduction(CompressionOptions options = {});
@@ -212,6 +212,7 @@ class CompressedReduction : public CommunicationHook {
   std::string exchange_reason_;
   ExchangePrediction prediction_;
   codec::Scratch scratch_;
+  std::vector<float> aside_;  // What a message does not say, until it joins the residual.
   CompressionStatistics last_step_;
   CompressionStatistics this_step_;
 };
