@@ -198,16 +198,18 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
   const Reduction reduction = reduction_of(options.reduceOp);
   const at::Tensor own = tensor.coalesce();
   at::Tensor places = at::zeros({own._nnz()}, at::kLong);
-  int64_t width = 1;
+  int64_t width = 1, height = 1;
   for (int64_t dim = 0; dim < own.dim(); ++dim) {
     if (dim < own.sparse_dim()) {
       places = places * own.size(dim) + own.indices()[dim];
+      height *= own.size(dim);
     } else {
       width *= own.size(dim);
     }
   }
   const at::Tensor rows = own.values().reshape({own._nnz(), width}).contiguous();
   const SparseOptions ours{.row_elements = static_cast<std::size_t>(width),
+                           .matrix_rows = static_cast<std::size_t>(height),
                            .op = reduction.op,
                            .timeout = timeout_of(options.timeout)};
   const bool known = reduction.factor == 1 && (reduce_rows<float>(places, rows, ours, tensor) ||
