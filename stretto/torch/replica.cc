@@ -51,6 +51,11 @@ DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options
         "the options codec and communication_hook are both set; give the hook the codec: "
         "CompressedReduction({.codec = ...})");
   }
+  if (options.mixed_precision.reduce_dtype.value_or(DType::f32) != DType::f32) {
+    refuse(
+        "the options codec and mixed_precision.reduce_dtype are both set; codecs are for gradients "
+        "of f32 and have value formats of their own, so leave reduce_dtype out");
+  }
   options.communication_hook = std::make_shared<CompressedReduction>(CompressionOptions{
       .codec = options.codec, .exchange = options.exchange, .compression = options.compression});
   return options;
