@@ -433,12 +433,16 @@ void Reducer::abandon_step(const std::string& reason) {
       reason.empty()
           ? fmt::format("what was thrown, only rank {} itself can say: see its output", rank)
           : reason;
-  Status status = status_of(StatusCode::aborted,
-                            "an exception ended the backward pass of rank {} when {} of {} "
-                            "gradients were ready; {}",
-                            rank, ready_count_.load(), gradients_.size(), why);
-  communicator_.abort(std::string(status.message()));
-  fail(std::move(status));
+  give_up(
+      fmt::format("an exception ended the backward pass of rank {} when {} of {} gradients were "
+                  "ready; {}",
+                  rank, ready_count_.load(), gradients_.size(), why));
+}
+
+void Reducer::give_up(const std::string& reason) {
+  if (failed_.load(std::memory_order_acquire)) return;
+  communicator_.abort(reason);
+  fail(Status(StatusCode::aborted, reason));
 }
 
 void Reducer::fail(Status status) {

@@ -175,6 +175,8 @@ class Reducer {
   // For who cannot go on making gradients: aborts the communicator, because others wait for the
   // rest of the step. `reason` is told to them; empty: an exception that only this rank has seen.
   void abandon_step(const std::string& reason = {});
+  // Aborts the communicator, because others may be waiting. All later calls throw `reason`.
+  void give_up(const std::string& reason);
 
   // Forms buckets in the order in which rank 0's gradients became ready and moves their values
   // there: after the first step, and again when that order has changed for good. Returns whether
