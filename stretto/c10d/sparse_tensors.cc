@@ -27,6 +27,7 @@ struct PlacedRows {
     places = at::zeros({own._nnz()}, at::kLong);
     for (int64_t dim = 0; dim < own.sparse_dim(); ++dim) {
       places = places * own.size(dim) + own.indices()[dim];
+      height *= own.size(dim);
     }
     for (int64_t dim = own.sparse_dim(); dim < own.dim(); ++dim) width *= own.size(dim);
     rows = own.values().reshape({own._nnz(), width}).contiguous();
@@ -35,6 +36,7 @@ struct PlacedRows {
   at::Tensor places;
   at::Tensor rows;
   int64_t width = 1;
+  int64_t height = 1;
 };
 
 // Ranks whose tensors have other shapes would mean other places by the same number.
@@ -103,9 +105,12 @@ void all_reduce_sparse(Communicator& comm, at::Tensor& tensor, ReduceOp op,
                        const std::optional<Duration>& timeout) {
   check_same_shape(comm, tensor, timeout);
   const PlacedRows mine(tensor);
-  reduce_rows_of(tensor.scalar_type())(
-      comm, mine,
-      {.row_elements = static_cast<std::size_t>(mine.width), .op = op, .timeout = timeout}, tensor);
+  reduce_rows_of(tensor.scalar_type())(comm, mine,
+                                       {.row_elements = static_cast<std::size_t>(mine.width),
+                                        .matrix_rows = static_cast<std::size_t>(mine.height),
+                                        .op = op,
+                                        .timeout = timeout},
+                                       tensor);
 }
 
 }  // namespace stretto::c10d_backend

@@ -3,9 +3,14 @@
 
 #include "stretto/reducer/agreement.h"
 
+#include <algorithm>
+#include <exception>
 #include <string_view>
 
+#include <fmt/format.h>
+
 #include "stretto/base/error.h"
+#include "stretto/communicator/all_gather_value.h"
 #include "stretto/communicator/byte_exchange.h"
 
 namespace stretto::reducer {
@@ -22,6 +27,35 @@ void check_same_hook(Communicator& communicator, const std::string& name) {
                              "all ranks the same options",
                              text(0), text(rank), rank));
   }
+}
+
+std::uint64_t take_over_together(Communicator& communicator,
+                                 const std::function<std::uint64_t()>& take_over) {
+  struct Said {
+    std::uint64_t step = 0;
+    std::uint64_t refuses = 0;
+  } own;
+  std::exception_ptr refusal;
+  try {
+    own.step = take_over();
+  } catch (...) {
+    own.refuses = 1;
+    refusal = std::current_exception();
+  }
+  std::uint64_t step = 0;
+  int refuses = -1;
+  const auto all = communicator::all_gather_value(communicator, own, {});
+  for (std::size_t rank = all.size(); rank-- > 0;) {
+    step = std::max(step, all[rank].step);
+    if (all[rank].refuses != 0) refuses = static_cast<int>(rank);
+  }
+  if (refusal != nullptr) std::rethrow_exception(refusal);
+  if (refuses < 0) return step;
+  throw InvalidArgument(
+      Status(StatusCode::invalid_argument,
+             fmt::format("rank {}: rank {} cannot use the state that it has loaded, and says why",
+                         communicator.rank().value(), refuses),
+             Rank(refuses)));
 }
 
 void refuse_converted(const std::string& hook, DType dtype) {

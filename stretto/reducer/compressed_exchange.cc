@@ -235,6 +235,7 @@ void CompressedReduction::encode(const FullBucket& bucket, Exchange& exchange) {
   const TimePoint begin = Clock::now();
   exchange.gradients.clear();
   exchange.values.clear();
+  exchange.silent.clear();
   exchange.own.clear();
   exchange.timeout = bucket.timeout;
   exchange.limit = 0;
@@ -244,6 +245,8 @@ void CompressedReduction::encode(const FullBucket& bucket, Exchange& exchange) {
     const std::span<float> values = floats(bucket.gradient_views[i]);
     exchange.gradients.push_back(&gradient);
     exchange.values.push_back(values);
+    exchange.silent.push_back(bucket.is_silent(i) ? 1 : 0);
+    if (bucket.is_silent(i)) std::ranges::fill(values, 0.0f);
     const Codec& codec = codec_of(gradient.codec);
     is_fixed = is_fixed && codec.message_bytes(values.size(), step_ - 1).has_value();
     exchange.limit += codec.max_message_bytes(values.size());
@@ -283,12 +286,14 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
     const std::span<float> values = exchange.values[i].subspan(part.first, part.count);
     const int divisor = of_sum ? divisor_of_sums(gradient) : 1;
     codec::divide(values, divisor);
-    // What travels as it is leaves nothing, so its own place serves. Of a codec that is bounded the
-    // residual, which may be what this rank has clipped, is not sent with the sum.
+    // What travels as it is has no residual. Of a codec that is bounded the residual, which may be
+    // what this rank has clipped, is not sent with the sum; nor that of a silent gradient at all.
+    const bool is_silent = exchange.silent[i] != 0;
+    const bool sets_aside = gradient.codec == nullptr || divisor > 1 || is_silent;
     std::span<float> carry, cleared;
-    if (gradient.codec == nullptr || divisor > 1) {
-      scratch_.values.assign(part.count, 0.0f);
-      carry = scratch_.values;
+    if (sets_aside) {
+      aside_.assign(part.count, 0.0f);
+      carry = aside_;
     } else {
       carry = std::span(gradient.residual).subspan(part.first, part.count);
       if (!options_.error_feedback) std::ranges::fill(carry, 0.0f);
@@ -299,15 +304,17 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
     const std::size_t before = exchange.own.size();
     const std::size_t sent =
         codec_of(gradient.codec)
-            .encode({.carry = carry,
-                     .gradient = values,
-                     .position = part.position,
-                     .non_finite = options_.non_finite,
-                     .hint = &gradient.hints[of_sum ? gradient.hints.size() - 1 : adder],
-                     .cleared = cleared},
-                    scratch_, exchange.own);
+            .encode(
+                {.carry = carry,
+                 .gradient = values,
+                 .position = part.position,
+                 .non_finite = options_.non_finite,
+                 .hint = is_silent ? nullptr
+                                   : &gradient.hints[of_sum ? gradient.hints.size() - 1 : adder],
+                 .cleared = cleared},
+                scratch_, exchange.own);
     if (gradient.codec == nullptr) continue;
-    for (std::size_t e = 0; divisor > 1 && e < part.count; ++e) {
+    for (std::size_t e = 0; sets_aside && e < part.count; ++e) {
       gradient.residual[part.first + e] += carry[e] * static_cast<float>(divisor);
     }
     this_step_.message_bytes += exchange.own.size() - before;
@@ -375,6 +382,7 @@ void CompressedReduction::decode_parts(const Exchange& exchange,
 void CompressedReduction::clip_and_add_momentum(const FullBucket& bucket) {
   const double limit = double{options_.clip_norm} / std::sqrt(static_cast<double>(ranks_));
   for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+    if (bucket.is_silent(i)) continue;
     const std::span<float> values = floats(bucket.gradient_views[i]);
     if (limit > 0) {
       const double norm = std::sqrt(squares(values));
@@ -395,7 +403,7 @@ void CompressedReduction::clip_and_add_momentum(const FullBucket& bucket) {
 void CompressedReduction::add_residuals(const FullBucket& bucket) {
   for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
     Gradient& gradient = *by_index_[bucket.gradients[i]];
-    if (!std::exchange(gradient.has_residual, false)) continue;
+    if (bucket.is_silent(i) || !std::exchange(gradient.has_residual, false)) continue;
     const std::span<float> values = floats(bucket.gradient_views[i]);
     for (std::size_t e = 0; e < gradient.residual.size(); ++e) values[e] += gradient.residual[e];
     std::ranges::fill(gradient.residual, 0.0f);

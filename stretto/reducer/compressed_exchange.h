@@ -42,6 +42,7 @@ struct CompressedReduction::Exchange {
   TimePoint encoded;  // When its messages were ready.
   std::vector<Gradient*> gradients;
   std::vector<std::span<float>> values;
+  std::vector<std::uint8_t> silent;
   std::vector<std::byte> own;          // The messages of this rank.
   std::vector<std::byte> received;     // Of all ranks, for this rank's parts, where it is divided.
   std::vector<std::byte> all;          // Of all ranks, for all.

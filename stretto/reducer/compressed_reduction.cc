@@ -125,48 +125,30 @@ void CompressedReduction::attach(Communicator& communicator,
     gradient->owner = by_index_.size() % static_cast<std::size_t>(ranks_);
     by_index_.push_back(gradient.get());
   }
-  agree_on_step(communicator);
+  step_ = reducer::take_over_together(communicator, [this] {
+    if (loaded_ != nullptr) restore(*loaded_);
+    return step_;
+  });
+  loaded_.reset();
   choose_exchange(communicator);
 }
 
-// Ranks that have survived a failure may have begun another number of steps. A rank that cannot use
-// what it has loaded says so here, for all of them: others would wait for its messages.
-void CompressedReduction::agree_on_step(Communicator& communicator) {
-  Status own;
-  try {
-    if (loaded_ != nullptr) restore();
-  } catch (const InvalidArgument& error) {
-    own = error.status();
-  }
-  std::uint64_t said[] = {step_, own.ok() ? std::uint64_t{0} : 1};
-  communicator.all_reduce(std::span(said), {.op = ReduceOp::max}).wait();
-  own.or_throw();
-  if (said[1] != 0) {
-    throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                    "rank {}: another rank cannot use the state that it has "
-                                    "loaded, and says why",
-                                    rank_));
-  }
-  step_ = said[0];
-}
-
-// Takes what was loaded over. Gradients that it does not mention begin anew.
-void CompressedReduction::restore() {
-  const std::unique_ptr<reducer::SavedState> state = std::move(loaded_);
-  reducer::check_origin(state->rank, state->ranks, rank_, ranks_);
+// Takes `state` over. Gradients that it does not mention begin anew.
+void CompressedReduction::restore(const reducer::SavedState& state) {
+  reducer::check_origin(state.rank, state.ranks, rank_, ranks_);
   for (const auto& [name, gradient] : gradients_) {
-    (void)reducer::find(state->residuals, name, gradient->residual.size());
-    (void)reducer::find(state->momenta, name, gradient->momentum.size());
+    (void)reducer::find(state.residuals, name, gradient->residual.size());
+    (void)reducer::find(state.momenta, name, gradient->momentum.size());
   }
-  step_ = state->step;
+  step_ = state.step;
   for (const auto& [name, gradient] : gradients_) {
-    const auto* const residual = reducer::find(state->residuals, name, gradient->residual.size());
+    const auto* const residual = reducer::find(state.residuals, name, gradient->residual.size());
     gradient->has_residual = residual != nullptr;
-    const auto* const limit = reducer::find(state->factors, name, 1);
+    const auto* const limit = reducer::find(state.factors, name, 1);
     if (limit != nullptr) gradient->hints[0] = std::bit_cast<std::uint32_t>(limit->front());
     if (residual != nullptr) gradient->residual = *residual;
     if (residual == nullptr) std::ranges::fill(gradient->residual, 0.0f);
-    const auto* const momentum = reducer::find(state->momenta, name, gradient->momentum.size());
+    const auto* const momentum = reducer::find(state.momenta, name, gradient->momentum.size());
     if (momentum != nullptr) gradient->momentum = *momentum;
     if (momentum == nullptr) std::ranges::fill(gradient->momentum, 0.0f);
   }
@@ -189,8 +171,13 @@ std::vector<std::byte> CompressedReduction::save() const {
 }
 
 void CompressedReduction::load(std::span<const std::byte> bytes) {
-  loaded_ = std::make_unique<reducer::SavedState>(reducer::parse(bytes, kStateName));
-  if (communicator_ != nullptr) restore();
+  reducer::SavedState state = reducer::parse(bytes, kStateName);
+  if (communicator_ == nullptr) {
+    loaded_ = std::make_unique<reducer::SavedState>(std::move(state));
+    return;
+  }
+  restore(state);
+  loaded_.reset();
 }
 
 std::vector<std::vector<std::byte>> CompressedReduction::redistribute(

@@ -64,6 +64,7 @@ struct PowerSgdReduction::Exchange {
   ReduceOp op = ReduceOp::mean;
   std::optional<Duration> timeout;
   std::vector<Gradient*> gradients;
+  std::vector<std::uint8_t> silent;
   std::vector<std::size_t> places;  // Of their parts of `left`.
   std::vector<float> left;          // Left factors, and gradients that are not factored.
   std::vector<float> right;         // Right factors.
@@ -112,22 +113,25 @@ void PowerSgdReduction::attach(Communicator& communicator,
     }
     by_index_.push_back(gradient.get());
   }
-  if (loaded_ != nullptr) restore();
+  (void)reducer::take_over_together(communicator, [this] {
+    if (loaded_ != nullptr) restore(*loaded_);
+    return std::uint64_t{0};
+  });
+  loaded_.reset();
 }
 
-// Takes what was loaded over. Gradients that it does not mention begin anew.
-void PowerSgdReduction::restore() {
-  const std::unique_ptr<reducer::SavedState> state = std::move(loaded_);
-  reducer::check_origin(state->rank, state->ranks, rank_, ranks_);
+// Takes `state` over. Gradients that it does not mention begin anew.
+void PowerSgdReduction::restore(const reducer::SavedState& state) {
+  reducer::check_origin(state.rank, state.ranks, rank_, ranks_);
   for (const auto& [name, gradient] : gradients_) {
-    (void)reducer::find(state->residuals, name, gradient->matrix.size());
-    (void)reducer::find(state->factors, name, gradient->right.size());
+    (void)reducer::find(state.residuals, name, gradient->matrix.size());
+    (void)reducer::find(state.factors, name, gradient->right.size());
   }
   for (const auto& [name, gradient] : gradients_) {
-    const auto* const residual = reducer::find(state->residuals, name, gradient->matrix.size());
+    const auto* const residual = reducer::find(state.residuals, name, gradient->matrix.size());
     if (residual != nullptr) gradient->matrix = *residual;
     if (residual == nullptr) std::ranges::fill(gradient->matrix, 0.0f);
-    const auto* const factor = reducer::find(state->factors, name, gradient->right.size());
+    const auto* const factor = reducer::find(state.factors, name, gradient->right.size());
     if (factor != nullptr) gradient->right = *factor;
     if (factor == nullptr) gradient->draw_right();
   }
@@ -147,8 +151,13 @@ std::vector<std::byte> PowerSgdReduction::save() const {
 }
 
 void PowerSgdReduction::load(std::span<const std::byte> bytes) {
-  loaded_ = std::make_unique<reducer::SavedState>(reducer::parse(bytes, kStateName));
-  if (ranks_ > 0) restore();
+  reducer::SavedState state = reducer::parse(bytes, kStateName);
+  if (ranks_ == 0) {
+    loaded_ = std::make_unique<reducer::SavedState>(std::move(state));
+    return;
+  }
+  restore(state);
+  loaded_.reset();
 }
 
 std::vector<std::vector<std::byte>> PowerSgdReduction::redistribute(
@@ -188,18 +197,25 @@ Work PowerSgdReduction::start(Communicator& communicator, const FullBucket& buck
 void PowerSgdReduction::find_left_factors(const FullBucket& bucket, Exchange& exchange) {
   exchange.left.clear();
   exchange.gradients.clear();
+  exchange.silent.clear();
   exchange.places.clear();
   for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
     Gradient& gradient = *by_index_[bucket.gradients[i]];
     const std::span<float> values = floats(bucket.gradient_views[i]);
     exchange.gradients.push_back(&gradient);
+    exchange.silent.push_back(bucket.is_silent(i) ? 1 : 0);
     exchange.places.push_back(exchange.left.size());
     if (!gradient.is_factored) {
       exchange.left.insert(exchange.left.end(), values.begin(), values.end());
       continue;
     }
-    for (std::size_t e = 0; e < values.size(); ++e) gradient.matrix[e] += values[e];
-    codec::multiply(gradient.matrix, gradient.shape, options_.rank, gradient.right, gradient.left);
+    if (bucket.is_silent(i)) {
+      std::ranges::fill(gradient.left, 0.0f);
+    } else {
+      for (std::size_t e = 0; e < values.size(); ++e) gradient.matrix[e] += values[e];
+      codec::multiply(gradient.matrix, gradient.shape, options_.rank, gradient.right,
+                      gradient.left);
+    }
     exchange.left.insert(exchange.left.end(), gradient.left.begin(), gradient.left.end());
   }
   sent_ += exchange.left.size();
@@ -224,11 +240,15 @@ void PowerSgdReduction::find_right_factors(Exchange& exchange) {
     const auto sum = exchange.left.begin() + static_cast<std::ptrdiff_t>(exchange.places[i]);
     std::copy_n(sum, gradient.left.size(), gradient.left.begin());
     codec::orthonormalize(gradient.shape.rows, options_.rank, gradient.left);
-    codec::multiply_transposed(gradient.matrix, gradient.shape, options_.rank, gradient.left,
-                               gradient.right);
-    // What this rank's part of the product says of its gradient is sent; the rest is kept.
-    codec::add_product(gradient.matrix, gradient.shape, options_.rank, gradient.left,
-                       gradient.right, -1);
+    if (exchange.silent[i] != 0) {
+      std::ranges::fill(gradient.right, 0.0f);
+    } else {
+      codec::multiply_transposed(gradient.matrix, gradient.shape, options_.rank, gradient.left,
+                                 gradient.right);
+      // What this rank's part of the product says of its gradient is sent; the rest is kept.
+      codec::add_product(gradient.matrix, gradient.shape, options_.rank, gradient.left,
+                         gradient.right, -1);
+    }
     exchange.right.insert(exchange.right.end(), gradient.right.begin(), gradient.right.end());
   }
   sent_ += exchange.right.size();

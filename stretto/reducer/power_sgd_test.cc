@@ -159,6 +159,34 @@ TEST(PowerSgd, GoesOnBitForBitWhereItWasSaved) {
   });
 }
 
+TEST(PowerSgd, AStateThatOneRankCannotUseIsRefusedOnAllUntilAnotherIsLoaded) {
+  std::vector<std::byte> of_rank_0;
+  run_ranks(3, [&](Communicator& communicator) {
+    const bool is_first = communicator.rank() == Rank(0), is_last = communicator.rank() == Rank(2);
+    const auto saved = std::make_shared<PowerSgdReduction>();
+    { Reducer reducer(communicator, model(), {.hook = saved}); }
+    if (is_first) of_rank_0 = saved->save();
+    communicator.barrier().wait();
+    const auto hook = std::make_shared<PowerSgdReduction>();
+    hook->load(is_last ? of_rank_0 : saved->save());
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      try {
+        Reducer reducer(communicator, model(), {.hook = hook});
+        ADD_FAILURE() << "the state of another rank was taken over";
+      } catch (const InvalidArgument& error) {
+        const std::string text = error.what();
+        EXPECT_NE(text.find(is_last ? "was saved by rank 0 of 3, and this is rank 2 of 3"
+                                    : "rank 2 cannot use the state that it has loaded"),
+                  std::string::npos)
+            << text;
+      }
+    }
+    hook->load(saved->save());
+    Reducer reducer(communicator, model(), {.hook = hook});
+    run_step(reducer, 0, 1);
+  });
+}
+
 TEST(PowerSgd, AnotherRankOfMatricesIsRefused) {
   EXPECT_THROW(PowerSgdReduction({.rank = 0}), InvalidArgument);
   run_ranks(2, [](Communicator& communicator) {

@@ -37,6 +37,11 @@ void check_arguments(const std::vector<GradientDescription>& gradients,
   }
 }
 
+bool is_zero(std::span<const std::byte> bytes) {
+  return bytes.empty() || (bytes.front() == std::byte{0} &&
+                           std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
+
 // `options` with the hook that the reduction of buckets begins with.
 ReducerOptions with_division(ReducerOptions options) {
   if (options.mean_division == MeanDivision::after_sum) return options;
@@ -79,6 +84,7 @@ FullBucket Reducer::full(std::size_t bucket) const {
           .view = buckets_[bucket].view,
           .gradients = plan_[bucket].gradients,
           .gradient_views = buckets_[bucket].gradient_views,
+          .silent = buckets_[bucket].silent,
           .op = options_.op,
           .timeout = options_.timeout};
 }
@@ -149,6 +155,7 @@ void Reducer::launch_full_buckets() {
 
 void Reducer::launch(std::size_t index) {
   Bucket& bucket = buckets_[index];
+  std::ranges::fill(bucket.silent, std::uint8_t{0});
   if (closing_ || frozen_count_ > 0) keep_unused_values(index);
   bucket.launch = Clock::now();
   try {
@@ -162,9 +169,11 @@ void Reducer::launch(std::size_t index) {
 
 // If all ranks leave a gradient out, its value is theirs; the mean of equal values can round.
 void Reducer::keep_unused_values(std::size_t bucket) {
-  for (const std::size_t index : plan_[bucket].gradients) {
+  for (std::size_t place = 0; place < plan_[bucket].gradients.size(); ++place) {
+    const std::size_t index = plan_[bucket].gradients[place];
     if (slots_[index].ready.load(std::memory_order_acquire)) continue;
     const auto bytes = slots_[index].view.span();
+    buckets_[bucket].silent[place] = slots_[index].frozen || is_zero(bytes) ? 1 : 0;
     kept_.push_back({index, kept_bytes_.size()});
     kept_bytes_.insert(kept_bytes_.end(), bytes.begin(), bytes.end());
   }
@@ -424,12 +433,16 @@ void Reducer::abandon_step(const std::string& reason) {
       reason.empty()
           ? fmt::format("what was thrown, only rank {} itself can say: see its output", rank)
           : reason;
-  Status status = status_of(StatusCode::aborted,
-                            "an exception ended the backward pass of rank {} when {} of {} "
-                            "gradients were ready; {}",
-                            rank, ready_count_.load(), gradients_.size(), why);
-  communicator_.abort(std::string(status.message()));
-  fail(std::move(status));
+  give_up(
+      fmt::format("an exception ended the backward pass of rank {} when {} of {} gradients were "
+                  "ready; {}",
+                  rank, ready_count_.load(), gradients_.size(), why));
+}
+
+void Reducer::give_up(const std::string& reason) {
+  if (failed_.load(std::memory_order_acquire)) return;
+  communicator_.abort(reason);
+  fail(Status(StatusCode::aborted, reason));
 }
 
 void Reducer::fail(Status status) {

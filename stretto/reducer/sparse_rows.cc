@@ -27,6 +27,7 @@ struct Announcement {
   std::uint64_t rows = 0;  // Each counted once.
   std::uint64_t end = 0;   // Above the greatest.
   std::uint64_t row_elements = 0;
+  std::uint64_t matrix_rows = 0;
   std::uint8_t fits = 0;  // The values, to the rows.
   std::uint8_t is_in_range = 0;
   std::uint8_t dtype = 0;
@@ -34,8 +35,13 @@ struct Announcement {
   std::uint32_t zero = 0;
 
   std::string describe() const {
-    return fmt::format("of {} elements of {}{}", row_elements, name(static_cast<DType>(dtype)),
-                       values == static_cast<std::uint8_t>(ValueFormat::bf16) ? " as bf16" : "");
+    return fmt::format("of {} elements of {}{}{}", row_elements, name(static_cast<DType>(dtype)),
+                       values == static_cast<std::uint8_t>(ValueFormat::bf16) ? " as bf16" : "",
+                       matrix_rows > 0 ? fmt::format(" in a matrix of {}", matrix_rows) : "");
+  }
+  std::uint64_t limit() const {
+    constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+    return matrix_rows > 0 ? std::min(matrix_rows, kMost) : kMost;
   }
 };
 
@@ -48,8 +54,9 @@ void check_announcements(const Caller& caller, const std::vector<Announcement>& 
                                  rank));
     }
     if (all[rank].is_in_range == 0 || all[rank].rows > all[rank].end ||
-        all[rank].end > std::numeric_limits<std::uint32_t>::max()) {
-      refuse(caller, fmt::format("rank {} has a row that is negative or not below 2^32 - 1", rank));
+        all[rank].end > all[rank].limit()) {
+      refuse(caller, fmt::format("rank {} has a row that is negative or not below {}", rank,
+                                 all[rank].limit()));
     }
     if (all[rank].describe() != all.front().describe()) {
       refuse(caller, fmt::format("rows are {} on rank 0 and {} on rank {}", all.front().describe(),
@@ -140,20 +147,19 @@ SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
             (options.values == ValueFormat::bf16 && dtype_of<T> == DType::f32),
         "values travel as they are, or those of float as bf16");
   const bool fits = own.values.size() == own.rows.size() * options.row_elements;
-  const bool is_in_range = std::ranges::all_of(own.rows, [](std::int64_t row) {
-    return row >= 0 && row < std::numeric_limits<std::uint32_t>::max();
+  Announcement announcement{.row_elements = options.row_elements,
+                            .matrix_rows = options.matrix_rows,
+                            .fits = fits,
+                            .dtype = static_cast<std::uint8_t>(dtype_of<T>),
+                            .values = static_cast<std::uint8_t>(options.values)};
+  const bool is_in_range = std::ranges::all_of(own.rows, [&](std::int64_t row) {
+    return row >= 0 && static_cast<std::uint64_t>(row) < announcement.limit();
   });
   Sum<T> mine = own_sum(own, options.row_elements, fits && is_in_range);
-  const auto announced = communicator::all_gather_value(
-      comm,
-      Announcement{.rows = mine.rows().size(),
-                   .end = mine.rows().empty() ? 0 : std::uint64_t{mine.rows().back()} + 1,
-                   .row_elements = options.row_elements,
-                   .fits = fits,
-                   .is_in_range = is_in_range,
-                   .dtype = static_cast<std::uint8_t>(dtype_of<T>),
-                   .values = static_cast<std::uint8_t>(options.values)},
-      options.timeout);
+  announcement.is_in_range = is_in_range ? 1 : 0;
+  announcement.rows = mine.rows().size();
+  announcement.end = mine.rows().empty() ? 0 : std::uint64_t{mine.rows().back()} + 1;
+  const auto announced = communicator::all_gather_value(comm, announcement, options.timeout);
   check_announcements(caller, announced);
   codec::RowsFormat format{
       .row_elements = options.row_elements, .dtype = dtype_of<T>, .values = options.values};

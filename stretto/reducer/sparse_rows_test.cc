@@ -111,13 +111,19 @@ TEST(SparseRows, OfOtherTypesOrOutOfRangeAreRefusedAndBothAreNamed) {
     const bool first = comm.rank() == 0;
     for (const std::int64_t row : {std::int64_t{-1}, (std::int64_t{1} << 32) - 1}) {
       expect_contains(refusal(comm, {.rows = {first ? 1 : row}, .values = {1}}, {}),
-                      "rank 1 has a row that is negative or not below 2^32 - 1");
+                      "rank 1 has a row that is negative or not below 4294967295");
     }
     const SparseRows<float> one{.rows = {1}, .values = {1}};
     expect_contains(
         refusal(comm, one, {.values = first ? ValueFormat::f32 : ValueFormat::bf16}),
         "rows are of 1 elements of f32 on rank 0 and of 1 elements of f32 as bf16 on rank 1");
     EXPECT_NE(refusal(comm, one, {.values = ValueFormat::int8}), "");
+    EXPECT_EQ(refusal(comm, one, {.matrix_rows = 2}), "");
+    expect_contains(refusal(comm, {.rows = {first ? 1 : 2}, .values = {1}}, {.matrix_rows = 2}),
+                    "rank 1 has a row that is negative or not below 2");
+    expect_contains(refusal(comm, one, {.matrix_rows = first ? 2u : 3u}),
+                    "of f32 in a matrix of 2 on rank 0 and of 1 elements of f32 in a matrix of 3 "
+                    "on rank 1");
   });
 }
 

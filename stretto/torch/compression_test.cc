@@ -132,6 +132,20 @@ TEST(Compression, ACodecAndAHookAreOneTooMany) {
         .communication_hook = std::make_shared<Bf16Reduction>(), .codec = int8()};
     EXPECT_THROW(DistributedDataParallel(torch::nn::Linear(2, 2), communicator, both),
                  InvalidArgument);
+    const DistributedDataParallelOptions halved{.mixed_precision = {.reduce_dtype = DType::bf16},
+                                                .codec = int8()};
+    EXPECT_THROW(DistributedDataParallel(torch::nn::Linear(2, 2), communicator, halved),
+                 InvalidArgument);
+  });
+}
+
+TEST(Compression, GradientsOfParametersInLowPrecisionAreCompressedAsFloats) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    DistributedDataParallel ddp(
+        torch::nn::Linear(64, 64), communicator,
+        {.mixed_precision = {.parameter_dtype = DType::bf16}, .codec = top_k({.density = 0.1})});
+    ddp.forward(torch::ones({4, 64})).sum().backward();
+    EXPECT_EQ(ddp.last_compression()->gradient_bytes, 64u * 64 * sizeof(float));
   });
 }
 

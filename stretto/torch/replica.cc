@@ -11,17 +11,12 @@
 #include "stretto/base/content_hash.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/reducer/state_broadcast.h"
+#include "stretto/torch/names.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto::ddp {
 namespace {
-
-std::string in_quotes(const std::string& name) { return "'" + name + "'"; }
-
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 // A module lists a tensor that two of its layers share under both names; the first one counts.
 std::vector<NamedTensor> without_repetition(
@@ -51,6 +46,11 @@ DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options
         "the options codec and communication_hook are both set; give the hook the codec: "
         "CompressedReduction({.codec = ...})");
   }
+  if (options.mixed_precision.reduce_dtype.value_or(DType::f32) != DType::f32) {
+    refuse(
+        "the options codec and mixed_precision.reduce_dtype are both set; codecs are for gradients "
+        "of f32 and have value formats of their own, so leave reduce_dtype out");
+  }
   options.communication_hook = std::make_shared<CompressedReduction>(CompressionOptions{
       .codec = options.codec, .exchange = options.exchange, .compression = options.compression});
   return options;
@@ -79,22 +79,6 @@ torch::Tensor view_like(const torch::Tensor& parameter, const GradientStorage& s
   return torch::from_blob(storage.view.data, parameter.sizes(), std::move(keep_alive), options);
 }
 
-void check_trainable(const NamedTensor& parameter) {
-  const auto& [name, tensor] = parameter;
-  if (!tensor.is_leaf()) {
-    refuse("parameter " + in_quotes(name) + " is computed from others; it must be a leaf");
-  }
-  if (const auto dtype = dtype_of_tensor(tensor); !dtype.ok()) {
-    dtype.status().with_context("parameter " + in_quotes(name)).or_throw();
-  }
-}
-
-void check_free(const NamedTensor& parameter) {
-  if (!GradientHook::exists_on(parameter.tensor)) return;
-  refuse("parameter " + in_quotes(parameter.name) +
-         " already belongs to a DistributedDataParallel; only one may reduce its gradient");
-}
-
 }  // namespace
 
 Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& communicator,
@@ -112,7 +96,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   if (options_.communication_hook == nullptr) refuse("the option communication_hook is null");
   refuse_assigned_weights();
   look_at_parameters();
-  choose_trained();
+  adopt(choose_trained());
   check_tensors();
   verify_descriptions();
   agree_on_number();
@@ -125,42 +109,13 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   }
   convert_buffers(options_.mixed_precision,
                   without_batch_norm(options_.mixed_precision, *module_, buffers_));
-  build();
+  connect(make_reducer(trained_, options_of_all()));
 }
 
 std::vector<std::string> Replica::sparse_names() const {
   std::vector<std::string> names = sparse_parameter_names(*module_);
   for (const std::string& name : options_.sparse_parameters) names.push_back(name);
   return names;
-}
-
-void Replica::look_at_parameters() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    looks_[i].data = parameters_[i].tensor.const_data_ptr();
-    looks_[i].requires_grad = parameters_[i].tensor.requires_grad();
-  }
-}
-
-// By what they were when last looked at, which all ranks have agreed on, or will in this step. What
-// has been trained once, here or in the job that has written `also`, stays, frozen or not: some
-// programs freeze a part every other step.
-void Replica::choose_trained(const std::vector<std::string>& also) {
-  const std::vector<std::string> sparse = sparse_names();
-  trained_.clear();
-  sparse_.clear();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const NamedTensor& parameter = parameters_[i];
-    const bool was_trained = looks_[i].gradient >= 0 || contains(also, parameter.name);
-    looks_[i].dtype = parameter.tensor.scalar_type();
-    looks_[i].gradient = -1;
-    if (!looks_[i].requires_grad && !was_trained) continue;
-    if (contains(sparse, parameter.name)) {
-      sparse_.push_back(parameter);
-      continue;
-    }
-    looks_[i].gradient = static_cast<std::ptrdiff_t>(trained_.size());
-    trained_.push_back(parameter);
-  }
 }
 
 // In Python `head.weight = tokens.weight` registers the parameter of the one layer in the other. In
@@ -189,55 +144,6 @@ void Replica::refuse_assigned_weights() const {
   }
 }
 
-void Replica::check_tensors() const {
-  if (trained_.empty() && sparse_.empty()) {
-    refuse("the module has no parameter that requires grad; there is nothing to keep equal");
-  }
-  for (const auto* list : {&parameters_, &buffers_}) {
-    for (const auto& [name, tensor] : *list) {
-      if (!tensor.device().is_cpu()) {
-        refuse(in_quotes(name) + " is on " + tensor.device().str() +
-               "; all parameters and buffers must be on the CPU");
-      }
-      if (tensor.layout() != torch::kStrided) {
-        refuse(in_quotes(name) + " is not a dense tensor; sparse parameters are not supported");
-      }
-    }
-  }
-  check_sparse(sparse_);
-  for (const std::string& name : options_.delayed_parameters) {
-    const auto has_name = [&](const NamedTensor& parameter) { return parameter.name == name; };
-    if (std::none_of(parameters_.begin(), parameters_.end(), has_name)) {
-      refuse("the option delayed_parameters names " + in_quotes(name) +
-             ", which is no parameter of the module");
-    }
-  }
-  for (const NamedTensor& parameter : trained_) {
-    check_trainable(parameter);
-    check_free(parameter);
-  }
-}
-
-void Replica::check_sparse(const std::vector<NamedTensor>& parameters) const {
-  check_sparse_gradients(parameters);
-  if (!precision_.is_on() || parameters.empty()) return;
-  refuse("mixed_precision.parameter_dtype does not work with sparse gradients: " +
-         in_quotes(parameters.front().name) + " has them");
-}
-
-// Of parameters that are to be trained from this step on, or in another type, what check_tensors()
-// demands of those that are from the beginning.
-void Replica::check_outgrown() const {
-  const std::vector<std::string> sparse = sparse_names();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const NamedTensor& parameter = parameters_[i];
-    if (!parameter.tensor.requires_grad() || !is_outgrown(i)) continue;
-    check_trainable(parameter);
-    if (looks_[i].gradient < 0 && !looks_[i].requires_grad) check_free(parameter);
-    if (contains(sparse, parameter.name)) check_sparse({parameter});
-  }
-}
-
 // Rank 0's count of what it has built, so that no two on a communicator have the same number.
 void Replica::agree_on_number() {
   static std::atomic<std::uint64_t> count{0};
@@ -246,15 +152,47 @@ void Replica::agree_on_number() {
   number_ = number.front();
 }
 
-// The reducer, gradients in its buckets, and hooks, for the parameters that are trained now.
-// Gradients that do not exist stay undefined: an optimizer steps over them, but not over zeros.
-void Replica::build() {
-  hooks_.clear();
-  same_graph_ = same_graph_ && reducer_ == nullptr;
+// If that fails, the communication hook may know the gradients of the old reducer and of the new
+// one, and other ranks may be waiting in its attach(): all are told, and nothing is reduced any
+// more.
+std::unique_ptr<Reducer> Replica::make_reducer(const std::vector<NamedTensor>& parameters,
+                                               ReducerOptions options) const {
+  try {
+    return std::make_unique<Reducer>(communicator_, describe_gradients(parameters),
+                                     std::move(options));
+  } catch (const std::exception& error) {
+    if (reducer_ != nullptr) {
+      reducer_->give_up("rank " + std::to_string(communicator_.rank().value()) +
+                        " could not begin to reduce other gradients, and its model cannot be "
+                        "trained any more: " +
+                        error.what());
+    }
+    throw;
+  }
+}
+
+// Of the reducer of all gradients.
+ReducerOptions Replica::options_of_all() {
   ReducerOptions options = reducer_options();
   options.steps = reducer_ != nullptr ? reducer_->step_count() : 0;
   options.on_reduced = [this](const FullBucket& bucket) { on_reduced(bucket); };
-  reducer_ = std::make_unique<Reducer>(communicator_, describe_gradients(trained_), options);
+  return options;
+}
+
+// Gradients in the buckets of `reducer`, and hooks, for the parameters that are trained now. Null:
+// those of the reducer that is there. Gradients that do not exist stay undefined: an optimizer
+// steps over them, but not over zeros.
+void Replica::connect(std::unique_ptr<Reducer> reducer) {
+  sparse_hooks_.clear();
+  for (const NamedTensor& parameter : sparse_) {
+    sparse_hooks_.emplace_back(parameter.tensor, [this] { on_sparse_gradient(); });
+  }
+  buffer_dtypes_.clear();
+  for (const NamedTensor& buffer : buffers_) buffer_dtypes_.push_back(buffer.tensor.scalar_type());
+  outgrown_ = false;
+  if (reducer == nullptr) return;
+  hooks_.clear();
+  reducer_ = std::move(reducer);
   reducer_->set_epoch(epoch_);
   has_rebuilt_buckets_ = false;
   initial_plan_ = reducer_->plan();
@@ -271,12 +209,6 @@ void Replica::build() {
     if (!trained_[i].tensor.requires_grad()) reducer_->set_frozen(i, true);
     hooks_.emplace_back(trained_[i].tensor, [this, i] { on_gradient(i); });
   }
-  for (const NamedTensor& parameter : sparse_) {
-    hooks_.emplace_back(parameter.tensor, [this] { on_sparse_gradient(); });
-  }
-  buffer_dtypes_.clear();
-  for (const NamedTensor& buffer : buffers_) buffer_dtypes_.push_back(buffer.tensor.scalar_type());
-  outgrown_ = false;
   // Of gradients that are numbered otherwise now no more is known.
   last_step_.ready_seconds.assign(trained_.size(), last_step_.backward_seconds);
 }
@@ -307,81 +239,6 @@ void Replica::create_views() {
     return !trained_[i].tensor.grad().defined() && !reducer_->is_ready(i) &&
            !reducer_->is_frozen(i);
   });
-}
-
-// Whether a parameter is no longer what it was when its gradient got its place, or got none.
-bool Replica::is_outgrown(std::size_t index) const {
-  const torch::Tensor& tensor = parameters_[index].tensor;
-  const Look& look = looks_[index];
-  if (tensor.scalar_type() != look.dtype) return true;
-  if (look.gradient < 0) return tensor.requires_grad() != look.requires_grad;
-  return tensor.sizes() != progress_[static_cast<std::size_t>(look.gradient)].view.sizes();
-}
-
-// Programs unfreeze and freeze parameters, load checkpoints and change types after they have built
-// this object. All ranks must do so at the same place. Until the end of the step, where they find
-// out whether that is so, each does with the others what it would have done before.
-void Replica::notice_changes() {
-  bool replaced = false;
-  outgrown_ = has_converted_buffers();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const torch::Tensor& tensor = parameters_[i].tensor;
-    Look& look = looks_[i];
-    const void* const data = tensor.const_data_ptr();
-    const bool requires_grad = tensor.requires_grad();
-    const bool same_data = data == look.data && tensor.scalar_type() == look.dtype;
-    const bool outgrown = (!same_data || requires_grad != look.requires_grad) && is_outgrown(i);
-    if (!outgrown) {
-      look.data = data;
-      look.requires_grad = requires_grad;
-    }
-    replaced = replaced || !same_data;
-    outgrown_ = outgrown_ || outgrown;
-    if (look.gradient < 0) continue;
-    const auto gradient = static_cast<std::size_t>(look.gradient);
-    progress_[gradient].outgrown = outgrown;
-    reducer_->set_frozen(gradient, outgrown || !requires_grad);
-    if (outgrown) leave_bucket(gradient);
-  }
-  owes_verification_ = owes_verification_ || replaced;
-  if (owes_verification_) reducer_->request_verification();
-  if (!outgrown_) return reducer_->withdraw_other_gradients();
-  check_outgrown();
-  reducer_->request_other_gradients();
-}
-
-// Autograd adds to a gradient where it stands, and the bucket may be under way by then.
-void Replica::leave_bucket(std::size_t index) {
-  torch::Tensor& gradient = trained_[index].tensor.mutable_grad();
-  if (!gradient.defined() || gradient.layout() != torch::kStrided) return;
-  if (gradient.const_data_ptr() == progress_[index].view_data) gradient = gradient.clone();
-}
-
-// For a pass that no forward() of this object has preceded since the last step: another one through
-// the same graph, or one that began with a call of the module itself.
-void Replica::refuse_unseen_changes() const {
-  if (!seen_ever_ && synchronizes_buffers()) {
-    refuse(
-        "backward() without forward() of DistributedDataParallel: each rank would keep buffers of "
-        "its own. Call ddp.forward(), not that of the module (ddp->forward()), or set "
-        "broadcast_buffers = false");
-  }
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const torch::Tensor& tensor = parameters_[i].tensor;
-    const bool same_data = precision_.is_on() || tensor.const_data_ptr() == looks_[i].data;
-    if (same_data && tensor.requires_grad() == looks_[i].requires_grad) continue;
-    refuse("parameter " + in_quotes(parameters_[i].name) +
-           " was frozen, unfrozen or replaced since the last forward pass of "
-           "DistributedDataParallel. Call ddp.forward() after that, not forward() of the module "
-           "(ddp->forward())");
-  }
-}
-
-bool Replica::has_converted_buffers() const {
-  for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    if (buffers_[i].tensor.scalar_type() != buffer_dtypes_[i]) return true;
-  }
-  return false;
 }
 
 bool Replica::synchronizes_buffers() const {

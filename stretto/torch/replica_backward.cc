@@ -17,6 +17,9 @@
 namespace stretto::ddp {
 namespace {
 
+// When the parameters of the module are looked for: in so many steps, and then now and then.
+constexpr std::uint64_t kFirstSteps = 3;
+constexpr std::uint64_t kStepsBetweenLooks = 64;
 constexpr std::size_t kTimedBytes = std::size_t{32} << 10;  // Copying less costs less than a clock.
 
 void check_kind(const std::string& name, const torch::Tensor& gradient) {
@@ -245,35 +248,44 @@ void Replica::forget_progress() {
 // Where the graph is static, the first step hands gradients over at its end, in their order.
 void Replica::complete_gradients() {
   if (!std::exchange(seen_, false)) refuse_unseen_changes();
-  check_sparse_gradients(sparse_);
-  if (outgrown_) check_late_gradients();
+  if (refusal_.ok()) {
+    check_sparse_gradients(sparse_);
+    if (outgrown_) check_late_gradients();
+  }
   std::vector<std::size_t> order;
   if (options_.static_graph && !graph_known_) {
     order.resize(progress_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::stable_sort(order, {}, [&](std::size_t i) { return progress_[i].last_arrival; });
   }
-  for (std::size_t i = 0; i < progress_.size(); ++i)
-    complete_gradient(order.empty() ? i : order[i]);
+  bool changed = false;
+  for (std::size_t i = 0; i < progress_.size(); ++i) {
+    changed = complete_gradient(order.empty() ? i : order[i]) || changed;
+  }
+  const std::uint64_t step = reducer_->step_count();
+  const bool is_due = step < kFirstSteps || step % kStepsBetweenLooks == 0;
+  if (changed || is_due || has_new_parameters_) look_for_new_parameters();
   graph_known_ = graph_known_ || !outgrown_;  // Else the step fails, or a reducer begins anew.
 }
 
 // Of gradients that this pass has not made: those of earlier passes inside no_sync() are ready, and
-// what others have left their grad() counts as it stands, or as zero.
-void Replica::complete_gradient(std::size_t index) {
+// what others have left their grad() counts as it stands, or as zero. Returns whether it came more
+// or less often than in the step before.
+bool Replica::complete_gradient(std::size_t index) {
   Progress& progress = progress_[index];
   const bool changed = graph_known_ && progress.arrivals != progress.expected;
   if (changed) reducer_->say_graph_changed();
   if (!graph_known_ || !options_.static_graph) progress.expected = progress.arrivals;
-  if (reducer_->is_frozen(index)) return;
+  if (reducer_->is_frozen(index)) return changed;
   if (changed && options_.static_graph) reducer_->mark_changed(index);
-  if (reducer_->is_ready(index)) return;
+  if (reducer_->is_ready(index)) return changed;
   if (trained_[index].tensor.grad().defined()) {
     adopt_gradient(index);
   } else if (progress.view_data != nullptr) {
     std::memset(progress.view_data, 0, progress.view.nbytes());
   }
   if (progress.touched) reducer_->mark_ready(index);
+  return changed;
 }
 
 void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
@@ -319,6 +331,7 @@ void Replica::finalize(bool with_data) {
     reducer_->finalize_without_data();
   }
   if (!reducer_->other_gradients_requested()) return;
+  agree_on_refusal();
   try {
     verify_descriptions();
   } catch (const Mismatch& mismatch) {
@@ -329,60 +342,6 @@ void Replica::finalize(bool with_data) {
         .or_throw();
   }
   reducer_->judge_gradients();
-}
-
-// At the end of a step, when all ranks have outgrown the reducer alike: reduces the gradients that
-// it had no place for, and builds another one.
-void Replica::build_anew(bool with_data, double scale) {
-  const std::vector<std::string> sparse = sparse_names();
-  std::vector<NamedTensor> late;
-  std::vector<bool> touched;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const NamedTensor& parameter = parameters_[i];
-    const bool is_late = is_outgrown(i) && parameter.tensor.requires_grad();
-    if (!is_late || std::ranges::find(sparse, parameter.name) != sparse.end()) continue;
-    late.push_back(parameter);
-    const std::ptrdiff_t gradient = looks_[i].gradient;
-    touched.push_back(gradient < 0 ? parameter.tensor.grad().defined()  // It has no hook yet.
-                                   : progress_[static_cast<std::size_t>(gradient)].touched);
-  }
-  Status refused;
-  try {
-    if (!late.empty()) reduce_late(late, touched, with_data, scale);
-  } catch (const InvalidArgument& error) {
-    refused = error.status();  // By all ranks. The next step may follow.
-  }
-  look_at_parameters();
-  choose_trained();
-  build();
-  refused.or_throw();
-}
-
-void Replica::reduce_late(std::vector<NamedTensor>& late, const std::vector<bool>& touched,
-                          bool with_data, double scale) {
-  const torch::NoGradGuard no_grad;
-  Reducer reducer(communicator_, describe_gradients(late), reducer_options());
-  std::vector<torch::Tensor> sums;
-  for (std::size_t i = 0; i < late.size(); ++i) {
-    const torch::Tensor& parameter = late[i].tensor;
-    const GradientStorage storage = reducer.gradient(i);
-    sums.push_back(torch::from_blob(
-        storage.view.data, parameter.sizes(), [owner = storage.owner](void*) {},
-        torch::TensorOptions().dtype(parameter.scalar_type())));
-    if (!with_data) continue;
-    if (parameter.grad().defined()) sums[i].copy_(parameter.grad());
-    if (touched[i]) reducer.mark_ready(i);
-  }
-  if (with_data) {
-    reducer.finalize();
-  } else {
-    reducer.finalize_without_data();
-  }
-  for (std::size_t i = 0; i < late.size(); ++i) {
-    if (!with_data || !reducer.was_used(i)) continue;
-    if (scale != 1) sums[i].mul_(scale);
-    late[i].tensor.mutable_grad() = sums[i];
-  }
 }
 
 void Replica::settle_gradients(double scale) {

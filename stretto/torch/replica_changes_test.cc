@@ -360,32 +360,6 @@ TEST(ReplicaChanges, AFirstStepThatFailsIsNoPromiseOfTheStaticGraph) {
   });
 }
 
-struct TableImpl : torch::nn::Module {
-  torch::Tensor forward(const torch::Tensor& words) { return layer(table(words)).sum(); }
-  torch::nn::Embedding table = register_module(
-      "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)));
-  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(2, 1));
-};
-TORCH_MODULE(Table);
-
-TEST(ReplicaChanges, UnfrozenSparseParametersAreCheckedLikeThoseTrainedFromTheBeginning) {
-  run_ranks(1, [](Communicator& communicator) {
-    const auto refusal = [&](const MixedPrecision& precision, torch::ScalarType dtype) {
-      Table model;
-      torch::Tensor weight = model->table->weight;
-      weight.set_requires_grad(false);
-      DistributedDataParallel ddp(model, communicator, {.mixed_precision = precision});
-      weight.set_data(weight.to(dtype, /*non_blocking=*/false, /*copy=*/true));
-      weight.set_requires_grad(true);
-      return message_of<InvalidArgument>([&] { ddp.forward(torch::zeros({1}, torch::kLong)); });
-    };
-    expect_contains(refusal({.parameter_dtype = DType::bf16}, torch::kFloat),
-                    "does not work with sparse gradients: 'table.weight' has them");
-    expect_contains(refusal({}, torch::kHalf),
-                    "parameter 'table.weight' has sparse gradients of type Half");
-  });
-}
-
 TEST(ReplicaChanges, GradientsAccumulatedInNoSyncBelongToTheStep) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net reference = net();
@@ -432,25 +406,6 @@ TEST(ReplicaChanges, ConvertedModelsMayBeCheckpointed) {
         expect_close(ddp.named_parameters()[item.key()].grad(), item.value().grad(), item.key());
       }
     }
-  });
-}
-
-TEST(ReplicaChanges, AParameterOfAnotherReplicaIsNotTakenOver) {
-  run_ranks(1, [](Communicator& communicator) {
-    torch::nn::Linear model(kInputs, 2);
-    model->bias.set_requires_grad(false);
-    DistributedDataParallel first(model, communicator);
-    torch::nn::Linear other(kInputs, 2);
-    other->weight = other->register_parameter("own", torch::ones({2, kInputs}));
-    model->bias.set_requires_grad(true);
-    other->bias = other->register_parameter("shared", model->bias);
-    DistributedDataParallel second(
-        other, communicator,
-        {.find_unused_parameters = true, .parameters_to_ignore = {"weight", "bias"}});
-    expect_contains(message_of<InvalidArgument>([&] {
-                      first.forward(torch::ones({1, kInputs}));
-                    }),
-                    "parameter 'bias' already belongs to a DistributedDataParallel");
   });
 }
 

@@ -83,7 +83,9 @@ ReducerOptions Replica::reducer_options() const {
           .find_unused = options_.find_unused_parameters || options_.static_graph,
           .mean_division = options_.mean_division,
           .number = number_,
-          .hook = with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
+          .hook = options_.codec != nullptr
+                      ? options_.communication_hook
+                      : with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
           .timeout = options_.timeout};
 }
 

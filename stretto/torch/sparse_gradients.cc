@@ -61,6 +61,7 @@ void reduce(Communicator& communicator, NamedTensor& parameter, bool with_data, 
   SparseRows<T> sum =
       all_reduce_rows(communicator, with_data ? rows_of<T>(gradient) : SparseRows<T>(),
                       {.row_elements = static_cast<std::size_t>(elements),
+                       .matrix_rows = static_cast<std::size_t>(rows),
                        .op = ReduceOp::mean,
                        .timeout = timeout});
   if (scale != 1) {

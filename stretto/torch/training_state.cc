@@ -194,8 +194,7 @@ void Replica::restore_buckets(const std::string& gradient_lines,
     std::vector<std::string> names;
     std::istringstream lines(gradient_lines);
     for (std::string name; std::getline(lines, name);) names.push_back(name);
-    choose_trained(names);
-    build();
+    reduce_from_now_on(choose_trained(names));
   }
   if (gradient_lines != lines_of(trained_)) return;  // Others are trained here besides.
   if (reducer_->restore(order)) adopt_new_buckets();

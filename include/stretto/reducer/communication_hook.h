@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,10 +37,15 @@ struct FullBucket {
   View view;
   std::span<const std::size_t> gradients;  // As the Reducer numbers them.
   std::span<const View> gradient_views;    // Parts of `view`, in the same order.
-  ReduceOp op = ReduceOp::mean;            // What the step is to compute.
+  // In the same order, 1 where this rank has nothing to say in this step: a gradient that is
+  // frozen, or that it has not computed and holds zeros. Perhaps all ranks have not, and what is
+  // reduced of it is forgotten; so what a hook has yet to send of it waits. Empty: none is.
+  std::span<const std::uint8_t> silent = {};
+  ReduceOp op = ReduceOp::mean;  // What the step is to compute.
   std::optional<Duration> timeout = std::nullopt;
 
   bool is_last() const { return index + 1 == of_count; }
+  bool is_silent(std::size_t i) const { return !silent.empty() && silent[i] != 0; }
 };
 
 // How buckets are reduced: the seat for compression, and for everything else that is not one

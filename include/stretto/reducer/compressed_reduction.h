@@ -124,8 +124,8 @@ struct CompressionStatistics {
 // bucket, and its messages leave when the next bucket is full; start() then waits for that small
 // one, and in the few steps in which `automatic` decides, for the decision.
 //
-// Operations other than sum and mean throw InvalidArgument from start(). If all ranks leave a
-// gradient out in a step (find_unused), what its residual has sent in that step is lost.
+// Operations other than sum and mean throw InvalidArgument from start(). In a step in which a rank
+// has not computed a gradient (find_unused, frozen), the residual that it has of it waits.
 class CompressedReduction : public CommunicationHook {
  public:
   explicit CompressedReduction(CompressionOptions options = {});
@@ -133,8 +133,9 @@ class CompressedReduction : public CommunicationHook {
 
   std::string name() const override;
   // Throws Mismatch, on all ranks, naming both sides, unless all ranks have the same codecs and the
-  // same settings; InvalidArgument if what was loaded is of another number of ranks, of another
-  // rank, or does not fit a gradient. A gradient that has got another length begins anew.
+  // same settings; InvalidArgument, on all ranks, if what was loaded on one is of another number of
+  // ranks, of another rank, or does not fit a gradient. A gradient that has got another length
+  // begins anew.
   void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override;
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   // Throws what decoding fails with, and then has aborted the communicator, unless all ranks find
@@ -171,8 +172,7 @@ class CompressedReduction : public CommunicationHook {
   class Trial;
 
   std::shared_ptr<const Codec> codec_for(const GradientDescription& gradient) const;
-  void restore();
-  void agree_on_step(Communicator& communicator);
+  void restore(const reducer::SavedState& state);
   void choose_exchange(Communicator& communicator);
   void predict_exchange(Communicator& communicator);
   // Of what has a codec whose messages have a fixed length.
@@ -212,6 +212,7 @@ class CompressedReduction : public CommunicationHook {
   std::string exchange_reason_;
   ExchangePrediction prediction_;
   codec::Scratch scratch_;
+  std::vector<float> aside_;  // What a message does not say, until it joins the residual.
   CompressionStatistics last_step_;
   CompressionStatistics this_step_;
 };

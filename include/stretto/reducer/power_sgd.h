@@ -46,7 +46,7 @@ class PowerSgdReduction : public CommunicationHook {
   ~PowerSgdReduction() override;
 
   std::string name() const override;
-  // Throws Mismatch, on all ranks, naming both sides, unless all ranks have the same settings.
+  // Throws as CompressedReduction::attach() does.
   void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override;
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   void finish(const FullBucket& bucket) override;
@@ -69,7 +69,7 @@ class PowerSgdReduction : public CommunicationHook {
   struct Gradient;
   struct Exchange;
 
-  void restore();
+  void restore(const reducer::SavedState& state);
   void send_pending(Communicator& communicator);
   void find_left_factors(const FullBucket& bucket, Exchange& exchange);
   void find_right_factors(Exchange& exchange);

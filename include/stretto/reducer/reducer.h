@@ -106,10 +106,9 @@ class Reducer {
   std::span<std::byte> gradient_bytes(std::size_t index) const { return slots_[index].view.span(); }
 
   // Says that the gradient has its local value, not to be touched until finalize() has returned.
-  // Begins the reduction of full buckets, and waits for nobody: the bytes are worked on later (see
-  // Communicator). Lets communication advance, for a fraction of a millisecond at most: when it
-  // fills a bucket, and each time where there is no progress thread.
-  // Throws InvalidArgument if the gradient is frozen. If it is ready already, finalize() throws.
+  // Begins the reduction of full buckets, and waits for nobody. Lets communication advance, for a
+  // fraction of a millisecond at most: when it fills a bucket, and each time where there is no
+  // progress thread. Throws InvalidArgument if frozen; finalize() does if it is ready already.
   void mark_ready(std::size_t index);
 
   // Between steps: a frozen gradient is not expected and keeps its value, not to be touched during
@@ -119,9 +118,7 @@ class Reducer {
   bool all_frozen() const { return frozen_count_ == gradients_.size(); }
 
   // Since the last finalize(): was a gradient marked, or any, or all that are not frozen?
-  bool is_ready(std::size_t index) const {
-    return slots_[index].ready.load(std::memory_order_acquire);
-  }
+  bool is_ready(std::size_t i) const { return slots_[i].ready.load(std::memory_order_acquire); }
   bool step_open() const { return ready_count_.load(std::memory_order_acquire) > 0; }
   bool all_ready() const {
     return ready_count_.load(std::memory_order_acquire) == gradients_.size() - frozen_count_;
@@ -145,7 +142,6 @@ class Reducer {
   // Ends the step: blocks until all buckets are reduced. Gradients that have not been marked are
   // unused here: what their storage holds is this rank's contribution, so zero it, unless it still
   // holds a value to be added. One that is unused on all ranks keeps its value.
-  //
   // Throws InvalidArgument on all ranks, with names and ranks, if any gradient was marked twice or
   // as changed anywhere, or is unused without the option find_unused; likewise Mismatch if ranks
   // freeze differently. These fail only the step: the next one may follow. Throws Mismatch if ranks
@@ -179,6 +175,8 @@ class Reducer {
   // For who cannot go on making gradients: aborts the communicator, because others wait for the
   // rest of the step. `reason` is told to them; empty: an exception that only this rank has seen.
   void abandon_step(const std::string& reason = {});
+  // Aborts the communicator, because others may be waiting. All later calls throw `reason`.
+  void give_up(const std::string& reason);
 
   // Forms buckets in the order in which rank 0's gradients became ready and moves their values
   // there: after the first step, and again when that order has changed for good. Returns whether
@@ -205,6 +203,7 @@ class Reducer {
     std::shared_ptr<Memory> memory;
     View view;
     std::vector<View> gradient_views;
+    std::vector<std::uint8_t> silent;      // See FullBucket.
     std::atomic<std::size_t> pending = 0;  // Gradients that are not ready.
     Work work;
     TimePoint launch;  // In this step; TimePoint(): not yet.

@@ -24,6 +24,9 @@ struct SparseRows {
 
 struct SparseOptions {
   std::size_t row_elements = 1;
+  // That the matrix has, at most 2^32 - 1, the same on all ranks: no rank can make another take
+  // memory for more. 0: unknown.
+  std::size_t matrix_rows = 0;
   ReduceOp op = ReduceOp::sum;  // Or mean: over all ranks, absent rows counting as zero.
   // How the values of a rank travel: bf16 halves them, of float only. Sums are of T.
   ValueFormat values = ValueFormat::f32;
@@ -39,9 +42,9 @@ struct SparseOptions {
 // 1 to 2 bytes; so it pays while all together have fewer rows than the matrix; else make it dense
 // and use all_reduce. Two operations, of which the first tells the numbers of rows. Throws
 // InvalidArgument on all ranks, before anything else has moved, if some rank's values do not fit
-// its rows, if a row is negative or too great, or if ranks have rows of other lengths, types or
-// formats, naming both; on this rank if the operation is neither sum nor mean; otherwise what the
-// operations throw. Mismatch or ProtocolError if what comes is no such message.
+// its rows, if a row is negative or too great, or if ranks have rows of other lengths, types,
+// formats or matrices, naming both; on this rank if the operation is neither sum nor mean; else
+// what the operations throw. Mismatch or ProtocolError if what comes is no such message.
 template <class T>
 SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
                               const SparseOptions& options = {});

@@ -30,7 +30,7 @@ struct MixedPrecision {
   // reduced in buckets of the parameters' own type. Not together with sparse gradients. Default:
   // none.
   std::optional<DType> parameter_dtype = std::nullopt;
-  // How gradients of f32 travel: f16, bf16 or f32. Default: as parameter_dtype.
+  // How gradients of f32 travel: f16, bf16 or f32. Default: as parameter_dtype; with a codec, f32.
   std::optional<DType> reduce_dtype = std::nullopt;
   // What floating-point buffers are converted to, at construction and for good; but for those of
   // BatchNorm and SyncBatchNorm in f32, unless parameter_dtype is f32 or f64. Default: nothing.

@@ -63,6 +63,12 @@ class Replica {
   const torch::nn::Module& module() const { return *module_; }
 
  private:
+  // Which parameters are reduced, and of all of them Look::gradient.
+  struct Chosen {
+    std::vector<NamedTensor> trained;
+    std::vector<NamedTensor> sparse;
+    std::vector<std::ptrdiff_t> gradients;
+  };
   // What tells that a parameter is another one than in the last forward pass.
   struct Look {
     const void* data = nullptr;
@@ -95,17 +101,26 @@ class Replica {
   void restore_buckets(const std::string& gradient_lines, const reducer::BucketOrder& order);
   std::vector<std::string> sparse_names() const;
   void look_at_parameters();
-  void choose_trained(const std::vector<std::string>& also = {});
+  Chosen choose_trained(const std::vector<std::string>& also = {}) const;
+  bool fits_reducer(const Chosen& chosen) const;
+  void adopt(Chosen chosen);
   void refuse_assigned_weights() const;
   void check_tensors() const;
   void check_sparse(const std::vector<NamedTensor>& parameters) const;
+  void check_not_of_others() const;
   void check_outgrown() const;
+  void look_for_new_parameters();
+  void agree_on_refusal();
   void verify_descriptions();
   void agree_on_number();
-  void build();
+  std::unique_ptr<Reducer> make_reducer(const std::vector<NamedTensor>& parameters,
+                                        ReducerOptions options) const;
+  void reduce_from_now_on(Chosen chosen);
+  void connect(std::unique_ptr<Reducer> reducer);
   std::vector<GradientDescription> describe_gradients(
       const std::vector<NamedTensor>& parameters) const;
   ReducerOptions reducer_options() const;
+  ReducerOptions options_of_all();
   void create_views();
   bool is_outgrown(std::size_t index) const;
   void notice_changes();
@@ -128,7 +143,7 @@ class Replica {
   void end_of_backward();
   void abandon_pass();
   void complete_gradients();
-  void complete_gradient(std::size_t index);
+  bool complete_gradient(std::size_t index);
   void check_late_gradients() const;
   void finalize(bool with_data);
   void build_anew(bool with_data, double scale);
@@ -168,19 +183,22 @@ class Replica {
   UnevenInputsOptions join_options_;
   std::optional<StepInBackward> stepping_;
   int no_sync_depth_ = 0;
-  int last_backward_ = -1;          // The last pass that end_of_backward() was queued for.
-  bool seen_ever_ = false;          // before_forward() has run,
-  bool seen_ = false;               // and since the last step.
-  bool outgrown_ = false;           // Some parameter or buffer is not what reducer_ was built for.
-  bool pass_open_ = false;          // A pass has reached the module and not been ended.
-  bool owes_verification_ = false;  // Parameters were replaced, and no step has compared them yet.
-  bool graph_known_ = false;        // Progress::expected is.
-  bool same_graph_ = true;          // In all steps, of all ranks.
-  int arrivals_ = 0;                // Of gradients in this step.
-  std::string own_failure_;         // What this object has thrown into the pass.
+  int last_backward_ = -1;           // The last pass that end_of_backward() was queued for.
+  bool seen_ever_ = false;           // before_forward() has run,
+  bool seen_ = false;                // and since the last step.
+  bool outgrown_ = false;            // Some parameter or buffer is not what reducer_ was built for,
+  Status refusal_;                   // and cannot be reduced: why, for the end of the step.
+  bool pass_open_ = false;           // A pass has reached the module and not been ended.
+  bool owes_verification_ = false;   // Parameters were replaced, and no step has compared them yet.
+  bool graph_known_ = false;         // Progress::expected is.
+  bool same_graph_ = true;           // In all steps, of all ranks.
+  bool has_new_parameters_ = false;  // The module, which no hook sees.
+  int arrivals_ = 0;                 // Of gradients in this step.
+  std::string own_failure_;          // What this object has thrown into the pass.
   std::shared_ptr<Replica*> self_ =
       std::make_shared<Replica*>(this);  // For graphs that outlive it.
-  std::vector<GradientHook> hooks_;      // Last: they call into all of the above.
+  std::vector<GradientHook> hooks_;      // Last: these call into all of the above.
+  std::vector<GradientHook> sparse_hooks_;
 };
 
 }  // namespace stretto::ddp

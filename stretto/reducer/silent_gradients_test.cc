@@ -1,0 +1,131 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/base/random.h"
+#include "stretto/reducer/compressed_reduction.h"
+#include "stretto/reducer/power_sgd.h"
+#include "stretto/reducer/reducer.h"
+#include "tests/support/run_ranks.h"
+
+// Where nobody computes a gradient, what is reduced of it is forgotten: so nothing may leave its
+// residual. Where one rank does, the others' residuals wait.
+namespace stretto {
+namespace {
+
+using Floats = std::vector<float>;
+
+std::span<float> floats(const Reducer& reducer, std::size_t index) {
+  const auto bytes = reducer.gradient_bytes(index);
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
+template <class Hook>
+Floats residual_of(const Hook& hook) {
+  const auto values = hook.residual("branch");
+  return {values.begin(), values.end()};
+}
+
+// A gradient that ranks use now and then, and one that they always do.
+std::unique_ptr<Reducer> reducer_with(Communicator& communicator,
+                                      const std::shared_ptr<CommunicationHook>& hook) {
+  const std::vector<GradientDescription> gradients = {{"branch", DType::f32, 2000, 50},
+                                                      {"trunk", DType::f32, 1500, 50}};
+  return std::make_unique<Reducer>(communicator, gradients,
+                                   ReducerOptions{.find_unused = true, .hook = hook});
+}
+
+void run_step(Reducer& reducer, bool uses_branch) {
+  std::ranges::fill(floats(reducer, 1), 1.0f);
+  reducer.mark_ready(1);
+  if (uses_branch) reducer.mark_ready(0);
+  reducer.finalize();
+}
+
+void make_residual(Reducer& reducer, Rank rank) {
+  Random random(static_cast<std::uint64_t>(rank.value()) + 1);
+  for (float& value : floats(reducer, 0)) value = static_cast<float>(random.uniform()) - 0.5f;
+  run_step(reducer, true);
+}
+
+// What a step that only rank 1 uses leaves in the gradient.
+template <class Hook>
+Floats expect_residuals_wait(const std::shared_ptr<Hook>& hook, Communicator& communicator,
+                             bool is_divided = false) {
+  const bool is_second = communicator.rank() == Rank(1);
+  const auto reducer = reducer_with(communicator, hook);
+  make_residual(*reducer, communicator.rank());
+  const Floats before = residual_of(*hook);
+  EXPECT_TRUE(std::ranges::any_of(before, [](float value) { return value != 0; }));
+  std::ranges::fill(floats(*reducer, 0), 0.0f);
+  run_step(*reducer, false);
+  EXPECT_EQ(residual_of(*hook), before) << "unused on all ranks";
+  EXPECT_EQ(floats(*reducer, 0)[0], 0);
+  std::ranges::fill(floats(*reducer, 0), 7.0f);
+  reducer->set_frozen(0, true);
+  run_step(*reducer, false);
+  EXPECT_EQ(residual_of(*hook), before) << "frozen";
+  EXPECT_EQ(floats(*reducer, 0)[0], 7);
+  reducer->set_frozen(0, false);
+  std::ranges::fill(floats(*reducer, 0), is_second ? 1.0f : 0.0f);
+  run_step(*reducer, is_second);
+  // The owner of a part keeps what it has not said of the sum.
+  if (!is_divided) {
+    EXPECT_EQ(residual_of(*hook) == before, !is_second) << "used on rank 1";
+  }
+  const auto values = floats(*reducer, 0);
+  return {values.begin(), values.end()};
+}
+
+TEST(SilentGradients, KeepTheirResiduals) {
+  for (const float momentum : {0.0f, 0.9f}) {
+    for (const bool is_divided : {false, true}) {
+      std::vector<Floats> reduced(3);
+      run_ranks(3, [&](Communicator& communicator) {
+        const auto hook = std::make_shared<CompressedReduction>(CompressionOptions{
+            .codec = top_k({.density = 0.1}),
+            .momentum = momentum,
+            .exchange = is_divided ? CompressedExchange::divide : CompressedExchange::gather});
+        reduced[static_cast<std::size_t>(communicator.rank().value())] =
+            expect_residuals_wait(hook, communicator, is_divided);
+      });
+      EXPECT_EQ(reduced[0], reduced[1]);
+      EXPECT_EQ(reduced[0], reduced[2]);
+      EXPECT_TRUE(std::ranges::any_of(reduced[0], [](float value) { return value != 0; }));
+    }
+  }
+}
+
+TEST(SilentGradients, KeepWhatTheirFactorsLack) {
+  run_ranks(3, [](Communicator& communicator) {
+    expect_residuals_wait(std::make_shared<PowerSgdReduction>(), communicator);
+  });
+}
+
+// Steps that are not compressed send residuals as well.
+TEST(SilentGradients, KeepTheirResidualsInStepsThatAreNotCompressed) {
+  run_ranks(2, [](Communicator& communicator) {
+    const CompressionOptions options{.codec = top_k({.density = 0.1})};
+    const auto compressed = std::make_shared<CompressedReduction>(options);
+    make_residual(*reducer_with(communicator, compressed), communicator.rank());
+    CompressionOptions other = options;
+    other.compression = Compression::never;
+    const auto hook = std::make_shared<CompressedReduction>(other);
+    hook->load(compressed->save());
+    const auto reducer = reducer_with(communicator, hook);
+    const Floats before = residual_of(*hook);
+    run_step(*reducer, false);
+    EXPECT_EQ(residual_of(*hook), before);
+    run_step(*reducer, true);
+    EXPECT_EQ(residual_of(*hook), Floats(before.size()));
+  });
+}
+
+}  // namespace
+}  // namespace stretto

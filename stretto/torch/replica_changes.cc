@@ -1,0 +1,327 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What of a module can be trained, and what becomes of it when a program changes that later.
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <unordered_set>
+#include <utility>
+
+#include "stretto/communicator/byte_exchange.h"
+#include "stretto/torch/names.h"
+#include "stretto/torch/refuse.h"
+#include "stretto/torch/replica.h"
+
+namespace stretto::ddp {
+namespace {
+
+void check_trainable(const NamedTensor& parameter) {
+  const auto& [name, tensor] = parameter;
+  if (!tensor.is_leaf()) {
+    refuse("parameter " + in_quotes(name) + " is computed from others; it must be a leaf");
+  }
+  if (const auto dtype = dtype_of_tensor(tensor); !dtype.ok()) {
+    dtype.status().with_context("parameter " + in_quotes(name)).or_throw();
+  }
+}
+
+void check_free(const NamedTensor& parameter) {
+  if (!GradientHook::exists_on(parameter.tensor)) return;
+  refuse("parameter " + in_quotes(parameter.name) +
+         " already belongs to a DistributedDataParallel; only one may reduce its gradient");
+}
+
+}  // namespace
+
+void Replica::look_at_parameters() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    looks_[i].data = parameters_[i].tensor.const_data_ptr();
+    looks_[i].requires_grad = parameters_[i].tensor.requires_grad();
+  }
+}
+
+// By what they were when last looked at, which all ranks have agreed on, or will in this step. What
+// has been trained once, here or in the job that has written `also`, stays, frozen or not: some
+// programs freeze a part every other step. Sparse gradients have no buckets, and so no need to.
+Replica::Chosen Replica::choose_trained(const std::vector<std::string>& also) const {
+  const std::vector<std::string> sparse = sparse_names();
+  Chosen chosen;
+  chosen.gradients.assign(parameters_.size(), -1);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const NamedTensor& parameter = parameters_[i];
+    const bool was_trained = looks_[i].gradient >= 0 || contains(also, parameter.name);
+    if (!looks_[i].requires_grad && !was_trained) continue;
+    if (contains(sparse, parameter.name)) {
+      chosen.sparse.push_back(parameter);
+      continue;
+    }
+    chosen.gradients[i] = static_cast<std::ptrdiff_t>(chosen.trained.size());
+    chosen.trained.push_back(parameter);
+  }
+  return chosen;
+}
+
+// Whether the reducer that is there is of what is chosen.
+bool Replica::fits_reducer(const Chosen& chosen) const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (chosen.gradients[i] != looks_[i].gradient) return false;
+    if (looks_[i].gradient >= 0 && is_outgrown(i)) return false;
+  }
+  return true;
+}
+
+void Replica::adopt(Chosen chosen) {
+  trained_ = std::move(chosen.trained);
+  sparse_ = std::move(chosen.sparse);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    looks_[i].gradient = chosen.gradients[i];
+    looks_[i].dtype = parameters_[i].tensor.scalar_type();
+  }
+}
+
+void Replica::check_tensors() const {
+  if (trained_.empty() && sparse_.empty()) {
+    refuse("the module has no parameter that requires grad; there is nothing to keep equal");
+  }
+  for (const auto* list : {&parameters_, &buffers_}) {
+    for (const auto& [name, tensor] : *list) {
+      if (!tensor.device().is_cpu()) {
+        refuse(in_quotes(name) + " is on " + tensor.device().str() +
+               "; all parameters and buffers must be on the CPU");
+      }
+      if (tensor.layout() != torch::kStrided) {
+        refuse(in_quotes(name) + " is not a dense tensor; sparse parameters are not supported");
+      }
+    }
+  }
+  check_sparse(sparse_);
+  for (const std::string& name : options_.delayed_parameters) {
+    const auto has_name = [&](const NamedTensor& parameter) { return parameter.name == name; };
+    if (std::none_of(parameters_.begin(), parameters_.end(), has_name)) {
+      refuse("the option delayed_parameters names " + in_quotes(name) +
+             ", which is no parameter of the module");
+    }
+  }
+  for (const auto* list : {&trained_, &sparse_}) {
+    for (const NamedTensor& parameter : *list) {
+      check_trainable(parameter);
+      check_free(parameter);
+    }
+  }
+}
+
+void Replica::check_sparse(const std::vector<NamedTensor>& parameters) const {
+  check_sparse_gradients(parameters);
+  if (!precision_.is_on() || parameters.empty()) return;
+  refuse("mixed_precision.parameter_dtype does not work with sparse gradients: " +
+         in_quotes(parameters.front().name) + " has them");
+}
+
+// The one thing to be thrown before the step: in it the other replica's step would begin, too.
+void Replica::check_not_of_others() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const bool is_new = looks_[i].gradient < 0 && !looks_[i].requires_grad;
+    if (is_new && parameters_[i].tensor.requires_grad()) check_free(parameters_[i]);
+  }
+}
+
+// Of parameters that are to be trained from this step on, or in another type, what check_tensors()
+// demands of those that are from the beginning.
+void Replica::check_outgrown() const {
+  const std::vector<std::string> sparse = sparse_names();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const NamedTensor& parameter = parameters_[i];
+    if (!parameter.tensor.requires_grad() || !is_outgrown(i)) continue;
+    check_trainable(parameter);
+    if (contains(sparse, parameter.name)) check_sparse({parameter});
+  }
+}
+
+// Whether a parameter is no longer what it was when its gradient got its place, or got none.
+bool Replica::is_outgrown(std::size_t index) const {
+  const torch::Tensor& tensor = parameters_[index].tensor;
+  const Look& look = looks_[index];
+  if (tensor.scalar_type() != look.dtype) return true;
+  if (look.gradient < 0) return tensor.requires_grad() != look.requires_grad;
+  return tensor.sizes() != progress_[static_cast<std::size_t>(look.gradient)].view.sizes();
+}
+
+// Programs unfreeze and freeze parameters, load checkpoints and change types after they have built
+// this object. All ranks must do so at the same place. Until the end of the step, where they find
+// out whether that is so, each does with the others what it would have done before.
+void Replica::notice_changes() {
+  bool replaced = false;
+  outgrown_ = has_converted_buffers();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const torch::Tensor& tensor = parameters_[i].tensor;
+    Look& look = looks_[i];
+    const void* const data = tensor.const_data_ptr();
+    const bool requires_grad = tensor.requires_grad();
+    const bool same_data = data == look.data && tensor.scalar_type() == look.dtype;
+    const bool outgrown = (!same_data || requires_grad != look.requires_grad) && is_outgrown(i);
+    if (!outgrown) {
+      look.data = data;
+      look.requires_grad = requires_grad;
+    }
+    replaced = replaced || !same_data;
+    outgrown_ = outgrown_ || outgrown;
+    if (look.gradient < 0) continue;
+    const auto gradient = static_cast<std::size_t>(look.gradient);
+    progress_[gradient].outgrown = outgrown;
+    reducer_->set_frozen(gradient, outgrown || !requires_grad);
+    if (outgrown) leave_bucket(gradient);
+  }
+  owes_verification_ = owes_verification_ || replaced;
+  if (owes_verification_) reducer_->request_verification();
+  refusal_ = Status();
+  if (!outgrown_) return reducer_->withdraw_other_gradients();
+  check_not_of_others();
+  try {
+    check_outgrown();
+  } catch (const Error& error) {
+    refusal_ = error.status();
+  }
+  reducer_->request_other_gradients();
+}
+
+// Autograd adds to a gradient where it stands, and the bucket may be under way by then.
+void Replica::leave_bucket(std::size_t index) {
+  torch::Tensor& gradient = trained_[index].tensor.mutable_grad();
+  if (!gradient.defined() || gradient.layout() != torch::kStrided) return;
+  if (gradient.const_data_ptr() == progress_[index].view_data) gradient = gradient.clone();
+}
+
+// For a pass that no forward() of this object has preceded since the last step: another one through
+// the same graph, or one that began with a call of the module itself.
+void Replica::refuse_unseen_changes() const {
+  if (!seen_ever_ && synchronizes_buffers()) {
+    refuse(
+        "backward() without forward() of DistributedDataParallel: each rank would keep buffers of "
+        "its own. Call ddp.forward(), not that of the module (ddp->forward()), or set "
+        "broadcast_buffers = false");
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const torch::Tensor& tensor = parameters_[i].tensor;
+    const bool same_data = precision_.is_on() || tensor.const_data_ptr() == looks_[i].data;
+    if (same_data && tensor.requires_grad() == looks_[i].requires_grad) continue;
+    refuse("parameter " + in_quotes(parameters_[i].name) +
+           " was frozen, unfrozen or replaced since the last forward pass of "
+           "DistributedDataParallel. Call ddp.forward() after that, not forward() of the module "
+           "(ddp->forward())");
+  }
+}
+
+bool Replica::has_converted_buffers() const {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    if (buffers_[i].tensor.scalar_type() != buffer_dtypes_[i]) return true;
+  }
+  return false;
+}
+
+// Modules that were added or replaced since this object was built have parameters without hooks. It
+// takes about a microsecond for each parameter to find out, so that not each step does.
+void Replica::look_for_new_parameters() {
+  std::unordered_set<const void*> known;
+  for (const NamedTensor& parameter : parameters_) {
+    known.insert(parameter.tensor.unsafeGetTensorImpl());
+  }
+  has_new_parameters_ = false;
+  for (const auto& item : module_->named_parameters()) {
+    const torch::Tensor& tensor = item.value();
+    if (!tensor.defined() || !tensor.requires_grad()) continue;
+    if (known.contains(tensor.unsafeGetTensorImpl())) continue;
+    if (contains(options_.parameters_to_ignore, item.key())) continue;
+    has_new_parameters_ = true;
+    reducer_->request_other_gradients();
+    if (!refusal_.ok()) return;
+    refusal_ = Status(StatusCode::invalid_argument,
+                      "parameter " + in_quotes(item.key()) +
+                          " is new: a module was added or replaced after DistributedDataParallel "
+                          "was built, which does not reduce its gradients. Fix: build it anew on "
+                          "all ranks, and the optimizer as well");
+    return;
+  }
+}
+
+// Throws, on all ranks, what one of them refuses.
+void Replica::agree_on_refusal() {
+  const std::string own(refusal_.message());
+  const auto texts =
+      all_gather_bytes(communicator_, std::as_bytes(std::span(own)), {.timeout = options_.timeout});
+  refusal_.or_throw();
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (texts[rank].empty()) continue;
+    const auto* const first = reinterpret_cast<const char*>(texts[rank].data());
+    throw InvalidArgument(Status(StatusCode::invalid_argument,
+                                 "rank " + std::to_string(rank) + " cannot train its model: " +
+                                     std::string(first, texts[rank].size()),
+                                 Rank(static_cast<std::int32_t>(rank))));
+  }
+}
+
+// At the end of a step, when all ranks have outgrown the reducer alike: reduces the gradients that
+// it had no place for, and builds another one if that is needed.
+void Replica::build_anew(bool with_data, double scale) {
+  const std::vector<std::string> sparse = sparse_names();
+  std::vector<NamedTensor> late;
+  std::vector<bool> touched;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const NamedTensor& parameter = parameters_[i];
+    const bool is_late = is_outgrown(i) && parameter.tensor.requires_grad();
+    if (!is_late || contains(sparse, parameter.name)) continue;
+    late.push_back(parameter);
+    const std::ptrdiff_t gradient = looks_[i].gradient;
+    touched.push_back(gradient < 0 ? parameter.tensor.grad().defined()  // It has no hook yet.
+                                   : progress_[static_cast<std::size_t>(gradient)].touched);
+  }
+  Status refused;
+  try {
+    if (!late.empty()) reduce_late(late, touched, with_data, scale);
+  } catch (const InvalidArgument& error) {
+    refused = error.status();  // By all ranks. The next step may follow.
+  }
+  look_at_parameters();
+  reduce_from_now_on(choose_trained());
+  refused.or_throw();
+}
+
+void Replica::reduce_late(std::vector<NamedTensor>& late, const std::vector<bool>& touched,
+                          bool with_data, double scale) {
+  const torch::NoGradGuard no_grad;
+  const std::unique_ptr<Reducer> made = make_reducer(late, reducer_options());
+  Reducer& reducer = *made;
+  std::vector<torch::Tensor> sums;
+  for (std::size_t i = 0; i < late.size(); ++i) {
+    const torch::Tensor& parameter = late[i].tensor;
+    const GradientStorage storage = reducer.gradient(i);
+    sums.push_back(torch::from_blob(
+        storage.view.data, parameter.sizes(), [owner = storage.owner](void*) {},
+        torch::TensorOptions().dtype(parameter.scalar_type())));
+    if (!with_data) continue;
+    if (parameter.grad().defined()) sums[i].copy_(parameter.grad());
+    if (touched[i]) reducer.mark_ready(i);
+  }
+  if (with_data) {
+    reducer.finalize();
+  } else {
+    reducer.finalize_without_data();
+  }
+  for (std::size_t i = 0; i < late.size(); ++i) {
+    if (!with_data || !reducer.was_used(i)) continue;
+    if (scale != 1) sums[i].mul_(scale);
+    late[i].tensor.mutable_grad() = sums[i];
+  }
+}
+
+// Until all ranks have another reducer, where that is needed, nothing changes here.
+void Replica::reduce_from_now_on(Chosen chosen) {
+  std::unique_ptr<Reducer> reducer;
+  if (!fits_reducer(chosen)) reducer = make_reducer(chosen.trained, options_of_all());
+  adopt(std::move(chosen));
+  connect(std::move(reducer));
+  same_graph_ = false;
+}
+
+}  // namespace stretto::ddp
