@@ -11,6 +11,7 @@
 #include "stretto/base/content_hash.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/reducer/state_broadcast.h"
+#include "stretto/torch/devices.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
 
@@ -195,15 +196,12 @@ void Replica::check_tensors() const {
   }
   for (const auto* list : {&parameters_, &buffers_}) {
     for (const auto& [name, tensor] : *list) {
-      if (!tensor.device().is_cpu()) {
-        refuse(in_quotes(name) + " is on " + tensor.device().str() +
-               "; all parameters and buffers must be on the CPU");
-      }
       if (tensor.layout() != torch::kStrided) {
         refuse(in_quotes(name) + " is not a dense tensor; sparse parameters are not supported");
       }
     }
   }
+  check_devices(parameters_, buffers_, precision_.is_on());
   check_sparse(sparse_);
   for (const std::string& name : options_.delayed_parameters) {
     const auto has_name = [&](const NamedTensor& parameter) { return parameter.name == name; };
@@ -266,7 +264,7 @@ void Replica::build() {
     torch::Tensor& gradient = trained_[i].tensor.mutable_grad();
     if (gradient.defined()) {
       progress_[i].view.copy_(gradient);  // Also from another dtype, after Module::to.
-      gradient = progress_[i].view;
+      if (!is_staged()) gradient = progress_[i].view;
     }
     if (!trained_[i].tensor.requires_grad()) reducer_->set_frozen(i, true);
     hooks_.emplace_back(trained_[i].tensor, [this, i] { on_gradient(i); });
@@ -302,7 +300,7 @@ void Replica::create_views() {
     progress_[i].view_data = storage.view.data;
     places.push_back({storage.view.data, progress_[i].view.nbytes(), storage.owner});
   }
-  if (!options_.allocate_in_buckets || precision_.is_on()) return;
+  if (!options_.allocate_in_buckets || precision_.is_on() || is_staged()) return;
   gradient_memory_.assign(places, [this](std::size_t i) {
     return !trained_[i].tensor.grad().defined() && !reducer_->is_ready(i) &&
            !reducer_->is_frozen(i);
