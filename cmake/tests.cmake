@@ -135,6 +135,13 @@ function(stretto_add_cross_layer_tests)
   target_include_directories(fake_nccl PRIVATE ${PROJECT_SOURCE_DIR}/include)
   set_target_properties(fake_nccl PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  if(STRETTO_HAVE_TORCH)  # A device of PyTorch's on that driver.
+    file(GLOB device CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/fake_device/*.cc)
+    add_library(fake_device MODULE ${device})
+    target_link_libraries(fake_device PRIVATE stretto_build stretto_nccl stretto_libtorch)
+    set_target_properties(fake_device PROPERTIES
+      LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  endif()
   file(GLOB folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${PROJECT_SOURCE_DIR}/tests/*)
   list(FILTER folders EXCLUDE REGEX "/(support|compile_fail|install)$")
   if(STRETTO_SANITIZE)
@@ -152,6 +159,9 @@ function(stretto_add_cross_layer_tests)
     stretto_add_helper_programs(${name} ${programs})
   endforeach()
   add_dependencies(nccl_test fake_nccl)
+  if(TARGET device_torch_test)
+    add_dependencies(device_torch_test fake_device fake_nccl)
+  endif()
 endfunction()
 
 function(stretto_add_helper_programs tests)

@@ -51,11 +51,14 @@ class Options:
     warn_after: an operation that has waited so long for others says so in the log; 0: never. None:
         STRETTO_WARN_AFTER, or 60.
     disable_shared_memory: for tests and measurements: TCP between the ranks of one host too.
+    backend: "nccl" for tensors on GPUs, too, on all ranks alike (docs/gpu.md). None:
+        STRETTO_BACKEND, or "stretto".
     """
 
     network_timeout: float | None = None
     warn_after: float | None = None
     disable_shared_memory: bool = False
+    backend: str | None = None
 
 
 def _check_version(torch_version: str) -> None:

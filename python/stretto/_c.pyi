@@ -12,6 +12,7 @@ class JoinOptions:
         network_timeout: float | None,
         warn_after: float | None,
         disable_shared_memory: bool,
+        backend: str | None,
     ) -> None: ...
 
 class DdpCommHook:

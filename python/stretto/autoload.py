@@ -14,7 +14,7 @@ def register() -> None:
 
     if not dist.is_available() or "STRETTO" in dist.Backend._plugins:
         return
-    dist.Backend.register_backend("stretto", _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend("stretto", _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _create(place: Any, options: Any) -> Any:

@@ -38,6 +38,8 @@ struct LibraryCall {
 // The half of a library that is for memory of devices, which no schedule reaches.
 class DeviceLibrary {
  public:
+  // Its number among those that this process sees. Any thread.
+  virtual int device() const = 0;
   // Any thread.
   virtual bool is_device_memory(const void* data) const = 0;
   // Why it does not do that, in a sentence that goes on after the name of the library; "" if it
@@ -106,7 +108,7 @@ struct LibraryGroup {
 // the library is part of, such as MPI, which wants that done by a thread of the program.
 using MakeLibrary = CollectiveLibrary* (*)(const LibraryGroup& group, char* text,
                                            std::size_t text_bytes);
-#define STRETTO_MAKE_LIBRARY stretto_collectives_3
+#define STRETTO_MAKE_LIBRARY stretto_collectives_4
 #define STRETTO_TEXT_OF(name) #name
 #define STRETTO_TEXT(name) STRETTO_TEXT_OF(name)
 inline constexpr const char* kMakeLibrary = STRETTO_TEXT(STRETTO_MAKE_LIBRARY);

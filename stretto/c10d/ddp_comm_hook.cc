@@ -13,6 +13,12 @@ void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
   OperationTensors tensors;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
+    if (!parameter.device().is_cpu()) {
+      throw_for_torch(status_of(StatusCode::invalid_argument,
+                                "parameter '{}' is on {}, and stretto.hooks compress gradients on "
+                                "the CPU only; use no hook of stretto's with this model",
+                                names.at(i), parameter.device().str()));
+    }
     gradients.push_back(
         {.name = names.at(i),
          .dtype = tensors.input(parameter.detach(), OperationTensors::kReduced).dtype,

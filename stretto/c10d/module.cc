@@ -67,9 +67,10 @@ std::string explain(const BackendPtr& backend, const std::string& collective,
   for (int number = 0; number < kCollectiveCount; ++number) {
     const auto each = static_cast<Collective>(number);
     if (name(each) != collective) continue;
-    OperationTensors tensors;
-    const ConstView view = tensors.input(tensor);
-    const Explanation found = communicator_of(backend)->explain(each, view.dtype, view.count);
+    const auto communicator = communicator_of(backend);
+    const ConstView view = OperationTensors(communicator).input(tensor);
+    if (!tensor.device().is_cpu()) return "nccl: the tensor is on " + tensor.device().str();
+    const Explanation found = communicator->explain(each, view.dtype, view.count);
     return found.algorithm + ": " + found.reason;
   }
   TORCH_CHECK_VALUE(false, "\"", collective, "\" is no collective of stretto");
@@ -153,14 +154,16 @@ PYBIND11_MODULE(_c, module) {
   using Released = py::call_guard<py::gil_scoped_release>;
   py::class_<JoinOptions>(module, "JoinOptions")
       .def(py::init([](std::optional<double> network_timeout, std::optional<double> warn_after,
-                       bool disable_shared_memory) {
+                       bool disable_shared_memory, std::optional<std::string> backend) {
              JoinOptions options;
              options.network_timeout = duration_of(network_timeout);
              options.warn_after = duration_of(warn_after);
              options.disable_shared_memory = disable_shared_memory;
+             options.backend = backend.value_or("");
              return options;
            }),
-           py::arg("network_timeout"), py::arg("warn_after"), py::arg("disable_shared_memory"));
+           py::arg("network_timeout"), py::arg("warn_after"), py::arg("disable_shared_memory"),
+           py::arg("backend"));
   py::class_<DdpCommHook, std::shared_ptr<DdpCommHook>>(module, "DdpCommHook")
       .def(py::init(&make_ddp_comm_hook))
       .def(

@@ -8,7 +8,10 @@
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/Event.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
 
 #include "stretto/c10d/errors.h"
@@ -17,21 +20,31 @@
 namespace stretto::c10d_backend {
 namespace {
 
-void check(const at::Tensor& tensor) {
-  std::string problem;
-  if (!tensor.defined()) {
-    problem = "a tensor is undefined";
-  } else if (!tensor.device().is_cpu()) {
-    problem = fmt::format(
-        "stretto moves tensors of the CPU, and this one is on {0}; give {0} a backend of its own: "
+// Why `communicator`, which may be null, cannot reach a tensor that is not on the CPU; else empty.
+std::string problem_with_device(const at::Tensor& tensor, const Communicator* communicator) {
+  const std::string place = tensor.device().str();
+  const std::optional<int> device = communicator == nullptr ? std::nullopt : communicator->device();
+  if (!device) {
+    return fmt::format(
+        "this tensor is on {0}, and this group moves tensors of the CPU: it was not started with "
+        "NCCL, by STRETTO_BACKEND=nccl in the environment of all ranks or by "
+        "pg_options=stretto.Options(backend=\"nccl\"). Or give {0} a backend of its own: "
         "init_process_group(\"cpu:stretto,cuda:nccl\")",
-        tensor.device().str());
-  } else if (tensor.layout() != at::kStrided) {
-    problem = "only all_reduce takes sparse tensors; make this one dense: to_dense()";
-  } else {
-    return;
+        place);
   }
-  throw_for_torch({StatusCode::invalid_argument, problem});
+  // Of no elements there may be no memory at all.
+  if (tensor.numel() > 0 && !communicator->is_device_memory(tensor.const_data_ptr())) {
+    return fmt::format(
+        "this tensor is on {}, which is no memory that NCCL reaches; copy it to a GPU or the CPU",
+        place);
+  }
+  if (tensor.device().index() != *device) {
+    return fmt::format(
+        "this tensor is on {0}, and NCCL works on device {1} of this process; put the tensor "
+        "there, or start this rank with STRETTO_DEVICE={2}",
+        place, *device, static_cast<int>(tensor.device().index()));
+  }
+  return {};
 }
 
 View view_of(const at::Tensor& block, bool is_reduced) {
@@ -49,6 +62,27 @@ View view_of(const at::Tensor& block, bool is_reduced) {
 }
 
 }  // namespace
+
+void let_wait(const c10::Stream& waiting, const c10::Stream& stream) {
+  if (waiting == stream) return;
+  c10::Event event(stream.device_type());
+  event.record(stream);
+  waiting.wait(event);
+}
+
+void OperationTensors::check(const at::Tensor& tensor) {
+  std::string problem;
+  if (!tensor.defined()) {
+    problem = "a tensor is undefined";
+  } else if (tensor.layout() != at::kStrided) {
+    problem = "only all_reduce takes sparse tensors; make this one dense: to_dense()";
+  } else if (!tensor.device().is_cpu()) {
+    problem = problem_with_device(tensor, communicator_.lock().get());
+  }
+  if (!problem.empty()) throw_for_torch({StatusCode::invalid_argument, problem});
+  if (tensor.device().is_cpu() || stream_) return;
+  stream_ = c10::impl::getDeviceGuardImpl(tensor.device().type())->getStream(tensor.device());
+}
 
 ConstView OperationTensors::input(const at::Tensor& tensor, bool is_reduced) {
   check(tensor);
@@ -97,7 +131,18 @@ std::vector<View> OperationTensors::outputs(const std::vector<at::Tensor>& tenso
   return views;
 }
 
+void OperationTensors::wait_for_caller() {
+  if (!stream_) return;
+  const auto* const device = c10::impl::getDeviceGuardImpl(stream_->device_type());
+  let_wait(device->getDefaultStream(stream_->device()), *stream_);
+}
+
+std::optional<c10::Stream> OperationTensors::copying_stream() const {
+  return copies_.empty() ? std::nullopt : stream_;
+}
+
 void OperationTensors::write_back() {
+  const c10::OptionalStreamGuard on_stream(stream_);  // And its device.
   for (const Copy& copy : copies_) {
     // This may be another thread than the one that is in torch.inference_mode().
     const c10::InferenceMode mode(copy.target.is_inference());

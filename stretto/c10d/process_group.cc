@@ -115,23 +115,29 @@ std::optional<Duration> ProcessGroupStretto::timeout_of(std::chrono::millisecond
   return duration_of(timeout == ::c10d::kUnsetTimeout ? options_->timeout : timeout);
 }
 
+std::shared_ptr<OperationTensors> ProcessGroupStretto::tensors_of_operation() const {
+  return std::make_shared<OperationTensors>(shared_->communicator);
+}
+
 WorkPtr ProcessGroupStretto::start(Start what,
                                    const std::function<stretto::Work(Communicator&)>& submit) {
   const std::shared_ptr<Communicator> comm = communicator();
   const std::shared_ptr<FlightEntry> entry = record(what);
   stretto::Work submitted;
   try {
+    what.tensors->wait_for_caller();
     submitted = submit(*comm);
   } catch (const Error& error) {
     if (entry != nullptr) entry->end(false);
     shared_->note_failure(error.status());
     throw_for_torch(shared_->told(error.status()));
   }
+  const std::optional<c10::Stream> copying = what.tensors->copying_stream();
   if (what.tensors->has_copies()) {
     submitted = std::move(submitted).then([tensors = what.tensors] { tensors->write_back(); });
   }
   auto operation = std::make_shared<InFlight>(std::move(submitted), std::move(what.results),
-                                              std::move(what.tensors), entry, shared_);
+                                              std::move(what.tensors), entry, shared_, copying);
   auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title,
                                                std::move(what.inputs), operation, shared_);
   if (onCompletionHook_ != nullptr) tell_hook(operation, what.type);
@@ -141,7 +147,7 @@ WorkPtr ProcessGroupStretto::start(Start what,
 }
 
 WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   at::Tensor& tensor = only(tensors, "broadcast");
   const View data = held->in_place(tensor);
   const Rank root = rank_of(options.rootRank, getSize(), "broadcast: source");
@@ -154,7 +160,7 @@ WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const ::c10d::Broadcast
 WorkPtr ProcessGroupStretto::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
   at::Tensor& tensor = only(tensors, "all_reduce");
   if (tensor.is_sparse()) return allreduce_sparse(tensors, options);
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   const View data = held->in_place(tensor, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
   return start({OpType::ALLREDUCE, "stretto:all_reduce", held, tensors, tensors},
@@ -170,6 +176,12 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
                                               const ::c10d::AllreduceOptions& options) {
   const at::NoGradGuard no_grad;
   at::Tensor& tensor = only(tensors, "all_reduce of sparse tensors");
+  if (!tensor.device().is_cpu()) {
+    refuse(
+        "all_reduce of sparse tensors: this one is on {}, and only those on the CPU are reduced; "
+        "copy it there, or make it dense: to_dense()",
+        tensor.device().str());
+  }
   const Reduction reduction = reduction_of(options.reduceOp);
   const bool is_sum = reduction.op == ReduceOp::sum || reduction.op == ReduceOp::mean;
   if (!has_sparse_sum(tensor.scalar_type()) || !is_sum || reduction.factor != 1) {
@@ -178,8 +190,8 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
         "or with other operations; make the tensor dense: to_dense()",
         c10::toString(tensor.scalar_type()));
   }
-  return start({OpType::_ALLREDUCE_SPARSE, "stretto:all_reduce_sparse",
-                std::make_shared<OperationTensors>(), tensors, tensors},
+  return start({OpType::_ALLREDUCE_SPARSE, "stretto:all_reduce_sparse", tensors_of_operation(),
+                tensors, tensors},
                [&](Communicator& comm) {
                  all_reduce_sparse(comm, tensor, reduction.op, timeout_of(options.timeout));
                  return stretto::Work();
@@ -188,7 +200,7 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
 
 WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
                                                  const ::c10d::AllreduceCoalescedOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   std::vector<View> views;
   for (const at::Tensor& tensor : tensors) views.push_back(held->in_place(tensor, kReduced));
   const Reduction reduction = reduction_of(options.reduceOp);
@@ -202,7 +214,7 @@ WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
 }
 
 WorkPtr ProcessGroupStretto::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   at::Tensor& tensor = only(tensors, "reduce");
   const Rank root = rank_of(options.rootRank, getSize(), "reduce: destination");
   const bool is_root = root == Rank(getRank());
@@ -220,7 +232,7 @@ WorkPtr ProcessGroupStretto::reduce(Tensors& tensors, const ::c10d::ReduceOption
 
 WorkPtr ProcessGroupStretto::allgather(TensorLists& outputs, Tensors& inputs,
                                        const ::c10d::AllgatherOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   const Tensors& list = only_list(outputs, "all_gather", getSize());
   const ConstView input = held->input(only(inputs, "all_gather"));
   const std::vector<View> views = held->outputs(list);
@@ -232,7 +244,7 @@ WorkPtr ProcessGroupStretto::allgather(TensorLists& outputs, Tensors& inputs,
 
 WorkPtr ProcessGroupStretto::_allgather_base(at::Tensor& output, at::Tensor& input,
                                              const ::c10d::AllgatherOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   const ConstView from = held->input(input);
   const View to = held->output(output);
   return start({OpType::_ALLGATHER_BASE, "stretto:_all_gather_base", held, {input}, {output}},
@@ -243,7 +255,7 @@ WorkPtr ProcessGroupStretto::_allgather_base(at::Tensor& output, at::Tensor& inp
 
 WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                                  const ::c10d::AllgatherOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   if (outputs.size() != static_cast<std::size_t>(getSize())) {
     refuse("all_gather_coalesced: wants a list of tensors from each of {} ranks, got {}", getSize(),
            outputs.size());
@@ -272,7 +284,7 @@ WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& 
 
 WorkPtr ProcessGroupStretto::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   const std::vector<ConstView> from = held->inputs(inputs);
   const std::vector<View> to = held->outputs(outputs);
   return start(
@@ -284,7 +296,7 @@ WorkPtr ProcessGroupStretto::allgather_into_tensor_coalesced(
 
 WorkPtr ProcessGroupStretto::gather(TensorLists& outputs, Tensors& inputs,
                                     const ::c10d::GatherOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   const Rank root = rank_of(options.rootRank, getSize(), "gather: destination");
   const ConstView input = held->input(only(inputs, "gather"));
   std::vector<View> views;
@@ -302,7 +314,7 @@ WorkPtr ProcessGroupStretto::gather(TensorLists& outputs, Tensors& inputs,
 
 WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, TensorLists& inputs,
                                      const ::c10d::ScatterOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   const Rank root = rank_of(options.rootRank, getSize(), "scatter: source");
   const View output = held->output(only(outputs, "scatter"));
   std::vector<ConstView> views;
@@ -320,7 +332,7 @@ WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, TensorLists& inputs,
 
 WorkPtr ProcessGroupStretto::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                             const ::c10d::ReduceScatterOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   const Tensors& list = only_list(inputs, "reduce_scatter", getSize());
   const View output = held->output(only(outputs, "reduce_scatter"), kReduced);
   const std::vector<ConstView> views = held->inputs(list, kReduced);
@@ -343,7 +355,7 @@ WorkPtr ProcessGroupStretto::_reduce_scatter_base(at::Tensor& output, at::Tensor
 
 WorkPtr ProcessGroupStretto::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const ::c10d::ReduceScatterOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   const std::vector<ConstView> from = held->inputs(inputs, kReduced);
   const std::vector<View> to = held->outputs(outputs, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
@@ -362,7 +374,7 @@ WorkPtr ProcessGroupStretto::alltoall_base(at::Tensor& output, at::Tensor& input
                                            std::vector<int64_t>& output_splits,
                                            std::vector<int64_t>& input_splits,
                                            const ::c10d::AllToAllOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   stretto::AllToAllOptions ours{.timeout = timeout_of(options.timeout)};
   const auto sent = split_counts(input, input_splits, getSize(), "input");
   const auto received = split_counts(output, output_splits, getSize(), "output");
@@ -378,7 +390,7 @@ WorkPtr ProcessGroupStretto::alltoall_base(at::Tensor& output, at::Tensor& input
 
 WorkPtr ProcessGroupStretto::alltoall(Tensors& outputs, Tensors& inputs,
                                       const ::c10d::AllToAllOptions& options) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   const std::vector<ConstView> from = held->inputs(inputs);
   const std::vector<View> to = held->outputs(outputs);
   return start({OpType::ALLTOALL, "stretto:all_to_all", held, inputs, outputs},
@@ -388,7 +400,7 @@ WorkPtr ProcessGroupStretto::alltoall(Tensors& outputs, Tensors& inputs,
 }
 
 WorkPtr ProcessGroupStretto::send(Tensors& tensors, int destination, int tag) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   const ConstView data = held->input(only(tensors, "send"));
   const Rank to = rank_of(destination, getSize(), "send: destination");
   return start(
@@ -398,7 +410,7 @@ WorkPtr ProcessGroupStretto::send(Tensors& tensors, int destination, int tag) {
 }
 
 WorkPtr ProcessGroupStretto::receive(Tensors& tensors, Rank source, int tag, OpType type) {
-  auto held = std::make_shared<OperationTensors>();
+  auto held = tensors_of_operation();
   const View data = held->output(only(tensors, "recv"));
   const bool from_any = source == kAnyRank;
   return start({type,
@@ -423,7 +435,7 @@ WorkPtr ProcessGroupStretto::recvAnysource(Tensors& tensors, int tag) {
 
 WorkPtr ProcessGroupStretto::barrier(const ::c10d::BarrierOptions& options) {
   return start(
-      {OpType::BARRIER, "stretto:barrier", std::make_shared<OperationTensors>()},
+      {OpType::BARRIER, "stretto:barrier", tensors_of_operation()},
       [&](Communicator& comm) { return comm.barrier({.timeout = timeout_of(options.timeout)}); });
 }
 

@@ -26,9 +26,9 @@ using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
 
-// The backend "stretto" of torch.distributed: collectives of tensors on the CPU by a Communicator
-// of its own. All functions throw ValueError or DistBackendError. Any thread; the order of the
-// group is the order of the calls.
+// The backend "stretto" of torch.distributed: collectives of tensors on the CPU, and on a device if
+// it was started with NCCL, by a Communicator of its own. All functions throw ValueError or
+// DistBackendError. Any thread; the order of the group is the order of the calls.
 //
 // `override` is missing where not every version of PyTorch from 2.11 on has the function.
 class ProcessGroupStretto final : public ::c10d::Backend {
@@ -135,6 +135,7 @@ class ProcessGroupStretto final : public ::c10d::Backend {
     Tensors results = {};
     int peer = -1;  // Of a send or receive; -1: any.
   };
+  std::shared_ptr<OperationTensors> tensors_of_operation() const;
   // Submits by `submit`, which gets the communicator, and makes a Work of what it returns.
   WorkPtr start(Start what, const std::function<stretto::Work(Communicator&)>& submit);
   std::vector<uint64_t> global_ranks() const;  // By rank in this group.

@@ -6,17 +6,34 @@
 #include <algorithm>
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
 #include "stretto/base/thread.h"
 #include "stretto/c10d/errors.h"
+#include "stretto/c10d/operation_tensors.h"
 #include "stretto/c10d/without_gil.h"
 
 namespace stretto::c10d_backend {
 namespace {
 
 using c10::ivalue::Future;
+
+void let_current_wait(const c10::Stream& stream) {
+  const auto* const device = c10::impl::getDeviceGuardImpl(stream.device_type());
+  let_wait(device->getStream(stream.device()), stream);
+}
+
+// Those that a future has to know by which tensors get to a program.
+std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::Device> devices;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.device().is_cpu()) devices.push_back(tensor.device());
+  }
+  return devices;
+}
 
 c10::TypePtr list_of_tensors() { return c10::ListType::create(c10::TensorType::get()); }
 
@@ -58,10 +75,11 @@ void InFlight::Outcome::end(const Status& how) {
 
 InFlight::InFlight(stretto::Work work, std::vector<at::Tensor> outputs,
                    std::shared_ptr<void> buffers, std::shared_ptr<FlightEntry> entry,
-                   std::weak_ptr<Shared> group)
+                   std::weak_ptr<Shared> group, std::optional<c10::Stream> copying_stream)
     : operation(work.operation()),
       number(work.number()),
       results(std::move(outputs)),
+      copying(copying_stream),
       outcome_(std::make_shared<Outcome>()),
       work_(std::move(work)) {
   outcome_->buffers = std::move(buffers);
@@ -232,7 +250,10 @@ bool WorkStretto::wait(std::chrono::milliseconds timeout) {
     }
   }
   const Status& status = operation_->status();
-  if (status.ok()) return true;
+  if (status.ok()) {
+    if (operation_->copying) let_current_wait(*operation_->copying);
+    return true;
+  }
   throw_for_torch(shared_->told(status));
 }
 
@@ -243,10 +264,11 @@ void WorkStretto::abort() {
 
 c10::intrusive_ptr<Future> WorkStretto::make_future(
     const c10::TypePtr& type, std::function<void(Future&, const Status&)> complete) {
-  auto future = c10::make_intrusive<Future>(type);
+  auto future = c10::make_intrusive<Future>(type, devices_of(operation_->results));
   const WithoutGil without_gil;
-  operation_->then([future, complete = std::move(complete),
+  operation_->then([future, complete = std::move(complete), copying = operation_->copying,
                     shared = std::weak_ptr<Shared>(shared_)](const Status& status) {
+    const c10::OptionalStreamGuard on_stream(copying);  // For which its callbacks wait.
     const std::shared_ptr<Shared> alive = status.ok() ? nullptr : shared.lock();
     complete(*future, alive != nullptr ? alive->told(status) : status);
   });

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "stretto/base/mutex.h"
@@ -34,14 +35,17 @@ struct Shared;
 class InFlight {
  public:
   // `buffers` lives until the operation has ended. `entry` is told; null where nothing is recorded.
-  // `group` notes a failure, whoever learns of it.
+  // `group` notes a failure, whoever learns of it. `copying`: the stream on which results come to
+  // where they belong, once the operation has ended.
   InFlight(stretto::Work work, std::vector<at::Tensor> outputs, std::shared_ptr<void> buffers,
-           std::shared_ptr<FlightEntry> entry, std::weak_ptr<Shared> group);
+           std::shared_ptr<FlightEntry> entry, std::weak_ptr<Shared> group,
+           std::optional<c10::Stream> copying);
 
   // What was submitted, and as which of the group's collectives.
   const std::string operation;
   const std::uint32_t number;
   const std::vector<at::Tensor> results;
+  const std::optional<c10::Stream> copying;
 
   // All three move the operation along, and say whether it has ended. The first does not block.
   bool try_end();
@@ -138,6 +142,9 @@ class WorkStretto final : public ::c10d::Work {
   std::vector<at::Tensor> result() override;
   void synchronize() override { wait(); }
   // Throws when time is up; the operation goes on.
+  // On a device, too, the operation has ended when this returns, for the host and for the calling
+  // thread's current stream: it is begun only when all ranks have come, so there is no event before
+  // that a stream could wait for, and no other place where its failure could be told.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;

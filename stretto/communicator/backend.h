@@ -82,6 +82,8 @@ class Backend {
   virtual void note(std::string_view activity) = 0;
   virtual void poll() = 0;
   virtual bool has_progress_thread() const = 0;
+  // Null: its buffers are in memory of the host.
+  virtual const DeviceLibrary* devices() const { return nullptr; }
   virtual std::string link_name(Rank rank) const = 0;  // Of another rank, or of this one.
   virtual Explanation explain(const OperationDescriptor& operation) const = 0;
 };

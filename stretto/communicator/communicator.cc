@@ -323,6 +323,16 @@ void Communicator::poll() { backend_->poll(); }
 
 bool Communicator::has_progress_thread() const { return backend_->has_progress_thread(); }
 
+std::optional<int> Communicator::device() const {
+  const DeviceLibrary* const devices = backend_->devices();
+  return devices == nullptr ? std::nullopt : std::optional(devices->device());
+}
+
+bool Communicator::is_device_memory(const void* data) const {
+  const DeviceLibrary* const devices = backend_->devices();
+  return devices != nullptr && devices->is_device_memory(data);
+}
+
 void Communicator::abort(const std::string& reason) { backend_->abort(reason); }
 
 std::string Communicator::describe_links() const {

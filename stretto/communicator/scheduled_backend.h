@@ -74,6 +74,9 @@ class ScheduledBackend final : public Backend {
   void note(std::string_view activity) override { engine_->note(activity); }
   void poll() override { engine_->turn(); }
   bool has_progress_thread() const override { return engine_->has_progress_thread(); }
+  const DeviceLibrary* devices() const override {
+    return library_ == nullptr ? nullptr : library_->for_devices();
+  }
   std::string link_name(Rank rank) const override;
   Explanation explain(const OperationDescriptor& operation) const override;
 

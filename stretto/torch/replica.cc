@@ -11,6 +11,7 @@
 #include "stretto/base/content_hash.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/reducer/state_broadcast.h"
+#include "stretto/torch/devices.h"
 #include "stretto/torch/names.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
@@ -204,7 +205,7 @@ void Replica::connect(std::unique_ptr<Reducer> reducer) {
     torch::Tensor& gradient = trained_[i].tensor.mutable_grad();
     if (gradient.defined()) {
       progress_[i].view.copy_(gradient);  // Also from another dtype, after Module::to.
-      gradient = progress_[i].view;
+      if (!is_staged()) gradient = progress_[i].view;
     }
     if (!trained_[i].tensor.requires_grad()) reducer_->set_frozen(i, true);
     hooks_.emplace_back(trained_[i].tensor, [this, i] { on_gradient(i); });
@@ -234,7 +235,7 @@ void Replica::create_views() {
     progress_[i].view_data = storage.view.data;
     places.push_back({storage.view.data, progress_[i].view.nbytes(), storage.owner});
   }
-  if (!options_.allocate_in_buckets || precision_.is_on()) return;
+  if (!options_.allocate_in_buckets || precision_.is_on() || is_staged()) return;
   gradient_memory_.assign(places, [this](std::size_t i) {
     return !trained_[i].tensor.grad().defined() && !reducer_->is_ready(i) &&
            !reducer_->is_frozen(i);

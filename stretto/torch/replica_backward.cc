@@ -11,6 +11,7 @@
 
 #include <c10/util/ScopeExit.h>
 
+#include "stretto/torch/devices.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
 
@@ -124,6 +125,10 @@ void Replica::abandon_pass() {
 
 void Replica::check_gradient(std::size_t index, const torch::Tensor& gradient) const {
   check_kind(trained_[index].name, gradient);
+  if (gradient.device() != parameters_.front().tensor.device()) {
+    refuse("the gradient of '" + trained_[index].name + "' is on " + gradient.device().str() +
+           ", and the parameters are on " + parameters_.front().tensor.device().str());
+  }
   const torch::Tensor& view = progress_[index].view;
   const bool same_type =
       gradient.scalar_type() == view.scalar_type() || precision_.makes(gradient.scalar_type());
@@ -145,7 +150,7 @@ void Replica::adopt_gradient(std::size_t index) {
   check_gradient(index, gradient);
   const std::size_t bytes = progress.view.nbytes();
   const TimePoint begin = bytes < kTimedBytes ? TimePoint() : Clock::now();
-  const bool same_bytes = gradient.scalar_type() == progress.view.scalar_type() &&
+  const bool same_bytes = !is_staged() && gradient.scalar_type() == progress.view.scalar_type() &&
                           gradient.strides() == progress.view.strides() && !gradient.is_neg() &&
                           !gradient.is_conj();
   if (same_bytes) {
@@ -159,7 +164,7 @@ void Replica::adopt_gradient(std::size_t index) {
     const torch::NoGradGuard no_grad;
     progress.view.copy_(gradient);
   }
-  gradient = progress.view;
+  if (!is_staged()) gradient = progress.view;
   if (bytes >= kTimedBytes) spent_besides_ += Clock::now() - begin;
 }
 
@@ -296,6 +301,7 @@ void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
         "until the end of backward the module holds parameters in that type; call "
         "optimizer.step() after backward()");
   }
+  if (optimizer != nullptr) check_on_cpu(parameters_, "step_in_backward()");
   stepping_.reset();
   if (optimizer != nullptr) stepping_.emplace(*optimizer);
 }
@@ -347,8 +353,13 @@ void Replica::finalize(bool with_data) {
 void Replica::settle_gradients(double scale) {
   for (std::size_t i = 0; i < progress_.size(); ++i) {
     if (!reducer_->was_used(i)) continue;
-    if (!progress_[i].touched) trained_[i].tensor.mutable_grad() = progress_[i].view;
     if (scale != 1) progress_[i].view.mul_(scale);
+    torch::Tensor& gradient = trained_[i].tensor.mutable_grad();
+    if (is_staged()) {
+      copy_to_device(progress_[i].view, trained_[i].tensor, gradient);
+    } else if (!progress_[i].touched) {
+      gradient = progress_[i].view;
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "stretto/communicator/byte_exchange.h"
+#include "stretto/torch/devices.h"
 #include "stretto/torch/names.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
@@ -87,15 +88,12 @@ void Replica::check_tensors() const {
   }
   for (const auto* list : {&parameters_, &buffers_}) {
     for (const auto& [name, tensor] : *list) {
-      if (!tensor.device().is_cpu()) {
-        refuse(in_quotes(name) + " is on " + tensor.device().str() +
-               "; all parameters and buffers must be on the CPU");
-      }
       if (tensor.layout() != torch::kStrided) {
         refuse(in_quotes(name) + " is not a dense tensor; sparse parameters are not supported");
       }
     }
   }
+  check_devices(parameters_, buffers_, precision_.is_on());
   check_sparse(sparse_);
   for (const std::string& name : options_.delayed_parameters) {
     const auto has_name = [&](const NamedTensor& parameter) { return parameter.name == name; };
@@ -311,7 +309,7 @@ void Replica::reduce_late(std::vector<NamedTensor>& late, const std::vector<bool
   for (std::size_t i = 0; i < late.size(); ++i) {
     if (!with_data || !reducer.was_used(i)) continue;
     if (scale != 1) sums[i].mul_(scale);
-    late[i].tensor.mutable_grad() = sums[i];
+    late[i].tensor.mutable_grad() = sums[i].to(late[i].tensor.device());
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "stretto/reducer/sparse_rows.h"
+#include "stretto/torch/devices.h"
 #include "stretto/torch/refuse.h"
 
 namespace stretto::ddp {
@@ -90,6 +91,7 @@ std::vector<std::string> sparse_parameter_names(const torch::nn::Module& module)
 }
 
 void check_sparse_gradients(const std::vector<NamedTensor>& parameters) {
+  check_on_cpu(parameters, "reduction of sparse gradients");
   for (const auto& [name, parameter] : parameters) {
     const torch::ScalarType dtype = parameter.scalar_type();
     if (dtype != torch::kFloat && dtype != torch::kDouble) {

@@ -22,10 +22,11 @@ Result<DType> dtype_of_tensor(const torch::Tensor& tensor) {
 
 namespace {
 
-// Whether the bytes of the tensor's memory are its elements, in some order. A lazy conjugate or
-// negative is not what its memory says.
+// Whether the bytes of the tensor's memory are its elements, in some order, and can be read here.
+// A lazy conjugate or negative is not what its memory says.
 bool is_block(const torch::Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
+  return tensor.device().is_cpu() && tensor.is_non_overlapping_and_dense() && !tensor.is_conj() &&
+         !tensor.is_neg();
 }
 
 }  // namespace
@@ -33,7 +34,8 @@ bool is_block(const torch::Tensor& tensor) {
 TensorBytes::TensorBytes(std::vector<torch::Tensor> tensors) : tensors_(std::move(tensors)) {
   for (torch::Tensor& tensor : tensors_) {
     tensor = tensor.detach();
-    blocks_.push_back(is_block(tensor) ? tensor : tensor.resolve_conj().resolve_neg().contiguous());
+    blocks_.push_back(is_block(tensor) ? tensor
+                                       : tensor.cpu().resolve_conj().resolve_neg().contiguous());
     spans_.emplace_back(static_cast<std::byte*>(blocks_.back().data_ptr()),
                         blocks_.back().nbytes());
   }

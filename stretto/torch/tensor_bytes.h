@@ -19,8 +19,8 @@ Result<DType> dtype_of_tensor(const torch::Tensor& tensor);
 
 // The bytes of tensors, for code that knows no strides. A tensor whose elements fill a block of
 // memory in whatever order (contiguous, channels-last, transposed) is that block; any other, and
-// one that is conjugated or negated only when it is read, is a contiguous copy. All tensors are on
-// the CPU and strided.
+// one that is conjugated or negated only when it is read, or is on a device, is a contiguous copy
+// on the CPU. All tensors are strided.
 class TensorBytes {
  public:
   explicit TensorBytes(std::vector<torch::Tensor> tensors);

@@ -18,6 +18,7 @@
 #include "stretto/base/content_hash.h"
 #include "stretto/communicator/all_gather_value.h"
 #include "stretto/reducer/step_report.h"
+#include "stretto/torch/devices.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
 
@@ -205,6 +206,7 @@ void Replica::save_state(const std::string& path, const torch::optim::Optimizer&
   if (pass_open_ || precision_.entered()) {
     refuse("save_state() is called between forward and backward; call it after optimizer.step()");
   }
+  check_on_cpu(parameters_, "save_state(), which knows no random numbers of a device,");
   torch::serialize::OutputArchive archive;
   archive.write("version", torch::tensor(kVersion));
   archive.write("ranks", torch::tensor(static_cast<std::int64_t>(communicator_.size())));
@@ -234,6 +236,7 @@ void Replica::load_state(const std::string& path, torch::optim::Optimizer& optim
   if (pass_open_ || precision_.entered()) {
     refuse("load_state() is called between forward and backward; call it before forward()");
   }
+  check_on_cpu(parameters_, "load_state(), which knows no random numbers of a device,");
   const std::string context = "cannot load the state in '" + state_path(path) + "'";
   SavedBuckets saved;
   Status own;

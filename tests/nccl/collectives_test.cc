@@ -123,6 +123,22 @@ TEST(NcclDouble, ReducesEveryDtypeThatNcclHas) {
       4);
 }
 
+TEST(NcclDouble, SaysWhichMemoryItReaches) {
+  DoubleRanks ranks({.size = 2});
+  const std::byte* const on_device = Double::get().allocate(4);
+  const std::byte on_host{};
+  ranks.on_all([&](Communicator& rank) {
+    EXPECT_EQ(rank.device(), rank.rank().value());
+    EXPECT_TRUE(rank.is_device_memory(on_device));
+    EXPECT_FALSE(rank.is_device_memory(&on_host));
+    EXPECT_FALSE(rank.is_device_memory(nullptr));
+  });
+  run_ranks(2, [&](Communicator& rank) {
+    EXPECT_EQ(rank.device(), std::nullopt);
+    EXPECT_FALSE(rank.is_device_memory(on_device));
+  });
+}
+
 TEST(NcclDouble, MultipliesBeforeSums) {
   expect_same(
       [](Communicator& ranks, Buffers& buffers) {

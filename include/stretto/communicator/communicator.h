@@ -222,6 +222,12 @@ class Communicator final {
   void poll();
   bool has_progress_thread() const;
 
+  // The device in whose memory buffers may lie, too, by its number in this process; none if they
+  // must lie in memory of the host. See JoinOptions::backend. Any thread.
+  std::optional<int> device() const;
+  // Whether that lies in memory of a device, as far as the driver of device() knows. Any thread.
+  bool is_device_memory(const void* data) const;
+
   // Ends the communicator on all ranks that can be reached: their operations fail with Aborted and
   // `reason`. Local and immediate; waits for nobody. Any thread.
   void abort(const std::string& reason);

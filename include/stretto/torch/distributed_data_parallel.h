@@ -50,9 +50,10 @@ class AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhic
 //   optimizer.step();
 //
 // `Module` is deduced from a module holder (TORCH_MODULE), a shared pointer or a reference. All
-// parameters and buffers are dense and on the CPU. grad() of each parameter is a view of registered
-// memory that other ranks read and write during backward(); it may be changed in place, cleared by
-// zero_grad() of either kind, or replaced between passes. Gradients may be sparse (see the option
+// parameters and buffers are dense; parameters are on the CPU, or all on one device (docs/gpu.md).
+// On the CPU, grad() of each parameter is a view of registered memory that other ranks read and
+// write during backward(). It may be changed in place, cleared by zero_grad() of either kind, or
+// replaced between passes. Gradients may be sparse (see the option
 // sparse_parameters): then they are exchanged at the end of backward.
 //
 // All ranks must build it, run forward passes in training mode and backward passes in the same

@@ -122,6 +122,8 @@ class Replica {
   ReducerOptions reducer_options() const;
   ReducerOptions options_of_all();
   void create_views();
+  // Parameters are on a device, and their gradients copied to buckets on the host and back.
+  bool is_staged() const { return !parameters_.front().tensor.device().is_cpu(); }
   bool is_outgrown(std::size_t index) const;
   void notice_changes();
   void leave_bucket(std::size_t index);

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <vector>
 
 #include "tests/support/fake_nccl/fake.h"
@@ -18,6 +19,7 @@ constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kInvalidContext = 201;
 constexpr int kNotReady = 600;
+constexpr std::size_t kMostDevices = 8;
 constexpr std::size_t kDeviceBytes = std::size_t{256} * 1024 * 1024;
 
 thread_local std::vector<int> contexts;
@@ -106,13 +108,17 @@ nccl::OpaqueStream* make_stream() {
   return stream;
 }
 
+// Each device has a default one.
 nccl::OpaqueStream* stream_of(Stream stream) {
-  static auto* const standard = [] {
-    auto* const made = make_stream();
-    made->thread.detach();
+  static auto* const defaults = [] {
+    auto* const made = new std::array<nccl::OpaqueStream*, kMostDevices>;
+    for (nccl::OpaqueStream*& each : *made) {
+      each = make_stream();
+      each->thread.detach();
+    }
     return made;
   }();
-  return stream == nullptr ? standard : stream;
+  return stream == nullptr ? defaults->at(static_cast<std::size_t>(current_device())) : stream;
 }
 
 struct Event {
@@ -144,6 +150,10 @@ void fake_nccl_change(void (*change)(Control&, void*), void* what) {
 }
 
 std::byte* fake_nccl_reach(const void* data) { return reach(data); }
+
+void fake_nccl_enqueue(Stream stream, void (*work)(void*), void* what) {
+  enqueue(stream, [work, what] { work(what); });
+}
 
 int cuInit(unsigned) { return kSuccess; }
 int cuGetErrorString(int, const char** text) {

@@ -83,4 +83,6 @@ extern "C" {
 // Calls `change` where nothing else looks.
 void fake_nccl_change(void (*change)(stretto::fake_nccl::Control&, void*), void* what);
 std::byte* fake_nccl_reach(const void* data);
+// Runs `work` on a stream of the calling thread's device, behind what is there already.
+void fake_nccl_enqueue(stretto::nccl::Stream stream, void (*work)(void*), void* what);
 }

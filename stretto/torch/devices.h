@@ -1,0 +1,32 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "stretto/torch/sparse_gradients.h"
+
+// Models on a device, of whatever kind: buckets stay in memory of the host, where codecs, used maps
+// and the other ranks are. A gradient is copied there when autograd has made it, on the stream that
+// it was made on, and its reduction back at the end of backward, on the stream of who called that.
+namespace stretto::ddp {
+
+// Throws InvalidArgument, naming parameters and devices, if not all parameters are on one device
+// (autograd would call hooks from several threads at once), or something is where nothing can be
+// computed, or parameters in low precision are asked for on a device.
+void check_devices(const std::vector<NamedTensor>& parameters,
+                   const std::vector<NamedTensor>& buffers, bool low_precision);
+
+// Throws InvalidArgument if one is not: `what` works on the CPU only.
+void check_on_cpu(const std::vector<NamedTensor>& parameters, const std::string& what);
+
+// Makes `gradient`, of a parameter on a device, what is in its bucket. `bucket` may be written
+// again when this returns.
+void copy_to_device(const torch::Tensor& bucket, const torch::Tensor& parameter,
+                    torch::Tensor& gradient);
+
+}  // namespace stretto::ddp

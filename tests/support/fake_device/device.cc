@@ -1,0 +1,289 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Memory, streams and events of the device: see device.h.
+
+#include "tests/support/fake_device/device.h"
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceType.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "stretto/base/environment.h"
+#include "stretto/nccl/driver.h"
+#include "stretto/nccl/load.h"
+#include "tests/support/fake_nccl/fake.h"
+
+namespace stretto::fake_device {
+namespace {
+
+using nccl::Driver;
+
+constexpr int kDevices = 8;
+constexpr int kNotReady = 600;
+constexpr std::size_t kPoisonBytes = std::size_t{1} << 16;
+
+// The double, and what has been made on each of its devices.
+struct Double {
+  Double() {
+    const std::string file = process_environment().get("STRETTO_CUDA_DRIVER").value_or("");
+    for (int number = 0; number < kDevices; ++number) {
+      drivers.at(static_cast<std::size_t>(number)) = Driver::open(file, number).or_throw();
+    }
+    nccl::SymbolTable::open({file})
+        .or_throw()
+        .find_all({{"fake_nccl_reach", &reach},
+                   {"fake_nccl_enqueue", &enqueue},
+                   {"fake_nccl_change", &change}})
+        .or_throw();
+  }
+
+  const Driver& driver(c10::DeviceIndex index) const {
+    return *drivers.at(static_cast<std::size_t>(index));
+  }
+  // Stream 0 is the device's default one.
+  nccl::Stream stream(const c10::Stream& of) {
+    const std::lock_guard held(mutex);
+    return of.id() == 0 ? nullptr : streams.at(static_cast<std::size_t>(of.id() - 1));
+  }
+
+  std::array<std::shared_ptr<const Driver>, kDevices> drivers;
+  std::byte* (*reach)(const void*) = nullptr;
+  void (*enqueue)(nccl::Stream, void (*)(void*), void*) = nullptr;
+  void (*change)(void (*)(fake_nccl::Control&, void*), void*) = nullptr;
+  std::mutex mutex;
+  std::deque<nccl::Stream> streams;
+};
+
+Double& the_double() {
+  static auto* const loaded = new Double;  // Outlives what tests leave behind.
+  return *loaded;
+}
+
+thread_local c10::DeviceIndex device_now = 0;
+thread_local std::array<c10::StreamId, kDevices> streams_now{};
+
+c10::Device with_index(c10::Device device) {
+  return {kType, device.has_index() ? device.index() : device_now};
+}
+
+c10::Stream make_stream(c10::Device device) {
+  Double& all = the_double();
+  const c10::Device on = with_index(device);
+  const Driver& driver = all.driver(on.index());
+  const Driver::Current current(driver);
+  constexpr unsigned kNonBlocking = 1;
+  constexpr int kGreatest = -5;
+  nccl::Stream made = nullptr;
+  driver
+      .status_of_call("cuStreamCreateWithPriority",
+                      driver.call().stream_create(&made, kNonBlocking, kGreatest))
+      .or_throw();
+  const std::lock_guard held(all.mutex);
+  all.streams.push_back(made);
+  return c10::Stream(c10::Stream::UNSAFE, on, static_cast<c10::StreamId>(all.streams.size()));
+}
+
+struct Block {
+  c10::Stream stream;
+  std::uint64_t data = 0;
+  std::size_t bytes = 0;
+};
+
+// As an allocator that gives memory away again to the same stream, only worse.
+void poison(void* block) {
+  const std::unique_ptr<Block> freed(static_cast<Block*>(block));
+  auto* const first = the_double().reach(reinterpret_cast<const void*>(freed->data));
+  enqueue(freed->stream,
+          [first, bytes = freed->bytes] { std::fill_n(first, bytes, std::byte{0xEE}); });
+}
+
+class Allocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    const c10::Device device(kType, device_now);
+    if (bytes == 0) return {nullptr, nullptr, &poison_nothing, device};
+    const Driver& driver = the_double().driver(device_now);
+    const Driver::Current current(driver);
+    auto block = std::make_unique<Block>(Block{.stream = current_stream(device), .bytes = bytes});
+    driver.status_of_call("cuMemAlloc", driver.call().allocate(&block->data, bytes)).or_throw();
+    auto* const data = reinterpret_cast<void*>(block->data);
+    return {data, block.release(), &poison, device};
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    const auto* const first = reach(from);
+    enqueue(current_stream(current_device()),
+            [first, bytes, target = reach(to)] { std::copy_n(first, bytes, target); });
+  }
+
+ private:
+  static void poison_nothing(void*) {}
+};
+
+class Guard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return kType; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device before = getDevice();
+    setDevice(device);
+    return before;
+  }
+  c10::Device getDevice() const override { return current_device(); }
+  void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.has_index()) device_now = device.index();
+  }
+  c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
+
+  c10::Stream getStream(c10::Device device) const override { return current_stream(device); }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::UNSAFE, with_index(device), 0);
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    return make_stream(device);
+  }
+  c10::Stream getNewStream(c10::Device device, int) const override { return make_stream(device); }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    const c10::Stream before = current_stream(stream.device());
+    streams_now.at(static_cast<std::size_t>(stream.device_index())) = stream.id();
+    return before;
+  }
+  bool queryStream(const c10::Stream& stream) const override {
+    const Driver& driver = the_double().driver(stream.device_index());
+    const Driver::Current current(driver);
+    return driver.call().stream_query(the_double().stream(stream)) != kNotReady;
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    while (!queryStream(stream)) std::this_thread::yield();
+  }
+
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
+              c10::EventFlag) const override {
+    const Driver& driver = the_double().driver(stream.device_index());
+    const Driver::Current current(driver);
+    if (*event == nullptr) (void)driver.call().event_create(event, 0);
+    (void)driver.call().event_record(*event, the_double().stream(stream));
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event == nullptr) return;
+    const Driver& driver = the_double().driver(stream.device_index());
+    const Driver::Current current(driver);
+    (void)driver.call().stream_wait_event(the_double().stream(stream), event, 0);
+  }
+  bool queryEvent(void* event) const override {
+    const Driver& driver = the_double().driver(0);
+    const Driver::Current current(driver);
+    return event == nullptr || driver.call().event_query(event) != kNotReady;
+  }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+    if (event != nullptr) (void)the_double().driver(0).call().event_destroy(event);
+  }
+};
+
+// What PyTorch asks of a device that is the accelerator, above all for autograd.
+class Hooks final : public at::PrivateUse1HooksInterface {
+ public:
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return kDevices; }
+  c10::DeviceIndex getCurrentDevice() const override { return device_now; }
+  void setCurrentDevice(c10::DeviceIndex index) const override { device_now = index; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
+    return std::exchange(device_now, index);
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
+    return exchangeDevice(index);
+  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    return at::detail::getDefaultCPUGenerator();  // Nothing random is computed elsewhere.
+  }
+};
+
+const bool is_registered = [] {
+  c10::register_privateuse1_backend("fake_device");
+  at::RegisterPrivateUse1HooksInterface(new Hooks);
+  c10::SetAllocator(kType, new Allocator);
+  c10::impl::registerDeviceGuard(kType, new Guard);
+  return true;
+}();
+
+// For programs in Python, which load this.
+void change(const std::function<void(fake_nccl::Control&)>& how) {
+  the_double().change(
+      [](fake_nccl::Control& control, void* what) {
+        (*static_cast<const std::function<void(fake_nccl::Control&)>*>(what))(control);
+      },
+      const_cast<void*>(static_cast<const void*>(&how)));
+}
+
+}  // namespace
+
+c10::Device current_device() { return {kType, device_now}; }
+
+c10::Stream current_stream(c10::Device device) {
+  const c10::Device on = with_index(device);
+  return c10::Stream(c10::Stream::UNSAFE, on, streams_now.at(static_cast<std::size_t>(on.index())));
+}
+
+std::byte* reach(const void* data) { return the_double().reach(data); }
+
+void enqueue(const c10::Stream& stream, std::function<void()> work) {
+  const Driver::Current current(the_double().driver(stream.device_index()));
+  auto owned = std::make_unique<std::function<void()>>(std::move(work));
+  the_double().enqueue(
+      the_double().stream(stream),
+      [](void* what) {
+        const std::unique_ptr<std::function<void()>> due(static_cast<std::function<void()>*>(what));
+        (*due)();
+      },
+      owned.release());
+}
+
+void synchronize(const c10::Stream& stream) { Guard().synchronizeStream(stream); }
+
+}  // namespace stretto::fake_device
+
+extern "C" {
+
+// Makes a stream of the device the calling thread's current one there; -1: a new one. Returns it.
+std::int64_t fake_device_use_stream(int device, std::int64_t number) {
+  using namespace stretto::fake_device;
+  const c10::Device on(kType, static_cast<c10::DeviceIndex>(device));
+  const c10::Stream stream =
+      number < 0 ? make_stream(on) : c10::Stream(c10::Stream::UNSAFE, on, number);
+  (void)Guard().exchangeStream(stream);
+  return stream.id();
+}
+
+void fake_device_use_device(int device) {
+  stretto::fake_device::device_now = static_cast<c10::DeviceIndex>(device);
+}
+
+// How late streams may be, from now on.
+void fake_device_set_delay(int longest_us) {
+  stretto::fake_device::change([=](auto& control) { control.longest_delay_us = longest_us; });
+}
+
+// How often NCCL was called, and what it was called with that is forbidden.
+int fake_device_launches() {
+  int launches = 0;
+  stretto::fake_device::change([&](const auto& control) { launches = control.launches; });
+  return launches;
+}
+const char* fake_device_misuse() {
+  static std::string misuse;
+  stretto::fake_device::change([](const auto& control) { misuse = control.misuse; });
+  return misuse.c_str();
+}
+}
