@@ -389,9 +389,12 @@ class MemoryTest(unittest.TestCase):
             dist.all_reduce(tensor)
             assert torch.equal(tensor, torch.ones(3, 4, dtype=torch.float64)), tensor
             assert "shm" in stretto.describe_links() or "process" in stretto.describe_links()
-            assert "registered" in stretto.explain("all_reduce", tensor)
+            assert "eager_mapped" in stretto.explain("all_reduce", tensor)
             with stretto.memory():
                 layer = torch.nn.Linear(3, 2)
+                given = torch.empty(3)
+                assert torch.zeros(3, out=given) is given
+                assert torch.zeros(3, layout=torch.sparse_coo).is_sparse
             before = registered_bytes()
             with torch.no_grad():
                 layer.weight.fill_(1)
