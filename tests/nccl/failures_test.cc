@@ -233,9 +233,9 @@ TEST_F(NcclDoubleFails, OldNcclIsRefusedAndOlderConfigurationsAreKnown) {
 
 TEST_F(NcclDoubleFails, WhatTheProgramHasBegunIsWaitedFor) {
   DoubleRanks ranks({.size = 2});
-  const auto driver = nccl::Driver::open(Double::file(), 0).or_throw();
   Double::get().change([](auto& control) { control.longest_delay_us = 100'000; });
   ranks.on_all([&](Communicator& rank) {
+    const auto driver = nccl::Driver::open(Double::file(), *rank.device()).or_throw();
     const View from = on_device(8);
     const View data = on_device(8);
     reinterpret_cast<float*>(Double::get().reach(from.data))[3] = 1;
