@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "stretto/base/operation.h"
 #include "stretto/base/view.h"

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <limits>
-#include <optional>
 #include <vector>
 
 #include "stretto/base/status.h"

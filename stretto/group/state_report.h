@@ -3,16 +3,13 @@
 
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "stretto/base/clock.h"
 #include "stretto/base/id.h"
-#include "stretto/base/operation.h"
 
 namespace stretto::group {
 

@@ -3,7 +3,6 @@
 
 #include "stretto/job/nccl_factory.h"
 
-#include <cstring>
 #include <optional>
 #include <vector>
 

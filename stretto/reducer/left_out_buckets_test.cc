@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>

@@ -4,7 +4,6 @@
 #include "stretto/reducer/reducer.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <numeric>

@@ -3,7 +3,6 @@
 
 #include "stretto/reducer/state_broadcast.h"
 
-#include <cstdint>
 #include <vector>
 
 #include <gtest/gtest.h>

@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "stretto/schedule/algorithms.h"

@@ -98,10 +98,7 @@ TEST(DistributedDataParallel, NoSyncAccumulatesLocallyAndTheNextPassReducesTheSu
     loss_of(*local, part(global_batch(0), rank)).backward();
     expect_close(model->last->weight.grad(), local->last->weight.grad(), "local gradient");
     loss_of(ddp, part(global_batch(1), rank)).backward();
-    for (const auto& item : reference->named_parameters()) {
-      if (!item.value().requires_grad()) continue;
-      expect_close(model->named_parameters()[item.key()].grad(), item.value().grad(), item.key());
-    }
+    expect_gradients_of(*reference, *model);
   });
 }
 
@@ -309,9 +306,7 @@ TEST(DistributedDataParallel, ReentrantBackwardIsOneStep) {
       reference->plain(data).backward();
       model->zero_grad();
       ddp.forward(data.narrow(0, rank * 4, 4)).backward();
-      for (const auto& item : reference->named_parameters()) {
-        expect_close(model->named_parameters()[item.key()].grad(), item.value().grad(), item.key());
-      }
+      expect_gradients_of(*reference, *model);
     }
   });
 }

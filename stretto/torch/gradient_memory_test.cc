@@ -85,9 +85,7 @@ class Trainee {
     for (int rank = 0; rank < kRanks; ++rank) {
       (reference_->forward(batch_of(step_, rank)).pow(2).mean() / kRanks).backward();
     }
-    for (const auto& item : reference_->named_parameters()) {
-      expect_close(model_->named_parameters()[item.key()].grad(), item.value().grad(), item.key());
-    }
+    expect_gradients_of(*reference_, *model_);
   }
 
   const int rank_;

@@ -40,12 +40,6 @@ std::vector<Make> optimizers() {
           maker<optim::Adagrad>(optim::AdagradOptions(1e-2))};
 }
 
-void expect_same_bits(const torch::nn::Module& a, const torch::nn::Module& b) {
-  for (const auto& item : a.named_parameters()) {
-    EXPECT_TRUE(torch::equal(item.value(), b.named_parameters()[item.key()])) << item.key();
-  }
-}
-
 // The same batch on all ranks: gradients are equal without being reduced.
 void backward(Net& model, int step) {
   model->zero_grad();

@@ -28,12 +28,6 @@ Optimizer adam(const Parameters& parameters) {
   return std::make_unique<torch::optim::Adam>(groups, torch::optim::AdamOptions(1e-2));
 }
 
-void expect_same_bits(const torch::nn::Module& a, const torch::nn::Module& b) {
-  for (const auto& item : a.named_parameters()) {
-    EXPECT_TRUE(torch::equal(item.value(), b.named_parameters()[item.key()])) << item.key();
-  }
-}
-
 // With three ranks a mean that is divided in halves is not complete before the sum.
 void expect_same_bits_as_after_it(MeanDivision division) {
   run_ranks(3, [&](Communicator& communicator) {

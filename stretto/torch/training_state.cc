@@ -6,7 +6,6 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
@@ -172,15 +171,16 @@ void Replica::agree_on_state(const Status& own, const std::string& state) {
 // order, and what has been read of parameters.
 std::string Replica::describe_state(std::string gradient_lines,
                                     const reducer::BucketOrder& order) const {
+  std::string text = std::move(gradient_lines);
   for (const std::uint64_t gradient : order.gradients) {
-    gradient_lines += std::to_string(gradient) + ' ';
+    text += std::to_string(gradient) + ' ';
   }
   for (const auto& [name, tensor] : parameters_) {
-    gradient_lines += name + ' ' + c10::toString(tensor.scalar_type());
-    for (const std::int64_t size : tensor.sizes()) gradient_lines += ' ' + std::to_string(size);
-    gradient_lines += '\n';
+    text += name + ' ' + c10::toString(tensor.scalar_type());
+    for (const std::int64_t size : tensor.sizes()) text += ' ' + std::to_string(size);
+    text += '\n';
   }
-  return gradient_lines;
+  return text;
 }
 
 // Forms the buckets of the job that has written its state. What that has trained is trained here,

@@ -9,13 +9,12 @@
 #include <string>
 #include <vector>
 
-#include <unistd.h>
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/torch/distributed_data_parallel.h"
+#include "tests/support/files.h"
 #include "tests/support/torch_models.h"
 
 // What save_state() writes, load_state() takes over: on all ranks or on none.
@@ -87,14 +86,8 @@ class SavedState : public ::testing::Test {
     ddp.verify_replicas();
     return ddp.parameter_hash();
   }
-  void TearDown() override {
-    for (int rank = 0; rank < kMostRanks; ++rank) {
-      std::filesystem::remove(path_ + ".rank" + std::to_string(rank));
-    }
-  }
-
-  const std::string path_ =
-      std::filesystem::temp_directory_path() / ("stretto_state_" + std::to_string(::getpid()));
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_ / "state";
 };
 
 TEST_F(SavedState, RestoresTrainingBitByBit) {

@@ -104,8 +104,7 @@ struct Traffic {
 Traffic traffic_of(const schedule::Algorithm& algorithm, const HostList& hosts,
                    std::size_t buffer_bytes) {
   Traffic traffic;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    const schedule::Schedule steps = algorithm.build({rank, kRanks, 0, hosts});
+  for (const schedule::Schedule& steps : algorithm.build_all(kRanks, 0, hosts)) {
     for (const schedule::Step& step : steps.steps) {
       if (step.kind != schedule::StepKind::send) continue;
       ++traffic.messages;

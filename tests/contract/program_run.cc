@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstring>
 #include <thread>
 
 namespace stretto::testing {

@@ -8,8 +8,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 #include <regex>
 #include <string>
 #include <thread>
@@ -17,6 +15,7 @@
 #include "stretto/base/error.h"
 #include "stretto/job/threads.h"
 #include "tests/contract/rank_communicators.h"
+#include "tests/support/files.h"
 
 namespace stretto::testing {
 namespace {
@@ -29,8 +28,7 @@ std::string without_circumstances(std::string text) {
 }
 
 bool readme_has(const std::string& text) {
-  std::ifstream file(STRETTO_SOURCE_DIR "/README.md");
-  const std::string readme{std::istreambuf_iterator<char>(file), {}};
+  const std::string readme = read_file(STRETTO_SOURCE_DIR "/README.md");
   return without_circumstances(readme).find(without_circumstances(text)) != std::string::npos;
 }
 

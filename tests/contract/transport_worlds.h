@@ -3,9 +3,6 @@
 
 #pragma once
 
-#include <sys/socket.h>
-
-#include <functional>
 #include <memory>
 #include <ostream>
 #include <string>

@@ -16,15 +16,16 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string_view>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "stretto/base/random.h"
 #include "stretto/job/join.h"
+#include "stretto/kernel/reduce_oracle.h"
 #include "tests/support/problem.h"
 
 namespace stretto::testing {
@@ -51,31 +52,16 @@ MPI_Op mpi_op(ReduceOp op) {
   return ops.at(op);
 }
 
-template <class T>
-void divide_all(Bytes& numbers, int divisor) {
-  for (std::size_t at = 0; at < numbers.size(); at += sizeof(T)) {
-    T number;
-    std::memcpy(&number, numbers.data() + at, sizeof(T));
-    number = static_cast<T>(number / static_cast<T>(divisor));
-    std::memcpy(numbers.data() + at, &number, sizeof(T));
-  }
-}
-
 void divide(Bytes& numbers, DType dtype, int divisor) {
-  switch (dtype) {
-    case DType::f32:
-      return divide_all<float>(numbers, divisor);
-    case DType::f64:
-      return divide_all<double>(numbers, divisor);
-    case DType::u8:
-      return divide_all<std::uint8_t>(numbers, divisor);
-    case DType::i8:
-      return divide_all<std::int8_t>(numbers, divisor);
-    case DType::i32:
-      return divide_all<std::int32_t>(numbers, divisor);
-    default:
-      return divide_all<std::int64_t>(numbers, divisor);
-  }
+  namespace oracle = kernel::oracle;
+  oracle::with_type(dtype, [&]<class T>(T) {
+    if constexpr (!std::is_class_v<T>) {
+      for (std::size_t i = 0; i < numbers.size() / sizeof(T); ++i) {
+        const T number = oracle::read<T>(numbers.data(), i);
+        oracle::write(numbers.data(), i, oracle::divide(number, divisor));
+      }
+    }
+  });
 }
 
 // Counts and where they begin, as MPI wants them.

@@ -25,30 +25,21 @@ class Mpi : public ::testing::TestWithParam<std::tuple<int, int>> {
     }
     Process version({"mpirun", "--version"}, {});
     if (end_of(version).status != 0) GTEST_SKIP() << "mpirun is not on PATH";
-    std::filesystem::create_directory(folder_);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   Ended run_program(int size, int seed, const Arguments& more = {},
                     const std::string& backend = "stretto") const {
-    // Open MPI refuses to be root and to start more ranks than there are cores; idle ranks must not
-    // keep the others from the cores. MPICH takes no notice.
-    const Variables variables{{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-                              {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-                              {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
-                              {"OMPI_MCA_mpi_yield_when_idle", "1"},
-                              {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
-                              {"STRETTO_BACKEND", backend},
-                              {"STRETTO_PLUGIN", STRETTO_BIN_DIR "/libstretto_mpi.so"},
-                              {"TMPDIR", folder_}};
+    Variables variables = mpirun_variables(folder_);
+    variables.insert(
+        {{"STRETTO_BACKEND", backend}, {"STRETTO_PLUGIN", STRETTO_BIN_DIR "/libstretto_mpi.so"}});
     const Arguments command{
-        "mpirun",         "-n", std::to_string(size), kProgram, std::to_string(seed),
-        folder_ + "/job", "120"};
+        "mpirun",        "-n", std::to_string(size), kProgram, std::to_string(seed),
+        folder_ / "job", "120"};
     Process job(command + more, variables);
     return end_of(job);
   }
 
-  const std::string folder_ = ::testing::TempDir() + "stretto_mpi_" + std::to_string(::getpid());
+  const TemporaryFolder folder_;
 };
 
 TEST_P(Mpi, GivesTheSame) {

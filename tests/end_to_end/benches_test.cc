@@ -1,8 +1,6 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <sstream>
 #include <string>
@@ -96,8 +94,8 @@ TEST(Bench, AnAlgorithmThatIsNoneEndsTheJob) {
 // `stretto bench --explain` from outside, and the cache of links that it tells of.
 
 TEST(Explain, MeasuresTheLinksOnceAndThenRemembersThem) {
-  const std::string folder =
-      std::filesystem::temp_directory_path() / ("stretto-explain-" + std::to_string(::getpid()));
+  const TemporaryFolder outside;
+  const std::string folder = outside / "cache";
   const Variables tcp = {{"STRETTO_TRANSPORT", "tcp"}, {"STRETTO_LINK_CACHE", folder}};
   const Arguments explain = {"bench", "--explain", "-n", "3", "--collective", "all_reduce"};
   for (const bool first : {true, false}) {
@@ -109,7 +107,6 @@ TEST(Explain, MeasuresTheLinksOnceAndThenRemembersThem) {
     EXPECT_NE(text.find("predicted at"), std::string::npos) << text;
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Explain, TellsProgramsAnObjectALine) {

@@ -1,18 +1,16 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <unistd.h>
-
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "tests/support/files.h"
 
 // DistributedDataParallel in real processes: the trainer of ./dev demo, started by `stretto run`.
 namespace {
@@ -23,24 +21,10 @@ struct Step {
   bool ranks_agree = false;
 };
 
-std::string contents(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 class DdpEndToEnd : public testing::Test {
  protected:
   void SetUp() override {
     if (!STRETTO_TORCH_ENABLED) GTEST_SKIP() << "built without libtorch";
-    folder_ = std::filesystem::temp_directory_path() /
-              fmt::format("stretto_ddp_{}_{}", ::getpid(),
-                          testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::create_directory(folder_);
-  }
-  void TearDown() override {
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
   // Eight steps of training; `environment` is put before the command: "NAME=value".
@@ -57,7 +41,7 @@ class DdpEndToEnd : public testing::Test {
     }
     const int status =
         std::system(fmt::format("{} {} > {} 2>&1", environment, command, log).c_str());
-    EXPECT_EQ(status, 0) << command << "\n" << contents(log);
+    EXPECT_EQ(status, 0) << command << "\n" << stretto::read_file(log);
     return read(record);
   }
 
@@ -74,7 +58,7 @@ class DdpEndToEnd : public testing::Test {
     return steps;
   }
 
-  std::filesystem::path folder_;
+  const stretto::TemporaryFolder folder_;
 };
 
 void expect_same_curve(const std::vector<Step>& several, const std::vector<Step>& one) {

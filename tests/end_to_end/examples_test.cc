@@ -1,15 +1,10 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <unistd.h>
-
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -17,39 +12,27 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/files.h"
+
 // The programs of examples/ do what they say, with several numbers of processes, and the guide
 // shows nothing but parts of them.
 namespace {
 
-namespace fs = std::filesystem;
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+using stretto::read_file;
 
 class Examples : public testing::Test {
  protected:
   void SetUp() override {
     if (!STRETTO_TORCH_ENABLED) GTEST_SKIP() << "built without libtorch";
-    folder_ = fs::temp_directory_path() /
-              fmt::format("stretto_examples_{}_{}", ::getpid(),
-                          testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::create_directory(folder_);
-  }
-  void TearDown() override {
-    if (!folder_.empty()) fs::remove_all(folder_);
   }
   // What an example prints on all ranks.
   std::string run(const std::string& example, int processes, const std::string& arguments = "") {
-    const fs::path log = folder_ / "log.txt";
+    const std::string log = folder_ / "log.txt";
     const std::string command = fmt::format(
         "cd {} && OMP_NUM_THREADS=1 {} run -n {} -- {}/{} {} > {} 2>&1", STRETTO_SOURCE_DIR,
-        STRETTO_TOOL, processes, STRETTO_BIN_DIR, example, arguments, log.string());
-    EXPECT_EQ(std::system(command.c_str()), 0) << command << "\n" << contents(log);
-    return contents(log);
+        STRETTO_TOOL, processes, STRETTO_BIN_DIR, example, arguments, log);
+    EXPECT_EQ(std::system(command.c_str()), 0) << command << "\n" << read_file(log);
+    return read_file(log);
   }
   // The numbers behind `word` in `text`.
   static std::vector<double> numbers(const std::string& text, const std::string& word) {
@@ -61,7 +44,7 @@ class Examples : public testing::Test {
     return result;
   }
 
-  fs::path folder_;
+  const stretto::TemporaryFolder folder_;
 };
 
 TEST_F(Examples, RanksWithDifferentNumbersOfBatchesEndWithTheSameModel) {
@@ -102,12 +85,12 @@ TEST_F(Examples, AGptFollowsTheSameCurveWithAnyNumberOfProcesses) {
 }
 
 TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
-  const std::string text = run("08_resume_and_unfreeze", 2, folder_.string());
+  const std::string text = run("08_resume_and_unfreeze", 2, folder_.path());
   EXPECT_EQ(numbers(text, "mean loss").size(), 1u) << text;
   EXPECT_EQ(text.find("another one"), std::string::npos) << text;
   EXPECT_NE(text.find("1 trained to the end"), std::string::npos) << text;
   // Perfetto takes events that overlap on a track for calls of each other.
-  const auto timeline = nlohmann::json::parse(contents(folder_ / "timeline0.json"));
+  const auto timeline = nlohmann::json::parse(read_file(folder_ / "timeline0.json"));
   std::map<int, double> free_at;  // By track, in microseconds.
   for (const auto& event : timeline.at("traceEvents")) {
     if (event.at("ph") != "X") continue;

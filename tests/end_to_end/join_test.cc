@@ -75,10 +75,7 @@ Variables stretto_variables(int rank, int size, const std::string& place) {
 
 class Join : public ::testing::Test {
  protected:
-  Join() { std::filesystem::create_directory(folder_); }
-  ~Join() override { std::filesystem::remove_all(folder_); }
-
-  const std::string folder_ = ::testing::TempDir() + fmt::format("stretto_join_{}", ::getpid());
+  const TemporaryFolder folder_;
 };
 
 TEST_F(Join, AtAStoreThatRankZeroHosts) {
@@ -87,7 +84,7 @@ TEST_F(Join, AtAStoreThatRankZeroHosts) {
 }
 
 TEST_F(Join, InAFile) {
-  const std::string path = folder_ + "/job";
+  const std::string path = folder_ / "job";
   expect_ranks_join(3, [&](int rank) { return stretto_variables(rank, 3, "file://" + path); });
   EXPECT_FALSE(std::filesystem::exists(path));
 }
@@ -140,7 +137,7 @@ void expect_all_told(const std::vector<Ended>& ranks, const std::string& sentenc
 }
 
 TEST_F(Join, AMistakeOfOneRankIsToldToAll) {
-  for (const std::string& place : {tcp_place(), "file://" + folder_ + "/job"}) {
+  for (const std::string& place : {tcp_place(), "file://" + (folder_ / "job")}) {
     expect_all_told(start_ranks(3,
                                 [&](int rank) {
                                   Variables variables = stretto_variables(rank, 3, place);
@@ -164,7 +161,7 @@ TEST_F(Join, AWrongKeyOfOneRankIsToldToAll) {
 }
 
 TEST_F(Join, TheDeathOfOneRankIsToldToAll) {
-  for (const std::string& place : {tcp_place(), "file://" + folder_ + "/job"}) {
+  for (const std::string& place : {tcp_place(), "file://" + (folder_ / "job")}) {
     std::vector<std::unique_ptr<Process>> ranks;
     // The fourth never comes.
     for (int rank = 0; rank < 3; ++rank) {
@@ -183,7 +180,7 @@ TEST_F(Join, TheDeathOfOneRankIsToldToAll) {
 TEST_F(Join, WithoutThreadsIsASentenceOnAllRanks) {
   // Rank 0 needs one to accept the other, rank 1 one for its engine.
   for (const auto& [barred, place] :
-       {std::pair(0, "file://" + folder_ + "/job"), std::pair(1, tcp_place())}) {
+       {std::pair(0, "file://" + (folder_ / "job")), std::pair(1, tcp_place())}) {
     const auto ended = start_ranks(2, [&, barred = barred, place = place](int rank) {
       Variables variables = stretto_variables(rank, 2, place);
       if (rank == barred) variables["TEST_FORBID"] = "threads";
@@ -235,7 +232,7 @@ TEST_F(Join, Encrypted) {
     });
   }
   expect_ranks_join(2, [&](int rank) {
-    Variables variables = tls_variables(rank, 2, "file://" + folder_ + "/job");
+    Variables variables = tls_variables(rank, 2, "file://" + (folder_ / "job"));
     variables.erase("STRETTO_JOB_KEY");
     return variables;
   });
@@ -283,7 +280,7 @@ class Mpirun : public Join {
                             {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                             {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
                             {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
-                            {"TMPDIR", folder_}};
+                            {"TMPDIR", folder_.path()}};
     variables.insert(relaxed.begin(), relaxed.end());
     Process job({"mpirun", "-n", "3", kRank}, variables);
     return testing::end_of(job);

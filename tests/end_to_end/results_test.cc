@@ -162,27 +162,18 @@ class MpiPlane : public ::testing::Test {
     if (!std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_mpi.so")) {
       GTEST_SKIP() << "built without MPI: CMake found none";
     }
-    std::filesystem::create_directory(folder_);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // Open MPI refuses to be root and to start more ranks than there are cores; idle ranks must not
-  // keep the others from the cores. MPICH takes no notice.
   Ended started_by_mpirun(const Variables& more) const {
-    Variables variables{{"STRETTO_RENDEZVOUS", "file://" + folder_ + "/job"},
-                        {"STRETTO_LOG", "info"},
-                        {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-                        {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-                        {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
-                        {"OMPI_MCA_mpi_yield_when_idle", "1"},
-                        {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
-                        {"TMPDIR", folder_}};
+    Variables variables = testing::mpirun_variables(folder_);
+    variables.insert(
+        {{"STRETTO_RENDEZVOUS", "file://" + (folder_ / "job")}, {"STRETTO_LOG", "info"}});
     variables.insert(more.begin(), more.end());
     testing::Process job({"mpirun", "-n", "3", STRETTO_BIN_DIR "/values_rank_program"}, variables);
     return testing::end_of(job);
   }
 
-  const std::string folder_ = ::testing::TempDir() + "stretto_mpi_" + std::to_string(::getpid());
+  const TemporaryFolder folder_;
 };
 
 TEST_F(MpiPlane, GivesTheValuesOfTheOracle) {

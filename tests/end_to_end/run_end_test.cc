@@ -10,9 +10,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <random>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -45,9 +43,8 @@ std::vector<pid_t> processes_with(const std::string& variable) {
     const pid_t pid = std::atoi(entry.path().filename().c_str());
     if (pid <= 0) continue;
     // It may end meanwhile; reading fails then.
-    std::ostringstream text;
-    text << std::ifstream(entry.path() / "environ").rdbuf();
-    if (text.str().find(variable) != std::string::npos) found.push_back(pid);
+    const std::string text = read_file(entry.path() / "environ");
+    if (text.find(variable) != std::string::npos) found.push_back(pid);
   }
   return found;
 }
@@ -210,18 +207,17 @@ TEST(RunEnd, StrangersWithOpenConnectionsDoNotKeepTheLauncher) {
 }
 
 TEST(RunLimits, WithoutPrefixesTheOutputIsWhatTheRankWrote) {
-  const std::string file = ::testing::TempDir() + "/stretto-bytes-" + std::to_string(::getpid());
+  const TemporaryFolder folder;
+  const std::string file = folder / "bytes";
   // More than a line of any length that is cut, bytes of all kinds, no line end.
   const Ended ended = testing::run(shell(1,
                                          "head -c 300000 /dev/zero | tee " + file +
                                              "; head -c 100000 /dev/urandom | tee -a " + file +
                                              "; printf end | tee -a " + file + "; printf error >&2",
                                          {"--no-prefix"}));
-  std::ostringstream written;
-  written << std::ifstream(file, std::ios::binary).rdbuf();
-  std::filesystem::remove(file);
-  EXPECT_EQ(written.str().size(), 400003u);
-  EXPECT_TRUE(ended.output == written.str());
+  const std::string written = read_file(file);
+  EXPECT_EQ(written.size(), 400003u);
+  EXPECT_TRUE(ended.output == written);
   EXPECT_EQ(ended.errors, "error");
 }
 
@@ -273,10 +269,9 @@ TEST(RunLimits, TheLimitOnFilesEndsNobodyWithoutAWord) {
       "8192", {"run", "-n", "2", "--", STRETTO_BIN_DIR "/fault_rank_program", "registered"});
   EXPECT_EQ(library.status, 3) << library.errors;
   EXPECT_PRED_FORMAT2(IsSubstring, "File too large; raise `ulimit -f`", library.output);
-  const std::string file = ::testing::TempDir() + "/stretto-limit-" + std::to_string(::getpid());
-  const Ended program = run_with(
-      "8192", {"run", "-n", "1", "--", "dd", "if=/dev/zero", "of=" + file, "bs=10000", "count=2"});
-  std::filesystem::remove(file);
+  const TemporaryFolder folder;
+  const Ended program = run_with("8192", {"run", "-n", "1", "--", "dd", "if=/dev/zero",
+                                          "of=" + (folder / "zeros"), "bs=10000", "count=2"});
   EXPECT_EQ(program.status, 128 + SIGXFSZ);
   EXPECT_PRED_FORMAT2(IsSubstring, "rank 0 failed first: SIGXFSZ (it wrote more than the limit",
                       program.errors);

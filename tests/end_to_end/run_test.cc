@@ -3,15 +3,11 @@
 
 // `stretto run` from outside: the built program, with shell scripts as ranks.
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -210,8 +206,7 @@ TEST(Run, SurvivesThatNobodyReadsItsOutput) {
 }
 
 TEST(Version, IsTheOneOfTheBuild) {
-  std::ifstream file(STRETTO_SOURCE_DIR "/CMakeLists.txt");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string text = read_file(STRETTO_SOURCE_DIR "/CMakeLists.txt");
   const std::string printed = run({"--version"}).output;
   const std::string version = printed.substr(8, printed.find(" (") - 8);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "project(stretto VERSION " + version + " ", text);

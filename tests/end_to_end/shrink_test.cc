@@ -28,26 +28,19 @@ struct Role {
 class Job {
  public:
   Job(const std::vector<Role>& roles, int timeout_seconds, const Variables& variables) {
-    char folder[] = "/tmp/stretto_shrink_XXXXXX";
-    EXPECT_NE(::mkdtemp(folder), nullptr);
-    folder_ = folder;
     const auto left = std::ranges::count_if(
         roles, [](const Role& role) { return !role.what.starts_with("dies"); });
     for (std::size_t r = 0; r < roles.size(); ++r) {
       Variables own = variables;
       own.insert({{"STRETTO_RANK", std::to_string(r)},
                   {"STRETTO_SIZE", std::to_string(roles.size())},
-                  {"STRETTO_RENDEZVOUS", "file://" + folder_ + "/store"}});
+                  {"STRETTO_RENDEZVOUS", "file://" + (folder_ / "store")}});
       ranks_.push_back(std::make_unique<Process>(
           testing::Arguments{STRETTO_BIN_DIR "/shrink_rank_program", std::to_string(left),
                              roles[r].what, std::to_string(roles[r].microseconds),
                              std::to_string(timeout_seconds)},
           own));
     }
-  }
-  ~Job() {
-    ranks_.clear();
-    std::ignore = std::system(("rm -rf " + folder_).c_str());
   }
 
   Process& rank(int number) { return *ranks_[static_cast<std::size_t>(number)]; }
@@ -88,7 +81,7 @@ class Job {
   }
 
  private:
-  std::string folder_;
+  const TemporaryFolder folder_;  // Outlives the ranks.
   std::vector<std::unique_ptr<Process>> ranks_;
 };
 

@@ -24,22 +24,6 @@ using testing::Variables;
 
 constexpr const char* kServer = "/usr/sbin/sshd";
 
-// Folders must not be writable for others, or the server refuses the keys in them.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = ::testing::TempDir() + "stretto_ssh_XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
 class Ssh : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -98,7 +82,8 @@ class Ssh : public ::testing::Test {
     return std::atoi(text.c_str() + text.find(name + "=") + name.size() + 1);
   }
 
-  TemporaryFolder folder_;
+  // Others may not write to it, or the server refuses the keys in it.
+  const TemporaryFolder folder_;
   testing::Hosts hosts_{2};
   int port_ = 29722 + 2 * static_cast<int>(::getpid() % 1000);
   std::vector<std::unique_ptr<Process>> servers_;

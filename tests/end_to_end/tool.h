@@ -21,6 +21,7 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
+#include "tests/support/files.h"
 
 // Starts the built `stretto` program, or another, and watches it, as a person at a terminal would.
 namespace stretto::testing {
@@ -156,6 +157,17 @@ inline Ended end_of(Process& process) {
 inline Ended run(const Arguments& arguments, const Variables& variables = {}) {
   Tool tool(arguments, variables);
   return end_of(tool);
+}
+
+// For mpirun. Open MPI refuses to be root and to start more ranks than there are cores; idle ranks
+// must not keep the others from the cores. MPICH takes no notice.
+inline Variables mpirun_variables(const TemporaryFolder& folder) {
+  return {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+          {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+          {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+          {"OMPI_MCA_mpi_yield_when_idle", "1"},
+          {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
+          {"TMPDIR", folder.path()}};
 }
 
 // "R", "S", "T", ...: as in proc(5); empty if there is no such process.

@@ -9,7 +9,6 @@
 #include <complex>
 #include <cstring>
 
-#include "stretto/job/threads.h"
 #include "tests/nccl/double_ranks.h"
 #include "tests/support/run_ranks.h"
 

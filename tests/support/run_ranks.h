@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
-#include <memory>
 #include <thread>
 #include <vector>
 

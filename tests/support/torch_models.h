@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include "stretto/torch/distributed_data_parallel.h"
+#include "tests/support/failures.h"
 #include "tests/support/run_ranks.h"
 
 // Small models and batches for tests of DistributedDataParallel.
@@ -83,6 +84,23 @@ inline void expect_equal_parameters(const torch::nn::Module& a, const torch::nn:
   }
 }
 
+inline void expect_same_bits(const torch::nn::Module& a, const torch::nn::Module& b) {
+  for (const auto& item : a.named_parameters()) {
+    EXPECT_TRUE(torch::equal(item.value(), b.named_parameters()[item.key()])) << item.key();
+  }
+}
+
+// Expects that `own` has the gradients of `reference`, and none besides.
+template <class Own>
+void expect_gradients_of(const torch::nn::Module& reference, Own& own) {
+  for (const auto& item : reference.named_parameters()) {
+    if (!item.value().requires_grad()) continue;
+    const auto& gradient = own.named_parameters()[item.key()].grad();
+    ASSERT_EQ(gradient.defined(), item.value().grad().defined()) << item.key();
+    if (gradient.defined()) expect_close(gradient, item.value().grad(), item.key());
+  }
+}
+
 // Runs a step with `ddp` on this rank's part, and expects the gradients of `reference` on all of
 // it.
 template <class Ddp>
@@ -94,25 +112,7 @@ void expect_step_like_one_process(Ddp& ddp, Net& reference, int rank, int step,
   loss_of(*reference, batch).backward();
   ddp.zero_grad();
   loss_of(ddp, part(batch, rank)).backward();
-  for (const auto& item : reference->named_parameters()) {
-    if (!item.value().requires_grad()) continue;
-    expect_close(ddp.named_parameters()[item.key()].grad(), item.value().grad(), item.key());
-  }
-}
-
-// What `call` throws; empty if it throws nothing.
-template <class Exception>
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Exception& exception) {
-    return exception.what();
-  }
-  return {};
-}
-
-inline void expect_contains(const std::string& text, const std::string& part_of_it) {
-  EXPECT_NE(text.find(part_of_it), std::string::npos) << "'" << text << "'";
+  expect_gradients_of(*reference, ddp);
 }
 
 // Uses a part of itself only if told to.

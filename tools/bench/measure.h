@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cmath>
-#include <utility>
 
 #include "tools/bench/board.h"
 #include "tools/bench/statistics.h"

@@ -368,7 +368,7 @@ extern "C" __attribute__((visibility("default"))) stretto::CollectiveLibrary* ST
   using namespace stretto::transport::mpi;
   std::unique_ptr<MpiCollectives> library;  // Dies after the lock, which it takes.
   const std::lock_guard lock(mpi_mutex);
-  std::string why = start(/*at_once=*/true);
+  std::string why = start(MPI_THREAD_MULTIPLE);
   if (why.empty()) why = check_place(group.job_rank, group.job_size);
   if (why.empty()) {
     library = std::make_unique<MpiCollectives>(group);

@@ -43,9 +43,9 @@ inline void finalize() {
   if (is_over == 0 && unended == 0) MPI_Finalize();
 }
 
-// Starts MPI, if nobody has. Says why if it cannot be used by threads that take turns, or, if
-// `at_once`, by several at a time.
-inline std::string start(bool at_once) {
+// Starts MPI, if nobody has. Says why if it cannot be used as `wanted` says: by threads that take
+// turns (MPI_THREAD_SERIALIZED), or by several at a time (MPI_THREAD_MULTIPLE).
+inline std::string start(int wanted) {
   int is_over = 0;
   MPI_Finalized(&is_over);
   if (is_over != 0) return "MPI has been finalized in this process, and cannot be started again";
@@ -67,7 +67,7 @@ inline std::string start(bool at_once) {
     return "the program has started MPI for less than MPI_THREAD_MULTIPLE, but stretto calls it "
            "from threads of its own: ask MPI_Init_thread for that, or let stretto start MPI";
   }
-  if (at_once) {
+  if (wanted == MPI_THREAD_MULTIPLE) {
     return "this MPI gives no MPI_THREAD_MULTIPLE, without which groups that threads make at the "
            "same time would wait for each other";
   }

@@ -143,7 +143,7 @@ stretto_engine_2(const stretto::transport::packets::EngineOptions& options, char
   // Worlds of one process are made rank by rank.
   static int worlds = 0;
   if (options.rank == 0) ++worlds;
-  std::string why = stretto::transport::mpi::start(/*at_once=*/false);
+  std::string why = stretto::transport::mpi::start(MPI_THREAD_SERIALIZED);
   if (why.empty() && !options.in_one_process) {
     why = stretto::transport::mpi::check_place(options.rank, options.size);
   }
