@@ -133,6 +133,16 @@ def communication_hooks(rank: int) -> None:
     outputs = [torch.empty_like(flat(model)) for _ in range(SIZE)]
     dist.all_gather(outputs, flat(model))
     assert torch.equal(outputs[0], outputs[1])
+    # This one makes its bucket larger, which lies in memory of the backend.
+    model = nn.parallel.DistributedDataParallel(nn.Linear(6, 5))
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+    model.register_comm_hook(state, powerSGD_hook.batched_powerSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(4):
+        step(model, optimizer, data_of(rank)[:, :6])
+    outputs = [torch.empty_like(flat(model)) for _ in range(SIZE)]
+    dist.all_gather(outputs, flat(model))
+    assert torch.equal(outputs[0], outputs[1])
 
 
 def distributed_optimizer(rank: int) -> None:

@@ -86,12 +86,12 @@ class RegisteredAllocator final : public c10::Allocator {
 at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions options) {  // NOLINT
   TORCH_CHECK(options.device().is_cpu(), "stretto allocates memory of the CPU, not of ",
               options.device());
+  TORCH_CHECK_VALUE(size >= 0, "a tensor of ", size, " elements");
   const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
-  c10::DataPtr data = getMemAllocator()->allocate(bytes);
-  void* const start = data.get();
-  auto held = std::make_shared<c10::DataPtr>(std::move(data));
-  return at::from_blob(
-      start, {size}, [held](void*) {}, options);
+  // Some communication hooks make their bucket larger; it then moves to the heap.
+  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(bytes),
+                       getMemAllocator()->allocate(bytes), c10::GetCPUAllocator(), true);
+  return at::empty({0}, options).set_(std::move(storage), 0, {size}, {1});
 }
 
 std::shared_ptr<c10::Allocator> ProcessGroupStretto::getMemAllocator() {
