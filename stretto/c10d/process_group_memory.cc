@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
 
 #include "stretto/base/environment.h"
 #include "stretto/c10d/errors.h"
