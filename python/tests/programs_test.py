@@ -115,6 +115,15 @@ def sharded_optimizer(rank: int) -> None:
     optimizer.consolidate_state_dict(to=0)
 
 
+# What PyTorch's batched_powerSGD_hook does with its bucket, which lies in memory of the backend. That
+# hook itself ends at an assertion of its own in PyTorch 2.13, on every backend.
+def in_larger_bucket(_, bucket):  # PyTorch cannot read annotations that are text.
+    buffer, count = bucket.buffer(), bucket.buffer().numel()
+    buffer.resize_(2 * count)[count:].fill_(0)
+    sums = dist.all_reduce(buffer, async_op=True).get_future()
+    return sums.then(lambda done: done.value()[0][:count].div_(SIZE))
+
+
 def communication_hooks(rank: int) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
@@ -133,16 +142,12 @@ def communication_hooks(rank: int) -> None:
     outputs = [torch.empty_like(flat(model)) for _ in range(SIZE)]
     dist.all_gather(outputs, flat(model))
     assert torch.equal(outputs[0], outputs[1])
-    # This one makes its bucket larger, which lies in memory of the backend.
-    model = nn.parallel.DistributedDataParallel(nn.Linear(6, 5))
-    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
-    model.register_comm_hook(state, powerSGD_hook.batched_powerSGD_hook)
+    model = nn.parallel.DistributedDataParallel(model_of())
+    model.register_comm_hook(None, in_larger_bucket)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(4):
-        step(model, optimizer, data_of(rank)[:, :6])
-    outputs = [torch.empty_like(flat(model)) for _ in range(SIZE)]
-    dist.all_gather(outputs, flat(model))
-    assert torch.equal(outputs[0], outputs[1])
+    for _ in range(2):
+        step(model, optimizer, data_of(rank))
+    close(flat(model), trained_alone())
 
 
 def distributed_optimizer(rank: int) -> None:
