@@ -115,8 +115,8 @@ def sharded_optimizer(rank: int) -> None:
     optimizer.consolidate_state_dict(to=0)
 
 
-# What PyTorch's batched_powerSGD_hook does with its bucket, which lies in memory of the backend. That
-# hook itself ends at an assertion of its own in PyTorch 2.13, on every backend.
+# What PyTorch's batched_powerSGD_hook does with its bucket, which lies in memory of the backend.
+# That hook itself ends at an assertion of its own in PyTorch 2.13, on every backend.
 def in_larger_bucket(_, bucket):  # PyTorch cannot read annotations that are text.
     buffer, count = bucket.buffer(), bucket.buffer().numel()
     buffer.resize_(2 * count)[count:].fill_(0)
