@@ -34,7 +34,7 @@ namespace {
 // A rank, and a text that ends in a zero at least; with a connection or without.
 constexpr std::size_t kFrameBytes = 96;
 constexpr std::size_t kTextAt = 4;
-constexpr std::size_t kTextBytesMax = kFrameBytes - kTextAt - 1;
+constexpr std::size_t kFrameTextBytesMax = kFrameBytes - kTextAt - 1;
 // How long to leave alone what cannot be sent or taken: sockets are full, descriptors are lacking.
 constexpr Duration kPause = std::chrono::milliseconds(20);
 
@@ -47,7 +47,7 @@ Result<bool> send_frame(int socket, const HostFrame& frame) {
   std::array<std::byte, kFrameBytes> bytes{};
   store_little_endian(bytes.data(), frame.rank);
   std::memcpy(bytes.data() + kTextAt, frame.text.data(),
-              std::min(frame.text.size(), kTextBytesMax));
+              std::min(frame.text.size(), kFrameTextBytesMax));
   iovec part{.iov_base = bytes.data(), .iov_len = bytes.size()};
   msghdr message{};
   message.msg_iov = &part;
@@ -301,7 +301,7 @@ bool HostListener::flush(Member& member) {
 Result<Reception> register_at_host(const std::string& name, const std::string& place,
                                    const JobKey& key, const Identity& self,
                                    const WaitLimit& limit) {
-  if (place.size() > kTextBytesMax) {
+  if (place.size() > kFrameTextBytesMax) {
     return status_of(StatusCode::invalid_argument, "\"{}\" is too long for an address", place);
   }
   const auto greet = [&](int fd) {
