@@ -154,7 +154,7 @@ PYBIND11_MODULE(_c, module) {
   using Released = py::call_guard<py::gil_scoped_release>;
   py::class_<JoinOptions>(module, "JoinOptions")
       .def(py::init([](std::optional<double> network_timeout, std::optional<double> warn_after,
-                       bool disable_shared_memory, std::optional<std::string> backend) {
+                       bool disable_shared_memory, const std::optional<std::string>& backend) {
              JoinOptions options;
              options.network_timeout = duration_of(network_timeout);
              options.warn_after = duration_of(warn_after);

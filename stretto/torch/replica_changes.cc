@@ -14,6 +14,7 @@
 #include "stretto/torch/names.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
+#include "stretto/torch/tensor_bytes.h"
 
 namespace stretto::ddp {
 namespace {
