@@ -19,15 +19,13 @@ namespace stretto::execution {
 // Immutable; any thread may read it.
 class Plan {
  public:
-  // Enough to keep a link, the reduction and the peer's reduction busy at the same time.
-  static constexpr std::size_t kLanesLeast = 4;
   struct Options {
     OperationDescriptor operation;
     Shares shares = {};
     // Bytes of a chunk that travel or are staged at a time.
     std::size_t segment_bytes_max = 0;
     // How many segments may be under way at a time.
-    std::size_t lanes = kLanesLeast;
+    std::size_t lanes = 1;
   };
   Plan(schedule::Schedule steps, const Options& options);
 

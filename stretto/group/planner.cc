@@ -19,6 +19,19 @@ constexpr std::size_t kWhole = std::size_t{1} << 62;
 constexpr std::size_t kStagedBytes = 512 * 1024;
 // Where some ranks only stage and others only copy, the latter begin when they have this much.
 constexpr std::size_t kStreamedBytes = 64 * 1024;
+// Enough to keep a link, the reduction and the peer's reduction busy at the same time.
+constexpr std::size_t kLanesOfMessages = 4;
+// Each lane waits for the ranks of its host as well, which may have to wait for a core: where
+// others used the cores, twice as many lanes took 0.6 to 0.8 of the time.
+constexpr std::size_t kLanesOfTeams = 8;
+
+// The longest segment of which each message, that of a partial sum too, leaves without its receive.
+// A longer one waits until it is cleared, and what clears it waits behind all that is under way in
+// the other direction: where one rank is alone on its host, the link rests for a quarter of the
+// time.
+std::size_t eager_segment_bytes(DType dtype) {
+  return transport::kEagerBytes / size_bytes(accumulation_dtype(dtype)) * size_bytes(dtype);
+}
 
 }  // namespace
 
@@ -115,12 +128,15 @@ Result<std::shared_ptr<const execution::Plan>> Planner::make_plan(
   if (algorithm->access == schedule::Access::both) {
     // By what all ranks know, since both sides of a message must cut alike.
     const auto slots = static_cast<std::size_t>(std::max(1, steps.shared_slots_max));
-    segment_bytes = std::min(segment_bytes, execution::Window::lane_slot_bytes(slots));
+    segment_bytes = std::min({segment_bytes, execution::Window::lane_slot_bytes(slots),
+                              eager_segment_bytes(operation.dtype)});
   }
   if (setting_.segment_bytes > 0 && segment_bytes < kWhole) {
     segment_bytes = std::min(segment_bytes, setting_.segment_bytes);
   }
-  const std::size_t lanes = lanes_for(segment_bytes * static_cast<std::size_t>(steps.chunk_count));
+  const std::size_t lanes =
+      lanes_for(segment_bytes * static_cast<std::size_t>(steps.chunk_count),
+                algorithm->access == schedule::Access::both ? kLanesOfTeams : kLanesOfMessages);
   return std::make_shared<const execution::Plan>(
       std::move(steps),
       execution::Plan::Options{.operation = operation,
@@ -131,15 +147,14 @@ Result<std::shared_ptr<const execution::Plan>> Planner::make_plan(
 
 // Where a network is long, what it carries while a message goes there and the answer comes back is
 // under way as well.
-std::size_t Planner::lanes_for(std::size_t lane_bytes) const {
+std::size_t Planner::lanes_for(std::size_t lane_bytes, std::size_t least) const {
   const bool one_host = std::ranges::all_of(setting_.selector.hosts, [](int h) { return h == 0; });
   const schedule::LinkCost& link = one_host ? selector_.links().local : selector_.links().network;
   const double on_the_way = 2 * link.latency_seconds / link.seconds_per_byte;
   const double more =
       std::ceil(on_the_way / static_cast<double>(std::max<std::size_t>(1, lane_bytes)));
-  constexpr auto kMore =
-      static_cast<double>(execution::Window::kLanes - execution::Plan::kLanesLeast);
-  return execution::Plan::kLanesLeast + static_cast<std::size_t>(std::clamp(more - 1, 0.0, kMore));
+  const auto most = static_cast<double>(execution::Window::kLanes - least);
+  return least + static_cast<std::size_t>(std::clamp(more - 1, 0.0, most));
 }
 
 SingleCopy Planner::single_copy_of(const OperationDescriptor& operation,

@@ -65,7 +65,8 @@ class Planner {
   bool runs_in_library(const OperationDescriptor& operation, std::string_view algorithm) const;
   Result<Plans> plan_library(const OperationDescriptor& operation,
                              const std::optional<execution::SharesView>& shares) const;
-  std::size_t lanes_for(std::size_t lane_bytes) const;
+  // At least so many; more where more bytes are on the way.
+  std::size_t lanes_for(std::size_t lane_bytes, std::size_t least) const;
   SingleCopy single_copy_of(const OperationDescriptor& operation, const Choice& choice) const;
   void explain_messages(const OperationDescriptor& operation, std::string_view algorithm,
                         Explanation& explanation) const;

@@ -41,7 +41,8 @@ class ScheduleRun {
     }
     for (std::size_t r = 0; r < kRanks; ++r) {
       auto plan = std::make_shared<const Plan>(
-          schedules[r], Plan::Options{.operation = kOperation, .segment_bytes_max = 1 << 16});
+          schedules[r],
+          Plan::Options{.operation = kOperation, .segment_bytes_max = 1 << 16, .lanes = 4});
       executions_.push_back(std::make_unique<MessageExecution>(std::move(plan), memberships_[r],
                                                                *world_.endpoints[r]));
     }
