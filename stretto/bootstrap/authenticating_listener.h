@@ -37,7 +37,6 @@ class AuthenticatingListener final : public ConnectionSource {
     // At most a quarter of the descriptors that the process may have.
     std::size_t max_unproven = 256;
   };
-  using Proven = ProvenConnection;
   // A peer that introduced itself as one of ours, and was refused for what it said.
   struct Refusal {
     FileDescriptor fd;
@@ -47,7 +46,7 @@ class AuthenticatingListener final : public ConnectionSource {
     Status why;
   };
   struct Accepted {
-    std::vector<Proven> proven;
+    std::vector<ProvenConnection> proven;
     std::vector<Refusal> refused;
   };
 

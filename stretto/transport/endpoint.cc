@@ -3,7 +3,6 @@
 
 #include "stretto/transport/endpoint.h"
 
-#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -16,6 +15,7 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/memory_limit.h"
+#include "stretto/base/poll.h"
 
 namespace stretto::transport {
 namespace {
@@ -343,12 +343,11 @@ void Endpoint::sleep(Deadline until) {
   constexpr std::chrono::milliseconds kUndisturbed(100);
   const bool must_look = data_plane_ != nullptr && data_plane_->descriptor() < 0;
   const std::chrono::milliseconds sleep_max = must_look ? kPolledPlaneNap : kUndisturbed;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-      std::min<Duration>(until.remaining(), sleep_max));
+  const int left = poll_milliseconds(std::min<Duration>(until.remaining(), sleep_max));
   // Waiting on the epoll descriptor tells that there are events without taking them: they are edge
   // triggered, and the next progress() needs them.
   pollfd waiting{.fd = poll_.get(), .events = POLLIN, .revents = 0};
-  ::poll(&waiting, 1, static_cast<int>(left.count()));
+  ::poll(&waiting, 1, left);
 }
 
 void Endpoint::end_sleep() {

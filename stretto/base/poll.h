@@ -5,6 +5,10 @@
 
 #include <poll.h>
 
+#include <algorithm>
+
+#include "stretto/base/clock.h"
+
 namespace stretto {
 
 // Whether the descriptor has something to read, or has failed, at this moment. A signal that
@@ -12,6 +16,13 @@ namespace stretto {
 inline bool is_readable(int descriptor) {
   pollfd waiting{.fd = descriptor, .events = POLLIN, .revents = 0};
   return ::poll(&waiting, 1, 0) > 0;
+}
+
+// What poll() and epoll_wait() take. Rounded up, so that a wait does not end just before its
+// deadline; at most an hour, so that it fits.
+inline int poll_milliseconds(Duration nap) {
+  const auto wait = std::min<Duration>(nap, std::chrono::hours(1));
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
 }
 
 }  // namespace stretto
