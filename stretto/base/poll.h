@@ -4,10 +4,13 @@
 #pragma once
 
 #include <poll.h>
+#include <sys/epoll.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "stretto/base/clock.h"
+#include "stretto/base/status.h"
 
 namespace stretto {
 
@@ -23,6 +26,14 @@ inline bool is_readable(int descriptor) {
 inline int poll_milliseconds(Duration nap) {
   const auto wait = std::min<Duration>(nap, std::chrono::hours(1));
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
+}
+
+// Has an epoll set tell of these events of a descriptor from now on, by `tag`.
+inline Status watch(int set, int descriptor, std::uint32_t events, std::uint64_t tag,
+                    int operation = EPOLL_CTL_ADD) {
+  epoll_event event{.events = events, .data = {.u64 = tag}};
+  if (::epoll_ctl(set, operation, descriptor, &event) == 0) return {};
+  return system_status("epoll_ctl");
 }
 
 }  // namespace stretto

@@ -3,7 +3,10 @@
 
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>
@@ -78,7 +81,7 @@ class AuthenticatingListener final : public ConnectionSource {
   void refuse(Handshake& handshake, const Status& why, Accepted& accepted);
   void log_refusal(const std::string& name, const Status& why);
   void close_late(Accepted& accepted);
-  Status watch_listener(bool on);
+  Status watch_for(int fd, std::uint32_t events, int operation = EPOLL_CTL_ADD);
 
   Options options_;
   FileDescriptor epoll_;

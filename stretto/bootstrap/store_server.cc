@@ -3,7 +3,6 @@
 
 #include "stretto/bootstrap/store_server.h"
 
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -102,7 +101,9 @@ class Server : public StoreServer {
   Status update_interest(const Connection& connection);
   void drop(int fd, const Status& why);
   void execute(const ServedWill& will);
-  Status watch(int operation, int fd, std::uint32_t events);
+  Status watch_for(int fd, std::uint32_t events, int operation = EPOLL_CTL_ADD) {
+    return watch(epoll_.get(), fd, events, static_cast<std::uint64_t>(fd), operation);
+  }
 
   const StoreServerOptions options_;
   const int port_;
@@ -134,7 +135,7 @@ Status Server::launch(FileDescriptor listener) {
                                                  .max_unproven = options_.max_handshakes}));
   epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.valid()) return system_status("starting the store");
-  STRETTO_RETURN_IF_ERROR(watch(EPOLL_CTL_ADD, listener_->descriptor(), EPOLLIN));
+  STRETTO_RETURN_IF_ERROR(watch_for(listener_->descriptor(), EPOLLIN));
   return thread_.start("stretto-store", [this](int stop) { serve(stop); });
 }
 
@@ -146,7 +147,7 @@ void Server::serve(int stop) {
     if (entries[0].revents != 0) return;
     const int count = ::epoll_wait(epoll_.get(), events, std::size(events), 0);
     for (int i = 0; i < count; ++i) {
-      const int fd = events[i].data.fd;
+      const int fd = static_cast<int>(events[i].data.u64);
       if (fd != listener_->descriptor()) handle(fd, events[i].events);
     }
     // Last: a new connection may get the number of one that this round has closed, and must not get
@@ -176,9 +177,8 @@ void Server::add(ProvenConnection proven) {
   // What has come already is an event as well.
   const Connection& added = *connections_.emplace(number, std::move(connection)).first->second;
   client_count_ = connections_.size();
-  if (!watch(EPOLL_CTL_ADD, added.fd.get(), EPOLLIN | EPOLLRDHUP).ok()) {
-    drop(number, system_status("epoll_ctl"));
-  }
+  const Status watched = watch_for(added.fd.get(), EPOLLIN | EPOLLRDHUP);
+  if (!watched.ok()) drop(number, watched);
 }
 
 // A rank of this job with another key or version will never come: the join has failed, and all who
@@ -318,7 +318,7 @@ Status Server::update_interest(const Connection& connection) {
   std::uint32_t events = EPOLLRDHUP;
   if (!connection.output.empty()) events |= EPOLLOUT;
   if (connection.reads()) events |= EPOLLIN;
-  return watch(EPOLL_CTL_MOD, connection.fd.get(), events);
+  return watch_for(connection.fd.get(), events, EPOLL_CTL_MOD);
 }
 
 void Server::drop(int fd, const Status& why) {
@@ -346,14 +346,6 @@ void Server::execute(const ServedWill& will) {
   if (contents_.find(will.revoked_by) == nullptr && contents_.find(will.key) == nullptr) {
     set(will.key, will.value);
   }
-}
-
-Status Server::watch(int operation, int fd, std::uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.fd = fd;
-  if (::epoll_ctl(epoll_.get(), operation, fd, &event) != 0) return system_status("epoll_ctl");
-  return {};
 }
 
 }  // namespace
