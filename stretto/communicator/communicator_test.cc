@@ -121,26 +121,22 @@ TEST_P(OnBoth, AbortEndsEverybodysOperations) {
 
 TEST_P(OnBoth, ARankThatLeavesFailsOnlyThoseWhoNeedIt) {
   auto ranks = make(3);
-  std::vector<std::thread> threads;
   std::atomic<int> ended{0};
-  for (auto& rank : ranks) {
-    threads.emplace_back([&] {
-      auto pair = rank->new_group({0, 1});
-      rank->barrier().wait();
-      if (rank->rank() == 2) {
-        rank.reset();
-        ++ended;
-        return;
-      }
-      while (ended == 0) std::this_thread::yield();
-      std::vector<int> data(10, 1);
-      pair->all_reduce(std::span(data)).wait();
-      EXPECT_EQ(data[0], 2);
-      expect_contains(error_of<PeerLost>([&] { rank->barrier().wait(); }), "rank 2");
-      pair->barrier().wait();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads_of(ranks, [&](auto& rank) {
+    auto pair = rank->new_group({0, 1});
+    rank->barrier().wait();
+    if (rank->rank() == 2) {
+      rank.reset();
+      ++ended;
+      return;
+    }
+    while (ended == 0) std::this_thread::yield();
+    std::vector<int> data(10, 1);
+    pair->all_reduce(std::span(data)).wait();
+    EXPECT_EQ(data[0], 2);
+    expect_contains(error_of<PeerLost>([&] { rank->barrier().wait(); }), "rank 2");
+    pair->barrier().wait();
+  });
 }
 
 TEST_P(OnBoth, ADestroyedGroupIsToldToThoseWhoStillWaitInIt) {

@@ -12,6 +12,7 @@
 
 #include "stretto/base/random.h"
 #include "tests/contract/rank_communicators.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::testing {
 namespace {
@@ -175,13 +176,9 @@ TEST_P(Groups, WorksMayBeWaitedForOnOtherThreads) {
     for (int round = 0; round < 5; ++round) {
       std::vector<Work> works;
       for (auto& buffer : data) works.push_back(comm.all_reduce(buffer));
-      std::vector<std::thread> threads;
-      for (std::size_t t = 0; t < 3; ++t) {
-        threads.emplace_back([&, t] {
-          for (std::size_t i = t; i < works.size(); i += 3) works[i].wait();
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
+      on_threads(3, [&](std::size_t t) {
+        for (std::size_t i = t; i < works.size(); i += 3) works[i].wait();
+      });
     }
     for (const auto& buffer : data) EXPECT_EQ(buffer.back(), 32);
   });
