@@ -147,8 +147,7 @@ std::vector<Wrong> wrong_messages() {
 class WrongArguments : public OnBoth {
  protected:
   static void expect_told(const std::vector<Wrong>& table) {
-    auto ranks = make(2);
-    on_all(ranks, [&](Communicator& comm) {
+    on_all(make(2), [&](Communicator& comm) {
       Buffers buffers;
       for (const Wrong& wrong : table) {
         const std::string text = error_of<InvalidArgument>([&] { wrong.call(comm, buffers); });

@@ -33,7 +33,8 @@ inline void on_each(RankList& ranks,
   });
 }
 
-inline void on_all(RankList& ranks, const std::function<void(Communicator&)>& body) {
+// `ranks` may be a temporary list, which then ends with the call.
+inline void on_all(auto&& ranks, const std::function<void(Communicator&)>& body) {
   on_each(ranks, [&](std::unique_ptr<Communicator>& rank) { body(*rank); });
 }
 

@@ -60,8 +60,7 @@ TEST_P(SharedPool, GroupsThatOverlapWorkOnSlicesOfOneRegionAtTheSameTime) {
   const std::vector<std::vector<Rank>> lists = {{0, 1, 2}, {2, 0, 1}, {1, 2}, {0, 1}};
   // No whole number of cache lines: the neighbour's bytes are in the same line.
   constexpr std::size_t kCount = 1501;
-  auto ranks = make(GetParam(), 3);
-  on_all(ranks, [&](Communicator& comm) {
+  on_all(make(GetParam(), 3), [&](Communicator& comm) {
     std::vector<std::unique_ptr<Communicator>> groups;
     for (const auto& list : lists) groups.push_back(comm.new_group(list));
     const auto region = comm.allocate<float>(2 * kCount * lists.size());
@@ -173,8 +172,7 @@ TEST_P(SharedPool, AnotherRegionAtTheSameAddressIsAnother) {
 
 // An operation that has ended here may still run on others, but not on this rank's memory.
 TEST_P(SharedPool, ARegionMayGoAsSoonAsItsOperationHasEnded) {
-  auto ranks = make(GetParam(), 3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(GetParam(), 3), [](Communicator& comm) {
     for (int round = 0; round < 60; ++round) {
       const auto late = (comm.rank().value() + round) % 3;
       if (round % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300 * late));
@@ -188,8 +186,7 @@ TEST_P(SharedPool, ARegionMayGoAsSoonAsItsOperationHasEnded) {
 }
 
 TEST_P(SharedPool, WhatCannotFitIsRefusedAndTheRestGoesOn) {
-  auto ranks = make(GetParam(), 3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(GetParam(), 3), [](Communicator& comm) {
     const auto region = comm.allocate<float>(100);
     expect_sums(comm, comm.rank(), kAll, region.span(), 1);
     if (comm.rank() != 0) {
