@@ -84,21 +84,31 @@ class System:
     # Whether it has threads that wake up again and again without anything to do. Its ranks are
     # stopped while others are measured.
     is_restless = False
+    settings_text = "as it is"
 
     def __init__(self, name, title):
         self.name = name
         self.title = title
 
+    def driver(self, place):
+        """Of bench/drivers, as built; stretto's build has that of what is no library."""
+        return place.build / "bin" / f"{self.name}_driver"
+
     def missing(self, place):
         """Why it cannot run here, as a sentence; empty if it can."""
-        raise NotImplementedError
+        path = self.driver(place)
+        if path.exists():
+            return ""
+        note = path.parent / "missing"
+        return (note.read_text().strip() if note.exists()
+                else f"the driver of {self.title} is not there: {path}")
 
-    def settings(self, place):
-        raise NotImplementedError
+    def settings(self, _place):
+        return self.settings_text
 
     def start(self, place):
         """A list of Started; together they have place.ranks ranks."""
-        raise NotImplementedError
+        return started_each(place, [str(self.driver(place))])
 
     def buffers(self, wanted, size):
         """The kinds of buffers to measure it on, where `wanted` are asked for.
@@ -123,13 +133,6 @@ def own_kinds(wanted, size):
     return [kind for kind in wanted if kind != "huge" or size >= HUGE_FROM_BYTES]
 
 
-def missing_file(path, name):
-    if path.exists():
-        return ""
-    note = path.parent / "missing"
-    return note.read_text().strip() if note.exists() else f"{name} is not there: {path}"
-
-
 def started_each(place, command, environment=None):
     """A process for each rank, without a launcher, that is told its rank."""
     return [Started([*command, *place.driver_arguments(), "--rank", str(rank), "--ranks",
@@ -146,12 +149,9 @@ class Stretto(System):
     def driver(self, place):
         return place.build / "bin" / "stretto_driver"
 
-    def missing(self, place):
-        return missing_file(self.driver(place), "the driver of stretto")
-
-    def settings(self, place):
+    def settings(self, _place):
         words = [f"{name}={value}" for name, value in self.environment.items()]
-        return " ".join(words) or "as it is"
+        return " ".join(words) or self.settings_text
 
     def start(self, place):
         common = {"STRETTO_SIZE": str(place.ranks),
@@ -163,29 +163,14 @@ class Stretto(System):
         return own_kinds(wanted, size)
 
 
-class Bound(System):
-    """Not a library. Its driver is built with stretto's."""
-
-    def driver(self, place):
-        return place.build / "bin" / f"{self.name}_driver"
-
-    def missing(self, place):
-        return missing_file(self.driver(place), f"the driver of {self.title}")
-
-    def start(self, place):
-        return started_each(place, [str(self.driver(place))])
-
-
-class Copies(Bound):
+class Copies(System):
     """The time of as many copies at once as there are ranks."""
 
     family = "bound"
+    settings_text = "the better of memcpy and non-temporal stores"
 
     def __init__(self):
         super().__init__("copy", "p copies at once")
-
-    def settings(self, place):
-        return "the better of memcpy and non-temporal stores"
 
     def variants(self, operation, size, wanted):
         if operation not in COPIED_OPERATIONS or size < SMALLEST_COPY_BYTES:
@@ -194,17 +179,15 @@ class Copies(Bound):
                 for kind in self.buffers(wanted, size) for algorithm in ("plain", "past_cache")]
 
 
-class Bare(Bound):
+class Bare(System):
     """Plain loops of ranks that meet, or sum or copy mapped or private memory."""
 
     family = "bare"
+    settings_text = ("no checks, no names, no failures; private memory by process_vm_readv and "
+                     "_writev, or staged in mapped memory")
 
     def __init__(self):
         super().__init__("bare", "loops without a library")
-
-    def settings(self, place):
-        return ("no checks, no names, no failures; private memory by process_vm_readv and _writev, "
-                "or staged in mapped memory")
 
     def variants(self, operation, size, wanted):
         if size <= LARGEST_MEETING_BYTES:
@@ -236,9 +219,6 @@ class Mpi(System):
     def driver(self, place):
         return place.peers / self.folder / "mpi_driver"
 
-    def missing(self, place):
-        return missing_file(self.driver(place), f"the driver of {self.title}")
-
     def all_options(self, place):
         return self.options + (self.oversubscribed_options if place.oversubscribed else [])
 
@@ -249,7 +229,7 @@ class Mpi(System):
     def settings(self, place):
         words = [f"{name}={value}" for name, value in self.all_environment(place).items()
                  if "FOLDER" not in value]
-        return " ".join(words + self.all_options(place)) or "as it is"
+        return " ".join(words + self.all_options(place)) or self.settings_text
 
     def start(self, place):
         folder = place.peers / self.folder
@@ -290,11 +270,12 @@ class OneCcl(Mpi):
 class Gloo(System):
     family = "gloo"
     is_restless = True
+    settings_text = "the group's Gloo backend called directly, 1 thread"
 
     def __init__(self):
         super().__init__("gloo", "Gloo in PyTorch")
 
-    def bridge(self, place):
+    def driver(self, place):
         return place.peers / "gloo" / "libstretto_bench_bridge.so"
 
     def python(self, place):
@@ -302,16 +283,10 @@ class Gloo(System):
         note = place.peers / "gloo" / "python"
         return note.read_text().strip() if note.exists() else sys.executable
 
-    def missing(self, place):
-        return missing_file(self.bridge(place), "the driver of Gloo")
-
-    def settings(self, place):
-        return "the group's Gloo backend called directly, 1 thread"
-
     def start(self, place):
         script = pathlib.Path(__file__).resolve().parent / "drivers" / "gloo_driver.py"
         return started_each(place, [self.python(place), str(script), "--bridge",
-                                    str(self.bridge(place))], {"OMP_NUM_THREADS": "1"})
+                                    str(self.driver(place))], {"OMP_NUM_THREADS": "1"})
 
     def variants(self, operation, size, wanted):
         """Gloo's all-reduce in PyTorch is in place only."""
@@ -322,21 +297,13 @@ class Gloo(System):
 class GlooLibrary(System):
     family = "gloo"
     is_restless = True
+    settings_text = "the better of ring, bcube and halving_doubling"
 
     def __init__(self):
         super().__init__("gloo-library", "Gloo's C++ library")
 
     def driver(self, place):
         return place.peers / "gloo-library" / "gloo_driver"
-
-    def missing(self, place):
-        return missing_file(self.driver(place), "the driver of Gloo's C++ library")
-
-    def settings(self, place):
-        return "the better of ring, bcube and halving_doubling"
-
-    def start(self, place):
-        return started_each(place, [str(self.driver(place))])
 
     def variants(self, operation, size, wanted):
         variants = super().variants(operation, size, wanted)

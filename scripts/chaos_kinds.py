@@ -27,7 +27,8 @@ class Kind:
     limit_s = 45.0  # Longer is a hang.
 
     def draw(self, plan, rng):
-        """Adds to the plan whom it hits, and when."""
+        """Adds to the plan whom it hits, here one rank, and when."""
+        plan.victims = [rng.randrange(plan.ranks)]
 
     def prepare(self, _plan, _job):
         """Before the job is started: more words for every rank's command line."""
@@ -60,6 +61,13 @@ def actor_arguments(plan, act, **more):
     return words
 
 
+def kill_after(plan, job, has_come):
+    """The first victim, some time after what was waited for, if that has come."""
+    if has_come:
+        time.sleep(plan.details["delay_s"])
+        job.signal(plan.victims[0], signal.SIGKILL)
+
+
 class Nothing(Kind):
     """No fault: the job must end right."""
 
@@ -78,13 +86,11 @@ class Kill(Kind):
     name = "kill"
 
     def draw(self, plan, rng):
-        plan.victims = [rng.randrange(plan.ranks)]
+        super().draw(plan, rng)
         plan.details["delay_s"] = rng.uniform(0.0, 0.4)
 
     def inject(self, plan, job):
-        if job.wait_until("joined"):
-            time.sleep(plan.details["delay_s"])
-            job.signal(plan.victims[0], signal.SIGKILL)
+        kill_after(plan, job, job.wait_until("joined"))
 
 
 class KillTwo(Kill):
@@ -114,10 +120,8 @@ class KillJoining(Kind):
     worlds = chaos_plan.LAUNCHED  # Without one, nobody knows of a rank that never came.
 
     def draw(self, plan, rng):
-        victim = rng.randrange(plan.ranks)
-        plan.victims = [victim]
-        plan.details = {"delay_s": rng.uniform(0.0, 0.06),
-                        "late": rng.choice([rank for rank in range(plan.ranks) if rank != victim]),
+        super().draw(plan, rng)
+        plan.details = {"delay_s": rng.uniform(0.0, 0.06), "late": rng.choice(plan.others()),
                         "late_ms": rng.choice((0, 300))}
 
     def prepare(self, plan, _job):
@@ -125,9 +129,7 @@ class KillJoining(Kind):
                 "--act-ms", plan.details["late_ms"]]
 
     def inject(self, plan, job):
-        if job.wait_until("started", plan.victims):
-            time.sleep(plan.details["delay_s"])
-            job.signal(plan.victims[0], signal.SIGKILL)
+        kill_after(plan, job, job.wait_until("started", plan.victims))
 
     def expect(self, plan):
         bound_s = DEATH_SECONDS + plan.details["late_ms"] / 1000
@@ -140,14 +142,12 @@ class KillLeaving(Kind):
     name = "kill-leaving"
 
     def draw(self, plan, rng):
-        plan.victims = [rng.randrange(plan.ranks)]
+        super().draw(plan, rng)
         plan.seconds = 0.2
         plan.details["delay_s"] = rng.uniform(0.0, 0.003)
 
     def inject(self, plan, job):
-        if job.wait_for(lambda: job.ranks_that("done")):
-            time.sleep(plan.details["delay_s"])
-            job.signal(plan.victims[0], signal.SIGKILL)
+        kill_after(plan, job, job.wait_for(lambda: job.ranks_that("done")))
 
     def expect(self, plan):
         return others_are(plan, Right(),
@@ -183,7 +183,7 @@ class Terminate(Kind):
     worlds = ("shm", "tcp")
 
     def draw(self, plan, rng):
-        plan.victims = [rng.randrange(plan.ranks)]
+        super().draw(plan, rng)
         plan.details = {"step": rng.randrange(1, 30), "delay_s": rng.uniform(0.0, 0.2)}
 
     def prepare(self, plan, _job):
@@ -206,7 +206,7 @@ class KillForked(Kind):
     worlds = chaos_plan.LAUNCHED  # Which end the child.
 
     def draw(self, plan, rng):
-        plan.victims = [rng.randrange(plan.ranks)]
+        super().draw(plan, rng)
         plan.details = {"step": rng.randrange(1, 30), "delay_s": rng.uniform(0.01, 0.2),
                         "act": rng.choice(("fork", "fork-session"))}
 
@@ -214,9 +214,7 @@ class KillForked(Kind):
         return actor_arguments(plan, plan.details["act"], step=plan.details["step"])
 
     def inject(self, plan, job):
-        if job.wait_until("acts", plan.victims):
-            time.sleep(plan.details["delay_s"])
-            job.signal(plan.victims[0], signal.SIGKILL)
+        kill_after(plan, job, job.wait_until("acts", plan.victims))
 
 
 class ByItself(Kind):
@@ -225,7 +223,7 @@ class ByItself(Kind):
     act = ""
 
     def draw(self, plan, rng):
-        plan.victims = [rng.randrange(plan.ranks)]
+        super().draw(plan, rng)
         plan.details["step"] = rng.randrange(1, 60)
 
     def prepare(self, plan, _job):
@@ -270,7 +268,7 @@ class StopShort(Kind):
     name = "stop-short"
 
     def draw(self, plan, rng):
-        plan.victims = [rng.randrange(plan.ranks)]
+        super().draw(plan, rng)
         plan.timeout_s = 8.0
         plan.seconds = 1.0
         plan.details = {"delay_s": rng.uniform(0.0, 0.3), "stopped_s": rng.uniform(0.2, 3.0)}

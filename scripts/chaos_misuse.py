@@ -172,7 +172,7 @@ class Flood(Kind):
     worlds = ("shm", "tcp")
 
     def draw(self, plan, rng):
-        plan.victims = [rng.randrange(plan.ranks)]
+        super().draw(plan, rng)
         plan.seconds = 0.3
         plan.details = {"target": rng.choice(("launcher", "ranks")),
                         "bytes": rng.choice((0, 1, 64, 5000)),

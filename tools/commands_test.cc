@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/expect_contains.h"
 #include "tools/commands.h"
 
 namespace stretto::tools {
@@ -37,21 +38,21 @@ TEST(Plan, ProvesAndPricesARing) {
 
 TEST(Plan, PrintsOneRank) {
   const std::string text = output_of({"broadcast", "binomial_tree", "-n", "4", "--rank", "3"}, 0);
-  EXPECT_NE(text.find("recv"), std::string::npos) << text;
-  EXPECT_NE(text.find("every output holds what it must"), std::string::npos) << text;
+  expect_contains(text, "recv");
+  expect_contains(text, "every output holds what it must");
 }
 
 TEST(Plan, ListsWhatThereIs) {
   const std::string text = output_of({"--list"}, 0);
-  EXPECT_NE(text.find("staged_mapped"), std::string::npos) << text;
+  expect_contains(text, "staged_mapped");
 }
 
 TEST(Plan, TakesARoot) {
   const std::string text =
       output_of({"gather", "direct", "-n", "3", "--root", "2", "--bytes", "300"}, 0);
-  EXPECT_NE(text.find("gather by direct to 2 on 3 ranks"), std::string::npos) << text;
-  EXPECT_NE(text.find("0>2 c0   1>2 c1"), std::string::npos) << text;
-  EXPECT_NE(text.find("100 bytes by the busiest rank"), std::string::npos) << text;
+  expect_contains(text, "gather by direct to 2 on 3 ranks");
+  expect_contains(text, "0>2 c0   1>2 c1");
+  expect_contains(text, "100 bytes by the busiest rank");
 }
 
 TEST(Plan, CountsTheRanksOfHosts) {
@@ -71,13 +72,12 @@ TEST(Plan, CountsTheRanksOfHosts) {
 
 TEST(Plan, ShowsThePipelinesOfStreams) {
   const std::string text = output_of({"--streams", "singa", "--slots", "1", "--slices", "3"}, 0);
-  EXPECT_NE(text.find("send, receive  fill, copy_back of slice -1"), std::string::npos) << text;
-  EXPECT_NE(text.find("c1              0 . 1 . 2\n"
-                      "s               . 0 . 1 . 2\n"
-                      "c2              . . 0 . 1 . 2\n"),
-            std::string::npos)
-      << text;
-  EXPECT_NE(output_of({"--streams", "fairring"}, 0).find("5 streams"), std::string::npos);
+  expect_contains(text, "send, receive  fill, copy_back of slice -1");
+  expect_contains(text,
+                  "c1              0 . 1 . 2\n"
+                  "s               . 0 . 1 . 2\n"
+                  "c2              . . 0 . 1 . 2\n");
+  expect_contains(output_of({"--streams", "fairring"}, 0), "5 streams");
   (void)output_of({"--streams", "ring"}, 2);
   (void)output_of({"--streams", "staged", "--json"}, 2);
 }

@@ -7,6 +7,8 @@
 
 #include <vector>
 
+#include "tests/support/expect_contains.h"
+
 namespace stretto::bench {
 namespace {
 
@@ -67,7 +69,7 @@ TEST_P(PatternTest, AcceptsTheResult) {
 TEST_P(PatternTest, FindsOneWrongElement) {
   outputs_[1][kShare - 1] += 1;
   EXPECT_FALSE(is_right(1));
-  EXPECT_NE(problem_.find("element 999 is"), std::string::npos) << problem_;
+  expect_contains(problem_, "element 999 is");
 }
 
 TEST_P(PatternTest, FindsTheResultOfTheIterationBefore) {

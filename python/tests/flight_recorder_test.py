@@ -24,6 +24,12 @@ def read(prefix: str, rank: int) -> dict:
     return pickle.loads(pathlib.Path(f"{prefix}{rank}").read_bytes())
 
 
+def start_recording(prefix: str, rank: int, size: int, path: str) -> None:
+    os.environ["TORCH_FR_DUMP_TEMP_FILE"] = prefix
+    ranks.start(path, rank, size)
+    dist.barrier()
+
+
 class FlightRecorderTest(unittest.TestCase):
     def test_records(self) -> None:
         def body(rank: int, size: int) -> None:
@@ -69,17 +75,11 @@ class FlightRecorderTest(unittest.TestCase):
 
     def test_time_is_up(self) -> None:
         def body(rank: int, size: int, path: str) -> None:
-            os.environ["TORCH_FR_DUMP_TEMP_FILE"] = prefix
-            ranks.start(path, rank, size)
-            dist.barrier()
+            start_recording(prefix, rank, size, path)
             if rank == 0:
                 backend = dist.group.WORLD._get_backend(torch.device("cpu"))
                 backend.set_timeout(datetime.timedelta(seconds=0.2))
-                try:
-                    dist.all_reduce(torch.ones(7))
-                    raise AssertionError("nobody else has come")
-                except dist.DistBackendError:
-                    pass
+                ranks.failure(lambda: dist.all_reduce(torch.ones(7)))
             else:
                 time.sleep(1)
 
@@ -94,9 +94,7 @@ class FlightRecorderTest(unittest.TestCase):
         """Of an operation whose handle was dropped, and of one that fails when it is called."""
 
         def body(rank: int, size: int, path: str) -> None:
-            os.environ["TORCH_FR_DUMP_TEMP_FILE"] = prefix
-            ranks.start(path, rank, size)
-            dist.barrier()
+            start_recording(prefix, rank, size, path)
             if rank == 1:
                 os._exit(9)
             if is_dropped:

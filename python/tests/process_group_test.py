@@ -121,15 +121,6 @@ class StartTest(unittest.TestCase):
 
         ranks.with_group(body, 3)
 
-    def test_below_the_debug_wrapper(self) -> None:
-        def body(rank: int, size: int, path: str) -> None:
-            dist.set_debug_level(dist.DebugLevel.DETAIL)
-            ranks.start(path, rank, size)
-            sum_of_ranks(size)
-            dist.destroy_process_group()
-
-        ranks.run(body)
-
     def test_refuses_what_does_not_fit(self) -> None:
         import stretto
 
@@ -189,11 +180,8 @@ class WorkTest(unittest.TestCase):
             received = torch.empty(2)
             if rank == 0:
                 waiting = dist.irecv(received, src=1)
-                try:
-                    waiting.wait(datetime.timedelta(milliseconds=20))
-                    raise AssertionError("nothing was sent yet")
-                except dist.DistBackendError as error:
-                    assert "20 ms" in str(error) and "goes on" in str(error), error
+                text = ranks.failure(lambda: waiting.wait(datetime.timedelta(milliseconds=20)))
+                assert "20 ms" in text and "goes on" in text, text
                 dist.barrier()
                 waiting.wait()
                 assert torch.equal(received, torch.ones(2))
@@ -206,45 +194,30 @@ class WorkTest(unittest.TestCase):
     def test_failures(self) -> None:
         """They say who did what, and reach whoever asks."""
 
-        def body(rank: int, size: int, path: str) -> str:
-            ranks.start(path, rank, size)
+        def body(rank: int, size: int) -> str:
             tensor = torch.ones(4 + rank)
             work = dist.all_reduce(tensor, async_op=True)
             future = work.get_future()
-            try:
-                work.wait()
-                raise AssertionError("counts that differ were not noticed")
-            except dist.DistBackendError as error:
-                text = str(error)
-            try:
-                future.wait()
-                raise AssertionError("the future knows nothing of it")
-            except dist.DistBackendError as error:
-                assert "all_reduce" in str(error), error
+            text = ranks.failure(work.wait)
+            assert "all_reduce" in ranks.failure(future.wait)
             assert work.is_completed() and not work.is_success()
-            dist.destroy_process_group()
             return text
 
-        for text in ranks.run(body):
+        for text in ranks.with_group(body):
             self.assertRegex(text, r"rank 0 .*\[4\].*rank 1 .*\[5\]|rank 1 .*\[5\].*rank 0 .*\[4\]")
 
     def test_failures_of_a_group(self) -> None:
         """Ranks are named by their numbers in it, and the text says which those are in the job."""
 
-        def body(rank: int, size: int, path: str) -> str | None:
-            ranks.start(path, rank, size)
+        def body(rank: int, size: int) -> str:
             last = dist.new_group([1, 2])
-            text = None
+            text = ""
             if rank > 0:
-                try:
-                    dist.all_reduce(torch.ones(rank), group=last)
-                except dist.DistBackendError as error:
-                    text = str(error)
+                text = ranks.failure(lambda: dist.all_reduce(torch.ones(rank), group=last))
             dist.barrier()
-            dist.destroy_process_group()
             return text
 
-        _, one, two = ranks.run(body, 3)
+        _, one, two = ranks.with_group(body, 3)
         for text in (one, two):
             self.assertIn("The ranks of this group are, in the job: 1, 2", text)
 
@@ -285,11 +258,7 @@ class WorkTest(unittest.TestCase):
             sum_of_ranks(size)
             if rank == 1:
                 os._exit(9)
-            try:
-                dist.all_reduce(torch.ones(2))
-                raise AssertionError("the death was not noticed")
-            except dist.DistBackendError as error:
-                text = str(error)
+            text = ranks.failure(lambda: dist.all_reduce(torch.ones(2)))
             dist.shrink_group([1])
             tensor = torch.tensor([float(rank)])
             dist.all_reduce(tensor)
@@ -302,28 +271,19 @@ class WorkTest(unittest.TestCase):
                 self.assertIn("rank 1", text)
 
     def test_time_is_up(self) -> None:
-        def body(rank: int, size: int, path: str) -> str:
+        def body(rank: int, size: int) -> str:
             import stretto
 
-            ranks.start(path, rank, size)
             if rank == 1:
                 stretto.note("looking out of the window")
             dist.barrier()
-            text = ""
-            if rank == 0:
-                dist.group.WORLD._get_backend(CPU).set_timeout(
-                    datetime.timedelta(seconds=2)
-                )
-                try:
-                    dist.all_reduce(torch.ones(1))
-                except dist.DistBackendError as error:
-                    text = str(error)
-            else:
+            if rank == 1:
                 time.sleep(3)
-            dist.destroy_process_group()
-            return text
+                return ""
+            dist.group.WORLD._get_backend(CPU).set_timeout(datetime.timedelta(seconds=2))
+            return ranks.failure(lambda: dist.all_reduce(torch.ones(1)))
 
-        text = ranks.run(body)[0]
+        text = ranks.with_group(body)[0]
         self.assertIn("rank 1", text)
         self.assertIn("looking out of the window", text)
 
@@ -334,15 +294,11 @@ class WorkTest(unittest.TestCase):
             ranks.start(path, rank, size)
             stretto.monitored_barrier(timeout=datetime.timedelta(seconds=60))
             stretto.monitored_barrier()
-            text = ""
-            if rank == 0:
-                try:
-                    stretto.monitored_barrier(timeout=datetime.timedelta(seconds=0.5))
-                except dist.DistBackendError as error:
-                    text = str(error)
-            else:
+            if rank > 0:
                 time.sleep(1.5)
-            return text
+                return ""
+            limit = datetime.timedelta(seconds=0.5)
+            return ranks.failure(lambda: stretto.monitored_barrier(timeout=limit))
 
         text = ranks.run(body, 3)[0]
         self.assertIn("rank 1", text)

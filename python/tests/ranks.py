@@ -34,6 +34,15 @@ def refusal(call: Callable[[], object]) -> str:
     raise AssertionError("it was not refused")
 
 
+def failure(call: Callable[[], object]) -> str:
+    """The text of what an operation fails with, which has a type of its own."""
+    try:
+        call()
+    except dist.DistBackendError as error:
+        return str(error)
+    raise AssertionError("it did not fail")
+
+
 def start(path: str, rank: int, size: int, backend: str = "stretto", **options: Any) -> None:
     """init_process_group by a file at `path`."""
     options.setdefault("timeout", datetime.timedelta(seconds=TIMEOUT_SECONDS))

@@ -28,6 +28,7 @@
 #include "stretto/base/owner_process.h"
 #include "stretto/base/status.h"
 #include "stretto/base/thread.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/files.h"
 #include "tests/support/forbid.h"
 
@@ -194,8 +195,7 @@ TEST(Thread, RunsAFunction) {
 TEST(Thread, AnExceptionEndsItAndNotTheProcess) {
   ::testing::internal::CaptureStderr();
   start_thread("test", [] { throw std::runtime_error("no luck"); }).or_throw().join();
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "the thread test has ended: no luck",
-                      ::testing::internal::GetCapturedStderr());
+  expect_contains(::testing::internal::GetCapturedStderr(), "the thread test has ended: no luck");
 }
 
 TEST(Thread, SaysWhichLimitsToLookAtWhereThereIsNone) {

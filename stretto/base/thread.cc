@@ -4,7 +4,10 @@
 #include "stretto/base/thread.h"
 
 #include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <exception>
 #include <system_error>
 
@@ -28,6 +31,22 @@ Result<std::thread> start_thread(const std::string& name, std::function<void()> 
                      "(ulimit -u, pids.max of the container) and on memory (ulimit -v)",
                      name, failure.code().message());
   }
+}
+
+Status StoppableThread::start(const std::string& name, std::function<void(int stop)> function) {
+  stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_.valid()) return system_status("eventfd");
+  STRETTO_ASSIGN_OR_RETURN(thread_, start_thread(name, [function = std::move(function),
+                                                        stop = stop_.get()] { function(stop); }));
+  return {};
+}
+
+bool StoppableThread::stop() {
+  if (!thread_.joinable()) return false;
+  const std::uint64_t one = 1;
+  (void)!::write(stop_.get(), &one, sizeof(one));
+  thread_.join();
+  return true;
 }
 
 }  // namespace stretto

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
 
 namespace stretto {
@@ -16,5 +17,25 @@ namespace stretto {
 // allows no further thread. An exception that leaves `function` ends the thread with a line in the
 // log, not the process.
 Result<std::thread> start_thread(const std::string& name, std::function<void()> function);
+
+// A thread that sleeps in poll() or epoll_wait(), and can be told to stop. The last member of its
+// owner, so that it has ended before what it uses does. Not thread safe.
+class StoppableThread {
+ public:
+  StoppableThread() = default;
+  StoppableThread(const StoppableThread&) = delete;
+  StoppableThread& operator=(const StoppableThread&) = delete;
+  ~StoppableThread() { stop(); }
+
+  // Once. `function` gets a descriptor, and returns when it has something to read. Fails as
+  // start_thread() does, and where the system has no descriptor left.
+  Status start(const std::string& name, std::function<void(int stop)> function);
+  // Tells the thread, and waits until it has ended. Returns whether one was running.
+  bool stop();
+
+ private:
+  FileDescriptor stop_;
+  std::thread thread_;
+};
 
 }  // namespace stretto

@@ -3,12 +3,8 @@
 
 #include "stretto/bootstrap/acceptor.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include "stretto/base/log.h"
-#include "stretto/base/thread.h"
+#include "stretto/base/poll.h"
 #include "stretto/transport/shortage.h"
 
 namespace stretto::bootstrap {
@@ -17,26 +13,16 @@ Result<std::unique_ptr<Acceptor>> Acceptor::start(std::unique_ptr<ConnectionSour
                                                   std::set<int> expected) {
   std::unique_ptr<Acceptor> acceptor(new Acceptor(std::move(expected)));
   acceptor->source_ = std::move(source);
-  acceptor->stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!acceptor->stop_.valid()) return system_status("eventfd");
-  STRETTO_ASSIGN_OR_RETURN(
-      acceptor->thread_,
-      start_thread("stretto-accept", [acceptor = acceptor.get()] { acceptor->run(); }));
+  STRETTO_RETURN_IF_ERROR(acceptor->thread_.start(
+      "stretto-accept", [acceptor = acceptor.get()](int stop) { acceptor->run(stop); }));
   return acceptor;
 }
 
-Acceptor::~Acceptor() {
-  const std::uint64_t one = 1;
-  (void)!::write(stop_.get(), &one, sizeof(one));
-  if (thread_.joinable()) thread_.join();
-}
-
-void Acceptor::run() {
+void Acceptor::run(int stop) {
   transport::ShortageTimer timer;
   while (true) {
-    pollfd entries[] = {{stop_.get(), POLLIN, 0}, {source_->descriptor(), POLLIN, 0}};
-    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(source_->time_until_due());
-    if (::poll(entries, 2, static_cast<int>(wait.count())) < 0) continue;
+    pollfd entries[] = {{stop, POLLIN, 0}, {source_->descriptor(), POLLIN, 0}};
+    if (::poll(entries, 2, poll_milliseconds(source_->time_until_due())) < 0) continue;
     if (entries[0].revents != 0) return;
     for (auto& proven : source_->take()) {
       if (!admit(std::move(proven))) return;

@@ -7,9 +7,9 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <thread>
 
 #include "stretto/base/mutex.h"
+#include "stretto/base/thread.h"
 #include "stretto/base/wait_limit.h"
 #include "stretto/bootstrap/connection_source.h"
 
@@ -17,14 +17,13 @@ namespace stretto::bootstrap {
 
 // Accepts connections of other ranks while a job is joined, on one thread for all of them: this
 // rank may be waiting for something else meanwhile, and a client that says nothing, or anything,
-// holds up nobody. Ends when all ranks it expects have come.
+// holds up nobody. The thread ends when all ranks it expects have come. Closes with its object what
+// has not been taken.
 class Acceptor {
  public:
   // `expected`: the ranks that may connect, each once.
   static Result<std::unique_ptr<Acceptor>> start(std::unique_ptr<ConnectionSource> source,
                                                  std::set<int> expected);
-  // Closes what has not been taken.
-  ~Acceptor();
 
   // The connection of a rank, once it is there. Fails as failure() does.
   Result<FileDescriptor> take(int rank, const WaitLimit& limit);
@@ -34,7 +33,7 @@ class Acceptor {
 
  private:
   explicit Acceptor(std::set<int> expected) : expected_(std::move(expected)) {}
-  void run();
+  void run(int stop);
   // Returns whether a rank is still to come.
   bool admit(ProvenConnection proven);
 
@@ -45,8 +44,7 @@ class Acceptor {
   std::map<int, FileDescriptor> connected_ STRETTO_GUARDED_BY(mutex_);
   std::set<int> seen_ STRETTO_GUARDED_BY(mutex_);
   Status failure_ STRETTO_GUARDED_BY(mutex_);
-  FileDescriptor stop_;
-  std::thread thread_;
+  StoppableThread thread_;
 };
 
 }  // namespace stretto::bootstrap

@@ -16,6 +16,7 @@
 #include "stretto/bootstrap/handshake.h"
 #include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/shortage.h"
 
 namespace stretto::bootstrap {
@@ -101,8 +102,8 @@ TEST_F(AcceptorTest, AShortageThatLastsIsSaidOnceAndKnown) {
   while (acceptor->failure().ok() && !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "other ranks cannot connect to this one: accept: ",
-                      std::string(acceptor->failure().message()));
+  expect_contains(acceptor->failure().message(),
+                  "other ranks cannot connect to this one: accept: ");
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
 }
@@ -123,8 +124,7 @@ TEST_F(AcceptorTest, TurnsAwayProcessesOfOtherUsersUnread) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   EXPECT_TRUE(join_as(1, key_).ok());
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "it belongs to another user",
-                      ::testing::internal::GetCapturedStderr());
+  expect_contains(::testing::internal::GetCapturedStderr(), "it belongs to another user");
 }
 
 TEST(PeerUser, IsKnownOfConnectionsInsideTheHost) {

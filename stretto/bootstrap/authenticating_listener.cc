@@ -3,7 +3,6 @@
 
 #include "stretto/bootstrap/authenticating_listener.h"
 
-#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include <iterator>
 
 #include "stretto/base/log.h"
+#include "stretto/base/poll.h"
 #include "stretto/base/would_block.h"
 #include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"
@@ -51,12 +51,7 @@ Result<std::unique_ptr<AuthenticatingListener>> AuthenticatingListener::create(O
   std::unique_ptr<AuthenticatingListener> made(new AuthenticatingListener(std::move(options)));
   made->epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
   if (!made->epoll_.valid()) return system_status("epoll_create1");
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = made->options_.listener.get();
-  if (::epoll_ctl(made->epoll_.get(), EPOLL_CTL_ADD, event.data.fd, &event) != 0) {
-    return system_status("epoll_ctl");
-  }
+  STRETTO_RETURN_IF_ERROR(made->watch_for(made->options_.listener.get(), EPOLLIN));
   return made;
 }
 
@@ -75,7 +70,7 @@ AuthenticatingListener::Accepted AuthenticatingListener::serve() {
   const int count = ::epoll_wait(epoll_.get(), events, std::size(events), 0);
   bool has_visitors = false;
   for (int i = 0; i < count; ++i) {
-    const int fd = events[i].data.fd;
+    const int fd = static_cast<int>(events[i].data.u64);
     if (fd == options_.listener.get()) has_visitors = true;
     const auto found = std::ranges::find_if(
         handshakes_, [fd](const Handshake& handshake) { return handshake.fd.get() == fd; });
@@ -87,7 +82,8 @@ AuthenticatingListener::Accepted AuthenticatingListener::serve() {
   // its events.
   if (has_visitors) accept_some(accepted);
   close_late(accepted);
-  if (listening_again_ && listening_again_->passed() && watch_listener(true).ok()) {
+  if (listening_again_ && listening_again_->passed() &&
+      watch_for(options_.listener.get(), EPOLLIN, EPOLL_CTL_MOD).ok()) {
     listening_again_.reset();
   }
   return accepted;
@@ -108,7 +104,7 @@ void AuthenticatingListener::accept_some(Accepted& accepted) {
         log(LogLevel::warning, "cannot take a connection: {}", fd.status().message());
       }
       shortage_ = fd.status();
-      if (watch_listener(false).ok()) {
+      if (watch_for(options_.listener.get(), 0, EPOLL_CTL_MOD).ok()) {
         listening_again_ = Deadline::after(kPauseWithoutDescriptors);
       }
       return;
@@ -137,10 +133,7 @@ void AuthenticatingListener::start(FileDescriptor fd, Accepted& accepted) {
   if (handshakes_.size() >= options_.max_unproven) make_room();
   Result<HandshakeMachine> machine = HandshakeMachine::start(
       HandshakeRole::server, options_.key, options_.purpose, options_.self, &options_.others);
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = fd.get();
-  if (!machine.ok() || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) return;
+  if (!machine.ok() || !watch_for(fd.get(), EPOLLIN).ok()) return;
   handshakes_.push_back({std::move(fd), std::move(name), std::move(*machine),
                          Deadline::after(options_.handshake_timeout)});
   // A rank has sent its hello by now, more often than not.
@@ -196,14 +189,8 @@ void AuthenticatingListener::close_late(Accepted& accepted) {
   }
 }
 
-Status AuthenticatingListener::watch_listener(bool on) {
-  epoll_event event{};
-  if (on) event.events = EPOLLIN;
-  event.data.fd = options_.listener.get();
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, event.data.fd, &event) != 0) {
-    return system_status("epoll_ctl");
-  }
-  return {};
+Status AuthenticatingListener::watch_for(int fd, std::uint32_t events, int operation) {
+  return watch(epoll_.get(), fd, events, static_cast<std::uint64_t>(fd), operation);
 }
 
 }  // namespace stretto::bootstrap

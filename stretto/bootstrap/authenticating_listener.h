@@ -3,7 +3,10 @@
 
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>
@@ -37,7 +40,6 @@ class AuthenticatingListener final : public ConnectionSource {
     // At most a quarter of the descriptors that the process may have.
     std::size_t max_unproven = 256;
   };
-  using Proven = ProvenConnection;
   // A peer that introduced itself as one of ours, and was refused for what it said.
   struct Refusal {
     FileDescriptor fd;
@@ -47,7 +49,7 @@ class AuthenticatingListener final : public ConnectionSource {
     Status why;
   };
   struct Accepted {
-    std::vector<Proven> proven;
+    std::vector<ProvenConnection> proven;
     std::vector<Refusal> refused;
   };
 
@@ -79,7 +81,7 @@ class AuthenticatingListener final : public ConnectionSource {
   void refuse(Handshake& handshake, const Status& why, Accepted& accepted);
   void log_refusal(const std::string& name, const Status& why);
   void close_late(Accepted& accepted);
-  Status watch_listener(bool on);
+  Status watch_for(int fd, std::uint32_t events, int operation = EPOLL_CTL_ADD);
 
   Options options_;
   FileDescriptor epoll_;

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <thread>
 
 #include "stretto/base/file_descriptor.h"

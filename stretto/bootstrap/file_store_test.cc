@@ -17,6 +17,7 @@
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/bootstrap/file_log.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -42,9 +43,7 @@ class FileStoreTest : public testing::Test {
     ::chmod(path_.c_str(), 0600);
   }
   void expect_refused(StatusCode code, const std::string& sentence) const {
-    const Status status = open_file_store(path_, soon()).status();
-    EXPECT_EQ(status.code(), code);
-    EXPECT_PRED_FORMAT2(testing::IsSubstring, sentence, std::string(status.message()));
+    expect_failure(open_file_store(path_, soon()).status(), code, sentence);
   }
 
   std::string path_ = testing::TempDir() + fmt::format("stretto_file_store_{}", ::getpid());
@@ -154,9 +153,7 @@ TEST_F(FileStoreTest, EndsAWaitWhenTheFileIsRemoved) {
   });
   const Status status = store->get("never", soon()).status();
   remover.join();
-  EXPECT_EQ(status.code(), StatusCode::peer_lost);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "the file has been removed",
-                      std::string(status.message()));
+  expect_failure(status, StatusCode::peer_lost, "the file has been removed");
 }
 
 TEST_F(FileStoreTest, WaitsForALockNoLongerThanItsDeadline) {
@@ -168,9 +165,7 @@ TEST_F(FileStoreTest, WaitsForALockNoLongerThanItsDeadline) {
   ASSERT_EQ(::fcntl(other.get(), F_OFD_SETLK, &lock), 0);
   const TimePoint start = Clock::now();
   const Status status = store->set("key", "value", Deadline::after(milliseconds(50)));
-  EXPECT_EQ(status.code(), StatusCode::timeout);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "another process has kept the file locked",
-                      std::string(status.message()));
+  expect_failure(status, StatusCode::timeout, "another process has kept the file locked");
   EXPECT_LT(Clock::now() - start, milliseconds(250));
   lock.l_type = F_UNLCK;
   ASSERT_EQ(::fcntl(other.get(), F_OFD_SETLK, &lock), 0);

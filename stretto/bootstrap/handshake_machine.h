@@ -29,12 +29,6 @@ inline constexpr std::size_t kBuildBytes = 32;
 // One side of a handshake, without the socket: bytes in, bytes out. So the blocking functions of
 // handshake.h, the store server's event loop and the fuzzer run the same code.
 //
-//   client                              server
-//     | ---- hello (128 bytes) ---------> |   the client holds the key, or replays somebody's hello
-//     | <--- hello (128 bytes) ---------- |   the server holds the key
-//     | ---- proof (32 bytes) ----------> |   the client holds the key
-//     | <--- acceptance (32 bytes) ------ |   both know that both know
-//
 // Use: send take_output(); until done(), receive() what the peer sends and send take_output()
 // again. After a failure there may be a last output: the server's introduction alone, for a client
 // of another version or with another key. Not thread safe.

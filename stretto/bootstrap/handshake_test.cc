@@ -13,6 +13,7 @@
 
 #include "stretto/bootstrap/handshake_machine.h"
 #include "stretto/bootstrap/socket.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -64,8 +65,7 @@ Outcome shake(const Side& client, const Side& server) {
 
 void expect_refused(const Result<Identity>& result, const std::string& sentence) {
   ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.status().code(), StatusCode::refused);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, sentence, std::string(result.status().message()));
+  expect_failure(result.status(), StatusCode::refused, sentence);
 }
 
 // What a side says to a peer that is not stretto at all.
@@ -124,9 +124,7 @@ TEST(JobKey, RefusesOtherTextWithoutRepeatingIt) {
         std::string_view(as), std::string_view(no_digit)}) {
     const auto key = JobKey::parse(text);
     ASSERT_FALSE(key.ok());
-    EXPECT_EQ(key.status().code(), StatusCode::invalid_argument);
-    EXPECT_PRED_FORMAT2(testing::IsSubstring, "64 hexadecimal digits",
-                        std::string(key.status().message()));
+    expect_failure(key.status(), StatusCode::invalid_argument, "64 hexadecimal digits");
     EXPECT_TRUE(text.size() < 4 ||
                 std::string(key.status().message()).find(text) == std::string::npos);
   }
@@ -269,9 +267,7 @@ TEST(Handshake, DoesNotWaitForAPeerThatTrickles) {
       },
       milliseconds(100));
   ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.status().code(), StatusCode::timeout);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "of 128 bytes of the handshake",
-                      std::string(result.status().message()));
+  expect_failure(result.status(), StatusCode::timeout, "of 128 bytes of the handshake");
   EXPECT_LT(Clock::now() - start, milliseconds(500));
 }
 
@@ -329,8 +325,7 @@ TEST(Handshake, AStrangersNameCannotSteerATerminal) {
   auto server = HandshakeMachine::start(HandshakeRole::server, key_of('1'), Purpose::mesh_tcp,
                                         side(0).identity);
   const Status status = server->receive(hello);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "protocol 99 (build ?.1.0)",
-                      std::string(status.message()));
+  expect_contains(status.message(), "protocol 99 (build ?.1.0)");
 }
 
 TEST(Handshake, RefusesToSendAnIdentityThatDoesNotFit) {

@@ -4,8 +4,6 @@
 #include "stretto/bootstrap/host_listener.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,10 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "stretto/base/is_readable.h"
 #include "stretto/base/log.h"
+#include "stretto/base/poll.h"
 #include "stretto/base/printable.h"
-#include "stretto/base/thread.h"
 #include "stretto/base/would_block.h"
 #include "stretto/bootstrap/little_endian.h"
 #include "stretto/bootstrap/peer_user.h"
@@ -165,17 +162,9 @@ Result<std::unique_ptr<HostListener>> HostListener::start(Options options) {
                                                            .key = made->options_.key,
                                                            .purpose = Purpose::host_listener,
                                                            .self = made->options_.self}));
-  made->stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!made->stop_.valid()) return system_status("eventfd");
-  STRETTO_ASSIGN_OR_RETURN(made->thread_,
-                           start_thread("stretto-listen", [made = made.get()] { made->run(); }));
+  STRETTO_RETURN_IF_ERROR(
+      made->thread_.start("stretto-listen", [made = made.get()](int stop) { made->run(stop); }));
   return made;
-}
-
-HostListener::~HostListener() {
-  const std::uint64_t one = 1;
-  (void)!::write(stop_.get(), &one, sizeof(one));
-  if (thread_.joinable()) thread_.join();
 }
 
 Status HostListener::failure() const {
@@ -183,18 +172,18 @@ Status HostListener::failure() const {
   return failure_;
 }
 
-void HostListener::run() {
+void HostListener::run(int stop) {
   transport::ShortageTimer timer;
   std::vector<pollfd> entries;
   while (true) {
-    entries.assign({{stop_.get(), POLLIN, 0}, {registrations_->descriptor(), POLLIN, 0}});
+    entries.assign({{stop, POLLIN, 0}, {registrations_->descriptor(), POLLIN, 0}});
     for (const auto& [place, port] : ports_) {
       entries.push_back({port.connections->descriptor(), POLLIN, 0});
     }
     const std::size_t first_member = entries.size();
     for (const auto& [rank, member] : members_) entries.push_back({member.socket.get(), POLLIN, 0});
-    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(time_until_due());
-    if (::poll(entries.data(), entries.size(), static_cast<int>(wait.count())) < 0) continue;
+    const int wait_ms = poll_milliseconds(time_until_due());
+    if (::poll(entries.data(), entries.size(), wait_ms) < 0) continue;
     if (entries.front().revents != 0) return;
     auto entry = entries.begin() + static_cast<std::ptrdiff_t>(first_member);
     for (auto at = members_.begin(); at != members_.end(); ++entry) {

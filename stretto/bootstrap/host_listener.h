@@ -10,9 +10,9 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 
 #include "stretto/base/mutex.h"
+#include "stretto/base/thread.h"
 #include "stretto/base/wait_limit.h"
 #include "stretto/bootstrap/authenticating_listener.h"
 #include "stretto/bootstrap/link_provider.h"
@@ -32,6 +32,7 @@ struct HostFrame {
 // One rank of a host listens for all of them while a job is joined, so that a host needs one port.
 // Each connection proves the job key here, as it would at the rank that it is to reach, and is then
 // handed to that rank. It has a thread of its own; whoever is silent or slow holds up nobody.
+// Closes everything with its object, also connections that no rank has been handed yet.
 class HostListener {
  public:
   struct Options {
@@ -43,8 +44,6 @@ class HostListener {
     std::function<Result<LinkProvider::Listener>(const std::string& place)> listen;
   };
   static Result<std::unique_ptr<HostListener>> start(Options options);
-  // Closes everything, also connections that no rank has been handed yet.
-  ~HostListener();
 
   // Of the Unix socket, for register_at_host().
   const std::string& name() const { return name_; }
@@ -62,7 +61,7 @@ class HostListener {
   };
 
   explicit HostListener(Options options) : options_(std::move(options)) {}
-  void run();
+  void run(int stop);
   Duration time_until_due() const;
   Status shortage() const;
   void take_ranks();
@@ -78,8 +77,7 @@ class HostListener {
   std::map<std::int32_t, Member> members_;
   mutable Mutex mutex_;
   Status failure_ STRETTO_GUARDED_BY(mutex_);
-  FileDescriptor stop_;
-  std::thread thread_;
+  StoppableThread thread_;
 };
 
 // What a rank is handed, and the address at which the others reach it.

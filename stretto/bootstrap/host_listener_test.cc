@@ -13,6 +13,7 @@
 #include "stretto/bootstrap/acceptor.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/tcp_links.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/shortage.h"
 
 namespace stretto::bootstrap {
@@ -87,18 +88,16 @@ TEST_F(HostListenerTest, ListensForTheRanksOfItsHostAndForThoseThatHaveCome) {
   ::testing::internal::CaptureStderr();
   const Reception one = enlist(1).or_throw();
   const Status other = reach(one.address, 5, 3).status();
-  EXPECT_EQ(other.code(), StatusCode::refused);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
-                      "this rank 5 is to reach rank 3, but rank 0 listens there",
-                      std::string(other.message()));
+  expect_failure(other, StatusCode::refused,
+                 "this rank 5 is to reach rank 3, but rank 0 listens there");
   const FileDescriptor early = reach(one.address, 5, 2).or_throw();
   std::byte byte;
   EXPECT_EQ(read_exactly(early.get(), {&byte, 1}, soon()).code(), StatusCode::peer_lost);
   EXPECT_FALSE(
       register_at_host(listener_->name(), kPlace, key_, {.rank = 3, .target = 0}, soon()).ok());
   const std::string text = ::testing::internal::GetCapturedStderr();
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "to rank 2, which is not there", text);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 3 is none of this host", text);
+  expect_contains(text, "to rank 2, which is not there");
+  expect_contains(text, "rank 3 is none of this host");
 }
 
 TEST_F(HostListenerTest, LetsRanksInPastManyWhoSayRubbishOrNothing) {

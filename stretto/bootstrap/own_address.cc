@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -115,10 +114,11 @@ Result<std::string> address_in(std::string_view network) {
     if (subnet ? subnet->contains(own.bytes) : own.interface == network) return own.text;
     others += fmt::format("{}{} {}", others.empty() ? "" : ", ", own.interface, own.text);
   }
-  return status_of(StatusCode::invalid_argument,
-                   "\"{}\" is no interface (eth1) or subnet (10.0.0.0/8) in which this host has an "
-                   "address; it has {}",
-                   network, others.empty() ? "none" : others);
+  return status_of(
+      StatusCode::invalid_argument,
+      "\"{}\" is no interface (eth1) or subnet (10.0.0.0/8) in which this host has an address; it "
+      "has {}",
+      network, others.empty() ? "none" : others);
 }
 
 namespace {

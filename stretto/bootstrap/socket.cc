@@ -17,9 +17,9 @@
 #include <cstring>
 #include <thread>
 
-#include "stretto/base/is_readable.h"
 #include "stretto/base/log.h"
 #include "stretto/base/parse_number.h"
+#include "stretto/base/poll.h"
 #include "stretto/base/would_block.h"
 #include "stretto/bootstrap/resolve.h"
 #include "stretto/transport/shortage.h"
@@ -199,14 +199,6 @@ Result<sockaddr_un> abstract_address(const std::string& name) {
 
 socklen_t abstract_length(const std::string& name) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-}
-
-int poll_milliseconds(Duration nap) {
-  // Rounded up, so that a wait does not end just before its deadline; at most an hour at a time, so
-  // that it fits an int.
-  constexpr Duration kLongest = std::chrono::hours(1);
-  const auto wait = std::min(nap, kLongest);
-  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
 }
 
 }  // namespace

@@ -15,6 +15,8 @@
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
 #include "stretto/bootstrap/torch_store.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/on_threads.h"
 #include "tests/support/torch_server.h"
 
 namespace stretto::bootstrap {
@@ -80,8 +82,7 @@ struct Stores {
 };
 
 void expect_invalid(const Status& status, const std::string& sentence) {
-  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, sentence, std::string(status.message()));
+  expect_failure(status, StatusCode::invalid_argument, sentence);
 }
 
 // Exact to some tens of milliseconds. A loaded machine may delay any one wait, but not all of
@@ -137,9 +138,8 @@ void waits_no_longer_than_its_deadline(const Stores& stores) {
   });
   const Status status =
       stores.one->get("nobody sets this", Deadline::after(milliseconds(5))).status();
-  EXPECT_PRED_FORMAT2(testing::IsSubstring,
-                      "waiting for \"nobody sets this\" in " + stores.one->describe() + ": ",
-                      std::string(status.message()));
+  expect_contains(status.message(),
+                  "waiting for \"nobody sets this\" in " + stores.one->describe() + ": ");
   // Giving up must not spoil what comes after.
   EXPECT_TRUE(stores.one->set("nobody sets this", "but now", soon()).ok());
   EXPECT_EQ(stores.one->get("nobody sets this", soon()).or_throw(), "but now");
@@ -185,14 +185,10 @@ void refuses_to_add_to_what_is_no_number(const Stores& stores) {
 void loses_no_addition(const Stores& stores) {
   constexpr int kThreads = 4;
   constexpr int kTimes = 25;
-  std::vector<std::thread> threads;
-  for (int thread = 0; thread < kThreads; ++thread) {
-    threads.emplace_back([&, thread] {
-      Store& store = thread % 2 == 0 ? *stores.one : *stores.other;
-      for (int i = 0; i < kTimes; ++i) EXPECT_TRUE(store.add("count", 1, soon()).ok());
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(kThreads, [&](int thread) {
+    Store& store = thread % 2 == 0 ? *stores.one : *stores.other;
+    for (int i = 0; i < kTimes; ++i) EXPECT_TRUE(store.add("count", 1, soon()).ok());
+  });
   EXPECT_EQ(stores.one->get("count", soon()).or_throw(), std::to_string(kThreads * kTimes));
 }
 

@@ -3,22 +3,19 @@
 
 #include "stretto/bootstrap/store_server.h"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <map>
 #include <optional>
 #include <set>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/log.h"
+#include "stretto/base/poll.h"
 #include "stretto/base/thread.h"
 #include "stretto/bootstrap/authenticating_listener.h"
 #include "stretto/bootstrap/byte_budget.h"
@@ -77,9 +74,7 @@ class Server : public StoreServer {
         contents_(budget_) {}
 
   ~Server() override {
-    const std::uint64_t one = 1;
-    (void)!::write(stop_.get(), &one, sizeof(one));
-    if (thread_.joinable()) thread_.join();
+    thread_.stop();
     // Before the clients see their connections end: then nobody can come to this server again.
     listener_.reset();
   }
@@ -89,10 +84,9 @@ class Server : public StoreServer {
   std::size_t client_count() const override { return client_count_; }
 
  private:
-  void serve();
-  int wait_milliseconds() const;
+  void serve(int stop);
   void accept_clients();
-  void add(AuthenticatingListener::Proven proven);
+  void add(ProvenConnection proven);
   void judge(const AuthenticatingListener::Refusal& refusal);
   bool belongs_to_job(const AuthenticatingListener::Refusal& refusal);
   void set(std::string_view key, std::string_view value);
@@ -107,14 +101,14 @@ class Server : public StoreServer {
   Status update_interest(const Connection& connection);
   void drop(int fd, const Status& why);
   void execute(const ServedWill& will);
-  Status watch(int operation, int fd, std::uint32_t events);
+  Status watch_for(int fd, std::uint32_t events, int operation = EPOLL_CTL_ADD) {
+    return watch(epoll_.get(), fd, events, static_cast<std::uint64_t>(fd), operation);
+  }
 
   const StoreServerOptions options_;
   const int port_;
   std::unique_ptr<AuthenticatingListener> listener_;
   FileDescriptor epoll_;
-  FileDescriptor stop_;
-  std::thread thread_;
   std::atomic<std::size_t> client_count_ = 0;
 
   // All below belongs to the thread.
@@ -126,6 +120,7 @@ class Server : public StoreServer {
   // Ranks that have proven the key, also those that have gone.
   std::set<int> ranks_;
   Deadline next_lookup_{TimePoint::min()};
+  StoppableThread thread_;
 };
 
 Status Server::launch(FileDescriptor listener) {
@@ -139,25 +134,20 @@ Status Server::launch(FileDescriptor listener) {
                                                  .handshake_timeout = options_.handshake_timeout,
                                                  .max_unproven = options_.max_handshakes}));
   epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
-  stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_.valid() || !stop_.valid()) return system_status("starting the store");
-  STRETTO_RETURN_IF_ERROR(watch(EPOLL_CTL_ADD, listener_->descriptor(), EPOLLIN));
-  STRETTO_RETURN_IF_ERROR(watch(EPOLL_CTL_ADD, stop_.get(), EPOLLIN));
-  STRETTO_ASSIGN_OR_RETURN(thread_, start_thread("stretto-store", [this] { serve(); }));
-  return {};
+  if (!epoll_.valid()) return system_status("starting the store");
+  STRETTO_RETURN_IF_ERROR(watch_for(listener_->descriptor(), EPOLLIN));
+  return thread_.start("stretto-store", [this](int stop) { serve(stop); });
 }
 
-void Server::serve() {
+void Server::serve(int stop) {
   epoll_event events[64];
   while (true) {
-    const int count = ::epoll_wait(epoll_.get(), events, std::size(events), wait_milliseconds());
-    if (count < 0 && errno != EINTR) {
-      log(LogLevel::error, "the store has ended: {}", system_status("epoll_wait").message());
-      return;
-    }
+    pollfd entries[] = {{stop, POLLIN, 0}, {epoll_.get(), POLLIN, 0}};
+    if (::poll(entries, 2, poll_milliseconds(listener_->time_until_due())) < 0) continue;
+    if (entries[0].revents != 0) return;
+    const int count = ::epoll_wait(epoll_.get(), events, std::size(events), 0);
     for (int i = 0; i < count; ++i) {
-      const int fd = events[i].data.fd;
-      if (fd == stop_.get()) return;
+      const int fd = static_cast<int>(events[i].data.u64);
       if (fd != listener_->descriptor()) handle(fd, events[i].events);
     }
     // Last: a new connection may get the number of one that this round has closed, and must not get
@@ -166,24 +156,19 @@ void Server::serve() {
   }
 }
 
-int Server::wait_milliseconds() const {
-  return static_cast<int>(
-      std::chrono::ceil<std::chrono::milliseconds>(listener_->time_until_due()).count());
-}
-
 void Server::accept_clients() {
   AuthenticatingListener::Accepted accepted = listener_->serve();
   for (auto& proven : accepted.proven) add(std::move(proven));
   for (const auto& refusal : accepted.refused) judge(refusal);
 }
 
-void Server::add(AuthenticatingListener::Proven proven) {
+void Server::add(ProvenConnection proven) {
   const int number = proven.fd.get();
   log(LogLevel::debug, "rank {} connected to the store from {}", proven.peer.rank, proven.name);
   auto connection = std::make_unique<Connection>();
   connection->fd = std::move(proven.fd);
   connection->name = std::move(proven.name);
-  if (connections_.size() >= options_.max_clients || !charge(*connection).ok()) {
+  if (!charge(*connection).ok()) {
     log(LogLevel::warning, "refused a connection from {}: the store has {} clients and {} bytes",
         connection->name, connections_.size(), budget_->used_bytes());
     return;
@@ -192,9 +177,8 @@ void Server::add(AuthenticatingListener::Proven proven) {
   // What has come already is an event as well.
   const Connection& added = *connections_.emplace(number, std::move(connection)).first->second;
   client_count_ = connections_.size();
-  if (!watch(EPOLL_CTL_ADD, added.fd.get(), EPOLLIN | EPOLLRDHUP).ok()) {
-    drop(number, system_status("epoll_ctl"));
-  }
+  const Status watched = watch_for(added.fd.get(), EPOLLIN | EPOLLRDHUP);
+  if (!watched.ok()) drop(number, watched);
 }
 
 // A rank of this job with another key or version will never come: the join has failed, and all who
@@ -334,7 +318,7 @@ Status Server::update_interest(const Connection& connection) {
   std::uint32_t events = EPOLLRDHUP;
   if (!connection.output.empty()) events |= EPOLLOUT;
   if (connection.reads()) events |= EPOLLIN;
-  return watch(EPOLL_CTL_MOD, connection.fd.get(), events);
+  return watch_for(connection.fd.get(), events, EPOLL_CTL_MOD);
 }
 
 void Server::drop(int fd, const Status& why) {
@@ -362,14 +346,6 @@ void Server::execute(const ServedWill& will) {
   if (contents_.find(will.revoked_by) == nullptr && contents_.find(will.key) == nullptr) {
     set(will.key, will.value);
   }
-}
-
-Status Server::watch(int operation, int fd, std::uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.fd = fd;
-  if (::epoll_ctl(epoll_.get(), operation, fd, &event) != 0) return system_status("epoll_ctl");
-  return {};
 }
 
 }  // namespace

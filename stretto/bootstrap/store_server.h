@@ -24,7 +24,6 @@ struct StoreServerOptions {
   // When more connections are unproven, the oldest is closed that has not shown the key. Those that
   // have proven it are never closed for others.
   std::size_t max_handshakes = 256;
-  std::size_t max_clients = 1 << 16;
   // All that clients make it hold: keys and values, unfinished requests, replies that nobody takes,
   // wills, and something for each entry and connection. A request that would go beyond it is
   // refused, a connection closed.

@@ -17,6 +17,8 @@
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_frame.h"
 #include "stretto/bootstrap/tcp_store.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -70,10 +72,9 @@ TEST_F(StoreServerTest, RefusesRandomBytesWithASentence) {
   send_bytes(stranger.get(), "\x16\x03\x01 any bytes at all");
   EXPECT_TRUE(closed(stranger.get()));
   expect_job_unharmed();
-  EXPECT_PRED_FORMAT2(testing::IsSubstring,
-                      "refused a connection from 127.0.0.1:" + std::to_string(port) +
-                          ": not a stretto peer: the first bytes were 16 03 01",
-                      testing::internal::GetCapturedStderr());
+  expect_contains(testing::internal::GetCapturedStderr(),
+                  "refused a connection from 127.0.0.1:" + std::to_string(port) +
+                      ": not a stretto peer: the first bytes were 16 03 01");
 }
 
 TEST_F(StoreServerTest, SurvivesAnyBytesAndLogsAFewOfThem) {
@@ -100,19 +101,16 @@ TEST_F(StoreServerTest, RefusesAnotherKeyAndAnotherVersionOnBothSides) {
   TcpStoreOptions other_key = options();
   other_key.key = JobKey::generate().or_throw();
   const Status wrong_key = connect_tcp_store(other_key, soon()).status();
-  EXPECT_EQ(wrong_key.code(), StatusCode::refused);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "STRETTO_JOB_KEY", std::string(wrong_key.message()));
+  expect_failure(wrong_key, StatusCode::refused, "STRETTO_JOB_KEY");
   TcpStoreOptions other_version = options();
   other_version.self.protocol_version = 77;
   const Status wrong_version = connect_tcp_store(other_version, soon()).status();
-  EXPECT_EQ(wrong_version.code(), StatusCode::refused);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring,
-                      "the launcher speaks protocol 4 (build 0.1.0), this rank",
-                      std::string(wrong_version.message()));
+  expect_failure(wrong_version, StatusCode::refused,
+                 "the launcher speaks protocol 4 (build 0.1.0), this rank");
   expect_job_unharmed();
   const std::string text = testing::internal::GetCapturedStderr();
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 does not hold this job's key", text);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 speaks protocol 77", text);
+  expect_contains(text, "rank 1 does not hold this job's key");
+  expect_contains(text, "rank 1 speaks protocol 77");
 }
 
 TEST_F(StoreServerTest, SilentVisitorsHoldUpNobodyAndAreClosed) {
@@ -123,8 +121,8 @@ TEST_F(StoreServerTest, SilentVisitorsHoldUpNobodyAndAreClosed) {
   expect_job_unharmed();
   for (const FileDescriptor& fd : silent) EXPECT_TRUE(closed(fd.get()));
   const std::string text = testing::internal::GetCapturedStderr();
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "too many connections", text);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "sent 0 of 128 bytes of the handshake in time", text);
+  expect_contains(text, "too many connections");
+  expect_contains(text, "sent 0 of 128 bytes of the handshake in time");
 }
 
 TEST_F(StoreServerTest, ClosesAClientThatSendsNonsense) {
@@ -146,8 +144,7 @@ TEST_F(StoreServerTest, ClosesAClientThatSendsNonsense) {
     EXPECT_TRUE(closed(fd.get()));
   }
   expect_job_unharmed();
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "no such store request",
-                      testing::internal::GetCapturedStderr());
+  expect_contains(testing::internal::GetCapturedStderr(), "no such store request");
 }
 
 TEST_F(StoreServerTest, AnswersRequestsThatComeInOnePieceOrByteByByte) {
@@ -180,8 +177,7 @@ TEST_F(StoreServerTest, RefusesASetBeyondItsCapacityAndKeepsTheRest) {
   EXPECT_TRUE(store->set("b", value(25, 'x'), soon()).ok());
   EXPECT_TRUE(store->set("c", value(25, 'x'), soon()).ok());
   const Status full = store->set("d", value(25, 'x'), soon());
-  EXPECT_EQ(full.code(), StatusCode::refused);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "the store is full", std::string(full.message()));
+  expect_failure(full, StatusCode::refused, "the store is full");
   EXPECT_TRUE(store->set("c", value(25, 'y'), soon()).ok()) << "replacing frees the old value";
   EXPECT_EQ(store->get("c", soon()).or_throw(), value(25, 'y'));
   EXPECT_TRUE(store->delete_key("b", soon()).or_throw());
@@ -228,8 +224,7 @@ TEST_F(StoreServerTest, CountsUnfinishedRequestsAndRepliesThatNobodyTakes) {
   }
   clients.clear();
   expect_job_unharmed();
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "the store is full",
-                      testing::internal::GetCapturedStderr());
+  expect_contains(testing::internal::GetCapturedStderr(), "the store is full");
 }
 
 TEST_F(StoreServerTest, AFloodDoesNotPushOutWhoHasShownTheKey) {
@@ -291,11 +286,9 @@ TEST_F(StoreServerTest, ARankOfThisUserWithAnotherKeyEndsTheJoin) {
   const Deadline deadline = soon();  // Lookups are some time apart.
   while (!come_as(4) && !deadline.passed()) std::this_thread::yield();
   const Status failure = decode_join_failure(store->get(kJoinFailureKey, soon()).or_throw());
-  EXPECT_EQ(failure.code(), StatusCode::refused);
   EXPECT_EQ(failure.rank(), Rank(4));
-  EXPECT_PRED_FORMAT2(testing::IsSubstring,
-                      "a peer that calls itself rank 4 does not hold this job's key",
-                      std::string(failure.message()));
+  expect_failure(failure, StatusCode::refused,
+                 "a peer that calls itself rank 4 does not hold this job's key");
   (void)testing::internal::GetCapturedStderr();
 }
 
@@ -306,8 +299,7 @@ TEST_F(StoreServerTest, ARankOfAnotherVersionEndsTheJoin) {
   other.self = {.rank = 4, .protocol_version = 77};
   EXPECT_EQ(connect_tcp_store(other, soon()).status().code(), StatusCode::refused);
   const Status failure = decode_join_failure(client()->get(kJoinFailureKey, soon()).or_throw());
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 4 speaks protocol 77",
-                      std::string(failure.message()));
+  expect_contains(failure.message(), "rank 4 speaks protocol 77");
   (void)testing::internal::GetCapturedStderr();
 }
 
@@ -371,26 +363,20 @@ TEST_F(StoreServerTest, CountsItsClients) {
 
 TEST_F(StoreServerTest, ServesManyClientsAtOnce) {
   start();
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 16; ++rank) {
-    ranks.emplace_back([&, rank] {
-      const auto store = client();
-      ASSERT_TRUE(store->set(std::to_string(rank), std::to_string(rank * rank), soon()).ok());
-      for (int peer = 0; peer < 16; ++peer) {
-        EXPECT_EQ(store->get(std::to_string(peer), soon()).or_throw(), std::to_string(peer * peer));
-      }
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  on_threads(16, [&](int rank) {
+    const auto store = client();
+    ASSERT_TRUE(store->set(std::to_string(rank), std::to_string(rank * rank), soon()).ok());
+    for (int peer = 0; peer < 16; ++peer) {
+      EXPECT_EQ(store->get(std::to_string(peer), soon()).or_throw(), std::to_string(peer * peer));
+    }
+  });
 }
 
 TEST(StoreServer, SaysWhyItCannotListen) {
   const auto first = StoreServer::start({.key = JobKey::generate().or_throw()}).or_throw();
   const Status second =
       StoreServer::start({.port = first->port(), .key = JobKey::generate().or_throw()}).status();
-  EXPECT_EQ(second.code(), StatusCode::system);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring,
-                      "the store cannot listen: binding 127.0.0.1:", std::string(second.message()));
+  expect_failure(second, StatusCode::system, "the store cannot listen: binding 127.0.0.1:");
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 #include <openssl/ssl.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/poll.h"
 #include "stretto/base/would_block.h"
 
 namespace stretto::bootstrap {
@@ -411,8 +411,7 @@ Status finish_handshakes(std::span<TlsStream* const> streams, const WaitLimit& l
     }
     STRETTO_RETURN_IF_ERROR(limit.look());
     const auto nap = std::min<Duration>(limit.nap(), std::chrono::seconds(1));
-    const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(nap).count();
-    (void)::poll(waiting.data(), waiting.size(), static_cast<int>(milliseconds));
+    (void)::poll(waiting.data(), waiting.size(), poll_milliseconds(nap));
     open = std::move(pending);
   }
 }

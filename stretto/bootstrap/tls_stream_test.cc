@@ -18,6 +18,7 @@
 #include "stretto/bootstrap/socket.h"
 #include "stretto/transport/endpoint.h"
 #include "stretto/transport/tcp/link.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/socket_pairs.h"
 #include "tests/support/tls_pairs.h"
 
@@ -298,8 +299,7 @@ TEST(TlsStream, NoticesAChangedBit) {
   const std::array<ConstByteSpan, 1> pieces{bytes};
   ASSERT_EQ(pair.first->write(pieces).bytes, bytes.size());
   const Status violation = read_to_end(*pair.second).violation;
-  EXPECT_EQ(violation.code(), StatusCode::protocol);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "bad record mac", std::string(violation.message()));
+  expect_failure(violation, StatusCode::protocol, "bad record mac");
   // It stays so, and the other side learns of it.
   EXPECT_FALSE(read_to_end(*pair.second).violation.ok());
   EXPECT_FALSE(pair.second->write(pieces).violation.ok());
@@ -373,12 +373,9 @@ TEST(TlsHandshake, SucceedsBetweenAnyTwoRanksOfAJob) {
 
 TEST(TlsHandshake, WithAnotherKeyIsRefusedAndNamesThePeer) {
   const auto [client, server] = shake(options(5, 2), options(2, 5, '8'));
-  EXPECT_EQ(server.code(), StatusCode::refused);
   EXPECT_EQ(server.rank(), Rank(5));
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "joining rank 5: TLS was not set up",
-                      std::string(server.message()));
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "STRETTO_JOB_KEY is not the same there",
-                      std::string(server.message()));
+  expect_failure(server, StatusCode::refused, "joining rank 5: TLS was not set up");
+  expect_contains(server.message(), "STRETTO_JOB_KEY is not the same there");
   EXPECT_FALSE(client.ok());
   EXPECT_EQ(client.rank(), Rank(2));
 }
@@ -450,10 +447,8 @@ TEST(TlsLink, AChangedBitIsToldOfTheLink) {
   const Deadline deadline = soon();
   while (zero->peer_status(1).status.ok() && !deadline.passed()) zero->progress();
   const Status lost = zero->peer_status(1).status;
-  EXPECT_EQ(lost.code(), StatusCode::protocol);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
-                      "lost rank 1 (tcp with TLS): TLS ended the connection",
-                      std::string(lost.message()));
+  expect_failure(lost, StatusCode::protocol,
+                 "lost rank 1 (tcp with TLS): TLS ended the connection");
 }
 
 }  // namespace

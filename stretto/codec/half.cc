@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/dtype.h"
-#include "stretto/base/error.h"
+#include "stretto/base/refuse.h"
 #include "stretto/base/round_up.h"
 #include "stretto/codec/arithmetic.h"
 #include "stretto/codec/whole_codec.h"
@@ -38,10 +38,8 @@ class Halved final : public WholeCodec {
   static std::string name_of(const HalfOptions& options) {
     const std::string_view type = stretto::name(dtype_of<Number>);
     if (!(options.clip > 0) || rounded_down(options.clip) == 0) {
-      throw InvalidArgument(status_of(
-          StatusCode::invalid_argument,
-          "{}: values are clipped at {}; it must be a number above 0, in this type as well", type,
-          options.clip));
+      refuse("{}: values are clipped at {}; it must be a number above 0, in this type as well",
+             type, options.clip);
     }
     if (options.clip == std::numeric_limits<float>::infinity()) return std::string(type);
     return fmt::format("{}, clipped at {}", type, options.clip);

@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "stretto/base/check.h"
-#include "stretto/base/error.h"
 #include "stretto/base/half.h"
+#include "stretto/base/refuse.h"
 #include "stretto/base/round_up.h"
 #include "stretto/codec/arithmetic.h"
 #include "stretto/codec/index_set.h"
@@ -108,9 +108,7 @@ std::span<const std::byte> decoded(std::span<const std::byte> from, std::span<fl
 
 void check_density(double density, const char* codec) {
   if (density > 0 && density <= 1) return;
-  throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                  "{}: the density is {}; it must be above 0 and at most 1", codec,
-                                  density));
+  refuse("{}: the density is {}; it must be above 0 and at most 1", codec, density);
 }
 
 std::size_t part_of(std::size_t count, double density) {

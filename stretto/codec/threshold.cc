@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "stretto/base/error.h"
+#include "stretto/base/refuse.h"
 #include "stretto/codec/scratch.h"
 #include "stretto/codec/sparse_codec.h"
 #include "stretto/kernel/select.h"
@@ -22,9 +22,7 @@ class Threshold final : public SparseCodec {
  private:
   static std::string name_of(const ThresholdOptions& options) {
     if (options.limit >= 0) return fmt::format("threshold({})", options.limit);
-    throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                    "threshold: the limit is {}; it must be a number from 0 on",
-                                    options.limit));
+    refuse("threshold: the limit is {}; it must be a number from 0 on", options.limit);
   }
 
   std::optional<std::size_t> values_of(std::size_t, std::uint64_t) const override {

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "stretto/base/error.h"
+#include "stretto/base/refuse.h"
 #include "stretto/base/round_up.h"
 #include "stretto/codec/scratch.h"
 #include "stretto/codec/sparse_codec.h"
@@ -44,11 +44,8 @@ class TopBlocks final : public SparseCodec {
     if (options.block_elements > 0 && options.block_elements < (std::size_t{1} << 32)) {
       return fmt::format("top_blocks({} of {})", options.density, options.block_elements);
     }
-    throw InvalidArgument(
-        status_of(StatusCode::invalid_argument,
-                  "top_blocks: blocks of {} elements; they have at least one, and "
-                  "fewer than 2^32",
-                  options.block_elements));
+    refuse("top_blocks: blocks of {} elements; they have at least one, and fewer than 2^32",
+           options.block_elements);
   }
 
   std::size_t blocks_of(std::size_t count) const { return round_up(count, block_) / block_; }

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "stretto/base/error.h"
+#include "stretto/base/refuse.h"
 
 namespace stretto::communicator {
 namespace {
@@ -24,8 +24,7 @@ bool overlap(const ConstView& a, const View& b) {
 
 void refuse(const Caller& caller, std::string_view what) {
   const std::string entry = caller.entry ? fmt::format(", entry {}", *caller.entry) : "";
-  throw InvalidArgument(status_of(StatusCode::invalid_argument, "rank {}: {}{}: {}",
-                                  caller.rank.value(), caller.operation, entry, what));
+  stretto::refuse("rank {}: {}{}: {}", caller.rank.value(), caller.operation, entry, what);
 }
 
 void check(const Caller& caller, bool holds, std::string_view otherwise) {

@@ -19,8 +19,7 @@ namespace {
 INSTANTIATE_TEST_SUITE_P(, OnBoth, OnBoth::both(), OnBoth::name);
 
 TEST_P(OnBoth, SeveralOperationsInFlightEndInOrderOfSubmission) {
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3), [](Communicator& comm) {
     std::vector<std::vector<float>> buffers;
     std::vector<Work> works;
     for (int i = 0; i < 20; ++i) {
@@ -35,8 +34,7 @@ TEST_P(OnBoth, SeveralOperationsInFlightEndInOrderOfSubmission) {
 }
 
 TEST_P(OnBoth, AWorkThatIsDroppedWaits) {
-  auto ranks = make(2);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(2), [](Communicator& comm) {
     std::vector<int> data(1000, 1);
     { Work dropped = comm.all_reduce(std::span(data)); }
     EXPECT_EQ(data[999], 2);
@@ -44,8 +42,7 @@ TEST_P(OnBoth, AWorkThatIsDroppedWaits) {
 }
 
 TEST_P(OnBoth, MessagesOfATagKeepTheirOrderWhateverTheirSize) {
-  auto ranks = make(2);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(2), [](Communicator& comm) {
     const std::vector<std::size_t> sizes = {200000, 1, 70000, 0, 3};
     std::vector<Work> works;
     std::vector<std::vector<std::uint8_t>> buffers;
@@ -67,8 +64,7 @@ TEST_P(OnBoth, MessagesOfATagKeepTheirOrderWhateverTheirSize) {
 }
 
 TEST_P(OnBoth, TagsMayBeReceivedInAnotherOrder) {
-  auto ranks = make(2);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(2), [](Communicator& comm) {
     std::vector<std::int32_t> first(100000, 1), second(100000, 2);
     if (comm.rank() == 0) {
       Work one = comm.send(std::span<const std::int32_t>(first), {.to = 1, .tag = 1});
@@ -105,8 +101,7 @@ TEST_P(OnBoth, GivingUpWaitingLeavesTheOperation) {
 }
 
 TEST_P(OnBoth, AbortEndsEverybodysOperations) {
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3), [](Communicator& comm) {
     if (comm.rank() == 2) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       comm.abort("loss is NaN");
@@ -121,31 +116,26 @@ TEST_P(OnBoth, AbortEndsEverybodysOperations) {
 
 TEST_P(OnBoth, ARankThatLeavesFailsOnlyThoseWhoNeedIt) {
   auto ranks = make(3);
-  std::vector<std::thread> threads;
   std::atomic<int> ended{0};
-  for (auto& rank : ranks) {
-    threads.emplace_back([&] {
-      auto pair = rank->new_group({0, 1});
-      rank->barrier().wait();
-      if (rank->rank() == 2) {
-        rank.reset();
-        ++ended;
-        return;
-      }
-      while (ended == 0) std::this_thread::yield();
-      std::vector<int> data(10, 1);
-      pair->all_reduce(std::span(data)).wait();
-      EXPECT_EQ(data[0], 2);
-      expect_contains(error_of<PeerLost>([&] { rank->barrier().wait(); }), "rank 2");
-      pair->barrier().wait();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads_of(ranks, [&](auto& rank) {
+    auto pair = rank->new_group({0, 1});
+    rank->barrier().wait();
+    if (rank->rank() == 2) {
+      rank.reset();
+      ++ended;
+      return;
+    }
+    while (ended == 0) std::this_thread::yield();
+    std::vector<int> data(10, 1);
+    pair->all_reduce(std::span(data)).wait();
+    EXPECT_EQ(data[0], 2);
+    expect_contains(error_of<PeerLost>([&] { rank->barrier().wait(); }), "rank 2");
+    pair->barrier().wait();
+  });
 }
 
 TEST_P(OnBoth, ADestroyedGroupIsToldToThoseWhoStillWaitInIt) {
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3), [](Communicator& comm) {
     auto pair = comm.new_group({0, 1});
     if (comm.rank() == 1) pair.reset();
     if (comm.rank() == 0) {

@@ -4,14 +4,15 @@
 #include "stretto/communicator/link_probe.h"
 
 #include <filesystem>
-#include <thread>
 
 #include <gtest/gtest.h>
 
 #include "stretto/communicator/link_cache.h"
 #include "stretto/communicator/memory_probe.h"
 #include "stretto/job/threads.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/files.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::communicator {
 namespace {
@@ -28,23 +29,19 @@ class LinkProbe : public testing::Test {
     auto ranks = make_thread_ranks(
         {.size = kRanks, .shared_memory = shares_memory, .timeout = std::chrono::seconds(20)});
     std::vector<group::LinkModel> models(kRanks);
-    std::vector<std::thread> threads;
-    for (int r = 0; r < kRanks; ++r) {
-      threads.emplace_back([&, r] {
-        const auto at = static_cast<std::size_t>(r);
-        const LinkCacheOptions cache{.folder = folder(r).string()};
-        if (shares_memory) {
-          const Status status = agree_on_one_sync(
-              *ranks[at], cache, [](const auto&) {}, models[at]);
-          EXPECT_TRUE(status.ok()) << status.message();
-          return;
-        }
-        auto model = agree_on_links(*ranks[at], hosts_, cache);
-        EXPECT_TRUE(model.ok()) << model.status().message();
-        if (model.ok()) models[at] = *model;
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    on_threads(kRanks, [&](int r) {
+      const auto at = static_cast<std::size_t>(r);
+      const LinkCacheOptions cache{.folder = folder(r).string()};
+      if (shares_memory) {
+        const Status status = agree_on_one_sync(
+            *ranks[at], cache, [](const auto&) {}, models[at]);
+        EXPECT_TRUE(status.ok()) << status.message();
+        return;
+      }
+      auto model = agree_on_links(*ranks[at], hosts_, cache);
+      EXPECT_TRUE(model.ok()) << model.status().message();
+      if (model.ok()) models[at] = *model;
+    });
     return models;
   }
 
@@ -73,7 +70,7 @@ class LinkProbe : public testing::Test {
 TEST_F(LinkProbe, RanksWithDifferentCachesComeToTheSameNumbers) {
   const auto measured = agree();
   expect_all_equal(measured);
-  EXPECT_NE(measured.front().source.find("measured just now"), std::string::npos);
+  expect_contains(measured.front().source, "measured just now");
   // What rank 0 remembers, rank 1 remembers otherwise, and rank 2 not at all.
   std::filesystem::copy(folder(0), folder(1));
   const CachedLink other{.cost = {.latency_seconds = 0.125,
@@ -87,7 +84,7 @@ TEST_F(LinkProbe, RanksWithDifferentCachesComeToTheSameNumbers) {
   const auto remembered = agree();
   expect_all_equal(remembered);
   EXPECT_LT(remembered.front().local.latency_seconds, 0.1);
-  EXPECT_EQ(remembered.front().source.find("just now"), std::string::npos);
+  expect_lacks(remembered.front().source, "just now");
 }
 
 // The one who leads a measurement decides: the others' caches are not looked at.
@@ -96,7 +93,7 @@ TEST_F(LinkProbe, WhatOnlyAFollowerRemembersIsMeasuredAnew) {
   std::filesystem::rename(folder(0), folder(1));
   const auto measured = agree();
   expect_all_equal(measured);
-  EXPECT_NE(measured.front().source.find("measured just now"), std::string::npos);
+  expect_contains(measured.front().source, "measured just now");
 }
 
 TEST_F(LinkProbe, WhatMappedMemoryCostsIsMeasuredOnceAndAgreed) {

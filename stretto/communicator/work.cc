@@ -8,6 +8,7 @@
 
 #include "stretto/base/error.h"
 #include "stretto/base/mutex.h"
+#include "stretto/base/refuse.h"
 
 namespace stretto {
 
@@ -54,8 +55,7 @@ std::optional<Status> Work::status() {
 
 void Work::wait_for(Duration timeout) {
   if (timeout < Duration::zero()) {
-    throw InvalidArgument(
-        status_of(StatusCode::invalid_argument, "wait_for: {:g} s is negative", seconds(timeout)));
+    refuse("wait_for: {:g} s is negative", seconds(timeout));
   }
   if (operation_ == nullptr) return result_.or_throw();
   if (!operation_->poll()) {

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/execution/window.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/files.h"
 
 namespace stretto::group {
@@ -214,9 +215,9 @@ TEST(Selector, ChoosesWhatTheDocumentSays) {
         Collective::all_to_all, Collective::barrier}) {
     std::string row = fmt::format("\n| {} |", name(collective));
     for (const int ranks : {2, 4, 16}) row += fmt::format(" {} |", choices(collective, ranks, 1));
-    EXPECT_NE(text.find(row + "\n"), std::string::npos) << row;
+    expect_contains(text, row + "\n");
     row = fmt::format("\n| {} | {} |\n", name(collective), choices(collective, 16, 4));
-    EXPECT_NE(text.find(row), std::string::npos) << row;
+    expect_contains(text, row);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "stretto/base/error.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/job/join.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto::job {
 namespace {
@@ -87,41 +88,36 @@ void expect_invalid(const JoinOptions& options, const Variables& variables,
                     const std::string& sentence) {
   const auto job = resolve_job(options, FakeEnvironment(variables));
   ASSERT_FALSE(job.ok()) << sentence;
-  EXPECT_EQ(job.status().code(), StatusCode::invalid_argument);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, sentence, std::string(job.status().message()));
+  expect_failure(job.status(), StatusCode::invalid_argument, sentence);
+}
+
+// Who started it, where its ranks meet, and who this one is: "1 of 2".
+void expect_job(const Job& job, Launcher launcher, RendezvousKind kind, const std::string& address,
+                const std::string& rank_of_size) {
+  EXPECT_EQ(job.launcher, launcher);
+  EXPECT_EQ(job.rendezvous_kind, kind);
+  EXPECT_EQ(fmt::format("{}:{}", job.rendezvous_host, job.rendezvous_port), address);
+  EXPECT_EQ(fmt::format("{} of {}", job.rank, job.size), rank_of_size);
 }
 
 TEST(ResolveJob, WithoutALauncherIsAJobOfOneRank) {
   const Job job = resolve({}, {});
-  EXPECT_EQ(job.launcher, Launcher::none);
-  EXPECT_EQ(job.rendezvous_kind, RendezvousKind::none);
-  EXPECT_EQ(job.rank, 0);
-  EXPECT_EQ(job.size, 1);
+  expect_job(job, Launcher::none, RendezvousKind::none, ":0", "0 of 1");
   EXPECT_TRUE(job.shared_memory);
-  EXPECT_TRUE(job.rendezvous_host.empty());
 }
 
 TEST(ResolveJob, ReadsStrettoRun) {
   const Job job = resolve({}, stretto_run());
-  EXPECT_EQ(job.launcher, Launcher::stretto_run);
-  EXPECT_EQ(job.rendezvous_kind, RendezvousKind::launcher_store);
-  EXPECT_EQ(job.rank, 3);
-  EXPECT_EQ(job.size, 4);
-  EXPECT_EQ(job.rendezvous_host, "127.0.0.1");
-  EXPECT_EQ(job.rendezvous_port, 4242);
+  expect_job(job, Launcher::stretto_run, RendezvousKind::launcher_store, "127.0.0.1:4242",
+             "3 of 4");
   EXPECT_EQ(job.key->hexadecimal(), kKey);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 3 from STRETTO_RANK\n", job.sources);
-  EXPECT_PRED_FORMAT2(testing::IsNotSubstring, kKey, job.sources);
+  expect_contains(job.sources, "rank 3 from STRETTO_RANK\n");
+  expect_lacks(job.sources, kKey);
 }
 
 TEST(ResolveJob, ReadsTorchrun) {
   const Job job = resolve({}, torchrun());
-  EXPECT_EQ(job.launcher, Launcher::torchrun);
-  EXPECT_EQ(job.rendezvous_kind, RendezvousKind::torch_store);
-  EXPECT_EQ(job.rank, 1);
-  EXPECT_EQ(job.size, 2);
-  EXPECT_EQ(job.rendezvous_host, "node0");
-  EXPECT_EQ(job.rendezvous_port, 29500);
+  expect_job(job, Launcher::torchrun, RendezvousKind::torch_store, "node0:29500", "1 of 2");
   EXPECT_FALSE(job.key.has_value());
   EXPECT_EQ(job.store_prefix, "stretto/digits/2/");
   EXPECT_EQ(resolve({}, with(torchrun(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(), kKey);
@@ -131,10 +127,8 @@ TEST(ResolveJob, ReadsTorchrun) {
 TEST(ResolveJob, ReadsOptions) {
   const JoinOptions options{.rank = 1, .size = 2, .rendezvous = "node7:99"};
   const Job job = resolve(options, {{"STRETTO_JOB_KEY", kKey}});
-  EXPECT_EQ(job.launcher, Launcher::options);
-  EXPECT_EQ(job.rank, 1);
-  EXPECT_EQ(job.rendezvous_host, "node7");
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 from JoinOptions::rank\n", job.sources);
+  expect_job(job, Launcher::options, RendezvousKind::launcher_store, "node7:99", "1 of 2");
+  expect_contains(job.sources, "rank 1 from JoinOptions::rank\n");
   EXPECT_EQ(resolve({.rank = 0, .size = 1}, {}).size, 1);
   EXPECT_EQ(resolve({.rank = 3, .size = 4}, stretto_run()).launcher, Launcher::stretto_run)
       << "options that only repeat the launcher change nothing";
@@ -148,8 +142,8 @@ TEST(ResolveJob, TwoLaunchersThatAgreeAreNoConflict) {
                                                    {"WORLD_SIZE", "4"},
                                                    {"MASTER_ADDR", "elsewhere"},
                                                    {"MASTER_PORT", "29500"}}));
-  EXPECT_EQ(job.launcher, Launcher::stretto_run);
-  EXPECT_EQ(job.rendezvous_host, "127.0.0.1");
+  expect_job(job, Launcher::stretto_run, RendezvousKind::launcher_store, "127.0.0.1:4242",
+             "3 of 4");
 }
 
 TEST(ResolveJob, NamesBothSidesOfAConflict) {
@@ -243,14 +237,10 @@ TEST(ResolveJob, EncryptsWithAKeyThatHasNotTravelled) {
 
 TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {
   const Job job = resolve({}, by_hand());
-  EXPECT_EQ(job.launcher, Launcher::variables);
-  EXPECT_EQ(job.rendezvous_kind, RendezvousKind::rank_0_store);
-  EXPECT_EQ(job.rendezvous_host, "node0");
-  EXPECT_EQ(job.rendezvous_port, 29500);
+  expect_job(job, Launcher::variables, RendezvousKind::rank_0_store, "node0:29500", "1 of 2");
   EXPECT_FALSE(job.key.has_value());
-  EXPECT_PRED_FORMAT2(testing::IsSubstring,
-                      "rendezvous node0:29500 from MASTER_ADDR and MASTER_PORT\n", job.sources);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "job key from the store", job.sources);
+  expect_contains(job.sources, "rendezvous node0:29500 from MASTER_ADDR and MASTER_PORT\n");
+  expect_contains(job.sources, "job key from the store");
   EXPECT_EQ(resolve({}, with(by_hand(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(), kKey);
   // torchrun says itself whether its agent has a store.
   const auto meeting = [](const Variables& changes) {
@@ -265,15 +255,12 @@ TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {
 TEST(ResolveJob, ReadsTheKindsOfMeetingPlaces) {
   JoinOptions options{.rank = 1, .size = 2, .rendezvous = "tcp://[::1]:4000"};
   const Job tcp = resolve(options, {});
-  EXPECT_EQ(tcp.rendezvous_kind, RendezvousKind::rank_0_store);
-  EXPECT_EQ(tcp.rendezvous_host, "::1");
-  EXPECT_EQ(tcp.rendezvous_port, 4000);
+  expect_job(tcp, Launcher::options, RendezvousKind::rank_0_store, "::1:4000", "1 of 2");
   options.rendezvous = "file:///shared/job 7";
   const Job file = resolve(options, {});
-  EXPECT_EQ(file.rendezvous_kind, RendezvousKind::file);
+  expect_job(file, Launcher::options, RendezvousKind::file, ":0", "1 of 2");
   EXPECT_EQ(file.rendezvous_path, "/shared/job 7");
   EXPECT_FALSE(file.makes_folder);
-  EXPECT_TRUE(file.rendezvous_host.empty());
   for (const char* bad : {"file://relative", "file:///", "file:///folder/"}) {
     options.rendezvous = bad;
     expect_invalid(options, {}, fmt::format("JoinOptions::rendezvous: \"{}\" names no file", bad));
@@ -286,15 +273,12 @@ TEST(ResolveJob, ReadsTheKindsOfMeetingPlaces) {
 
 TEST(ResolveJob, ReadsOpenMpi) {
   const Job job = resolve({}, open_mpi());
-  EXPECT_EQ(job.launcher, Launcher::mpi);
-  EXPECT_EQ(job.rank, 1);
-  EXPECT_EQ(job.size, 4);
-  EXPECT_EQ(job.rendezvous_kind, RendezvousKind::file);
+  expect_job(job, Launcher::mpi, RendezvousKind::file, ":0", "1 of 4");
   EXPECT_TRUE(job.makes_folder);
   EXPECT_EQ(job.rendezvous_path,
             fmt::format("/scratch/stretto-{}/prterun-node0-28821@1", ::geteuid()));
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 from OMPI_COMM_WORLD_RANK\n", job.sources);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "from PMIX_NAMESPACE\n", job.sources);
+  expect_contains(job.sources, "rank 1 from OMPI_COMM_WORLD_RANK\n");
+  expect_contains(job.sources, "from PMIX_NAMESPACE\n");
   EXPECT_EQ(resolve({}, with(open_mpi(), {{"PMIX_NAMESPACE", "../../etc/x"}})).rendezvous_path,
             fmt::format("/scratch/stretto-{}/______etc_x", ::geteuid()));
   const Variables several_hosts = with(open_mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
@@ -311,20 +295,15 @@ TEST(ResolveJob, ReadsMpich) {
   const Variables mpich{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}};
   expect_invalid({}, mpich, "does not say by what name its ranks could find each other: say where");
   const Job job = resolve({}, with(mpich, {{"STRETTO_RENDEZVOUS", "tcp://node0:4000"}}));
-  EXPECT_EQ(job.launcher, Launcher::mpi);
-  EXPECT_EQ(job.rank, 1);
-  EXPECT_EQ(job.size, 2);
+  expect_job(job, Launcher::mpi, RendezvousKind::rank_0_store, "node0:4000", "1 of 2");
 }
 
 TEST(ResolveJob, ReadsSlurm) {
   const Job job = resolve({}, slurm());
-  EXPECT_EQ(job.launcher, Launcher::slurm);
-  EXPECT_EQ(job.rank, 5);
-  EXPECT_EQ(job.size, 8);
-  EXPECT_EQ(job.rendezvous_kind, RendezvousKind::rank_0_store);
-  EXPECT_EQ(job.rendezvous_host, "node07");
-  EXPECT_EQ(job.rendezvous_port, 15000 + (123456 + 2 * 1009) % 15000);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "size 8 from SLURM_NTASKS\n", job.sources);
+  const int port = 15000 + (123456 + 2 * 1009) % 15000;
+  expect_job(job, Launcher::slurm, RendezvousKind::rank_0_store, fmt::format("node07:{}", port),
+             "5 of 8");
+  expect_contains(job.sources, "size 8 from SLURM_NTASKS\n");
   const Variables part =
       with(slurm(), {{"SLURM_STEP_NUM_TASKS", "6"}, {"SLURM_STEP_NODELIST", "node12"}});
   EXPECT_EQ(resolve({}, part).size, 6);
@@ -400,16 +379,15 @@ std::string failure_of_join(JoinOptions options, const Variables& variables) {
 TEST(Join, ATimeThatMakesNoSenseIsNamedByItsSource) {
   using std::chrono::milliseconds;
   EXPECT_EQ(failure_of_join({}, {{"STRETTO_WARN_AFTER", "0.5"}}), "no failure");
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "STRETTO_WARN_AFTER=\"-3\" is negative",
-                      failure_of_join({}, {{"STRETTO_WARN_AFTER", "-3"}}));
+  expect_contains(failure_of_join({}, {{"STRETTO_WARN_AFTER", "-3"}}),
+                  "STRETTO_WARN_AFTER=\"-3\" is negative");
   const JoinOptions negative[] = {{.join_timeout = milliseconds(-1500)},
                                   {.timeout = milliseconds(-1500)},
                                   {.warn_after = milliseconds(-1500)}};
   const char* const names[] = {"join_timeout", "timeout", "warn_after"};
   for (int i = 0; i < 3; ++i) {
-    EXPECT_PRED_FORMAT2(testing::IsSubstring,
-                        std::string("JoinOptions::") + names[i] + " says -1.5 s, which is negative",
-                        failure_of_join(negative[i], {}));
+    expect_contains(failure_of_join(negative[i], {}),
+                    std::string("JoinOptions::") + names[i] + " says -1.5 s, which is negative");
   }
 }
 

@@ -7,12 +7,13 @@
 
 #include <atomic>
 #include <functional>
-#include <thread>
 
 #include "stretto/base/error.h"
 #include "stretto/bootstrap/memory_store.h"
 #include "stretto/bootstrap/prefix_store.h"
 #include "stretto/job/join.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto {
 namespace {
@@ -38,15 +39,9 @@ class NoVariables : public Environment {
 };
 const NoVariables kNoVariables;
 
-void on_ranks(int size, const std::function<void(int)>& body) {
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) threads.emplace_back([&body, rank] { body(rank); });
-  for (std::thread& thread : threads) thread.join();
-}
-
 TEST(MakeCommunicator, MeetsInAStoreThatTheProgramBrings) {
   auto store = std::make_shared<OwnStore>();
-  on_ranks(3, [&](int rank) {
+  on_threads(3, [&](int rank) {
     for (const char* part : {"first/", "second/"}) {  // One store serves several communicators.
       auto own = std::make_shared<bootstrap::PrefixStore>(part, store);
       auto comm = make_communicator(own, rank, 3, {.environment = &kNoVariables});
@@ -70,8 +65,8 @@ TEST(MakeCommunicator, SaysWhoIsMissing) {
     ADD_FAILURE() << "it was made";
   } catch (const Timeout& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("rank 0"), std::string::npos) << text;
-    EXPECT_NE(text.find("the store of this test"), std::string::npos) << text;
+    expect_contains(text, "rank 0");
+    expect_contains(text, "the store of this test");
   }
 }
 

@@ -14,6 +14,8 @@
 #include <thread>
 
 #include "stretto/transport/loopback/world.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::job {
 namespace {
@@ -71,24 +73,19 @@ std::array<Status, kRanks> made_with(MakeLibrary make_library) {
   auto endpoints = transport::loopback::make_world({.ranks = kRanks}).or_throw();
   const auto factory = plugin_factory({.make_library = make_library}, kRanks);
   std::array<Status, kRanks> statuses;
-  std::array<std::thread, kRanks> threads;
-  for (std::size_t r = 0; r < kRanks; ++r) {
-    threads[r] = std::thread([&, r] {
-      auto engine =
-          group::Engine::create(std::move(endpoints[r]), {.local_ranks = kRanks}).or_throw();
-      statuses[r] =
-          communicator::ScheduledBackend::make_world(
-              std::move(engine), {.timeout = std::chrono::seconds(60), .library = factory})
-              .status();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(kRanks, [&](std::size_t r) {
+    auto engine =
+        group::Engine::create(std::move(endpoints[r]), {.local_ranks = kRanks}).or_throw();
+    statuses[r] = communicator::ScheduledBackend::make_world(
+                      std::move(engine), {.timeout = std::chrono::seconds(60), .library = factory})
+                      .status();
+  });
   return statuses;
 }
 
 void expect_all_say(const std::array<Status, kRanks>& statuses, const char* expected) {
   for (const Status& status : statuses) {
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, expected, std::string(status.message()));
+    expect_contains(status.message(), expected);
   }
 }
 

@@ -13,7 +13,10 @@
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/job/rendezvous.h"
 #include "stretto/job/slurm.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/files.h"
+#include "tests/support/free_port.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::job {
 namespace {
@@ -21,12 +24,6 @@ namespace {
 using std::chrono::milliseconds;
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
-
-// A port that was free a moment ago.
-int free_port() {
-  const auto listener = bootstrap::listen_tcp("127.0.0.1", 0).or_throw();
-  return bootstrap::local_port(listener.get()).or_throw();
-}
 
 Job tcp_job(int size) {
   return {.size = size,
@@ -53,17 +50,13 @@ Job as_rank(Job job, int rank) {
 // All ranks of a job, each on a thread: open, look at the key, finish.
 std::vector<std::string> meet(const Job& job) {
   std::vector<std::string> keys(static_cast<std::size_t>(job.size));
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < job.size; ++rank) {
-    ranks.emplace_back([&, rank] {
-      const auto rendezvous = Rendezvous::open(as_rank(job, rank), soon());
-      ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
-      keys[static_cast<std::size_t>(rank)] = rendezvous.value()->key().hexadecimal();
-      const Status finished = rendezvous.value()->finish();
-      EXPECT_TRUE(finished.ok()) << finished.message();
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  on_threads(job.size, [&](int rank) {
+    const auto rendezvous = Rendezvous::open(as_rank(job, rank), soon());
+    ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
+    keys[static_cast<std::size_t>(rank)] = rendezvous.value()->key().hexadecimal();
+    const Status finished = rendezvous.value()->finish();
+    EXPECT_TRUE(finished.ok()) << finished.message();
+  });
   return keys;
 }
 
@@ -101,8 +94,7 @@ TEST_F(RendezvousTest, WhoHasNoKeyIsRefusedWhereOthersHaveOne) {
   Job without_key = as_rank(job, 1);
   without_key.key.reset();
   EXPECT_EQ(Rendezvous::open(without_key, soon()).status().code(), StatusCode::refused);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 does not hold this job's key",
-                      testing::internal::GetCapturedStderr());
+  expect_contains(testing::internal::GetCapturedStderr(), "rank 1 does not hold this job's key");
 }
 
 void expect_second_refused(const Status& status, int rank, const std::string& advice) {
@@ -111,7 +103,7 @@ void expect_second_refused(const Status& status, int rank, const std::string& ad
        {fmt::format("pid {} has come to the store of ", ::getpid()),
         fmt::format(" as rank {}, but ", rank),
         fmt::format("pid {} has come as that rank before it; ", ::getpid()), advice}) {
-    EXPECT_PRED_FORMAT2(testing::IsSubstring, part, std::string(status.message()));
+    expect_contains(status.message(), part);
   }
 }
 
@@ -156,8 +148,8 @@ TEST_F(RendezvousTest, RefusesASecondProcessOfOneRankInALaunchersStore) {
   const TimePoint begin = Clock::now();
   expect_second_refused(Rendezvous::open(launched.job, soon()).status(), 0, "join a job once");
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "Perhaps it was one of them that was refused: ",
-                      std::string(first.value()->finish().message()));
+  expect_contains(first.value()->finish().message(),
+                  "Perhaps it was one of them that was refused: ");
 }
 
 TEST_F(RendezvousTest, OfTwoProcessesOfOneRankTheSecondHearsThatTheFirstIsGone) {
@@ -167,9 +159,7 @@ TEST_F(RendezvousTest, OfTwoProcessesOfOneRankTheSecondHearsThatTheFirstIsGone) 
   Status second;
   do second = Rendezvous::open(launched.job, deadline).status();
   while (second.code() == StatusCode::refused && !deadline.passed());
-  EXPECT_EQ(second.code(), StatusCode::peer_lost);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "ended while the job was starting",
-                      std::string(second.message()));
+  expect_failure(second, StatusCode::peer_lost, "ended while the job was starting");
 }
 
 TEST_F(RendezvousTest, RanksAgreeOnTheSize) {
@@ -178,9 +168,8 @@ TEST_F(RendezvousTest, RanksAgreeOnTheSize) {
     ASSERT_TRUE(zero.ok());
     job.size = 3;
     const Status status = Rendezvous::open(as_rank(job, 1), soon()).status();
-    EXPECT_EQ(status.code(), StatusCode::mismatch);
-    EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 1 says that the job has 3 ranks, but who came",
-                        std::string(status.message()));
+    expect_failure(status, StatusCode::mismatch,
+                   "rank 1 says that the job has 3 ranks, but who came");
   }
 }
 
@@ -194,9 +183,7 @@ TEST_F(RendezvousTest, RefusesTheFileOfAnEarlierJobAndLeavesIt) {
   EXPECT_FALSE(std::filesystem::exists(job.rendezvous_path)) << "rank 0 gave up";
   std::filesystem::rename(job.rendezvous_path + ".left", job.rendezvous_path);
   const Status again = Rendezvous::open(job, soon()).status();
-  EXPECT_EQ(again.code(), StatusCode::refused);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "an earlier job may have left it: remove it",
-                      std::string(again.message()));
+  expect_failure(again, StatusCode::refused, "an earlier job may have left it: remove it");
   EXPECT_TRUE(std::filesystem::exists(job.rendezvous_path));
 }
 
@@ -205,9 +192,7 @@ TEST_F(RendezvousTest, NamesTheRanksThatHaveNotJoined) {
     const auto zero = Rendezvous::open(job, Deadline::after(milliseconds(500)));
     ASSERT_TRUE(zero.ok()) << zero.status().message();
     const Status status = zero.value()->finish();
-    EXPECT_EQ(status.code(), StatusCode::timeout);
-    EXPECT_PRED_FORMAT2(testing::IsSubstring, "for 2 of 3 ranks: 1, 2 never came",
-                        std::string(status.message()));
+    expect_failure(status, StatusCode::timeout, "for 2 of 3 ranks: 1, 2 never came");
   }
 }
 
@@ -222,8 +207,7 @@ TEST_F(RendezvousTest, RanksLearnThatRankZeroHasGivenUp) {
       zero->reset();
     });
     const Status status = one.value()->notes().get("mesh/card", 0).status();
-    EXPECT_EQ(status.code(), StatusCode::peer_lost);
-    EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 0 (", std::string(status.message()));
+    expect_failure(status, StatusCode::peer_lost, "rank 0 (");
     one->reset();
     leave.join();
   }
@@ -234,18 +218,15 @@ TEST_F(RendezvousTest, SaysWhyRankZeroCannotHostTheStore) {
   Job job = tcp_job(2);
   job.rendezvous_port = bootstrap::local_port(listener.get()).or_throw();
   const Status status = Rendezvous::open(job, soon()).status();
-  EXPECT_EQ(status.code(), StatusCode::system);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "rank 0 is to host the store of this job at 127.0.0.1:",
-                      std::string(status.message()));
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "in use", std::string(status.message()));
+  expect_failure(status, StatusCode::system,
+                 "rank 0 is to host the store of this job at 127.0.0.1:");
+  expect_contains(status.message(), "in use");
 }
 
 TEST_F(RendezvousTest, WaitsForRankZeroNoLongerThanItsDeadline) {
   const Status status =
       Rendezvous::open(as_rank(tcp_job(2), 1), Deadline::after(milliseconds(50))).status();
-  EXPECT_EQ(status.code(), StatusCode::timeout);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring,
-                      "the store of rank 0 at 127.0.0.1:", std::string(status.message()));
+  expect_failure(status, StatusCode::timeout, "the store of rank 0 at 127.0.0.1:");
 }
 
 TEST_F(RendezvousTest, MakesAFolderForThisUserOnly) {
@@ -258,9 +239,7 @@ TEST_F(RendezvousTest, MakesAFolderForThisUserOnly) {
   EXPECT_EQ(state.st_mode & 07777, 0700u);
   ::chmod((folder_ / "own").c_str(), 0777);
   const Status status = Rendezvous::open(job, soon()).status();
-  EXPECT_EQ(status.code(), StatusCode::refused);
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "is not a folder of this user alone",
-                      std::string(status.message()));
+  expect_failure(status, StatusCode::refused, "is not a folder of this user alone");
 }
 
 TEST(Slurm, FindsTheFirstHostOfAList) {

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/error.h"
+#include "stretto/base/refuse.h"
 #include "stretto/communicator/all_gather_value.h"
 #include "stretto/communicator/byte_exchange.h"
 
@@ -59,11 +60,10 @@ std::uint64_t take_over_together(Communicator& communicator,
 }
 
 void refuse_converted(const std::string& hook, DType dtype) {
-  throw InvalidArgument(status_of(
-      StatusCode::invalid_argument,
+  refuse(
       "'{}' is for gradients of f32, and gets {}: a hook around it, or a reduce_dtype, has "
       "converted them; leave that out, codecs have value formats of their own",
-      hook, name(dtype)));
+      hook, name(dtype));
 }
 
 }  // namespace stretto::reducer

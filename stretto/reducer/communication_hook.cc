@@ -5,16 +5,14 @@
 
 #include <fmt/format.h>
 
-#include "stretto/base/error.h"
+#include "stretto/base/refuse.h"
 #include "stretto/codec/arithmetic.h"
 
 namespace stretto {
 
 void CommunicationHook::load(std::span<const std::byte> state) {
   if (state.empty()) return;
-  throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                  "the hook '{}' keeps nothing; {} bytes of state are of another",
-                                  name(), state.size()));
+  refuse("the hook '{}' keeps nothing; {} bytes of state are of another", name(), state.size());
 }
 
 Work PlainReduction::start(Communicator& communicator, const FullBucket& bucket) {

@@ -8,16 +8,11 @@
 
 #include <fmt/format.h>
 
-#include "stretto/base/error.h"
+#include "stretto/base/refuse.h"
 #include "stretto/reducer/saved_state.h"
 
 namespace stretto {
 namespace {
-
-template <class... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {
-  throw InvalidArgument(status_of(StatusCode::invalid_argument, text, std::forward<Args>(args)...));
-}
 
 // A bucket of one vector. What ranks have to agree about is in its name.
 class VectorReduction final : public CompressedReduction {

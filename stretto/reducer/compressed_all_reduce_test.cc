@@ -25,7 +25,6 @@
 namespace stretto {
 namespace {
 
-using testing::expect_contains;
 using testing::message_of;
 using Floats = std::vector<float>;
 

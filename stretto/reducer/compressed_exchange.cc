@@ -14,9 +14,9 @@
 #include <fmt/format.h>
 
 #include "stretto/base/check.h"
-#include "stretto/base/error.h"
 #include "stretto/base/log.h"
 #include "stretto/base/random.h"
+#include "stretto/base/refuse.h"
 #include "stretto/codec/arithmetic.h"
 #include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compression_trial.h"
@@ -162,9 +162,8 @@ void CompressedReduction::begin_step(Communicator& communicator) {
 
 Work CompressedReduction::start(Communicator& communicator, const FullBucket& bucket) {
   if (bucket.op != ReduceOp::sum && bucket.op != ReduceOp::mean) {
-    throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                    "{} of compressed gradients has no meaning; sum and mean have",
-                                    stretto::name(bucket.op)));
+    refuse("{} of compressed gradients has no meaning; sum and mean have",
+           stretto::name(bucket.op));
   }
   STRETTO_CHECK(communicator_ == &communicator, "attach() with this communicator comes first");
   if (bucket.index == 0) begin_step(communicator);

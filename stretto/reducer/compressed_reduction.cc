@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/content_hash.h"
-#include "stretto/base/error.h"
+#include "stretto/base/refuse.h"
 #include "stretto/codec/header.h"
 #include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compressed_exchange.h"
@@ -40,24 +40,20 @@ CompressedReduction::CompressedReduction(CompressionOptions options)
     : options_(std::move(options)) {
   const auto is_null = [](const CompressionRule& rule) { return rule.codec == nullptr; };
   if (options_.codec == nullptr || std::ranges::any_of(options_.rules, is_null)) {
-    throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                    "a codec of CompressionOptions is null; dense() leaves "
-                                    "gradients as they are"));
+    refuse("a codec of CompressionOptions is null; dense() leaves gradients as they are");
   }
   const auto grows = [&](const CompressionRule& rule) { return !rule.codec->is_contraction(); };
   if (options_.error_feedback &&
       (!options_.codec->is_contraction() || std::ranges::any_of(options_.rules, grows))) {
-    throw InvalidArgument(status_of(
-        StatusCode::invalid_argument,
-        "residuals of one_bit, stochastic, grow without bound; round to "
-        "the nearest, or keep none (error_feedback = false; all_reduce() without a state)"));
+    refuse(
+        "residuals of one_bit, stochastic, grow without bound; round to the nearest, or keep none "
+        "(error_feedback = false; all_reduce() without a state)");
   }
   if (!(options_.momentum >= 0 && options_.momentum < 1) || !(options_.clip_norm >= 0)) {
-    throw InvalidArgument(
-        status_of(StatusCode::invalid_argument,
-                  "CompressionOptions: momentum {}, clip_norm {}; the one must be "
-                  "from 0 to below 1, the other from 0 on",
-                  options_.momentum, options_.clip_norm));
+    refuse(
+        "CompressionOptions: momentum {}, clip_norm {}; the one must be from 0 to below 1, the "
+        "other from 0 on",
+        options_.momentum, options_.clip_norm);
   }
   if (options_.compression == Compression::automatic) trial_ = std::make_unique<Trial>();
   compresses_ = options_.compression != Compression::never;

@@ -25,7 +25,6 @@ namespace {
 
 using Floats = std::vector<float>;
 
-using testing::expect_contains;
 using testing::floats;
 using testing::message_of;
 

@@ -12,8 +12,8 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/content_hash.h"
-#include "stretto/base/error.h"
 #include "stretto/base/random.h"
+#include "stretto/base/refuse.h"
 #include "stretto/codec/low_rank.h"
 #include "stretto/reducer/agreement.h"
 #include "stretto/reducer/saved_state.h"
@@ -74,8 +74,7 @@ struct PowerSgdReduction::Exchange {
 
 PowerSgdReduction::PowerSgdReduction(const PowerSgdOptions& options) : options_(options) {
   if (options.rank > 0) return;
-  throw InvalidArgument(
-      status_of(StatusCode::invalid_argument, "PowerSgdOptions::rank is 0; 1 is the least"));
+  refuse("PowerSgdOptions::rank is 0; 1 is the least");
 }
 
 PowerSgdReduction::~PowerSgdReduction() = default;
@@ -167,9 +166,7 @@ std::vector<std::vector<std::byte>> PowerSgdReduction::redistribute(
 
 Work PowerSgdReduction::start(Communicator& communicator, const FullBucket& bucket) {
   if (bucket.op != ReduceOp::sum && bucket.op != ReduceOp::mean) {
-    throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                    "{} of factored gradients has no meaning; sum and mean have",
-                                    stretto::name(bucket.op)));
+    refuse("{} of factored gradients has no meaning; sum and mean have", stretto::name(bucket.op));
   }
   send_pending(communicator);
   while (exchanges_.size() <= bucket.index) exchanges_.push_back(std::make_unique<Exchange>());

@@ -15,6 +15,7 @@
 #include "stretto/codec/low_rank.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
 
@@ -175,10 +176,8 @@ TEST(PowerSgd, AStateThatOneRankCannotUseIsRefusedOnAllUntilAnotherIsLoaded) {
         ADD_FAILURE() << "the state of another rank was taken over";
       } catch (const InvalidArgument& error) {
         const std::string text = error.what();
-        EXPECT_NE(text.find(is_last ? "was saved by rank 0 of 3, and this is rank 2 of 3"
-                                    : "rank 2 cannot use the state that it has loaded"),
-                  std::string::npos)
-            << text;
+        expect_contains(text, is_last ? "was saved by rank 0 of 3, and this is rank 2 of 3"
+                                      : "rank 2 cannot use the state that it has loaded");
       }
     }
     hook->load(saved->save());

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/check.h"
+#include "stretto/base/refuse.h"
 
 namespace stretto {
 namespace {
@@ -20,11 +21,6 @@ namespace {
 // and a turn of communication, a microsecond. Each gradient counts as kLeastBytes at least.
 constexpr std::size_t kBytesPerLook = std::size_t{32} << 10;
 constexpr std::size_t kLeastBytes = 512;
-
-template <class... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {
-  throw InvalidArgument(status_of(StatusCode::invalid_argument, text, std::forward<Args>(args)...));
-}
 
 void check_arguments(const std::vector<GradientDescription>& gradients,
                      const ReducerOptions& options) {

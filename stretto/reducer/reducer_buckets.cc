@@ -10,6 +10,7 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/content_hash.h"
+#include "stretto/base/refuse.h"
 #include "stretto/base/round_up.h"
 #include "stretto/reducer/reducer.h"
 
@@ -145,10 +146,8 @@ reducer::BucketOrder Reducer::bucket_order() const {
 bool Reducer::restore(reducer::BucketOrder order) {
   STRETTO_CHECK(!step_open(), "buckets are restored inside step {}", step_ + 1);
   if (!is_permutation(order.gradients, gradients_.size())) {
-    throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                    "the order of buckets that is to be restored is not one of {} "
-                                    "gradients",
-                                    gradients_.size()));
+    refuse("the order of buckets that is to be restored is not one of {} gradients",
+           gradients_.size());
   }
   next_rebuild_step_ = step_ + order.steps_before_next;
   rebuild_due_ = false;

@@ -4,7 +4,6 @@
 #include "stretto/reducer/reducer.h"
 
 #include <cstdint>
-#include <functional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -15,12 +14,12 @@
 
 #include "tests/support/failures.h"
 #include "tests/support/gradients.h"
+#include "tests/support/on_threads.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto {
 namespace {
 
-using testing::expect_contains;
 using testing::floats;
 using testing::message_of;
 using testing::three_gradients;
@@ -114,16 +113,12 @@ TEST(Reducer, ThreadsMayMarkDifferentGradients) {
     Reducer reducer(communicator, gradients, {.bucket_bytes = {512}});
     const int rank = communicator.rank().value();
     for (int step = 0; step < 20; ++step) {
-      std::vector<std::thread> threads;
-      for (std::size_t t = 0; t < 4; ++t) {
-        threads.emplace_back([&reducer, rank, t] {
-          for (std::size_t i = t; i < 64; i += 4) {
-            fill(reducer, i, static_cast<float>(rank * 10) + static_cast<float>(i));
-            reducer.mark_ready(i);
-          }
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
+      on_threads(4, [&](std::size_t t) {
+        for (std::size_t i = t; i < 64; i += 4) {
+          fill(reducer, i, static_cast<float>(rank * 10) + static_cast<float>(i));
+          reducer.mark_ready(i);
+        }
+      });
       reducer.finalize();
       expect_mean(reducer, 2);
     }

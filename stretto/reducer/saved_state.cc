@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "stretto/base/content_hash.h"
-#include "stretto/base/error.h"
+#include "stretto/base/refuse.h"
 
 namespace stretto::reducer {
 namespace {
@@ -25,11 +25,8 @@ void put(std::vector<std::byte>& out, const std::string& text) {
   put(out, text.data(), text.size());
 }
 
-[[noreturn]] void refuse(const std::string& why) {
-  throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                  "this is no saved state of a communication hook or of "
-                                  "compressed vectors: {}",
-                                  why));
+[[noreturn]] void refuse_state(const std::string& why) {
+  refuse("this is no saved state of a communication hook or of compressed vectors: {}", why);
 }
 
 class Reader {
@@ -37,7 +34,7 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   std::span<const std::byte> take(std::uint64_t bytes) {
-    if (bytes > bytes_.size()) refuse("it ends too early");
+    if (bytes > bytes_.size()) refuse_state("it ends too early");
     const auto taken = bytes_.first(bytes);
     bytes_ = bytes_.subspan(bytes);
     return taken;
@@ -55,7 +52,7 @@ class Reader {
     for (std::uint64_t left = number(); left > 0; --left) {
       std::vector<float>& values = into[text()];
       const std::uint64_t count = number();
-      if (count > std::numeric_limits<std::uint32_t>::max()) refuse("a vector is too long");
+      if (count > std::numeric_limits<std::uint32_t>::max()) refuse_state("a vector is too long");
       const auto bytes = take(count * sizeof(float));
       values.resize(count);
       if (count > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
@@ -70,7 +67,8 @@ class Reader {
 void add(SavedState::Values& sums, const SavedState::Values& values) {
   for (const auto& [name, from] : values) {
     std::vector<float>& into = sums[name];
-    if (!into.empty() && into.size() != from.size()) refuse("ranks had vectors of other lengths");
+    if (!into.empty() && into.size() != from.size())
+      refuse_state("ranks had vectors of other lengths");
     into.resize(from.size());
     for (std::size_t i = 0; i < from.size(); ++i) into[i] += from[i];
   }
@@ -96,21 +94,21 @@ std::vector<std::byte> print(const SavedState& state) {
 }
 
 SavedState parse(std::span<const std::byte> bytes, const std::string& hook) {
-  if (bytes.size() < sizeof(std::uint64_t)) refuse("it is too short");
+  if (bytes.size() < sizeof(std::uint64_t)) refuse_state("it is too short");
   const auto body = bytes.first(bytes.size() - sizeof(std::uint64_t));
   if (Reader(bytes.subspan(body.size())).number() != content_hash(body)) {
-    refuse("its checksum is wrong");
+    refuse_state("its checksum is wrong");
   }
   Reader reader(body);
-  if (reader.number() != kMagic) refuse("it begins with something else");
+  if (reader.number() != kMagic) refuse_state("it begins with something else");
   SavedState state;
   state.hook = reader.text();
-  if (state.hook != hook) refuse("it is of '" + state.hook + "', and this is '" + hook + "'");
+  if (state.hook != hook) refuse_state("it is of '" + state.hook + "', and this is '" + hook + "'");
   state.step = reader.number();
   state.rank = reader.number();
   state.ranks = reader.number();
   for (auto* const part : {&state.residuals, &state.momenta, &state.factors}) reader.values(*part);
-  if (!reader.at_end()) refuse("there is more than it says");
+  if (!reader.at_end()) refuse_state("there is more than it says");
   return state;
 }
 
@@ -129,22 +127,22 @@ std::vector<std::byte> print(const SavedStates& states) {
 
 SavedStates parse_states(std::span<const std::byte> bytes) {
   constexpr std::size_t kSumBytes = sizeof(std::uint64_t);
-  if (bytes.size() < kSumBytes) refuse("it ends too early");
+  if (bytes.size() < kSumBytes) refuse_state("it ends too early");
   const auto content = bytes.first(bytes.size() - kSumBytes);
   if (Reader(bytes.last(kSumBytes)).number() != content_hash(content)) {
-    refuse("its checksum is wrong");
+    refuse_state("its checksum is wrong");
   }
   Reader reader(content);
-  if (reader.number() != kListMagic) refuse("it begins with something else");
+  if (reader.number() != kListMagic) refuse_state("it begins with something else");
   SavedStates states;
   for (std::uint64_t left = reader.number(); left > 0; --left) {
     const std::string name = reader.text();
     const auto state = reader.take(reader.number());
     if (!states.emplace(name, std::vector<std::byte>(state.begin(), state.end())).second) {
-      refuse("'" + name + "' is in it twice");
+      refuse_state("'" + name + "' is in it twice");
     }
   }
-  if (!reader.at_end()) refuse("there is more than it says");
+  if (!reader.at_end()) refuse_state("there is more than it says");
   return states;
 }
 
@@ -153,11 +151,10 @@ void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank,
       saved_rank == static_cast<std::uint64_t>(rank)) {
     return;
   }
-  throw InvalidArgument(status_of(
-      StatusCode::invalid_argument,
+  refuse(
       "the hook's state was saved by rank {} of {}, and this is rank {} of {}. Load what the same "
       "rank has saved; for another number of ranks, what redistribute() makes",
-      saved_rank, saved_ranks, rank, ranks));
+      saved_rank, saved_ranks, rank, ranks);
 }
 
 std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std::byte>> states,
@@ -166,9 +163,9 @@ std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std
   for (std::size_t rank = 0; rank < states.size(); ++rank) {
     SavedState state = parse(states[rank], hook);
     if (state.rank != rank || state.ranks != states.size()) {
-      refuse("the states are not those of all ranks in their order");
+      refuse_state("the states are not those of all ranks in their order");
     }
-    if (rank > 0 && state.step != made.step) refuse("the states are of different steps");
+    if (rank > 0 && state.step != made.step) refuse_state("the states are of different steps");
     add(made.residuals, state.residuals);
     add(made.momenta, state.momenta);
     if (rank == 0) made.factors = std::move(state.factors);
@@ -193,11 +190,10 @@ const std::vector<float>* find(const SavedState::Values& values, const std::stri
   const auto found = values.find(name);
   if (found == values.end()) return nullptr;
   if (found->second.size() == count) return &found->second;
-  throw InvalidArgument(status_of(
-      StatusCode::invalid_argument,
+  refuse(
       "the hook's state has {} elements for {}, and now {} are wanted: it was saved with another "
       "model or other settings",
-      found->second.size(), name, count));
+      found->second.size(), name, count);
 }
 
 }  // namespace stretto::reducer

@@ -15,7 +15,6 @@
 namespace stretto {
 namespace {
 
-using testing::expect_contains;
 using testing::message_of;
 
 template <class T>

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/schedule/cost.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/files.h"
 
 namespace stretto::schedule {
@@ -70,8 +71,7 @@ TEST(AlgorithmsDocument, TableAgreesWithTheModel) {
 TEST(AlgorithmsDocument, DescribesEveryFamily) {
   const std::string document = read_document();
   for (const Algorithm& algorithm : algorithms()) {
-    EXPECT_NE(document.find(fmt::format("\n## {}\n", algorithm.name)), std::string::npos)
-        << algorithm.name;
+    expect_contains(document, fmt::format("\n## {}\n", algorithm.name));
   }
 }
 

@@ -14,6 +14,7 @@
 #include "stretto/schedule/canonical_tree.h"
 #include "stretto/schedule/chunk_owners.h"
 #include "stretto/schedule/print.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto::schedule {
 namespace {
@@ -225,10 +226,9 @@ TEST(Print, RecursiveDoublingOfFive) {
 TEST(Print, LongLinesAreBrokenAtTheSameColumn) {
   const std::string text =
       print(all_ranks(Collective::barrier, Access::messages, "recursive_doubling", 8));
-  EXPECT_NE(text.find("step 0   0>1 signal   1>2 signal   2>3 signal   3>4 signal   4>5 signal   "
-                      "5>6 signal   6>7 signal\n         7>0 signal\n"),
-            std::string::npos)
-      << text;
+  expect_contains(text,
+                  "step 0   0>1 signal   1>2 signal   2>3 signal   3>4 signal   4>5 signal   "
+                  "5>6 signal   6>7 signal\n         7>0 signal\n");
 }
 
 TEST(Print, MappedStepsStandBetweenTheirSyncs) {

@@ -3,9 +3,7 @@
 
 #include "stretto/transport/endpoint.h"
 
-#include <poll.h>
 #include <sched.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -16,6 +14,7 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/memory_limit.h"
+#include "stretto/base/poll.h"
 
 namespace stretto::transport {
 namespace {
@@ -75,16 +74,11 @@ Status Endpoint::open_poll() {
   if (!poll_.valid()) return system_status("epoll_create1");
   wake_event_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_event_.valid()) return system_status("eventfd");
-  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeEvent}};
-  if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, wake_event_.get(), &event) != 0) {
-    return system_status("epoll_ctl");
-  }
+  STRETTO_RETURN_IF_ERROR(watch(poll_.get(), wake_event_.get(), EPOLLIN, kWakeEvent));
   if (data_plane_ != nullptr && data_plane_->descriptor() >= 0) {
     // Not edge triggered: what is left to do after progress() is said again.
-    event = {.events = EPOLLIN, .data = {.u64 = kDataPlaneEvent}};
-    if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, data_plane_->descriptor(), &event) != 0) {
-      return system_status("epoll_ctl");
-    }
+    STRETTO_RETURN_IF_ERROR(
+        watch(poll_.get(), data_plane_->descriptor(), EPOLLIN, kDataPlaneEvent));
   }
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     if (peers_[r] == nullptr) continue;
@@ -94,10 +88,8 @@ Status Endpoint::open_poll() {
     polls_always_ = polls_always_ || link.needs_poll();
     // Room in a socket that carries only doorbells is no news, and would wake a sleeper at each.
     const std::uint32_t room = link.needs_poll() ? std::uint32_t{EPOLLOUT} : 0;
-    event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET | room, .data = {.u64 = r}};
-    if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
-      return system_status("epoll_ctl");
-    }
+    STRETTO_RETURN_IF_ERROR(
+        watch(poll_.get(), descriptor, EPOLLIN | EPOLLRDHUP | EPOLLET | room, r));
   }
   return watch_processes();
 }
@@ -105,10 +97,8 @@ Status Endpoint::open_poll() {
 Status Endpoint::watch_processes() {
   for (std::size_t r = 0; r < processes_.size(); ++r) {
     if (!processes_[r].valid() || peers_[r] == nullptr) continue;
-    epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.u64 = kEndEvent + r}};
-    if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, processes_[r].descriptor(), &event) != 0) {
-      return system_status("epoll_ctl");
-    }
+    STRETTO_RETURN_IF_ERROR(
+        watch(poll_.get(), processes_[r].descriptor(), EPOLLIN | EPOLLET, kEndEvent + r));
   }
   return {};
 }
@@ -211,48 +201,38 @@ Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
   return {};
 }
 
-void Endpoint::abandon(std::uint64_t group, std::span<const Rank> members, const Status& reason) {
-  for (const Rank member : members) {
-    Peer* to = peer(member);
+// What concerns the rank itself is passed over.
+template <class Say>
+void Endpoint::tell(std::span<const Rank> ranks, const Say& say) {
+  for (const Rank rank : ranks) {
+    Peer* const to = peer(rank);
     if (to == nullptr) continue;
-    to->abandon(group, reason);
+    say(*to);
     to->flush();
   }
 }
 
+void Endpoint::abandon(std::uint64_t group, std::span<const Rank> members, const Status& reason) {
+  tell(members, [&](Peer& to) { to.abandon(group, reason); });
+}
+
 void Endpoint::send_agreement(Rank rank, const MessageKey& key, ConstByteSpan payload) {
-  Peer* to = peer(rank);
-  if (to == nullptr) return;
-  to->send_agreement(key, payload);
-  to->flush();
+  tell({&rank, 1}, [&](Peer& to) { to.send_agreement(key, payload); });
 }
 
 void Endpoint::forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
                       Farewell farewell) {
-  for (const Rank member : members) {
-    Peer* to = peer(member);
-    if (to == nullptr) continue;
-    to->forget(group, reason, farewell);
-    to->flush();
-  }
+  tell(members, [&](Peer& to) { to.forget(group, reason, farewell); });
 }
 
 void Endpoint::announce_abort(std::uint64_t group, std::span<const Rank> members,
                               const Status& reason, GroupStage stage) {
-  for (const Rank member : members) {
-    Peer* to = peer(member);
-    if (to == nullptr) continue;
-    to->send_abort(group, reason, stage);
-    to->flush();
-  }
+  tell(members, [&](Peer& to) { to.send_abort(group, reason, stage); });
 }
 
 void Endpoint::inquire(Rank rank, std::uint64_t group, std::uint32_t sequence,
                        const OperationDescriptor& operation) {
-  Peer* to = peer(rank);
-  if (to == nullptr) return;
-  to->inquire(group, sequence, operation);
-  to->flush();
+  tell({&rank, 1}, [&](Peer& to) { to.inquire(group, sequence, operation); });
 }
 
 std::size_t Endpoint::half_forgotten_groups() const {
@@ -343,12 +323,11 @@ void Endpoint::sleep(Deadline until) {
   constexpr std::chrono::milliseconds kUndisturbed(100);
   const bool must_look = data_plane_ != nullptr && data_plane_->descriptor() < 0;
   const std::chrono::milliseconds sleep_max = must_look ? kPolledPlaneNap : kUndisturbed;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-      std::min<Duration>(until.remaining(), sleep_max));
+  const int left = poll_milliseconds(std::min<Duration>(until.remaining(), sleep_max));
   // Waiting on the epoll descriptor tells that there are events without taking them: they are edge
   // triggered, and the next progress() needs them.
   pollfd waiting{.fd = poll_.get(), .events = POLLIN, .revents = 0};
-  ::poll(&waiting, 1, static_cast<int>(left.count()));
+  ::poll(&waiting, 1, left);
 }
 
 void Endpoint::end_sleep() {

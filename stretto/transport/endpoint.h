@@ -108,6 +108,8 @@ class Endpoint : public Transport {
   void drain();
   void finish_links();
   Status silence_of(const Peer& silent) const;
+  template <class Say>
+  void tell(std::span<const Rank> ranks, const Say& say);
   Peer* peer(Rank rank) const { return peers_[static_cast<std::size_t>(rank)].get(); }
 
   Rank rank_;

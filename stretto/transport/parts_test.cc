@@ -11,6 +11,7 @@
 #include "stretto/transport/fake_link.h"
 #include "stretto/transport/frame.h"
 #include "stretto/transport/memory.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto::transport {
 namespace {
@@ -120,8 +121,7 @@ FrameHeader with(FrameHeader header, std::size_t offset, T value) {
 void expect_refused(const FrameHeader& header, std::string_view text) {
   const Result<Frame> frame = decode(header);
   ASSERT_FALSE(frame.ok()) << text;
-  EXPECT_EQ(frame.status().code(), StatusCode::protocol);
-  EXPECT_NE(frame.status().message().find(text), std::string::npos) << frame.status().message();
+  expect_failure(frame.status(), StatusCode::protocol, text);
 }
 
 TEST(FrameTest, ComesBackAsItWasForEveryKind) {

@@ -8,7 +8,6 @@
 // Sources: frame.cc frame_messages.cc frame_reader.cc
 
 #include <cstdlib>
-#include <cstring>
 #include <list>
 
 #include "stretto/transport/fake_link.h"

@@ -9,7 +9,7 @@
 
 #include <cerrno>
 
-#include "stretto/base/is_readable.h"
+#include "stretto/base/poll.h"
 
 namespace stretto::transport {
 

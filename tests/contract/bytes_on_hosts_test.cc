@@ -6,7 +6,6 @@
 
 #include <array>
 #include <atomic>
-#include <thread>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -16,6 +15,7 @@
 #include "stretto/communicator/scheduled_backend.h"
 #include "stretto/schedule/algorithms.h"
 #include "stretto/transport/loopback/world.h"
+#include "tests/support/on_threads.h"
 #include "tests/support/problem.h"
 
 namespace stretto {
@@ -81,17 +81,13 @@ std::vector<std::unique_ptr<Communicator>> make_ranks(Counts& counts) {
                             }})
                        .or_throw();
   std::vector<std::unique_ptr<Communicator>> ranks(kRanks);
-  std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < kRanks; ++r) {
-    threads.emplace_back([&, r] {
-      auto engine = group::Engine::create(std::move(endpoints[r]),
-                                          group::Engine::Options{.local_ranks = kRanks});
-      ranks[r] = communicator::ScheduledBackend::make_world(std::move(engine).or_throw(),
-                                                            {.group = {.hosts = counts.hosts}})
-                     .or_throw();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(kRanks, [&](std::size_t r) {
+    auto engine = group::Engine::create(std::move(endpoints[r]),
+                                        group::Engine::Options{.local_ranks = kRanks});
+    ranks[r] = communicator::ScheduledBackend::make_world(std::move(engine).or_throw(),
+                                                          {.group = {.hosts = counts.hosts}})
+                   .or_throw();
+  });
   return ranks;
 }
 

@@ -13,6 +13,7 @@
 #include "stretto/job/threads.h"
 #include "stretto/schedule/algorithms.h"
 #include "tests/contract/in_process_backend.h"
+#include "tests/support/on_threads.h"
 #include "tests/support/problem.h"
 
 namespace stretto::testing {
@@ -346,30 +347,26 @@ TEST_P(CollectivesOnHosts, ManyMayBeUnderWay) {
   constexpr std::size_t kCount = 301;
   const auto ranks = make_ranks(256);
   const auto size = static_cast<std::size_t>(this->size());
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      std::vector<std::vector<float>> sums(kOperations), shares(kOperations), all(kOperations);
-      std::vector<Work> works;
-      for (std::size_t i = 0; i < kOperations; ++i) {
-        sums[i].assign(kCount, static_cast<float>(i + rank));
-        shares[i].assign(kCount, static_cast<float>(i * rank));
-        all[i].resize(kCount * size);
-        works.push_back(ranks[rank]->all_reduce(sums[i]));
-        works.push_back(ranks[rank]->all_gather(shares[i], all[i]));
+  on_threads(size, [&](std::size_t rank) {
+    std::vector<std::vector<float>> sums(kOperations), shares(kOperations), all(kOperations);
+    std::vector<Work> works;
+    for (std::size_t i = 0; i < kOperations; ++i) {
+      sums[i].assign(kCount, static_cast<float>(i + rank));
+      shares[i].assign(kCount, static_cast<float>(i * rank));
+      all[i].resize(kCount * size);
+      works.push_back(ranks[rank]->all_reduce(sums[i]));
+      works.push_back(ranks[rank]->all_gather(shares[i], all[i]));
+    }
+    for (Work& work : works) work.wait();
+    for (std::size_t i = 0; i < kOperations; ++i) {
+      const std::vector<float> expected(kCount,
+                                        static_cast<float>(i * size + size * (size - 1) / 2));
+      EXPECT_EQ(sums[i], expected) << "operation " << i << " on rank " << rank;
+      for (std::size_t j = 0; j < all[i].size(); ++j) {
+        ASSERT_EQ(all[i][j], static_cast<float>(i * (j / kCount))) << i << " on rank " << rank;
       }
-      for (Work& work : works) work.wait();
-      for (std::size_t i = 0; i < kOperations; ++i) {
-        const std::vector<float> expected(kCount,
-                                          static_cast<float>(i * size + size * (size - 1) / 2));
-        EXPECT_EQ(sums[i], expected) << "operation " << i << " on rank " << rank;
-        for (std::size_t j = 0; j < all[i].size(); ++j) {
-          ASSERT_EQ(all[i][j], static_cast<float>(i * (j / kCount))) << i << " on rank " << rank;
-        }
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+    }
+  });
 }
 
 std::string hosts_name(const ::testing::TestParamInfo<HostsCase>& tested) {

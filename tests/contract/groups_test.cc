@@ -12,6 +12,7 @@
 
 #include "stretto/base/random.h"
 #include "tests/contract/rank_communicators.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::testing {
 namespace {
@@ -29,8 +30,7 @@ void expect_sums(Communicator& group, Rank job_rank, int sum, std::size_t count 
 TEST_P(Groups, ThatOverlapWorkAtTheSameTimeOnThreadsOfTheirOwn) {
   const std::vector<std::vector<Rank>> lists = {{0, 1, 2, 3}, {0, 1}, {1, 2},
                                                 {3, 2, 1},    {3, 0}, {2, 0, 3, 1}};
-  auto ranks = make(4);
-  on_all(ranks, [&](Communicator& comm) {
+  on_all(make(4), [&](Communicator& comm) {
     std::vector<std::unique_ptr<Communicator>> groups;
     for (const auto& list : lists) groups.push_back(comm.new_group(list));
     std::vector<std::thread> threads;
@@ -51,8 +51,7 @@ TEST_P(Groups, ThatOverlapWorkAtTheSameTimeOnThreadsOfTheirOwn) {
 
 // Waiting for a group must drive the others: here ranks wait for them in opposite orders.
 TEST_P(Groups, MayBeWaitedForInAnyOrder) {
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3), [](Communicator& comm) {
     auto first = comm.new_group({0, 1, 2});
     auto second = comm.new_group({2, 1, 0});
     for (int round = 0; round < 20; ++round) {
@@ -69,8 +68,7 @@ TEST_P(Groups, MayBeWaitedForInAnyOrder) {
 }
 
 TEST_P(Groups, AreDestroyedInAnyOrder) {
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3), [](Communicator& comm) {
     for (std::uint64_t seed = 0; seed < 10; ++seed) {
       std::vector<std::unique_ptr<Communicator>> groups;
       for (int i = 0; i < 5; ++i) groups.push_back(comm.new_group({0, 1, 2}));
@@ -101,8 +99,7 @@ TEST_P(Groups, OutliveTheirParent) {
 }
 
 TEST_P(Groups, OfGroupsOfGroups) {
-  auto ranks = make(5);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(5), [](Communicator& comm) {
     auto four = comm.new_group({4, 3, 2, 1});
     if (four == nullptr) return;
     EXPECT_EQ(four->rank().value(), 4 - comm.rank().value());
@@ -122,8 +119,7 @@ TEST_P(Groups, OfGroupsOfGroups) {
 // MPI 4.1, 7.4.2: groups by colour, in each by key and then by the old rank.
 TEST_P(Groups, AreSplitAsTheDefinitionSays) {
   constexpr int kSize = 6;
-  auto ranks = make(kSize);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(kSize), [](Communicator& comm) {
     for (std::uint64_t seed = 0; seed < 30; ++seed) {
       Random random(seed);
       std::vector<SplitOptions> options;
@@ -152,8 +148,7 @@ TEST_P(Groups, AreSplitAsTheDefinitionSays) {
 }
 
 TEST_P(Groups, FailAlone) {
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3), [](Communicator& comm) {
     auto bad = comm.new_group({0, 1, 2});
     auto good = comm.new_group({2, 1, 0});
     if (comm.rank() == 1) bad->abort("on purpose");
@@ -169,27 +164,21 @@ TEST_P(Groups, FailAlone) {
 
 // Works of one group, submitted by one thread and waited for by others.
 TEST_P(Groups, WorksMayBeWaitedForOnOtherThreads) {
-  auto ranks = make(2);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(2), [](Communicator& comm) {
     std::vector<std::vector<std::int32_t>> data(60, std::vector<std::int32_t>(300, 1));
     for (int round = 0; round < 5; ++round) {
       std::vector<Work> works;
       for (auto& buffer : data) works.push_back(comm.all_reduce(buffer));
-      std::vector<std::thread> threads;
-      for (std::size_t t = 0; t < 3; ++t) {
-        threads.emplace_back([&, t] {
-          for (std::size_t i = t; i < works.size(); i += 3) works[i].wait();
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
+      on_threads(3, [&](std::size_t t) {
+        for (std::size_t i = t; i < works.size(); i += 3) works[i].wait();
+      });
     }
     for (const auto& buffer : data) EXPECT_EQ(buffer.back(), 32);
   });
 }
 
 TEST_P(Groups, AFewHundredLeaveNoMessageBehind) {
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3), [](Communicator& comm) {
     for (int i = 0; i < 200; ++i) {
       auto group = comm.split({.color = (comm.rank().value() + i) % 2, .key = i});
       if (i % 20 == 0) group->barrier().wait();

@@ -55,8 +55,7 @@ TEST_P(Library, RunsWhatItCanAndSchedulesTheRest) {
 
 // By whichever messages the ranks have met, they are handed over in one order.
 TEST_P(Library, IsHandedManyInTheSameOrder) {
-  auto ranks = make(4);
-  on_all(ranks, [&](Communicator& comm) {
+  on_all(make(4), [&](Communicator& comm) {
     std::vector<std::vector<std::int64_t>> buffers;
     std::vector<Work> works;
     for (int i = 0; i < 40; ++i) buffers.emplace_back(1 + i % 7 * 3000, i);
@@ -67,19 +66,16 @@ TEST_P(Library, IsHandedManyInTheSameOrder) {
 }
 
 TEST_P(Library, IsHandedNothingOnWhichRanksDisagree) {
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3), [](Communicator& comm) {
     std::vector<float> data(comm.rank() == 2 ? 5 : 4);
     const Status status = failure_of([&] { comm.all_reduce(data).wait(); });
-    EXPECT_EQ(status.code(), StatusCode::mismatch);
-    expect_contains(status.message(), "rank 2");
+    expect_failure(status, StatusCode::mismatch, "rank 2");
   });
   EXPECT_EQ(facts_->started, 0);
 }
 
 TEST_P(Library, IsHandedNothingForWhichARankIsLate) {
-  auto ranks = make(3, milliseconds(600));
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3, milliseconds(600)), [](Communicator& comm) {
     if (comm.rank() == 1) return std::this_thread::sleep_for(seconds(2));
     std::vector<float> data(4);
     const Status status = failure_of([&] { comm.all_reduce(data).wait(); });

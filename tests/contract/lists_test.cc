@@ -19,8 +19,7 @@ class Lists : public OnEveryBackend {
  protected:
   // `body` gets the group and this rank's weight in it: 1, 2 or 4.
   static void on_group(const std::function<void(Communicator&, int weight)>& body) {
-    auto ranks = make(kSize + 1);
-    on_all(ranks, [&](Communicator& comm) {
+    on_all(make(kSize + 1), [&](Communicator& comm) {
       auto group = comm.new_group({2, 3, 1});
       if (group != nullptr) body(*group, 1 << group->rank().value());
     });
@@ -151,8 +150,7 @@ class ShareLists : public OnEveryBackend {
   // For 1 to 4 ranks, with equal shares and others.
   static void try_all(const std::function<void(Communicator&, bool equal)>& body) {
     for (int size = 1; size <= 4; ++size) {
-      auto ranks = make(size);
-      on_all(ranks, [&](Communicator& comm) {
+      on_all(make(size), [&](Communicator& comm) {
         for (const bool equal : {true, false}) {
           for (int round = 0; round < 3; ++round) body(comm, equal);
         }
@@ -232,8 +230,7 @@ TEST_P(ShareLists, AreExchanged) {
 }
 
 TEST_P(ShareLists, ThatAreWrongAreRefused) {
-  auto ranks = make(2);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(2), [](Communicator& comm) {
     std::vector<Values> list(3, Values(2));
     Values own(2);
     EXPECT_THROW((void)comm.all_gather_list(view_of(std::span(own)), views_of<View>(list)),

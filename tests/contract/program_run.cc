@@ -6,7 +6,8 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <thread>
+
+#include "tests/support/on_threads.h"
 
 namespace stretto::testing {
 namespace {
@@ -287,15 +288,11 @@ void ProgramRun::make_team(const ProgramStep& step, Team& parent) {
     if (chosen(member) || member == 0) list.emplace_back(member);
   }
   std::vector<std::unique_ptr<Communicator>> made(parent.members.size());
-  std::vector<std::thread> threads;
-  for (int member = 0; member < parent.size(); ++member) {
-    threads.emplace_back([&, member] {
-      const auto at = static_cast<std::size_t>(member);
-      made[at] = step.flag ? parent.comms[at]->split({.color = chosen(member)})
-                           : parent.comms[at]->new_group(list);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(parent.size(), [&](int member) {
+    const auto at = static_cast<std::size_t>(member);
+    made[at] = step.flag ? parent.comms[at]->split({.color = chosen(member)})
+                         : parent.comms[at]->new_group(list);
+  });
   for (const bool half : {false, true}) {
     auto team = std::make_unique<Team>();
     for (int member = 0; member < parent.size(); ++member) {

@@ -50,8 +50,7 @@ struct Watched {
 constexpr int kOk = static_cast<int>(StatusCode::ok);
 
 TEST_P(WithProgressThread, OperationsEndWhileTheirCallersCompute) {
-  auto ranks = make(2);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(2), [](Communicator& comm) {
     ASSERT_TRUE(comm.has_progress_thread());
     for (const std::size_t count : {std::size_t{10}, std::size_t{1000000}}) {
       const std::vector<std::int32_t> own(count, 3);
@@ -97,8 +96,7 @@ TEST_P(WithProgressThread, ItWakesUpForWhatComesLate) {
 
 TEST_P(WithProgressThread, ManyGroupsAreServedAtOnce) {
   constexpr std::size_t kGroups = 8;
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3), [](Communicator& comm) {
     std::vector<std::unique_ptr<Communicator>> groups;
     for (std::size_t i = 0; i < kGroups; ++i) groups.push_back(comm.new_group({2, 1, 0}));
     std::vector<std::vector<std::int32_t>> data(kGroups, std::vector<std::int32_t>(20000, 1));

@@ -8,13 +8,13 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <vector>
 
 #include "stretto/job/threads.h"
 #include "tests/contract/in_process_backend.h"
 #include "tests/contract/thread_library.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::testing {
 
@@ -23,21 +23,18 @@ using RankList = std::vector<std::unique_ptr<Communicator>>;
 // Runs `body` for every rank, each on a thread of its own, as the processes of a job would.
 inline void on_each(RankList& ranks,
                     const std::function<void(std::unique_ptr<Communicator>&)>& body) {
-  std::vector<std::thread> threads;
-  for (auto& rank : ranks) {
-    threads.emplace_back([&] {
-      try {
-        body(rank);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-        rank.reset();  // So that the others do not wait for it.
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads_of(ranks, [&](auto& rank) {
+    try {
+      body(rank);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+      rank.reset();  // So that the others do not wait for it.
+    }
+  });
 }
 
-inline void on_all(RankList& ranks, const std::function<void(Communicator&)>& body) {
+// `ranks` may be a temporary list, which then ends with the call.
+inline void on_all(auto&& ranks, const std::function<void(Communicator&)>& body) {
   on_each(ranks, [&](std::unique_ptr<Communicator>& rank) { body(*rank); });
 }
 

@@ -16,6 +16,7 @@
 #include "stretto/job/join.h"
 #include "tests/contract/process_resources.h"
 #include "tests/contract/world_ranks.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto::testing {
 namespace {
@@ -59,8 +60,7 @@ TEST_P(SharedPool, GroupsThatOverlapWorkOnSlicesOfOneRegionAtTheSameTime) {
   const std::vector<std::vector<Rank>> lists = {{0, 1, 2}, {2, 0, 1}, {1, 2}, {0, 1}};
   // No whole number of cache lines: the neighbour's bytes are in the same line.
   constexpr std::size_t kCount = 1501;
-  auto ranks = make(GetParam(), 3);
-  on_all(ranks, [&](Communicator& comm) {
+  on_all(make(GetParam(), 3), [&](Communicator& comm) {
     std::vector<std::unique_ptr<Communicator>> groups;
     for (const auto& list : lists) groups.push_back(comm.new_group(list));
     const auto region = comm.allocate<float>(2 * kCount * lists.size());
@@ -172,8 +172,7 @@ TEST_P(SharedPool, AnotherRegionAtTheSameAddressIsAnother) {
 
 // An operation that has ended here may still run on others, but not on this rank's memory.
 TEST_P(SharedPool, ARegionMayGoAsSoonAsItsOperationHasEnded) {
-  auto ranks = make(GetParam(), 3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(GetParam(), 3), [](Communicator& comm) {
     for (int round = 0; round < 60; ++round) {
       const auto late = (comm.rank().value() + round) % 3;
       if (round % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300 * late));
@@ -187,8 +186,7 @@ TEST_P(SharedPool, ARegionMayGoAsSoonAsItsOperationHasEnded) {
 }
 
 TEST_P(SharedPool, WhatCannotFitIsRefusedAndTheRestGoesOn) {
-  auto ranks = make(GetParam(), 3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(GetParam(), 3), [](Communicator& comm) {
     const auto region = comm.allocate<float>(100);
     expect_sums(comm, comm.rank(), kAll, region.span(), 1);
     if (comm.rank() != 0) {
@@ -200,7 +198,7 @@ TEST_P(SharedPool, WhatCannotFitIsRefusedAndTheRestGoesOn) {
         const std::string begin = "rank " + std::to_string(comm.rank().value()) +
                                   ": 1125899906842624 bytes (1.0 PiB) of memory do not fit: ";
         EXPECT_TRUE(text.starts_with(begin)) << text;
-        EXPECT_NE(text.find(" grants"), std::string::npos) << text;
+        expect_contains(text, " grants");
         EXPECT_EQ(failure.status().rank(), comm.rank());
       }
     }

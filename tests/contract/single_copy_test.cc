@@ -18,6 +18,8 @@
 #include "stretto/group/engine.h"
 #include "stretto/transport/shm/host.h"
 #include "tests/contract/rank_communicators.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/on_threads.h"
 #include "tests/support/socket_pairs.h"
 
 namespace stretto::testing {
@@ -118,25 +120,21 @@ class SingleCopyTest : public ::testing::Test {
     }
     memories_.resize(size);
     ranks_.resize(size);
-    std::vector<std::thread> threads;
-    for (std::size_t r = 0; r < size; ++r) {
-      threads.emplace_back([&, r] {
-        auto parts = transport::shm::attach(static_cast<int>(r), std::move(sockets[r]),
-                                            Deadline::after(std::chrono::seconds(10)))
-                         .or_throw();
-        memories_[r] = std::make_shared<CountedMemory>(parts.memory);
-        memories_[r]->can_reach = r != unreached;
-        parts.memory = memories_[r];
-        auto engine = group::Engine::create(Endpoint::create(std::move(parts)).or_throw(),
-                                            {.local_ranks = static_cast<int>(size)})
-                          .or_throw();
-        ranks_[r] =
-            communicator::ScheduledBackend::make_world(
-                std::move(engine), {.timeout = std::chrono::seconds(30), .single_copy = wanted[r]})
-                .or_throw();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    on_threads(size, [&](std::size_t r) {
+      auto parts = transport::shm::attach(static_cast<int>(r), std::move(sockets[r]),
+                                          Deadline::after(std::chrono::seconds(10)))
+                       .or_throw();
+      memories_[r] = std::make_shared<CountedMemory>(parts.memory);
+      memories_[r]->can_reach = r != unreached;
+      parts.memory = memories_[r];
+      auto engine = group::Engine::create(Endpoint::create(std::move(parts)).or_throw(),
+                                          {.local_ranks = static_cast<int>(size)})
+                        .or_throw();
+      ranks_[r] =
+          communicator::ScheduledBackend::make_world(
+              std::move(engine), {.timeout = std::chrono::seconds(30), .single_copy = wanted[r]})
+              .or_throw();
+    });
     if (!may_reach_own_process()) {
       GTEST_SKIP() << "the system does not let processes reach each other's memory";
     }
@@ -293,7 +291,7 @@ TEST_F(SingleCopyTest, AFailedCopyFailsTheGroup) {
       EXPECT_EQ(status.code(), StatusCode::system);
       EXPECT_EQ(text, "all_reduce(sum f32 [1048576]) #1 on rank 1: the memory is broken");
     } else {  // It hears of that, not of what its own copies ran into.
-      EXPECT_NE(text.find("rank 1 gave up"), std::string::npos) << text;
+      expect_contains(text, "rank 1 gave up");
     }
     EXPECT_THROW(comm.barrier().wait(), Error);
   });

@@ -8,12 +8,12 @@
 #include <map>
 #include <mutex>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "stretto/communicator/scheduled_backend.h"
 #include "stretto/kernel/reduce.h"
 #include "stretto/transport/loopback/world.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::testing {
 namespace {
@@ -202,18 +202,14 @@ std::vector<std::unique_ptr<Communicator>> make_library_ranks(
         gives_buffers_back));
   };
   std::vector<std::unique_ptr<Communicator>> ranks(endpoints.size());
-  std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    threads.emplace_back([&, r] {
-      auto engine = group::Engine::create(std::move(endpoints[r]),
-                                          group::Engine::Options{.local_ranks = size})
-                        .or_throw();
-      ranks[r] = communicator::ScheduledBackend::make_world(
-                     std::move(engine), {.timeout = timeout, .library = {.make = make_library}})
-                     .or_throw();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(ranks.size(), [&](std::size_t r) {
+    auto engine =
+        group::Engine::create(std::move(endpoints[r]), group::Engine::Options{.local_ranks = size})
+            .or_throw();
+    ranks[r] = communicator::ScheduledBackend::make_world(
+                   std::move(engine), {.timeout = timeout, .library = {.make = make_library}})
+                   .or_throw();
+  });
   return ranks;
 }
 

@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "tests/contract/transport_participant.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto::transport {
 namespace {
@@ -46,14 +47,6 @@ class TransportFailureTest : public TransportTest {
   }
 };
 
-void expect_failure(const Status& status, StatusCode code, const std::vector<std::string>& texts) {
-  EXPECT_EQ(status.code(), code) << status.message();
-  for (const std::string& text : texts) {
-    EXPECT_NE(status.message().find(text), std::string::npos)
-        << "\"" << text << "\" is not in \"" << status.message() << "\"";
-  }
-}
-
 TEST_P(TransportFailureTest, DifferentCallsAreAMismatch) {
   for (const std::size_t size : {std::size_t{16}, std::size_t{100000}}) {
     for (const bool receive_first : {true, false}) {
@@ -66,10 +59,10 @@ TEST_P(TransportFailureTest, DifferentCallsAreAMismatch) {
       if (receive_first) settle({&world[1]});
       from.send(1, key, pattern(1, size), some_operation(4));
       if (!receive_first) {
-        ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return !to.early.empty(); }));
+        ASSERT_TRUE(drive(world, [&] { return !to.early.empty(); }));
         received = &to.recv(0, key, size, some_operation(5));
       }
-      ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received->request.done(); }));
+      ASSERT_TRUE(drive(world, [&] { return received->request.done(); }));
       expect_failure(received->request.status(), StatusCode::mismatch,
                      {"rank 0 called all_reduce(sum f32 [4])", "operation #12",
                       "rank 1 called all_reduce(sum f32 [5])", "First difference: count"});
@@ -92,10 +85,10 @@ TEST_P(TransportFailureTest, DifferentSizesAreAMismatch) {
       Message* received = receive_first ? &to.recv(0, key, wanted) : nullptr;
       from.send(1, key, pattern(1, sent));
       if (!receive_first) {
-        ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return !to.early.empty(); }));
+        ASSERT_TRUE(drive(world, [&] { return !to.early.empty(); }));
         received = &to.recv(0, key, wanted);
       }
-      ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received->request.done(); }));
+      ASSERT_TRUE(drive(world, [&] { return received->request.done(); }));
       expect_failure(received->request.status(), StatusCode::mismatch,
                      {"rank 0 sent " + std::to_string(sent) + " bytes, rank 1 expects " +
                           std::to_string(wanted),
@@ -114,7 +107,7 @@ TEST_P(TransportFailureTest, ConflictsAreFoundInWhatCameEarly) {
     Participant to(world, 1);
     from.send(1, {.group = kGroup, .sequence = 3}, pattern(1, size), some_operation(4));
     EXPECT_TRUE(world[1].find_conflict(kGroup, 3, some_operation(5)).ok());
-    ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return !to.early.empty(); }));
+    ASSERT_TRUE(drive(world, [&] { return !to.early.empty(); }));
     EXPECT_TRUE(world[1].find_conflict(kGroup, 3, some_operation(4)).ok());
     EXPECT_TRUE(world[1].find_conflict(kGroup, 4, some_operation(5)).ok());
     EXPECT_TRUE(world[1].find_conflict(kOtherGroup, 3, some_operation(5)).ok());
@@ -137,8 +130,7 @@ TEST_P(TransportFailureTest, ForgettingEndsWhatWaits) {
   // These arrive before anyone asks for them.
   b.send(0, {.group = kGroup, .message = 4}, pattern(1, 10));
   b.send(0, {.group = kGroup, .message = 5}, pattern(1, 100000));
-  ASSERT_TRUE(
-      drive({&world[0], &world[1]}, [&] { return a.early.size() == 2 && b.early.size() == 1; }));
+  ASSERT_TRUE(drive(world, [&] { return a.early.size() == 2 && b.early.size() == 1; }));
   world[0].forget(kGroup, world.everybody(), reason);
   for (const Message* message : {&small_receive, &large_receive, &large_send}) {
     EXPECT_TRUE(message->request.done());
@@ -154,11 +146,11 @@ TEST_P(TransportFailureTest, ForgettingEndsWhatWaits) {
   EXPECT_TRUE(too_late.request.done());
   EXPECT_EQ(too_late.request.status().code(), StatusCode::aborted);
   EXPECT_EQ(a.send(1, {.group = kGroup}, {}).request.status().code(), StatusCode::aborted);
-  settle({&world[0], &world[1]});
+  settle(world);
   EXPECT_EQ(a.early.size(), 2u);
   EXPECT_TRUE(large_receive.bytes == Bytes(100000, std::byte{0xee}));
   b.send(0, {.group = kOtherGroup}, pattern(3, 10));
-  ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return other_receive.request.done(); }));
+  ASSERT_TRUE(drive(world, [&] { return other_receive.request.done(); }));
   EXPECT_TRUE(other_receive.bytes == pattern(3, 10));
   expect_works(a, b, kOtherGroup);
 }
@@ -187,7 +179,7 @@ TEST_P(TransportFailureTest, ForgettingMidwayKeepsTheStreamWhole) {
     expect_works(from, to, kOtherGroup);
     if (sender_forgets) {
       // It was on its way, so it arrives, as it was when it left.
-      ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received.request.done(); }));
+      ASSERT_TRUE(drive(world, [&] { return received.request.done(); }));
       EXPECT_TRUE(received.bytes == pattern(1, kLarge));
     } else {
       EXPECT_TRUE(received.bytes == Bytes(kLarge, std::byte{0xaa})) << "written to when forgotten";

@@ -28,9 +28,6 @@ TEST_P(TransportLeavingTest, ForgottenGroupsLeaveNothing) {
   World world = make(3);
   std::deque<Participant> ranks;
   for (int r = 0; r < 3; ++r) ranks.emplace_back(world, r);
-  const auto drive_all = [&](const std::function<bool()>& done) {
-    return drive({&world[0], &world[1], &world[2]}, done);
-  };
   const std::vector<Rank> members{0, 1};
   constexpr std::uint64_t kGroups = 1000;
   for (std::uint64_t group = 0; group < kGroups; ++group) {
@@ -43,7 +40,7 @@ TEST_P(TransportLeavingTest, ForgottenGroupsLeaveNothing) {
     if (group % 11 == 0) world[1].progress();
   }
   EXPECT_GT(world[0].half_forgotten_groups() + world[1].half_forgotten_groups(), 0u);
-  ASSERT_TRUE(drive_all([&] {
+  ASSERT_TRUE(drive(world, [&] {
     return world[0].half_forgotten_groups() == 0 && world[1].half_forgotten_groups() == 0;
   }));
   EXPECT_EQ(world[2].half_forgotten_groups(), 0u) << "is no member";
@@ -57,12 +54,11 @@ TEST_P(TransportLeavingTest, AnAbortIsHeardByTheMembersThatHaveNotForgottenTheGr
   const std::vector<Rank> members{0, 1, 3};
   // Rank 1 has long forgotten the group, rank 3 has not.
   world[1].forget(5, members, kEnough);
-  settle({&world[0], &world[1], &world[2], &world[3]});
+  settle(world);
   world[0].announce_abort(5, members, Status(StatusCode::timeout, "too late"), GroupStage::in_use);
   world[0].forget(5, members, kEnough);
-  ASSERT_TRUE(drive({&world[0], &world[1], &world[2], &world[3]},
-                    [&] { return !ranks[3].aborted.empty(); }));
-  settle({&world[0], &world[1], &world[2], &world[3]});
+  ASSERT_TRUE(drive(world, [&] { return !ranks[3].aborted.empty(); }));
+  settle(world);
   EXPECT_TRUE(ranks[1].aborted.empty());
   EXPECT_TRUE(ranks[2].aborted.empty()) << "is no member";
   EXPECT_EQ(ranks[3].aborted.size(), 1u);
@@ -74,36 +70,33 @@ TEST_P(TransportLeavingTest, MembersOfAGroupThatHasBeenGivenUpCanStillAgree) {
   Participant b(world, 1);
   const std::vector<Rank> members{0, 1};
   const MessageKey key{.group = 5, .sequence = 3, .segment = 2, .message = 1};
-  const auto drive_both = [&](const std::function<bool()>& done) {
-    return drive({&world[0], &world[1]}, done);
-  };
   world[0].abandon(5, members, kEnough);
   world[1].abandon(5, members, kEnough);
   EXPECT_EQ(a.send(1, {.group = 5}, pattern(1, 20)).request.status().message(), "enough");
   for (const std::size_t size : {std::size_t{0}, std::size_t{40000}}) {
     b.agreements.clear();
     world[0].send_agreement(1, key, pattern(2, size));
-    ASSERT_TRUE(drive_both([&] { return !b.agreements.empty(); }));
+    ASSERT_TRUE(drive(world, [&] { return !b.agreements.empty(); }));
     EXPECT_EQ(b.agreements[0], std::pair(key, pattern(2, size)));
   }
   EXPECT_TRUE(b.groups_left.empty());
   world[1].forget(5, members, kEnough);
-  ASSERT_TRUE(drive_both([&] { return a.groups_left.size() == 1; }));
+  ASSERT_TRUE(drive(world, [&] { return a.groups_left.size() == 1; }));
   b.agreements.clear();
   world[0].send_agreement(1, key, pattern(2, 40));
   world[0].forget(5, members, kEnough);
-  ASSERT_TRUE(drive_both([&] {
+  ASSERT_TRUE(drive(world, [&] {
     return world[0].half_forgotten_groups() == 0 && world[1].half_forgotten_groups() == 0;
   }));
   EXPECT_TRUE(b.agreements.empty()) << "it has forgotten the group";
   // A rank that says what no correct one says is lost.
   b.agreement_status = Status(StatusCode::protocol, "nonsense");
   world[0].send_agreement(1, {.group = 6}, pattern(2, 40));
-  ASSERT_TRUE(drive_both([&] { return !b.lost.empty(); }));
+  ASSERT_TRUE(drive(world, [&] { return !b.lost.empty(); }));
   EXPECT_EQ(b.lost[0].second.code(), StatusCode::protocol);
   // It is told that it has been given up, unless it is a thread of this process.
   if (!GetParam().can_kill) return;
-  ASSERT_TRUE(drive_both([&] { return !a.lost.empty(); }));
+  ASSERT_TRUE(drive(world, [&] { return !a.lost.empty(); }));
   EXPECT_EQ(a.lost[0].second.code(), StatusCode::peer_lost);
 }
 
@@ -115,8 +108,7 @@ TEST_P(TransportLeavingTest, RanksTellWhereTheyAre) {
   ranks[2].state = "has ended #2";
   world[0].inquire(1, 7, 3, {});
   world[0].inquire(2, 7, 3, {});
-  ASSERT_TRUE(
-      drive({&world[0], &world[1], &world[2]}, [&] { return ranks[0].reports.size() == 2; }));
+  ASSERT_TRUE(drive(world, [&] { return ranks[0].reports.size() == 2; }));
   std::sort(ranks[0].reports.begin(), ranks[0].reports.end());
   EXPECT_EQ(ranks[0].reports[0], std::pair(Rank(1), ranks[1].state));
   EXPECT_EQ(ranks[0].reports[1], std::pair(Rank(2), ranks[2].state));
@@ -148,13 +140,13 @@ TEST_P(TransportLeavingTest, MessagesHaveArrivedWhenAReceiveWouldTakeThem) {
     const MessageKey key{.group = 7, .sequence = kPointToPoint, .segment = 3};
     EXPECT_FALSE(world[1].has_arrived(0, key));
     a.send(1, key, pattern(1, size));
-    ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return !b.early.empty(); }));
+    ASSERT_TRUE(drive(world, [&] { return !b.early.empty(); }));
     EXPECT_TRUE(world[1].has_arrived(0, key));
     EXPECT_FALSE(world[1].has_arrived(0, {.group = 7, .sequence = kPointToPoint, .segment = 4}));
     EXPECT_FALSE(world[1].has_arrived(1, key)) << "it has none from itself";
     Message& received = b.recv(0, key, size);
     EXPECT_FALSE(world[1].has_arrived(0, key));
-    ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received.request.done(); }));
+    ASSERT_TRUE(drive(world, [&] { return received.request.done(); }));
   }
 }
 
@@ -258,11 +250,11 @@ TEST_P(TransportLeavingTest, MessagesBeyondTheLimitArriveInTheirOrder) {
   EXPECT_FALSE(from.all_done());
   for (std::uint32_t i = 0; i < kMessages; ++i) {
     Message& received = to.recv(0, key, kEagerBytes);
-    ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return received.request.done(); })) << i;
+    ASSERT_TRUE(drive(world, [&] { return received.request.done(); })) << i;
     ASSERT_TRUE(received.request.status().ok());
     ASSERT_EQ(received.bytes, Bytes(kEagerBytes, static_cast<std::byte>(i * 7))) << i;
   }
-  ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return from.all_done(); }));
+  ASSERT_TRUE(drive(world, [&] { return from.all_done(); }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TransportLeavingTest, testing::ValuesIn(world_kinds()),

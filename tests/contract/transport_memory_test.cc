@@ -46,7 +46,7 @@ TEST_P(TransportMemoryTest, AllocatesZeroedPages) {
 TEST_P(TransportMemoryTest, ReachesExactlyWhoSharesMemory) {
   World world = make(4);
   const Region region = world[0].allocate(1000).or_throw();
-  settle({&world[0], &world[1], &world[2], &world[3]});
+  settle(world);
   for (int r = 1; r < 4; ++r) {
     const bool shares = GetParam().shares_memory(0, r);
     EXPECT_EQ(world[r].memory().reaches(0), shares) << r;
@@ -185,8 +185,7 @@ TEST_P(TransportMemoryTest, FreedRegionsAreGoneEverywhere) {
   std::thread([&] { copy.reset(); }).join();
   EXPECT_FALSE(world[0].memory().locate(place, 1).valid());
   EXPECT_EQ(world[0].memory().resolve(0, address, 1), nullptr);
-  EXPECT_TRUE(drive({&world[0], &world[1]},
-                    [&] { return world[1].memory().resolve(0, address, 1) == nullptr; }));
+  EXPECT_TRUE(drive(world, [&] { return world[1].memory().resolve(0, address, 1) == nullptr; }));
   // The next region may lie where the last one was, but is another.
   for (int i = 0; i < 10; ++i) {
     const Region next = world[0].allocate(5000).or_throw();
@@ -211,15 +210,14 @@ TEST_P(TransportMemoryTest, HeldRegionsStayMapped) {
   ASSERT_NE(held, nullptr);
   const RemoteAddress address = region.address;
   region = {};
-  EXPECT_TRUE(drive({&world[0], &world[1]},
-                    [&] { return world[1].memory().resolve(0, address, 1) == nullptr; }));
+  EXPECT_TRUE(drive(world, [&] { return world[1].memory().resolve(0, address, 1) == nullptr; }));
   EXPECT_EQ(data[7], std::byte{7});
   EXPECT_EQ(world[1].memory().hold(0, address), nullptr);
 }
 
 TEST_P(TransportMemoryTest, ManyRegionsLeaveNothingBehind) {
   World world = make(3);
-  settle({&world[0], &world[1], &world[2]});
+  settle(world);
   const int descriptors = open_descriptors();
   const int mappings = shared_mappings();
   // Some at a time, and once more than a socket can announce before its peer looks.
@@ -234,7 +232,7 @@ TEST_P(TransportMemoryTest, ManyRegionsLeaveNothingBehind) {
   const auto clean = [&] {
     return open_descriptors() == descriptors && shared_mappings() == mappings;
   };
-  for (int i = 0; i < 100 && !clean(); ++i) settle({&world[0], &world[1], &world[2]});
+  for (int i = 0; i < 100 && !clean(); ++i) settle(world);
   EXPECT_TRUE(clean()) << open_descriptors() - descriptors << " descriptors, "
                        << shared_mappings() - mappings << " mappings";
 }
@@ -263,8 +261,7 @@ TEST_P(TransportMemoryTest, GivesNothingTwice) {
   EXPECT_EQ(world[0].allocate(part).status().code(), StatusCode::out_of_memory);
   const RemoteAddress address = other.address;
   other = {};
-  (void)drive({&world[0], &world[1]},
-              [&] { return world[0].memory().resolve(1, address, 1) == nullptr; });
+  (void)drive(world, [&] { return world[0].memory().resolve(1, address, 1) == nullptr; });
   EXPECT_TRUE(world[0].allocate(part).ok());
 }
 
@@ -278,11 +275,9 @@ TEST_P(TransportMemoryTest, WorldsLeaveNothingBehind) {
     World world = make(3);
     kept = world[0].allocate(5000).or_throw();
     const Region other = world[1].allocate(5000).or_throw();
-    settle({&world[0], &world[1], &world[2]});
+    settle(world);
     // At the same time, as processes do: UCX keeps the connections of one that cannot say goodbye.
-    std::vector<std::thread> leaving;
-    for (auto& endpoint : world.endpoints) leaving.emplace_back([&] { endpoint.reset(); });
-    for (std::thread& thread : leaving) thread.join();
+    on_threads_of(world.endpoints, [](auto& endpoint) { endpoint.reset(); });
   }
   EXPECT_EQ(open_descriptors(), descriptors);
   // A region outlives its endpoint.

@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
-#include <thread>
 #include <vector>
 
 #include "stretto/base/random.h"
 #include "tests/contract/transport_worlds.h"
+#include "tests/support/on_threads.h"
 #include "tests/support/tracked_request.h"
 
 namespace stretto::transport {
@@ -148,22 +148,28 @@ class Participant final : public TransportListener {
   return true;
 }
 
+// On all ranks that are left.
+[[nodiscard]] inline bool drive(const World& world, const std::function<bool()>& done) {
+  std::vector<Endpoint*> endpoints;
+  for (const auto& endpoint : world.endpoints) {
+    if (endpoint != nullptr) endpoints.push_back(endpoint.get());
+  }
+  return drive(endpoints, done);
+}
+
 // Long enough for whatever is under way to arrive: for checks that something does not happen.
-inline void settle(const std::vector<Endpoint*>& endpoints) {
+template <class Endpoints = std::vector<Endpoint*>>
+void settle(const Endpoints& endpoints) {
   const Deadline deadline = Deadline::after(std::chrono::milliseconds(20));
   (void)drive(endpoints, [&] { return deadline.passed(); });
 }
 
 // Runs `body` for each rank in a thread of its own.
 inline void on_each_rank(World& world, const std::function<void(Participant&)>& body) {
-  std::vector<std::thread> threads;
-  for (int r = 0; r < world.size(); ++r) {
-    threads.emplace_back([&body, &world, r] {
-      Participant participant(world, r);
-      body(participant);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(world.size(), [&](int r) {
+    Participant participant(world, r);
+    body(participant);
+  });
 }
 
 class TransportTest : public testing::TestWithParam<WorldKind> {

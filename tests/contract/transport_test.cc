@@ -50,14 +50,13 @@ TEST_P(TransportTest, AnySizeArrivesWhoeverIsFirst) {
       Message* received = receive_first ? &to.recv(0, key, size) : nullptr;
       Message& sent = from.send(1, key, bytes);
       if (received == nullptr) {
-        ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return to.early.size() > early_before; }));
+        ASSERT_TRUE(drive(world, [&] { return to.early.size() > early_before; }));
         EXPECT_EQ(to.early.back(), std::pair(Rank(0), key));
         EXPECT_EQ(sent.request.done(), size <= kEagerBytes);
         received = &to.recv(0, key, size);
         EXPECT_EQ(received->request.done(), size <= kEagerBytes);
       }
-      ASSERT_TRUE(drive({&world[0], &world[1]},
-                        [&] { return sent.request.done() && received->request.done(); }));
+      ASSERT_TRUE(drive(world, [&] { return sent.request.done() && received->request.done(); }));
       EXPECT_TRUE(sent.request.status().ok());
       EXPECT_TRUE(received->request.status().ok()) << received->request.status().message();
       EXPECT_TRUE(received->bytes == bytes);
@@ -95,10 +94,10 @@ TEST_P(TransportTest, KeysFindTheirMessagesInAnyOrder) {
   shuffle();
   for (const int n : order)
     from.send(1, key_of(n), pattern(static_cast<std::uint64_t>(n), size_of(n)));
-  settle({&world[0], &world[1]});
+  settle(world);
   for (const int n : rest)
     received[static_cast<std::size_t>(n)] = &to.recv(0, key_of(n), size_of(n));
-  ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return from.all_done() && to.all_done(); }));
+  ASSERT_TRUE(drive(world, [&] { return from.all_done() && to.all_done(); }));
   for (int n = 0; n < kMessages; ++n) {
     EXPECT_TRUE(received[static_cast<std::size_t>(n)]->bytes ==
                 pattern(static_cast<std::uint64_t>(n), size_of(n)))
@@ -120,14 +119,14 @@ TEST_P(TransportTest, EqualKeysAreFirstComeFirstServed) {
       std::vector<Message*> received;
       const auto post = [&] { received.push_back(&to.recv(0, key, sizes[received.size()])); };
       while (received.size() < posted_before) post();
-      if (settle_between) settle({&world[0], &world[1]});
+      if (settle_between) settle(world);
       for (std::size_t i = 0; i < sizes.size(); ++i) from.send(1, key, pattern(i, sizes[i]));
       if (settle_between) settle({&world[0]});
       while (received.size() < sizes.size()) {
         post();
         world[1].progress();
       }
-      ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return from.all_done() && to.all_done(); }));
+      ASSERT_TRUE(drive(world, [&] { return from.all_done() && to.all_done(); }));
       for (std::size_t i = 0; i < sizes.size(); ++i) {
         EXPECT_TRUE(received[i]->request.status().ok()) << received[i]->request.status().message();
         EXPECT_TRUE(received[i]->bytes == pattern(i, sizes[i])) << "message " << i;
@@ -167,12 +166,12 @@ TEST_P(TransportTest, AChainOfMessagesEndsHoweverLongItIs) {
     }
   };
   world[0].send(send_request);
-  ASSERT_TRUE(drive({&world[0], &world[1]}, [&] {
+  ASSERT_TRUE(drive(world, [&] {
     send_on();
     return to.early.size() >= kMessages / 2;
   }));
   world[1].recv(recv_request);
-  ASSERT_TRUE(drive({&world[0], &world[1]}, [&] {
+  ASSERT_TRUE(drive(world, [&] {
     send_on();
     receive_on();
     return received == kMessages;
@@ -323,7 +322,7 @@ TEST_P(TransportTest, SocketsMayTakeAFewBytesAtATime) {
     from.send(1, {.group = kGroup, .message = i}, pattern(i, size));
     received.push_back(&to.recv(0, {.group = kGroup, .message = i}, size));
   }
-  ASSERT_TRUE(drive({&world[0], &world[1]}, [&] { return from.all_done() && to.all_done(); }));
+  ASSERT_TRUE(drive(world, [&] { return from.all_done() && to.all_done(); }));
   for (std::uint32_t i = 0; i < 60; ++i) {
     EXPECT_TRUE(received[i]->bytes == pattern(i, received[i]->bytes.size())) << i;
   }

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <thread>
 #include <tuple>
 
 #include "stretto/transport/loopback/world.h"
@@ -18,6 +17,7 @@
 #include "stretto/transport/shm/host.h"
 #include "stretto/transport/stream_plane.h"
 #include "stretto/transport/tcp/striped_link.h"
+#include "tests/support/on_threads.h"
 #include "tests/support/socket_pairs.h"
 #include "tests/support/socket_plane.h"
 #include "tests/support/tls_pairs.h"
@@ -80,21 +80,17 @@ World make_by_pairs(const WorldOptions& options, LocalPairs local,
     }
   }
   world.endpoints.resize(ranks);
-  std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    // Attaching waits for the other ranks.
-    threads.emplace_back([&, r] {
-      const Deadline deadline = Deadline::after(std::chrono::seconds(10));
-      Endpoint::Parts parts =
-          shm::attach(static_cast<int>(r), std::move(unix_sockets[r]), deadline).or_throw();
-      for (std::size_t p = 0; p < ranks; ++p) {
-        if (streams[r][p] == nullptr) continue;
-        parts.links[p] = tcp::TcpLink::create(std::move(streams[r][p])).or_throw();
-      }
-      world.endpoints[r] = Endpoint::create(std::move(parts)).or_throw();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  // Attaching waits for the other ranks.
+  on_threads(ranks, [&](std::size_t r) {
+    const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+    Endpoint::Parts parts =
+        shm::attach(static_cast<int>(r), std::move(unix_sockets[r]), deadline).or_throw();
+    for (std::size_t p = 0; p < ranks; ++p) {
+      if (streams[r][p] == nullptr) continue;
+      parts.links[p] = tcp::TcpLink::create(std::move(streams[r][p])).or_throw();
+    }
+    world.endpoints[r] = Endpoint::create(std::move(parts)).or_throw();
+  });
   return world;
 }
 

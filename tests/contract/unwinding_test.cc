@@ -69,8 +69,7 @@ TEST_P(Unwinding, AnAbandonedCollectiveIsToldToAllRanks) {
 }
 
 TEST_P(Unwinding, AnAbandonedMessageIsToldToAllRanks) {
-  auto ranks = make(3, kTimeout);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3, kTimeout), [](Communicator& comm) {
     std::vector<float> data(100000);
     if (comm.rank() != 1) {
       const std::string text = told<Aborted>([&] { comm.recv(data, {.from = 1}).wait(); });
@@ -114,8 +113,7 @@ struct Forgetful {
 };
 
 TEST_P(Unwinding, AssigningToAWorkAbandonsItAsDestroyingDoes) {
-  auto ranks = make(2, kTimeout);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(2, kTimeout), [](Communicator& comm) {
     std::vector<float> data(100);
     if (comm.rank() == 1) {
       expect_own_exception([&] {
@@ -156,8 +154,7 @@ struct Reporter {
 };
 
 TEST_P(Unwinding, WorksMadeMeanwhileWaitAsEver) {
-  auto ranks = make(2, kTimeout);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(2, kTimeout), [](Communicator& comm) {
     std::vector<std::int32_t> data(1000, 1);
     expect_own_exception([&] {
       const Reporter reporter{comm, data};
@@ -212,8 +209,7 @@ TEST_P(Unwinding, ADestroyedCommunicatorSaysWhy) {
 
 // Nothing that was begun goes on in buffers that the caller believes to be its own.
 TEST_P(Unwinding, AListThatCannotBeBegunAsAWholeFailsOnAllRanks) {
-  auto ranks = make(2, kTimeout);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(2, kTimeout), [](Communicator& comm) {
     std::vector<float> data(10);
     if (comm.rank() == 0) {
       EXPECT_THROW(comm.recv(data, {.from = 1}).wait(), OutOfMemory);
@@ -286,8 +282,7 @@ TEST_P(Shrunk, RanksAreLeftOutAsErrorsNameThem) {
 }
 
 TEST_P(Shrunk, AGroupThatWasAbortedIsMadeAnew) {
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3), [](Communicator& comm) {
     comm.abort("for the test");
     for (int round = 0; round < 3; ++round) {
       auto again = comm.shrink();
@@ -299,14 +294,12 @@ TEST_P(Shrunk, AGroupThatWasAbortedIsMadeAnew) {
 }
 
 TEST_P(Shrunk, ListsAreUnitedAndWhoIsOutIsToldByWhom) {
-  auto ranks = make(4);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(4), [](Communicator& comm) {
     if (comm.rank() == 3) {
       for (int round = 0; round < 2; ++round) {
         const Status status = failure_of<Aborted>([&] { (void)comm.shrink(); });
         EXPECT_EQ(status.rank(), Rank(1));
-        EXPECT_NE(status.message().find("rank 1 has named it"), std::string_view::npos)
-            << status.message();
+        expect_contains(status.message(), "rank 1 has named it");
       }
       return;
     }
@@ -334,13 +327,11 @@ TEST_P(Shrunk, WhoWasLeftOutOnceDisturbsNobody) {
 }
 
 TEST_P(Shrunk, WhoIsInACollectiveHearsOfIt) {
-  auto ranks = make(3);
-  on_all(ranks, [](Communicator& comm) {
+  on_all(make(3), [](Communicator& comm) {
     if (comm.rank() == 2) {
       Values data(10);
       const Status status = failure_of<Aborted>([&] { comm.all_reduce(data).wait(); });
-      EXPECT_NE(status.message().find("has called shrink"), std::string_view::npos)
-          << status.message();
+      expect_contains(status.message(), "has called shrink");
     }
     expect_sum(*comm.shrink(), 1, 3);
   });
@@ -358,7 +349,7 @@ TEST_P(Shrunk, WhoIsLateIsNamedAndWaitedForAgain) {
       EXPECT_EQ(status.rank(), Rank(2));
       for (const char* text : {"shrink on rank", "waiting for rank 2 (", "has not called shrink",
                                "loading data", "waited 2."}) {
-        EXPECT_NE(status.message().find(text), std::string_view::npos) << status.message();
+        expect_contains(status.message(), text);
       }
       ++late;
     }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <chrono>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "stretto/group/engine.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/contract/transport_worlds.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::testing {
 
@@ -23,15 +23,10 @@ inline RankList make_ranks(transport::World& world, group::Engine::Options optio
   options.local_ranks = world.size();
   RankList ranks(world.endpoints.size());
   std::vector<std::shared_ptr<group::Engine>> made(ranks.size());
-  std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    threads.emplace_back([&, r] {
-      made[r] = group::Engine::create(std::move(world.endpoints[r]), options).or_throw();
-      ranks[r] =
-          communicator::ScheduledBackend::make_world(made[r], {.timeout = timeout}).or_throw();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(ranks.size(), [&](std::size_t r) {
+    made[r] = group::Engine::create(std::move(world.endpoints[r]), options).or_throw();
+    ranks[r] = communicator::ScheduledBackend::make_world(made[r], {.timeout = timeout}).or_throw();
+  });
   if (engines != nullptr) *engines = std::move(made);
   return ranks;
 }

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "tests/end_to_end/tool.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto::testing {
 namespace {
@@ -69,8 +70,8 @@ TEST_P(MpiCanary, IsFound) {
   const auto& [size, seed] = GetParam();
   const Ended ended = run_program(size, seed, {"canary"});
   EXPECT_NE(ended.status, 0);
-  EXPECT_NE(ended.errors.find("operation 9: "), std::string::npos) << ended.errors;
-  EXPECT_NE(ended.errors.find("again: mpirun -n 3 "), std::string::npos) << ended.errors;
+  expect_contains(ended.errors, "operation 9: ");
+  expect_contains(ended.errors, "again: mpirun -n 3 ");
 }
 
 INSTANTIATE_TEST_SUITE_P(, MpiCanary, ::testing::Values(std::tuple(3, 1)));

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "tests/end_to_end/tool.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto {
 namespace {
@@ -66,8 +67,8 @@ class Backward : public ::testing::Test {
     }
     for (const auto& [rank, failure] : said(tool, "failed")) {
       if (rank == kVictim) continue;
-      EXPECT_PRED_FORMAT2(::testing::IsSubstring, text.substr(0, text.find(' ')), failure);
-      EXPECT_PRED_FORMAT2(::testing::IsSubstring, text.substr(text.find(' ') + 1), failure);
+      expect_contains(failure, text.substr(0, text.find(' ')));
+      expect_contains(failure, text.substr(text.find(' ') + 1));
     }
   }
 };

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/end_to_end/tool.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto {
 namespace {
@@ -52,12 +53,12 @@ TEST(Bench, TellsProgramsAnObjectALine) {
 TEST(Bench, EveryCollectiveHasItsRowsAndItsSentence) {
   const Ended ended = run(Arguments{"bench", "all", "-n", "3", "--bytes", "1K"} + kQuick);
   EXPECT_EQ(ended.status, 0) << ended.errors;
-  EXPECT_NE(ended.output.find("stretto "), std::string::npos);
+  expect_contains(ended.output, "stretto ");
   for (const char* name : {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
                            "gather", "scatter", "all_to_all", "barrier", "send_recv"}) {
-    EXPECT_NE(ended.output.find(std::string("\n") + name + ": "), std::string::npos) << name;
+    expect_contains(ended.output, std::string("\n") + name + ": ");
   }
-  EXPECT_EQ(ended.output.find("wrong"), std::string::npos) << ended.output;
+  expect_lacks(ended.output, "wrong");
 }
 
 TEST(Bench, MeasuresWithoutSharedMemory) {
@@ -88,7 +89,7 @@ TEST(Bench, AnAlgorithmThatIsNoneEndsTheJob) {
   const Ended ended =
       run(Arguments{"bench", "-n", "2", "--bytes", "8", "--algorithm", "magic"} + kQuick);
   EXPECT_NE(ended.status, 0);
-  EXPECT_NE(ended.errors.find("magic"), std::string::npos) << ended.errors;
+  expect_contains(ended.errors, "magic");
 }
 
 // `stretto bench --explain` from outside, and the cache of links that it tells of.
@@ -102,9 +103,9 @@ TEST(Explain, MeasuresTheLinksOnceAndThenRemembersThem) {
     const Ended ended = run(explain, tcp);
     EXPECT_EQ(ended.status, 0) << ended.errors;
     const std::string& text = ended.output;
-    EXPECT_NE(text.find("inside a host"), std::string::npos) << text;
+    expect_contains(text, "inside a host");
     EXPECT_EQ(text.find("measured just now") != std::string::npos, first) << text;
-    EXPECT_NE(text.find("predicted at"), std::string::npos) << text;
+    expect_contains(text, "predicted at");
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
   }
 }
@@ -131,15 +132,15 @@ TEST(Explain, TellsWhatIsCopiedOnce) {
     return run(explain, {{"STRETTO_SINGLE_COPY", wanted}}).output;
   };
   const std::string off = output_with("off");
-  EXPECT_NE(off.find("staged_mapped; direct_mapped if registered\n"), std::string::npos) << off;
-  EXPECT_EQ(off.find("copied once"), std::string::npos) << off;
+  expect_contains(off, "staged_mapped; direct_mapped if registered\n");
+  expect_lacks(off, "copied once");
   const std::string always = output_with("always");
   if (always.find("copied once") == std::string::npos) {
     GTEST_SKIP() << "the system does not let processes reach each other's memory";
   }
   const std::string automatic = output_with("automatic");
-  EXPECT_NE(automatic.find("in huge pages, are copied once by the kernel"), std::string::npos);
-  EXPECT_NE(automatic.find("direct_mapped if registered or in huge pages\n"), std::string::npos);
+  expect_contains(automatic, "in huge pages, are copied once by the kernel");
+  expect_contains(automatic, "direct_mapped if registered or in huge pages\n");
 }
 
 }  // namespace

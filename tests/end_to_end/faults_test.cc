@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "tests/end_to_end/tool.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto {
 namespace {
@@ -56,7 +57,7 @@ class Job {
     std::istringstream lines(tool_.output().so_far());
     for (std::string line; std::getline(lines, line);) {
       if (line.find("failed") == std::string::npos) continue;
-      EXPECT_NE(line.find(fmt::format("lost rank {}", victim)), std::string::npos) << line;
+      expect_contains(line, fmt::format("lost rank {}", victim));
     }
   }
 
@@ -92,8 +93,8 @@ TEST_P(Faults, AKilledRankIsNamedByAllOthersWithinASecond) {
   // The launcher says who failed first, and how, and leaves nobody behind.
   EXPECT_EQ(job.tool().status(), 128 + SIGKILL);
   const std::string report = job.tool().errors().finish();
-  EXPECT_NE(report.find("rank 2"), std::string::npos) << report;
-  EXPECT_NE(report.find("SIGKILL"), std::string::npos) << report;
+  expect_contains(report, "rank 2");
+  expect_contains(report, "SIGKILL");
   for (int r = 0; r < 4; ++r) EXPECT_TRUE(testing::ends_soon(job.pid(r))) << "rank " << r;
 }
 
@@ -107,7 +108,7 @@ TEST_P(Faults, AStoppedRankCostsTimeAndNotTheJob) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_TRUE(testing::runs(job.pid(0)));
   EXPECT_TRUE(testing::runs(job.pid(1)));
-  EXPECT_EQ(job.tool().output().so_far().find("failed"), std::string::npos);
+  expect_lacks(job.tool().output().so_far(), "failed");
 }
 
 TEST(FaultsStop, ARankThatIsStoppedForLongIsSaidNotToAnswer) {
@@ -115,7 +116,7 @@ TEST(FaultsStop, ARankThatIsStoppedForLongIsSaidNotToAnswer) {
   ::kill(job.pid(1), SIGSTOP);
   EXPECT_TRUE(job.tool().output().wait_for("[0] failed Timeout: "));
   const std::string output = job.tool().output().so_far();
-  EXPECT_NE(output.find("), which does not answer: it is stopped"), std::string::npos) << output;
+  expect_contains(output, "), which does not answer: it is stopped");
   ::kill(job.pid(1), SIGCONT);
 }
 
@@ -168,8 +169,8 @@ TEST(FaultsJoin, AWrongJobKeyIsRefusedInASentenceAndTheJobIsUnharmed) {
                              {"STRETTO_JOB_KEY", std::string(64, 'a')}});
   const testing::Ended ended = testing::end_of(stranger);
   EXPECT_EQ(ended.status, 3);
-  EXPECT_NE(ended.output.find("failed Refused"), std::string::npos) << ended.output;
-  EXPECT_NE(ended.output.find("job key"), std::string::npos) << ended.output;
+  expect_contains(ended.output, "failed Refused");
+  expect_contains(ended.output, "job key");
   EXPECT_TRUE(testing::runs(tool.pid()));
 }
 

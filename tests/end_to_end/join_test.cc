@@ -9,8 +9,9 @@
 #include <memory>
 #include <sstream>
 
-#include "stretto/bootstrap/socket.h"
 #include "tests/end_to_end/tool.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/free_port.h"
 
 namespace stretto {
 namespace {
@@ -21,12 +22,6 @@ using testing::Process;
 using testing::Variables;
 
 const std::string kRank = STRETTO_BIN_DIR "/join_rank_program";
-
-// A port that was free a moment ago.
-int free_port() {
-  const auto listener = bootstrap::listen_tcp("127.0.0.1", 0).or_throw();
-  return bootstrap::local_port(listener.get()).or_throw();
-}
 
 std::string tcp_place() { return fmt::format("tcp://127.0.0.1:{}", free_port()); }
 
@@ -40,9 +35,8 @@ std::string on_path(const std::string& program) {
 
 void expect_joined(const std::string& output, int size) {
   for (int rank = 0; rank < size; ++rank) {
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
-                        fmt::format("rank {} of {}: sum {}\n", rank, size, size * (size - 1) / 2),
-                        output);
+    expect_contains(output,
+                    fmt::format("rank {} of {}: sum {}\n", rank, size, size * (size - 1) / 2));
   }
 }
 
@@ -67,10 +61,18 @@ void expect_ranks_join(int size, const std::function<Variables(int rank)>& varia
   expect_joined(output, size);
 }
 
-Variables stretto_variables(int rank, int size, const std::string& place) {
-  return {{"STRETTO_RANK", std::to_string(rank)},
-          {"STRETTO_SIZE", std::to_string(size)},
-          {"STRETTO_RENDEZVOUS", place}};
+using Change = std::function<void(int rank, Variables& variables)>;
+
+// What stretto's own variables say, with a change.
+std::function<Variables(int rank)> at(
+    const std::string& place, int size, const Change& change = [](int, Variables&) {}) {
+  return [=](int rank) {
+    Variables variables{{"STRETTO_RANK", std::to_string(rank)},
+                        {"STRETTO_SIZE", std::to_string(size)},
+                        {"STRETTO_RENDEZVOUS", place}};
+    change(rank, variables);
+    return variables;
+  };
 }
 
 class Join : public ::testing::Test {
@@ -78,14 +80,11 @@ class Join : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(Join, AtAStoreThatRankZeroHosts) {
-  const std::string place = tcp_place();
-  expect_ranks_join(3, [&](int rank) { return stretto_variables(rank, 3, place); });
-}
+TEST_F(Join, AtAStoreThatRankZeroHosts) { expect_ranks_join(3, at(tcp_place(), 3)); }
 
 TEST_F(Join, InAFile) {
   const std::string path = folder_ / "job";
-  expect_ranks_join(3, [&](int rank) { return stretto_variables(rank, 3, "file://" + path); });
+  expect_ranks_join(3, at("file://" + path, 3));
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
@@ -113,17 +112,13 @@ TEST_F(Join, BySlurmsVariables) {
 
 TEST_F(Join, PrintsEachValueWithItsSource) {
   const std::string place = tcp_place();
-  const auto ended = start_ranks(2, [&](int rank) {
-    Variables variables = stretto_variables(rank, 2, place);
-    variables["STRETTO_LOG"] = "info";
-    return variables;
-  });
+  const auto ended = start_ranks(
+      2, at(place, 2, [](int, Variables& variables) { variables["STRETTO_LOG"] = "info"; }));
   for (const std::string& line :
        {std::string("rank 1 from STRETTO_RANK"), std::string("size 2 from STRETTO_SIZE"),
         "rendezvous " + place + " from STRETTO_RENDEZVOUS",
         std::string("job key from the store: rank 0 makes one")}) {
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "stretto [rank 1] info: " + line + "\n",
-                        ended[1].errors);
+    expect_contains(ended[1].errors, "stretto [rank 1] info: " + line + "\n");
   }
 }
 
@@ -131,30 +126,26 @@ TEST_F(Join, PrintsEachValueWithItsSource) {
 void expect_all_told(const std::vector<Ended>& ranks, const std::string& sentence) {
   for (const Ended& ended : ranks) {
     EXPECT_EQ(ended.status, 1);
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, sentence, ended.errors);
-    EXPECT_EQ(ended.errors.find("never came"), std::string::npos) << ended.errors;
+    expect_contains(ended.errors, sentence);
+    expect_lacks(ended.errors, "never came");
   }
 }
 
 TEST_F(Join, AMistakeOfOneRankIsToldToAll) {
   for (const std::string& place : {tcp_place(), "file://" + (folder_ / "job")}) {
-    expect_all_told(start_ranks(3,
-                                [&](int rank) {
-                                  Variables variables = stretto_variables(rank, 3, place);
-                                  if (rank == 1) variables["STRETTO_ALGORITHM"] = "rings";
-                                  return variables;
-                                }),
+    const auto mistake = [](int rank, Variables& variables) {
+      if (rank == 1) variables["STRETTO_ALGORITHM"] = "rings";
+    };
+    expect_all_told(start_ranks(3, at(place, 3, mistake)),
                     "STRETTO_ALGORITHM=rings is no algorithm; there are: ring, direct, ");
   }
 }
 
 TEST_F(Join, AWrongKeyOfOneRankIsToldToAll) {
-  const std::string place = tcp_place();
-  const auto ended = start_ranks(3, [&](int rank) {
-    Variables variables = stretto_variables(rank, 3, place);
-    variables["STRETTO_JOB_KEY"] = std::string(64, rank == 2 ? '2' : '1');
-    return variables;
-  });
+  const auto ended = start_ranks(3, at(tcp_place(), 3, [](int rank, Variables& variables) {
+                                   variables["STRETTO_JOB_KEY"] =
+                                       std::string(64, rank == 2 ? '2' : '1');
+                                 }));
   expect_all_told({ended[0], ended[1]},
                   "a peer that calls itself rank 2 does not hold this job's key");
   expect_all_told({ended[2]}, "rank 0 refuses the job key of this rank 2");
@@ -165,9 +156,8 @@ TEST_F(Join, TheDeathOfOneRankIsToldToAll) {
     std::vector<std::unique_ptr<Process>> ranks;
     // The fourth never comes.
     for (int rank = 0; rank < 3; ++rank) {
-      Variables variables = stretto_variables(rank, 4, place);
-      variables["STRETTO_LOG"] = "info";
-      ranks.push_back(std::make_unique<Process>(Arguments{kRank}, variables));
+      const auto logs = [](int, Variables& variables) { variables["STRETTO_LOG"] = "info"; };
+      ranks.push_back(std::make_unique<Process>(Arguments{kRank}, at(place, 4, logs)(rank)));
     }
     for (auto& rank : ranks) ASSERT_TRUE(rank->errors().wait_for("this rank has come to"));
     ::kill(ranks[1]->pid(), SIGKILL);
@@ -181,73 +171,61 @@ TEST_F(Join, WithoutThreadsIsASentenceOnAllRanks) {
   // Rank 0 needs one to accept the other, rank 1 one for its engine.
   for (const auto& [barred, place] :
        {std::pair(0, "file://" + (folder_ / "job")), std::pair(1, tcp_place())}) {
-    const auto ended = start_ranks(2, [&, barred = barred, place = place](int rank) {
-      Variables variables = stretto_variables(rank, 2, place);
+    const auto forbid = [barred = barred](int rank, Variables& variables) {
       if (rank == barred) variables["TEST_FORBID"] = "threads";
-      return variables;
-    });
-    expect_all_told(ended, "could not be started: Resource temporarily unavailable");
+    };
+    expect_all_told(start_ranks(2, at(place, 2, forbid)),
+                    "could not be started: Resource temporarily unavailable");
   }
 }
 
 TEST_F(Join, WithFewDescriptorsAllJoinOrAllAreToldWhy) {
   for (int left = 3; left <= 7; ++left) {
-    const std::string place = tcp_place();
-    const auto ended = start_ranks(3, [&](int rank) {
-      Variables variables = stretto_variables(rank, 3, place);
+    const auto limit = [&](int rank, Variables& variables) {
       if (rank == 1) variables["TEST_DESCRIPTORS"] = std::to_string(left);
-      return variables;
-    });
+    };
+    const auto ended = start_ranks(3, at(tcp_place(), 3, limit));
     if (ended[1].status == 0) continue;  // It was enough, and the others have their sum.
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "raise `ulimit -n`", ended[1].errors) << left;
+    expect_contains(ended[1].errors, "raise `ulimit -n`");
     expect_all_told({ended[0], ended[2]}, "rank 1 (");
   }
 }
 
 TEST_F(Join, WithoutMemoryFilesByTcp) {
-  const std::string place = tcp_place();
-  expect_ranks_join(3, [&](int rank) {
-    Variables variables = stretto_variables(rank, 3, place);
-    variables["STRETTO_TRANSPORT"] = "tcp";
-    variables["TEST_FORBID"] = "memfd";
-    return variables;
-  });
+  expect_ranks_join(3, at(tcp_place(), 3, [](int, Variables& variables) {
+                      variables["STRETTO_TRANSPORT"] = "tcp";
+                      variables["TEST_FORBID"] = "memfd";
+                    }));
 }
 
-Variables tls_variables(int rank, int size, const std::string& place) {
-  Variables variables = stretto_variables(rank, size, place);
+void encrypt(Variables& variables) {
   variables["STRETTO_TRANSPORT"] = "tcp";
   variables["STRETTO_ENCRYPTION"] = "tls";
   variables["STRETTO_JOB_KEY"] = std::string(64, '7');
-  return variables;
 }
 
 TEST_F(Join, Encrypted) {
   const std::string place = tcp_place();
   for (const char* streams : {"1", "3"}) {
-    expect_ranks_join(4, [&](int rank) {
-      Variables variables = tls_variables(rank, 4, place);
-      variables["STRETTO_STREAMS"] = streams;
-      return variables;
-    });
+    expect_ranks_join(4, at(place, 4, [&](int, Variables& variables) {
+                        encrypt(variables);
+                        variables["STRETTO_STREAMS"] = streams;
+                      }));
   }
-  expect_ranks_join(2, [&](int rank) {
-    Variables variables = tls_variables(rank, 2, "file://" + (folder_ / "job"));
-    variables.erase("STRETTO_JOB_KEY");
-    return variables;
-  });
+  expect_ranks_join(2, at("file://" + (folder_ / "job"), 2, [](int, Variables& variables) {
+                      encrypt(variables);
+                      variables.erase("STRETTO_JOB_KEY");
+                    }));
 }
 
 TEST_F(Join, EncryptedByAllOrNotAtAll) {
-  const std::string place = tcp_place();
-  const auto ended = start_ranks(3, [&](int rank) {
-    Variables variables = tls_variables(rank, 3, place);
-    if (rank == 1) variables["STRETTO_ENCRYPTION"] = "off";
-    return variables;
-  });
+  const auto ended = start_ranks(3, at(tcp_place(), 3, [](int rank, Variables& variables) {
+                                   encrypt(variables);
+                                   if (rank == 1) variables["STRETTO_ENCRYPTION"] = "off";
+                                 }));
   expect_all_told(ended, "STRETTO_ENCRYPTION must be the same on all ranks");
   // Either end may be the first to find out.
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "offers to be connected by", ended[0].errors);
+  expect_contains(ended[0].errors, "offers to be connected by");
 }
 
 TEST_F(Join, UnderTorchrun) {
@@ -263,7 +241,7 @@ TEST_F(Join, UnderTorchrun) {
     const Ended ended = testing::end_of(job);
     EXPECT_EQ(ended.status, 0) << ended.errors;
     expect_joined(ended.output, 2);
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "from MASTER_ADDR and MASTER_PORT", ended.errors);
+    expect_contains(ended.errors, "from MASTER_ADDR and MASTER_PORT");
   }
 }
 
@@ -275,13 +253,7 @@ class Mpirun : public Join {
     is_open_mpi_ = testing::end_of(version).output.find("Open MPI") != std::string::npos;
   }
   Ended run_ranks(Variables variables) {
-    // Open MPI 4 and 5 refuse to be root, and to start more ranks than there are cores.
-    const Variables relaxed{{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-                            {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-                            {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
-                            {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
-                            {"TMPDIR", folder_.path()}};
-    variables.insert(relaxed.begin(), relaxed.end());
+    variables.merge(testing::mpirun_variables(folder_));
     Process job({"mpirun", "-n", "3", kRank}, variables);
     return testing::end_of(job);
   }
@@ -292,9 +264,8 @@ class Mpirun : public Join {
 TEST_F(Mpirun, NeedsNoConfigurationOnOneHostOrSaysThatItDoes) {
   const Ended ended = run_ranks({});
   if (!is_open_mpi_) {
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
-                        "say where the ranks meet with STRETTO_RENDEZVOUS=tcp://HOST:PORT",
-                        ended.errors);
+    expect_contains(ended.errors,
+                    "say where the ranks meet with STRETTO_RENDEZVOUS=tcp://HOST:PORT");
     return;
   }
   EXPECT_EQ(ended.status, 0) << ended.errors;

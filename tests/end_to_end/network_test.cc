@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "tests/end_to_end/hosts.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto {
 namespace {
@@ -235,7 +236,7 @@ TEST_F(Network, AStoreWhoseHostVanishesIsNoticedWhileJoining) {
   }
   ASSERT_FALSE(testing::runs(rank(1).pid()));
   const std::string text = rank(1).output().finish() + rank(1).errors().finish();
-  EXPECT_NE(text.find("the network to it, or its host"), std::string::npos) << text;
+  expect_contains(text, "the network to it, or its host");
 }
 
 TEST_F(Network, ALongCableThatLosesPacketsIsNotTakenForDead) {

@@ -12,6 +12,8 @@
 #include "stretto/job/threads.h"
 #include "tests/end_to_end/bits.h"
 #include "tests/end_to_end/tool.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto {
 namespace {
@@ -45,15 +47,11 @@ std::set<std::string> hashes_of_threads(int size) {
   std::mutex mutex;
   for (const bool shared_memory : {false, true}) {
     auto ranks = make_thread_ranks({.size = size, .shared_memory = shared_memory});
-    std::vector<std::thread> threads;
-    for (auto& rank : ranks) {
-      threads.emplace_back([&] {
-        const std::uint64_t hash = testing::hash_of_all_reduces(*rank, "", true);
-        const std::lock_guard lock(mutex);
-        hashes.insert(fmt::format("{:016x}", hash));
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    on_threads_of(ranks, [&](auto& rank) {
+      const std::uint64_t hash = testing::hash_of_all_reduces(*rank, "", true);
+      const std::lock_guard lock(mutex);
+      hashes.insert(fmt::format("{:016x}", hash));
+    });
   }
   return hashes;
 }
@@ -121,9 +119,7 @@ INSTANTIATE_TEST_SUITE_P(, Values,
 TEST(SingleCopy, IsOneOfThreeWishes) {
   const Ended ended = values_of(2, {{"STRETTO_SINGLE_COPY", "yes"}}, {"choice"});
   EXPECT_NE(ended.status, 0);
-  EXPECT_NE(ended.output.find("STRETTO_SINGLE_COPY=yes is not one of automatic, always, off"),
-            std::string::npos)
-      << ended.errors << ended.output;
+  expect_contains(ended.output, "STRETTO_SINGLE_COPY=yes is not one of automatic, always, off");
 }
 
 TEST(Algorithm, IsThatOfTheEnvironmentWhereItExists) {
@@ -133,12 +129,11 @@ TEST(Algorithm, IsThatOfTheEnvironmentWhereItExists) {
     variables["STRETTO_ALGORITHM"] = name;
     const Ended ended = values_of(2, variables, {"choice"});
     EXPECT_EQ(ended.status, 0) << ended.output << ended.errors;
-    EXPECT_NE(ended.output.find("chosen " + name + ": it was asked for"), std::string::npos)
-        << ended.output;
+    expect_contains(ended.output, "chosen " + name + ": it was asked for");
   }
   const Ended ended = values_of(2, tcp, {"choice"});
-  EXPECT_EQ(ended.output.find("asked for"), std::string::npos) << ended.output;
-  EXPECT_NE(ended.output.find("chosen "), std::string::npos) << ended.output;
+  expect_lacks(ended.output, "asked for");
+  expect_contains(ended.output, "chosen ");
 }
 
 // Jobs whose messages an MPI library or UCX moves.
@@ -152,8 +147,8 @@ TEST(NoMpiPlugin, IsAskedForByName) {
   const Ended ended =
       started_by_us({{"STRETTO_TRANSPORT", "mpi"}, {"STRETTO_PLUGIN", "/nowhere/mpi.so"}});
   EXPECT_NE(ended.status, 0);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "the plug-in for mpi cannot be loaded", ended.errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "/nowhere/mpi.so", ended.errors);
+  expect_contains(ended.errors, "the plug-in for mpi cannot be loaded");
+  expect_contains(ended.errors, "/nowhere/mpi.so");
 }
 
 class MpiPlane : public ::testing::Test {
@@ -180,7 +175,7 @@ TEST_F(MpiPlane, GivesTheValuesOfTheOracle) {
   const Ended ended = started_by_mpirun({{"STRETTO_TRANSPORT", "mpi"}});
   EXPECT_EQ(ended.status, 0) << ended.errors;
   EXPECT_EQ(occurrences(ended.output, "right\n"), 3u) << ended.output << ended.errors;
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "messages are moved by", ended.errors);
+  expect_contains(ended.errors, "messages are moved by");
 }
 
 // MPI's own collectives: alone, and beside its messages.
@@ -190,8 +185,8 @@ TEST_F(MpiPlane, RunsCollectivesThatGiveTheValuesOfTheOracle) {
         started_by_mpirun({{"STRETTO_BACKEND", "mpi"}, {"STRETTO_TRANSPORT", transport}});
     EXPECT_EQ(ended.status, 0) << ended.errors;
     EXPECT_EQ(occurrences(ended.output, "right\n"), 3u) << ended.output << ended.errors;
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "the job's backend is that library", ended.output);
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "collectives are run by", ended.errors);
+    expect_contains(ended.output, "the job's backend is that library");
+    expect_contains(ended.errors, "collectives are run by");
   }
 }
 
@@ -202,7 +197,7 @@ TEST(Backend, IsOneOfThree) {
     const Ended ended =
         started_by_us({{"STRETTO_BACKEND", backend}, {"STRETTO_NCCL_LIBRARY", "/nowhere"}});
     EXPECT_NE(ended.status, 0);
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, text, ended.errors);
+    expect_contains(ended.errors, text);
   }
 }
 
@@ -210,7 +205,7 @@ TEST_F(MpiPlane, SaysThatMpirunMustStartIt) {
   const Ended ended =
       started_by_us({{"STRETTO_TRANSPORT", "mpi"}, {"OMPI_MCA_ess_singleton_isolated", "1"}});
   EXPECT_NE(ended.status, 0);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "start the ranks with the mpirun of", ended.errors);
+  expect_contains(ended.errors, "start the ranks with the mpirun of");
 }
 
 class UcxPlane : public ::testing::Test {

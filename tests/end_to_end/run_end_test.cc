@@ -21,6 +21,7 @@
 #include "stretto/base/clock.h"
 #include "stretto/bootstrap/socket.h"
 #include "tests/end_to_end/tool.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto {
 namespace {
@@ -28,7 +29,6 @@ namespace {
 using std::chrono::milliseconds;
 using testing::Arguments;
 using testing::Ended;
-using ::testing::IsSubstring;
 using testing::Tool;
 
 Arguments shell(int ranks, const std::string& script, const Arguments& options = {}) {
@@ -112,8 +112,7 @@ TEST(RunEnd, ALauncherWhoseGuardianIsKilledSaysSoAndEndsTheRanks) {
   };
   ::kill(number("guard="), SIGKILL);
   EXPECT_EQ(tool.status(), 1);
-  EXPECT_PRED_FORMAT2(IsSubstring, "the process that looks after the ranks",
-                      tool.errors().finish());
+  expect_contains(tool.errors().finish(), "the process that looks after the ranks");
   EXPECT_TRUE(testing::ends_soon(number("child=")));
 }
 
@@ -130,12 +129,10 @@ TEST_P(RunEndSignal, RanksThatIgnoreItAreKilledAfterTheGrace) {
   EXPECT_GE(Clock::now() - begin, milliseconds(300));
   const std::string name = fmt::format("SIG{}", ::sigabbrev_np(GetParam()));
   const std::string errors = tool.errors().finish();
-  EXPECT_EQ(errors.find("failed first"), std::string::npos) << errors;
-  EXPECT_EQ(errors.find("out-of-memory"), std::string::npos) << errors;
-  EXPECT_PRED_FORMAT2(
-      IsSubstring, "stretto run: the job was ended because this launcher was sent " + name, errors);
-  EXPECT_PRED_FORMAT2(IsSubstring, "stretto run: rank 1: SIGKILL (sent by this launcher)\n",
-                      errors);
+  expect_lacks(errors, "failed first");
+  expect_lacks(errors, "out-of-memory");
+  expect_contains(errors, "stretto run: the job was ended because this launcher was sent " + name);
+  expect_contains(errors, "stretto run: rank 1: SIGKILL (sent by this launcher)\n");
   const std::string output = tool.output().finish();
   const auto json = nlohmann::json::parse(output.substr(output.rfind("\n{")));
   EXPECT_EQ(json["ended_by"], name);
@@ -172,7 +169,7 @@ TEST(RunEnd, ARequestToldTwiceAtOnceIsOneRequest) {
   std::this_thread::sleep_for(milliseconds(5));
   ::kill(tool.pid(), SIGTERM);
   EXPECT_EQ(tool.status(), 0);
-  EXPECT_PRED_FORMAT2(IsSubstring, "[0] saved", tool.output().finish());
+  expect_contains(tool.output().finish(), "[0] saved");
 }
 
 TEST(RunEnd, AfterTheTimeLimitTheLauncherOwnsUpToWhatItDid) {
@@ -247,7 +244,7 @@ TEST(RunLimits, WhatCannotBeStartedIsSaidAndLeavesNothing) {
     if (ended.status == 0) break;
     EXPECT_EQ(ended.status, 1);
     EXPECT_TRUE(ended.errors.starts_with("stretto")) << ended.errors;
-    EXPECT_PRED_FORMAT2(IsSubstring, "Resource temporarily unavailable", ended.errors);
+    expect_contains(ended.errors, "Resource temporarily unavailable");
     EXPECT_EQ(std::count(ended.errors.begin(), ended.errors.end(), '\n'), 1) << ended.errors;
   }
   EXPECT_TRUE(ended.status == 0 || most == 1) << ended.errors;
@@ -268,13 +265,12 @@ TEST(RunLimits, TheLimitOnFilesEndsNobodyWithoutAWord) {
   const Ended library = run_with(
       "8192", {"run", "-n", "2", "--", STRETTO_BIN_DIR "/fault_rank_program", "registered"});
   EXPECT_EQ(library.status, 3) << library.errors;
-  EXPECT_PRED_FORMAT2(IsSubstring, "File too large; raise `ulimit -f`", library.output);
+  expect_contains(library.output, "File too large; raise `ulimit -f`");
   const TemporaryFolder folder;
   const Ended program = run_with("8192", {"run", "-n", "1", "--", "dd", "if=/dev/zero",
                                           "of=" + (folder / "zeros"), "bs=10000", "count=2"});
   EXPECT_EQ(program.status, 128 + SIGXFSZ);
-  EXPECT_PRED_FORMAT2(IsSubstring, "rank 0 failed first: SIGXFSZ (it wrote more than the limit",
-                      program.errors);
+  expect_contains(program.errors, "rank 0 failed first: SIGXFSZ (it wrote more than the limit");
 }
 
 }  // namespace

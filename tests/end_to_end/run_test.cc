@@ -17,8 +17,9 @@
 #include <nlohmann/json.hpp>
 
 #include "stretto/base/clock.h"
-#include "stretto/bootstrap/socket.h"
 #include "tests/end_to_end/tool.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/free_port.h"
 
 namespace stretto {
 namespace {
@@ -60,10 +61,8 @@ TEST(Run, ReturnsTheExitCodeOfTheFirstFailureAndEndsTheOthers) {
   const Ended ended =
       run(shell(3, "test $STRETTO_RANK = 1 && exit 3; sleep 60", {"--settle", "0.05"}));
   EXPECT_EQ(ended.status, 3);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "stretto run: rank 1 failed first: exit code 3",
-                      ended.errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 2: SIGTERM (sent by this launcher)",
-                      ended.errors);
+  expect_contains(ended.errors, "stretto run: rank 1 failed first: exit code 3");
+  expect_contains(ended.errors, "rank 2: SIGTERM (sent by this launcher)");
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(4));
 }
 
@@ -71,26 +70,24 @@ TEST(Run, LetsTheOthersSpeakBeforeItEndsThem) {
   const Ended ended =
       run(shell(2, "test $STRETTO_RANK = 1 && exit 3; sleep 0.1; echo peer lost >&2; exit 1"));
   EXPECT_EQ(ended.status, 3);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "[0] peer lost\n", ended.errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 0: exit code 1, 0.", ended.errors);
+  expect_contains(ended.errors, "[0] peer lost\n");
+  expect_contains(ended.errors, "rank 0: exit code 1, 0.");
 }
 
 TEST(Run, SaysWhatAKilledRankWasDoing) {
   const Ended ended = run({"run", "-n", "2", "--settle", "0", "--", kStoreRank, "die"});
   EXPECT_EQ(ended.status, 128 + SIGKILL);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
-                      "rank 1 failed first: SIGKILL (killed from outside, possibly by the "
-                      "out-of-memory killer)",
-                      ended.errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "its last operation was all_reduce(sum f32 [8]) #3",
-                      ended.errors);
+  expect_contains(ended.errors,
+                  "rank 1 failed first: SIGKILL (killed from outside, possibly by the "
+                  "out-of-memory killer)");
+  expect_contains(ended.errors, "its last operation was all_reduce(sum f32 [8]) #3");
 }
 
 TEST(Run, KillsWhoDoesNotEndInTime) {
   const Ended ended = run(shell(2, "trap '' TERM; test $STRETTO_RANK = 1 && exit 3; sleep 60",
                                 {"--settle", "0.05", "--grace", "0.05"}));
   EXPECT_EQ(ended.status, 3);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 0: SIGKILL", ended.errors);
+  expect_contains(ended.errors, "rank 0: SIGKILL");
 }
 
 TEST(Run, PassesSignalsOn) {
@@ -113,8 +110,7 @@ TEST(Run, AnInterruptedJobReturnsLikeAnInterruptedProgram) {
   ASSERT_TRUE(tool.output().wait_for("[1] ready"));
   ::kill(tool.pid(), SIGINT);
   EXPECT_EQ(tool.status(), 128 + SIGINT);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "rank 1: SIGINT (sent by this launcher)",
-                      tool.errors().finish());
+  expect_contains(tool.errors().finish(), "rank 1: SIGINT (sent by this launcher)");
 }
 
 TEST(Run, SaysWhyAProgramCannotStart) {
@@ -128,30 +124,24 @@ TEST(Run, SaysWhyAProgramCannotStart) {
 
 TEST(Run, SaysWhatIsWrongWithACommandLine) {
   EXPECT_EQ(run({"run", "-n", "2"}).status, 2);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "put it behind \"--\"", run({"run"}).errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "goes behind \"--\"", run({"run", "./train"}).errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "nan is no time in seconds",
-                      run({"run", "--settle", "nan", "--", "x"}).errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "--ranks", run({"run", "-n", "0", "--", "x"}).errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "--hosts , names no host",
-                      run({"run", "--hosts", ",", "--", "x"}).errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "from 0 to 1",
-                      run({"run", "--hosts", "a,b", "--host-index", "2", "--", "x"}).errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "stretto run --print-job-key",
-                      run({"run", "--hosts", "a,b", "--host-index", "1", "--", "x"}).errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "STRETTO_JOB_KEY: a job key has 64",
-                      run({"run", "--", "true"}, {{"STRETTO_JOB_KEY", "x"}}).errors);
+  expect_contains(run({"run"}).errors, "put it behind \"--\"");
+  expect_contains(run({"run", "./train"}).errors, "goes behind \"--\"");
+  expect_contains(run({"run", "--settle", "nan", "--", "x"}).errors, "nan is no time in seconds");
+  expect_contains(run({"run", "-n", "0", "--", "x"}).errors, "--ranks");
+  expect_contains(run({"run", "--hosts", ",", "--", "x"}).errors, "--hosts , names no host");
+  expect_contains(run({"run", "--hosts", "a,b", "--host-index", "2", "--", "x"}).errors,
+                  "from 0 to 1");
+  expect_contains(run({"run", "--hosts", "a,b", "--host-index", "1", "--", "x"}).errors,
+                  "stretto run --print-job-key");
+  expect_contains(run({"run", "--", "true"}, {{"STRETTO_JOB_KEY", "x"}}).errors,
+                  "STRETTO_JOB_KEY: a job key has 64");
   EXPECT_EQ(run({"run", "--help"}).status, 0);
   EXPECT_EQ(run({"unknown"}).status, 2);
 }
 
 TEST(Run, RanksOfTwoLaunchersMeetAlthoughThoseAtTheStoreEndFirst) {
   const Variables key{{"STRETTO_JOB_KEY", run({"run", "--print-job-key"}).output.substr(0, 64)}};
-  // A port that was free a moment ago.
-  const int port = [] {
-    const auto listener = bootstrap::listen_tcp("127.0.0.1", 0).or_throw();
-    return bootstrap::local_port(listener.get()).or_throw();
-  }();
+  const int port = free_port();
   const auto launcher = [&](int index) {
     return Arguments{"run",
                      "-n",
@@ -182,9 +172,8 @@ TEST(Run, AStrangerOnThePortIsRefusedAndTheJobUnharmed) {
              kStoreRank + " meet"));
   EXPECT_EQ(ended.status, 0) << ended.errors;
   EXPECT_EQ(lines(ended.output), (std::multiset<std::string>{"[0] met 2", "[1] met 2"}));
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "refused a connection from 127.0.0.1:", ended.errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "not a stretto peer: the first bytes were 72 61 6e",
-                      ended.errors);
+  expect_contains(ended.errors, "refused a connection from 127.0.0.1:");
+  expect_contains(ended.errors, "not a stretto peer: the first bytes were 72 61 6e");
 }
 
 TEST(Run, ReportsInJson) {
@@ -209,7 +198,7 @@ TEST(Version, IsTheOneOfTheBuild) {
   const std::string text = read_file(STRETTO_SOURCE_DIR "/CMakeLists.txt");
   const std::string printed = run({"--version"}).output;
   const std::string version = printed.substr(8, printed.find(" (") - 8);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "project(stretto VERSION " + version + " ", text);
+  expect_contains(text, "project(stretto VERSION " + version + " ");
 }
 
 }  // namespace

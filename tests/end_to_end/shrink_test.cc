@@ -12,6 +12,7 @@
 
 #include "stretto/base/random.h"
 #include "tests/end_to_end/tool.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto {
 namespace {
@@ -129,12 +130,12 @@ TEST(ShrinkProcesses, AStoppedRankIsWaitedForAndNamed) {
   const std::string text = job.rank(0).output().so_far();
   for (const char* part : {"shrink on rank 0: timed out waiting for rank 2 (",
                            "), which does not answer: it is stopped"}) {
-    EXPECT_NE(text.find(part), std::string::npos) << text;
+    expect_contains(text, part);
   }
   ::kill(job.rank(2).pid(), SIGCONT);
   EXPECT_EQ(job.rank(0).status(), 0) << job.rank(0).output().finish();
   EXPECT_EQ(job.rank(2).status(), 0) << job.rank(2).output().finish();
-  EXPECT_TRUE(job.rank(0).output().finish().find("left 5 ") != std::string::npos);
+  expect_contains(job.rank(0).output().finish(), "left 5 ");
 }
 
 // A group that cannot be set up although nobody dies is no reason to try for ever.
@@ -145,8 +146,8 @@ TEST(ShrinkProcesses, AllHearWhyTheGroupCannotBeSetUp) {
   EXPECT_TRUE(outcome.failure.empty()) << outcome.failure;
   for (const int r : {0, 2, 3}) {
     const std::string output = job.rank(r).output().finish();
-    EXPECT_NE(output.find("failed "), std::string::npos) << output;
-    EXPECT_NE(output.find("Too many open files"), std::string::npos) << output;
+    expect_contains(output, "failed ");
+    expect_contains(output, "Too many open files");
     EXPECT_EQ(output.find("rank 2 gave up: ") == std::string::npos, r == 2) << output;
   }
 }

@@ -12,6 +12,7 @@
 
 #include "stretto/base/clock.h"
 #include "tests/end_to_end/hosts.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto {
 namespace {
@@ -94,8 +95,7 @@ TEST_F(Ssh, RanksOfAllHostsMeet) {
   const Ended ended = end_of(tool);
   EXPECT_EQ(ended.status, 0) << ended.errors;
   for (const int rank : {0, 1, 2}) {
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("[{0}] rank {0} of 3: sum 3", rank),
-                        ended.output);
+    expect_contains(ended.output, fmt::format("[{0}] rank {0} of 3: sum 3", rank));
   }
   EXPECT_EQ(ended.errors, "");
 }
@@ -113,11 +113,10 @@ TEST_F(Ssh, RanksFindEnvironmentAndFolderOfTheLauncherAndNobodySeesTheKey) {
   EXPECT_EQ(ended.status, 0) << ended.errors;
   const std::string folder = std::filesystem::current_path();
   for (const char* place : {"00", "11", "20"}) {
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("{} a b 'c' {}\n", place, folder),
-                        ended.output);
+    expect_contains(ended.output, fmt::format("{} a b 'c' {}\n", place, folder));
   }
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "run --agent", ended.output);
-  EXPECT_PRED_FORMAT2(::testing::IsNotSubstring, key, ended.output);
+  expect_contains(ended.output, "run --agent");
+  expect_lacks(ended.output, key);
 }
 
 TEST_F(Ssh, TheDeathOfARankElsewhereEndsTheJobAndIsTheCause) {
@@ -127,11 +126,9 @@ TEST_F(Ssh, TheDeathOfARankElsewhereEndsTheJobAndIsTheCause) {
   const pid_t zero = pid_of(tool, "rank0");
   const Ended ended = end_of(tool);
   EXPECT_EQ(ended.status, 128 + SIGKILL);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
-                      fmt::format("rank 2 on {} failed first: SIGKILL", address(1)), ended.errors);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
-                      fmt::format("rank 0 on {}: SIGTERM (sent by this launcher)", address(0)),
-                      ended.errors);
+  expect_contains(ended.errors, fmt::format("rank 2 on {} failed first: SIGKILL", address(1)));
+  expect_contains(ended.errors,
+                  fmt::format("rank 0 on {}: SIGTERM (sent by this launcher)", address(0)));
   const auto json = nlohmann::json::parse(ended.output.substr(ended.output.find('{')));
   EXPECT_EQ(json["first_failure"], 2);
   EXPECT_EQ(json["ranks"][2]["host"], address(1));
@@ -142,8 +139,7 @@ TEST_F(Ssh, SaysWhatARankThatWasKilledElsewhereWasDoing) {
   Tool tool = launch({"--settle", "0.1"}, {STRETTO_BIN_DIR "/store_rank_program", "die"});
   const Ended ended = end_of(tool);
   EXPECT_EQ(ended.status, 128 + SIGKILL);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "its last operation was all_reduce(sum f32 [8]) #3",
-                      ended.errors);
+  expect_contains(ended.errors, "its last operation was all_reduce(sum f32 [8]) #3");
 }
 
 TEST_F(Ssh, TheLaunchersDeathEndsTheRanksEverywhere) {
@@ -164,7 +160,7 @@ TEST_F(Ssh, PassesSignalsOn) {
   ::kill(tool.pid(), SIGTERM);
   const Ended ended = end_of(tool);
   EXPECT_EQ(ended.status, 0) << ended.errors;
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "[2] got TERM", ended.output);
+  expect_contains(ended.output, "[2] got TERM");
 }
 
 // As when the host loses power, but for the time that takes to be noticed.
@@ -178,10 +174,9 @@ TEST_F(Ssh, TheLossOfAHostEndsTheJob) {
   ::kill(pid_of(tool, "agent"), SIGKILL);
   const Ended ended = end_of(tool);
   EXPECT_EQ(ended.status, 255);
-  EXPECT_PRED_FORMAT2(
-      ::testing::IsSubstring,
-      fmt::format("rank 2 on {} failed first: lost with its host, as \"ssh ", address(1)),
-      ended.errors);
+  expect_contains(
+      ended.errors,
+      fmt::format("rank 2 on {} failed first: lost with its host, as \"ssh ", address(1)));
   EXPECT_TRUE(testing::ends_soon(zero));
   EXPECT_TRUE(testing::ends_soon(two));
 }
@@ -190,7 +185,7 @@ TEST_F(Ssh, AProgramThatIsNotThereIsNamedWithItsHost) {
   Tool tool = launch({}, {"/no/such/program"});
   const Ended ended = end_of(tool);
   EXPECT_EQ(ended.status, 127) << ended.errors;
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, ": cannot start \"/no/such/program\"", ended.errors);
+  expect_contains(ended.errors, ": cannot start \"/no/such/program\"");
 }
 
 TEST_F(Ssh, AHostThatIsNotThereYetIsTriedAgain) {
@@ -199,16 +194,15 @@ TEST_F(Ssh, AHostThatIsNotThereYetIsTriedAgain) {
     Tool tool = launch_shell("exec sleep 60", {"--settle", "0.1"});
     const Ended ended = end_of(tool);
     EXPECT_EQ(ended.status, 255);
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
-                        fmt::format("rank 2 on {} failed first: not started", address(1)),
-                        ended.errors);
+    expect_contains(ended.errors,
+                    fmt::format("rank 2 on {} failed first: not started", address(1)));
   }
   Tool tool = launch_shell("echo here", {"--wait-for-hosts", "60"});
   ASSERT_TRUE(tool.errors().wait_for("Connection refused"));
   serve(1);
   const Ended ended = end_of(tool);
   EXPECT_EQ(ended.status, 0) << ended.errors;
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "[2] here", ended.output);
+  expect_contains(ended.output, "[2] here");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "stretto/base/cores.h"
 #include "tests/end_to_end/tool.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto {
 namespace {
@@ -47,17 +48,15 @@ TEST_P(Fork, TheDeathOfARankIsNoticedThoughAChildOfItLives) {
   // It is a second where the machine has nothing else to do.
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   const std::string output = tool.output().so_far();
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "lost rank 1", output);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("its process (pid {}) has ended", victim),
-                      output);
+  expect_contains(output, "lost rank 1");
+  expect_contains(output, fmt::format("its process (pid {}) has ended", victim));
 }
 
 TEST_P(Fork, ALeavingIsNoticedThoughAChildHasTheSockets) {
   Tool tool = start(2, "leaves");
   EXPECT_TRUE(tool.output().wait_for("[1] right"));
   EXPECT_TRUE(tool.output().wait_for("[0] failed "));
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "barrier() #2 on rank 0: rank 1 has ",
-                      tool.output().so_far());
+  expect_contains(tool.output().so_far(), "barrier() #2 on rank 0: rank 1 has ");
 }
 
 TEST_P(Fork, AChildThatUsesTheCommunicatorIsToldAndHarmsNobody) {
@@ -65,10 +64,9 @@ TEST_P(Fork, AChildThatUsesTheCommunicatorIsToldAndHarmsNobody) {
   const testing::Ended ended = testing::end_of(tool);
   EXPECT_EQ(ended.status, 0);
   for (const int rank : {0, 1}) {
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("[{}] right", rank), ended.output);
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
-                        fmt::format("child: this process was forked from rank {}, ", rank),
-                        ended.output);
+    expect_contains(ended.output, fmt::format("[{}] right", rank));
+    expect_contains(ended.output,
+                    fmt::format("child: this process was forked from rank {}, ", rank));
   }
 }
 
@@ -100,7 +98,7 @@ TEST_P(Shortage, GoesUnseenIfItIsOverSoon) {
   const Ended ended = run("passing");
   EXPECT_EQ(ended.status, 0);
   for (const char* rank : {"[0]", "[1]", "[2]"}) {
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("{} right", rank), ended.output);
+    expect_contains(ended.output, fmt::format("{} right", rank));
   }
   EXPECT_EQ(ended.errors, "");
 }
@@ -111,7 +109,7 @@ TEST_P(Shortage, IsTheCauseThatAllRanksHearOfIfItLasts) {
   const Ended ended = run("lasting");
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));
   for (const char* rank : {"[0]", "[1]", "[2]"}) {
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("{} failed 2: ", rank), ended.output);
+    expect_contains(ended.output, fmt::format("{} failed 2: ", rank));
   }
   std::size_t causes = 0;
   for (std::size_t at = 0; (at = ended.output.find(GetParam().remedy, at)) != std::string::npos;

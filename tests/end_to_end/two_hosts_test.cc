@@ -13,6 +13,7 @@
 
 #include "tests/end_to_end/bits.h"
 #include "tests/end_to_end/hosts.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto {
 namespace {
@@ -102,9 +103,9 @@ TEST_F(TwoHosts, NeedOnePortForAllRanksOfAHost) {
     Tool first = launch(0, {STRETTO_BIN_DIR "/join_rank_program"}, variables, 3);
     EXPECT_EQ(first.status(), 0) << first.errors().finish();
     EXPECT_EQ(second.status(), 0) << second.errors().finish();
-    EXPECT_NE(first.output().finish().find("rank 0 of 6: sum 15\n"), std::string::npos);
+    expect_contains(first.output().finish(), "rank 0 of 6: sum 15\n");
     const std::string errors = first.errors().finish() + second.errors().finish();
-    EXPECT_EQ(errors.find("a port of its own"), std::string::npos) << errors;
+    expect_lacks(errors, "a port of its own");
   }
 }
 
@@ -166,7 +167,7 @@ TEST_F(TwoHosts, GiveTheBitsOfOne) {
   // Of two ranks on this host, with private buffers and with registered ones.
   EXPECT_EQ(lines, 2 * 2 * testing::canonical_algorithms().size());
   const std::string errors = first.errors().finish();
-  EXPECT_NE(errors.find("different network namespaces"), std::string::npos) << errors;
+  expect_contains(errors, "different network namespaces");
 }
 
 // Between hosts of two ranks, each half of the buffer goes out once to be reduced and once when it

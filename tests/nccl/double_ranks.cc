@@ -7,11 +7,11 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
-#include <thread>
-
 #include "stretto/job/nccl_factory.h"
 #include "stretto/transport/endpoint.h"
 #include "stretto/transport/tcp/link.h"
+#include "tests/contract/rank_communicators.h"
+#include "tests/support/on_threads.h"
 #include "tests/support/socket_pairs.h"
 
 namespace stretto::testing {
@@ -80,36 +80,22 @@ DoubleRanks::DoubleRanks(const Options& options)
       parts[b].links[a] = transport::tcp::TcpLink::create(std::move(theirs)).or_throw();
     }
   }
-  std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      auto engine =
-          group::Engine::create(transport::Endpoint::create(std::move(parts[r])).or_throw(),
-                                {.local_ranks = options.size, .heartbeat = options.heartbeat})
-              .or_throw();
-      auto made = communicator::ScheduledBackend::make_world(
-          std::move(engine), {.timeout = options.timeout, .library = double_factory().or_throw()});
-      statuses_[r] = made.status();
-      if (made.ok()) ranks_[r] = std::move(*made);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(size, [&](std::size_t r) {
+    auto engine =
+        group::Engine::create(transport::Endpoint::create(std::move(parts[r])).or_throw(),
+                              {.local_ranks = options.size, .heartbeat = options.heartbeat})
+            .or_throw();
+    auto made = communicator::ScheduledBackend::make_world(
+        std::move(engine), {.timeout = options.timeout, .library = double_factory().or_throw()});
+    statuses_[r] = made.status();
+    if (made.ok()) ranks_[r] = std::move(*made);
+  });
 }
 
 void DoubleRanks::on_all(const std::function<void(Communicator&)>& body) {
-  std::vector<std::thread> threads;
-  for (auto& rank : ranks_) {
-    if (rank == nullptr) continue;
-    threads.emplace_back([&] {
-      try {
-        body(*rank);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-        rank.reset();  // So that the others do not wait for it.
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_each(ranks_, [&](auto& rank) {
+    if (rank != nullptr) body(*rank);
+  });
 }
 
 void DoubleRanks::kill(int rank) {

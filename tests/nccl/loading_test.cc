@@ -6,18 +6,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <thread>
-
 #include "stretto/job/join.h"
 #include "stretto/nccl/load.h"
 #include "stretto/nccl/versions.h"
 #include "tests/nccl/double_ranks.h"
 #include "tests/support/failures.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::nccl {
 namespace {
 
-using stretto::testing::expect_contains;
+using stretto::expect_contains;
 
 TEST(NcclLoading, RealNcclHasAllThatIsUsedAndKnowsItsVersion) {
   const auto loaded = load_nccl(nccl_files(process_environment()));
@@ -63,20 +62,16 @@ TEST(NcclLoading, JobsNameItAsTheirBackend) {
   Double::get().reset();
   const Variables environment;
   const std::string path = ::testing::TempDir() + "nccl_job_" + std::to_string(::getpid());
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 2; ++r) {
-    threads.emplace_back([&, r] {
-      const auto ranks = join({.rank = r,
-                               .size = 2,
-                               .rendezvous = "file://" + path,
-                               .transport = "tcp",
-                               .backend = "nccl",
-                               .environment = &environment});
-      const View data(Double::get().allocate(8), 2, DType::f32);
-      ranks->all_reduce(data).wait();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(2, [&](int r) {
+    const auto ranks = join({.rank = r,
+                             .size = 2,
+                             .rendezvous = "file://" + path,
+                             .transport = "tcp",
+                             .backend = "nccl",
+                             .environment = &environment});
+    const View data(Double::get().allocate(8), 2, DType::f32);
+    ranks->all_reduce(data).wait();
+  });
   EXPECT_EQ(Double::get().control().launches, 2);
   EXPECT_EQ(Double::get().control().misuse, "");
   const Variables no_device(Double::file(), "/nowhere/libcuda.so.1");

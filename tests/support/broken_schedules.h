@@ -11,6 +11,7 @@
 
 #include "stretto/schedule/algorithms.h"
 #include "stretto/schedule/verify/verify.h"
+#include "tests/support/expect_contains.h"
 
 // Schedules to be broken, for tests of what verify() refuses.
 namespace stretto::schedule {
@@ -42,8 +43,7 @@ inline void erase_nth(Schedule& schedule, StepKind kind, int n = 0) {
 
 inline void expect_refused_because(const Schedules& schedules, const std::string& part_of_reason) {
   const Status status = verify(schedules);
-  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-  EXPECT_NE(status.message().find(part_of_reason), std::string_view::npos) << status.message();
+  expect_failure(status, StatusCode::invalid_argument, part_of_reason);
 }
 
 }  // namespace stretto::schedule

@@ -8,9 +8,9 @@
 #include <exception>
 #include <functional>
 #include <string>
-#include <string_view>
 
 #include "stretto/base/error.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto::testing {
 
@@ -42,10 +42,6 @@ std::string message_of(const std::function<void()>& call) {
     return exception.what();
   }
   return {};
-}
-
-inline void expect_contains(std::string_view text, std::string_view part) {
-  EXPECT_NE(text.find(part), std::string_view::npos) << "\"" << part << "\" is not in: " << text;
 }
 
 }  // namespace stretto::testing

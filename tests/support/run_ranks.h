@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
-#include <thread>
 #include <vector>
 
 #include "stretto/job/threads.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto {
 
@@ -20,17 +20,13 @@ inline void run_ranks(int size, const std::function<void(Communicator&)>& functi
   const auto communicators = make_thread_ranks(
       {.size = size, .shared_memory = shared_memory, .timeout = std::chrono::seconds(20)});
   std::vector<std::exception_ptr> thrown(communicators.size());
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < communicators.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        function(*communicators[rank]);
-      } catch (...) {
-        thrown[rank] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(communicators.size(), [&](std::size_t rank) {
+    try {
+      function(*communicators[rank]);
+    } catch (...) {
+      thrown[rank] = std::current_exception();
+    }
+  });
   for (const std::exception_ptr& exception : thrown) {
     if (exception) std::rethrow_exception(exception);
   }

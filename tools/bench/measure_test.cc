@@ -5,9 +5,9 @@
 
 #include <array>
 #include <numeric>
-#include <thread>
 #include <vector>
 
+#include "tests/support/on_threads.h"
 #include "tools/bench/measure.h"
 
 namespace stretto::bench {
@@ -126,19 +126,12 @@ class BoardFile {
   int fd_;
 };
 
-template <class Body>
-void on_each_rank(int ranks, Body&& body) {
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back([&body, rank] { body(rank); });
-  for (std::thread& thread : threads) thread.join();
-}
-
 TEST(Board, BarriersMakeWritesOfOthersVisible) {
   constexpr int kRanks = 3;
   const BoardFile file(kRanks);
   // Atomic for the sanitizers, to which the mappings of different ranks are different memory.
   std::array<std::atomic<int>, kRanks> counts{};
-  on_each_rank(kRanks, [&](int rank) {
+  on_threads(kRanks, [&](int rank) {
     Board board(file.path(), rank);
     for (int round = 1; round <= 200; ++round) {
       counts[static_cast<std::size_t>(rank)].store(round, std::memory_order_relaxed);
@@ -151,7 +144,7 @@ TEST(Board, BarriersMakeWritesOfOthersVisible) {
 
 TEST(Board, RanksAgreeAndKnowTheSlowest) {
   const BoardFile file(2);
-  on_each_rank(2, [&](int rank) {
+  on_threads(2, [&](int rank) {
     Board board(file.path(), rank);
     BoardCoordinator coordinator(board);
     for (int round = 0; round < 50; ++round)
@@ -166,7 +159,7 @@ TEST(Board, RanksAgreeAndKnowTheSlowest) {
 
 TEST(Board, WhoWaitsForARankThatGaveUpThrows) {
   const BoardFile file(2);
-  on_each_rank(2, [&](int rank) {
+  on_threads(2, [&](int rank) {
     Board board(file.path(), rank);
     if (rank == 0) {
       EXPECT_THROW(board.barrier(), std::runtime_error);

@@ -1,11 +1,10 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <thread>
-
 #include <gtest/gtest.h>
 
 #include "stretto/job/threads.h"
+#include "tests/support/on_threads.h"
 #include "tools/bench/bench_case.h"
 #include "tools/bench/comm_coordinator.h"
 #include "tools/bench/options.h"
@@ -184,9 +183,7 @@ TEST(Pattern, SaysWhatItCannotCheck) {
 template <class Body>
 void on_ranks(int ranks, Body&& body) {
   auto communicators = make_thread_ranks({.size = ranks});
-  std::vector<std::thread> threads;
-  for (auto& comm : communicators) threads.emplace_back([&] { body(*comm); });
-  for (std::thread& thread : threads) thread.join();
+  on_threads_of(communicators, [&](auto& comm) { body(*comm); });
 }
 
 BenchOptions quick() {

@@ -12,7 +12,7 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "stretto/base/is_readable.h"
+#include "stretto/base/poll.h"
 #include "tools/launch/line_reader.h"
 #include "tools/launch/local_host.h"
 #include "tools/launch/messages.h"

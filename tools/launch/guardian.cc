@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "stretto/base/cores.h"
-#include "stretto/base/is_readable.h"
+#include "stretto/base/poll.h"
 #include "tools/launch/child.h"
 #include "tools/launch/descendants.h"
 #include "tools/launch/rank_environment.h"

@@ -4,7 +4,6 @@
 #include "tools/launch/output_relay.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,8 +12,6 @@
 #include <mutex>
 
 #include <fmt/format.h>
-
-#include "stretto/base/thread.h"
 
 namespace stretto::launch {
 namespace {
@@ -92,26 +89,18 @@ void OutputRelay::add_marked(FileDescriptor source, int target, std::string mark
 }
 
 Status OutputRelay::start() {
-  stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop_.valid()) return system_status("eventfd");
-  STRETTO_ASSIGN_OR_RETURN(thread_, start_thread("stretto-relay", [this] { run(); }));
-  return {};
+  return thread_.start("stretto-relay", [this](int stop) { run(stop); });
 }
 
 void OutputRelay::finish() {
-  if (!thread_.joinable()) {
-    for (Stream& stream : streams_) drain(stream);
-    return;
-  }
-  const std::uint64_t one = 1;
-  (void)!::write(stop_.get(), &one, sizeof(one));
-  thread_.join();
+  if (thread_.stop()) return;
+  for (Stream& stream : streams_) drain(stream);
 }
 
-void OutputRelay::run() {
+void OutputRelay::run(int stop) {
   while (true) {
     // A negative number is skipped by poll(): a stream that has ended.
-    std::vector<pollfd> entries{{stop_.get(), POLLIN, 0}};
+    std::vector<pollfd> entries{{stop, POLLIN, 0}};
     for (const Stream& stream : streams_) entries.push_back({stream.source.get(), POLLIN, 0});
     if (::poll(entries.data(), entries.size(), -1) < 0) continue;
     const bool last_round = entries[0].revents != 0;

@@ -6,12 +6,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
+#include "stretto/base/thread.h"
 
 namespace stretto::launch {
 
@@ -84,7 +84,7 @@ class OutputRelay {
     FileDescriptor marked = {};
   };
 
-  void run();
+  void run(int stop);
   // False at the end of the stream, or if there is nothing (more) to read.
   bool copy(Stream& stream);
   void drain(Stream& stream);
@@ -92,9 +92,8 @@ class OutputRelay {
   void write(int target, std::string_view text);
 
   std::vector<Stream> streams_;
-  FileDescriptor stop_;
-  std::thread thread_;
   bool said_what_is_lost_ = false;
+  StoppableThread thread_;
 };
 
 // Writes all of it, however slowly it is read. Returns 0, or the errno for which it gave up: EPIPE

@@ -3,19 +3,15 @@
 
 #include "tools/launch/signals.h"
 
-#include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
+#include "stretto/base/poll.h"
+
 namespace stretto::launch {
-namespace {
-
-constexpr std::int64_t kLongestWaitMs = 3'600'000;
-
-}  // namespace
 
 Result<Signals> Signals::open() {
   struct sigaction action {};
@@ -48,8 +44,7 @@ std::optional<int> Signals::wait(Deadline deadline, const std::vector<int>& othe
     if (::read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
       return static_cast<int>(info.ssi_signo);
     }
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
-    const auto wait_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, kLongestWaitMs));
+    const int wait_ms = poll_milliseconds(deadline.remaining());
     if (::poll(entries.data(), entries.size(), wait_ms) < 0 && errno != EINTR) return std::nullopt;
     const bool is_ready = std::any_of(entries.begin() + 1, entries.end(),
                                       [](const pollfd& entry) { return entry.revents != 0; });

@@ -42,10 +42,6 @@ std::vector<Split> leaves_first(std::vector<Split> splits) {
 }  // namespace
 
 // Binomial tree all-reduce: partial values climb the canonical tree, the result comes down.
-//
-//   n = 6:   1 --> 0   3 --> 2   5 --> 4      then down:  0 --> 4
-//            2 --> 0                                      0 --> 2   4 --> 5
-//            4 --> 0                                      0 --> 1   2 --> 3
 void binomial_tree_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const Shape to_zero{shape.rank, shape.rank_count, 0};
   climb_tree(schedule, to_zero, kLevels);
@@ -53,28 +49,17 @@ void binomial_tree_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Binomial tree broadcast: whoever has the buffer hands it to somebody who has not.
-//
-//   n = 6, root 0:   0 --> 4
-//                    0 --> 2   4 --> 5
-//                    0 --> 1   2 --> 3
 void binomial_tree_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   descend_tree(schedule, shape, kLevels, input(0));
   if (shape.rank == shape.root) schedule.copy(input(0), output(0));
 }
 
 // Binomial tree reduce: partial values climb the canonical tree to whichever rank is root.
-//
-//   n = 6, root 3:   1 --> 0   2 --> 3   5 --> 4
-//                    0 --> 3
-//                    4 --> 3
 void binomial_tree_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   climb_tree(schedule, shape, kLevels);
 }
 
 // Binomial tree gather: every rank hands on its own chunk and those of the ranks below it.
-//
-//   n = 6, root 0:   1 --> 0   3 --> 2   5 --> 4      a chunk each
-//                    2 --> 0   4 --> 0                two chunks each
 void binomial_tree_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const Placement placement(shape);
   const int own = placement.own();
@@ -95,9 +80,6 @@ void binomial_tree_gather(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Binomial tree scatter: whoever has several ranks' chunks hands on half of them.
-//
-//   n = 6, root 0:   0 --> 4   0 --> 2                two chunks each
-//                    0 --> 1   2 --> 3   4 --> 5      a chunk each
 void binomial_tree_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const Placement placement(shape);
   const int own = placement.own();
@@ -118,9 +100,6 @@ void binomial_tree_scatter(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Binomial tree barrier: word that all have come climbs to rank 0, leave to go on comes down.
-//
-//   n = 4:   1 --> 0   3 --> 2      then down:  0 --> 2
-//            2 --> 0                            0 --> 1   2 --> 3      signals of no bytes
 void binomial_tree_barrier(ScheduleBuilder& schedule, const Shape& shape) {
   const std::vector<Split> splits = splits_above(shape.rank.value(), shape.rank_count);
   for (const Split& split : leaves_first(splits)) {
@@ -134,17 +113,11 @@ void binomial_tree_barrier(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // k-nomial reduce: up to four subtrees of the canonical tree meet in one step.
-//
-//   n = 16, root 0:   1, 2, 3 --> 0   5, 6, 7 --> 4   9, 10, 11 --> 8   13, 14, 15 --> 12
-//                     4, 8, 12 --> 0
 void knomial_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   climb_tree(schedule, shape, kMergedLevels);
 }
 
 // k-nomial broadcast: whoever has the buffer hands it to three that have not.
-//
-//   n = 16, root 0:   0 --> 4, 8, 12
-//                     0 --> 1, 2, 3   4 --> 5, 6, 7   8 --> 9, 10, 11   12 --> 13, 14, 15
 void knomial_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   descend_tree(schedule, shape, kMergedLevels, input(0));
   if (shape.rank == shape.root) schedule.copy(input(0), output(0));

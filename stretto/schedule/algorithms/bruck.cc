@@ -11,10 +11,6 @@
 namespace stretto::schedule {
 
 // Bruck all-gather: what a rank holds doubles with every step, whatever the number of ranks.
-//
-//   n = 5:   r+1 --> r    chunk r+1
-//            r+2 --> r    chunks r+2, r+3
-//            r+4 --> r    chunk r+4: what is still missing
 void bruck_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const int n = shape.rank_count;
   const ChunkIndex own = shard_of(shape.rank);
@@ -31,10 +27,6 @@ void bruck_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
 
 // Bruck all-to-all: a chunk that has d ranks to go makes a hop for every bit of d, short ones
 // first.
-//
-//   n = 8:   r --> r+1    chunks with 1, 3, 5 or 7 to go
-//            r --> r+2    chunks with 2, 3, 6 or 7
-//            r --> r+4    chunks with 4, 5, 6 or 7
 void bruck_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   const int n = shape.rank_count;
   // Of the chunks with `way` ranks to go in all, the one that is here after some of it.

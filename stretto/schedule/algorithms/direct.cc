@@ -40,10 +40,6 @@ void spread_shard(ScheduleBuilder& schedule, const Shape& shape, Slot own) {
 }  // namespace
 
 // Direct all-reduce: inputs go straight to the rank that owns the chunk, its result straight back.
-//
-//   chunk c:  0 --\            /--> 0
-//             1 ---> c reduces ---> 1
-//             2 --/            \--> 2
 void direct_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   reduce_shard(schedule, shape, output(shard_of(shape.rank)));
@@ -51,15 +47,11 @@ void direct_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Direct reduce-scatter: the first half of direct_all_reduce.
-//
-//   chunk c:  0, 1, 2, ... --> c reduces
 void direct_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   reduce_shard(schedule, shape, output(shard_of(shape.rank)));
 }
 
 // Direct all-gather: everybody sends its chunk to everybody.
-//
-//   chunk c:  c --> 0, 1, 2, ...
 void direct_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.copy(input(own), output(own));
@@ -67,8 +59,6 @@ void direct_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Direct broadcast: the root deals the buffer out to the others, who show each other what they got.
-//
-//   chunk c:  root --> owner of c --> everybody else but the root
 void direct_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   const int owners = shape.rank_count - 1;  // Owner k is the k-th rank after the root.
   schedule.cut_into(std::max(owners, 1));
@@ -90,8 +80,6 @@ void direct_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
 
 // Direct reduce: inputs go straight to the rank that owns the chunk, its result straight to the
 // root.
-//
-//   chunk c:  0, 1, 2, ... --> c reduces --> root
 void direct_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
@@ -106,8 +94,6 @@ void direct_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Direct gather: everybody sends its chunk to the root.
-//
-//   chunk c:  c --> root
 void direct_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   if (shape.rank != shape.root) {
@@ -122,8 +108,6 @@ void direct_gather(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Direct scatter: the root sends everybody its chunk.
-//
-//   chunk c:  root --> c
 void direct_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   if (shape.rank != shape.root) {
@@ -138,8 +122,6 @@ void direct_scatter(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Direct barrier: everybody reports to rank 0, which lets everybody go.
-//
-//   0 <-- 1, 2, 3, ...    then    0 --> 1, 2, 3, ...      signals, messages of no bytes
 void direct_barrier(ScheduleBuilder& schedule, const Shape& shape) {
   if (shape.rank != 0) {
     schedule.send_signal(0);
@@ -152,10 +134,6 @@ void direct_barrier(ScheduleBuilder& schedule, const Shape& shape) {
 
 // Pairwise all-to-all: everybody sends everybody what is meant for it, one distance after the
 // other.
-//
-//   r --> r+1   and   r-1 --> r
-//   r --> r+2   and   r-2 --> r
-//   ...               up to n-1
 void pairwise_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = parcel(shape, shape.rank, shape.rank);
   schedule.copy(input(own), output(own));

@@ -31,8 +31,6 @@ std::vector<Place> own_and_others(const Shape& shape, Slot slot) {
 // inputs and given up their outputs; the last, that nobody still touches them when callers go on.
 
 // Direct mapped all-reduce: a chunk is reduced out of everybody's input into everybody's output.
-//
-//   sync;  c:  input c of 0, 1, 2, ... --> output c of 0, 1, 2, ... ;  sync
 void direct_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
@@ -42,8 +40,6 @@ void direct_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Direct mapped reduce-scatter: rank c reduces chunk c out of everybody's input.
-//
-//   sync;  c:  input c of 0, 1, 2, ... --> output c of c;  sync
 void direct_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.sync();
@@ -52,8 +48,6 @@ void direct_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape)
 }
 
 // Direct mapped all-gather: everybody copies everybody's chunk.
-//
-//   sync;  r:  input c of c --> output c of r, for every c;  sync
 void direct_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.sync();
   for (int distance = 0; distance < shape.rank_count; ++distance) {
@@ -65,9 +59,6 @@ void direct_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
 
 // Direct mapped broadcast: everybody copies the root's buffer, but for one chunk, which the root
 // copies for them, as it would be idle otherwise.
-//
-//   sync;  root:  input root --> output root of r, for every r
-//          r:     input c of root --> output c of r, for every c but root;  sync
 void direct_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   const ChunkIndex of_root = shard_of(shape.root);
@@ -84,13 +75,9 @@ void direct_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Mapped barrier: one sync.
-//
-//   sync
 void direct_mapped_barrier(ScheduleBuilder& schedule, const Shape& /*shape*/) { schedule.sync(); }
 
 // Direct mapped reduce: a chunk is reduced out of everybody's input into the root's output.
-//
-//   sync;  c:  input c of 0, 1, 2, ... --> output c of root;  sync
 void direct_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
@@ -100,8 +87,6 @@ void direct_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Direct mapped gather: everybody copies its chunk into the root's output.
-//
-//   sync;  r:  input r of r --> output r of root;  sync
 void direct_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.sync();
@@ -110,8 +95,6 @@ void direct_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Direct mapped scatter: everybody copies its chunk out of the root's input.
-//
-//   sync;  r:  input r of root --> output r of r;  sync
 void direct_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.sync();
@@ -120,8 +103,6 @@ void direct_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Direct mapped all-to-all: everybody copies what is meant for it out of everybody's input.
-//
-//   sync;  r:  what s has for r in its input --> output of r, for every s;  sync
 void direct_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.sync();
   for (int distance = 0; distance < shape.rank_count; ++distance) {

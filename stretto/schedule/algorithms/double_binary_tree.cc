@@ -156,12 +156,6 @@ class TreeSteps {
 }  // namespace
 
 // Double binary tree all-reduce: half of the buffer up and down one tree, half on another.
-//
-//   n = 6:       4               3           a rank with others below it in one tree
-//              /   \           /   \         has none in the other
-//             2     6         1     5
-//            / \   /           \   / \       (ranks counted from 1)
-//           1   3 5             2 4   6
 void double_binary_tree_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(kTrees);
   TreeSteps steps(schedule, shape, /*has_root=*/false);
@@ -170,14 +164,6 @@ void double_binary_tree_all_reduce(ScheduleBuilder& schedule, const Shape& shape
 }
 
 // Double binary tree reduce: partial values climb two trees over all ranks but the root.
-//
-//   n = 7:     root            root
-//               |               |
-//               4               3           a rank with others below it in one tree
-//             /   \           /   \         has none in the other
-//            2     6         1     5
-//           / \   /           \   / \       (ranks counted from the root)
-//          1   3 5             2 4   6
 void double_binary_tree_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(kTrees);
   TreeSteps steps(schedule, shape, /*has_root=*/true);
@@ -185,14 +171,6 @@ void double_binary_tree_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Double binary tree broadcast: each half of the buffer goes down its own tree.
-//
-//   n = 7:     root            root
-//               |               |
-//               4               3           a rank with others below it in one tree
-//             /   \           /   \         has none in the other
-//            2     6         1     5
-//           / \   /           \   / \       (ranks counted from the root)
-//          1   3 5             2 4   6
 void double_binary_tree_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(kTrees);
   TreeSteps steps(schedule, shape, /*has_root=*/true);

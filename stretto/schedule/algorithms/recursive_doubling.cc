@@ -38,10 +38,6 @@ Partners partners_of(Rank rank, const Split& split) {
 }  // namespace
 
 // Recursive doubling: pairs combine, then pairs of pairs, along the canonical tree.
-//
-//   n = 6:   0 <-> 1   2 <-> 3   4 <-> 5
-//            0 <-> 2   1 <-> 3
-//            0 <-> 4   1 <-> 5   4 --> 2   5 --> 3
 void recursive_doubling_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   if (shape.rank_count == 1) schedule.reduce({input(0)}, {output(0)}).completes();
   Slot value = input(0);
@@ -62,9 +58,6 @@ void recursive_doubling_all_reduce(ScheduleBuilder& schedule, const Shape& shape
 }
 
 // Recursive doubling all-gather: what a rank holds doubles with every step.
-//
-//   n = 4:   0 <-> 1   2 <-> 3      one chunk each way
-//            0 <-> 2   1 <-> 3      two chunks each way
 void recursive_doubling_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const int own = shape.rank.value();
   schedule.copy(input(own), output(own));
@@ -87,8 +80,6 @@ void recursive_doubling_all_gather(ScheduleBuilder& schedule, const Shape& shape
 }
 
 // Dissemination barrier: after k steps a rank knows that the 2^k ranks before it have come.
-//
-//   n = 4:   r --> r+1, then r --> r+2: signals, messages of no bytes
 void recursive_doubling_barrier(ScheduleBuilder& schedule, const Shape& shape) {
   for (int distance = 1; distance < shape.rank_count; distance *= 2) {
     schedule.send_signal(neighbour(shape, distance));

@@ -147,11 +147,6 @@ class Halving {
 }  // namespace
 
 // Recursive halving and doubling: partners in the canonical tree split what they hold between them.
-//
-//   n = 5:   0 <-> 1   2 <-> 3      each keeps half of its chunks and gives the other half away
-//            0 <-> 2   1 <-> 3      each keeps a quarter
-//            4 --> 0, 1, 2, 3       a smaller right side gives its chunks to their owners; then
-//            back
 void recursive_halving_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const int chunk_count = largest_power_of_two(shape.rank_count);
   schedule.cut_into(chunk_count);
@@ -161,10 +156,6 @@ void recursive_halving_all_reduce(ScheduleBuilder& schedule, const Shape& shape)
 }
 
 // Recursive halving reduce-scatter: the way up of recursive_halving_all_reduce.
-//
-//   n = 5:   0 <-> 1   2 <-> 3      each keeps half of its chunks and gives the other half away
-//            0 <-> 2   1 <-> 3      each keeps a quarter
-//            4 --> 0, 1, 2, 3       and 0 --> 4: at the top, both sides send chunk c to rank c
 void recursive_halving_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   Halving(schedule, shape, shape.rank_count, /*to_owners=*/true).up();
 }

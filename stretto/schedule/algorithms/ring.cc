@@ -42,9 +42,6 @@ void gather_lap(ScheduleBuilder& schedule, const Shape& shape, Slot own) {
 }  // namespace
 
 // Ring all-reduce: each chunk makes two laps; the first collects, the second distributes.
-//
-//   chunk c:  c+1 --> c+2 --> ... --> c      partial values, each rank adds its input
-//             c   --> c+1 --> ... --> c-1    the result
 void ring_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   reduce_lap(schedule, shape);
@@ -52,15 +49,11 @@ void ring_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Ring reduce-scatter: the first lap of ring_all_reduce.
-//
-//   chunk c:  c+1 --> c+2 --> ... --> c      partial values, each rank adds its input
 void ring_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   reduce_lap(schedule, shape);
 }
 
 // Ring all-gather: the second lap of ring_all_reduce.
-//
-//   chunk c:  c --> c+1 --> ... --> c-1      rank c's input
 void ring_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.copy(input(own), output(own));
@@ -68,8 +61,6 @@ void ring_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Textbook ring all-reduce: everybody's whole buffer passes by everybody.
-//
-//   input of r:  r --> r+1 --> r+2 --> ... --> r-1      as it is
 void textbook_ring_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   std::vector<Slot> inputs(static_cast<std::size_t>(shape.rank_count));
   inputs[static_cast<std::size_t>(shape.rank)] = input(0);

@@ -37,10 +37,6 @@ std::vector<Place> contributions(const Shape& shape) {
 // starts behind a sync that the readers reach only when they have read (see Schedule).
 
 // Staged mapped all-reduce: as direct_mapped, for callers' buffers that nobody else can reach.
-//
-//   r:  input c --> raw c of r, for every c but r;                      sync
-//   c:  raw c of the others and own input c --> output c, raw c of c;   sync
-//   r:  raw c of c --> output c of r, for every c but r
 void staged_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
@@ -56,9 +52,6 @@ void staged_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Staged mapped reduce-scatter: the first half of staged_mapped_all_reduce.
-//
-//   r:  input c --> raw c of r, for every c but r;              sync
-//   c:  raw c of the others and own input c --> output c of c
 void staged_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   stage_input(schedule, shape);
   schedule.sync();
@@ -67,9 +60,6 @@ void staged_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape)
 }
 
 // Staged mapped all-gather: each rank stages its chunk and copies the others'.
-//
-//   r:  input r --> raw 0 of r;   sync
-//   r:  raw 0 of c --> output c of r, for every c but r
 void staged_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.copy(input(own), raw(0, own));
@@ -82,9 +72,6 @@ void staged_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Staged mapped broadcast: the root stages its buffer, everybody copies it.
-//
-//   root:  input --> raw 0 of root;   sync
-//   r:     raw 0 of root --> output of r
 void staged_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   const bool is_root = shape.rank == shape.root;
   if (is_root) schedule.copy(input(0), raw(0, 0));
@@ -93,10 +80,6 @@ void staged_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Staged mapped reduce: as staged_mapped_all_reduce, but only the root takes the results.
-//
-//   r:     input c --> raw c of r, for every c but r;                           sync
-//   c:     raw c of the others and own input c --> raw c of c, root: output;    sync
-//   root:  raw c of c --> output c of root, for every other c
 void staged_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
@@ -113,9 +96,6 @@ void staged_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Staged mapped gather: each rank stages its chunk, the root copies them.
-//
-//   r:     input r --> raw 0 of r, for every r but root;   sync
-//   root:  raw 0 of c --> output c of root, for every other c
 void staged_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   const bool is_root = shape.rank == shape.root;
@@ -129,10 +109,6 @@ void staged_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Staged mapped scatter: the root stages everybody's chunk where that rank will look for it.
-//
-//   root:  input c --> raw 0 of c, for every c but root;   sync
-//   r:     raw 0 of r --> output r of r
-//
 // In the root's own memory it would take n-1 slots, of all ranks alike.
 void staged_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
@@ -147,9 +123,6 @@ void staged_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
 
 // Staged mapped all-to-all: each rank stages what others are to get, and copies what it is to
 // get.
-//
-//   s:  what it has for d --> raw d of s, for every d but s;   sync
-//   d:  raw d of s --> output of d, for every s but d; its own straight from its input
 void staged_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   for (int distance = 1; distance < shape.rank_count; ++distance) {
     const Rank to = neighbour(shape, distance);
@@ -180,9 +153,6 @@ std::vector<Place> whole_inputs(const Shape& shape) {
 }  // namespace
 
 // Eager mapped all-reduce: each rank stages its whole buffer, and reduces everybody's.
-//
-//   r:  input --> raw 0 of r;   sync
-//   r:  raw 0 of the others and own input --> output of r
 void eager_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.copy(input(0), raw(0, 0));
   schedule.sync();
@@ -190,9 +160,6 @@ void eager_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 }
 
 // Eager mapped reduce: the same, where only the root has a result.
-//
-//   r:     input --> raw 0 of r, for every r but root;   sync
-//   root:  raw 0 of the others and own input --> output of root
 void eager_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const bool is_root = shape.rank == shape.root;
   if (!is_root) schedule.copy(input(0), raw(0, 0));

@@ -45,33 +45,16 @@ class ByMessages final : public TwoLevel {
 }  // namespace
 
 // Two-level all-reduce: what can be combined inside a host crosses the network once.
-//
-//   2 hosts:   0 1 2 | 3 4       every chunk has a handler on each host, one of whom owns it
-//
-//   chunk c:   0, 2 --> 1        inside: inputs to the handlers, 1 and 4
-//              3    --> 4
-//              4    --> 1        between: partial values to the owner, 1, which reduces
-//              1    --> 4        between: the result to the other handlers
-//              1    --> 0, 2     inside: to everybody
-//              4    --> 3
 void two_level_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   two_level_all_reduce_by<ByMessages>(schedule, shape);
 }
 
 // Two-level reduce-scatter: the first half of two_level_all_reduce, with chunk r owned by rank r.
-//
-//   chunk 1 on 0 1 2 | 3 4:   0, 2 --> 1      inside: inputs to the handlers, 1 and 4
-//                             3    --> 4
-//                             4    --> 1      between: partial values to the owner
 void two_level_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   two_level_reduce_scatter_by<ByMessages>(schedule, shape);
 }
 
 // Two-level all-gather: every chunk comes to every host once.
-//
-//   chunk 1 on 0 1 2 | 3 4:   1 --> 4         between: to the handler on each other host
-//                             1 --> 0, 2      inside: to everybody
-//                             4 --> 3
 void two_level_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   two_level_all_gather_by<ByMessages>(schedule, shape);
 }

@@ -214,23 +214,11 @@ void broadcast_by(ScheduleBuilder& schedule, const Shape& shape, bool mapped) {
 
 // Two-level broadcast: the buffer comes to every host once, dealt out to its ranks, who show each
 // other what they got.
-//
-//   root 0 of 0 1 2 | 3 4 | 5:   0 --> 1      inside the root's host
-//                                0 --> 3      between: the hosts take turns in getting a chunk
-//                                3 --> 5      between: and show it to the others
-//                                1 --> 2      inside: to everybody
-//                                3 --> 4
 void two_level_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   broadcast_by(schedule, shape, /*mapped=*/false);
 }
 
 // Two-level broadcast on mapped memory: as two_level, but inside hosts nothing is sent.
-//
-//   root 0 of 0 1 2 | 3 4 | 5:   0: input --> raw of 0;    sync of the root's host
-//                                1, 2: raw of 0 --> output
-//                                0 --> 3, 3 --> 5          between, as in two_level
-//                                3: output --> raw of 3;   sync
-//                                4: raw of 3 --> output
 void two_level_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   broadcast_by(schedule, shape, /*mapped=*/true);
 }

@@ -139,16 +139,6 @@ class AroundRoot {
 }  // namespace
 
 // Two-level all-reduce on mapped memory: as two_level, but inside hosts nothing is sent.
-//
-//   2 hosts:   0 1 2 | 3 4       every chunk has a handler on each host, one of whom owns it
-//
-//   r:  input c --> raw c of r, for every c that another rank of the host handles;     sync of
-//   hosts c:  raw c of 0 and 2, input c of 1;  of 3, 4 --> partial of 4 --> 1                (a
-//   message)
-//       all of these --> output c and raw c of 1 --> output c and raw c of 4           (a message)
-//                                                                                      sync of
-//                                                                                      hosts
-//   r:  raw c of the host's handler --> output c of r
 void two_level_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   two_level_all_reduce_by<OnMappedMemory>(schedule, shape);
 }
@@ -167,11 +157,6 @@ void two_level_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) 
 
 // Two-level reduce on mapped memory: the first half of two_level_mapped_all_reduce, and then the
 // results to the root, through the window of its host or as messages.
-//
-//   chunk c, root 0 of 0 1 2 | 3 4:   as in two_level_mapped_all_reduce, up to its owner
-//                                     1: result --> raw c of 1;    sync of the root's host
-//                                     0: raw c of 1 --> output c
-//                                     4: result --> output c of 0                       (a message)
 void two_level_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const HostLayout layout(shape);
   const ChunkAssignment assignment = ChunkAssignment::in_blocks(layout, shape.rank_count);
@@ -183,10 +168,6 @@ void two_level_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 
 // Two-level gather on mapped memory: the root reads the chunks of its host where their ranks have
 // laid them out; the others send theirs.
-//
-//   root 0 of 0 1 2 | 3 4:   1, 2: input --> raw 0;    sync of the root's host
-//                            0: raw 0 of 1 and 2 --> output
-//                            3, 4 --> 0                                                (messages)
 void two_level_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   AroundRoot around(schedule, shape);
   const ChunkIndex own = shard_of(shape.rank);
@@ -214,10 +195,6 @@ void two_level_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
 
 // Two-level scatter on mapped memory: the root stages the chunks of its host, and sends the
 // others theirs.
-//
-//   root 0 of 0 1 2 | 3 4:   0: input c --> raw of 0, for 1 and 2;    sync of the root's host
-//                            1, 2: raw of 0 --> output
-//                            0 --> 3, 4                                                (messages)
 void two_level_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   AroundRoot around(schedule, shape);
   const ChunkIndex own = shard_of(shape.rank);
@@ -245,10 +222,6 @@ void two_level_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
 
 // Two-level all-to-all on mapped memory: what stays on a host is laid out there for its rank to
 // copy; what leaves it goes from its rank to the one that it is for.
-//
-//   0 1 2 | 3 4:   r: input --> raw of r, for each other rank of its host;    sync of hosts
-//                  r --> the ranks of other hosts, the next ones first             (messages)
-//                  r: raw of the others of its host --> output
 void two_level_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   const HostLayout layout(shape);
   const int host = layout.host_of(shape.rank);
@@ -281,8 +254,6 @@ void two_level_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) 
 
 // Two-level barrier on mapped memory: hosts meet inside; then the first rank of each hears of all
 // others; then hosts meet again.
-//
-//   0 1 2 | 3 4:   sync of hosts;   0 <-> 3  (signals, as in the dissemination barrier);   sync
 void two_level_mapped_barrier(ScheduleBuilder& schedule, const Shape& shape) {
   const HostLayout layout(shape);
   const int host = layout.host_of(shape.rank);

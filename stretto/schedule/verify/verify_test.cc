@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
 

@@ -3,12 +3,12 @@
 
 #include "stretto/transport/tcp/striped_link.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
 #include <limits>
 
 #include <fmt/format.h>
+
+#include "stretto/base/poll.h"
 
 namespace stretto::transport::tcp {
 namespace {
@@ -50,10 +50,8 @@ Status StripedLink::open_poll() {
   poll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
   if (!poll_.valid()) return system_status("epoll_create1");
   for (std::size_t i = 0; i < stripes_.size(); ++i) {
-    epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {.u64 = i}};
-    if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, stripes_[i].link->descriptor(), &event) != 0) {
-      return system_status("epoll_ctl");
-    }
+    STRETTO_RETURN_IF_ERROR(watch(poll_.get(), stripes_[i].link->descriptor(),
+                                  EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, i));
   }
   return {};
 }
