@@ -258,6 +258,7 @@ void CompressedReduction::encode(const FullBucket& bucket, Exchange& exchange) {
   }
   if (is_fixed) exchange.limit = 0;
   exchange.is_divided = divides_step_ && is_fixed;
+  exchange.stopped_by.assign(exchange.gradients.size(), std::nullopt);
   const auto ranks = static_cast<std::size_t>(ranks_);
   exchange.lengths.assign(ranks, 0);
   for (std::size_t adder = 0; adder < (exchange.is_divided ? ranks : 1); ++adder) {
@@ -311,7 +312,8 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
                  .non_finite = options_.non_finite,
                  .hint = is_silent ? nullptr
                                    : &gradient.hints[of_sum ? gradient.hints.size() - 1 : adder],
-                 .cleared = cleared},
+                 .cleared = cleared,
+                 .stopped_by = of_sum ? exchange.stopped_by[i] : std::nullopt},
                 scratch_, exchange.own);
     if (gradient.codec == nullptr) continue;
     for (std::size_t e = 0; sets_aside && e < part.count; ++e) {
@@ -346,9 +348,8 @@ void CompressedReduction::add_up(Exchange& exchange) {
 }
 
 // Adds what rank `from` says of what `adder` adds up, or has added up.
-void CompressedReduction::decode_parts(const Exchange& exchange,
-                                       std::span<const std::byte> messages, std::size_t from,
-                                       std::size_t adder, bool of_sum) {
+void CompressedReduction::decode_parts(Exchange& exchange, std::span<const std::byte> messages,
+                                       std::size_t from, std::size_t adder, bool of_sum) {
   for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
     const Gradient& gradient = *exchange.gradients[i];
     const Part part = part_of(exchange, i, adder, of_sum);
@@ -362,16 +363,22 @@ void CompressedReduction::decode_parts(const Exchange& exchange,
     }
     const StatusCode code = length.status().code();
     if (code == StatusCode::invalid_argument && exchange.is_divided && !of_sum) {
-      // Only this rank knows. What it sends of the sum tells all.
+      // Only this rank knows. What it sends of the sum tells all, and of whom it knows it.
       sums[0] = std::numeric_limits<float>::quiet_NaN();
+      if (!exchange.stopped_by[i]) exchange.stopped_by[i] = Rank(static_cast<std::int32_t>(from));
       messages = messages.subspan(*codec.message_bytes(part.count, part.position.step));
       continue;
     }
+    // Of a sum the rank that has stopped it, or the one that found it so without any.
+    const std::optional<Rank> named = length.status().rank();
+    const bool is_of_sum = exchange.is_divided && of_sum;
+    const bool is_named = is_of_sum && named && *named < Rank(ranks_);
+    const Rank whose = is_named ? *named : Rank(static_cast<std::int32_t>(from));
     const Status status(code,
                         fmt::format("gradient {} {} rank {}, in step {}: {}", gradient.name,
-                                    exchange.is_divided && of_sum ? "as added up by" : "of", from,
+                                    is_of_sum && !is_named ? "as added up by" : "of", whose.value(),
                                     step_, length.status().message()),
-                        static_cast<int>(from));
+                        whose);
     // What stops all ranks needs no more words; the rest only this rank may have seen.
     if (code != StatusCode::invalid_argument) communicator_->abort(std::string(status.message()));
     status.or_throw();

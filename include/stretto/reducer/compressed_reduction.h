@@ -188,7 +188,7 @@ class CompressedReduction : public CommunicationHook {
   int divisor_of_sums(const Gradient& gradient) const;
   std::size_t encode_parts(Exchange& exchange, std::size_t adder, bool of_sum);
   void add_up(Exchange& exchange);
-  void decode_parts(const Exchange& exchange, std::span<const std::byte> messages, std::size_t from,
+  void decode_parts(Exchange& exchange, std::span<const std::byte> messages, std::size_t from,
                     std::size_t adder, bool of_sum);
   void clip_and_add_momentum(const FullBucket& bucket);
   void add_residuals(const FullBucket& bucket);
