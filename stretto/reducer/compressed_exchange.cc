@@ -37,6 +37,20 @@ double squares(std::span<const float> values) {
   return sum;
 }
 
+bool are_finite(std::span<const float> values) {
+  std::uint32_t greatest = 0;  // Magnitude; those of infinity and NaN are above all others.
+  for (const float value : values) {
+    greatest = std::max(greatest, std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFF);
+  }
+  return greatest < std::bit_cast<std::uint32_t>(std::numeric_limits<float>::infinity());
+}
+
+void clear_non_finite(const FullBucket& bucket) {
+  for (const View& view : bucket.gradient_views) {
+    for (float& value : floats(view)) value = std::isfinite(value) ? value : 0.0f;
+  }
+}
+
 const Codec& codec_of(const std::shared_ptr<const Codec>& codec) {
   static const std::shared_ptr<const Codec> kDense = dense();
   return codec != nullptr ? *codec : *kDense;
@@ -181,6 +195,7 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& bu
   if (is_f32) clip_and_add_momentum(bucket);
   if (!exchange.is_compressed) {
     if (is_f32) add_residuals(bucket);
+    if (is_f32 && options_.non_finite == NonFinite::zero) clear_non_finite(bucket);
     return communicator.all_reduce(bucket.view, {.op = bucket.op, .timeout = bucket.timeout});
   }
   encode(bucket, exchange);
@@ -417,6 +432,18 @@ void CompressedReduction::add_residuals(const FullBucket& bucket) {
   }
 }
 
+// All ranks find the same in what they have reduced without a codec.
+void CompressedReduction::stop_at_non_finite(const FullBucket& bucket) const {
+  for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+    if (are_finite(floats(bucket.gradient_views[i]))) continue;
+    throw InvalidArgument(status_of(StatusCode::invalid_argument,
+                                    "gradient {}, in step {}: what all ranks have added up, "
+                                    "without a codec, holds infinity or NaN, and NonFinite::stop "
+                                    "is set",
+                                    by_index_[bucket.gradients[i]]->name, step_));
+  }
+}
+
 void CompressedReduction::finish(const FullBucket& bucket) {
   Exchange& exchange = *exchanges_[bucket.index];
   if (exchange.is_compressed) {
@@ -426,6 +453,8 @@ void CompressedReduction::finish(const FullBucket& bucket) {
     this_step_.exchange_seconds += seconds(begin - exchange.encoded);
     decode(bucket, exchange);
     this_step_.decode_seconds += seconds(Clock::now() - begin);
+  } else if (options_.non_finite == NonFinite::stop && bucket.view.dtype == DType::f32) {
+    stop_at_non_finite(bucket);
   }
   if (!bucket.is_last()) return;
   this_step_.gradient_norm = std::sqrt(this_step_.gradient_norm);

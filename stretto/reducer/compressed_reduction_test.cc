@@ -351,6 +351,14 @@ TEST(CompressedReduction, OptionsWithoutMeaningAreRefused) {
   EXPECT_THROW(CompressedReduction({.clip_norm = -1}), InvalidArgument);
 }
 
+TEST(CompressedReduction, GradientsAsLongAsNoMessageMayBeAreRefused) {
+  run_ranks(1, [](Communicator& communicator) {
+    const GradientDescription huge[] = {{"table", DType::f32, std::size_t{1} << 32}};
+    expect_contains(message_of<InvalidArgument>([&] { hook({})->attach(communicator, huge); }),
+                    "gradient table has 4294967296 elements; codecs take fewer than 2^32");
+  });
+}
+
 TEST(CompressedReduction, WhatAnotherHookHasConvertedIsRefused) {
   run_ranks(2, [](Communicator& communicator) {
     const std::shared_ptr<CommunicationHook> hooks[] = {

@@ -52,6 +52,39 @@ TEST(NonFinite, NaNIsSeenByAllOrByNone) {
   for (const NonFinite policy : {NonFinite::send, NonFinite::zero}) expect_nan_is_seen(policy);
 }
 
+// Also where no codec is used: small gradients alone in a bucket, and steps without compression.
+TEST(NonFinite, PoliciesHoldForWhatTravelsAsItIs) {
+  for (const Compression compression : {Compression::always, Compression::never}) {
+    for (const NonFinite policy : {NonFinite::send, NonFinite::stop, NonFinite::zero}) {
+      run_ranks(3, [&](Communicator& communicator) {
+        const std::size_t count = compression == Compression::always ? 100 : 2000;
+        Reducer reducer(communicator, {{"v", DType::f32, count}, {"w", DType::f32, count}},
+                        {.op = ReduceOp::sum,
+                         .bucket_bytes = {4},
+                         .hook = hook({.non_finite = policy, .compression = compression})});
+        for (const std::size_t i : {0, 1}) std::ranges::fill(floats(reducer, i), 1.0f);
+        if (communicator.rank() == Rank(2)) {
+          floats(reducer, 0)[7] = std::numeric_limits<float>::infinity();
+        }
+        for (const std::size_t i : {1, 0}) reducer.mark_ready(i);
+        const std::string text = message_of<InvalidArgument>([&] { reducer.finalize(); });
+        if (policy == NonFinite::stop) {
+          EXPECT_EQ(text,
+                    "gradient v, in step 1: what all ranks have added up, without a codec, holds "
+                    "infinity or NaN, and NonFinite::stop is set");
+          return;
+        }
+        EXPECT_EQ(text, "");
+        EXPECT_EQ(std::isfinite(floats(reducer, 0)[7]), policy == NonFinite::zero);
+        if (policy == NonFinite::zero) {
+          EXPECT_EQ(floats(reducer, 0)[7], 2.0f);
+        }
+        EXPECT_EQ(floats(reducer, 1)[7], 3.0f);
+      });
+    }
+  }
+}
+
 // Of a gradient that ranks add up in parts, element `place`, or of one that one rank adds up whole.
 std::string stop_text(int ranks, const std::vector<int>& wrong, std::size_t count,
                       std::size_t place, CompressedExchange exchange,
