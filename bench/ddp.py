@@ -46,7 +46,7 @@ START_SECONDS = 120
 EXAMPLES = """examples:
   ./dev bench ddp                                three models, 2 processes: two minutes or so
   ./dev bench ddp --ranks 4 --models mlp         more processes than cores
-  ./dev bench ddp --ranks 1 --models crumbs      what hooks and bookkeeping cost per parameter
+  ./dev bench ddp --ranks 1,2 --models crumbs    what hooks and bookkeeping cost per parameter
   ./dev bench ddp --systems stretto --rounds 15  without Python, more exactly
   ./dev bench ddp --modes floor,ddp              what of the added time no program could spare
   ./dev bench ddp --ranks 2,4 --document docs/performance.md"""
@@ -164,8 +164,7 @@ def step_of(answers, clock, which="median"):
 
 def measure_model(jobs, model, arguments):
     """{(system, mode): one figure in microseconds for each round}"""
-    turns = [("stretto", mode) for mode in arguments.modes
-             if model != "crumbs" or mode not in ("meet", "floor")]
+    turns = [("stretto", mode) for mode in arguments.modes]
     turns += [("gloo", mode) for mode in arguments.modes if mode in OF_GLOO]
     turns = [(system, mode) for system, mode in turns if system in jobs]
     steps = {}
@@ -209,12 +208,17 @@ def line_of(model, ranks, arguments, figures):
                       for system, mode in figures if mode != "none"}}
     if ("stretto", "ddp") in figures and ("stretto", "floor") in figures:
         line["added"]["above floor"] = spread(added(figures, "stretto", "ddp", "floor"))
-    for system in ("stretto", "gloo"):
-        for mode in ("ddp", "no_sync"):
-            if parameters and (system, mode) in figures:
-                nanoseconds = [1000 * (mine - base) / parameters for mine, base in
-                               zip(figures[(system, mode)], figures[(system, "none")])]
-                line.setdefault("ns_per_parameter", {})[f"{system} {mode}"] = spread(nanoseconds)
+    if parameters:
+        # What stretto adds above the floor is its hooks and bookkeeping: ranks also meet there, and
+        # wait for each other.
+        pairs = {f"{system} {mode}": (mode, system, "none")
+                 for system, mode in figures if mode != "none"}
+        if "above floor" in line["added"]:
+            pairs["stretto above the floor"] = ("ddp", "stretto", "floor")
+        line["ns_per_parameter"] = {
+            name: spread([1000 * (mine - base) / parameters for mine, base in
+                          zip(figures[(system, mode)], figures[(system, to)])])
+            for name, (mode, system, to) in pairs.items()}
     return line
 
 

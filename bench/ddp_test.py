@@ -63,6 +63,9 @@ class ReportTest(unittest.TestCase):
         line = ddp.line_of("crumbs", 2, ddp.parse_arguments(["--zero", "zero"]), self.FIGURES)
         self.assertAlmostEqual(line["ns_per_parameter"]["stretto ddp"]["median"], 10)
         self.assertIn("stretto ddp adds 10 ns per parameter", ddp.table([line]))
+        self.assertIn("stretto floor adds 4 ns per parameter", ddp.table([line]))
+        self.assertIn("stretto above the floor adds 2 ns per parameter", ddp.table([line]))
+        self.assertIn("gloo ddp adds 50 ns per parameter", ddp.table([line]))
 
     @unittest.skipUnless(HAVE_TORCH, "built without libtorch")
     def test_chosen_modes_are_measured_and_shown(self):

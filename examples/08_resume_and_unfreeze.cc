@@ -40,7 +40,7 @@ void train_in_bf16(stretto::Communicator& comm) {
   }
 }
 
-void train_on_samples(stretto::DistributedDataParallel<NetImpl>& ddp, stretto::Communicator& comm,
+void train_on_samples(stretto::DistributedDataParallel<Net>& ddp, stretto::Communicator& comm,
                       torch::optim::Optimizer& optimizer, const std::string& timeline_path) {
   const auto samples = torch::arange(8 * 100, torch::kFloat).reshape({100, 8}).sin();
   torch::data::samplers::DistributedRandomSampler sampler(static_cast<std::size_t>(samples.size(0)),

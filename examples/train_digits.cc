@@ -257,7 +257,7 @@ class Trainer {
   Record record_;
   digits::Batch all_;
   Model model_;
-  stretto::DistributedDataParallel<typename Model::ContainedType> ddp_;
+  stretto::DistributedDataParallel<Model> ddp_;
   torch::optim::SGD optimizer_;
   int step_ = 0;
 };

@@ -58,6 +58,7 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
     // As long as any other, if others are always as long.
     const auto bytes = message_bytes(carry.size(), encoding.position.step);
     if (bytes) out.resize(begin + *bytes);
+    codec::name_rank(encoding.stopped_by, std::span(out).subspan(begin + sizeof(Header)));
     header.values = bytes ? *values_of(carry.size(), encoding.position.step) : 0;
   } else {
     header.values = write({.carry = carry,
@@ -96,7 +97,8 @@ Result<std::size_t> Codec::decode_add(std::span<const std::byte> bytes,
   STRETTO_RETURN_IF_ERROR(codec::check_payload(bytes, header, length));
   if (stopped) {
     return Status(StatusCode::invalid_argument,
-                  "the gradient holds infinity or NaN, and NonFinite::stop is set");
+                  "the gradient holds infinity or NaN, and NonFinite::stop is set",
+                  codec::named_rank(bytes.subspan(sizeof(Header), length)));
   }
   const Payload payload{bytes.subspan(sizeof(Header), length), header.values, position, scratch};
   if (!read(payload, sums)) {

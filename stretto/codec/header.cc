@@ -36,6 +36,17 @@ void seal(Header header, std::span<std::byte> message) {
   std::memcpy(message.data(), &header, sizeof(Header));
 }
 
+void name_rank(std::optional<Rank> rank, std::span<std::byte> payload) {
+  const std::int32_t number = rank ? rank->value() + 1 : 0;
+  if (payload.size() >= sizeof(number)) std::memcpy(payload.data(), &number, sizeof(number));
+}
+
+std::optional<Rank> named_rank(std::span<const std::byte> payload) {
+  std::int32_t number = 0;
+  if (payload.size() >= sizeof(number)) std::memcpy(&number, payload.data(), sizeof(number));
+  return number > 0 ? std::optional(Rank(number - 1)) : std::nullopt;
+}
+
 Result<Header> read_header(std::span<const std::byte> bytes, const Expected& expected) {
   if (bytes.size() < sizeof(Header)) {
     return status_of(StatusCode::protocol,

@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "stretto/base/id.h"
 #include "stretto/base/status.h"
 
 namespace stretto::codec {
@@ -44,6 +46,11 @@ std::uint32_t settings_of(const std::string& name);
 
 // Writes the header, completed by the checksum, to the beginning of a message.
 void seal(Header header, std::span<std::byte> message);
+
+// In the payload of a message that has stopped: the rank that it has stopped for, if it was not
+// the sender itself. Payloads without room for that name none.
+void name_rank(std::optional<Rank> rank, std::span<std::byte> payload);
+std::optional<Rank> named_rank(std::span<const std::byte> payload);
 
 // The header that `bytes` begin with. Fails with mismatch, naming both sides, if it is of another
 // version, codec, step or length of vector; with protocol if it is none.

@@ -37,6 +37,20 @@ double squares(std::span<const float> values) {
   return sum;
 }
 
+bool are_finite(std::span<const float> values) {
+  std::uint32_t greatest = 0;  // Magnitude; those of infinity and NaN are above all others.
+  for (const float value : values) {
+    greatest = std::max(greatest, std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFF);
+  }
+  return greatest < std::bit_cast<std::uint32_t>(std::numeric_limits<float>::infinity());
+}
+
+void clear_non_finite(const FullBucket& bucket) {
+  for (const View& view : bucket.gradient_views) {
+    for (float& value : floats(view)) value = std::isfinite(value) ? value : 0.0f;
+  }
+}
+
 const Codec& codec_of(const std::shared_ptr<const Codec>& codec) {
   static const std::shared_ptr<const Codec> kDense = dense();
   return codec != nullptr ? *codec : *kDense;
@@ -180,6 +194,7 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& bu
   if (is_f32) clip_and_add_momentum(bucket);
   if (!exchange.is_compressed) {
     if (is_f32) add_residuals(bucket);
+    if (is_f32 && options_.non_finite == NonFinite::zero) clear_non_finite(bucket);
     return communicator.all_reduce(bucket.view, {.op = bucket.op, .timeout = bucket.timeout});
   }
   encode(bucket, exchange);
@@ -257,6 +272,7 @@ void CompressedReduction::encode(const FullBucket& bucket, Exchange& exchange) {
   }
   if (is_fixed) exchange.limit = 0;
   exchange.is_divided = divides_step_ && is_fixed;
+  exchange.stopped_by.assign(exchange.gradients.size(), std::nullopt);
   const auto ranks = static_cast<std::size_t>(ranks_);
   exchange.lengths.assign(ranks, 0);
   for (std::size_t adder = 0; adder < (exchange.is_divided ? ranks : 1); ++adder) {
@@ -310,7 +326,8 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
                  .non_finite = options_.non_finite,
                  .hint = is_silent ? nullptr
                                    : &gradient.hints[of_sum ? gradient.hints.size() - 1 : adder],
-                 .cleared = cleared},
+                 .cleared = cleared,
+                 .stopped_by = of_sum ? exchange.stopped_by[i] : std::nullopt},
                 scratch_, exchange.own);
     if (gradient.codec == nullptr) continue;
     for (std::size_t e = 0; sets_aside && e < part.count; ++e) {
@@ -345,9 +362,8 @@ void CompressedReduction::add_up(Exchange& exchange) {
 }
 
 // Adds what rank `from` says of what `adder` adds up, or has added up.
-void CompressedReduction::decode_parts(const Exchange& exchange,
-                                       std::span<const std::byte> messages, std::size_t from,
-                                       std::size_t adder, bool of_sum) {
+void CompressedReduction::decode_parts(Exchange& exchange, std::span<const std::byte> messages,
+                                       std::size_t from, std::size_t adder, bool of_sum) {
   for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
     const Gradient& gradient = *exchange.gradients[i];
     const Part part = part_of(exchange, i, adder, of_sum);
@@ -361,16 +377,22 @@ void CompressedReduction::decode_parts(const Exchange& exchange,
     }
     const StatusCode code = length.status().code();
     if (code == StatusCode::invalid_argument && exchange.is_divided && !of_sum) {
-      // Only this rank knows. What it sends of the sum tells all.
+      // Only this rank knows. What it sends of the sum tells all, and of whom it knows it.
       sums[0] = std::numeric_limits<float>::quiet_NaN();
+      if (!exchange.stopped_by[i]) exchange.stopped_by[i] = Rank(static_cast<std::int32_t>(from));
       messages = messages.subspan(*codec.message_bytes(part.count, part.position.step));
       continue;
     }
+    // Of a sum the rank that has stopped it, or the one that found it so without any.
+    const std::optional<Rank> named = length.status().rank();
+    const bool is_of_sum = exchange.is_divided && of_sum;
+    const bool is_named = is_of_sum && named && *named < Rank(ranks_);
+    const Rank whose = is_named ? *named : Rank(static_cast<std::int32_t>(from));
     const Status status(code,
                         fmt::format("gradient {} {} rank {}, in step {}: {}", gradient.name,
-                                    exchange.is_divided && of_sum ? "as added up by" : "of", from,
+                                    is_of_sum && !is_named ? "as added up by" : "of", whose.value(),
                                     step_, length.status().message()),
-                        static_cast<int>(from));
+                        whose);
     // What stops all ranks needs no more words; the rest only this rank may have seen.
     if (code != StatusCode::invalid_argument) communicator_->abort(std::string(status.message()));
     status.or_throw();
@@ -409,6 +431,18 @@ void CompressedReduction::add_residuals(const FullBucket& bucket) {
   }
 }
 
+// All ranks find the same in what they have reduced without a codec.
+void CompressedReduction::stop_at_non_finite(const FullBucket& bucket) const {
+  for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+    if (are_finite(floats(bucket.gradient_views[i]))) continue;
+    throw InvalidArgument(status_of(StatusCode::invalid_argument,
+                                    "gradient {}, in step {}: what all ranks have added up, "
+                                    "without a codec, holds infinity or NaN, and NonFinite::stop "
+                                    "is set",
+                                    by_index_[bucket.gradients[i]]->name, step_));
+  }
+}
+
 void CompressedReduction::finish(const FullBucket& bucket) {
   Exchange& exchange = *exchanges_[bucket.index];
   if (exchange.is_compressed) {
@@ -418,6 +452,8 @@ void CompressedReduction::finish(const FullBucket& bucket) {
     this_step_.exchange_seconds += seconds(begin - exchange.encoded);
     decode(bucket, exchange);
     this_step_.decode_seconds += seconds(Clock::now() - begin);
+  } else if (options_.non_finite == NonFinite::stop && bucket.view.dtype == DType::f32) {
+    stop_at_non_finite(bucket);
   }
   if (!bucket.is_last()) return;
   this_step_.gradient_norm = std::sqrt(this_step_.gradient_norm);

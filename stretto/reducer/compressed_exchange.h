@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "stretto/base/clock.h"
+#include "stretto/base/id.h"
 #include "stretto/reducer/compressed_reduction.h"
 
 namespace stretto {
@@ -43,7 +44,8 @@ struct CompressedReduction::Exchange {
   std::vector<Gradient*> gradients;
   std::vector<std::span<float>> values;
   std::vector<std::uint8_t> silent;
-  std::vector<std::byte> own;          // The messages of this rank.
+  std::vector<std::optional<Rank>> stopped_by;  // Of each gradient, this rank's part of the sum.
+  std::vector<std::byte> own;                   // The messages of this rank.
   std::vector<std::byte> received;     // Of all ranks, for this rank's parts, where it is divided.
   std::vector<std::byte> all;          // Of all ranks, for all.
   std::vector<std::uint64_t> lengths;  // Of what each rank has in `all`.

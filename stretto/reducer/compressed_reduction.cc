@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -107,6 +109,12 @@ void CompressedReduction::attach(Communicator& communicator,
     if (description.dtype != DType::f32) {
       by_index_.push_back(nullptr);
       continue;
+    }
+    if (description.count > std::numeric_limits<std::uint32_t>::max()) {
+      throw InvalidArgument(status_of(StatusCode::invalid_argument,
+                                      "gradient {} has {} elements; codecs take fewer than 2^32. "
+                                      "Cut the parameter in pieces, or use no codec",
+                                      description.name, description.count));
     }
     std::unique_ptr<Gradient>& gradient = gradients_[description.name];
     if (gradient == nullptr) gradient = std::make_unique<Gradient>();

@@ -6,9 +6,12 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <type_traits>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -347,6 +350,50 @@ TEST(DistributedDataParallel, TakesPointersAndReferencesAndLeavesNoHooksBehind) 
     DistributedDataParallel ddp(reference, communicator);
     loss_of(ddp, global_batch(0)).backward();
     EXPECT_EQ(ddp.module().get(), pointer.get());
+  });
+}
+
+// As a member, say, whose type is written out.
+struct Trainer {
+  DistributedDataParallel<Net> ddp;
+  std::optional<DistributedDataParallel<NetImpl>> of_module = std::nullopt;
+};
+torch::Tensor loss_by_holder(DistributedDataParallel<Net>& ddp, const Batch& batch) {
+  return loss_of(ddp, batch);
+}
+torch::Tensor loss_by_module(DistributedDataParallel<NetImpl>& ddp, const Batch& batch) {
+  return loss_of(ddp, batch);
+}
+
+TEST(DistributedDataParallel, ItsTypeMayNameTheHolderOrTheModule) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const Batch batch = part(global_batch(0), communicator.rank().value());
+    Net model = net(), reference = net();
+    loss_of(*reference, global_batch(0)).backward();
+    DistributedDataParallel deduced(model, communicator);
+    static_assert(std::is_same_v<decltype(deduced), DistributedDataParallel<Net>>);
+    loss_by_holder(deduced, batch).backward();
+    expect_gradients_of(*reference, deduced);
+    deduced.zero_grad();
+    loss_by_module(deduced, batch).backward();
+    expect_gradients_of(*reference, deduced);
+    Trainer trainer{.ddp = deduced, .of_module = deduced};
+    trainer.ddp.zero_grad();
+    trainer.of_module->forward(batch.data);
+    loss_of(trainer.ddp, batch).backward();
+    expect_gradients_of(*reference, trainer.ddp);
+    EXPECT_EQ(trainer.ddp->first.get(), model->first.get());
+    Net other = net(), copy = net(5);
+    DistributedDataParallel<Net> named(other, communicator, small_buckets());
+    DistributedDataParallel<Net> of_pointer(DistributedDataParallel(net().ptr(), communicator));
+    loss_of(named, batch).backward();
+    expect_gradients_of(*reference, named);
+    std::stringstream file;
+    torch::save(named, file);
+    torch::load(copy, file);
+    expect_equal_parameters(*copy, *other);
+    torch::nn::Sequential whole(named, torch::nn::Identity());
+    EXPECT_EQ(whole->forward(batch.data).size(1), 3);
   });
 }
 

@@ -250,6 +250,7 @@ void GradientMemory::end_pass() {
 void GradientMemory::learn(std::size_t index, const void* data) {
   if (state_ == nullptr || data == state_->places[index].data) return;
   State::PlaceState& place = state_->places[index];
+  if (place.size_class == kNone) return;  // None of the requests was for it.
   const auto at = std::find_if(state_->requests.rbegin(), state_->requests.rend(),
                                [&](const State::Request& request) { return request.data == data; });
   if (at == state_->requests.rend() || at->size_class != place.size_class) return;

@@ -66,6 +66,8 @@ LowPrecision::LowPrecision(const MixedPrecision& options,
 
 void LowPrecision::enter() {
   if (!is_on() || entered_) return;
+  // What is made in inference mode could not be written again outside of it.
+  const c10::InferenceMode no_inference(false);
   const torch::NoGradGuard no_grad;
   entered_ = true;
   for (auto& [parameter, full, low] : copies_) {

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -138,6 +140,97 @@ TEST(MixedPrecision, WhatItDoesNotSupportIsSaid) {
                                       {.mixed_precision = {.buffer_dtype = DType::f64}});
     EXPECT_EQ(layer->named_buffers()["mask"].scalar_type(), torch::kDouble);
     EXPECT_EQ(layer->named_buffers()["count"].scalar_type(), torch::kLong);
+  });
+}
+
+using State = std::optional<std::tuple<torch::Tensor, torch::Tensor>>;  // As that of LSTM.
+using ByName = std::map<std::string, std::vector<torch::Tensor>>;
+
+// Takes arguments of many types, and notes the types of the tensors.
+struct ArgumentsImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x, torch::Tensor wide, const torch::Tensor& index,
+                        const torch::Tensor& mask, const std::optional<torch::Tensor>& perhaps,
+                        const std::vector<torch::Tensor>& list, const State& state,
+                        const ByName& by_name, const std::optional<torch::Tensor>& none = {},
+                        const torch::Tensor& undefined = {}, const std::string& text = "as it is") {
+    seen.clear();
+    for (const auto& tensor : {x, wide, index, mask, *perhaps, list.at(0), list.at(1),
+                               std::get<0>(*state), std::get<1>(*state), by_name.at("a").at(0)}) {
+      seen.push_back(tensor.scalar_type());
+    }
+    EXPECT_FALSE(none.has_value());
+    EXPECT_FALSE(undefined.defined());
+    EXPECT_EQ(text, "as it is");
+    return layer(x.to(layer->weight.scalar_type()));
+  }
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(kInputs, 1));
+  std::vector<torch::ScalarType> seen;
+};
+TORCH_MODULE(Arguments);
+
+// As PyTorch's DistributedDataParallel with mixed precision: all floating-point tensors that
+// forward() is called with, wherever they stand, and no others.
+void expect_arguments_seen(const MixedPrecision& precision, torch::ScalarType floats,
+                           torch::ScalarType doubles) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    Arguments model;
+    DistributedDataParallel ddp(model, communicator, {.mixed_precision = precision});
+    const auto x = torch::ones({2, kInputs}).set_requires_grad(true);
+    const auto wide = torch::ones({2}, torch::kDouble), index = torch::zeros({2}, torch::kLong);
+    const std::vector<torch::Tensor> list = {wide, index};
+    const ByName by_name = {{"a", {wide}}};
+    const auto mask = torch::ones({2}, torch::kBool);
+    ddp.forward(x, wide, index, mask, std::optional(wide), list, State({x, index}), by_name)
+        .sum()
+        .backward();
+    EXPECT_EQ(model->seen, (std::vector{floats, doubles, torch::kLong, torch::kBool, doubles,
+                                        doubles, torch::kLong, floats, torch::kLong, doubles}));
+    EXPECT_EQ(list[0].scalar_type(), torch::kDouble) << "the caller's own stay as they are";
+    EXPECT_EQ(by_name.at("a")[0].scalar_type(), torch::kDouble);
+    EXPECT_EQ(x.grad().scalar_type(), torch::kFloat);
+    const auto weight = model->layer->weight.detach();
+    const auto used =
+        precision.parameter_dtype ? weight.to(torch::kBFloat16).to(torch::kFloat) : weight;
+    expect_close(x.grad(), used.expand({2, kInputs}), "through the conversion");
+  });
+}
+
+TEST(MixedPrecision, ArgumentsOfForwardAreConvertedUnlessThatIsOff) {
+  expect_arguments_seen({.parameter_dtype = DType::bf16}, torch::kBFloat16, torch::kBFloat16);
+  expect_arguments_seen({.parameter_dtype = DType::bf16, .cast_forward_inputs = false},
+                        torch::kFloat, torch::kDouble);
+  expect_arguments_seen({}, torch::kFloat, torch::kDouble);
+}
+
+TEST(MixedPrecision, WithoutConversionArgumentsOfAnotherTypeAreTheModulesBusiness) {
+  run_ranks(1, [](Communicator& communicator) {
+    torch::nn::Linear model(kInputs, 1);
+    DistributedDataParallel ddp(
+        model, communicator,
+        {.mixed_precision = {.parameter_dtype = DType::bf16, .cast_forward_inputs = false}});
+    EXPECT_ANY_THROW((void)ddp.forward(torch::ones({1, kInputs})));
+    EXPECT_NO_THROW(ddp.forward(torch::ones({1, kInputs}, torch::kBFloat16)).sum().backward());
+    EXPECT_EQ(model->weight.grad().scalar_type(), torch::kFloat);
+  });
+}
+
+TEST(MixedPrecision, EvaluationInInferenceModeMayComeFirst) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallelOptions options = small_buckets();
+    options.mixed_precision.parameter_dtype = DType::bf16;
+    DistributedDataParallel ddp(model, communicator, options);
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      {
+        const c10::InferenceMode inference;
+        EXPECT_EQ(ddp.forward(global_batch(0).data).scalar_type(), torch::kBFloat16);
+      }
+      optimizer.zero_grad();
+      loss_of(ddp, part(global_batch(step), communicator.rank().value())).backward();
+      optimizer.step();
+    }
+    ddp.verify_replicas();
   });
 }
 

@@ -95,11 +95,22 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
       buffer_hook_(options_.buffer_hook != nullptr ? options_.buffer_hook
                                                    : std::make_shared<BuffersOfRank>()) {
   if (options_.communication_hook == nullptr) refuse("the option communication_hook is null");
-  refuse_assigned_weights();
   look_at_parameters();
   adopt(choose_trained());
-  check_tensors();
-  verify_descriptions();
+  // Other ranks, whose modules may well be trained, are told why this one's cannot.
+  try {
+    refuse_assigned_weights();
+    check_tensors();
+  } catch (const Error& error) {
+    refusal_ = error.status();
+  }
+  try {
+    verify_descriptions();
+  } catch (const Mismatch&) {
+    refusal_.or_throw();
+    throw;
+  }
+  refusal_.or_throw();
   agree_on_number();
   if (options_.broadcast_parameters) {
     std::vector<torch::Tensor> state = tensors_of(parameters_);

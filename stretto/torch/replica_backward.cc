@@ -119,7 +119,7 @@ void Replica::abandon_pass() {
   gradient_memory_.end_pass();
   displaced_.clear();
   if (!pass_open_) return;
-  if (stepping_) stepping_->forget();
+  for (StepInBackward& stepping : stepping_) stepping.forget();
   reducer_->abandon_step(own_failure_);
 }
 
@@ -235,8 +235,10 @@ void Replica::end_of_backward() {
     forget_progress();
     graph_known_ = graph_known_ && knew_graph;
     // Perhaps not all ranks have stepped the same parameters: the next step finds out.
-    owes_verification_ = owes_verification_ || (stepping_ && stepping_->begun());
-    if (stepping_) stepping_->forget();
+    for (StepInBackward& stepping : stepping_) {
+      owes_verification_ = owes_verification_ || stepping.begun();
+      stepping.forget();
+    }
     throw;
   }
 }
@@ -302,21 +304,22 @@ void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
         "optimizer.step() after backward()");
   }
   if (optimizer != nullptr) check_on_cpu(parameters_, "step_in_backward()");
-  stepping_.reset();
-  if (optimizer != nullptr) stepping_.emplace(*optimizer);
+  if (optimizer == nullptr) return stepping_.clear();
+  const auto is_known = [&](const StepInBackward& known) { return known.is_of(*optimizer); };
+  if (std::ranges::none_of(stepping_, is_known)) stepping_.emplace_back(*optimizer);
 }
 
 // Those that this rank has not used may yet turn out to be unused on all, and gradients of ranks
 // with different numbers of batches are not final before the end of the pass.
 void Replica::on_reduced(const FullBucket& bucket) {
-  if (!stepping_ || uneven_) return;
+  if (stepping_.empty() || uneven_) return;
   std::vector<torch::Tensor> ready;
   for (const std::size_t i : bucket.gradients) {
     if (reducer_->is_ready(i)) ready.push_back(trained_[i].tensor);
   }
   if (ready.empty()) return;
   const TimePoint begin = Clock::now();
-  stepping_->step(ready);
+  for (StepInBackward& stepping : stepping_) stepping.step(ready);
   spent_besides_ -= Clock::now() - begin;  // The reducer takes it for communication.
 }
 
@@ -398,7 +401,7 @@ void Replica::finish_step() {
   forget_progress();
   reduce_sparse_gradients(communicator_, sparse_, true, scale, options_.timeout);
   spent_besides_ += Clock::now() - begin;
-  if (stepping_) stepping_->finish();
+  for (StepInBackward& stepping : stepping_) stepping.finish();
   const TimePoint stepped = Clock::now();
   timer_.add(last_step_);
   if (all_have_data) {

@@ -32,7 +32,8 @@ void check_trainable(const NamedTensor& parameter) {
 void check_free(const NamedTensor& parameter) {
   if (!GradientHook::exists_on(parameter.tensor)) return;
   refuse("parameter " + in_quotes(parameter.name) +
-         " already belongs to a DistributedDataParallel; only one may reduce its gradient");
+         " already belongs to a DistributedDataParallel, or has another hook that waits for its "
+         "gradient to be accumulated; there may be only one");
 }
 
 }  // namespace

@@ -66,13 +66,18 @@ reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
 
 void Replica::verify_descriptions() {
   std::vector<reducer::ReplicaItem> items = {describe(options_)};
-  for (const NamedTensor& parameter : parameters_)
-    items.push_back(describe("parameter", parameter));
+  auto& facts = items.front().facts;
+  facts.insert(facts.begin(),
+               {"refusal", refusal_.ok() ? "none" : std::string(refusal_.message())});
+  // Tensors that are refused may not even have what describes them.
+  for (std::size_t i = 0; refusal_.ok() && i < parameters_.size(); ++i)
+    items.push_back(describe("parameter", parameters_[i]));
   for (const NamedTensor& parameter : sparse_)
     items.push_back({"sparse parameter", parameter.name, {}});
   for (const std::string& name : options_.delayed_parameters)
     items.push_back({"delayed parameter", name, {}});
-  for (const NamedTensor& buffer : buffers_) items.push_back(describe("buffer", buffer));
+  for (std::size_t i = 0; refusal_.ok() && i < buffers_.size(); ++i)
+    items.push_back(describe("buffer", buffers_[i]));
   reducer::check_replicas_described_alike(communicator_, items, options_.timeout);
 }
 

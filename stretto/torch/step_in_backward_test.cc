@@ -161,6 +161,35 @@ TEST(StepInBackward, RanksWithDifferentNumbersOfBatches) {
   });
 }
 
+TEST(StepInBackward, SeveralOptimizersStepTheirOwnParameters) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net early = net(), late = net();
+    const auto train = [&](Net& model, bool in_backward) {
+      DistributedDataParallel ddp(model, communicator, small_buckets());
+      torch::optim::SGD sgd(model->first->parameters(),
+                            torch::optim::SGDOptions(0.1).momentum(0.9));
+      torch::optim::Adam adam(model->last->parameters(), 0.01);
+      if (in_backward) {
+        ddp.step_in_backward(sgd);
+        ddp.step_in_backward(adam);
+        ddp.step_in_backward(sgd);  // It is known already.
+      }
+      for (int step = 0; step < 4; ++step) {
+        if (step == 3 && in_backward) ddp.step_after_backward();
+        ddp.zero_grad();
+        loss_of(ddp, part(global_batch(step), rank)).backward();
+        if (in_backward && step < 3) continue;
+        sgd.step();
+        adam.step();
+      }
+    };
+    train(early, true);
+    train(late, false);
+    expect_same_bits(*early, *late);
+  });
+}
+
 TEST(StepInBackward, LbfgsIsRefused) {
   run_ranks(1, [](Communicator& communicator) {
     Net model = net();

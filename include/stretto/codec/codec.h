@@ -56,6 +56,9 @@ struct Encoding {
   std::uint32_t* hint = nullptr;
   // Empty, or as long as the carry: where a sparse message has a value, this becomes zero.
   std::span<float> cleared = {};
+  // Of a sum: the rank whose message has stopped it, by NonFinite::stop. This message says so, too,
+  // if it has a fixed length and stops.
+  std::optional<Rank> stopped_by = std::nullopt;
 };
 
 }  // namespace codec
@@ -96,7 +99,8 @@ class Codec {
   // the length of the message. `bytes` may be anything; memory is taken for `sums.size()` elements
   // at most. Fails with mismatch if the message is of another codec, of other settings, another
   // version or length of vector; with invalid_argument if it says that there were infinities or
-  // NaN; with protocol if no codec makes such bytes. Then `sums` may have changed.
+  // NaN, and with the rank that had them if it names one, any number from 0 on; with protocol if no
+  // codec makes such bytes. Then `sums` may have changed.
   Result<std::size_t> decode_add(std::span<const std::byte> bytes, const codec::Position& position,
                                  codec::Scratch& scratch, std::span<float> sums) const;
 

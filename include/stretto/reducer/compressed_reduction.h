@@ -70,6 +70,8 @@ struct CompressionOptions {
   std::size_t min_elements = 1024;
   // Keep what a message does not say, and add it to the next gradient. Without it, it is lost.
   bool error_feedback = true;
+  // Holds for all gradients of f32, also where they travel as they are. What stops a step then is
+  // the sum of all ranks, and no rank is named.
   NonFinite non_finite = NonFinite::send;
   // What Deep Gradient Compression (Lin et al., 2018) does before gradients are compressed:
   // Momentum correction: each rank adds its gradients up with this momentum, and sends that. The
@@ -188,10 +190,11 @@ class CompressedReduction : public CommunicationHook {
   int divisor_of_sums(const Gradient& gradient) const;
   std::size_t encode_parts(Exchange& exchange, std::size_t adder, bool of_sum);
   void add_up(Exchange& exchange);
-  void decode_parts(const Exchange& exchange, std::span<const std::byte> messages, std::size_t from,
+  void decode_parts(Exchange& exchange, std::span<const std::byte> messages, std::size_t from,
                     std::size_t adder, bool of_sum);
   void clip_and_add_momentum(const FullBucket& bucket);
   void add_residuals(const FullBucket& bucket);
+  void stop_at_non_finite(const FullBucket& bucket) const;
   void decode(const FullBucket& bucket, Exchange& exchange);
   void send_pending(Communicator& communicator);
 

@@ -3,9 +3,23 @@
 
 #pragma once
 
+#include <concepts>
 #include <utility>
 
 #include <torch/torch.h>
+
+namespace stretto {
+
+template <class Module>
+concept TorchModule = std::derived_from<Module, torch::nn::Module>;
+// What TORCH_MODULE(Net) makes of NetImpl: `Net`, which points to one.
+template <class Holder>
+concept TorchModuleHolder =
+    std::derived_from<Holder, torch::nn::ModuleHolder<typename Holder::ContainedType>>;
+template <class Module>
+concept TorchModuleOrHolder = TorchModule<Module> || TorchModuleHolder<Module>;
+
+}  // namespace stretto
 
 namespace stretto::ddp {
 

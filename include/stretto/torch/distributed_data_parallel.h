@@ -3,14 +3,11 @@
 
 #pragma once
 
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <ostream>
-#include <ranges>
 #include <string>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -23,20 +20,9 @@
 #include "stretto/torch/options.h"
 #include "stretto/torch/replica.h"
 #include "stretto/torch/tensors.h"
+#include "stretto/torch/tensors_in.h"
 
 namespace stretto {
-
-template <class Module>
-concept TorchModule = std::derived_from<Module, torch::nn::Module>;
-
-namespace ddp {
-
-// Nothing converts to this: compilers show the name where options are misspelt.
-class AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhich {
-  explicit AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhich(void*, int);
-};
-
-}  // namespace ddp
 
 // Trains copies of a module on several ranks as one: every rank runs forward and backward on its
 // own part of the batch, and when backward() returns, each parameter's grad() is the mean over all
@@ -49,7 +35,8 @@ class AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhic
 //   loss.backward();
 //   optimizer.step();
 //
-// `Module` is deduced from a module holder (TORCH_MODULE), a shared pointer or a reference. All
+// `Module` is deduced from a module holder (TORCH_MODULE), a shared pointer or a reference; who
+// writes it, as for a member, may name the module or its holder: DistributedDataParallel<Net>. All
 // parameters and buffers are dense; parameters are on the CPU, or all on one device (docs/gpu.md).
 // On the CPU, grad() of each parameter is a view of registered memory that other ranks read and
 // write during backward(). It may be changed in place, cleared by zero_grad() of either kind, or
@@ -71,7 +58,7 @@ class AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhic
 // part of a torch::nn::Sequential, too: `model->push_back(ddp)`.
 //
 // Threads: one thread at a time, which may change. The communicator must outlive it.
-template <TorchModule Module>
+template <TorchModuleOrHolder Module>
 class DistributedDataParallel {
  public:
   // Verifies that all ranks have the same model (number, names, shapes, dtypes, strides and
@@ -87,7 +74,7 @@ class DistributedDataParallel {
       : DistributedDataParallel(module.ptr(), communicator, std::move(options)) {}
   // `module` must outlive this object.
   DistributedDataParallel(Module& module, Communicator& communicator,
-                          DistributedDataParallelOptions options = {})
+                          DistributedDataParallelOptions options = {}) requires TorchModule<Module>
       : DistributedDataParallel(std::shared_ptr<Module>(std::shared_ptr<void>(), &module),
                                 communicator, std::move(options)) {}
 
@@ -98,7 +85,9 @@ class DistributedDataParallel {
   decltype(auto) forward(Arguments&&... arguments) {
     const ddp::ForwardScope scope = replica_->before_forward();
     decltype(auto) output = call(std::forward<Arguments>(arguments)...);
-    watch(output);
+    ddp::for_each_tensor(std::as_const(output), [this](const torch::Tensor& tensor) {
+      if (tensor.defined()) replica_->after_forward(tensor);
+    });
     return static_cast<decltype(output)>(output);
   }
   template <class... Arguments>
@@ -122,13 +111,14 @@ class DistributedDataParallel {
   // that this rank has not used, or whose gradients are not reduced. Bit by bit what
   // optimizer.step() after backward() does, which is not to be called then. Gradients cannot be
   // changed in between (clipped, say). For optimizers that treat parameters one by one: LBFGS is
-  // refused by InvalidArgument. Inside join() all is stepped at the end of the pass.
+  // refused by InvalidArgument. Inside join() all is stepped at the end of the pass. Where there
+  // are several optimizers: one call for each.
   //
   // If backward() throws, some parameters may have been stepped, and not the same on all ranks. If
   // the next step can follow at all, it verifies the replicas, and throws Mismatch if they differ.
   //
   // Not collective, between passes, on all ranks alike. `optimizer` must live until the last pass,
-  // or until step_after_backward().
+  // or until step_after_backward(), which holds for all of them.
   void step_in_backward(torch::optim::Optimizer& optimizer) {
     replica_->step_in_backward(&optimizer);
   }
@@ -229,13 +219,10 @@ class DistributedDataParallel {
   template <class Argument>
   decltype(auto) cast(Argument&& argument) const {
     using Type = std::remove_cvref_t<Argument>;
-    if constexpr (std::is_same_v<Type, torch::Tensor>) {
-      return replica_->cast_input(argument);
-    } else if constexpr (std::is_same_v<Type, std::optional<torch::Tensor>>) {
-      return argument ? Type(replica_->cast_input(*argument)) : Type();
-    } else if constexpr (std::is_same_v<Type, std::vector<torch::Tensor>>) {
-      Type result;
-      for (const torch::Tensor& tensor : argument) result.push_back(replica_->cast_input(tensor));
+    if constexpr (ddp::owns_tensors<Type>()) {
+      Type result(std::forward<Argument>(argument));
+      ddp::for_each_tensor(
+          result, [this](torch::Tensor& tensor) { tensor = replica_->cast_input(tensor); });
       return result;
     } else {
       return static_cast<Argument&&>(argument);
@@ -250,26 +237,24 @@ class DistributedDataParallel {
     }
   }
 
-  template <class Output>
-  void watch(const Output& output) {
-    if constexpr (std::is_same_v<Output, torch::Tensor>) {
-      if (output.defined()) replica_->after_forward(output);
-    } else if constexpr (std::ranges::input_range<const Output>) {
-      if constexpr (!std::is_same_v<std::remove_cvref_t<std::ranges::range_value_t<Output>>,
-                                    Output>) {
-        for (const auto& part : output) watch(part);
-      }
-    } else if constexpr (requires { std::tuple_size<Output>::value; }) {
-      std::apply([this](const auto&... part) { (watch(part), ...); }, output);
-    } else if constexpr (requires { output.has_value(), *output; }) {
-      if (output.has_value()) watch(*output);
-    }
-  }
-
   std::shared_ptr<Module> module_;
   std::shared_ptr<ddp::Replica> replica_;
 };
 
+// Of a holder: the same as of its module, and made of one.
+template <TorchModuleHolder Holder>
+class DistributedDataParallel<Holder>
+    : public DistributedDataParallel<typename Holder::ContainedType> {
+  using OfModule = DistributedDataParallel<typename Holder::ContainedType>;
+
+ public:
+  using OfModule::OfModule;
+  DistributedDataParallel(OfModule other) : OfModule(std::move(other)) {}  // NOLINT: the same one.
+};
+
+template <TorchModuleHolder Holder>
+DistributedDataParallel(Holder, Communicator&, DistributedDataParallelOptions = {})
+    -> DistributedDataParallel<Holder>;
 template <class Module>
 DistributedDataParallel(
     Module, Communicator&,
@@ -278,13 +263,13 @@ DistributedDataParallel(
 
 // torch::save(ddp, path) and torch::load(ddp, path): the module's, so that a program with one
 // process reads them, too. Load on all ranks; the next backward pass verifies that.
-template <TorchModule Module>
+template <TorchModuleOrHolder Module>
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                             const DistributedDataParallel<Module>& ddp) {
   ddp.module()->save(archive);
   return archive;
 }
-template <TorchModule Module>
+template <TorchModuleOrHolder Module>
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
                                            DistributedDataParallel<Module>& ddp) {
   ddp.module()->load(archive);

@@ -30,6 +30,7 @@ class StepInBackward {
   // `optimizer` must outlive this.
   explicit StepInBackward(torch::optim::Optimizer& optimizer);
 
+  bool is_of(const torch::optim::Optimizer& optimizer) const { return &optimizer_ == &optimizer; }
   // Those of `parameters` that are the optimizer's.
   void step(const std::vector<torch::Tensor>& parameters);
   // Whether step() has been called since the last finish() or forget().

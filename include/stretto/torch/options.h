@@ -35,9 +35,9 @@ struct MixedPrecision {
   // What floating-point buffers are converted to, at construction and for good; but for those of
   // BatchNorm and SyncBatchNorm in f32, unless parameter_dtype is f32 or f64. Default: nothing.
   std::optional<DType> buffer_dtype = std::nullopt;
-  // Convert the floating-point tensors that forward() is called with (tensors, and vectors and
-  // optionals of them) to parameter_dtype. Those that a module takes by a reference that is not
-  // constant stay as they are.
+  // Convert the floating-point tensors that forward() is called with, also those in containers,
+  // pairs, tuples and optionals, to parameter_dtype. If the module takes one of these by a
+  // reference that is not constant, all arguments stay as they are.
   bool cast_forward_inputs = true;
 };
 
@@ -108,5 +108,14 @@ struct UnevenInputsOptions {
   // What a mean is taken over: all ranks, or only those that still have data.
   bool mean_over_ranks_with_data = false;
 };
+
+namespace ddp {
+
+// Nothing converts to this: compilers show the name where options are misspelt.
+class AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhich {
+  explicit AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhich(void*, int);
+};
+
+}  // namespace ddp
 
 }  // namespace stretto

@@ -183,7 +183,7 @@ class Replica {
   reducer::BucketPlan initial_plan_;
   std::optional<reducer::UnevenSteps> uneven_;  // While inside join().
   UnevenInputsOptions join_options_;
-  std::optional<StepInBackward> stepping_;
+  std::vector<StepInBackward> stepping_;  // One for each optimizer.
   int no_sync_depth_ = 0;
   int last_backward_ = -1;           // The last pass that end_of_backward() was queued for.
   bool seen_ever_ = false;           // before_forward() has run,

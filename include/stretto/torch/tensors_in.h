@@ -1,0 +1,65 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <ranges>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <torch/torch.h>
+
+// Tensors in what forward() takes and returns: a tensor, a container, a pair or tuple, an optional,
+// or any of these inside of another.
+namespace stretto::ddp {
+
+template <class Value, class Function>
+void for_each_tensor(Value& value, const Function& function) {
+  using Plain = std::remove_const_t<Value>;
+  if constexpr (std::is_same_v<Plain, torch::Tensor>) {
+    function(value);
+  } else if constexpr (std::ranges::input_range<Value>) {
+    using Part = std::remove_cvref_t<std::ranges::range_reference_t<Value>>;
+    if constexpr (!std::is_same_v<Part, Plain>) {  // As a path is, which is made of paths.
+      for (auto&& part : value) for_each_tensor(part, function);
+    }
+  } else if constexpr (requires { std::tuple_size<Plain>::value; }) {
+    std::apply([&](auto&... part) { (for_each_tensor(part, function), ...); }, value);
+  } else if constexpr (requires { value.has_value(), *value; }) {
+    if (value.has_value()) for_each_tensor(*value, function);
+  }
+}
+
+template <class Value>
+constexpr bool owns_tensors();
+template <class Tuple, std::size_t... index>
+constexpr bool any_owns_tensors(std::index_sequence<index...>) {
+  return (owns_tensors<std::tuple_element_t<index, Tuple>>() || ...);
+}
+// Whether there are tensors in a value that a copy of it has for itself: not so in a view, and in
+// what has constant elements.
+template <class Value>
+constexpr bool owns_tensors() {
+  if constexpr (std::is_same_v<Value, torch::Tensor>) {
+    return true;
+  } else if constexpr (std::is_reference_v<Value> || std::is_const_v<Value>) {
+    return false;
+  } else if constexpr (std::ranges::input_range<Value>) {
+    using Part = std::remove_reference_t<std::ranges::range_reference_t<Value>>;
+    if constexpr (std::ranges::view<Value> || std::is_same_v<std::remove_const_t<Part>, Value>) {
+      return false;
+    } else {
+      return owns_tensors<Part>();
+    }
+  } else if constexpr (requires { std::tuple_size<Value>::value; }) {
+    return any_owns_tensors<Value>(std::make_index_sequence<std::tuple_size_v<Value>>());
+  } else if constexpr (requires(Value & value) { value.has_value(), *value; }) {
+    return owns_tensors<std::remove_reference_t<decltype(*std::declval<Value&>())>>();
+  } else {
+    return false;
+  }
+}
+
+}  // namespace stretto::ddp

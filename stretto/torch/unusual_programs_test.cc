@@ -1,0 +1,170 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support/torch_models.h"
+
+// What few programs do, and what must have the right numbers, or a sentence, all the same.
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+
+// With parameters that have no elements, before, between and behind others.
+struct HollowImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    return (layer(x).sum() + none.sum() + flat.sum() + last.sum()).pow(2);
+  }
+  torch::Tensor none = register_parameter("none", torch::empty({0}));
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(kInputs, 2));
+  torch::Tensor flat = register_parameter("flat", torch::empty({3, 0, 2}));
+  torch::Tensor last = register_parameter("last", torch::empty({0, 5}));
+};
+TORCH_MODULE(Hollow);
+
+TEST(UnusualPrograms, ParametersMayHaveNoElements) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const auto build = [] { return with_seed(2, [] { return Hollow(); }); };
+    Hollow reference = build(), model = build();
+    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {16}});
+    for (int step = 0; step < 4; ++step) {
+      const auto data = global_batch(step).data;
+      reference->zero_grad(step % 2 == 0);
+      ddp.zero_grad(step % 2 == 0);
+      for (int r = 0; r < kRanks; ++r) {
+        (reference->forward(data.narrow(0, r * 4, 4)) / kRanks).backward();
+      }
+      ddp.forward(data.narrow(0, rank * 4, 4)).backward();
+      expect_gradients_of(*reference, ddp);
+      EXPECT_EQ(model->flat.grad().sizes(), model->flat.sizes());
+    }
+    ddp.verify_replicas();
+  });
+}
+
+TEST(UnusualPrograms, ParametersWithoutElementsMayBeCompressed) {
+  run_ranks(3, [](Communicator& communicator) {
+    for (const CompressedExchange exchange :
+         {CompressedExchange::gather, CompressedExchange::divide}) {
+      Hollow model = with_seed(2, [] { return Hollow(); });
+      DistributedDataParallel ddp(
+          model, communicator,
+          {.communication_hook = std::make_shared<CompressedReduction>(CompressionOptions{
+               .codec = top_k({.density = 1}), .min_elements = 0, .exchange = exchange})});
+      for (int step = 0; step < 3; ++step) {
+        ddp.zero_grad();
+        EXPECT_NO_THROW(ddp.forward(torch::ones({2, kInputs})).backward());
+        EXPECT_EQ(model->none.grad().numel(), 0);
+        EXPECT_NE(model->layer->bias.grad()[0].item<float>(), 0);
+      }
+    }
+  });
+}
+
+TEST(UnusualPrograms, ForwardAndBackwardMayRunOnDifferentThreads) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Net reference = net(), model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    for (int step = 0; step < 5; ++step) {
+      reference->zero_grad();
+      loss_of(*reference, global_batch(step)).backward();
+      ddp.zero_grad();
+      const auto loss = loss_of(ddp, part(global_batch(step), rank));
+      std::thread([&] { loss.backward(); }).join();
+      expect_gradients_of(*reference, ddp);
+    }
+  });
+}
+
+TEST(UnusualPrograms, ACloneIsAModelOfItsOwn) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const auto rank = static_cast<float>(communicator.rank().value());
+    torch::nn::Linear model = with_seed(1, [] { return torch::nn::Linear(kInputs, 2); });
+    DistributedDataParallel ddp(model, communicator);
+    const auto step = [&](auto& trained, float value) {
+      trained.zero_grad();
+      trained.forward(torch::full({1, kInputs}, value)).sum().backward();
+    };
+    step(ddp, rank);
+    expect_close(model->weight.grad(), torch::full({2, kInputs}, 0.5f), "mean");
+    const auto clone = std::dynamic_pointer_cast<torch::nn::LinearImpl>(model->clone());
+    ASSERT_NE(clone, nullptr);
+    step(*clone, rank + 5);  // Belongs to nobody.
+    expect_close(clone->weight.grad(), torch::full({2, kInputs}, rank + 5), "its own");
+    expect_close(model->weight.grad(), torch::full({2, kInputs}, 0.5f), "as it was");
+    DistributedDataParallel other(clone, communicator);
+    step(other, rank + 1);
+    step(ddp, rank + 2);
+    expect_close(clone->weight.grad(), torch::full({2, kInputs}, 1.5f), "mean of the clones");
+    expect_close(model->weight.grad(), torch::full({2, kInputs}, 2.5f), "mean");
+  });
+}
+
+TEST(UnusualPrograms, HooksOfTheProgramSeeTheGradientOfTheirRank) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Branches model = with_seed(1, [] { return Branches(); });
+    DistributedDataParallel ddp(model, communicator);
+    float seen = -1;
+    model->a->bias.register_hook([&](const torch::Tensor& gradient) {
+      seen = gradient[0].item<float>();
+      return gradient * (rank + 1);
+    });
+    for (int step = 0; step < 3; ++step) {
+      ddp.zero_grad(step != 1);
+      ddp.forward(torch::ones({2, kInputs}), true).sum().backward();
+      EXPECT_EQ(seen, 2.0f);
+      expect_close(model->a->bias.grad(), torch::full({2}, 3.0f), "the mean of 2 and 4");
+    }
+  });
+}
+
+TEST(UnusualPrograms, AnExceptionInForwardIsNoStep) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net reference = net(), model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_ANY_THROW((void)ddp.forward(torch::ones({1, kInputs + 1})));
+      expect_step_like_one_process(ddp, reference, communicator.rank().value(), step);
+    }
+    EXPECT_EQ(ddp.last_step().step, 3u);
+  });
+}
+
+// Rank 1 knows at once that it has nothing to train; the others would wait for it.
+TEST(UnusualPrograms, AModelThatOnlyOneRankCannotTrainIsToldToAll) {
+  run_ranks(3, [](Communicator& communicator) {
+    const bool is_other = communicator.rank() == Rank(1);
+    torch::nn::Linear model(2, 2);
+    if (is_other) {
+      for (auto& parameter : model->parameters()) parameter.set_requires_grad(false);
+    }
+    std::string text;
+    try {
+      const DistributedDataParallel ddp(model, communicator);
+    } catch (const InvalidArgument& error) {
+      EXPECT_TRUE(is_other);
+      text = error.what();
+    } catch (const Mismatch& error) {
+      EXPECT_FALSE(is_other);
+      text = error.what();
+      expect_contains(text, "refusal none on ranks 0, 2; ");
+      expect_contains(text, "on rank 1");
+    }
+    expect_contains(text, "the module has no parameter that requires grad");
+    for (auto& parameter : model->parameters()) parameter.set_requires_grad(true);
+    EXPECT_NO_THROW(DistributedDataParallel(model, communicator)) << "the communicator is whole";
+  });
+}
+
+}  // namespace
+}  // namespace stretto
