@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <span>
 #include <thread>
@@ -164,6 +166,26 @@ TEST_F(HostListenerTest, SaysWhereItCannotListen) {
   EXPECT_EQ(enlist(1, std::string(92, '1')).status().code(), StatusCode::invalid_argument);
   expect_reached(enlist(1).or_throw(), 5, 1);
   (void)::testing::internal::GetCapturedStderr();
+}
+
+// It is told at once, since the listener is about to close its connections unread.
+TEST_F(HostListenerTest, ARankOfAnotherUserKnowsThatItMustListenItself) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const TimePoint begin = Clock::now();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setuid(65534) != 0) ::_exit(2);
+    const Status refused = enlist(1).status();
+    ::_exit(refused.code() == StatusCode::refused &&
+                    refused.message().starts_with(
+                        "it belongs to user 0, and this process to user 65534: start the ranks")
+                ? 0
+                : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(4)) << "it does not try again and again";
 }
 
 TEST_F(HostListenerTest, HasOnePortInAllNetworks) {
