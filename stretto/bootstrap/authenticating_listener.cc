@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <iterator>
 
+#include <fmt/format.h>
+
 #include "stretto/base/log.h"
 #include "stretto/base/poll.h"
 #include "stretto/base/would_block.h"
@@ -128,7 +130,10 @@ bool AuthenticatingListener::make_room() {
 void AuthenticatingListener::start(FileDescriptor fd, Accepted& accepted) {
   std::string name = peer_name(fd.get());
   if (is_unix(fd.get()) && !peer_is_trusted_user(fd.get())) {
-    return log_refusal(name, status_of(StatusCode::refused, "it belongs to another user"));
+    const std::optional<uid_t> user = peer_user(fd.get());
+    return log_refusal(name, status_of(StatusCode::refused,
+                                       "it belongs to another user ({}) than this process ({})",
+                                       user ? fmt::to_string(*user) : "unknown", ::geteuid()));
   }
   if (handshakes_.size() >= options_.max_unproven) make_room();
   Result<HandshakeMachine> machine = HandshakeMachine::start(

@@ -38,6 +38,8 @@ constexpr Duration kPause = std::chrono::milliseconds(20);
 struct ControlBuffer {
   alignas(cmsghdr) char bytes[CMSG_SPACE(sizeof(int))];
 };
+// Not CMSG_SPACE, whose padding has room for a second descriptor, which nobody would close.
+constexpr std::size_t kControlBytes = CMSG_LEN(sizeof(int));
 
 // Returns false if it is to be tried again later. Fails if the other end has gone.
 Result<bool> send_frame(int socket, const HostFrame& frame) {
@@ -52,7 +54,7 @@ Result<bool> send_frame(int socket, const HostFrame& frame) {
   ControlBuffer control{};
   if (frame.connection.valid()) {
     message.msg_control = control.bytes;
-    message.msg_controllen = sizeof(control.bytes);
+    message.msg_controllen = kControlBytes;
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
@@ -77,7 +79,7 @@ Result<std::optional<HostFrame>> receive_frame(int socket) {
   message.msg_iovlen = 1;
   ControlBuffer control{};
   message.msg_control = control.bytes;
-  message.msg_controllen = sizeof(control.bytes);
+  message.msg_controllen = kControlBytes;
   const ssize_t count = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (count < 0 && would_block(errno)) return std::optional<HostFrame>();
   HostFrame frame;

@@ -5,14 +5,21 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
+#include <cstring>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "stretto/bootstrap/acceptor.h"
+#include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/tcp_links.h"
+#include "tests/contract/process_resources.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/shortage.h"
 
@@ -163,6 +170,55 @@ TEST_F(HostListenerTest, SaysWhereItCannotListen) {
   EXPECT_EQ(enlist(1, std::string(92, '1')).status().code(), StatusCode::invalid_argument);
   expect_reached(enlist(1).or_throw(), 5, 1);
   (void)::testing::internal::GetCapturedStderr();
+}
+
+TEST_F(HostListenerTest, KeepsNoDescriptorThatItHasNotAskedFor) {
+  const int before = transport::open_descriptors();
+  {
+    const FileDescriptor member = connect_to_own_user(listener_->name(), soon()).or_throw();
+    (void)handshake_as_client(member.get(), key_, Purpose::host_listener, {.rank = 1, .target = 0},
+                              soon())
+        .or_throw();
+    std::array<std::byte, 96> frame{};
+    frame[3] = std::byte{0xff};  // No rank has a number below zero.
+    const std::array<int, 2> sent{member.get(), member.get()};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(sent))> control{};
+    iovec part{.iov_base = frame.data(), .iov_len = frame.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(sent));
+    std::memcpy(CMSG_DATA(rights), sent.data(), sizeof(sent));
+    ASSERT_EQ(::sendmsg(member.get(), &message, 0), std::ssize(frame));
+    std::byte byte;
+    EXPECT_EQ(read_exactly(member.get(), {&byte, 1}, soon()).code(), StatusCode::peer_lost);
+  }
+  EXPECT_EQ(transport::open_descriptors(), before);
+}
+
+// It is told at once, since the listener is about to close its connections unread.
+TEST_F(HostListenerTest, ARankOfAnotherUserKnowsThatItMustListenItself) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const TimePoint begin = Clock::now();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setuid(65534) != 0) ::_exit(2);
+    const Status refused = enlist(1).status();
+    ::_exit(refused.code() == StatusCode::refused &&
+                    refused.message().starts_with(
+                        "it belongs to user 0, and this process to user 65534: start the ranks")
+                ? 0
+                : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(4)) << "it does not try again and again";
 }
 
 TEST_F(HostListenerTest, HasOnePortInAllNetworks) {

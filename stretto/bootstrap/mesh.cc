@@ -21,7 +21,7 @@ namespace {
 
 // What a link has taken outlives this process; what a data plane has taken may not.
 constexpr std::chrono::seconds kPlaneFarewellTime(10);
-// By then the rank that listens for this host has answered, or has another user or no Unix sockets.
+// By then the rank that listens for this host has answered, or has no Unix sockets.
 constexpr std::chrono::seconds kRegistrationTime(5);
 // Keys of the store: the socket at which a host's ranks register, and who has been reached by all.
 constexpr std::string_view kHostListener = "host-listener";

@@ -94,10 +94,16 @@ Result<UnixListener> listen_to_own_user() {
   return UnixListener{std::move(socket), std::move(name)};
 }
 
+// Without a word the listener would close the connection of anybody but its own user and root.
 Result<FileDescriptor> connect_to_own_user(const std::string& name, const WaitLimit& limit) {
   Result<FileDescriptor> socket = connect_unix_abstract(name, limit);
-  if (!socket.ok() || ::geteuid() == 0 || peer_is_trusted_user(socket->get())) return socket;
-  return Status(StatusCode::refused, "it runs as another user");
+  if (!socket.ok() || ::geteuid() == 0) return socket;
+  const std::optional<uid_t> user = peer_user(socket->get());
+  if (user == ::geteuid()) return socket;
+  return status_of(StatusCode::refused,
+                   "it belongs to {}, and this process to user {}: start the ranks of a host as "
+                   "one user, so that they can share memory and a port",
+                   user ? fmt::format("user {}", *user) : "an unknown user", ::geteuid());
 }
 
 }  // namespace stretto::bootstrap

@@ -28,8 +28,8 @@ struct UnixListener {
   std::string name;
 };
 Result<UnixListener> listen_to_own_user();
-// Fails with refused if the listener belongs to somebody else, who would refuse this process
-// without a word; else as connect_unix_abstract() does.
+// Fails with refused, at once, if the listener would refuse this process: it belongs to somebody
+// else, and this process is not root's; else as connect_unix_abstract() does.
 Result<FileDescriptor> connect_to_own_user(const std::string& name, const WaitLimit& limit);
 
 }  // namespace stretto::bootstrap

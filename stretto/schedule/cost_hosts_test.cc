@@ -10,6 +10,8 @@
 
 #include "stretto/schedule/builder.h"
 #include "stretto/schedule/cost.h"
+#include "stretto/schedule/estimate.h"
+#include "stretto/schedule/verify/verify.h"
 
 namespace stretto::schedule {
 namespace {
@@ -72,6 +74,29 @@ TEST(CostHosts, WithoutHostsTheLocalLinkCountsForNothing) {
     const CostQuery with_local{.bytes = kBytes, .link = kNetwork, .local_link = kInside};
     EXPECT_EQ(seconds(Collective::all_reduce, name, plain, 8),
               seconds(Collective::all_reduce, name, with_local, 8));
+  }
+}
+
+// However ranks have been dealt to hosts, a ring enters and leaves each host once.
+TEST(CostHosts, ARingCostsTheSameOnEveryLayout) {
+  const auto in_order = equal_hosts(3, 4);
+  std::vector<std::int32_t> in_turns;
+  for (int rank = 0; rank < 12; ++rank) in_turns.push_back(rank % 3);
+  const std::vector<std::int32_t> scattered = {0, 1, 1, 2, 0, 2, 2, 1, 0, 1, 2, 0};
+  for (const Collective collective :
+       {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
+    const Algorithm& ring = *find_algorithm(collective, Access::messages, "ring");
+    const auto on = [&](const std::vector<std::int32_t>& hosts) {
+      const Status proof = verify(ring, 12, 0, hosts);
+      EXPECT_TRUE(proof.ok()) << proof.message();
+      return CostQuery{.bytes = kBytes, .link = kNetwork, .local_link = kInside, .hosts = hosts};
+    };
+    const double expected = seconds(collective, "ring", on(in_order), 12);
+    for (const auto& hosts : {in_turns, scattered}) {
+      EXPECT_NEAR(seconds(collective, "ring", on(hosts), 12), expected, 1e-9) << name(collective);
+    }
+    if (!is_estimated(ring)) continue;
+    EXPECT_NEAR(estimate(ring, HostSummary(12, in_turns), on(in_turns)), expected, expected / 10);
   }
 }
 

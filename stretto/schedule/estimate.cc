@@ -78,7 +78,7 @@ double direct_broadcast(const Model& m) {
 double ring_all_gather(const Model& m) {
   if (m.n < 2) return 0;
   const double each = m.bytes / m.n;
-  const Pairs pairs = m.hosts.shifts(0);
+  const Pairs pairs = m.hosts.ring();
   if (pairs.between == 0) return (m.n - 1) * m.exchange(1, each, pairs);
   // A chunk passes all hops but one; and each link passes all chunks but one.
   const double way = std::min(pairs.between, m.n - 1) * m.between(1, each) +

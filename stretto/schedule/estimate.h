@@ -48,8 +48,10 @@ class HostSummary {
   Pairs exchanges(int level) const { return exchanges_[static_cast<std::size_t>(level)]; }
   // Of those among them that lead the two sides of a node of the canonical tree.
   Pairs edges(int level) const { return edges_[static_cast<std::size_t>(level)]; }
-  // Of ranks and those 2^level places further round the ring.
+  // Of ranks and those 2^level places further round the ring of ranks 0 to n-1.
   Pairs shifts(int level) const { return shifts_[static_cast<std::size_t>(level)]; }
+  // Of ranks and the next one of a ring that enters and leaves each host once.
+  Pairs ring() const;
 
  private:
   void find_kinds(std::span<const std::int32_t> hosts);

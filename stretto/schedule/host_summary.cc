@@ -96,6 +96,12 @@ HostSummary::HostSummary(int rank_count, std::span<const std::int32_t> hosts)
   }
 }
 
+HostSummary::Pairs HostSummary::ring() const {
+  if (!has_hosts_ || host_count_ == 1) return {.inside = has_hosts_, .lengthens = true};
+  return {
+      .leaving = 1, .between = host_count_, .inside = rank_count_ > host_count_, .lengthens = true};
+}
+
 void HostSummary::find_kinds(std::span<const std::int32_t> hosts) {
   const HostLayout layout({.rank_count = rank_count_, .hosts = hosts});
   host_count_ = layout.host_count();

@@ -17,6 +17,7 @@
 #include "stretto/transport/shm/host.h"
 #include "stretto/transport/stream_plane.h"
 #include "stretto/transport/tcp/striped_link.h"
+#include "tests/support/mpi_files.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/socket_pairs.h"
 #include "tests/support/socket_plane.h"
@@ -192,8 +193,9 @@ World make_by_stream_plane(const WorldOptions& options) {
   return make_by_planes(options, std::move(planes));
 }
 
-std::string plugin_of(const char* engine) {
-  return std::string(STRETTO_BIN_DIR "/libstretto_") + engine + ".so";
+std::string plugin_of(const std::string& engine) {
+  const std::string name = "libstretto_" + engine + ".so";
+  return engine == "mpi" ? testing::mpi_file(STRETTO_BIN_DIR, name) : STRETTO_BIN_DIR "/" + name;
 }
 
 // Makes the engines known to each other, as a first message does: tests count what arrives at once.
@@ -334,9 +336,9 @@ std::vector<WorldKind> find_world_kinds() {
        .must_be_asked = true},
   };
   for (WorldKind& kind : kinds_by_sockets()) kinds.push_back(std::move(kind));
-  // Built where CMake has found them.
+  // Built where CMake has found them; another MPI is there, or its tests fail.
   const auto add_engine = [&](const char* name, World (*make)(const WorldOptions&)) {
-    if (::access(plugin_of(name).c_str(), F_OK) != 0) return;
+    if (::access(plugin_of(name).c_str(), F_OK) != 0 && !testing::has_chosen_mpi()) return;
     kinds.push_back({.name = name,
                      .can_kill = true,
                      .make = make,

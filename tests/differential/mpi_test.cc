@@ -12,11 +12,12 @@
 
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/mpi_files.h"
 
 namespace stretto::testing {
 namespace {
 
-const std::string kProgram = STRETTO_BIN_DIR "/mpi_rank_program";
+const std::string kProgram = mpi_file(STRETTO_BIN_DIR, "mpi_rank_program");
 
 class Mpi : public ::testing::TestWithParam<std::tuple<int, int>> {
  protected:
@@ -31,8 +32,8 @@ class Mpi : public ::testing::TestWithParam<std::tuple<int, int>> {
   Ended run_program(int size, int seed, const Arguments& more = {},
                     const std::string& backend = "stretto") const {
     Variables variables = mpirun_variables(folder_);
-    variables.insert(
-        {{"STRETTO_BACKEND", backend}, {"STRETTO_PLUGIN", STRETTO_BIN_DIR "/libstretto_mpi.so"}});
+    variables.insert({{"STRETTO_BACKEND", backend},
+                      {"STRETTO_PLUGIN", mpi_file(STRETTO_BIN_DIR, "libstretto_mpi.so")}});
     const Arguments command{
         "mpirun",        "-n", std::to_string(size), kProgram, std::to_string(seed),
         folder_ / "job", "120"};

@@ -13,6 +13,7 @@
 #include "tests/end_to_end/bits.h"
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/mpi_files.h"
 #include "tests/support/on_threads.h"
 
 namespace stretto {
@@ -20,6 +21,7 @@ namespace {
 
 // The same bits, whatever carries them: processes over shared memory and tcp, threads on loopback.
 
+using testing::Arguments;
 using testing::Ended;
 using testing::Variables;
 
@@ -154,20 +156,25 @@ TEST(NoMpiPlugin, IsAskedForByName) {
 class MpiPlane : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_mpi.so")) {
+    if (!std::filesystem::exists(kPlugin)) {
       GTEST_SKIP() << "built without MPI: CMake found none";
     }
   }
 
-  Ended started_by_mpirun(const Variables& more) const {
+  Variables variables_with(const Variables& more) const {
     Variables variables = testing::mpirun_variables(folder_);
-    variables.insert(
-        {{"STRETTO_RENDEZVOUS", "file://" + (folder_ / "job")}, {"STRETTO_LOG", "info"}});
+    variables.insert({{"STRETTO_LOG", "info"}, {"STRETTO_PLUGIN", kPlugin}});
     variables.insert(more.begin(), more.end());
-    testing::Process job({"mpirun", "-n", "3", STRETTO_BIN_DIR "/values_rank_program"}, variables);
+    return variables;
+  }
+  Ended started_by_mpirun(Variables more) const {
+    more.insert({"STRETTO_RENDEZVOUS", "file://" + (folder_ / "job")});
+    testing::Process job({"mpirun", "-n", "3", STRETTO_BIN_DIR "/values_rank_program"},
+                         variables_with(more));
     return testing::end_of(job);
   }
 
+  const std::string kPlugin = testing::mpi_file(STRETTO_BIN_DIR, "libstretto_mpi.so");
   const TemporaryFolder folder_;
 };
 
@@ -176,6 +183,34 @@ TEST_F(MpiPlane, GivesTheValuesOfTheOracle) {
   EXPECT_EQ(ended.status, 0) << ended.errors;
   EXPECT_EQ(occurrences(ended.output, "right\n"), 3u) << ended.output << ended.errors;
   expect_contains(ended.errors, "messages are moved by");
+}
+
+// Which has mpirun start them.
+TEST_F(MpiPlane, MovesMessagesOfRanksThatStrettoRunHasStarted) {
+  for (const char* ranks : {"2", "4"}) {
+    const Ended ended = testing::run(
+        {"run", "-n", ranks, "--transport", "mpi", "--", STRETTO_BIN_DIR "/values_rank_program"},
+        variables_with({}));
+    EXPECT_EQ(ended.status, 0) << ended.errors;
+    // An mpirun may put lines of two ranks together.
+    EXPECT_EQ(occurrences(ended.output, "right"), std::stoul(ranks))
+        << ended.output << ended.errors;
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "messages are moved by", ended.errors);
+  }
+}
+
+TEST_F(MpiPlane, AFailureUnderStrettoRunIsThatOfMpirun) {
+  const auto start = [&](const Arguments& options) {
+    const Arguments program = {"--transport", "mpi", "--", "sh", "-c", "exit 3"};
+    return testing::run(Arguments{"run", "-n", "2"} + options + program, variables_with({}));
+  };
+  const Ended failed = start({});
+  EXPECT_EQ(failed.status, 3) << failed.errors;
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "stretto run: mpirun failed first: exit code 3",
+                      failed.errors);
+  const Ended refused = start({"--hosts", "node0,node1"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "starts ranks on this host only", refused.errors);
 }
 
 // MPI's own collectives: alone, and beside its messages.
@@ -202,8 +237,8 @@ TEST(Backend, IsOneOfThree) {
 }
 
 TEST_F(MpiPlane, SaysThatMpirunMustStartIt) {
-  const Ended ended =
-      started_by_us({{"STRETTO_TRANSPORT", "mpi"}, {"OMPI_MCA_ess_singleton_isolated", "1"}});
+  const Ended ended = started_by_us(
+      variables_with({{"STRETTO_TRANSPORT", "mpi"}, {"OMPI_MCA_ess_singleton_isolated", "1"}}));
   EXPECT_NE(ended.status, 0);
   expect_contains(ended.errors, "start the ranks with the mpirun of");
 }

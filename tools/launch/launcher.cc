@@ -90,8 +90,9 @@ LaunchedJob::LaunchedJob(const LaunchOptions& options, const Signals& signals, c
   for (int host = first_host; host < last_host; ++host) {
     const HostShare& share = options.hosts[static_cast<std::size_t>(host)];
     for (int i = 0; i < share.ranks; ++i) {
-      processes_.add(options.ranks_before(host) + i,
-                     options.remote_shell.empty() ? std::string() : share.name);
+      processes_.add({.rank = options.ranks_before(host) + i,
+                      .host = options.remote_shell.empty() ? std::string() : share.name,
+                      .starter = options.starter});
     }
   }
   if (options.time_limit > Duration::zero()) {

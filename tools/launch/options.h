@@ -22,6 +22,8 @@ struct HostShare {
 struct LaunchOptions {
   // The program and its arguments; not empty.
   std::vector<std::string> command = {};
+  // What the program is, if it is no rank but starts the ranks: "mpirun". Empty: it is a rank.
+  std::string starter = {};
   // The hosts of the job, in the order of their ranks; never empty.
   std::vector<HostShare> hosts = {{}};
   // Which of them this one is.

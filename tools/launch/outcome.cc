@@ -69,6 +69,7 @@ std::string describe_note(const RankOutcome& outcome) {
 }
 
 std::string rank_name(const RankOutcome& outcome) {
+  if (!outcome.starter.empty()) return outcome.starter;
   return fmt::format("rank {}{}{}", outcome.rank, outcome.host.empty() ? "" : " on ", outcome.host);
 }
 
@@ -101,6 +102,7 @@ nlohmann::json to_json(const RankOutcome& outcome) {
     json["exit_code"] = outcome.exit_code;
   }
   if (!outcome.host.empty()) json["host"] = outcome.host;
+  if (!outcome.starter.empty()) json["starter"] = outcome.starter;
   if (!outcome.lost.empty()) json["lost"] = outcome.lost;
   if (outcome.last_note) json["last_operation"] = outcome.last_note->text;
   return json;

@@ -19,6 +19,8 @@ struct RankOutcome {
   int rank = 0;
   // Where it ran, if the job has several hosts.
   std::string host = {};
+  // As in LaunchOptions: what it is, if it is no rank but starts all of them.
+  std::string starter = {};
   pid_t pid = -1;
   int exit_code = 0;  // If no signal killed it.
   int signal = 0;     // Which signal killed it; 0: none.

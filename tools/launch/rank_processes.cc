@@ -4,11 +4,13 @@
 #include "tools/launch/rank_processes.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace stretto::launch {
 
-void RankProcesses::add(int rank, const std::string& host) {
-  processes_.push_back({.outcome = {.rank = rank, .host = host, .started = Clock::now()}});
+void RankProcesses::add(RankOutcome rank) {
+  rank.started = Clock::now();
+  processes_.push_back({.outcome = std::move(rank)});
 }
 
 void RankProcesses::note_start(int rank, pid_t pid) {

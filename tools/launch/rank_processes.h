@@ -12,8 +12,8 @@ namespace stretto::launch {
 // The ranks that a launcher looks after: who runs, who has ended and how.
 class RankProcesses {
  public:
-  // In the order of their numbers, which follow each other.
-  void add(int rank, const std::string& host);
+  // Who it is, and where. In the order of their numbers, which follow each other.
+  void add(RankOutcome rank);
   void note_start(int rank, pid_t pid);
   const RankOutcome& note_end(int rank, const RankEvent& event);
   // What the launcher sends to all of them. `told_to_end`: it ends the job by that.

@@ -26,7 +26,9 @@ std::int32_t limit_for(const Algorithm& algorithm, std::int32_t ranks) {
   return algorithm.collective == Collective::all_to_all ? ranks / 2 : ranks;
 }
 
-bool goes_by_hosts(const Algorithm& algorithm) { return algorithm.name.starts_with("two_level"); }
+bool goes_by_hosts(const Algorithm& algorithm) {
+  return algorithm.name.starts_with("two_level") || algorithm.name == "ring";
+}
 
 bool is_regular(std::span<const std::int32_t> hosts) {
   const auto each = static_cast<std::size_t>(std::ranges::count(hosts, 0));

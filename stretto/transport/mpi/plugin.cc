@@ -23,8 +23,8 @@ using mpi::mpi_mutex;
 
 class MpiEngine final : public Engine {
  public:
-  MpiEngine(const EngineOptions& options, int world)
-      : options_(options), world_(world), library_(library_name()) {
+  MpiEngine(const EngineOptions& options, int first_tag)
+      : options_(options), first_tag_(first_tag), library_(library_name()) {
     const MPI_Comm all = options.in_one_process ? MPI_COMM_SELF : MPI_COMM_WORLD;
     if (options.in_one_process) {
       static const MPI_Comm shared = duplicate(all);
@@ -94,8 +94,8 @@ class MpiEngine final : public Engine {
     MPI_Comm_dup(comm, &copy);
     return copy;
   }
-  // Of a message between ranks of one process, each of whose worlds has tags of its own.
-  int tag(int from, int to) const { return (world_ * options_.size + from) * options_.size + to; }
+  // Of a message between ranks of one process.
+  int tag(int from, int to) const { return first_tag_ + from * options_.size + to; }
   MPI_Request& request(int number) { return requests_[static_cast<std::size_t>(number)]; }
 
   int free_operation() {
@@ -122,7 +122,7 @@ class MpiEngine final : public Engine {
   }
 
   EngineOptions options_;
-  int world_;
+  int first_tag_;
   std::string library_;
   std::string failure_;
   MPI_Comm comm_ = MPI_COMM_NULL;
@@ -140,16 +140,21 @@ stretto_engine_2(const stretto::transport::packets::EngineOptions& options, char
                  std::size_t text_bytes) {
   using namespace stretto::transport::packets;
   const std::lock_guard lock(mpi_mutex);
-  // Worlds of one process are made rank by rank.
-  static int worlds = 0;
-  if (options.rank == 0) ++worlds;
+  // Worlds of one process are made rank by rank. Each has tags of its own, so that what one has
+  // left unreceived never comes to another.
+  static int first_tag = 0;
+  static int next_tag = 0;
+  if (options.rank == 0) {
+    first_tag = next_tag;
+    next_tag += options.size * options.size;
+  }
   std::string why = stretto::transport::mpi::start(MPI_THREAD_SERIALIZED);
   if (why.empty() && !options.in_one_process) {
     why = stretto::transport::mpi::check_place(options.rank, options.size);
   }
   std::unique_ptr<MpiEngine> engine;
   if (why.empty()) {
-    engine = std::make_unique<MpiEngine>(options, worlds);
+    engine = std::make_unique<MpiEngine>(options, first_tag);
     why = engine->failure();
   }
   if (why.empty()) return engine.release();

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "stretto/transport/tcp/striped_link.h"
 #include "tests/support/socket_pairs.h"
 
 namespace stretto::transport::tcp {
@@ -93,6 +94,34 @@ TEST(TcpLink, ASilentNetworkDoesNotHoldTheEndUp) {
   const TimePoint begin = Clock::now();
   link.reset();
   EXPECT_LE(Clock::now() - begin, std::chrono::milliseconds(500));
+}
+
+TEST(StripedLink, APeerThatSendsOnlySignsOfLifeKeepsNobodyWaiting) {
+  std::vector<std::unique_ptr<TcpLink>> stripes;
+  std::vector<FileDescriptor> peers;
+  for (int stripe = 0; stripe < 2; ++stripe) {
+    auto [mine, theirs] = testing::make_tcp_pair(0);
+    stripes.push_back(TcpLink::create(std::move(mine)).or_throw());
+    peers.push_back(std::move(theirs));
+  }
+  const auto link = StripedLink::create(std::move(stripes)).or_throw();
+  std::vector<std::byte> bytes(2000 * 8);
+  // Then block 0, of one byte.
+  bytes.resize(bytes.size() + 9);
+  bytes[bytes.size() - 5] = std::byte{1};
+  bytes.back() = std::byte{42};
+  ASSERT_EQ(::send(peers.front().get(), bytes.data(), bytes.size(), 0), std::ssize(bytes));
+  std::array<std::byte, 16> into{};
+  int turns = 0;
+  std::size_t given = 0;
+  for (; given == 0 && turns < 1000; ++turns) {
+    link->service();
+    ASSERT_TRUE(link->readable());
+    given = link->read(into).or_throw();
+  }
+  EXPECT_EQ(given, 1u);
+  EXPECT_EQ(into.front(), std::byte{42});
+  EXPECT_EQ(turns, 2) << "others have a turn between";
 }
 
 }  // namespace

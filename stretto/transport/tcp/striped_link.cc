@@ -16,6 +16,9 @@ namespace {
 // Who closes one connection closes all. Longer than what is in the others takes to be read.
 constexpr std::chrono::seconds kEndsApart(1);
 constexpr std::size_t kPieces = 32;
+// Headers of a stripe at a time. A peer that sends nothing but signs of life, without end, must not
+// keep the others waiting.
+constexpr int kHeadersPerTurn = 1024;
 
 void store(std::byte* at, std::uint32_t value) {
   for (int i = 0; i < 4; ++i) at[i] = static_cast<std::byte>(value >> (8 * i));
@@ -157,7 +160,7 @@ Result<std::size_t> StripedLink::read(ByteSpan into) {
 // Finds the stripe that has the next block, if it has come.
 Status StripedLink::look_for_next() {
   for (Stripe& stripe : stripes_) {
-    while (stripe.can_read_header()) {
+    for (int turn = 0; turn < kHeadersPerTurn && stripe.can_read_header(); ++turn) {
       STRETTO_RETURN_IF_ERROR(read_header(stripe));
     }
     if (stripe.has_header() && stripe.number == next_input_) {
