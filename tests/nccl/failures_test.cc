@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "stretto/base/error.h"
-#include "tests/nccl/double_ranks.h"
+#include "tests/support/double_ranks.h"
 #include "tests/support/failures.h"
 
 namespace stretto::testing {
