@@ -147,7 +147,10 @@ bool NcclLibrary::can_run(const OperationDescriptor& operation) const {
 int NcclLibrary::mark() {
   const Driver::Current current(*driver_);
   Event event = take_event();
-  if (event == nullptr || driver_->call().event_record(event, nullptr) != 0) return -1;
+  if (event == nullptr || driver_->call().event_record(event, nullptr) != 0) {
+    give_back(event);
+    return -1;
+  }
   const MutexLock held(marks_mutex_);
   const auto free = std::ranges::find(marks_, nullptr);
   if (free != marks_.end()) {

@@ -207,6 +207,19 @@ TEST_F(NcclDoubleFails, RefusesWhatNcclHasNot) {
   EXPECT_EQ(Double::get().control().launches, 2);
 }
 
+TEST_F(NcclDoubleFails, NothingBeginsWhileAGraphIsCaptured) {
+  DoubleRanks ranks({.size = 2});
+  Double::get().change([](auto& control) { control.captures = true; });
+  ranks.on_all([&](Communicator& rank) {
+    expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(on_device(8)).wait(); }),
+                    "if a CUDA graph is being captured, end that before");
+    rank.barrier().wait();
+  });
+  EXPECT_EQ(Double::get().control().launches, 0);
+  Double::get().change([](auto& control) { control.captures = false; });
+  ranks.on_all([&](Communicator& rank) { rank.all_reduce(on_device(8)).wait(); });
+}
+
 // Groups have communicators of their own.
 TEST_F(NcclDoubleFails, SplitMakesCommunicators) {
   DoubleRanks ranks({.size = 4});
