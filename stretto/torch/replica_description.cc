@@ -66,6 +66,7 @@ reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
 
 void Replica::verify_descriptions() {
   std::vector<reducer::ReplicaItem> items = {describe(options_)};
+  items.push_back({"buckets", "memory", {{"of", place_.device.is_cpu() ? "host" : "device"}}});
   for (const NamedTensor& parameter : parameters_)
     items.push_back(describe("parameter", parameter));
   for (const NamedTensor& parameter : sparse_)
@@ -86,6 +87,7 @@ ReducerOptions Replica::reducer_options() const {
           .hook = options_.codec != nullptr
                       ? options_.communication_hook
                       : with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
+          .memory = place_.memory,
           .timeout = options_.timeout};
 }
 
