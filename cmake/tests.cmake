@@ -128,6 +128,8 @@ function(stretto_add_cross_layer_tests)
   file(GLOB support CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.cc)
   add_library(stretto_test_support STATIC ${support})
   target_link_libraries(stretto_test_support PRIVATE stretto_build PUBLIC stretto GTest::gtest)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/support/double_ranks.cc PROPERTIES
+    COMPILE_DEFINITIONS STRETTO_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
   # In the place of NCCL and of a device's driver, loaded as they are.
   file(GLOB double CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/fake_nccl/*.cc)
   add_library(fake_nccl MODULE ${double})

@@ -48,6 +48,11 @@ class DeviceLibrary {
   // A moment: what the calling thread's program has begun on the device until now is to be done
   // before the call that gets this number starts there. Any thread; -1: the device says no.
   virtual int mark() = 0;
+  // Of one that start() has begun and that has not ended. Whether all of it is on the device, so
+  // that it ends there without this process, unless ranks fail.
+  virtual bool is_launched(int operation) = 0;
+  // Then: has the device's default stream wait for its end. False: the device says no.
+  virtual bool let_default_stream_wait(int operation) = 0;
   // After abandon(): whether the device uses nobody's buffers any more.
   virtual bool has_let_go() = 0;
 
@@ -108,7 +113,7 @@ struct LibraryGroup {
 // the library is part of, such as MPI, which wants that done by a thread of the program.
 using MakeLibrary = CollectiveLibrary* (*)(const LibraryGroup& group, char* text,
                                            std::size_t text_bytes);
-#define STRETTO_MAKE_LIBRARY stretto_collectives_4
+#define STRETTO_MAKE_LIBRARY stretto_collectives_5
 #define STRETTO_TEXT_OF(name) #name
 #define STRETTO_TEXT(name) STRETTO_TEXT_OF(name)
 inline constexpr const char* kMakeLibrary = STRETTO_TEXT(STRETTO_MAKE_LIBRARY);

@@ -8,14 +8,14 @@
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/Event.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
 
 #include "stretto/c10d/errors.h"
+#include "stretto/c10d/torch_version.h"
 #include "stretto/torch/scalar_type.h"
+#include "stretto/torch/streams.h"
 
 namespace stretto::c10d_backend {
 namespace {
@@ -63,13 +63,6 @@ View view_of(const at::Tensor& block, bool is_reduced) {
 
 }  // namespace
 
-void let_wait(const c10::Stream& waiting, const c10::Stream& stream) {
-  if (waiting == stream) return;
-  c10::Event event(stream.device_type());
-  event.record(stream);
-  waiting.wait(event);
-}
-
 void OperationTensors::check(const at::Tensor& tensor) {
   std::string problem;
   if (!tensor.defined()) {
@@ -81,7 +74,12 @@ void OperationTensors::check(const at::Tensor& tensor) {
   }
   if (!problem.empty()) throw_for_torch({StatusCode::invalid_argument, problem});
   if (tensor.device().is_cpu() || stream_) return;
-  stream_ = c10::impl::getDeviceGuardImpl(tensor.device().type())->getStream(tensor.device());
+  stream_ = current_stream(tensor.device());
+  if (!is_captured(*stream_)) return;
+  throw_for_torch({StatusCode::invalid_argument,
+                   "the current stream is captured by a graph of the device, which cannot hold "
+                   "collectives: ranks meet on the host before each. Capture what comes before and "
+                   "what comes behind it as two graphs"});
 }
 
 ConstView OperationTensors::input(const at::Tensor& tensor, bool is_reduced) {
@@ -133,8 +131,7 @@ std::vector<View> OperationTensors::outputs(const std::vector<at::Tensor>& tenso
 
 void OperationTensors::wait_for_caller() {
   if (!stream_) return;
-  const auto* const device = c10::impl::getDeviceGuardImpl(stream_->device_type());
-  let_wait(device->getDefaultStream(stream_->device()), *stream_);
+  let_wait(default_stream(stream_->device()), *stream_);
 }
 
 std::optional<c10::Stream> OperationTensors::copying_stream() const {

@@ -16,9 +16,6 @@
 
 namespace stretto::c10d_backend {
 
-// What comes to `waiting` from now on waits for what is on `stream` now; the thread does not.
-void let_wait(const c10::Stream& waiting, const c10::Stream& stream);
-
 // The tensors of one operation as the buffers that the library works on, and what keeps them alive.
 // Elements are taken in the order of their indices, whatever the strides: a tensor that is not
 // contiguous is worked on as a contiguous copy, and an output of that kind is copied back at the

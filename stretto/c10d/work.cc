@@ -7,7 +7,6 @@
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
@@ -15,6 +14,7 @@
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/operation_tensors.h"
 #include "stretto/c10d/without_gil.h"
+#include "stretto/torch/streams.h"
 
 namespace stretto::c10d_backend {
 namespace {
@@ -22,8 +22,7 @@ namespace {
 using c10::ivalue::Future;
 
 void let_current_wait(const c10::Stream& stream) {
-  const auto* const device = c10::impl::getDeviceGuardImpl(stream.device_type());
-  let_wait(device->getStream(stream.device()), stream);
+  let_wait(current_stream(stream.device()), stream);
 }
 
 // Those that a future has to know by which tensors get to a program.

@@ -77,7 +77,13 @@ void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller) {
   }
   if (!any) return;
   for (CollectiveCall& call : calls) {
-    if (call.device) call.device->mark = devices.mark();
+    if (!call.device) continue;
+    call.device->mark = devices.mark();
+    if (call.device->mark >= 0) continue;
+    refuse(
+        {.rank = caller.rank, .operation = name(call.operation.collective)},
+        "the device records no event on its default stream, behind which the operation would "
+        "begin; if a CUDA graph is being captured, end that before: it cannot hold an operation");
   }
 }
 

@@ -48,6 +48,12 @@ Status Work::wait_status() {
   return result_;
 }
 
+Status Work::wait_on_device() {
+  if (operation_ == nullptr) return result_;
+  const Status begun = operation_->wait_on_device();
+  return begun.ok() ? begun : wait_status();
+}
+
 std::optional<Status> Work::status() {
   if (!done()) return std::nullopt;
   return wait_status();
@@ -117,6 +123,14 @@ class JoinedOperation final : public group::Operation {
     Status first;
     for (const auto& part : parts_) {
       const Status status = part->wait(deadline);
+      if (first.ok()) first = status;
+    }
+    return first;
+  }
+  Status wait_on_device() override {
+    Status first;
+    for (const auto& part : parts_) {
+      const Status status = part->wait_on_device();
       if (first.ok()) first = status;
     }
     return first;

@@ -76,6 +76,10 @@ class Execution {
   // Whether only asking tells that it goes on, since nothing wakes those who sleep for it. All have
   // entered it then, and who leaves has done its part.
   virtual bool must_be_asked() const { return false; }
+  // Whether all ranks have begun it on their devices, which end it by themselves.
+  virtual bool is_on_device() const { return false; }
+  // Then: has the device's default stream wait for the run's end. False: the device says no.
+  virtual bool let_default_stream_wait() { return false; }
 };
 
 }  // namespace stretto::execution

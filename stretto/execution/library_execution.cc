@@ -186,6 +186,11 @@ void LibraryExecution::fail(const Status& status) {
   if (!std::exchange(shared_->is_abandoned, true)) shared_->library->abandon();
 }
 
+bool LibraryExecution::is_on_device() const {
+  DeviceLibrary* const devices = shared_->library->for_devices();
+  return phase_ == Phase::running && devices != nullptr && devices->is_launched(operation_);
+}
+
 std::vector<Rank> LibraryExecution::waiting_for() const {
   if (phase_ != Phase::running) return meeting_.waiting_for();
   std::vector<Rank> others;

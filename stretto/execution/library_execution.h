@@ -53,6 +53,10 @@ class LibraryExecution final : public Execution {
   // All, once it is the library's, which does not say.
   std::vector<Rank> waiting_for() const override;
   bool must_be_asked() const override { return phase_ == Phase::running; }
+  bool is_on_device() const override;
+  bool let_default_stream_wait() override {
+    return shared_->library->for_devices()->let_default_stream_wait(operation_);
+  }
 
  private:
   enum class Phase { meeting, running, unpacking, letting_go, ended };

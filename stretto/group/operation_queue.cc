@@ -49,8 +49,10 @@ void OperationQueue::adopt(std::shared_ptr<PendingCollective> collective, PlanCa
 
 bool OperationQueue::may_start(const Item& item) const {
   if (running_.empty()) return true;
-  return !item.entry->runs_alone() && !running_.front().entry->runs_alone() &&
-         running_.size() < kRunningMax;
+  if (item.entry->runs_alone() || running_.front().entry->runs_alone()) return false;
+  const auto is_here = [](const Item& other) { return !other.execution->is_on_device(); };
+  return running_.size() < kRunningMax ||
+         std::cmp_less(std::ranges::count_if(running_, is_here), kRunningMax);
 }
 
 bool OperationQueue::start_ready(execution::Turn& turn) {
@@ -116,6 +118,13 @@ void OperationQueue::retire(std::size_t index) {
             [&](std::uint32_t sequence) { return is_running(sequence); });
   set_ended(std::max(last_ended(), collective.sequence()));
   collective.finish(Status());
+}
+
+bool OperationQueue::let_device_wait(const PendingOperation& operation) {
+  const auto is_it = [&](const Item& item) { return item.collective.get() == &operation; };
+  const auto found = std::ranges::find_if(running_, is_it);
+  return found != running_.end() && found->execution->is_on_device() &&
+         found->execution->let_default_stream_wait();
 }
 
 const OperationQueue::Item* OperationQueue::find_failed() const {

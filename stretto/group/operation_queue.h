@@ -17,7 +17,7 @@ namespace stretto::group {
 
 // The collectives of a group, numbered in the order of submission, in which they run: those on
 // mapped memory one at a time, those by messages a few at a time, so that on a network the latency
-// of one hides behind the bytes of another.
+// of one hides behind the bytes of another. What devices have begun is in nobody's way.
 //
 // Used under the engine's lock, but for pooled() and the numbers, which belong to whoever owns the
 // group's gate (fast_lane.h).
@@ -63,6 +63,8 @@ class OperationQueue {
   const Item* find_failed() const STRETTO_REQUIRES(engine_held);
   // Takes note of the messages that have ended, and no more.
   void take_completions() STRETTO_REQUIRES(engine_held);
+  // See Client.
+  bool let_device_wait(const PendingOperation& operation) STRETTO_REQUIRES(engine_held);
   // Ends all with `reason`, but for those whose buffers others still use. If the failure is the
   // news `of_others`, what can end without them ends well.
   void fail(const Status& reason, bool of_others) STRETTO_REQUIRES(engine_held);

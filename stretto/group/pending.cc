@@ -84,6 +84,17 @@ Status PendingOperation::wait(Deadline deadline) {
   return status_of(StatusCode::timeout, "{} has not ended yet", describe(operation_));
 }
 
+Status PendingOperation::wait_on_device() {
+  if (!done()) STRETTO_RETURN_IF_ERROR(engine_->check_not_forked());
+  const auto is_begun = [this]() STRETTO_REQUIRES(engine_held) {
+    return done() || std::ranges::any_of(engine_->groups(), [this](Client* group) {
+             return group->id() == group_ && group->let_device_wait(*this);
+           });
+  };
+  if (!done()) (void)engine_->drive(is_begun, Deadline());
+  return done() ? status_ : Status();
+}
+
 void PendingOperation::then(Continuation continuation) {
   {
     const EngineLock held(*engine_);

@@ -26,6 +26,7 @@ class PendingOperation : public Operation {
 
   bool poll() override;
   Status wait(Deadline deadline) override;
+  Status wait_on_device() override;
   void then(Continuation continuation) override;
   void abandon() override;
   // Messages are not numbered like collectives.

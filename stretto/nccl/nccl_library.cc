@@ -147,7 +147,10 @@ bool NcclLibrary::can_run(const OperationDescriptor& operation) const {
 int NcclLibrary::mark() {
   const Driver::Current current(*driver_);
   Event event = take_event();
-  if (event == nullptr || driver_->call().event_record(event, nullptr) != 0) return -1;
+  if (event == nullptr || driver_->call().event_record(event, nullptr) != 0) {
+    give_back(event);
+    return -1;
+  }
   const MutexLock held(marks_mutex_);
   const auto free = std::ranges::find(marks_, nullptr);
   if (free != marks_.end()) {
@@ -158,10 +161,29 @@ int NcclLibrary::mark() {
   return static_cast<int>(marks_.size()) - 1;
 }
 
+const NcclLibrary::Running* NcclLibrary::find(int operation) const {
+  const auto found = std::ranges::find(running_, operation, &Running::number);
+  return found == running_.end() ? nullptr : &*found;
+}
+
+// What has to be copied to memory of the host behind it is begun by who asks for its end.
+bool NcclLibrary::is_launched(int operation) {
+  const Running* const running = find(operation);
+  if (running == nullptr || !failure_.empty()) return false;
+  return running->phase == Running::Phase::copying ||
+         (running->phase == Running::Phase::running && running->launch.after.empty());
+}
+
+bool NcclLibrary::let_default_stream_wait(int operation) {
+  const Running* const running = find(operation);
+  if (running == nullptr) return false;
+  const Driver::Current current(*driver_);
+  const int result = driver_->call().stream_wait_event(nullptr, running->ended, 0);
+  if (result != 0) fail(driver_->status_of_call("cuStreamWaitEvent", result));
+  return result == 0;
+}
+
 void NcclLibrary::wait_for_mark(int mark) {
-  if (mark < 0) {
-    return fail(Status(StatusCode::system, "the device has recorded no event for the operation"));
-  }
   Event event = nullptr;
   {
     const MutexLock held(marks_mutex_);

@@ -81,10 +81,13 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
     return nccl::refusal(operation, factor);
   }
   int mark() override;
+  bool is_launched(int operation) override;
+  bool let_default_stream_wait(int operation) override;
   bool has_let_go() override;
 
   Status set_up_stream();
   Status set_up_communicator(const Meeting& meeting);
+  const Running* find(int operation) const;
   void wait_for_mark(int mark);
   void move();
   void begin(Running& running);

@@ -4,7 +4,6 @@
 #include "stretto/reducer/reducer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <numeric>
 #include <utility>
@@ -30,11 +29,6 @@ void check_arguments(const std::vector<GradientDescription>& gradients,
     refuse("gradient {} is {}, which {} does not support; it supports {}", gradient.name,
            name(gradient.dtype), name(options.op), supported_ops(gradient.dtype));
   }
-}
-
-bool is_zero(std::span<const std::byte> bytes) {
-  return bytes.empty() || (bytes.front() == std::byte{0} &&
-                           std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
 }
 
 // `options` with the hook that the reduction of buckets begins with.
@@ -65,8 +59,14 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
   options_.hook->attach(communicator_, gradients_);
 }
 
+// A step that has ended may have left work to devices, which an exception that came later does not
+// cut off.
 Reducer::~Reducer() {
-  if (std::uncaught_exceptions() > exceptions_when_made_ && step_open()) abandon_step();
+  if (std::uncaught_exceptions() > exceptions_when_made_ && step_open()) {
+    abandon_step();
+  } else {
+    for (Bucket& bucket : buckets_) (void)bucket.work.wait_status();
+  }
 }
 
 GradientStorage Reducer::gradient(std::size_t index) const {
@@ -87,6 +87,7 @@ FullBucket Reducer::full(std::size_t bucket) const {
 void Reducer::mark_ready(std::size_t index) {
   throw_if_failed();
   STRETTO_CHECK(index < slots_.size(), "gradient {} of {}", index, slots_.size());
+  options_.memory->written();
   Slot& slot = slots_[index];
   if (slot.frozen) {
     refuse("gradient {} was computed although it is frozen", gradients_[index].name);
@@ -153,6 +154,7 @@ void Reducer::launch(std::size_t index) {
   std::ranges::fill(bucket.silent, std::uint8_t{0});
   if (closing_ || frozen_count_ > 0) keep_unused_values(index);
   bucket.launch = Clock::now();
+  options_.memory->written();
   try {
     bucket.work = options_.hook->start(communicator_, full(index));
   } catch (const Error& error) {
@@ -167,19 +169,21 @@ void Reducer::keep_unused_values(std::size_t bucket) {
   for (std::size_t place = 0; place < plan_[bucket].gradients.size(); ++place) {
     const std::size_t index = plan_[bucket].gradients[place];
     if (slots_[index].ready.load(std::memory_order_acquire)) continue;
-    const auto bytes = slots_[index].view.span();
-    buckets_[bucket].silent[place] = slots_[index].frozen || is_zero(bytes) ? 1 : 0;
-    kept_.push_back({index, kept_bytes_.size()});
-    kept_bytes_.insert(kept_bytes_.end(), bytes.begin(), bytes.end());
+    BucketMemory& memory = *options_.memory;
+    Slot& slot = slots_[index];
+    const auto bytes = slot.view.span();
+    buckets_[bucket].silent[place] = slot.frozen || memory.is_zero(bytes) ? 1 : 0;
+    kept_.push_back(index);
+    if (slot.kept.bytes().size() != bytes.size()) slot.kept = memory.allocate_copy(bytes.size());
+    memory.copy(slot.kept.bytes(), bytes);
   }
 }
 
 void Reducer::restore_unused_values() {
   const MutexLock lock(launch_mutex_);
-  for (const Kept& kept : kept_) {
-    const auto bytes = slots_[kept.gradient].view.span();
-    if (was_used(kept.gradient) || bytes.empty()) continue;
-    std::memcpy(bytes.data(), kept_bytes_.data() + kept.offset, bytes.size());
+  for (const std::size_t index : kept_) {
+    const Slot& slot = slots_[index];
+    if (!was_used(index)) options_.memory->copy(slot.view.span(), slot.kept.bytes());
   }
 }
 
@@ -198,7 +202,7 @@ void Reducer::end_finished_buckets() {
 // Waits for its work. After a failure nothing more is finished.
 void Reducer::end_bucket(std::size_t index) {
   Bucket& bucket = buckets_[index];
-  Status status = std::exchange(bucket.work, Work()).wait_status();
+  Status status = options_.memory->end(bucket.work);
   bucket.end = Clock::now();
   if (bucket_failure_.ok()) bucket_failure_ = std::move(status);
   try {
@@ -216,7 +220,7 @@ void Reducer::end_bucket(std::size_t index) {
 void Reducer::finalize_without_data() {
   throw_if_failed();
   STRETTO_CHECK(!step_open(), "{} gradients are ready without data", ready_count_.load());
-  for (Bucket& bucket : buckets_) std::memset(bucket.view.data, 0, bucket.view.bytes());
+  for (const Bucket& bucket : buckets_) options_.memory->clear(bucket.view.span());
   end_step(true);
 }
 
@@ -389,7 +393,6 @@ void Reducer::reset_step() {
   bucket_failure_ = Status();
   closing_ = false;
   kept_.clear();
-  kept_bytes_.clear();
   inside_ticks_.store(0, std::memory_order_relaxed);
   in_flight_.store(false, std::memory_order_relaxed);
   ready_count_.store(0, std::memory_order_release);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 
 #include "stretto/base/check.h"
@@ -62,7 +61,7 @@ void Reducer::build_buckets(reducer::BucketPlan plan) {
     bytes = std::max(bytes, kAlignment);  // Gradients without elements still take part.
     const DType dtype = gradients_[plan[b].gradients.front()].dtype;
     Bucket& bucket = buckets[b];
-    bucket.memory = std::make_shared<Memory>(communicator_.allocate_bytes(bytes));
+    bucket.memory = std::make_shared<Memory>(options_.memory->allocate(communicator_, bytes));
     bucket.view = View(bucket.memory->bytes().data(), bytes / size_bytes(dtype), dtype);
     bucket.silent.resize(plan[b].gradients.size());
     std::size_t offset = 0;
@@ -132,7 +131,7 @@ bool Reducer::form_buckets(std::vector<std::size_t> order) {
   for (std::size_t i = 0; i < slots_.size(); ++i) old.push_back(gradient(i));
   build_buckets(std::move(plan));
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    std::memcpy(slots_[i].view.data, old[i].view.data, old[i].view.bytes());
+    options_.memory->copy(slots_[i].view.span(), old[i].view.span());
   }
   return true;
 }

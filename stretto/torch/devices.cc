@@ -3,6 +3,9 @@
 
 #include "stretto/torch/devices.h"
 
+#include <algorithm>
+
+#include "stretto/torch/device_buckets.h"
 #include "stretto/torch/refuse.h"
 
 namespace stretto::ddp {
@@ -13,6 +16,32 @@ std::string place_of(const NamedTensor& item) {
 }
 
 }  // namespace
+
+// Types of one byte can be moved there, and not added.
+BucketPlace choose_bucket_place(const std::vector<NamedTensor>& parameters,
+                                const Communicator& communicator, const ReducerOptions& options) {
+  const torch::Device device = parameters.front().tensor.device();
+  const bool moves_only =
+      options.hook->leaves_bytes_alone() && options.mean_division == MeanDivision::after_sum;
+  if (device.is_cpu() || !moves_only || communicator.device() != device.index()) return {};
+  const auto is_reached = [&](const NamedTensor& parameter) {
+    const torch::Tensor& tensor = parameter.tensor;
+    return tensor.element_size() > 1 &&
+           (tensor.numel() == 0 || communicator.is_device_memory(tensor.const_data_ptr()));
+  };
+  if (!std::ranges::all_of(parameters, is_reached)) return {};
+  return {device, std::make_shared<DeviceBuckets>(device)};
+}
+
+torch::Tensor view_like(const torch::Tensor& parameter, const GradientStorage& storage,
+                        torch::Device device) {
+  auto maker = at::for_blob(storage.view.data, parameter.sizes());
+  if (parameter.is_non_overlapping_and_dense()) maker.strides(parameter.strides());
+  return maker.deleter([owner = storage.owner](void*) {})
+      .options(torch::TensorOptions().dtype(parameter.scalar_type()).device(device))
+      .target_device(device)
+      .make_tensor();
+}
 
 void check_devices(const std::vector<NamedTensor>& parameters,
                    const std::vector<NamedTensor>& buffers, bool low_precision) {

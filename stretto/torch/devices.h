@@ -8,12 +8,24 @@
 
 #include <torch/torch.h>
 
+#include "stretto/torch/replica.h"
 #include "stretto/torch/sparse_gradients.h"
 
-// Models on a device, of whatever kind: buckets stay in memory of the host, where codecs, used maps
-// and the other ranks are. A gradient is copied there when autograd has made it, on the stream that
-// it was made on, and its reduction back at the end of backward, on the stream of who called that.
+// Models on a device, of whatever kind. Where the communicator reduces what is in memory of that
+// device, buckets are there, and gradients are parts of them. Else buckets are in memory of the
+// host: a gradient is copied there when autograd has made it, on the stream that it was made on,
+// and its reduction back at the end of backward, on the stream of who called that.
 namespace stretto::ddp {
+
+// For gradients of `parameters`, which are on one device, by a reducer with `options`.
+BucketPlace choose_bucket_place(const std::vector<NamedTensor>& parameters,
+                                const Communicator& communicator, const ReducerOptions& options);
+
+// A tensor on a gradient's storage on `device`, with its parameter's strides where these fill a
+// block of memory: so gradient and parameter meet element by element in the optimizer (libtorch's
+// gradient layout contract). It keeps the storage alive.
+torch::Tensor view_like(const torch::Tensor& parameter, const GradientStorage& storage,
+                        torch::Device device);
 
 // Throws InvalidArgument, naming parameters and devices, if not all parameters are on one device
 // (autograd would call hooks from several threads at once), or something is where nothing can be

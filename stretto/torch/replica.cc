@@ -67,19 +67,6 @@ torch::Tensor weight_of(const torch::nn::Module& layer) {
   return bag != nullptr ? bag->weight : torch::Tensor();
 }
 
-// A tensor on a gradient's storage, with its parameter's strides where these fill a block of
-// memory: so gradient and parameter meet element by element in the optimizer (libtorch's gradient
-// layout contract). It keeps the storage alive.
-torch::Tensor view_like(const torch::Tensor& parameter, const GradientStorage& storage) {
-  const auto options = torch::TensorOptions().dtype(parameter.scalar_type());
-  auto keep_alive = [owner = storage.owner](void*) {};
-  if (parameter.is_non_overlapping_and_dense()) {
-    return torch::from_blob(storage.view.data, parameter.sizes(), parameter.strides(),
-                            std::move(keep_alive), options);
-  }
-  return torch::from_blob(storage.view.data, parameter.sizes(), std::move(keep_alive), options);
-}
-
 }  // namespace
 
 Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& communicator,
@@ -101,6 +88,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   try {
     refuse_assigned_weights();
     check_tensors();
+    place_ = choose_bucket_place(parameters_, communicator_, reducer_options());
   } catch (const Error& error) {
     refusal_ = error.status();
   }
@@ -242,11 +230,11 @@ void Replica::create_views() {
   std::vector<GradientMemory::Place> places;
   for (std::size_t i = 0; i < trained_.size(); ++i) {
     const GradientStorage storage = reducer_->gradient(i);
-    progress_[i].view = view_like(trained_[i].tensor, storage);
+    progress_[i].view = view_like(trained_[i].tensor, storage, place_.device);
     progress_[i].view_data = storage.view.data;
     places.push_back({storage.view.data, progress_[i].view.nbytes(), storage.owner});
   }
-  if (!options_.allocate_in_buckets || precision_.is_on() || is_staged()) return;
+  if (!options_.allocate_in_buckets || precision_.is_on() || !is_on_host()) return;
   gradient_memory_.assign(places, [this](std::size_t i) {
     return !trained_[i].tensor.grad().defined() && !reducer_->is_ready(i) &&
            !reducer_->is_frozen(i);

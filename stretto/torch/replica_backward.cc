@@ -150,7 +150,7 @@ void Replica::adopt_gradient(std::size_t index) {
   check_gradient(index, gradient);
   const std::size_t bytes = progress.view.nbytes();
   const TimePoint begin = bytes < kTimedBytes ? TimePoint() : Clock::now();
-  const bool same_bytes = !is_staged() && gradient.scalar_type() == progress.view.scalar_type() &&
+  const bool same_bytes = is_on_host() && gradient.scalar_type() == progress.view.scalar_type() &&
                           gradient.strides() == progress.view.strides() && !gradient.is_neg() &&
                           !gradient.is_conj();
   if (same_bytes) {
@@ -289,7 +289,7 @@ bool Replica::complete_gradient(std::size_t index) {
   if (trained_[index].tensor.grad().defined()) {
     adopt_gradient(index);
   } else if (progress.view_data != nullptr) {
-    std::memset(progress.view_data, 0, progress.view.nbytes());
+    place_.memory->clear(reducer_->gradient_bytes(index));
   }
   if (progress.touched) reducer_->mark_ready(index);
   return changed;

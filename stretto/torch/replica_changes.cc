@@ -295,10 +295,7 @@ void Replica::reduce_late(std::vector<NamedTensor>& late, const std::vector<bool
   std::vector<torch::Tensor> sums;
   for (std::size_t i = 0; i < late.size(); ++i) {
     const torch::Tensor& parameter = late[i].tensor;
-    const GradientStorage storage = reducer.gradient(i);
-    sums.push_back(torch::from_blob(
-        storage.view.data, parameter.sizes(), [owner = storage.owner](void*) {},
-        torch::TensorOptions().dtype(parameter.scalar_type())));
+    sums.push_back(view_like(parameter, reducer.gradient(i), place_.device));
     if (!with_data) continue;
     if (parameter.grad().defined()) sums[i].copy_(parameter.grad());
     if (touched[i]) reducer.mark_ready(i);

@@ -69,6 +69,7 @@ void Replica::verify_descriptions() {
   auto& facts = items.front().facts;
   facts.insert(facts.begin(),
                {"refusal", refusal_.ok() ? "none" : std::string(refusal_.message())});
+  items.push_back({"buckets", "memory", {{"of", place_.device.is_cpu() ? "host" : "device"}}});
   // Tensors that are refused may not even have what describes them.
   for (std::size_t i = 0; refusal_.ok() && i < parameters_.size(); ++i)
     items.push_back(describe("parameter", parameters_[i]));
@@ -91,6 +92,7 @@ ReducerOptions Replica::reducer_options() const {
           .hook = options_.codec != nullptr
                       ? options_.communication_hook
                       : with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
+          .memory = place_.memory,
           .timeout = options_.timeout};
 }
 

@@ -4,67 +4,44 @@
 // DistributedDataParallel with parameters on a device, which here is a double's (fake_device): the
 // host cannot touch its memory, and its streams are late. No GPU is in these tests.
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
-
-#include <cstdlib>
-#include <stdexcept>
-
 #include <torch/torch.h>
 
-#include "tests/support/torch_models.h"
+#include "tests/device/placed_model.h"
+#include "tests/support/double_ranks.h"
 
 namespace stretto {
 namespace {
 
-using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+using namespace testing;  // NOLINT: the models of tests/support.
 
-// Each rank has one of its own, since autograd has a thread for each device.
-torch::Device device_of(const Communicator& communicator) {
-  static const bool is_loaded = [] {
-    ::setenv("STRETTO_CUDA_DRIVER", STRETTO_BIN_DIR "/libfake_nccl.so", 1);  // NOLINT
-    void* const library = ::dlopen(STRETTO_BIN_DIR "/libfake_device.so", RTLD_NOW);
-    if (library == nullptr) throw std::runtime_error(::dlerror());
-    const auto set_delay =
-        reinterpret_cast<void (*)(int)>(::dlsym(library, "fake_device_set_delay"));
-    set_delay(2000);
-    return true;
-  }();
-  EXPECT_TRUE(is_loaded);
-  return {torch::kPrivateUse1, static_cast<c10::DeviceIndex>(communicator.rank().value())};
-}
-
-torch::Tensor random(std::uint64_t seed, torch::IntArrayRef shape, torch::Device device) {
-  return with_seed(seed, [&] { return torch::randn(shape); }).to(device);
-}
-
-// Two layers, of which the second may be left out, and a factor that is a buffer.
-struct PlacedImpl : torch::nn::Module {
-  PlacedImpl(torch::Device device, std::uint64_t seed)
-      : first(register_parameter("first", random(seed, {4, kInputs}, device))),
-        second(register_parameter("second", random(seed + 1, {4, 4}, device))),
-        factor(register_buffer("factor", random(seed + 2, {4}, device))) {}
-  torch::Tensor forward(const torch::Tensor& x, bool both) {
-    const torch::Tensor hidden = torch::tanh(torch::mm(x, first.t())) * factor;
-    return (both ? torch::mm(hidden, second) : hidden).pow(2).mean();
+// By what gradients are reduced: stretto's schedules, in buckets of the host, or the double of
+// NCCL, in buckets of the device.
+enum class By { schedules, nccl };
+class DeviceDouble : public ::testing::TestWithParam<By> {
+ protected:
+  void SetUp() override {
+    Double::get().reset();
+    load_fake_device();
   }
-  torch::Tensor first, second, factor;
+  void TearDown() override {
+    EXPECT_EQ(Double::get().control().launches > 0, GetParam() == By::nccl);
+    EXPECT_EQ(Double::get().control().misuse, "");
+  }
+  static void on_ranks(const std::function<void(Communicator&)>& body) {
+    if (GetParam() == By::schedules) return run_ranks(kRanks, body);
+    DoubleRanks ranks({.size = kRanks});
+    ranks.on_all(body);
+  }
 };
-TORCH_MODULE(Placed);
+INSTANTIATE_TEST_SUITE_P(By, DeviceDouble, ::testing::Values(By::schedules, By::nccl),
+                         [](const auto& by) {
+                           return by.param == By::nccl ? "nccl" : "schedules";
+                         });
 
-torch::Tensor share_of(int step, int rank, torch::Device device) {
-  return part(global_batch(step), rank).data.to(device);
-}
-
-void expect_same_parameters(const Placed& model, const Placed& reference) {
-  expect_close(model->first.cpu(), reference->first, "first");
-  expect_close(model->second.cpu(), reference->second, "second");
-  expect_close(model->factor.cpu(), reference->factor, "factor");
-}
-
-TEST(DeviceDouble, ReplicasStepLikeOneProcess) {
+TEST_P(DeviceDouble, ReplicasStepLikeOneProcess) {
   for (const bool halved : {false, true}) {
-    run_ranks(kRanks, [&](Communicator& communicator) {
+    on_ranks([&](Communicator& communicator) {
       const int rank = communicator.rank().value();
       const torch::Device device = device_of(communicator);
       Placed reference(torch::kCPU, 1);
@@ -91,8 +68,8 @@ TEST(DeviceDouble, ReplicasStepLikeOneProcess) {
 }
 
 // Gradients of two passes are added before they are reduced; those of a third to the reduced ones.
-TEST(DeviceDouble, GradientsAccumulate) {
-  run_ranks(kRanks, [](Communicator& communicator) {
+TEST_P(DeviceDouble, GradientsAccumulate) {
+  on_ranks([](Communicator& communicator) {
     const int rank = communicator.rank().value();
     const torch::Device device = device_of(communicator);
     Placed reference(torch::kCPU, 1);
@@ -113,8 +90,8 @@ TEST(DeviceDouble, GradientsAccumulate) {
   });
 }
 
-TEST(DeviceDouble, WhatOneRankDoesNotUseHasTheMeanAndWhatNoneUsesHasNone) {
-  run_ranks(kRanks, [](Communicator& communicator) {
+TEST_P(DeviceDouble, WhatOneRankDoesNotUseHasTheMeanAndWhatNoneUsesHasNone) {
+  on_ranks([](Communicator& communicator) {
     const int rank = communicator.rank().value();
     const torch::Device device = device_of(communicator);
     Placed model(device, 1);
@@ -129,7 +106,78 @@ TEST(DeviceDouble, WhatOneRankDoesNotUseHasTheMeanAndWhatNoneUsesHasNone) {
   });
 }
 
-TEST(DeviceDouble, BuffersAreThoseOfRankZero) {
+// Rank r has r + 1 batches; where it has none left, its buckets are zeros.
+TEST_P(DeviceDouble, RanksWithFewerBatchesFollowTheOthers) {
+  on_ranks([](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const torch::Device device = device_of(communicator);
+    Placed reference(torch::kCPU, 1);
+    torch::optim::SGD alone(reference->parameters(), 0.1);
+    for (int step = 0; step < kRanks; ++step) {
+      alone.zero_grad();
+      for (int r = step; r < kRanks; ++r) {
+        (reference->forward(share_of(step, r, torch::kCPU), true) / kRanks).backward();
+      }
+      alone.step();
+    }
+    Placed model(device, 1);
+    DistributedDataParallel ddp(model, communicator);
+    torch::optim::SGD together(model->parameters(), 0.1);
+    ddp.join([&] {
+      for (int step = 0; step <= rank; ++step) {
+        together.zero_grad();
+        ddp.forward(share_of(step, rank, device), true).backward();
+        together.step();
+      }
+    });
+    expect_same_parameters(model, reference);
+  });
+}
+
+TEST_P(DeviceDouble, GradientsOfFrozenParametersStay) {
+  on_ranks([](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const torch::Device device = device_of(communicator);
+    Placed model(device, 1);
+    DistributedDataParallel ddp(model, communicator);
+    const auto step = [&](int number) {
+      ddp.forward(share_of(number, rank, device), true).backward();
+    };
+    step(0);
+    const torch::Tensor before = model->second.grad().cpu();
+    model->second.set_requires_grad(false);
+    step(1);
+    step(2);
+    expect_close(model->second.grad().cpu(), before, "second");
+    Placed reference(torch::kCPU, 1);
+    for (int number = 0; number < 3; ++number) {
+      reference->forward(global_batch(number).data, true).backward();
+    }
+    expect_close(model->first.grad().cpu(), reference->first.grad(), "first");
+  });
+}
+
+// Programs that compute on streams of their own; buckets are formed anew in between.
+TEST_P(DeviceDouble, StreamsOfTheProgramAreWaitedForAndWait) {
+  on_ranks([](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const torch::Device device = device_of(communicator);
+    Placed reference(torch::kCPU, 1);
+    Placed model(device, 1);
+    (void)model->second.cpu();  // Made on the default stream.
+    use_new_stream(device);
+    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {64}});
+    for (int step = 0; step < 6; ++step) {
+      reference->forward(global_batch(step).data, true).backward();
+      ddp.forward(share_of(step, rank, device), true).backward();
+      expect_close(model->first.grad().cpu(), reference->first.grad(), "first");
+      expect_close(model->second.grad().cpu(), reference->second.grad(), "second");
+    }
+    use_default_stream(device);
+  });
+}
+
+TEST(DeviceReplica, BuffersAreThoseOfRankZero) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const int rank = communicator.rank().value();
     const torch::Device device = device_of(communicator);
@@ -150,7 +198,7 @@ struct ElsewhereImpl : torch::nn::Module {
 };
 TORCH_MODULE(Elsewhere);
 
-TEST(DeviceDouble, WhatDoesNotWorkOnADeviceIsRefusedByName) {
+TEST(DeviceReplica, WhatDoesNotWorkOnADeviceIsRefusedByName) {
   run_ranks(1, [](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
     const auto refused = [&](Elsewhere model, const DistributedDataParallelOptions& options = {}) {

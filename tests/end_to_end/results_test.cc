@@ -195,7 +195,7 @@ TEST_F(MpiPlane, MovesMessagesOfRanksThatStrettoRunHasStarted) {
     // An mpirun may put lines of two ranks together.
     EXPECT_EQ(occurrences(ended.output, "right"), std::stoul(ranks))
         << ended.output << ended.errors;
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "messages are moved by", ended.errors);
+    expect_contains(ended.errors, "messages are moved by");
   }
 }
 
@@ -206,11 +206,10 @@ TEST_F(MpiPlane, AFailureUnderStrettoRunIsThatOfMpirun) {
   };
   const Ended failed = start({});
   EXPECT_EQ(failed.status, 3) << failed.errors;
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "stretto run: mpirun failed first: exit code 3",
-                      failed.errors);
+  expect_contains(failed.errors, "stretto run: mpirun failed first: exit code 3");
   const Ended refused = start({"--hosts", "node0,node1"});
   EXPECT_EQ(refused.status, 2);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "starts ranks on this host only", refused.errors);
+  expect_contains(refused.errors, "starts ranks on this host only");
 }
 
 // MPI's own collectives: alone, and beside its messages.

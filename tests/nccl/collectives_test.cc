@@ -9,7 +9,7 @@
 #include <complex>
 #include <cstring>
 
-#include "tests/nccl/double_ranks.h"
+#include "tests/support/double_ranks.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto::testing {

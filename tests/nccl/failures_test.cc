@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "stretto/base/error.h"
-#include "tests/nccl/double_ranks.h"
+#include "tests/support/double_ranks.h"
 #include "tests/support/failures.h"
 
 namespace stretto::testing {
@@ -204,6 +204,19 @@ TEST_F(NcclDoubleFails, RefusesWhatNcclHasNot) {
     rank.all_reduce(host).wait();
   });
   EXPECT_EQ(Double::get().control().launches, 2);
+}
+
+TEST_F(NcclDoubleFails, NothingBeginsWhileAGraphIsCaptured) {
+  DoubleRanks ranks({.size = 2});
+  Double::get().change([](auto& control) { control.captures = true; });
+  ranks.on_all([&](Communicator& rank) {
+    expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(on_device(8)).wait(); }),
+                    "if a CUDA graph is being captured, end that before");
+    rank.barrier().wait();
+  });
+  EXPECT_EQ(Double::get().control().launches, 0);
+  Double::get().change([](auto& control) { control.captures = false; });
+  ranks.on_all([&](Communicator& rank) { rank.all_reduce(on_device(8)).wait(); });
 }
 
 // Groups have communicators of their own.

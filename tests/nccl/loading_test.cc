@@ -9,7 +9,7 @@
 #include "stretto/job/join.h"
 #include "stretto/nccl/load.h"
 #include "stretto/nccl/versions.h"
-#include "tests/nccl/double_ranks.h"
+#include "tests/support/double_ranks.h"
 #include "tests/support/failures.h"
 #include "tests/support/on_threads.h"
 

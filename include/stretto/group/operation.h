@@ -34,6 +34,8 @@ class Operation {
   // Blocks until the operation has ended or `deadline` has passed; the latter is a timeout, after
   // which the operation goes on (its own deadline still holds).
   virtual Status wait(Deadline deadline) = 0;
+  // See Work::wait_on_device().
+  virtual Status wait_on_device() { return wait(Deadline()); }
   // See Work::add_callback().
   virtual void then(Continuation continuation) = 0;
   // Gives the operation up, and its communicator with it, on all ranks, unless it has ended by now.

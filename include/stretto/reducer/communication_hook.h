@@ -82,6 +82,10 @@ class CommunicationHook {
   // ones start, and those that no rank uses may be left out, or started behind the others.
   virtual bool finishes_early() const { return false; }
 
+  // Whether it reads and writes buckets by operations of the communicator alone, so that they may
+  // lie in memory that the host does not reach.
+  virtual bool leaves_bytes_alone() const { return false; }
+
   // What has to be kept to go on training bit by bit where it was saved; empty: nothing.
   virtual std::vector<std::byte> save() const { return {}; }
   // Throws InvalidArgument if `state` is not what save() of the same hook has returned.
@@ -94,6 +98,7 @@ class PlainReduction : public CommunicationHook {
   std::string name() const override { return "plain"; }
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   bool finishes_early() const override { return true; }
+  bool leaves_bytes_alone() const override { return true; }
 };
 
 // Halves the bytes of f32 gradients: they travel as f16 (Number = Half) or bf16 (BFloat16), by

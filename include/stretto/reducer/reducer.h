@@ -20,6 +20,7 @@
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/reducer/bucket_memory.h"
 #include "stretto/reducer/bucket_plan.h"
 #include "stretto/reducer/communication_hook.h"
 #include "stretto/reducer/divided_reduction.h"
@@ -48,6 +49,8 @@ struct ReducerOptions {
   std::uint64_t steps = 0;
   // Reduces the buckets; default: one all_reduce each.
   std::shared_ptr<CommunicationHook> hook = std::make_shared<PlainReduction>();
+  // Where they lie; other memory than that of the host only with a hook that leaves_bytes_alone().
+  std::shared_ptr<BucketMemory> memory = std::make_shared<HostBuckets>();
   // Called for each bucket behind finish() of the hook, on the same thread: for what can be done
   // with gradients while backward goes on. What it throws fails the step.
   std::function<void(const FullBucket&)> on_reduced = {};
@@ -65,8 +68,8 @@ struct GradientStorage {
 // Reduces gradients over all ranks while the backward pass that makes them is still running. It
 // knows gradients as bytes, not as tensors of some framework.
 //
-// A gradient's storage is its place in a bucket: memory from Communicator::allocate_bytes(), where
-// gradients of one dtype stand behind each other, each on a cache line of its own (so that the
+// A gradient's storage is its place in a bucket (ReducerOptions::memory), where gradients of one
+// dtype stand behind each other, each on a cache line of its own (so that the
 // framework's vector code finds them aligned, for at most 63 bytes each). A step is: write each
 // gradient, call mark_ready() for it, and when backward is over, finalize(); then the storage holds
 // the reduced values. Buckets are reduced strictly in the plan's order, the same on all ranks, each
@@ -220,13 +223,8 @@ class Reducer {
     bool changed = false;
     bool frozen = false;
     TimePoint ready_time;
+    Memory kept;  // What it held, if it is one of kept_; stays for other steps.
   };
-  // The value of a gradient that may be unused everywhere, while its bucket is reduced.
-  struct Kept {
-    std::size_t gradient = 0;
-    std::size_t offset = 0;  // In kept_bytes_.
-  };
-
   std::vector<reducer::GradientSize> gradient_sizes() const;
   reducer::BucketPlan plan_for(std::span<const std::size_t> order) const;
   void build_buckets(reducer::BucketPlan plan);
@@ -287,8 +285,8 @@ class Reducer {
   Status bucket_failure_ STRETTO_GUARDED_BY(launch_mutex_);  // Of this step, the first.
   // finalize() has been called.
   bool closing_ STRETTO_GUARDED_BY(launch_mutex_) = false;
-  std::vector<Kept> kept_ STRETTO_GUARDED_BY(launch_mutex_);
-  std::vector<std::byte> kept_bytes_ STRETTO_GUARDED_BY(launch_mutex_);
+  // Gradients that may be unused everywhere, whose values are kept while buckets are reduced.
+  std::vector<std::size_t> kept_ STRETTO_GUARDED_BY(launch_mutex_);
 
   mutable Mutex failure_mutex_;
   Status failure_ STRETTO_GUARDED_BY(failure_mutex_);

@@ -29,6 +29,12 @@
 
 namespace stretto::ddp {
 
+// Where buckets of gradients lie; see stretto/torch/devices.h.
+struct BucketPlace {
+  torch::Device device = torch::kCPU;
+  std::shared_ptr<BucketMemory> memory = std::make_shared<HostBuckets>();
+};
+
 // This rank's copy of a model, kept equal to those of the other ranks: all of
 // DistributedDataParallel that does not depend on the type of the module. See there for the
 // contract of each call.
@@ -122,8 +128,9 @@ class Replica {
   ReducerOptions reducer_options() const;
   ReducerOptions options_of_all();
   void create_views();
-  // Parameters are on a device, and their gradients copied to buckets on the host and back.
-  bool is_staged() const { return !parameters_.front().tensor.device().is_cpu(); }
+  // Gradients are not where their buckets are, and are copied there and back.
+  bool is_staged() const { return parameters_.front().tensor.device() != place_.device; }
+  bool is_on_host() const { return place_.device.is_cpu() && !is_staged(); }
   bool is_outgrown(std::size_t index) const;
   void notice_changes();
   void leave_bucket(std::size_t index);
@@ -169,6 +176,7 @@ class Replica {
   std::vector<torch::ScalarType> buffer_dtypes_;  // When they were last the same on all ranks.
   std::vector<NamedTensor> trained_;              // With dense gradients: index i is gradient i.
   std::vector<NamedTensor> sparse_;               // With sparse ones.
+  BucketPlace place_;
   std::unique_ptr<Reducer> reducer_;
   std::vector<Progress> progress_;  // Of trained_.
   GradientMemory gradient_memory_;

@@ -18,6 +18,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/headeronly/version.h>
 
 #include "stretto/base/environment.h"
 #include "stretto/nccl/driver.h"
@@ -71,6 +72,7 @@ Double& the_double() {
 }
 
 thread_local c10::DeviceIndex device_now = 0;
+thread_local bool captures = false;
 thread_local std::array<c10::StreamId, kDevices> streams_now{};
 
 c10::Device with_index(c10::Device device) {
@@ -163,6 +165,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     const Driver::Current current(driver);
     return driver.call().stream_query(the_double().stream(stream)) != kNotReady;
   }
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+  bool isStreamCapturing(const c10::Stream&) const override { return captures; }
+#endif
   void synchronizeStream(const c10::Stream& stream) const override {
     while (!queryStream(stream)) std::this_thread::yield();
   }
@@ -269,6 +274,9 @@ std::int64_t fake_device_use_stream(int device, std::int64_t number) {
 void fake_device_use_device(int device) {
   stretto::fake_device::device_now = static_cast<c10::DeviceIndex>(device);
 }
+
+// Whether a graph is being captured by the calling thread, from now on.
+void fake_device_capture(bool captured) { stretto::fake_device::captures = captured; }
 
 // How late streams may be, from now on.
 void fake_device_set_delay(int longest_us) {

@@ -19,6 +19,7 @@ constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kInvalidContext = 201;
 constexpr int kNotReady = 600;
+constexpr int kStreamCaptureImplicit = 906;
 constexpr std::size_t kMostDevices = 8;
 constexpr std::size_t kDeviceBytes = std::size_t{256} * 1024 * 1024;
 
@@ -230,6 +231,7 @@ int cuEventRecord(void* event, Stream stream) {
   if (!has_context()) return kInvalidContext;
   auto* const of = stream_of(stream);
   const std::lock_guard held(shared().mutex);
+  if (stream == nullptr && shared().control.captures) return kStreamCaptureImplicit;
   *static_cast<Event*>(event) = {of, of->begun};
   return kSuccess;
 }

@@ -39,6 +39,8 @@ struct Control {
   bool stalls = false;
   // Connecting never ends, until it is aborted.
   bool stalls_connecting = false;
+  // A graph is being captured, for whose sake the default streams record nothing.
+  bool captures = false;
   // This rank's communicators have this error from their next call on; -1: none.
   int failing_rank = -1;
   ResultCode error = 6;

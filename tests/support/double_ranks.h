@@ -77,7 +77,7 @@ class DoubleRanks {
   void kill(int rank);
 
  private:
-  std::vector<std::vector<int>> sockets_;
+  std::vector<std::vector<int>> sockets_;  // Of each rank, those to each other one.
   std::vector<Status> statuses_;
   std::vector<std::unique_ptr<Communicator>> ranks_;
 };

@@ -1,10 +1,11 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tests/nccl/double_ranks.h"
+#include "tests/support/double_ranks.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 #include <sys/socket.h>
 
 #include "stretto/job/nccl_factory.h"
@@ -62,7 +63,8 @@ std::byte* Double::allocate(std::size_t bytes) const {
 Result<communicator::LibraryFactory> double_factory() { return job::nccl_factory(Variables()); }
 
 DoubleRanks::DoubleRanks(const Options& options)
-    : sockets_(static_cast<std::size_t>(options.size)),
+    : sockets_(static_cast<std::size_t>(options.size),
+               std::vector<int>(static_cast<std::size_t>(options.size), -1)),
       statuses_(static_cast<std::size_t>(options.size)),
       ranks_(static_cast<std::size_t>(options.size)) {
   const std::size_t size = ranks_.size();
@@ -74,8 +76,8 @@ DoubleRanks::DoubleRanks(const Options& options)
   for (std::size_t a = 0; a < size; ++a) {
     for (std::size_t b = a + 1; b < size; ++b) {
       auto [mine, theirs] = make_tcp_pair();
-      sockets_[a].push_back(mine.get());
-      sockets_[b].push_back(theirs.get());
+      sockets_[a][b] = mine.get();
+      sockets_[b][a] = theirs.get();
       parts[a].links[b] = transport::tcp::TcpLink::create(std::move(mine)).or_throw();
       parts[b].links[a] = transport::tcp::TcpLink::create(std::move(theirs)).or_throw();
     }
@@ -98,9 +100,22 @@ void DoubleRanks::on_all(const std::function<void(Communicator&)>& body) {
   });
 }
 
+// Its thread lives on, and must not tell one that another, whose socket has ended already, is dead:
+// so nothing that it sends arrives any more before the first socket ends.
 void DoubleRanks::kill(int rank) {
-  for (const int socket : sockets_[static_cast<std::size_t>(rank)]) {
-    ::shutdown(socket, SHUT_RDWR);
+  const auto dead = static_cast<std::size_t>(rank);
+  sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program{.len = 1, .filter = &drop_all};
+  for (std::size_t other = 0; other < sockets_.size(); ++other) {
+    if (other == dead) continue;
+    EXPECT_EQ(::setsockopt(sockets_[other][dead], SOL_SOCKET, SO_ATTACH_FILTER, &program,
+                           sizeof(program)),
+              0);
+  }
+  for (std::size_t other = 0; other < sockets_.size(); ++other) {
+    if (other == dead) continue;
+    ::shutdown(sockets_[other][dead], SHUT_RDWR);
+    ::shutdown(sockets_[dead][other], SHUT_RDWR);
   }
 }
 

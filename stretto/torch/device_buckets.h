@@ -1,0 +1,46 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include "stretto/base/mutex.h"
+#include "stretto/reducer/bucket_memory.h"
+
+namespace stretto::ddp {
+
+// Buckets in memory of the device of a communicator, which reduces them there. The host waits for
+// nothing that the device does: streams wait, for each other's events, and the default stream
+// stands between the program's and the communicator's.
+class DeviceBuckets final : public BucketMemory {
+ public:
+  explicit DeviceBuckets(c10::Device device) : device_(device) {}
+
+  Memory allocate(Communicator&, std::size_t bytes) override { return allocate_copy(bytes); }
+  Memory allocate_copy(std::size_t bytes) override;
+  void copy(ByteSpan to, ConstByteSpan from) override;
+  void clear(ByteSpan bytes) override;
+  bool is_zero(ConstByteSpan) const override { return false; }
+  void written() override;
+  // Once all ranks have begun it on their devices.
+  Status end(Work& work) override;
+
+ private:
+  // The streams that have used the memory besides the default one, which gets it back.
+  struct Users {
+    Mutex mutex;
+    std::vector<c10::Stream> streams STRETTO_GUARDED_BY(mutex);
+  };
+  c10::Stream use() const;
+
+  c10::Device device_;
+  std::shared_ptr<Users> users_ = std::make_shared<Users>();
+};
+
+}  // namespace stretto::ddp

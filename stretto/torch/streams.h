@@ -1,0 +1,31 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+// Order on a device of whatever kind, by PyTorch's generic streams and events.
+namespace stretto {
+
+inline c10::Stream default_stream(c10::Device device) {
+  return c10::impl::getDeviceGuardImpl(device.type())->getDefaultStream(device);
+}
+
+// Of the calling thread.
+inline c10::Stream current_stream(c10::Device device) {
+  return c10::impl::getDeviceGuardImpl(device.type())->getStream(device);
+}
+
+// What comes to `waiting` from now on waits for what is on `stream` now; the thread does not.
+inline void let_wait(const c10::Stream& waiting, const c10::Stream& stream) {
+  if (waiting == stream) return;
+  c10::Event event(stream.device_type());
+  event.record(stream);
+  waiting.wait(event);
+}
+
+}  // namespace stretto

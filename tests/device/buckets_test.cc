@@ -1,0 +1,177 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Buckets of DistributedDataParallel in memory of a device, reduced there by NCCL: for what the
+// host waits, and what it is told when something goes wrong. With doubles of all three.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "tests/device/placed_model.h"
+#include "tests/support/double_ranks.h"
+
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support.
+
+class DeviceBucketsDouble : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Double::get().reset();
+    load_fake_device();
+  }
+  void TearDown() override {
+    EXPECT_EQ(Double::get().control().misuse, "");
+    Double::get().reset();
+  }
+  static void stall(bool stalls) {
+    Double::get().change([=](auto& control) { control.stalls = stalls; });
+  }
+};
+
+TEST_F(DeviceBucketsDouble, GradientsArePartsOfThem) {
+  DoubleRanks ranks({.size = kRanks});
+  ranks.on_all([](Communicator& communicator) {
+    const torch::Device device = device_of(communicator);
+    Placed model(device, 1);
+    DistributedDataParallel ddp(model, communicator);
+    const auto step = [&] {
+      ddp.forward(share_of(0, communicator.rank().value(), device), true).backward();
+    };
+    step();
+    const torch::Tensor first = model->first.grad();
+    EXPECT_EQ(first.device(), device);
+    const auto* const second = static_cast<const std::byte*>(model->second.grad().data_ptr());
+    EXPECT_EQ(std::abs(static_cast<const std::byte*>(first.data_ptr()) - second),
+              second < first.data_ptr() ? 64 : 128);  // Their bytes, on whole cache lines.
+    ddp.zero_grad(/*set_to_none=*/false);
+    step();
+    EXPECT_TRUE(model->first.grad().is_same(first));
+    ddp.zero_grad();
+    step();
+    EXPECT_EQ(model->first.grad().data_ptr(), first.data_ptr());
+  });
+}
+
+// No kernel of NCCL has ended, and all ranks are out of backward. What comes next waits for them.
+TEST_F(DeviceBucketsDouble, BackwardDoesNotWaitForTheDevice) {
+  DoubleRanks ranks({.size = kRanks});
+  ranks.on_all([](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const torch::Device device = device_of(communicator);
+    Placed reference(torch::kCPU, 1);
+    Placed model(device, 1);
+    DistributedDataParallelOptions options{.bucket_bytes = {64}, .rebuild_buckets = false};
+    DistributedDataParallel ddp(model, communicator, options);
+    torch::optim::SGD alone(reference->parameters(), 0.1);
+    torch::optim::SGD together(model->parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      alone.zero_grad();
+      reference->forward(global_batch(step).data, true).backward();
+      together.zero_grad();
+      const auto loss = ddp.forward(share_of(step, rank, device), true);
+      communicator.barrier().wait();
+      if (rank == 0) stall(true);
+      communicator.barrier().wait();
+      loss.backward();
+      const torch::Tensor kept = model->first.grad().clone();  // By the device, when it can.
+      communicator.barrier().wait();
+      if (rank == 0) stall(false);
+      expect_close(kept.cpu(), reference->first.grad(), "first");
+      alone.step();
+      together.step();
+    }
+    expect_same_parameters(model, reference);
+  });
+}
+
+TEST_F(DeviceBucketsDouble, DeathInTheMiddleOfBackwardIsTold) {
+  DoubleRanks ranks({.size = kRanks});
+  ranks.on_all([&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const torch::Device device = device_of(communicator);
+    Placed model(device, 1);
+    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {64}});
+    const auto loss = ddp.forward(share_of(0, rank, device), true);
+    if (rank == 1) {  // When the gradient of the second layer is under way.
+      model->hidden.register_hook([&](const torch::Tensor&) { ranks.kill(1); });
+    }
+    const auto text = message_of<Error>([&] { loss.backward(); });
+    if (rank == 0) expect_contains(text, "rank 1");
+  });
+}
+
+// The optimizer would step with what is in the buckets; the next step says why it must not go on.
+TEST_F(DeviceBucketsDouble, DeathBehindBackwardEndsWhatStreamsWaitForAndTheNextStepSaysIt) {
+  DoubleRanks ranks({.size = kRanks});
+  std::atomic<int> returned{0};
+  ranks.on_all([&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const torch::Device device = device_of(communicator);
+    Placed model(device, 1);
+    DistributedDataParallel ddp(model, communicator);
+    const auto loss = ddp.forward(share_of(0, rank, device), true);
+    communicator.barrier().wait();
+    if (rank == 0) stall(true);
+    communicator.barrier().wait();
+    loss.backward();
+    if (++returned == kRanks) ranks.kill(1);
+    synchronize(device);
+    const auto step = [&] { ddp.forward(share_of(1, rank, device), true).backward(); };
+    if (rank == 0) expect_contains(message_of<PeerLost>(step), "rank 1");
+  });
+  EXPECT_EQ(Double::get().control().aborts, kRanks);
+}
+
+// An exception that has nothing to do with a step, between two.
+TEST_F(DeviceBucketsDouble, StepsThatHaveEndedAreNotCutOffByALaterException) {
+  DoubleRanks ranks({.size = kRanks});
+  ranks.on_all([](Communicator& communicator) {
+    const torch::Device device = device_of(communicator);
+    const auto train = [&] {
+      Placed model(device, 1);
+      DistributedDataParallel ddp(model, communicator);
+      ddp.forward(share_of(0, communicator.rank().value(), device), true).backward();
+      throw std::runtime_error("no more data");
+    };
+    EXPECT_THROW(train(), std::runtime_error);
+    EXPECT_NO_THROW(communicator.barrier().wait());
+  });
+}
+
+// Codecs and divisions read bytes on the host.
+TEST_F(DeviceBucketsDouble, WhatTheHostReadsIsStagedThere) {
+  DoubleRanks ranks({.size = kRanks});
+  ranks.on_all([](Communicator& communicator) {
+    const torch::Device device = device_of(communicator);
+    for (const bool halved : {true, false}) {
+      Placed model(device, 1);
+      DistributedDataParallelOptions options;
+      if (halved) options.communication_hook = std::make_shared<Bf16Reduction>();
+      if (!halved) options.mean_division = MeanDivision::before_sum;
+      DistributedDataParallel ddp(model, communicator, options);
+      ddp.forward(share_of(0, communicator.rank().value(), device), true).backward();
+    }
+  });
+  EXPECT_EQ(Double::get().control().launches, 0);
+}
+
+// One rank's module on a device and another's on the CPU.
+TEST_F(DeviceBucketsDouble, RanksWithBucketsElsewhereAreTold) {
+  DoubleRanks ranks({.size = kRanks});
+  ranks.on_all([](Communicator& communicator) {
+    const torch::Device device = device_of(communicator);
+    Placed model(communicator.rank() == Rank(0) ? device : torch::Device(torch::kCPU), 1);
+    const auto build = [&] { DistributedDataParallel ddp(model, communicator); };
+    expect_contains(message_of<Mismatch>(build), "buckets");
+  });
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,53 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstdint>
+
+#include <torch/torch.h>
+
+#include "tests/support/torch_models.h"
+
+// A model on the double of a device (tests/support/fake_device).
+namespace stretto::testing {
+
+// Lets PyTorch have the device, whose streams are up to 2 ms late.
+void load_fake_device();
+// Each rank has a device of its own, since autograd has a thread for each. Loads it.
+torch::Device device_of(const Communicator& communicator);
+// As the calling thread's current one.
+void use_new_stream(torch::Device device);
+void use_default_stream(torch::Device device);
+// Until all that is on the calling thread's current stream has been done.
+void synchronize(torch::Device device);
+
+inline torch::Tensor random(std::uint64_t seed, torch::IntArrayRef shape, torch::Device device) {
+  return with_seed(seed, [&] { return torch::randn(shape); }).to(device);
+}
+
+// Two layers, of which the second may be left out, and a factor that is a buffer.
+struct PlacedImpl : torch::nn::Module {
+  PlacedImpl(torch::Device device, std::uint64_t seed)
+      : first(register_parameter("first", random(seed, {4, kInputs}, device))),
+        second(register_parameter("second", random(seed + 1, {4, 4}, device))),
+        factor(register_buffer("factor", random(seed + 2, {4}, device))) {}
+  torch::Tensor forward(const torch::Tensor& x, bool both) {
+    hidden = torch::tanh(torch::mm(x, first.t())) * factor;
+    return (both ? torch::mm(hidden, second) : hidden).pow(2).mean();
+  }
+  torch::Tensor first, second, factor, hidden;
+};
+TORCH_MODULE(Placed);
+
+inline torch::Tensor share_of(int step, int rank, torch::Device device) {
+  return part(global_batch(step), rank).data.to(device);
+}
+
+inline void expect_same_parameters(const Placed& model, const Placed& reference) {
+  expect_close(model->first.cpu(), reference->first, "first");
+  expect_close(model->second.cpu(), reference->second, "second");
+  expect_close(model->factor.cpu(), reference->factor, "factor");
+}
+
+}  // namespace stretto::testing
