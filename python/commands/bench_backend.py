@@ -9,8 +9,9 @@ round, so that both meet the same load of the machine. Three measurements:
 
   all_reduce   microseconds of an all_reduce of float32, blocking and with async_op=True and
                wait(), the median of all calls; for stretto also in memory that the ranks have
-               mapped (stretto.empty); and of PyTorch's own backend "fake", which does nothing:
-               what the way from Python to a backend takes
+               mapped (stretto.empty); of PyTorch's own backend "fake", which does nothing: what
+               the way from Python to a backend takes; and, on one host, of `stretto bench`, whose
+               ranks call the library from C++ while these wait
   ddp          milliseconds of a training step of DistributedDataParallel; of one in which it does
                all but to communicate (on a group that leaves tensors as they are); of one in which
                ranks only meet and each copies its tensors once, as many bytes as an all_reduce has
@@ -42,9 +43,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-SIZES = [8, 512, 4096, 65536, 1 << 20, 8 << 20, 64 << 20]
+SIZES = "8,512,4096,65536,1048576,8388608,67108864"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 clock = CLOCKS["wall"]
+
+
+def is_on_a_host() -> bool:
+    """Of measure_hosts()."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def turns(variants: dict[str, Callable[[], None]], rounds: int, repeat: int) -> dict[str, float]:
@@ -63,13 +69,20 @@ def turns(variants: dict[str, Callable[[], None]], rounds: int, repeat: int) -> 
     return dict(zip(times, medians.tolist()))
 
 
+def microseconds_in_cpp(ranks: int, size: int) -> float:
+    program = [sys.executable, "-m", "stretto", "bench", "all_reduce", f"--ranks={ranks}"]
+    chosen = [f"--bytes={size}", "--buffers=private", "--in-place", "--no-pin", "--no-check"]
+    done = subprocess.run([*program, *chosen, "--json"], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)["p50_us"]
+
+
 def measure_all_reduce(ours: dist.ProcessGroup, options: argparse.Namespace) -> list[dict]:
     import stretto
     import torch.testing._internal.distributed.fake_pg  # Makes "fake" known.
 
     fake = dist.new_group(backend="fake")
     rows = []
-    for size in SIZES:
+    for size in options.bytes:
         plain = torch.zeros(size // 4)
         mapped = stretto.empty(size // 4, group=ours).zero_()
         medians = turns(
@@ -85,6 +98,8 @@ def measure_all_reduce(ours: dist.ProcessGroup, options: argparse.Namespace) -> 
             max(1, min(200, (4 << 20) // size)),
         )
         rows.append({"bytes": size, **{k: v * 1e6 for k, v in medians.items()}})
+        if dist.get_rank() == 0 and not is_on_a_host():
+            rows[-1]["c++"] = microseconds_in_cpp(dist.get_world_size(), size)
     return rows
 
 
@@ -294,11 +309,12 @@ def part_of(row: dict, zero: str, variant: str = "stretto") -> float:
 
 def show_all_reduce(rows: list[dict]) -> None:
     print(f"{'all_reduce':>12} {'stretto us':>12} {'mapped us':>12} {'async us':>12} "
-          f"{'gloo us':>12} {'async us':>12} {'none us':>8} {'ratio':>8}")
+          f"{'gloo us':>12} {'async us':>12} {'none us':>8} {'C++ us':>10} {'ratio':>8}")
     for row in rows:
         print(f"{row['bytes']:>12} {row['stretto']:>12.1f} {row['stretto, mapped']:>12.1f} "
               f"{row['stretto, async']:>12.1f} {row['gloo']:>12.1f} {row['gloo, async']:>12.1f} "
-              f"{row['none']:>8.1f} {row['gloo'] / row['stretto']:>8.2f}")
+              f"{row['none']:>8.1f} {row.get('c++', float('nan')):>10.1f} "
+              f"{row['gloo'] / row['stretto']:>8.2f}")
 
 
 def show_ddp(rows: list[dict]) -> None:
@@ -365,7 +381,8 @@ def measure_hosts(options: argparse.Namespace) -> dict:
                     + [f"--master-addr={network.address(0)}", "--master-port=29500", __file__]
                     + ["--rounds", str(options.rounds), "--json", str(answer)]
                     + ["--clock", options.clock, "--measure", options.measure]
-                    + ["--models", options.models],
+                    + ["--models", options.models]
+                    + ["--bytes", ",".join(str(size) for size in options.bytes)],
                     stdout=subprocess.DEVNULL,
                     env={**os.environ, "GLOO_SOCKET_IFNAME": network.device},
                 )
@@ -388,12 +405,14 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1e9, help="bit/s between hosts")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of all threads")
     parser.add_argument("--measure", default=",".join(MEASUREMENTS), help="some of the default")
+    parser.add_argument("--bytes", default=SIZES, help="of an all_reduce, 8 and more")
     parser.add_argument("--models", default="mlp,resnet18,transformer", help="the same")
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
+    arguments.bytes = [int(size) for size in arguments.bytes.split(",")]
     global clock
     clock = CLOCKS[arguments.clock]
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # On a host of measure_hosts().
+    if is_on_a_host():
         dist.init_process_group("gloo")
         results = measure(arguments)
         if os.environ["RANK"] != "0":

@@ -90,8 +90,8 @@ class Arguments {
   Choice take(const char* name, std::initializer_list<const char*> choices) {
     const auto text = take<std::string>(name, *choices.begin());
     const auto found = std::find(choices.begin(), choices.end(), text);
-    TORCH_CHECK_VALUE(found != choices.end(), name, "=\"", text,
-                      "\" is none of: ", fmt::format("{}", fmt::join(choices, ", ")));
+    TORCH_CHECK_VALUE(found != choices.end(), name, "=\"", text, "\" is none of: ",
+                      fmt::format("{}", fmt::join(choices.begin(), choices.end(), ", ")));
     return static_cast<Choice>(found - choices.begin());
   }
   void end() const {

@@ -20,6 +20,7 @@ std::string place_of(const NamedTensor& item) {
 // Types of one byte can be moved there, and not added.
 BucketPlace choose_bucket_place(const std::vector<NamedTensor>& parameters,
                                 const Communicator& communicator, const ReducerOptions& options) {
+  if (parameters.empty()) return {};
   const torch::Device device = parameters.front().tensor.device();
   const bool moves_only =
       options.hook->leaves_bytes_alone() && options.mean_division == MeanDivision::after_sum;
