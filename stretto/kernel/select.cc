@@ -81,43 +81,48 @@ HWY_INLINE hn::Vec<I32> magnitudes(hn::Vec<F32> values) {
   return hn::And(hn::BitCast(I32(), values), hn::Set(I32(), 0x7FFFFFFF));
 }
 
-template <bool kAdds>
+// So many elements are looked at, and then taken from while they are in the nearest cache.
+constexpr std::size_t kBlock = 2048;
+static_assert(kBlock % kLanes == 0);
+
+// `kTakes`: `limit` may be reached; else nothing is looked for but what is greatest.
+template <bool kAdds, bool kTakes>
 Found take_all(std::span<float> in, const float* addends, std::uint32_t limit,
                std::span<std::uint32_t> indices, std::span<float> taken) {
   const Room room{indices.data(), taken.data(), indices.size()};
   std::size_t found = 0;
   float* const values = in.data();
-  // Magnitudes are below 2^31, where signed comparison is right. A limit above is never reached:
-  // then this is 2^31 - 1, which no magnitude exceeds.
-  const auto below = static_cast<std::int32_t>(std::min<std::uint32_t>(limit, 0x80000000) - 1);
-  const auto under = hn::Set(I32(), below);
+  // Magnitudes are below 2^31, where signed comparison is right; of a limit of 0 this is -1.
+  const auto under = hn::Set(I32(), static_cast<std::int32_t>(limit - 1));
   const auto lanes = hn::Iota(I32(), 0);
   auto greatest = hn::Zero(I32());
   std::size_t i = 0;
-  constexpr std::size_t kStep = 4 * kLanes;
-  for (; i + kStep <= in.size(); i += kStep) {
-    const auto a = value_at<kAdds>(values, addends, i);
-    const auto b = value_at<kAdds>(values, addends, i + kLanes);
-    const auto c = value_at<kAdds>(values, addends, i + 2 * kLanes);
-    const auto d = value_at<kAdds>(values, addends, i + 3 * kLanes);
-    const auto of_two = hn::Max(magnitudes(a), magnitudes(b));
-    const auto of_four = hn::Max(of_two, hn::Max(magnitudes(c), magnitudes(d)));
-    greatest = hn::Max(greatest, of_four);
-    if (!hn::AllFalse(I32(), hn::Gt(of_four, under))) {
-      const auto take_of = [&](hn::Vec<F32> value, std::size_t first) HWY_ATTR {
-        const auto mask = hn::Gt(magnitudes(value), under);
-        found = take(room, found, mask, value, values, first, lanes);
-      };
-      take_of(a, i);
-      take_of(b, i + kLanes);
-      take_of(c, i + 2 * kLanes);
-      take_of(d, i + 3 * kLanes);
-    } else if constexpr (kAdds) {
-      hn::StoreU(a, F32(), values + i);
-      hn::StoreU(b, F32(), values + i + kLanes);
-      hn::StoreU(c, F32(), values + i + 2 * kLanes);
-      hn::StoreU(d, F32(), values + i + 3 * kLanes);
+  bool takes_most = false;
+  for (const std::size_t whole = in.size() / kLanes * kLanes; i < whole;) {
+    const std::size_t before = found, begin = i, end = std::min(whole, i + kBlock);
+    // Where few elements are taken, no processor guesses where. So no branch depends on it while
+    // values come from memory: vectors to take from are noted, and come afterwards.
+    std::uint32_t hits[kBlock / kLanes];
+    std::size_t hit_count = 0;
+    for (; i < end; i += kLanes) {
+      const auto value = value_at<kAdds>(values, addends, i);
+      const auto magnitude = magnitudes(value);
+      greatest = hn::Max(greatest, magnitude);
+      if (kTakes && takes_most) {
+        found = take(room, found, hn::Gt(magnitude, under), value, values, i, lanes);
+        continue;
+      }
+      if constexpr (kAdds) hn::StoreU(value, F32(), values + i);
+      if constexpr (!kTakes) continue;
+      hits[hit_count] = static_cast<std::uint32_t>(i);
+      hit_count += hn::AllFalse(I32(), hn::Gt(magnitude, under)) ? 0 : 1;
     }
+    for (std::size_t j = 0; j < hit_count; ++j) {
+      const auto value = hn::LoadU(F32(), values + hits[j]);
+      const auto mask = hn::Gt(magnitudes(value), under);
+      found = take(room, found, mask, value, values, hits[j], lanes);
+    }
+    takes_most = 2 * kLanes * (found - before) >= end - begin;
   }
   HWY_ALIGN std::int32_t of_lanes[kLanes];
   hn::Store(greatest, I32(), of_lanes);
@@ -131,14 +136,19 @@ Found take_all(std::span<float> in, const float* addends, std::uint32_t limit,
   return {found, top};
 }
 
+// Above the magnitudes of all floats, NaN included.
+constexpr std::uint32_t kNeverReached = 0x80000000;
+
 Found take_only(std::span<float> values, std::uint32_t limit, std::span<std::uint32_t> indices,
                 std::span<float> taken) {
-  return take_all<false>(values, nullptr, limit, indices, taken);
+  if (limit >= kNeverReached) return take_all<false, false>(values, nullptr, limit, indices, taken);
+  return take_all<false, true>(values, nullptr, limit, indices, taken);
 }
 
 Found add_and_take(std::span<float> sums, const float* addends, std::uint32_t limit,
                    std::span<std::uint32_t> indices, std::span<float> taken) {
-  return take_all<true>(sums, addends, limit, indices, taken);
+  if (limit >= kNeverReached) return take_all<true, false>(sums, addends, limit, indices, taken);
+  return take_all<true, true>(sums, addends, limit, indices, taken);
 }
 
 }  // namespace stretto::kernel::HWY_NAMESPACE
