@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -140,24 +141,35 @@ Result<std::string> JoinNotes::get(const std::string& key) const {
 }
 
 Result<std::string> JoinNotes::get(const std::string& name, int rank) const {
+  STRETTO_ASSIGN_OR_RETURN(std::vector<std::string> notes, get_all(name, std::array{rank}));
+  return std::move(notes.front());
+}
+
+Result<std::vector<std::string>> JoinNotes::get_all(const std::string& name,
+                                                    std::span<const int> ranks) const {
+  if (ranks.empty()) return std::vector<std::string>();
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(key_of(name, rank));
   TimePoint reminder = Clock::now() + options_.reminder;
   const WaitLimit reminding(options_.deadline, [&] {
     if (Clock::now() >= reminder) {
-      log(LogLevel::warning, "waiting {}", describe_missing(name, rank));
+      log(LogLevel::warning, "waiting {}", describe_missing(name, ranks.front()));
       reminder = Clock::now() + options_.reminder;
     }
     return check_failures();
   });
-  Result<std::string> value = store_->get(key_of(name, rank), reminding);
-  if (value.ok()) return value;
-  if (value.status().code() == StatusCode::timeout && options_.deadline.passed()) {
-    return Status(StatusCode::timeout, "waited " + describe_missing(name, rank));
+  Result<std::vector<std::string>> values = store_->multi_get(keys, reminding);
+  if (values.ok()) return values;
+  if (values.status().code() == StatusCode::timeout && options_.deadline.passed()) {
+    return Status(StatusCode::timeout, "waited " + describe_missing(name, ranks.front()));
   }
-  return explain(value.status());
+  return explain(values.status());
 }
 
 Status JoinNotes::end_join() {
-  for (int r = 0; r < options_.size; ++r) STRETTO_RETURN_IF_ERROR(get("joined", r).status());
+  std::vector<int> all(static_cast<std::size_t>(options_.size));
+  std::iota(all.begin(), all.end(), 0);
+  STRETTO_RETURN_IF_ERROR(get_all("joined", all).status());
   return set(kAllJoined, "");
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,6 +59,9 @@ class JoinNotes {
   // What rank `rank` wrote under "NAME/RANK". Fails with timeout, naming all ranks that never came,
   // or have come and written nothing, the store and its address, and how long this took.
   Result<std::string> get(const std::string& name, int rank) const;
+  // The same of several ranks, in their order.
+  Result<std::vector<std::string>> get_all(const std::string& name,
+                                           std::span<const int> ranks) const;
   // On rank 0: waits until all ranks have finished, and tells them. Until then its end, too, ends
   // the join of all.
   Status end_join();

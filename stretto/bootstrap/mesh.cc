@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -63,7 +64,8 @@ class Joiner {
   Status exchange_cards();
   Status check_last_way(int rank) const;
   Status connect_by(const Way& way);
-  Status connect_to(const Way& way, int rank);
+  Status connect_to(const Way& way, int rank, const std::string& address);
+  Status take_connections(const Way& way, const std::set<int>& higher);
   // Who cannot connect to this rank does not tell it what it is waiting for.
   Status cannot_accept() const {
     const Status of_host = host_listener_ != nullptr ? host_listener_->failure() : Status();
@@ -85,6 +87,9 @@ class Joiner {
   Result<transport::ProcessHandle> find_process(int rank) const;
   Result<std::string> get(const std::string& key, int rank) {
     return notes_.get(options_.prefix + key, rank);
+  }
+  Result<std::vector<std::string>> get_all(const std::string& key, std::span<const int> ranks) {
+    return notes_.get_all(options_.prefix + key, ranks);
   }
   Status set(const std::string& key, const std::string& value) {
     return notes_.set(options_.prefix + key, value);
@@ -126,9 +131,11 @@ Status Joiner::exchange_cards() {
     card.streams = std::max(card.streams, provider->streams());
   }
   STRETTO_RETURN_IF_ERROR(set(fmt::format("card/{}", options_.rank), print(card)));
-  for (int r = 0; r < options_.size; ++r) {
-    STRETTO_ASSIGN_OR_RETURN(std::string text, get("card", r));
-    Result<RankCard> parsed = parse_card(text);
+  std::vector<int> all(static_cast<std::size_t>(options_.size));
+  std::iota(all.begin(), all.end(), 0);
+  STRETTO_ASSIGN_OR_RETURN(const auto texts, get_all("card", all));
+  for (const int r : all) {
+    Result<RankCard> parsed = parse_card(texts[static_cast<std::size_t>(r)]);
     if (!parsed.ok()) return parsed.status().with_context(fmt::format("joining rank {}", r));
     cards_.push_back(std::move(*parsed));
     STRETTO_RETURN_IF_ERROR(check_last_way(r));
@@ -186,7 +193,8 @@ Status Joiner::end_host_listener() {
   if (ranks.empty()) return {};
   if (host_listener_ == nullptr) return set(fmt::format("{}/{}", kReached, options_.rank), "yes");
   ranks.erase(options_.rank);
-  for (const int r : ranks) STRETTO_RETURN_IF_ERROR(get(std::string(kReached), r).status());
+  const std::vector<int> others(ranks.begin(), ranks.end());
+  STRETTO_RETURN_IF_ERROR(get_all(std::string(kReached), others).status());
   host_listener_.reset();
   return {};
 }
@@ -299,24 +307,41 @@ Status Joiner::connect_by(const Way& way) {
     STRETTO_RETURN_IF_ERROR(
         set(fmt::format("{}/{}", name_of(way), options_.rank), reception.address));
   }
+  std::vector<int> lower;
+  for (int r = 0; r < options_.rank; ++r) {
+    if (concerned(r)) lower.push_back(r);
+  }
+  STRETTO_ASSIGN_OR_RETURN(const auto addresses, get_all(name_of(way), lower));
   std::string succeeded;
   bool is_awaited = false;
-  for (int r = 0; r < options_.rank; ++r) {
-    if (!concerned(r)) continue;
-    is_awaited = is_awaited || has_other_way(way, r);
-    STRETTO_RETURN_IF_ERROR(connect_to(way, r));
-    if (is_connected(r)) succeeded += fmt::format("{} ", r);
+  for (std::size_t i = 0; i < lower.size(); ++i) {
+    is_awaited = is_awaited || has_other_way(way, lower[i]);
+    STRETTO_RETURN_IF_ERROR(connect_to(way, lower[i], addresses[i]));
+    if (is_connected(lower[i])) succeeded += fmt::format("{} ", lower[i]);
   }
   const std::string told = fmt::format("{}-connected", provider.name());
   if (is_awaited) {
     STRETTO_RETURN_IF_ERROR(set(fmt::format("{}/{}", told, options_.rank), succeeded + "."));
   }
-  const std::string own = fmt::format("{} ", options_.rank);
+  return take_connections(way, higher);
+}
+
+// Of those that have another way, as far as they have succeeded in this one.
+Status Joiner::take_connections(const Way& way, const std::set<int>& higher) {
+  std::vector<int> telling;
   for (const int r : higher) {
-    if (has_other_way(way, r)) {
-      STRETTO_ASSIGN_OR_RETURN(std::string theirs, get(told, r));
-      if (!theirs.starts_with(own) && theirs.find(" " + own) == std::string::npos) continue;
-    }
+    if (has_other_way(way, r)) telling.push_back(r);
+  }
+  const std::string told = fmt::format("{}-connected", options_.links[way.provider]->name());
+  STRETTO_ASSIGN_OR_RETURN(const auto texts, get_all(told, telling));
+  const std::string own = fmt::format("{} ", options_.rank);
+  std::set<int> expected = higher;
+  for (std::size_t i = 0; i < telling.size(); ++i) {
+    const bool has_come =
+        texts[i].starts_with(own) || texts[i].find(" " + own) != std::string::npos;
+    if (!has_come) expected.erase(telling[i]);
+  }
+  for (const int r : expected) {
     STRETTO_ASSIGN_OR_RETURN(FileDescriptor socket, acceptor_->take(r, limit_));
     sockets_of(way.provider, r).push_back(std::move(socket));
   }
@@ -325,9 +350,8 @@ Status Joiner::connect_by(const Way& way) {
 }
 
 // That a rank cannot be reached is a failure only if there is no other way.
-Status Joiner::connect_to(const Way& way, int rank) {
+Status Joiner::connect_to(const Way& way, int rank, const std::string& address) {
   LinkProvider& provider = *options_.links[way.provider];
-  STRETTO_ASSIGN_OR_RETURN(const std::string address, get(name_of(way), rank));
   FileDescriptor first;
   if (has_other_way(way, rank)) {
     Result<FileDescriptor> reached = provider.connect(address, limit_);

@@ -33,6 +33,7 @@ class StoreClient : public Store {
  protected:
   // A new connection, greeted.
   Result<FileDescriptor> connect(const WaitLimit& limit);
+  ConnectionPool& pool() { return pool_; }
   explicit StoreClient(Address address)
       : address_(std::move(address)),
         pool_([this](const WaitLimit& limit) { return connect(limit); }) {}

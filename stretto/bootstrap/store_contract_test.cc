@@ -160,6 +160,28 @@ void a_wait_keeps_nobody_else_waiting(const Stores& stores) {
   waiter.join();
 }
 
+// More than a client asks for at a time, and in another order than they are asked for.
+void gets_many_keys_that_come_later(const Stores& stores) {
+  Keys keys;
+  for (int i = 0; i < 150; ++i) keys.push_back(fmt::format("many/{}", i));
+  std::thread waiter([&] { EXPECT_EQ(stores.one->multi_get(keys, soon()).or_throw(), keys); });
+  for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
+    EXPECT_TRUE(stores.other->set(*key, *key, soon()).ok());
+  }
+  waiter.join();
+  keys[70] = "nobody sets this one";
+  const Status status = stores.one->multi_get(keys, Deadline::after(milliseconds(50))).status();
+  EXPECT_EQ(status.code(), StatusCode::timeout);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "waiting for \"nobody sets this one\" in ",
+                      std::string(status.message()));
+  // Giving up must not spoil what comes after.
+  EXPECT_EQ(stores.one->multi_get(Keys{"many/2", "many/1"}, soon()).or_throw(),
+            (Keys{"many/2", "many/1"}));
+  EXPECT_TRUE(stores.one->multi_get(Keys{}, soon()).or_throw().empty());
+  EXPECT_EQ(stores.one->multi_get(Keys{"many/1", ""}, soon()).status().code(),
+            StatusCode::invalid_argument);
+}
+
 void adds(const Stores& stores) {
   EXPECT_EQ(stores.one->add("count", 5, soon()).or_throw(), 5);
   EXPECT_EQ(stores.other->add("count", -7, soon()).or_throw(), -2);
@@ -248,6 +270,7 @@ const Check kContract[] = {
     {"KeepsItsLimits", keeps_its_limits},
     {"WaitsNoLongerThanItsDeadline", waits_no_longer_than_its_deadline},
     {"AWaitKeepsNobodyElseWaiting", a_wait_keeps_nobody_else_waiting},
+    {"GetsManyKeysThatComeLater", gets_many_keys_that_come_later},
     {"Adds", adds},
     {"RefusesToAddToWhatIsNoNumber", refuses_to_add_to_what_is_no_number},
     {"LosesNoAddition", loses_no_addition},

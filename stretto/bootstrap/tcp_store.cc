@@ -5,8 +5,11 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <span>
+
+#include <fmt/format.h>
 
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_client.h"
@@ -14,6 +17,10 @@
 
 namespace stretto::bootstrap {
 namespace {
+
+// The server takes nothing in while a client has not taken its replies: few enough for the buffers
+// of two sockets.
+constexpr std::size_t kRequestsAtOnce = 64;
 
 Status send_request(int fd, const StoreRequest& request, const WaitLimit& limit) {
   const std::string frame = encode_store_request(request);
@@ -75,6 +82,8 @@ class TcpStore : public StoreClient {
 
   Result<std::unique_ptr<StoreWatch>> watch(const std::string& key, const Will& will,
                                             const WaitLimit& limit) override;
+  Result<std::vector<std::string>> multi_get(std::span<const std::string> keys,
+                                             const WaitLimit& limit) override;
 
  private:
   Status greet(int fd, const WaitLimit& limit) override {
@@ -97,6 +106,37 @@ Result<std::unique_ptr<StoreWatch>> TcpStore::watch(const std::string& key, cons
   auto watch = std::make_unique<ConnectionWatch>(std::move(fd), key);
   STRETTO_RETURN_IF_ERROR(watch->leave(will.value, will.revoked_by, limit));
   return std::unique_ptr<StoreWatch>(std::move(watch));
+}
+
+// Ranks that join ask for a note of each other one: a round trip for each would be most of the time
+// that joining takes. After a failure other replies may be on their way: the connection closes.
+Result<std::vector<std::string>> TcpStore::multi_get(std::span<const std::string> keys,
+                                                     const WaitLimit& limit) {
+  const auto getting = [this](const std::string& key) {
+    return fmt::format("waiting for \"{}\" in {}", key, describe());
+  };
+  for (const std::string& key : keys) {
+    const Status fits = check_store_limits({.operation = StoreOperation::get, .key = key});
+    if (!fits.ok()) return fits.with_context(getting(key));
+  }
+  STRETTO_ASSIGN_OR_RETURN(FileDescriptor connection, pool().take(limit));
+  std::vector<std::string> values;
+  while (values.size() < keys.size()) {
+    const std::size_t end = std::min(keys.size(), values.size() + kRequestsAtOnce);
+    std::string frames;
+    for (const std::string& key : keys.subspan(values.size(), end - values.size())) {
+      frames += encode_store_request({.operation = StoreOperation::get, .key = key});
+    }
+    Status got = write_all(connection.get(), std::as_bytes(std::span(frames)), limit);
+    while (got.ok() && values.size() < end) {
+      Result<StoreReply> reply = read_reply(connection.get(), limit);
+      got = reply.status();
+      if (got.ok()) values.push_back(std::move(reply->value));
+    }
+    if (!got.ok()) return got.with_context(getting(keys[values.size()]));
+  }
+  pool().give_back(std::move(connection));
+  return values;
 }
 
 }  // namespace

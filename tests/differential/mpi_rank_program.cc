@@ -342,6 +342,8 @@ int main(int argc, char** argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     std::fprintf(stderr, "seed %s, %s\nagain: mpirun -n %d %s %s %s %s\n", argv[1], failure.c_str(),
                  size, argv[0], argv[1], argv[2], argv[3]);
+    // An mpirun that ends a job may lose what its ranks have said last.
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
   MPI_Finalize();

@@ -174,6 +174,8 @@ class MpiPlane : public ::testing::Test {
     return testing::end_of(job);
   }
 
+  // What a rank says last. An mpirun may put lines of two ranks together.
+  static constexpr const char* kRight = "right";
   const std::string kPlugin = testing::mpi_file(STRETTO_BIN_DIR, "libstretto_mpi.so");
   const TemporaryFolder folder_;
 };
@@ -181,7 +183,7 @@ class MpiPlane : public ::testing::Test {
 TEST_F(MpiPlane, GivesTheValuesOfTheOracle) {
   const Ended ended = started_by_mpirun({{"STRETTO_TRANSPORT", "mpi"}});
   EXPECT_EQ(ended.status, 0) << ended.errors;
-  EXPECT_EQ(occurrences(ended.output, "right\n"), 3u) << ended.output << ended.errors;
+  EXPECT_EQ(occurrences(ended.output, kRight), 3u) << ended.output << ended.errors;
   expect_contains(ended.errors, "messages are moved by");
 }
 
@@ -192,9 +194,7 @@ TEST_F(MpiPlane, MovesMessagesOfRanksThatStrettoRunHasStarted) {
         {"run", "-n", ranks, "--transport", "mpi", "--", STRETTO_BIN_DIR "/values_rank_program"},
         variables_with({}));
     EXPECT_EQ(ended.status, 0) << ended.errors;
-    // An mpirun may put lines of two ranks together.
-    EXPECT_EQ(occurrences(ended.output, "right"), std::stoul(ranks))
-        << ended.output << ended.errors;
+    EXPECT_EQ(occurrences(ended.output, kRight), std::stoul(ranks)) << ended.output << ended.errors;
     expect_contains(ended.errors, "messages are moved by");
   }
 }
@@ -218,7 +218,7 @@ TEST_F(MpiPlane, RunsCollectivesThatGiveTheValuesOfTheOracle) {
     const Ended ended =
         started_by_mpirun({{"STRETTO_BACKEND", "mpi"}, {"STRETTO_TRANSPORT", transport}});
     EXPECT_EQ(ended.status, 0) << ended.errors;
-    EXPECT_EQ(occurrences(ended.output, "right\n"), 3u) << ended.output << ended.errors;
+    EXPECT_EQ(occurrences(ended.output, kRight), 3u) << ended.output << ended.errors;
     expect_contains(ended.output, "the job's backend is that library");
     expect_contains(ended.errors, "collectives are run by");
   }

@@ -72,9 +72,9 @@ class Store {
   Result<bool> delete_key(std::string_view key, const WaitLimit& limit);
 
   // Gets (sets) one after the other, within one deadline; of a multi_set that fails, some may be
-  // set.
-  Result<std::vector<std::string>> multi_get(std::span<const std::string> keys,
-                                             const WaitLimit& limit);
+  // set. Our server is asked for many keys at a time.
+  virtual Result<std::vector<std::string>> multi_get(std::span<const std::string> keys,
+                                                     const WaitLimit& limit);
   Status multi_set(std::span<const std::string> keys, std::span<const std::string> values,
                    const WaitLimit& limit);
   // The keys that begin with `prefix`, in ascending order, and their number. Of keys that come or
