@@ -88,8 +88,8 @@ TEST_F(Examples, AGptFollowsTheSameCurveWithAnyNumberOfProcesses) {
 TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
   const std::string text = run("08_resume_and_unfreeze", 2, folder_.path());
   EXPECT_EQ(numbers(text, "mean loss").size(), 1u) << text;
-  expect_lacks(text, "another one");
-  expect_contains(text, "1 trained to the end");
+  stretto::expect_lacks(text, "another one");
+  stretto::expect_contains(text, "1 trained to the end");
   // Perfetto takes events that overlap on a track for calls of each other.
   const auto timeline = nlohmann::json::parse(read_file(folder_ / "timeline0.json"));
   std::map<int, double> free_at;  // By track, in microseconds.
