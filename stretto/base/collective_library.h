@@ -40,8 +40,9 @@ class DeviceLibrary {
  public:
   // Its number among those that this process sees. Any thread.
   virtual int device() const = 0;
-  // Any thread.
-  virtual bool is_device_memory(const void* data) const = 0;
+  // The number of the device in whose memory that is; this one's, if the driver moves it between
+  // devices and the host by itself. -1: the host's. Any thread.
+  virtual int device_of(const void* data) const = 0;
   // Why it does not do that, in a sentence that goes on after the name of the library; "" if it
   // does. By what all ranks know. Any thread.
   virtual const char* refusal(const OperationDescriptor& operation, double factor) const = 0;

@@ -330,7 +330,7 @@ std::optional<int> Communicator::device() const {
 
 bool Communicator::is_device_memory(const void* data) const {
   const DeviceLibrary* const devices = backend_->devices();
-  return devices != nullptr && devices->is_device_memory(data);
+  return devices != nullptr && devices->device_of(data) >= 0;
 }
 
 void Communicator::abort(const std::string& reason) { backend_->abort(reason); }

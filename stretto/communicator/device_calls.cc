@@ -14,13 +14,16 @@ namespace {
 struct Kinds {
   bool host = false;
   bool device = false;
+  int elsewhere = -1;  // The number of a device that is not this rank's.
 };
 
 Kinds kinds_of(const CollectiveCall& call, const DeviceLibrary& devices) {
   Kinds kinds;
   const auto look = [&](const void* data, std::size_t bytes) {
     if (bytes == 0) return;
-    (devices.is_device_memory(data) ? kinds.device : kinds.host) = true;
+    const int device = devices.device_of(data);
+    (device >= 0 ? kinds.device : kinds.host) = true;
+    if (device >= 0 && device != devices.device()) kinds.elsewhere = device;
   };
   look(call.input.data(), call.input.size());
   look(call.output.data(), call.output.size());
@@ -43,6 +46,13 @@ void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCall
         "the buffers lie in memory of a device, where no algorithm of stretto's runs; name none");
   check(who, !(kinds.host && kinds.device) || may_be_empty_here(call),
         "some buffers lie in memory of a device and some in memory of the host");
+  if (kinds.elsewhere >= 0) {
+    refuse(who, fmt::format("a buffer lies in memory of device {0}, and {1} works on device {2} of "
+                            "this process; allocate it there, or start this rank with "
+                            "STRETTO_DEVICE={0}",
+                            kinds.elsewhere, caller.library.name(),
+                            caller.library.for_devices()->device()));
+  }
   const double factor = call.packing ? call.packing->factor : 1;
   const std::string_view why = caller.library.for_devices()->refusal(call.operation, factor);
   if (!why.empty()) refuse(who, fmt::format("{} {}", caller.library.name(), why));
@@ -91,7 +101,7 @@ void refuse_device_memory(std::span<const Transfer> messages, const DeviceCaller
   const DeviceLibrary& devices = *caller.library.for_devices();
   for (const Transfer& message : messages) {
     const ConstView view = message.sends ? message.outgoing : ConstView(message.incoming);
-    if (view.bytes() == 0 || !devices.is_device_memory(view.data)) continue;
+    if (view.bytes() == 0 || devices.device_of(view.data) < 0) continue;
     refuse({.rank = caller.rank, .operation = message.sends ? "send" : "recv"},
            "messages are not moved to or from memory of a device; copy them to memory of the host, "
            "or use all_to_all");

@@ -88,16 +88,23 @@ Status Driver::status_of_call(const char* what, int error) const {
                    "{}: {} ({})", what, text == nullptr ? "an unknown error" : text, error);
 }
 
-bool Driver::is_device_memory(const void* data) const {
+int Driver::device_of(const void* data) const {
   constexpr int kMemoryType = 2;
+  constexpr int kIsManaged = 8;
+  constexpr int kOrdinal = 9;
   constexpr unsigned kOfDevice = 2;
   constexpr unsigned kUnified = 4;
   const Current current(*this);
-  unsigned type = 0;
+  const auto ask = [&](int attribute, void* answer) {
+    return call_.pointer_attribute(answer, attribute, reinterpret_cast<std::uintptr_t>(data)) == 0;
+  };
   // Memory that the driver does not know is the host's, which it calls an error.
-  const int error =
-      call_.pointer_attribute(&type, kMemoryType, reinterpret_cast<std::uintptr_t>(data));
-  return error == 0 && (type == kOfDevice || type == kUnified);
+  unsigned type = 0;
+  if (!ask(kMemoryType, &type) || (type != kOfDevice && type != kUnified)) return -1;
+  unsigned is_managed = 0;
+  int device = number_;
+  if (type == kUnified || !ask(kIsManaged, &is_managed) || is_managed != 0) return number_;
+  return ask(kOrdinal, &device) ? device : number_;
 }
 
 }  // namespace stretto::nccl

@@ -58,9 +58,9 @@ class Driver {
   int number() const { return number_; }
   // Ok, or what the driver says.
   Status status_of_call(const char* what, int error) const;
-  // Whether that lies in memory of a device (of any), or in memory that the driver moves between
-  // devices and the host by itself.
-  bool is_device_memory(const void* data) const;
+  // The number of the device in whose memory that is; this one's, if the driver moves it between
+  // devices and the host by itself. -1: the host's.
+  int device_of(const void* data) const;
 
   // Makes the device the thread's current one for a while, as its user has it.
   class Current {

@@ -198,7 +198,7 @@ int NcclLibrary::start(const LibraryCall& call) {
   const Driver::Current current(*driver_);
   Running& running = running_.emplace_back();
   running.number = next_number_++;
-  const Place place{.is_device_memory = [this](const void* data) { return is_device_memory(data); },
+  const Place place{.is_device_memory = [this](const void* data) { return device_of(data) >= 0; },
                     .scratch = [&](std::size_t bytes) { return take_scratch(running, bytes); }};
   Result<Launch> launch = make_launch(call, rank_, size_, place);
   if (launch.ok()) {

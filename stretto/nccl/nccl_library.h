@@ -76,7 +76,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
       : nccl_(std::move(nccl)), driver_(std::move(driver)), rank_(rank), size_(size) {}
 
   int device() const override { return driver_->number(); }
-  bool is_device_memory(const void* data) const override { return driver_->is_device_memory(data); }
+  int device_of(const void* data) const override { return driver_->device_of(data); }
   const char* refusal(const OperationDescriptor& operation, double factor) const override {
     return nccl::refusal(operation, factor);
   }

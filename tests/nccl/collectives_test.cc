@@ -8,6 +8,8 @@
 
 #include <complex>
 #include <cstring>
+#include <memory>
+#include <optional>
 
 #include "tests/support/double_ranks.h"
 #include "tests/support/run_ranks.h"
@@ -18,17 +20,17 @@ namespace {
 // Buffers on one kind of memory, and what a program has left in them.
 class Buffers {
  public:
-  explicit Buffers(bool on_device) : on_device_(on_device) {}
+  explicit Buffers(std::optional<int> device) : device_(device) {}
 
   template <class T>
   View make(const std::vector<T>& values) {
     const std::size_t bytes = values.size() * sizeof(T);
     std::byte* data = nullptr;
-    if (!on_device_) {
+    if (!device_) {
       host_.push_back(std::make_unique<std::byte[]>(bytes + 1));
       data = host_.back().get();
     } else if (bytes > 0) {  // Nothing is nowhere.
-      data = Double::get().allocate(bytes);
+      data = Double::get().allocate(bytes, *device_);
     }
     if (bytes > 0) std::memcpy(reach(data), values.data(), bytes);
     views_.emplace_back(data, values.size(), dtype_of<T>);
@@ -52,8 +54,8 @@ class Buffers {
   }
 
  private:
-  std::byte* reach(std::byte* data) const { return on_device_ ? Double::get().reach(data) : data; }
-  bool on_device_;
+  std::byte* reach(std::byte* data) const { return device_ ? Double::get().reach(data) : data; }
+  std::optional<int> device_;  // Nothing: the host.
   std::vector<std::unique_ptr<std::byte[]>> host_;
   std::vector<View> views_;
 };
@@ -65,7 +67,7 @@ void expect_same(Program program, int size = 3) {
   std::vector<std::vector<std::string>> on_host(static_cast<std::size_t>(size));
   std::vector<std::vector<std::string>> on_device(static_cast<std::size_t>(size));
   run_ranks(size, [&](Communicator& ranks) {
-    Buffers buffers(false);
+    Buffers buffers(ranks.device());
     program(ranks, buffers);
     on_host[static_cast<std::size_t>(ranks.rank())] = buffers.contents();
   });
@@ -74,7 +76,7 @@ void expect_same(Program program, int size = 3) {
     DoubleRanks ranks({.size = size});
     for (const Status& status : ranks.statuses()) ASSERT_TRUE(status.ok()) << status.message();
     ranks.on_all([&](Communicator& rank) {
-      Buffers buffers(true);
+      Buffers buffers(rank.device());
       program(rank, buffers);
       on_device[static_cast<std::size_t>(rank.rank())] = buffers.contents();
     });
@@ -124,7 +126,7 @@ TEST(NcclDouble, ReducesEveryDtypeThatNcclHas) {
 
 TEST(NcclDouble, SaysWhichMemoryItReaches) {
   DoubleRanks ranks({.size = 2});
-  const std::byte* const on_device = Double::get().allocate(4);
+  const std::byte* const on_device = Double::get().allocate(4, 0);
   const std::byte on_host{};
   ranks.on_all([&](Communicator& rank) {
     EXPECT_EQ(rank.device(), rank.rank().value());

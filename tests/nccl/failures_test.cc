@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "stretto/base/error.h"
+#include "stretto/nccl/driver.h"
 #include "tests/support/double_ranks.h"
 #include "tests/support/failures.h"
 
@@ -20,8 +21,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-View on_device(std::size_t count) {
-  std::byte* const data = Double::get().allocate(count * sizeof(float));
+// Of the rank's.
+View on_device(const Communicator& rank, std::size_t count) {
+  std::byte* const data = Double::get().allocate(count * sizeof(float), rank.device().value());
   std::memset(Double::get().reach(data), 0, count * sizeof(float));
   return {data, count, DType::f32};
 }
@@ -53,7 +55,7 @@ TEST_F(NcclDoubleFails, LateRankIsNamedBeforeAnythingIsLaunched) {
       return;
     }
     const std::string text = error_of<Timeout>(
-        [&] { rank.all_reduce(on_device(8), {.timeout = milliseconds(700)}).wait(); });
+        [&] { rank.all_reduce(on_device(rank, 8), {.timeout = milliseconds(700)}).wait(); });
     expect_contains(text, "all_reduce(sum f32 [8]) #1");
     expect_contains(text, "rank 2");
     ++told;
@@ -66,7 +68,8 @@ TEST_F(NcclDoubleFails, DisagreementIsFoundBeforeAnythingIsLaunched) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
     const std::size_t count = rank.rank() == 0 ? 8 : 9;
-    const std::string text = error_of<Mismatch>([&] { rank.all_reduce(on_device(count)).wait(); });
+    const std::string text =
+        error_of<Mismatch>([&] { rank.all_reduce(on_device(rank, count)).wait(); });
     expect_contains(text, "all_reduce(sum f32 [8])");
     expect_contains(text, "all_reduce(sum f32 [9])");
     expect_contains(text, "count");
@@ -78,7 +81,7 @@ TEST_F(NcclDoubleFails, RanksOnDifferentKindsOfMemoryFindOut) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
     std::vector<float> host(8);
-    const View data = rank.rank() == 0 ? on_device(8) : as_output(host);
+    const View data = rank.rank() == 0 ? on_device(rank, 8) : as_output(host);
     const std::string text = error_of<Mismatch>([&] { rank.all_reduce(data).wait(); });
     expect_contains(text, "a library for memory of devices");
   });
@@ -98,7 +101,7 @@ TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDevice) {
   });
   const double took = seconds_of([&] {
     ranks.on_all([&](Communicator& rank) {
-      Work work = rank.all_reduce(on_device(8));
+      Work work = rank.all_reduce(on_device(rank, 8));
       ++submitted;
       const Status status = work.wait_status();
       EXPECT_FALSE(status.ok());
@@ -116,7 +119,7 @@ TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDevice) {
   ranks.on_all([&](Communicator& rank) {
     const auto left = rank.shrink();
     EXPECT_EQ(left->size(), 2);
-    const View data = on_device(4);
+    const View data = on_device(rank, 4);
     reinterpret_cast<float*>(Double::get().reach(data.data))[0] = 21;
     left->all_reduce(data).wait();
     EXPECT_EQ(reinterpret_cast<float*>(Double::get().reach(data.data))[0], 42);
@@ -134,7 +137,7 @@ TEST_F(NcclDoubleFails, EchoOfADeathDoesNotHideWhoHasDied) {
     ranks.kill(1);
   });
   ranks.on_all([&](Communicator& rank) {
-    const Status status = rank.all_reduce(on_device(8)).wait_status();
+    const Status status = rank.all_reduce(on_device(rank, 8)).wait_status();
     if (rank.rank() != 0) return;
     EXPECT_EQ(status.code(), StatusCode::peer_lost) << status.message();
   });
@@ -149,7 +152,7 @@ TEST_F(NcclDoubleFails, ErrorOfNcclItselfIsToldToAll) {
   });
   ranks.on_all([&](Communicator& rank) {
     const std::string text =
-        error_of([&] { rank.all_reduce(on_device(8), {.timeout = seconds(20)}).wait(); });
+        error_of([&] { rank.all_reduce(on_device(rank, 8), {.timeout = seconds(20)}).wait(); });
     expect_contains(text, "NCCL 2.27.3 says: ");
     expect_contains(text, "said by the double");
     if (rank.rank() == 0) expect_contains(text, "rank 1");
@@ -161,8 +164,8 @@ TEST_F(NcclDoubleFails, TimeoutAbortsWhatIsOnTheDevice) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
-    const std::string text =
-        error_of([&] { rank.all_reduce(on_device(8), {.timeout = milliseconds(500)}).wait(); });
+    const std::string text = error_of(
+        [&] { rank.all_reduce(on_device(rank, 8), {.timeout = milliseconds(500)}).wait(); });
     expect_contains(text, "all_reduce(sum f32 [8]) #1");
   });
   EXPECT_EQ(Double::get().control().aborts, 2);
@@ -181,7 +184,7 @@ TEST_F(NcclDoubleFails, ConnectingHasADeadline) {
 TEST_F(NcclDoubleFails, RefusesWhatNcclHasNot) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
-    View data = on_device(8);
+    View data = on_device(rank, 8);
     data.dtype = DType::i32;
     expect_contains(
         error_of<InvalidArgument>([&] { rank.all_reduce(data, {.op = ReduceOp::bit_xor}).wait(); }),
@@ -206,17 +209,30 @@ TEST_F(NcclDoubleFails, RefusesWhatNcclHasNot) {
   EXPECT_EQ(Double::get().control().launches, 2);
 }
 
+// NCCL would not look, and a kernel of it might not reach that.
+TEST_F(NcclDoubleFails, MemoryOfAnotherDeviceIsRefused) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const View data(Double::get().allocate(8, 5), 2, DType::f32);
+    expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(data).wait(); }),
+                    "a buffer lies in memory of device 5, and NCCL 2.27.3 works on device " +
+                        std::to_string(rank.rank().value()));
+    rank.all_reduce(on_device(rank, 2)).wait();
+  });
+  EXPECT_EQ(Double::get().control().launches, 2);
+}
+
 TEST_F(NcclDoubleFails, NothingBeginsWhileAGraphIsCaptured) {
   DoubleRanks ranks({.size = 2});
   Double::get().change([](auto& control) { control.captures = true; });
   ranks.on_all([&](Communicator& rank) {
-    expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(on_device(8)).wait(); }),
+    expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(on_device(rank, 8)).wait(); }),
                     "if a CUDA graph is being captured, end that before");
     rank.barrier().wait();
   });
   EXPECT_EQ(Double::get().control().launches, 0);
   Double::get().change([](auto& control) { control.captures = false; });
-  ranks.on_all([&](Communicator& rank) { rank.all_reduce(on_device(8)).wait(); });
+  ranks.on_all([&](Communicator& rank) { rank.all_reduce(on_device(rank, 8)).wait(); });
 }
 
 // Groups have communicators of their own.
@@ -224,7 +240,7 @@ TEST_F(NcclDoubleFails, SplitMakesCommunicators) {
   DoubleRanks ranks({.size = 4});
   ranks.on_all([&](Communicator& rank) {
     const auto half = rank.split({.color = rank.rank().value() % 2});
-    const View data = on_device(2);
+    const View data = on_device(rank, 2);
     auto* const values = reinterpret_cast<float*>(Double::get().reach(data.data));
     values[0] = static_cast<float>(rank.rank().value());
     half->all_reduce(data).wait();
@@ -240,7 +256,7 @@ TEST_F(NcclDoubleFails, OldNcclIsRefusedAndOlderConfigurationsAreKnown) {
   expect_contains(refused.status().message(), "NCCL 2.19.3 is older than 2.20.0");
   Double::get().reset([](auto& control) { control.version = 22005; });
   DoubleRanks ranks({.size = 2});
-  ranks.on_all([&](Communicator& rank) { rank.all_reduce(on_device(8)).wait(); });
+  ranks.on_all([&](Communicator& rank) { rank.all_reduce(on_device(rank, 8)).wait(); });
 }
 
 TEST_F(NcclDoubleFails, WhatTheProgramHasBegunIsWaitedFor) {
@@ -248,8 +264,8 @@ TEST_F(NcclDoubleFails, WhatTheProgramHasBegunIsWaitedFor) {
   Double::get().change([](auto& control) { control.longest_delay_us = 100'000; });
   ranks.on_all([&](Communicator& rank) {
     const auto driver = nccl::Driver::open(Double::file(), *rank.device()).or_throw();
-    const View from = on_device(8);
-    const View data = on_device(8);
+    const View from = on_device(rank, 8);
+    const View data = on_device(rank, 8);
     reinterpret_cast<float*>(Double::get().reach(from.data))[3] = 1;
     {
       const nccl::Driver::Current current(*driver);

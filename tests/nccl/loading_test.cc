@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "stretto/job/join.h"
+#include "stretto/nccl/driver.h"
 #include "stretto/nccl/load.h"
 #include "stretto/nccl/versions.h"
 #include "tests/support/double_ranks.h"
@@ -69,7 +70,7 @@ TEST(NcclLoading, JobsNameItAsTheirBackend) {
                              .transport = "tcp",
                              .backend = "nccl",
                              .environment = &environment});
-    const View data(Double::get().allocate(8), 2, DType::f32);
+    const View data(Double::get().allocate(8, ranks->device().value()), 2, DType::f32);
     ranks->all_reduce(data).wait();
   });
   EXPECT_EQ(Double::get().control().launches, 2);

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "stretto/job/nccl_factory.h"
+#include "stretto/nccl/driver.h"
 #include "stretto/transport/endpoint.h"
 #include "stretto/transport/tcp/link.h"
 #include "tests/contract/rank_communicators.h"
@@ -31,7 +32,6 @@ Double::Double() {
   };
   find("fake_nccl_change", change_);
   find("fake_nccl_reach", reach_);
-  driver_ = nccl::Driver::open(file(), 0).or_throw();
 }
 
 void Double::change(const std::function<void(fake_nccl::Control&)>& change) {
@@ -53,10 +53,11 @@ void Double::reset(const std::function<void(fake_nccl::Control&)>& then) {
   });
 }
 
-std::byte* Double::allocate(std::size_t bytes) const {
-  const nccl::Driver::Current current(*driver_);
+std::byte* Double::allocate(std::size_t bytes, int device) const {
+  const auto driver = nccl::Driver::open(file(), device).or_throw();
+  const nccl::Driver::Current current(*driver);
   std::uint64_t pointer = 0;
-  driver_->status_of_call("cuMemAlloc", driver_->call().allocate(&pointer, bytes)).or_throw();
+  driver->status_of_call("cuMemAlloc", driver->call().allocate(&pointer, bytes)).or_throw();
   return reinterpret_cast<std::byte*>(pointer);
 }
 

@@ -12,7 +12,6 @@
 #include "stretto/base/environment.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/scheduled_backend.h"
-#include "stretto/nccl/driver.h"
 #include "tests/support/fake_nccl/fake.h"
 
 namespace stretto::testing {
@@ -26,15 +25,14 @@ class Double {
   void change(const std::function<void(fake_nccl::Control&)>& change);
   fake_nccl::Control control();
   static std::string file();
-  // Memory of device 0, never freed; and where a test may look into it.
-  std::byte* allocate(std::size_t bytes) const;
+  // Memory of a device, never freed; and where a test may look into it.
+  std::byte* allocate(std::size_t bytes, int device) const;
   std::byte* reach(const void* data) const { return reach_(data); }
 
  private:
   Double();
   void (*change_)(void (*)(fake_nccl::Control&, void*), void*);
   std::byte* (*reach_)(const void*);
-  std::shared_ptr<const nccl::Driver> driver_;
 };
 
 // Names the double as NCCL and as the driver, or other files.

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <map>
 #include <vector>
 
 #include "tests/support/fake_nccl/fake.h"
@@ -38,6 +39,7 @@ struct Pages {
   std::byte* known = nullptr;
   std::byte* reached = nullptr;
   std::size_t taken = 0;
+  std::map<std::size_t, int> devices;  // Of blocks, by where they begin.
 };
 
 Pages& pages() {
@@ -246,7 +248,13 @@ int cuEventDestroy_v2(void* event) {
 }
 int cuPointerGetAttribute(void* value, int attribute, std::uint64_t pointer) {
   if (!is_device_memory(reinterpret_cast<const void*>(pointer))) return kInvalidValue;
+  const std::lock_guard held(shared().mutex);
+  const auto at =
+      static_cast<std::size_t>(reinterpret_cast<const std::byte*>(pointer) - pages().known);
   if (attribute == 2) *static_cast<unsigned*>(value) = 2;
+  if (attribute == 8) *static_cast<unsigned*>(value) = 0;
+  if (attribute == 9)
+    *static_cast<int*>(value) = std::prev(pages().devices.upper_bound(at))->second;
   return kSuccess;
 }
 int cuMemAlloc_v2(std::uint64_t* pointer, std::size_t bytes) {
@@ -256,6 +264,7 @@ int cuMemAlloc_v2(std::uint64_t* pointer, std::size_t bytes) {
   const std::size_t rounded = (bytes + 255) / 256 * 256;
   if (all.taken + rounded > kDeviceBytes) return kOutOfMemory;
   *pointer = reinterpret_cast<std::uintptr_t>(all.known + all.taken);
+  all.devices[all.taken] = current_device();
   all.taken += rounded;
   return kSuccess;
 }
