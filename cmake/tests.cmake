@@ -223,7 +223,7 @@ set(STRETTO_TEST_MPIS "" CACHE STRING
 function(stretto_add_test_with_mpi folder program filter)
   cmake_path(GET folder FILENAME name)
   add_test(NAME ${name}.${program} COMMAND ${program}_test --gtest_filter=${filter})
-  set_tests_properties(${name}.${program} PROPERTIES LABELS slow TIMEOUT 300 RUN_SERIAL ON
+  set_tests_properties(${name}.${program} PROPERTIES LABELS slow TIMEOUT 600 RUN_SERIAL ON
     ENVIRONMENT STRETTO_TEST_MPI=${CMAKE_BINARY_DIR}/mpi/${name}
     ENVIRONMENT_MODIFICATION PATH=path_list_prepend:${folder}/bin
     FAIL_REGULAR_EXPRESSION "built without MPI;mpirun is not on PATH;Running 0 tests")
