@@ -232,8 +232,9 @@ endfunction()
 function(stretto_add_tests_with_mpi folder)
   foreach(file IN ITEMS include/mpi.h lib/libmpi.so bin/mpirun)
     if(NOT EXISTS ${folder}/${file})
-      message(FATAL_ERROR "STRETTO_TEST_MPIS names ${folder}, which has no ${file}; "
-        "./dev test --all installs those with which the tests run")
+      message(WARNING "STRETTO_TEST_MPIS names ${folder}, which has no ${file}: the tests with "
+        "that MPI are left out; ./dev test --all installs it")
+      return()
     endif()
   endforeach()
   cmake_path(GET folder FILENAME name)

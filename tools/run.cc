@@ -162,7 +162,7 @@ Status settle_hosts(const CLI::App& app, CommandLine& line) {
 // is looked after here: it starts the ranks and numbers them, and must not pass on its own numbers.
 Status let_mpirun_start_ranks(CommandLine& line) {
   launch::LaunchOptions& options = line.launch;
-  if (options.hosts.size() > 1) {
+  if (options.hosts.size() > 1 || !options.remote_shell.empty()) {
     return status_of(StatusCode::invalid_argument,
                      "--transport mpi starts ranks on this host only: on several, start them with "
                      "the MPI's own mpirun, and STRETTO_TRANSPORT=mpi");
@@ -175,7 +175,9 @@ Status let_mpirun_start_ranks(CommandLine& line) {
                              "STRETTO_LOCAL_SIZE", "STRETTO_STATUS_FD"}) {
     command.insert(command.end(), {"-u", number});
   }
-  command.insert(command.end(), {"mpirun", "-n", std::to_string(ranks)});
+  // On this host even inside of an allocation of several, and also where there are fewer cores.
+  command.insert(command.end(), {"mpirun", "-n", std::to_string(ranks), "-host",
+                                 fmt::format("localhost:{}", ranks), "--bind-to", "none"});
   options.command.insert(options.command.begin(), command.begin(), command.end());
   options.starter = "mpirun";
   options.prefix = false;

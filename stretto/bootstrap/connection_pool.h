@@ -13,7 +13,7 @@
 
 namespace stretto::bootstrap {
 
-// Connections to one store server, each used for one request at a time. So a thread that waits for
+// Connections to one store server, each used by one call at a time. So a thread that waits for
 // a key keeps no other from setting it, and a request that was given up costs its connection and
 // nothing else. Any thread.
 class ConnectionPool {

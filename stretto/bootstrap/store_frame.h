@@ -15,7 +15,7 @@
 namespace stretto::bootstrap {
 
 // What travels between a rank and our store server after the handshake; docs/wire_format.md draws
-// it. A client sends one request at a time and waits for its reply.
+// it. Replies come in the order of their requests, of which a client may send several.
 inline constexpr std::size_t kStoreRequestHeadBytes = 20;
 inline constexpr std::size_t kStoreReplyHeadBytes = 16;
 

@@ -146,6 +146,10 @@ void Server::serve(int stop) {
     if (::poll(entries, 2, poll_milliseconds(listener_->time_until_due())) < 0) continue;
     if (entries[0].revents != 0) return;
     const int count = ::epoll_wait(epoll_.get(), events, std::size(events), 0);
+    if (count < 0 && errno != EINTR) {
+      log(LogLevel::error, "the store has ended: {}", system_status("epoll_wait").message());
+      return;
+    }
     for (int i = 0; i < count; ++i) {
       const int fd = static_cast<int>(events[i].data.u64);
       if (fd != listener_->descriptor()) handle(fd, events[i].events);

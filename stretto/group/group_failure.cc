@@ -173,7 +173,7 @@ void Group::asked_about(Rank from, std::uint32_t sequence, const OperationDescri
   const bool of_set_up = sequence >= transport::kSetUpSequence && operations_.is_set_up();
   if (of_set_up || !rank_in_group(membership_, from) || !failure_.ok()) return;
   beliefs_.push_back({.from = from, .sequence = sequence, .operation = operation});
-  // A peer has no more in flight.
+  // A peer has no more in flight, but for what it has left to a device.
   if (beliefs_.size() > OperationQueue::kRunningMax * membership_.members.size())
     beliefs_.erase(beliefs_.begin());
   compare_beliefs();

@@ -52,7 +52,8 @@ bool OperationQueue::may_start(const Item& item) const {
   if (item.entry->runs_alone() || running_.front().entry->runs_alone()) return false;
   const auto is_here = [](const Item& other) { return !other.execution->is_on_device(); };
   return running_.size() < kRunningMax ||
-         std::cmp_less(std::ranges::count_if(running_, is_here), kRunningMax);
+         (running_.size() < kLaunchedMax &&
+          std::cmp_less(std::ranges::count_if(running_, is_here), kRunningMax));
 }
 
 bool OperationQueue::start_ready(execution::Turn& turn) {

@@ -25,6 +25,8 @@ class OperationQueue {
  public:
   // Collectives by messages that run at the same time.
   static constexpr std::size_t kRunningMax = 4;
+  // With those that only the device has still to run.
+  static constexpr std::size_t kLaunchedMax = 64;
   struct Item {
     std::shared_ptr<PendingCollective> collective;
     PlanCache::Entry* entry = nullptr;

@@ -62,7 +62,8 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
 // A step that has ended may have left work to devices, which an exception that came later does not
 // cut off.
 Reducer::~Reducer() {
-  if (std::uncaught_exceptions() > exceptions_when_made_ && step_open()) {
+  const bool is_cut_off = step_open() || in_flight_.load(std::memory_order_relaxed);
+  if (std::uncaught_exceptions() > exceptions_when_made_ && is_cut_off) {
     abandon_step();
   } else {
     for (Bucket& bucket : buckets_) (void)bucket.work.wait_status();
@@ -154,8 +155,8 @@ void Reducer::launch(std::size_t index) {
   std::ranges::fill(bucket.silent, std::uint8_t{0});
   if (closing_ || frozen_count_ > 0) keep_unused_values(index);
   bucket.launch = Clock::now();
-  options_.memory->written();
   try {
+    options_.memory->written();
     bucket.work = options_.hook->start(communicator_, full(index));
   } catch (const Error& error) {
     fail(explained(error.status()));
@@ -202,10 +203,10 @@ void Reducer::end_finished_buckets() {
 // Waits for its work. After a failure nothing more is finished.
 void Reducer::end_bucket(std::size_t index) {
   Bucket& bucket = buckets_[index];
-  Status status = options_.memory->end(bucket.work);
-  bucket.end = Clock::now();
-  if (bucket_failure_.ok()) bucket_failure_ = std::move(status);
   try {
+    Status status = options_.memory->end(bucket.work);
+    bucket.end = Clock::now();
+    if (bucket_failure_.ok()) bucket_failure_ = std::move(status);
     if (bucket_failure_.ok()) options_.hook->finish(full(index));
     if (bucket_failure_.ok() && options_.on_reduced) options_.on_reduced(full(index));
   } catch (const Error& error) {

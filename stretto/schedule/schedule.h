@@ -79,7 +79,8 @@ enum class Access : std::uint8_t {
 enum class Order : std::uint8_t {
   canonical,  // The tree of kernel/reduce.h over ranks 0..n-1: the same bits as any other algorithm
               // that is canonical.
-  fixed,      // Some other order, but the same for every run and on every rank.
+  fixed,      // Some other order, but the same on every rank, and for every run on hosts that ranks
+              // lie on alike.
   none,       // Nothing is combined.
 };
 

@@ -4,10 +4,12 @@
 #include "stretto/torch/device_buckets.h"
 
 #include <algorithm>
+#include <exception>
 
 #include <c10/core/StreamGuard.h>
 #include <torch/torch.h>
 
+#include "stretto/base/log.h"
 #include "stretto/torch/streams.h"
 
 namespace stretto::ddp {
@@ -23,6 +25,17 @@ torch::Tensor tensor_at(const std::byte* data, std::size_t bytes, c10::Device de
       .options(bytes_on(device))
       .target_device(device)
       .make_tensor();
+}
+
+// Its failures are told as stretto's, which end the step on all ranks.
+template <class Act>
+void on_device(const Act& act) {
+  try {
+    act();
+  } catch (const c10::Error& error) {
+    status_of(StatusCode::system, "a bucket on a device: {}", error.what_without_backtrace())
+        .or_throw();
+  }
 }
 
 }  // namespace
@@ -41,9 +54,13 @@ c10::Stream DeviceBuckets::use() const {
 Memory DeviceBuckets::allocate_copy(std::size_t bytes) {
   const c10::Stream owning = default_stream(device_);
   const auto free = [users = users_, owning](torch::Tensor* tensor) {
-    {
+    try {
       const MutexLock lock(users->mutex);
       for (const c10::Stream& stream : users->streams) let_wait(owning, stream);
+    } catch (const std::exception& error) {
+      // The device has failed, or is no more as the program ends: nothing runs there any more.
+      log(LogLevel::warning, "memory of {} is freed behind a failure: {}", owning.device().str(),
+          error.what());
     }
     delete tensor;
   };
@@ -60,24 +77,30 @@ Memory DeviceBuckets::allocate_copy(std::size_t bytes) {
 
 void DeviceBuckets::copy(ByteSpan to, ConstByteSpan from) {
   if (from.empty()) return;
-  (void)use();
-  const torch::NoGradGuard no_grad;
-  tensor_at(to.data(), to.size(), device_)
-      .copy_(tensor_at(from.data(), from.size(), device_), /*non_blocking=*/true);
+  on_device([&] {
+    (void)use();
+    const torch::NoGradGuard no_grad;
+    tensor_at(to.data(), to.size(), device_)
+        .copy_(tensor_at(from.data(), from.size(), device_), /*non_blocking=*/true);
+  });
 }
 
 void DeviceBuckets::clear(ByteSpan bytes) {
   if (bytes.empty()) return;
-  (void)use();
-  const torch::NoGradGuard no_grad;
-  tensor_at(bytes.data(), bytes.size(), device_).zero_();
+  on_device([&] {
+    (void)use();
+    const torch::NoGradGuard no_grad;
+    tensor_at(bytes.data(), bytes.size(), device_).zero_();
+  });
 }
 
-void DeviceBuckets::written() { let_wait(default_stream(device_), use()); }
+void DeviceBuckets::written() {
+  on_device([&] { let_wait(default_stream(device_), use()); });
+}
 
 Status DeviceBuckets::end(Work& work) {
   const Status status = work.wait_on_device();
-  let_wait(use(), default_stream(device_));
+  on_device([&] { let_wait(use(), default_stream(device_)); });
   return status;
 }
 

@@ -90,7 +90,7 @@ void LowPrecision::leave() {
 }
 
 torch::Tensor LowPrecision::cast(const torch::Tensor& tensor) const {
-  const bool casts = is_on() && cast_inputs_ && tensor.defined() && tensor.is_floating_point();
+  const bool casts = casts_inputs() && tensor.defined() && tensor.is_floating_point();
   return casts ? tensor.to(*dtype_) : tensor;
 }
 

@@ -94,7 +94,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   }
   try {
     verify_descriptions();
-  } catch (const Mismatch&) {
+  } catch (const Error&) {
     refusal_.or_throw();
     throw;
   }

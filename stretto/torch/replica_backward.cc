@@ -312,7 +312,7 @@ void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
 // Those that this rank has not used may yet turn out to be unused on all, and gradients of ranks
 // with different numbers of batches are not final before the end of the pass.
 void Replica::on_reduced(const FullBucket& bucket) {
-  if (stepping_.empty() || uneven_) return;
+  if (stepping_.empty() || uneven_ || is_staged()) return;
   std::vector<torch::Tensor> ready;
   for (const std::size_t i : bucket.gradients) {
     if (reducer_->is_ready(i)) ready.push_back(trained_[i].tensor);

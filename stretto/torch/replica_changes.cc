@@ -40,7 +40,9 @@ void check_free(const NamedTensor& parameter) {
 
 void Replica::look_at_parameters() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    looks_[i].data = parameters_[i].tensor.const_data_ptr();
+    const torch::Tensor& tensor = parameters_[i].tensor;
+    // What is refused later, as sparse ones are, may have no storage.
+    looks_[i].data = tensor.has_storage() ? tensor.const_data_ptr() : nullptr;
     looks_[i].requires_grad = parameters_[i].tensor.requires_grad();
   }
 }

@@ -111,8 +111,8 @@ class DistributedDataParallel {
   // that this rank has not used, or whose gradients are not reduced. Bit by bit what
   // optimizer.step() after backward() does, which is not to be called then. Gradients cannot be
   // changed in between (clipped, say). For optimizers that treat parameters one by one: LBFGS is
-  // refused by InvalidArgument. Inside join() all is stepped at the end of the pass. Where there
-  // are several optimizers: one call for each.
+  // refused by InvalidArgument. Inside join() all is stepped at the end of the pass. A second
+  // optimizer is added, and does not take the place of the first: of other parameters.
   //
   // If backward() throws, some parameters may have been stepped, and not the same on all ranks. If
   // the next step can follow at all, it verifies the replicas, and throws Mismatch if they differ.
@@ -229,11 +229,23 @@ class DistributedDataParallel {
     }
   }
   template <class... Arguments>
+  decltype(auto) call_as_is(Arguments&&... arguments) const {
+    return module_->forward(std::forward<Arguments>(arguments)...);
+  }
+  // Copies no argument unless it has to be converted.
+  template <class... Arguments>
   decltype(auto) call(Arguments&&... arguments) const {
     if constexpr (requires { module_->forward(cast(std::forward<Arguments>(arguments))...); }) {
+      using Cast = decltype(module_->forward(cast(std::forward<Arguments>(arguments))...));
+      if constexpr (requires {
+                      requires std::is_same_v<Cast, decltype(module_->forward(
+                                                        std::forward<Arguments>(arguments)...))>;
+                    }) {
+        if (!replica_->casts_inputs()) return call_as_is(std::forward<Arguments>(arguments)...);
+      }
       return module_->forward(cast(std::forward<Arguments>(arguments))...);
     } else {
-      return module_->forward(std::forward<Arguments>(arguments)...);
+      return call_as_is(std::forward<Arguments>(arguments)...);
     }
   }
 

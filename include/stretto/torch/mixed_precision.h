@@ -31,6 +31,7 @@ class LowPrecision {
   void enter();
   // Puts the parameters back.
   void leave();
+  bool casts_inputs() const { return is_on() && cast_inputs_; }
   // A floating-point tensor in the type of the copies, another one as it is.
   torch::Tensor cast(const torch::Tensor& tensor) const;
   // Whether a gradient of this type may be that of a parameter.

@@ -48,6 +48,7 @@ class Replica {
   // To be kept while the module's forward() runs.
   [[nodiscard]] ForwardScope before_forward();
   // What the module is to be called with instead of a tensor.
+  bool casts_inputs() const { return precision_.casts_inputs(); }
   torch::Tensor cast_input(const torch::Tensor& input) const { return precision_.cast(input); }
   // `output` is a tensor of what forward() has returned.
   void after_forward(const torch::Tensor& output);
