@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -125,6 +126,27 @@ TEST(UnusualPrograms, HooksOfTheProgramSeeTheGradientOfTheirRank) {
       EXPECT_EQ(seen, 2.0f);
       expect_close(model->a->bias.grad(), torch::full({2}, 3.0f), "the mean of 2 and 4");
     }
+  });
+}
+
+// Which tells its caller something in an argument.
+struct CountingImpl : torch::nn::Module {
+  template <class Parts>
+  torch::Tensor forward(Parts&& parts) {
+    ++parts.second;
+    return layer(parts.first).sum();
+  }
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(kInputs, 2));
+};
+TORCH_MODULE(Counting);
+
+TEST(UnusualPrograms, ArgumentsThatNeedNoConversionAreThoseOfTheCaller) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Counting model;
+    DistributedDataParallel ddp(model, communicator);
+    std::pair<torch::Tensor, int> parts(torch::ones({1, kInputs}), 0);
+    for (int step = 0; step < 3; ++step) ddp.forward(parts).backward();
+    EXPECT_EQ(parts.second, 3);
   });
 }
 

@@ -145,16 +145,25 @@ TEST_F(DeviceBucketsDouble, StepsThatHaveEndedAreNotCutOffByALaterException) {
   });
 }
 
-// Codecs and divisions read bytes on the host.
+class ReadingReduction : public PlainReduction {
+ public:
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    EXPECT_TRUE(std::isfinite(*reinterpret_cast<const float*>(bucket.view.data)));
+    return PlainReduction::start(communicator, bucket);
+  }
+};
+
+// Codecs and divisions read bytes on the host, as may any hook that a program derives.
 TEST_F(DeviceBucketsDouble, WhatTheHostReadsIsStagedThere) {
   DoubleRanks ranks({.size = kRanks});
   ranks.on_all([](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
-    for (const bool halved : {true, false}) {
+    const std::vector<DistributedDataParallelOptions> readers = {
+        {.communication_hook = std::make_shared<Bf16Reduction>()},
+        {.communication_hook = std::make_shared<ReadingReduction>()},
+        {.mean_division = MeanDivision::before_sum}};
+    for (const DistributedDataParallelOptions& options : readers) {
       Placed model(device, 1);
-      DistributedDataParallelOptions options;
-      if (halved) options.communication_hook = std::make_shared<Bf16Reduction>();
-      if (!halved) options.mean_division = MeanDivision::before_sum;
       DistributedDataParallel ddp(model, communicator, options);
       ddp.forward(share_of(0, communicator.rank().value(), device), true).backward();
     }
