@@ -25,13 +25,6 @@ Result<StoreReply> PrefixStore::answer(const StoreRequest& request, const WaitLi
   return reply;
 }
 
-Result<std::vector<std::string>> PrefixStore::multi_get(std::span<const std::string> keys,
-                                                        const WaitLimit& limit) {
-  std::vector<std::string> whole(keys.begin(), keys.end());
-  for (std::string& key : whole) key.insert(0, prefix_);
-  return whole_->multi_get(whole, limit);
-}
-
 Result<std::unique_ptr<StoreWatch>> PrefixStore::watch(const std::string& key, const Will& will,
                                                        const WaitLimit& limit) {
   return whole_->watch(prefix_ + key, {will.value, prefix_ + will.revoked_by}, limit);
