@@ -87,9 +87,10 @@ Status PendingOperation::wait(Deadline deadline) {
 Status PendingOperation::wait_on_device() {
   if (!done()) STRETTO_RETURN_IF_ERROR(engine_->check_not_forked());
   const auto is_begun = [this]() STRETTO_REQUIRES(engine_held) {
-    return done() || std::ranges::any_of(engine_->groups(), [this](Client* group) {
-             return group->id() == group_ && group->let_device_wait(*this);
-           });
+    const auto is_begun_in = [this](Client* group) STRETTO_REQUIRES(engine_held) {
+      return group->id() == group_ && group->let_device_wait(*this);
+    };
+    return done() || std::ranges::any_of(engine_->groups(), is_begun_in);
   };
   if (!done()) (void)engine_->drive(is_begun, Deadline());
   return done() ? status_ : Status();
