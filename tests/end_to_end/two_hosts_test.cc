@@ -96,6 +96,19 @@ TEST_F(TwoHosts, MeetOverIpv6AndListenOnTheirPorts) {
   expect_meeting({{"MASTER_ADDR", "fd77::1"}, {"STRETTO_PORTS", "29700-29701"}});
 }
 
+// A name that leads to the host itself says nothing about the network, and IPv4 leads nowhere.
+TEST_F(TwoHosts, FindTheirNetworkWhereThereIsOnlyIpv6) {
+  for (const int host : {0, 1}) {
+    run_on(host, {"ip", "addr", "flush", "dev", "eth"});
+    run_on(host,
+           {"ip", "addr", "add", fmt::format("fd77::{}/64", host + 1), "dev", "eth", "nodad"});
+    run_on(host, {"ip", "-6", "route", "add", "default", "dev", "eth"});
+  }
+  const EtcHosts own(hosts_.on(0).back(), "::1 node0\n");
+  const EtcHosts other(hosts_.on(1).back(), "fd77::1 node0\n");
+  expect_meeting({{"MASTER_ADDR", "node0"}});
+}
+
 TEST_F(TwoHosts, NeedOnePortForAllRanksOfAHost) {
   for (const std::string transport : {"auto", "tcp"}) {
     const Variables variables{{"STRETTO_PORTS", "29700"}, {"STRETTO_TRANSPORT", transport}};
