@@ -165,7 +165,9 @@ def spaces():
                                             check=False).stdout.split() if "hosts" in name}
 
 
-class RunTest(unittest.TestCase):
+class RunsHosts(unittest.TestCase):
+    said = ""  # By the last run.
+
     def run_hosts(self, *words):
         if not (BUILD / "bin/stretto_driver").exists():
             self.skipTest("the drivers are not built")
@@ -184,6 +186,8 @@ class RunTest(unittest.TestCase):
             return [json.loads(text) for text in lines.read_text().splitlines()
                     ] if lines.exists() else []
 
+
+class RunTest(RunsHosts):
     def test_every_operation_is_right_on_uneven_hosts_and_in_turns(self):
         lines = self.run_hosts("--shapes", "3+1,rr2x2", "--operations", "all", "--bytes", "16,256K",
                                "--algorithms", "two_level_mapped")
@@ -203,43 +207,6 @@ class RunTest(unittest.TestCase):
         self.assertEqual(facts["ranks"], 8)
         self.assertGreater(facts["met_s"], facts["joined_s"])
         self.assertGreater(facts["descriptors_median"], 0)
-
-    def test_encrypted_links_give_the_same(self):
-        lines = self.run_hosts("--encryption", "tls", "--bytes", "16,256K", "--no-algorithms")
-        self.assertEqual({(entry["system"], entry["bytes"]) for entry in lines},
-                         {(system, size) for system in ("stretto", "stretto_tls")
-                          for size in (16, 256 << 10)})
-        self.assertIn("With TLS, times what stretto takes without", self.said)
-
-    def test_a_step_of_training_keeps_the_wire_busy(self):
-        shares, = self.run_hosts("--training")
-        self.assertEqual(list(shares), ["2x2"])
-        # Of what the wire carried no more than it can, but for what passes at once; and something.
-        self.assertTrue(all(0.1 < share < 1.1 for share in shares["2x2"]), shares)
-        self.assertIn("the wire is busy", self.said)
-
-    def test_a_mesh_costs_something_for_each_rank(self):
-        facts = self.run_hosts("--mesh")
-        self.assertEqual([fact["ranks"] for fact in facts], [8, 32])
-        self.assertGreater(facts[1]["descriptors_median"], facts[0]["descriptors_median"] + 23)
-
-    def test_plots_have_every_point(self):
-        with tempfile.TemporaryDirectory() as folder:
-            self.run_hosts("--plots", folder, "--rate", "10G")
-            lines = [json.loads(text) for text in
-                     (pathlib.Path(folder) / "plots.jsonl").read_text().splitlines()]
-            self.assertTrue(all(entry["p50_us"] > 0 for entry in lines))
-            self.assertEqual({entry["plot"] for entry in lines}, {"size", "at_once", "ranks"})
-            self.assertIn("<svg", (pathlib.Path(folder) / "plots.html").read_text())
-
-    def test_a_part_of_the_page_is_measured_and_written(self):
-        with tempfile.TemporaryDirectory() as folder:
-            page = pathlib.Path(folder) / "page.md"
-            page.write_text(f"{hosts_page.BEGIN.format('100M')}\n{hosts_page.END.format('100M')}\n")
-            lines = self.run_hosts("--page", page, "--parts", "100M", "--no-algorithms")
-            text = page.read_text()
-            self.assertIn("`./dev bench hosts --rate 100M", text)
-            self.assertEqual(text.count("| all_reduce |"), len(lines))
 
     def test_a_cable_takes_its_time(self):
         if not (BUILD / "bin/lossy_cable_program").exists():

@@ -193,6 +193,7 @@ TEST_F(TwoHosts, GiveTheBitsOfOneByUcx) {
     GTEST_SKIP() << "no UCX: CMake found none";
   }
   const Variables variables{{"STRETTO_TRANSPORT", "ucx"},
+                            {"STRETTO_LOG", "info"},
                             {"STRETTO_ALGORITHM", "two_level_mapped"},
                             {"UCX_TLS", "tcp"},
                             {"UCX_NET_DEVICES", "eth"}};
@@ -219,6 +220,7 @@ TEST_F(TwoHosts, GiveTheBitsOfOneByOpenMpi) {
   std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
   Variables variables = testing::mpirun_variables(folder);
   variables.insert({{"STRETTO_TRANSPORT", "mpi"},
+                    {"STRETTO_LOG", "info"},
                     {"STRETTO_ALGORITHM", "two_level_mapped"},
                     {"STRETTO_RENDEZVOUS", "tcp://10.77.0.1:29600"},
                     {"OMPI_MCA_plm_rsh_agent", agent},
@@ -230,7 +232,7 @@ TEST_F(TwoHosts, GiveTheBitsOfOneByOpenMpi) {
       hosts_.on(0) +
       Arguments{"unshare", "--uts", "sh", "-c",     "hostname one; exec \"$@\"", "sh",
                 "mpirun",  "-n",    "4",  "--host", "10.77.0.1:2,10.77.0.2:2"};
-  for (const char* name : {"TRANSPORT", "ALGORITHM", "RENDEZVOUS"}) {
+  for (const char* name : {"TRANSPORT", "LOG", "ALGORITHM", "RENDEZVOUS"}) {
     command = command + Arguments{"-x", fmt::format("STRETTO_{}", name)};
   }
   testing::Process job(command + kBits, variables);
