@@ -2,11 +2,14 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""How fast UCX moves a message for stretto, against UCX alone (ucx_perftest), in turns.
+"""How fast UCX or an MPI moves a message for stretto, against the same alone, in turns.
 
-Between two network namespaces with a link of a given rate. Needs root, iproute2 and ucx-utils.
+Between two network namespaces with a link of a given rate. Needs root and iproute2, for UCX
+ucx_perftest (ucx-utils), for an MPI Debian's Open MPI with its compiler.
 
-example: python3 bench/engines.py --mib 16 --rounds 5
+examples:
+  python3 bench/engines.py --mib 16 --rounds 5
+  python3 bench/engines.py --engine mpi
 """
 
 import argparse
@@ -16,6 +19,9 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
+
+import hosts_systems
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "scripts"))
@@ -35,25 +41,71 @@ def pair(network, far, near):
             server.kill()
 
 
-def of_stretto(network, program, count):
-    key = subprocess.run([program, "run", "--print-job-key"], capture_output=True, text=True,
-                         check=True).stdout.strip()
-    os.environ["STRETTO_JOB_KEY"] = key
-    hosts = f"{network.address(0)},{network.address(1)}"
-    commands = [[program, "run", "-n", "1", "--no-prefix", "--hosts", hosts, "--host-index",
-                 str(index), "--transport", "ucx", "--", program, "bench", "send_recv", "--json",
-                 "--buffers", "private", "--bytes", str(count)] for index in (0, 1)]
-    lines = [json.loads(line) for line in pair(network, *commands).splitlines()
-             if line.startswith("{")]
+def of_bench(output):
+    """Seconds one way, of what `stretto bench send_recv --json` prints."""
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return lines[0]["p50_us"] / 1e6
 
 
-def of_ucx(network, count):
-    ask = f"ucx_perftest {network.address(0)} -t tag_lat -s {count} -n 8 -w 1"
-    near = ["sh", "-c", f"sleep 1; {ask}"]
-    final = [line for line in pair(network, ["ucx_perftest"], near).splitlines()
-             if line.startswith("Final:")]
-    return float(final[-1].split()[4]) / 1e6
+class Ucx:
+    title = "UCX"
+
+    def __init__(self, network, program, count, _folder):
+        self.network, self.program, self.count = network, program, count
+        # These hosts have one memory, by which UCX would go round their network.
+        os.environ.update(UCX_TLS="tcp", UCX_NET_DEVICES="eth")
+
+    def alone(self):
+        ask = f"ucx_perftest {self.network.address(0)} -t tag_lat -s {self.count} -n 8 -w 1"
+        near = ["sh", "-c", f"sleep 1; {ask}"]
+        final = [line for line in pair(self.network, ["ucx_perftest"], near).splitlines()
+                 if line.startswith("Final:")]
+        return float(final[-1].split()[4]) / 1e6
+
+    def for_stretto(self):
+        key = subprocess.run([self.program, "run", "--print-job-key"], capture_output=True,
+                             text=True, check=True).stdout.strip()
+        os.environ["STRETTO_JOB_KEY"] = key
+        hosts = f"{self.network.address(0)},{self.network.address(1)}"
+        commands = [[self.program, "run", "-n", "1", "--no-prefix", "--hosts", hosts,
+                     "--host-index", str(index), "--transport", "ucx", "--",
+                     *bench_words(self.program, self.count)] for index in (0, 1)]
+        return of_bench(pair(self.network, *commands))
+
+
+class Mpi:
+    title = "Open MPI"
+
+    def __init__(self, network, program, count, folder):
+        self.program, self.count = program, count
+        self.driver = folder / "mpi_message_driver"
+        subprocess.run(["mpicxx.openmpi", "-O2", "-o", str(self.driver),
+                        str(ROOT / "bench/drivers/mpi_message_driver.cc")], check=True)
+        self.before, self.options = hosts_systems.mpirun_between(network, [1, 1], folder / "agent")
+        os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                          OMPI_MCA_pml="ob1", OMPI_MCA_btl="vader,tcp,self",
+                          STRETTO_TRANSPORT="mpi", STRETTO_JOB_KEY="7" * 64,
+                          STRETTO_RENDEZVOUS=f"tcp://{network.address(0)}:29600")
+
+    def _run(self, *words):
+        command = [*self.before, "mpirun.openmpi", "-n", "2", *self.options]
+        for name in ("TRANSPORT", "JOB_KEY", "RENDEZVOUS"):
+            command += ["-x", f"STRETTO_{name}"]
+        return subprocess.run([*command, *words], capture_output=True, text=True, check=True,
+                              timeout=TIME_LIMIT_SECONDS).stdout
+
+    def alone(self):
+        return float(self._run(str(self.driver), str(self.count)))
+
+    def for_stretto(self):
+        return of_bench(self._run(*bench_words(self.program, self.count)))
+
+
+ENGINES = {"ucx": Ucx, "mpi": Mpi}
+
+
+def bench_words(program, count):
+    return [program, "bench", "send_recv", "--json", "--buffers", "private", "--bytes", str(count)]
 
 
 def parse_arguments():
@@ -61,6 +113,7 @@ def parse_arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=ROOT / "build" / "release", metavar="FOLDER",
                         help="build folder of stretto")
+    parser.add_argument("--engine", choices=ENGINES, default="ucx", help="default: ucx")
     parser.add_argument("--mib", type=int, default=64, help="of a message")
     parser.add_argument("--gbit", type=float, default=1, help="per second, of the link")
     parser.add_argument("--rounds", type=int, default=3)
@@ -72,17 +125,15 @@ def main():
     mib, gbit = arguments.mib, arguments.gbit
     network = namespaces.Network(f"engines{os.getpid()}")
     program = str(pathlib.Path(arguments.build).resolve() / "bin" / "stretto")
-    count = mib << 20
-    # These hosts have one memory, by which UCX would go round their network.
-    os.environ.update(UCX_TLS="tcp", UCX_NET_DEVICES="eth")
-    with network.up(gbit * 1e9):
+    with network.up(gbit * 1e9), tempfile.TemporaryDirectory(prefix="engines_") as folder:
+        engine = ENGINES[arguments.engine](network, program, mib << 20, pathlib.Path(folder))
         ratios = []
         for _ in range(arguments.rounds):
-            alone = of_ucx(network, count)
-            ours = of_stretto(network, program, count)
+            alone = engine.alone()
+            ours = engine.for_stretto()
             ratios.append(ours / alone)
-            print(f"{mib} MiB one way at {gbit} Gbit/s: UCX {alone * 1e3:.1f} ms, "
-                  f"stretto by UCX {ours * 1e3:.1f} ms, {ratios[-1]:.3f} x", flush=True)
+            print(f"{mib} MiB one way at {gbit:g} Gbit/s: {engine.title} {alone * 1e3:.1f} ms, "
+                  f"stretto by {engine.title} {ours * 1e3:.1f} ms, {ratios[-1]:.3f} x", flush=True)
         print(f"median {statistics.median(ratios):.3f} x")
 
 

@@ -17,11 +17,14 @@ examples:
   ./dev bench hosts --plots build/plots        # by size, operations at a time, number of ranks
   ./dev bench hosts --joining                  # 64 processes on 4 hosts
   ./dev bench hosts --mesh                     # what connections to all ranks cost
-  ./dev bench hosts --json lines.jsonl --page docs/hosts.md         # writes the page's tables anew
+  ./dev bench hosts --page docs/hosts.md       # all parts of the page anew, in about MINUTES min
+  ./dev bench hosts --page docs/hosts.md --parts gigabit,joining
 """
 
 import argparse
 import contextlib
+import copy
+import dataclasses
 import json
 import os
 import pathlib
@@ -37,6 +40,7 @@ import types
 import conversation
 import hosts_floor
 import hosts_joining
+import hosts_page
 import hosts_plots
 import hosts_report
 import hosts_systems
@@ -53,6 +57,16 @@ PLAIN_BYTES = 16 << 20
 # What bench/drivers/wire_driver.cc is told.
 TRAINING = types.SimpleNamespace(steps=10, total=20 << 20, bucket=1 << 20, backward_ms=40)
 START_SECONDS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What one kind of measurement has come to."""
+
+    text: str
+    lines: list  # Objects.
+    versions: str = ""
+    bad: list = dataclasses.field(default_factory=list)  # What is wrong, a sentence each.
 
 
 def rate_of(word):
@@ -76,7 +90,7 @@ def shapes_of(text):
     return names
 
 
-def parse_arguments(words):
+def make_parser():
     parser = argparse.ArgumentParser(
         prog="./dev bench hosts", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -109,8 +123,12 @@ def parse_arguments(words):
     parser.add_argument("--no-algorithms", dest="algorithms", action="store_const", const=[],
                         help="measure what the library chooses, and nothing else")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
-    parser.add_argument("--page", type=pathlib.Path, metavar="FILE",
-                        help="a page whose tables are replaced by those of this run")
+    parser.add_argument("--page", type=pathlib.Path, metavar="FILE", help="instead: measures what "
+                        "the page shows, part by part, and replaces it there; a part's own options "
+                        "win over those given here")
+    parser.add_argument("--parts", type=peers.list_of(hosts_page.PARTS), metavar="LIST",
+                        default=list(hosts_page.PARTS),
+                        help=f"of the page: {', '.join(hosts_page.PARTS)} (default: all)")
     parser.add_argument("--training", action="store_true", help="instead: how busy steps of "
                         f"training, of {TRAINING.total >> 20} MiB of gradients, keep the wire")
     parser.add_argument("--plots", type=pathlib.Path, metavar="FOLDER", help="instead: three plots "
@@ -121,7 +139,13 @@ def parse_arguments(words):
     parser.add_argument("--mesh", action="store_true", help="instead: the memory and descriptors "
                         "that a rank needs for each rank of another host, and of 1000")
     peers.add_places(parser)
-    arguments = parser.parse_args(words)
+    return parser
+
+
+def parse_arguments(words, given=None):
+    """`given`: arguments that hold where the words do not say otherwise."""
+    parser = make_parser()
+    arguments = parser.parse_args(words, copy.copy(given))
     arguments.build, arguments.peers = arguments.build.resolve(), arguments.peers.resolve()
     arguments.buffers = ["private"]
     if arguments.encryption == "tls":
@@ -292,13 +316,11 @@ def train_on(arguments, shape):
 
 def report_training(arguments):
     shares = {shape: train_on(arguments, shape) for shape in arguments.shapes}
-    for shape, busy in shares.items():
-        print(f"{shape}: {arguments.rate / 1e6:g} Mbit/s, {TRAINING.total >> 20} MiB of gradients "
-              f"in buckets of {TRAINING.bucket >> 20} MiB, backward {TRAINING.backward_ms} ms: the "
-              f"wire is busy {statistics.median(busy):.1%} of the time (least {min(busy):.1%}).")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(shares) + "\n")
-    return 0
+    lines = [f"{shape}: {arguments.rate / 1e6:g} Mbit/s, {TRAINING.total >> 20} MiB of gradients "
+             f"in buckets of {TRAINING.bucket >> 20} MiB, backward {TRAINING.backward_ms} ms: the "
+             f"wire is busy {statistics.median(busy):.1%} of the time (least {min(busy):.1%})."
+             for shape, busy in shares.items()]
+    return Report("\n".join(lines), [shares])
 
 
 def processor_seconds():
@@ -324,13 +346,45 @@ def report_joining(arguments):
     if arguments.mesh:
         runs = [join_on(arguments, hosts_systems.placement_of(shape))
                 for shape in hosts_joining.MESHES]
-        print(hosts_joining.mesh_text(*runs))
+        text = hosts_joining.mesh_text(*runs)
     else:
         runs = [join_on(arguments, hosts_joining.placement_of(arguments.joining))]
-        print(hosts_joining.text(runs[0]))
-    if arguments.json:
-        arguments.json.write_text("".join(json.dumps(fact) + "\n" for run in runs for fact in run))
-    return 0
+        text = hosts_joining.text(runs[0])
+    return Report(text, [fact for run in runs for fact in run])
+
+
+def report_tables(arguments):
+    runs = [measure_shape(arguments, shape) for shape in arguments.shapes]
+    lines = [line for _, of_shape in runs for line in of_shape]
+    bad = [line for line in lines if line["system"] == "stretto" and "error" in line]
+    bad += [line for line in lines if line.get("error", "").startswith("wrong")]
+    text = "\n\n".join(hosts_report.text(*run).strip() for run in runs)
+    return Report(text, lines, hosts_report.versions_text([facts for facts, _ in runs]),
+                  [f"{line['shape']} {line['system']} {line['operation']} {line['algorithm']} "
+                   f"{line['bytes']} B: {line['error']}" for line in bad])
+
+
+def report(arguments):
+    if arguments.training:
+        return report_training(arguments)
+    if arguments.joining or arguments.mesh:
+        return report_joining(arguments)
+    return report_tables(arguments)
+
+
+def measure_page(arguments):
+    """The parts of the page, each written when it has been measured; a report for each run."""
+    reports = []
+    for part in arguments.parts:
+        texts = []
+        for words in hosts_page.PARTS[part]:
+            load = peers.cores_in_use()
+            reports.append(report(parse_arguments(words.split(), arguments)))
+            texts.append(f"`./dev bench hosts {words}`, with {load:.1f} cores busy with something "
+                         f"else when it began.{reports[-1].versions}\n\n{reports[-1].text}")
+            print(texts[-1], flush=True)
+        hosts_page.put(arguments.page, part, texts)
+    return reports
 
 
 def main(words):
@@ -340,33 +394,24 @@ def main(words):
     conversation.adopt_orphans()
     conversation.remove_remains()
     load = peers.cores_in_use()
-    runs = []
     try:
-        if arguments.training:
-            return report_training(arguments)
         if arguments.plots:
             return plot(arguments, words, load)
-        if arguments.joining or arguments.mesh:
-            return report_joining(arguments)
-        for shape in arguments.shapes:
-            runs.append(measure_shape(arguments, shape))
-            print(hosts_report.text(*runs[-1]))
+        if arguments.page:
+            reports = measure_page(arguments)
+        else:
+            reports = [report(arguments)]
+            print(reports[0].text)
     except (namespaces.NetworkError, conversation.SystemFailed) as error:
         print(f"./dev bench hosts: {error}", file=sys.stderr)
         return 2
     peers.warn_if_busy(load)
-    lines = [line for _, of_shape in runs for line in of_shape]
     if arguments.json:
-        arguments.json.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if arguments.page:
-        command = "./dev bench hosts " + " ".join(peers.without_files(words))
-        option = " --encryption tls" if arguments.encryption == "tls" else ""
-        hosts_report.write_page(arguments.page, command.strip(), load, runs, option)
-    bad = [line for line in lines if line["system"] == "stretto" and "error" in line]
-    bad += [line for line in lines if line.get("error", "").startswith("wrong")]
+        arguments.json.write_text("".join(json.dumps(line) + "\n" for one in reports
+                                          for line in one.lines))
+    bad = [line for one in reports for line in one.bad]
     for line in bad:
-        print(f"{line['shape']} {line['system']} {line['operation']} {line['algorithm']} "
-              f"{line['bytes']} B: {line['error']}", file=sys.stderr)
+        print(line, file=sys.stderr)
     return 1 if bad else 0
 
 

@@ -6,10 +6,7 @@
 import statistics
 
 import figures
-import peers
 
-BEGIN = "<!-- made by ./dev bench hosts{} -->"
-END = "<!-- end of what ./dev bench hosts{} makes -->"
 TITLES = {"stretto": "stretto", "stretto_tls": "stretto, TLS", "gloo": "Gloo",
           "openmpi": "Open MPI 4"}
 NEAR_PREDICTION = 0.15
@@ -128,13 +125,9 @@ def text(facts, lines):
     return "\n\n".join("\n".join(part) for part in sections(facts, lines)) + "\n"
 
 
-def write_page(path, command, load, runs, option=""):
-    """Puts the tables of this run into the place that the page has for them, which is another one
-    for runs with ` option`."""
-    versions = {TITLES[name]: version for facts, _ in runs
+def versions_text(all_facts):
+    """A sentence, after a space."""
+    versions = {TITLES[name]: version for facts in all_facts
                 for name, version in facts["versions"].items()}
     said = ", ".join(f"{title} ({version})" for title, version in versions.items())
-    parts = [f"`{command}`, with {load:.1f} cores busy with something else when it began. "
-             f"Versions: {said}."]
-    parts += [text(facts, lines).strip() for facts, lines in runs]
-    peers.put_into(path, BEGIN.format(option), END.format(option), "\n\n".join(parts))
+    return f" Versions: {said}."

@@ -65,34 +65,38 @@ class OnHosts(systems.System):
                 for host, started in zip(self.placement, self.inner.start(place))]
 
 
+def mpirun_between(network, ranks_of, agent):
+    """(the words before an mpirun, its options): daemons on the hosts, each with so many ranks, are
+    started by a stand-in for ssh, which enters a namespace and is written to the file `agent`."""
+    first = network.address(0)
+    prefix = first.rpartition(".")[0]
+    cases = "".join(f"{network.address(host)}) space={network.space(host)};"
+                    f" core='{' '.join(on_core_of(host))}';;\n" for host in range(len(ranks_of)))
+    # A host name of its own: mpirun takes daemons of the same name for one.
+    agent.write_text(f'#!/bin/sh\nhost=$1\nshift\ncase $host in\n{cases}esac\n'
+                     'exec ip netns exec $space unshare --uts $core sh -c '
+                     '"hostname $space; $*"\n')
+    agent.chmod(0o755)
+    options = ["--mca", "plm_rsh_agent", str(agent), "--mca", "plm_rsh_no_tree_spawn", "1",
+               "--mca", "btl_tcp_if_include", f"{prefix}.0/24", "--mca", "oob_tcp_if_include",
+               f"{prefix}.0/24", "--host",
+               ",".join(f"{network.address(host)}:{ranks}"
+                        for host, ranks in enumerate(ranks_of))]
+    return [*network.enter(0), *on_core_of(0), "unshare", "--uts", "sh", "-c",
+            f'hostname {network.space(0)}; exec "$@"', "sh"], options
+
+
 class OpenMpiOnHosts(OnHosts):
-    """mpirun starts a daemon on each host by a stand-in for ssh, which enters a namespace."""
+    """mpirun starts a daemon on each host."""
 
     def start(self, place):
-        agent = place.meet / "agent"
-        first = self.network.address(0)
-        prefix = first.rpartition(".")[0]
-        cases = "".join(f"{self.network.address(host)}) space={self.network.space(host)};"
-                        f" core='{' '.join(on_core_of(host))}';;\n"
-                        for host in range(max(self.placement) + 1))
-        # A host name of its own: mpirun takes daemons of the same name for one.
-        agent.write_text(f'#!/bin/sh\nhost=$1\nshift\ncase $host in\n{cases}esac\n'
-                         'exec ip netns exec $space unshare --uts $core sh -c '
-                         '"hostname $space; $*"\n')
-        agent.chmod(0o755)
         started, = self.inner.start(place)
         ranks_of = [self.placement.count(host) for host in range(max(self.placement) + 1)]
         in_turns = self.placement[:2] == [0, 1] and ranks_of[0] > 1
         at = started.command.index("-n")
-        options = ["--mca", "plm_rsh_agent", str(agent), "--mca", "plm_rsh_no_tree_spawn", "1",
-                   "--mca", "btl_tcp_if_include", f"{prefix}.0/24", "--mca", "oob_tcp_if_include",
-                   f"{prefix}.0/24", "--host",
-                   ",".join(f"{self.network.address(host)}:{ranks}"
-                            for host, ranks in enumerate(ranks_of)),
-                   "--map-by", "node" if in_turns else "slot"]
-        command = [*self.network.enter(0), *on_core_of(0), "unshare", "--uts", "sh", "-c",
-                   f'hostname {self.network.space(0)}; exec "$@"', "sh",
-                   *started.command[:at], *options, *started.command[at:]]
+        before, options = mpirun_between(self.network, ranks_of, place.meet / "agent")
+        options += ["--map-by", "node" if in_turns else "slot"]
+        command = [*before, *started.command[:at], *options, *started.command[at:]]
         return [dataclasses.replace(started, command=command)]
 
 

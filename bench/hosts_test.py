@@ -15,6 +15,7 @@ import unittest
 import hosts
 import hosts_floor
 import hosts_joining
+import hosts_page
 import hosts_plots
 import hosts_report
 import hosts_systems
@@ -99,20 +100,28 @@ class ReportTest(unittest.TestCase):
         self.assertIn("without: 1.10 to 1.50, median 1.30.", text)
         self.assertNotIn("TLS", hosts_report.text(FACTS, self.LINES))
 
-    def test_a_page_keeps_what_is_around_its_tables(self):
+    def test_a_page_keeps_what_is_around_a_part(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "page.md"
-            other = "<!-- made by ./dev bench hosts --encryption tls -->\nanother\n"
-            path.write_text(f"{other}{hosts_report.BEGIN.format('')}\nold\n"
-                            f"{hosts_report.END.format('')}\nafter\n")
-            hosts_report.write_page(path, "./dev bench hosts", 0.5, [(FACTS, self.LINES)])
+            other = f"{hosts_page.BEGIN.format('10G')}\nanother\n{hosts_page.END.format('10G')}\n"
+            path.write_text(f"{other}{hosts_page.BEGIN.format('loss')}\nold\n"
+                            f"{hosts_page.END.format('loss')}\nafter\n")
+            hosts_page.put(path, "loss", ["first", hosts_report.versions_text([FACTS])])
             text = path.read_text()
             self.assertTrue(text.startswith(other) and text.endswith("\nafter\n"), text)
             self.assertNotIn("old", text)
-            self.assertIn("stretto 1", text)
+            self.assertIn("first\n\n Versions: stretto (stretto 1).", text)
             path.write_text("no place")
             with self.assertRaises(SystemExit):
-                hosts_report.write_page(path, "", 0, [(FACTS, self.LINES)])
+                hosts_page.put(path, "loss", [])
+
+    def test_the_page_has_a_place_for_every_part(self):
+        text = (HERE.parent / "docs/hosts.md").read_text()
+        for part, runs in hosts_page.PARTS.items():
+            self.assertEqual(text.count(hosts_page.BEGIN.format(part)), 1, part)
+            self.assertEqual(text.count(hosts_page.END.format(part)), 1, part)
+            for words in runs:
+                hosts.parse_arguments(words.split())
 
 
 class PlotsTest(unittest.TestCase):
@@ -156,7 +165,9 @@ def spaces():
                                             check=False).stdout.split() if "hosts" in name}
 
 
-class RunTest(unittest.TestCase):
+class RunsHosts(unittest.TestCase):
+    said = ""  # By the last run.
+
     def run_hosts(self, *words):
         if not (BUILD / "bin/stretto_driver").exists():
             self.skipTest("the drivers are not built")
@@ -171,8 +182,12 @@ class RunTest(unittest.TestCase):
                 self.skipTest(f"cannot make network namespaces: {run.stderr}")
             self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
             self.assertLessEqual(spaces(), before)
-            return [json.loads(text) for text in lines.read_text().splitlines()]
+            self.said = run.stdout
+            return [json.loads(text) for text in lines.read_text().splitlines()
+                    ] if lines.exists() else []
 
+
+class RunTest(RunsHosts):
     def test_every_operation_is_right_on_uneven_hosts_and_in_turns(self):
         lines = self.run_hosts("--shapes", "3+1,rr2x2", "--operations", "all", "--bytes", "16,256K",
                                "--algorithms", "two_level_mapped")

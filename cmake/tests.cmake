@@ -18,7 +18,8 @@ endif()
 # What `./dev test` leaves to `./dev check`, which runs every test: exhaustive sweeps, and tests
 # that wait for limits of seconds to pass. GoogleTest's patterns of names.
 string(JOIN ":" STRETTO_SLOW_TESTS
-  *CollectivesS* *EveryAlgorithm* *RandomPrograms* *Canary* *DisagreementMatrix* Network.*)
+  *CollectivesS* *EveryAlgorithm* *RandomPrograms* *Canary* *DisagreementMatrix* Network.*
+  ManyRanks.*)
 
 # Tests that start programs find them, and the files of the source tree, by these definitions. Only
 # sources that name them get them: what is compiled elsewhere can then be reused here by ccache.

@@ -18,7 +18,7 @@ from chaos_plan import LAUNCHED, Right, Told
 DISAGREEMENT_SECONDS = 2.0
 LIMIT_SECONDS = 5.0
 # A host that is gone, unlike a process, is noticed by its silence.
-SILENCE_SECONDS = 11.0
+SILENCE_SECONDS = 10.0
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <thread>
@@ -12,6 +13,7 @@
 #include "stretto/base/clock.h"
 #include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/socket.h"
+#include "stretto/bootstrap/tcp_links.h"
 #include "tests/support/expect_contains.h"
 
 namespace stretto::bootstrap {
@@ -135,6 +137,25 @@ TEST(Socket, WritingEndsAtTheDeadlineWhenNobodyReads) {
   const std::vector<std::byte> bytes(16 << 20);
   EXPECT_EQ(write_all(client.get(), bytes, Deadline::after(milliseconds(50))).code(),
             StatusCode::timeout);
+}
+
+// What is polled for longer than net.core.busy_read says is for those who may.
+TEST(Socket, OfALinkPollsBusilyWhereThatIsAskedFor) {
+  const FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();
+  FileDescriptor client =
+      connect_tcp("127.0.0.1", local_port(listener.get()).or_throw(), soon()).or_throw();
+  const int socket = client.get();
+  transport::Endpoint::Parts parts;
+  parts.links.resize(2);
+  LinkProvider::Sockets sockets(2);
+  sockets[1].push_back(std::move(client));
+  const auto provider = tcp_links({.busy_poll = std::chrono::microseconds(50)});
+  const Status made = provider->make_links(parts, std::move(sockets), soon());
+  if (!made.ok()) return expect_failure(made, StatusCode::system, "needs CAP_NET_ADMIN");
+  int microseconds = 0;
+  socklen_t bytes = sizeof(microseconds);
+  ASSERT_EQ(::getsockopt(socket, SOL_SOCKET, SO_BUSY_POLL, &microseconds, &bytes), 0);
+  EXPECT_EQ(microseconds, 50);
 }
 
 TEST(HostPort, ReadsAndWritesAddresses) {

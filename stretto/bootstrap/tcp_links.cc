@@ -125,8 +125,10 @@ class TcpLinks final : public LinkProvider {
     } else if (one_host) {
       return std::string("127.0.0.1");
     }
-    // An address that nobody has (RFC 5737) is reached through the network that leads everywhere.
+    // An address that nobody has (RFC 5737, RFC 3849) is reached through the network that leads
+    // everywhere.
     Result<std::string> host = address_towards("192.0.2.1", 9, limit);
+    if (!host.ok()) host = address_towards("2001:db8::1", 9, limit);
     if (host.ok()) return host;
     return host.status().with_context(
         "the ranks are on several hosts, and nothing says by which network they reach each other; "

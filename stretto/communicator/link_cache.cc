@@ -28,15 +28,17 @@ constexpr std::chrono::hours kAgeMax(7 * 24);
 struct Field {
   std::string_view name;
   double* value;
-  double limit;  // It is positive, and smaller.
+  double limit;  // It is smaller, and positive.
+  bool may_be_zero = false;
 };
 
-std::array<Field, 8> fields_of(CachedLink& link) {
+std::array<Field, 9> fields_of(CachedLink& link) {
   constexpr double kSecondsMax = 10;
   constexpr double kBytesMax = 1e9;
   return {{{"latency_seconds", &link.cost.latency_seconds, kSecondsMax},
            {"message_seconds", &link.cost.message_seconds, kSecondsMax},
            {"seconds_per_byte", &link.cost.seconds_per_byte, kSecondsMax},
+           {"burst_bytes", &link.cost.burst_bytes, kBytesMax, true},
            {"reduce_seconds_per_byte", &link.cost.reduce_seconds_per_byte, kSecondsMax},
            {"one_sync_reduced_bytes", &link.one_sync.reduced, kBytesMax},
            {"one_sync_moved_bytes", &link.one_sync.moved, kBytesMax},
@@ -84,7 +86,8 @@ std::optional<CachedLink> load_link(const std::string& path) {
   for (const Field& field : fields_of(link)) {
     double& value = *field.value;
     if (!(file >> name >> value) || name != field.name) return std::nullopt;
-    if (!std::isfinite(value) || value <= 0 || value >= field.limit) return std::nullopt;
+    const bool is_large_enough = field.may_be_zero ? value >= 0 : value > 0;
+    if (!std::isfinite(value) || !is_large_enough || value >= field.limit) return std::nullopt;
   }
   const auto age = std::chrono::system_clock::now() - link.measured_at;
   if (age < -std::chrono::hours(1) || age > kAgeMax) return std::nullopt;

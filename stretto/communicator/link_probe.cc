@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,18 +14,23 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/host_name.h"
 #include "stretto/base/log.h"
+#include "stretto/communicator/crowd_probe.h"
 #include "stretto/communicator/link_cache.h"
 #include "stretto/kernel/reduce.h"
 
 namespace stretto::communicator {
 namespace {
 
-constexpr int kTag = std::numeric_limits<int>::max();
 constexpr int kWarmUpRounds = 20;
 constexpr int kRoundsMax = 400;
 constexpr int kLargeRoundsMax = 12;
 constexpr int kBurst = 32;
 constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
+// Of a network on which that takes less than this: shapers let through at once what the link
+// carries in a millisecond or so.
+constexpr std::size_t kHugeBytes = std::size_t{8} << 20;
+constexpr double kFastSeconds = 5e-3;
+constexpr std::chrono::milliseconds kCrowdTime(20);
 constexpr std::chrono::milliseconds kSmallTime(20);
 constexpr std::chrono::milliseconds kLargeTime(40);
 constexpr std::uint8_t kGoOn = 1;
@@ -57,45 +63,92 @@ Pair network_pair(const group::HostList& hosts) {
 // One side of a measurement.
 class Probe {
  public:
-  Probe(Communicator& world, Rank other) : world_(world), other_(other), large_(kLargeBytes) {}
+  // `between_hosts`: of a network, which carries both ways at once, as collectives use it, and may
+  // be shaped. Inside a host it is processors that carry.
+  Probe(Communicator& world, Rank other, bool between_hosts)
+      : world_(world),
+        other_(other),
+        between_hosts_(between_hosts),
+        sent_(between_hosts ? kHugeBytes : kLargeBytes),
+        received_(between_hosts ? kHugeBytes : 0) {}
 
   schedule::LinkCost lead() {
-    const double small_round = rounds(1, kRoundsMax, kSmallTime);
-    const double medium_round = rounds(kLargeBytes / 4, kLargeRoundsMax, kLargeTime);
-    const double large_round = rounds(kLargeBytes, kLargeRoundsMax, kLargeTime);
-    const double burst = lead_burst();
     schedule::LinkCost cost;
-    const double one_way = small_round / 2;
+    small_round_ = rounds(1, Way::in_turn, kRoundsMax, kSmallTime);
+    between_hosts_ ? lead_network(cost) : lead_memory(cost);
+    const double burst = lead_burst();
+    const double one_way = small_round_ / 2;
     // The model charges a message's time to both its ends and counts the rest as the way.
-    cost.message_seconds = std::clamp((burst - small_round) / (kBurst - 1), 20e-9, one_way / 4);
+    cost.message_seconds = std::clamp((burst - small_round_) / (kBurst - 1), 20e-9, one_way / 4);
     cost.latency_seconds = one_way - 2 * cost.message_seconds;
-    // By what more bytes take: some networks let the first ones through at once.
-    cost.seconds_per_byte = std::max(
-        1e-12, (large_round - medium_round) / 2 / (0.75 * static_cast<double>(kLargeBytes)));
     cost.reduce_seconds_per_byte = reduction();
     return cost;
   }
+  // The time of a message of a byte there and back, once lead() has measured it.
+  double small_round() const { return small_round_; }
 
   void follow() {
-    follow_rounds(1);
-    follow_rounds(kLargeBytes / 4);
-    follow_rounds(kLargeBytes);
+    follow_rounds(1, Way::in_turn);
+    between_hosts_ ? follow_network() : follow_memory();
     for (int i = 0; i < kBurst; ++i) recv(1);
     send(1);
   }
 
  private:
-  void send(std::size_t bytes) {
-    world_.send(std::span<const std::uint8_t>(large_).first(bytes), {.to = other_, .tag = kTag})
-        .wait();
+  // There and back, or both ways at once.
+  enum class Way { in_turn, at_once };
+
+  void lead_memory(schedule::LinkCost& cost) {
+    const double medium = rounds(kLargeBytes / 4, Way::in_turn, kLargeRoundsMax, kLargeTime);
+    const double large = rounds(kLargeBytes, Way::in_turn, kLargeRoundsMax, kLargeTime);
+    cost.seconds_per_byte = by_more(medium / 2, large / 2, kLargeBytes);
   }
-  void recv(std::size_t bytes) {
-    world_.recv(std::span(large_).first(bytes), {.from = other_, .tag = kTag}).wait();
+  void follow_memory() {
+    follow_rounds(kLargeBytes / 4, Way::in_turn);
+    follow_rounds(kLargeBytes, Way::in_turn);
+  }
+  void lead_network(schedule::LinkCost& cost) {
+    double large = rounds(kLargeBytes, Way::at_once, kLargeRoundsMax, kLargeTime);
+    const bool is_fast = large < kFastSeconds;
+    sent_[0] = is_fast ? kGoOn : 0;
+    send(1);
+    const std::size_t bytes = is_fast ? kHugeBytes : kLargeBytes;
+    if (is_fast) large = rounds(bytes, Way::at_once, kLargeRoundsMax, kLargeTime);
+    const double medium = rounds(bytes / 4, Way::at_once, kLargeRoundsMax, kLargeTime);
+    cost.seconds_per_byte = by_more(medium, large, bytes);
+    // What has not waited for its turn.
+    const double apart = rounds(bytes / 8, Way::in_turn, kLargeRoundsMax, kLargeTime);
+    const double queued = (apart - small_round_) / 2 / cost.seconds_per_byte;
+    cost.burst_bytes = std::max(0.0, static_cast<double>(bytes) / 8 - queued);
+  }
+  void follow_network() {
+    follow_rounds(kLargeBytes, Way::at_once);
+    recv(1);
+    const bool is_fast = received()[0] == kGoOn;
+    const std::size_t bytes = is_fast ? kHugeBytes : kLargeBytes;
+    if (is_fast) follow_rounds(bytes, Way::at_once);
+    follow_rounds(bytes / 4, Way::at_once);
+    follow_rounds(bytes / 8, Way::in_turn);
+  }
+  // By what more bytes take: some networks let the first ones through at once.
+  static double by_more(double quarter_seconds, double whole_seconds, std::size_t whole_bytes) {
+    const double more_bytes = 0.75 * static_cast<double>(whole_bytes);
+    return std::max(1e-12, (whole_seconds - quarter_seconds) / more_bytes);
   }
 
-  // The time of a message to the other and back: that of the fastest tenth, because what else runs
-  // on the cores makes a round longer, and says nothing about the link.
-  double rounds(std::size_t bytes, int rounds_max, Duration time) {
+  std::span<std::uint8_t> received() { return received_.empty() ? sent_ : received_; }
+  Work begin_send(std::size_t bytes) {
+    return world_.send(std::span<const std::uint8_t>(sent_).first(bytes),
+                       {.to = other_, .tag = kProbeTag});
+  }
+  void send(std::size_t bytes) { begin_send(bytes).wait(); }
+  void recv(std::size_t bytes) {
+    world_.recv(received().first(bytes), {.from = other_, .tag = kProbeTag}).wait();
+  }
+
+  // The time of a round: that of the fastest tenth, because what else runs on the cores makes a
+  // round longer, and says nothing about the link.
+  double rounds(std::size_t bytes, Way way, int rounds_max, Duration time) {
     std::vector<double> seconds_of_rounds;
     const TimePoint end = Clock::now() + time;
     const int warm_up = bytes == 1 ? kWarmUpRounds : 1;
@@ -103,31 +156,33 @@ class Probe {
     for (int i = 0; more; ++i) {
       const TimePoint begin = Clock::now();
       more = i < rounds_max + warm_up && (begin < end || i <= warm_up + 2);
-      large_[0] = more ? kGoOn : 0;
-      send(bytes);
+      sent_[0] = more ? kGoOn : 0;
+      Work sent = begin_send(bytes);
+      if (way == Way::in_turn) sent.wait();
       recv(bytes);
+      sent.wait();
       if (i >= warm_up) seconds_of_rounds.push_back(seconds(Clock::now() - begin));
     }
     const auto fast = seconds_of_rounds.begin() + std::ssize(seconds_of_rounds) / 10;
     std::nth_element(seconds_of_rounds.begin(), fast, seconds_of_rounds.end());
     return *fast;
   }
-  void follow_rounds(std::size_t bytes) {
+  void follow_rounds(std::size_t bytes, Way way) {
     bool more = true;
     while (more) {
+      std::optional<Work> sent;
+      if (way == Way::at_once) sent = begin_send(bytes);
       recv(bytes);
-      more = large_[0] == kGoOn;
-      send(bytes);
+      more = received()[0] == kGoOn;
+      if (!sent) sent = begin_send(bytes);
+      sent->wait();
     }
   }
 
   double lead_burst() {
     const TimePoint begin = Clock::now();
     std::vector<Work> works;
-    for (int i = 0; i < kBurst; ++i) {
-      works.push_back(
-          world_.send(std::span<const std::uint8_t>(large_).first(1), {.to = other_, .tag = kTag}));
-    }
+    for (int i = 0; i < kBurst; ++i) works.push_back(begin_send(1));
     for (Work& work : works) work.wait();
     recv(1);
     return seconds(Clock::now() - begin);
@@ -150,7 +205,10 @@ class Probe {
 
   Communicator& world_;
   Rank other_;
-  std::vector<std::uint8_t> large_;
+  bool between_hosts_;
+  std::vector<std::uint8_t> sent_;
+  std::vector<std::uint8_t> received_;  // Where it must be another one.
+  double small_round_ = 0;
 };
 
 // What a rank has found out, as all ranks hear of it.
@@ -166,27 +224,38 @@ std::string link_text(const Communicator& world, const Pair& pair, std::string_v
                      world.describe_link(pair.partner), usable_cores());
 }
 
+// The two measure. `crowd`: so do all that take part in it; null inside a host.
 Finding probe(Communicator& world, const Pair& pair, std::string_view where,
-              const LinkCacheOptions& cache) {
+              const LinkCacheOptions& cache, CrowdProbe* crowd) {
   Finding finding;
   if (world.rank() == pair.partner) {
     std::array<std::uint8_t, 1> measure{};
-    world.recv(measure, {.from = pair.leader, .tag = kTag}).wait();
-    if (measure[0] != 0) Probe(world, pair.leader).follow();
+    world.recv(measure, {.from = pair.leader, .tag = kProbeTag}).wait();
+    if (measure[0] != 0) Probe(world, pair.leader, crowd != nullptr).follow();
   }
-  if (world.rank() != pair.leader) return finding;
-  const std::string text = link_text(world, pair, where);
+  if (world.rank() != pair.leader) {
+    if (crowd != nullptr && crowd->takes_part()) (void)crowd->run(0);
+    return finding;
+  }
+  std::string text = link_text(world, pair, where);
+  if (crowd != nullptr) text += fmt::format("; {} ranks at once", crowd->describe());
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   const auto known = path.empty() || cache.refresh ? std::optional<CachedLink>() : load_link(path);
   const std::array<std::uint8_t, 1> measure = {known ? std::uint8_t{0} : std::uint8_t{1}};
-  world.send(measure, {.to = pair.partner, .tag = kTag}).wait();
+  world.send(measure, {.to = pair.partner, .tag = kProbeTag}).wait();
   finding.found = 1;
   if (known) {
+    if (crowd != nullptr) (void)crowd->run(0);
     finding.cost = known->cost;
     finding.age_seconds = age_seconds(*known);
     return finding;
   }
-  finding.cost = Probe(world, pair.partner).lead();
+  Probe lead(world, pair.partner, crowd != nullptr);
+  finding.cost = lead.lead();
+  if (crowd != nullptr) {
+    const double rounds = seconds(kCrowdTime) / lead.small_round();
+    set_message_costs(crowd->run(static_cast<int>(std::clamp(rounds, 5.0, 200.0))), finding.cost);
+  }
   if (!path.empty()) {
     save_link(path, text, {.cost = finding.cost, .measured_at = std::chrono::system_clock::now()});
   }
@@ -202,9 +271,12 @@ Finding share(Communicator& world, const Pair& pair, const Finding& own) {
 
 std::string describe(std::string_view what, const Finding& finding) {
   const schedule::LinkCost& cost = finding.cost;
-  return fmt::format("{} {:.2f} us + {:.2f} us a message, {:.2f} GB/s ({})", what,
-                     cost.latency_seconds * 1e6, cost.message_seconds * 1e6,
-                     1e-9 / cost.seconds_per_byte, describe_age(finding.age_seconds));
+  return fmt::format(
+      "{} {:.2f} us + {:.2f} us a message, {:.2f} GB/s{} ({})", what, cost.latency_seconds * 1e6,
+      cost.message_seconds * 1e6, 1e-9 / cost.seconds_per_byte,
+      cost.burst_bytes < 1024 ? ""
+                              : fmt::format(" after {:.0f} KiB at once", cost.burst_bytes / 1024),
+      describe_age(finding.age_seconds));
 }
 
 }  // namespace
@@ -228,12 +300,15 @@ Result<group::LinkModel> agree_on_links(Communicator& world, const group::HostLi
   group::LinkModel model;
   std::string source;
   const std::array pairs = {local_pair(hosts), network_pair(hosts)};
+  std::optional<CrowdProbe> crowd;
+  if (pairs[1].exists()) crowd.emplace(world, hosts);
   try {
     for (const bool local : {true, false}) {
       const Pair& pair = pairs[local ? 0 : 1];
       if (!pair.exists()) continue;
       const std::string_view where = local ? "inside a host" : "between hosts";
-      const Finding finding = share(world, pair, probe(world, pair, where, cache));
+      const Finding finding =
+          share(world, pair, probe(world, pair, where, cache, local ? nullptr : &*crowd));
       (local ? model.local : model.network) = finding.cost;
       source += (source.empty() ? "" : "; ") + describe(where, finding);
     }

@@ -22,9 +22,11 @@ struct LinkCacheOptions {
 LinkCacheOptions link_cache_options(const Environment& environment);
 
 // What the links of a job cost: measured between one pair of ranks on a host and one pair on two
-// hosts, where there are such, or remembered from an earlier job between the same hosts with the
+// hosts, where there are such, and what small messages cost where some ranks of a few hosts all
+// send them; or remembered from an earlier job between the same hosts with the
 // same kind of link; agreed by all ranks. What cannot be measured stays modelled. Collective on
-// `world`, whose collectives must work already. Takes about 100 ms where it measures.
+// `world`, whose collectives must work already. Takes some tenths of a second
+// where it measures.
 Result<group::LinkModel> agree_on_links(Communicator& world, const group::HostList& hosts,
                                         const LinkCacheOptions& cache);
 

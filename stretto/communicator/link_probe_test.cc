@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/communicator/crowd_probe.h"
 #include "stretto/communicator/link_cache.h"
 #include "stretto/communicator/memory_probe.h"
 #include "stretto/job/threads.h"
@@ -85,6 +86,30 @@ TEST_F(LinkProbe, RanksWithDifferentCachesComeToTheSameNumbers) {
   expect_all_equal(remembered);
   EXPECT_LT(remembered.front().local.latency_seconds, 0.1);
   expect_lacks(remembered.front().source, "just now");
+}
+
+// Hosts may have any numbers; ranks beyond the fourth of a host, and of a fifth host, only wait.
+TEST_F(LinkProbe, ACrowdIsAFewRanksOfAFewHosts) {
+  hosts_ = {7, 7, 3};
+  expect_all_equal(agree());
+  auto ranks = make_thread_ranks({.size = 1});
+  const group::HostList many = {5, 5, 5, 5, 5, 2, 9, 9, 0, 1, 1};
+  EXPECT_EQ(CrowdProbe(*ranks[0], many).describe(), "4+1+2+1");
+}
+
+TEST(MessageCosts, FollowFromOneMessageAndFromSeveral) {
+  schedule::LinkCost cost;
+  set_message_costs({.pair_seconds = 40e-6, .all_seconds = 60e-6, .peers_max = 3}, cost);
+  EXPECT_NEAR(cost.message_seconds, 10e-6, 1e-12);
+  EXPECT_NEAR(cost.latency_seconds, 20e-6, 1e-12);
+  // One peer tells nothing: what the burst has said stays.
+  set_message_costs({.pair_seconds = 30e-6, .all_seconds = 90e-6, .peers_max = 1}, cost);
+  EXPECT_NEAR(cost.message_seconds, 10e-6, 1e-12);
+  EXPECT_NEAR(cost.latency_seconds, 10e-6, 1e-12);
+  // Of cores that are shared: 40 us for 35, and 81 for 93.
+  set_message_costs({.pair_seconds = 35e-6, .all_seconds = 93e-6, .peers_max = 3}, cost);
+  EXPECT_NEAR(cost.message_seconds, 20e-6, 0.3e-6);
+  EXPECT_GT(cost.latency_seconds, 0);
 }
 
 // The one who leads a measurement decides: the others' caches are not looked at.

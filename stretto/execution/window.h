@@ -64,8 +64,9 @@ struct Window {
   // owner only.
   alignas(128) std::atomic<std::uint32_t> reaches_into{0};
   // See TeamLanes. By its owner only. As many as keep a network of a gigabit busy that is 20 ms
-  // long, and a few collectives at once.
-  static constexpr std::size_t kLanes = 16;
+  // long, and a few collectives at once: 17 MiB of a rank's address space, of which there is as
+  // much memory as has been used.
+  static constexpr std::size_t kLanes = 32;
   struct Lane {
     // What the owner runs in this lane, by turns.
     struct Record {

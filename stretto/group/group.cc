@@ -13,8 +13,8 @@ Planner::Setting setting_of(const execution::Membership& membership,
   return {.rank = membership.rank,
           .selector = {.rank_count = static_cast<int>(membership.members.size()),
                        .hosts = hosts_of(options.hosts, membership.members),
-                       .links = options.links},
-          .segment_bytes = options.segment_bytes,
+                       .links = options.links,
+                       .segment_bytes = options.segment_bytes},
           .verification = options.verification};
 }
 

@@ -19,19 +19,6 @@ constexpr std::size_t kWhole = std::size_t{1} << 62;
 constexpr std::size_t kStagedBytes = 512 * 1024;
 // Where some ranks only stage and others only copy, the latter begin when they have this much.
 constexpr std::size_t kStreamedBytes = 64 * 1024;
-// Enough to keep a link, the reduction and the peer's reduction busy at the same time.
-constexpr std::size_t kLanesOfMessages = 4;
-// Each lane waits for the ranks of its host as well, which may have to wait for a core: where
-// others used the cores, twice as many lanes took 0.6 to 0.8 of the time.
-constexpr std::size_t kLanesOfTeams = 8;
-
-// The longest segment of which each message, that of a partial sum too, leaves without its receive.
-// A longer one waits until it is cleared, and what clears it waits behind all that is under way in
-// the other direction: where one rank is alone on its host, the link rests for a quarter of the
-// time.
-std::size_t eager_segment_bytes(DType dtype) {
-  return transport::kEagerBytes / size_bytes(accumulation_dtype(dtype)) * size_bytes(dtype);
-}
 
 }  // namespace
 
@@ -41,14 +28,12 @@ Result<Plans> Planner::plan(const OperationDescriptor& operation,
   if (runs_in_library(operation, algorithm)) return plan_library(operation, shares);
   STRETTO_ASSIGN_OR_RETURN(auto choice, selector_.choose(operation, algorithm, setting_.is_one_team,
                                                          !shares.has_value()));
-  const auto make = [&](const schedule::Algorithm* chosen, std::size_t segment_bytes) {
-    return make_plan(chosen, operation, shares, segment_bytes);
+  const auto make = [&](const schedule::Algorithm* chosen, Cut cut) {
+    return make_plan(chosen, operation, shares, cut);
   };
-  STRETTO_ASSIGN_OR_RETURN(
-      auto messages,
-      make(choice.messages, segment_bytes_of_messages(setting_.selector.rank_count)));
-  STRETTO_ASSIGN_OR_RETURN(auto direct, make(choice.direct, kWhole));
-  STRETTO_ASSIGN_OR_RETURN(auto staged, make(choice.staged, execution::Window::kHalfBytes));
+  STRETTO_ASSIGN_OR_RETURN(auto messages, make(choice.messages, Cut::segments));
+  STRETTO_ASSIGN_OR_RETURN(auto direct, make(choice.direct, Cut::whole));
+  STRETTO_ASSIGN_OR_RETURN(auto staged, make(choice.staged, Cut::segments));
   return Plans{.messages = std::move(messages),
                .direct = std::move(direct),
                .staged = std::move(staged),
@@ -81,7 +66,7 @@ Result<Plans> Planner::plan_library(const OperationDescriptor& operation,
   STRETTO_ASSIGN_OR_RETURN(
       auto meeting,
       make_plan(schedule::find_algorithm(meets.collective, schedule::Access::messages, way), meets,
-                std::nullopt, kWhole));
+                std::nullopt, Cut::whole));
   schedule::Schedule shape;
   shape.collective = operation.collective;
   shape.rank = setting_.rank;
@@ -108,10 +93,20 @@ Result<std::uint8_t> Planner::number_of(const OperationDescriptor& operation, bo
   return named->id;
 }
 
+// Of an operation on mapped memory.
+std::size_t Planner::staged_segment_bytes(const schedule::Schedule& steps) const {
+  const auto slots = static_cast<std::size_t>(std::max(1, steps.raw_slots));
+  const bool streams = has_root(steps.collective) && steps.sync_count() == 1;
+  const std::size_t bytes =
+      std::min(execution::Window::slot_bytes(slots), streams ? kStreamedBytes : kStagedBytes);
+  const std::size_t most = setting_.selector.segment_bytes;
+  return most > 0 ? std::min(bytes, most) : bytes;
+}
+
 // Null where there is no algorithm.
 Result<std::shared_ptr<const execution::Plan>> Planner::make_plan(
     const schedule::Algorithm* algorithm, const OperationDescriptor& operation,
-    const std::optional<execution::SharesView>& shares, std::size_t segment_bytes) const {
+    const std::optional<execution::SharesView>& shares, Cut cut) const {
   if (algorithm == nullptr) return std::shared_ptr<const execution::Plan>();
   const schedule::Shape shape{.rank = setting_.rank,
                               .rank_count = setting_.selector.rank_count,
@@ -119,42 +114,18 @@ Result<std::shared_ptr<const execution::Plan>> Planner::make_plan(
                               .hosts = setting_.selector.hosts};
   STRETTO_RETURN_IF_ERROR(schedule::prove(*algorithm, shape, setting_.verification));
   schedule::Schedule steps = algorithm->build(shape);
-  if (algorithm->access == schedule::Access::mapped && segment_bytes < kWhole) {
-    const auto slots = static_cast<std::size_t>(std::max(1, steps.raw_slots));
-    const bool streams = has_root(operation.collective) && steps.sync_count() == 1;
-    segment_bytes =
-        std::min(execution::Window::slot_bytes(slots), streams ? kStreamedBytes : kStagedBytes);
-  }
-  if (algorithm->access == schedule::Access::both) {
-    // By what all ranks know, since both sides of a message must cut alike.
-    const auto slots = static_cast<std::size_t>(std::max(1, steps.shared_slots_max));
-    segment_bytes = std::min({segment_bytes, execution::Window::lane_slot_bytes(slots),
-                              eager_segment_bytes(operation.dtype)});
-  }
-  if (setting_.segment_bytes > 0 && segment_bytes < kWhole) {
-    segment_bytes = std::min(segment_bytes, setting_.segment_bytes);
-  }
+  const std::size_t segment_bytes = cut == Cut::whole ? kWhole
+                                    : algorithm->access == schedule::Access::mapped
+                                        ? staged_segment_bytes(steps)
+                                        : selector_.segment_bytes(*algorithm, operation);
   const std::size_t lanes =
-      lanes_for(segment_bytes * static_cast<std::size_t>(steps.chunk_count),
-                algorithm->access == schedule::Access::both ? kLanesOfTeams : kLanesOfMessages);
+      selector_.lanes(*algorithm, segment_bytes * static_cast<std::size_t>(steps.chunk_count));
   return std::make_shared<const execution::Plan>(
       std::move(steps),
       execution::Plan::Options{.operation = operation,
                                .shares = shares.value_or(execution::SharesView()).copy(),
                                .segment_bytes_max = segment_bytes,
                                .lanes = lanes});
-}
-
-// Where a network is long, what it carries while a message goes there and the answer comes back is
-// under way as well.
-std::size_t Planner::lanes_for(std::size_t lane_bytes, std::size_t least) const {
-  const bool one_host = std::ranges::all_of(setting_.selector.hosts, [](int h) { return h == 0; });
-  const schedule::LinkCost& link = one_host ? selector_.links().local : selector_.links().network;
-  const double on_the_way = 2 * link.latency_seconds / link.seconds_per_byte;
-  const double more =
-      std::ceil(on_the_way / static_cast<double>(std::max<std::size_t>(1, lane_bytes)));
-  const auto most = static_cast<double>(execution::Window::kLanes - least);
-  return least + static_cast<std::size_t>(std::clamp(more - 1, 0.0, most));
 }
 
 SingleCopy Planner::single_copy_of(const OperationDescriptor& operation,
@@ -185,21 +156,26 @@ Explanation Planner::explain(const OperationDescriptor& operation,
     explanation.reason = choice.status().message();
     return explanation;
   }
-  const auto describe_plan = [&](const schedule::Algorithm& chosen, std::size_t segment_bytes) {
-    auto plan = make_plan(&chosen, operation, std::nullopt, segment_bytes);
-    if (plan.ok()) explanation.segments = (*plan)->segment_count();
-    if (plan.ok()) explanation.segment_bytes = (*plan)->segment_bytes();
+  const auto describe_plan = [&](const schedule::Algorithm& chosen) {
+    auto plan = make_plan(&chosen, operation, std::nullopt, Cut::segments);
+    if (plan.ok()) {
+      explanation.segments = (*plan)->segment_count();
+      explanation.segment_bytes = (*plan)->segment_bytes();
+      if (chosen.access != schedule::Access::mapped) {
+        explanation.lanes = std::min((*plan)->lanes(), explanation.segments);
+      }
+    }
     return std::string(chosen.name);
   };
   if (choice->messages != nullptr) {
     explanation.algorithm = explanation.algorithm_registered = explanation.algorithm_huge_pages =
-        describe_plan(*choice->messages, segment_bytes_of_messages(setting_.selector.rank_count));
+        describe_plan(*choice->messages);
     explain_messages(operation, algorithm, explanation);
     return explanation;
   }
   const schedule::Algorithm& elsewhere =
       choice->staged != nullptr ? *choice->staged : *choice->direct;
-  explanation.algorithm = describe_plan(elsewhere, execution::Window::kHalfBytes);
+  explanation.algorithm = describe_plan(elsewhere);
   explain_mapped(operation, algorithm, *choice, explanation);
   return explanation;
 }

@@ -38,7 +38,6 @@ class Planner {
     // Whether all ranks are one team: then operations run on mapped memory.
     bool is_one_team = false;
     SingleCopy single_copy = SingleCopy::off;  // As far as all ranks can do it.
-    std::size_t segment_bytes = 0;             // Bytes of a chunk that travel at a time; 0: chosen.
     schedule::Verification verification = schedule::Verification::automatic;
     // Runs what no algorithm is named for, as far as it can; null: there is none. Outlives this.
     const CollectiveLibrary* library = nullptr;
@@ -59,14 +58,14 @@ class Planner {
   Explanation explain(const OperationDescriptor& operation, std::string_view algorithm) const;
 
  private:
+  enum class Cut { whole, segments };
   Result<std::shared_ptr<const execution::Plan>> make_plan(
       const schedule::Algorithm* algorithm, const OperationDescriptor& operation,
-      const std::optional<execution::SharesView>& shares, std::size_t segment_bytes) const;
+      const std::optional<execution::SharesView>& shares, Cut cut) const;
+  std::size_t staged_segment_bytes(const schedule::Schedule& steps) const;
   bool runs_in_library(const OperationDescriptor& operation, std::string_view algorithm) const;
   Result<Plans> plan_library(const OperationDescriptor& operation,
                              const std::optional<execution::SharesView>& shares) const;
-  // At least so many; more where more bytes are on the way.
-  std::size_t lanes_for(std::size_t lane_bytes, std::size_t least) const;
   SingleCopy single_copy_of(const OperationDescriptor& operation, const Choice& choice) const;
   void explain_messages(const OperationDescriptor& operation, std::string_view algorithm,
                         Explanation& explanation) const;

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/execution/window.h"
+
 namespace stretto::group {
 namespace {
 
@@ -20,6 +22,57 @@ TEST(Planner, MessagesOfTwoLevelsLeaveWithoutTheirReceive) {
     EXPECT_LE(longest_bytes, transport::kEagerBytes) << name(dtype);
     EXPECT_GT(longest_bytes, transport::kEagerBytes / 2) << name(dtype);
   }
+}
+
+// What sends no partial sums keeps its dtype.
+TEST(Planner, SegmentsThatAreNotReducedAreAsLongInAnyDtype) {
+  const Planner planner({.selector = {.rank_count = 4, .hosts = {0, 0, 1, 1}, .has_teams = true}});
+  for (const Collective collective : {Collective::all_gather, Collective::broadcast}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      OperationDescriptor operation{.collective = collective, .dtype = dtype, .count = 4 << 20};
+      if (has_root(collective)) operation.root = 0;
+      const Plans plans = planner.plan(operation, std::nullopt, "two_level_mapped").or_throw();
+      EXPECT_GT(plans.messages->segment_bytes(), transport::kEagerBytes * 9 / 10) << name(dtype);
+    }
+  }
+}
+
+// What a plan is priced by is how it is cut.
+TEST(Planner, CutsAsTheSelectorSays) {
+  const Selector::Setting setting{
+      .rank_count = 8, .hosts = {0, 0, 0, 0, 0, 1, 1, 1}, .has_teams = true};
+  const Selector selector(setting);
+  const Planner planner({.selector = setting});
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const OperationDescriptor operation{
+        .collective = Collective::all_reduce, .dtype = dtype, .count = 4 << 20};
+    for (const auto& candidate : selector.candidates(operation, true)) {
+      const std::string_view name = candidate.algorithm->name;
+      const Plans plans = planner.plan(operation, std::nullopt, name).or_throw();
+      const std::size_t bytes = selector.segment_bytes(*candidate.algorithm, operation);
+      EXPECT_LE(plans.messages->segment_bytes(), bytes) << name;
+      EXPECT_GT(plans.messages->segment_bytes(), bytes - bytes / 8) << name;
+    }
+  }
+}
+
+// 1 Gbit/s, 20 ms each way: 5 MB are under way.
+TEST(Planner, LanesHoldWhatALongNetworkHolds) {
+  LinkModel links;
+  links.network = {.latency_seconds = 20e-3, .seconds_per_byte = 8e-9};
+  const Planner planner(
+      {.selector = {.rank_count = 4, .hosts = {0, 0, 1, 1}, .links = links, .has_teams = true}});
+  const OperationDescriptor operation{
+      .collective = Collective::all_reduce, .dtype = DType::f32, .count = 4 << 20};
+  const auto plan = planner.plan(operation, std::nullopt, "two_level_mapped").or_throw().messages;
+  // Each half of a segment's two chunks leaves a host as a part, and as a result.
+  const double chunks = plan->schedule().chunk_count;
+  const double under_way = static_cast<double>(plan->lanes() * plan->segment_bytes()) * chunks;
+  EXPECT_GE(under_way, 5e6);
+  EXPECT_LE(plan->lanes(), execution::Window::kLanes);
+  const Explanation explanation = planner.explain(operation, "two_level_mapped");
+  EXPECT_EQ(explanation.lanes, plan->lanes());
+  EXPECT_EQ(explanation.segment_bytes, plan->segment_bytes());
 }
 
 }  // namespace

@@ -35,6 +35,28 @@ constexpr std::size_t kSegmentBytesMin = 32 * 1024;
 constexpr std::size_t kScratchBytes = 8 * 1024 * 1024;
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 
+// Enough to keep a link, the reduction and the peer's reduction busy at the same time, and what a
+// long network may add.
+constexpr std::size_t kLanesOfMessages = 4;
+constexpr std::size_t kLanesOfMessagesMax = 16;
+// Each lane waits for the ranks of its host as well, which may have to wait for a core: where
+// others used the cores, twice as many lanes took 0.6 to 0.8 of the time.
+constexpr std::size_t kLanesOfTeams = 8;
+
+std::size_t lanes_max(const Algorithm& algorithm) {
+  return algorithm.access == Access::both ? execution::Window::kLanes : kLanesOfMessagesMax;
+}
+
+// The longest segment of which each message leaves without its receive, that of a partial sum too
+// where there are such. A longer one waits until it is cleared, and what clears it waits behind all
+// that is under way in the other direction: where one rank is alone on its host, the link rests for
+// a quarter of the time.
+std::size_t eager_segment_bytes(const OperationDescriptor& operation) {
+  const DType sent =
+      reduces(operation.collective) ? accumulation_dtype(operation.dtype) : operation.dtype;
+  return transport::kEagerBytes / size_bytes(sent) * size_bytes(operation.dtype);
+}
+
 // With all ranks on one host, their number says nothing.
 std::span<const std::int32_t> several(const HostList& hosts) {
   const bool one_host = std::ranges::all_of(hosts, [](std::int32_t host) { return host == 0; });
@@ -42,11 +64,6 @@ std::span<const std::int32_t> several(const HostList& hosts) {
 }
 
 }  // namespace
-
-std::size_t segment_bytes_of_messages(int rank_count) {
-  return std::clamp(kScratchBytes / static_cast<std::size_t>(rank_count), kSegmentBytesMin,
-                    kSegmentBytesMax);
-}
 
 Selector::Selector(Setting setting)
     : setting_(std::move(setting)), summary_(setting_.rank_count, several(setting_.hosts)) {}
@@ -76,13 +93,36 @@ std::string Selector::names(Collective collective, bool mapped, bool equal_chunk
   return list;
 }
 
+// Small enough that the scratch of a lane stays bounded when every rank sends to every other.
+std::size_t Selector::segment_bytes(const Algorithm& algorithm,
+                                    const OperationDescriptor& operation) const {
+  std::size_t bytes = std::clamp(kScratchBytes / static_cast<std::size_t>(setting_.rank_count),
+                                 kSegmentBytesMin, kSegmentBytesMax);
+  if (algorithm.access == Access::both) {
+    const int slots = std::max(1, schedule::shared_slots(algorithm, summary_));
+    bytes = std::min({bytes, execution::Window::lane_slot_bytes(static_cast<std::size_t>(slots)),
+                      eager_segment_bytes(operation)});
+  }
+  return setting_.segment_bytes > 0 ? std::min(bytes, setting_.segment_bytes) : bytes;
+}
+
+std::size_t Selector::lanes(const Algorithm& algorithm, std::size_t segment_bytes) const {
+  const std::size_t least = algorithm.access == Access::both ? kLanesOfTeams : kLanesOfMessages;
+  const schedule::LinkCost& link =
+      summary_.has_hosts() ? setting_.links.network : setting_.links.local;
+  const double on_the_way = 2 * link.latency_seconds / link.seconds_per_byte;
+  const double more =
+      std::ceil(on_the_way / static_cast<double>(std::max<std::size_t>(1, segment_bytes)));
+  const auto most = static_cast<double>(lanes_max(algorithm) - least);
+  return least + static_cast<std::size_t>(std::clamp(more - 1, 0.0, most));
+}
+
 std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor& operation,
                                                       bool equal_chunks) const {
   const std::size_t element_bytes = size_bytes(operation.dtype);
   const std::size_t partial_bytes = size_bytes(accumulation_dtype(operation.dtype));
-  const schedule::CostQuery query{
+  schedule::CostQuery query{
       .bytes = std::bit_ceil(operation.count * element_bytes),
-      .segment_bytes = segment_bytes_of_messages(setting_.rank_count),
       .partial_scale = static_cast<int>(partial_bytes / element_bytes),
       .link = summary_.has_hosts() ? setting_.links.network : setting_.links.local,
       .local_link = setting_.links.local};
@@ -92,6 +132,8 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
     // Any other order would make the bits depend on the algorithm.
     if (algorithm.order == schedule::Order::fixed || algorithm.reference) continue;
     if (!is_usable(algorithm, false, equal_chunks)) continue;
+    query.segment_bytes = segment_bytes(algorithm, operation);
+    query.lanes = lanes_max(algorithm);
     candidates.push_back({&algorithm, schedule::estimate(algorithm, summary_, query)});
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::seconds);

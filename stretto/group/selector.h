@@ -23,11 +23,6 @@ struct Choice {
   const schedule::Algorithm* staged = nullptr;
 };
 
-// Bytes of a chunk that travel at a time, the same on all ranks, since both sides of a message must
-// cut alike: small enough that the scratch of a lane stays bounded when every rank sends to every
-// other.
-std::size_t segment_bytes_of_messages(int rank_count);
-
 // Chooses algorithms. Every rank must choose alike, so the choice rests only on what all ranks
 // know: the operation, the ranks and their hosts, and the model of the links. Sizes are rounded up
 // to a power of two first. Candidates are priced in closed form (schedule/estimate.h), so a choice
@@ -42,6 +37,7 @@ class Selector {
     bool has_core_for_each_rank = true;
     // Whether the ranks of each host have mapped each other's windows, though not all ranks have.
     bool has_teams = false;
+    std::size_t segment_bytes = 0;  // At most so many of a chunk travel at a time; 0: chosen.
   };
   explicit Selector(Setting setting);
 
@@ -64,6 +60,14 @@ class Selector {
 
   // The algorithms with messages among which it chooses, the cheapest first.
   std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
+
+  // How the chunks of an algorithm with messages are cut, which is also what it is priced by: the
+  // same on all ranks, since both sides of a message must cut alike.
+  std::size_t segment_bytes(const schedule::Algorithm& algorithm,
+                            const OperationDescriptor& operation) const;
+  // How many segments of so many bytes, of all chunks together, are under way at a time: where the
+  // network is long, as many as it holds while a message goes there and the answer comes back.
+  std::size_t lanes(const schedule::Algorithm& algorithm, std::size_t segment_bytes) const;
 
   const LinkModel& links() const { return setting_.links; }
 

@@ -17,6 +17,9 @@ struct LinkCost {
   double latency_seconds = 10e-6;       // alpha: one message of no bytes.
   double message_seconds = 1e-6;        // Of the sender's and the receiver's time, per message.
   double seconds_per_byte = 1.0 / 1e9;  // beta, each direction on its own.
+  // For estimate(): so many bytes, saved up while nobody sends, pass at once, as they do where a
+  // token bucket shapes a link.
+  double burst_bytes = 0;
   // gamma: per byte that a reduce or copy reads, and per byte it writes to targets after the first.
   double reduce_seconds_per_byte = 1.0 / 10e9;
   double sync_seconds = 0.3e-6;  // One sync of a team, per log2 of its ranks.
@@ -28,6 +31,7 @@ struct CostQuery {
   // taken to be of one size.
   std::size_t bytes = 0;
   std::size_t segment_bytes = 0;  // 0: one segment per chunk.
+  std::size_t lanes = 0;          // For estimate(): segments under way at a time; 0: any number.
   int partial_scale = 1;  // Bytes of a partial value per byte of the dtype: 2 for f16 and bf16.
   LinkCost link = {};
   // Of messages between ranks of one host, where `hosts` says which those are: as in Shape, and it

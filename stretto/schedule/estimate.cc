@@ -325,7 +325,20 @@ double estimate(const Algorithm& algorithm, const HostSummary& hosts, const Cost
   const Row* row = row_of(algorithm);
   STRETTO_CHECK(row != nullptr, "{} by {} has no closed form", name(algorithm.collective),
                 algorithm.name);
-  return row->seconds(Model(hosts, query));
+  const double seconds = row->seconds(Model(hosts, query));
+  const LinkCost& link = query.link;
+  if (link.burst_bytes == 0) return seconds;
+  // What passes at once has been saved up while messages and their processing took time.
+  CostQuery free = query;
+  free.link.seconds_per_byte = 0;
+  CostQuery wire = query;
+  wire.local_link = {.latency_seconds = 0, .message_seconds = 0, .seconds_per_byte = 0};
+  wire.link = wire.local_link;
+  wire.link.reduce_seconds_per_byte = wire.link.sync_seconds = 0;
+  wire.link.seconds_per_byte = link.seconds_per_byte;
+  const double on_wire = row->seconds(Model(hosts, wire));
+  const double queued = std::max(0.0, on_wire - link.burst_bytes * link.seconds_per_byte);
+  return std::min(seconds, std::max(on_wire, row->seconds(Model(hosts, free)) + queued));
 }
 
 }  // namespace stretto::schedule

@@ -73,9 +73,16 @@ class HostSummary {
 // segment_bytes count: its halves load the ports of uneven hosts unevenly, one way first and then
 // the other, and overlap where there are several segments.
 //
+// Where the query says how many segments may be under way at a time, a two-level all_reduce takes
+// no less than each of those lanes needs for its segments, one after the other.
+//
 // Only algorithms that may be chosen have a closed form: of the others, is_estimated() is false and
 // estimate() must not be called.
 bool is_estimated(const Algorithm& algorithm);
 double estimate(const Algorithm& algorithm, const HostSummary& hosts, const CostQuery& query);
+
+// Of an algorithm on the mapped memory of hosts (Access::both), in O(kinds of hosts) time: the
+// shared_slots_max of its schedules, or more where that depends on the root.
+int shared_slots(const Algorithm& algorithm, const HostSummary& hosts);
 
 }  // namespace stretto::schedule

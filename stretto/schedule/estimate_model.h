@@ -19,6 +19,7 @@ class EstimateModel {
         bytes(static_cast<double>(query.bytes)),
         scale(query.partial_scale),
         segment_bytes(static_cast<double>(query.segment_bytes)),
+        lanes(static_cast<double>(query.lanes)),
         link_(query.link),
         local_(query.local_link) {}
 
@@ -27,6 +28,7 @@ class EstimateModel {
   double bytes;          // Of the whole buffer.
   double scale;          // Of partial values.
   double segment_bytes;  // Of a chunk; 0: it is in one piece.
+  double lanes;          // Segments under way at a time; 0: any number.
 
   // Values of which some are partial: of a subtree with `ranks` ranks.
   double scale_of(int ranks) const { return ranks > 1 ? scale : 1; }

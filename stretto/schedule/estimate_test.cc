@@ -159,6 +159,61 @@ TEST(Estimate, OfTwoLevelsFollowsThePiecesOfUnevenHosts) {
   }
 }
 
+// So plans and prices go by the same segments.
+TEST(Estimate, KnowsHowManySlotsSchedulesShare) {
+  for (const Hosts& hosts : {Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 1},
+                             Hosts{0, 1, 0, 1, 2, 2, 2}, blocks(24, 8)}) {
+    const auto ranks = static_cast<std::int32_t>(hosts.size());
+    const HostSummary summary(ranks, hosts);
+    for (const Algorithm& algorithm : algorithms()) {
+      if (algorithm.access != Access::both) continue;
+      const auto schedules = algorithm.build_all(ranks, ranks - 1, hosts);
+      const int shared = shared_slots(algorithm, summary);
+      const int most = schedules.front().shared_slots_max;
+      EXPECT_GE(shared, most) << name(algorithm.collective) << " on " << ranks;
+      // Of a scatter, the root's host may have fewer ranks than another.
+      if (algorithm.collective == Collective::scatter) continue;
+      EXPECT_EQ(shared, most) << name(algorithm.collective) << " on " << ranks;
+    }
+  }
+}
+
+// As Linux's token bucket, and what clouds make of it.
+TEST(Estimate, LetsWhatPassesAtOnceSaveTheTimeOfTheWay) {
+  const Hosts hosts = blocks(4, 1);
+  const HostSummary summary(4, hosts);
+  const Algorithm& algorithm =
+      *find_algorithm(Collective::all_reduce, Access::messages, "recursive_doubling");
+  CostQuery query{.bytes = 4096, .link = kGigabit, .local_link = kInside};
+  const double wire = 2 * 4096 * kGigabit.seconds_per_byte;
+  const double ways = 2 * (kGigabit.latency_seconds + 2 * kGigabit.message_seconds);
+  const double rest = estimate(algorithm, summary, query) - wire - ways;
+  EXPECT_GE(rest, 0);
+  EXPECT_LT(rest, 5e-6);
+  query.link.burst_bytes = 128 << 10;
+  EXPECT_NEAR(estimate(algorithm, summary, query), std::max(wire, ways + rest), 1e-9);
+  query.bytes = 16 << 20;
+  const double with_burst = estimate(algorithm, summary, query);
+  query.link.burst_bytes = 0;
+  EXPECT_NEAR(with_burst / estimate(algorithm, summary, query), 1, 0.01);
+}
+
+// 16 segments of 64 KiB by four chunks, 20 ms each way: eight lanes need two turns.
+TEST(Estimate, KnowsThatLanesAreTakenByTurns) {
+  const Hosts hosts{0, 0, 1, 1};
+  const HostSummary summary(4, hosts);
+  const Algorithm& mapped =
+      *find_algorithm(Collective::all_reduce, Access::both, "two_level_mapped");
+  CostQuery query{.bytes = 4 << 20,
+                  .segment_bytes = 64 << 10,
+                  .link = {.latency_seconds = 20e-3, .seconds_per_byte = 1e-11},
+                  .local_link = kInside};
+  const double in_one_turn = estimate(mapped, summary, query);
+  EXPECT_NEAR(in_one_turn, 40e-3, 2e-3);
+  query.lanes = 8;
+  EXPECT_NEAR(estimate(mapped, summary, query) / in_one_turn, 2, 0.1);
+}
+
 // Where every rank has a link of its own, and there are as many as a power of two, nothing
 // overlaps.
 TEST(Estimate, IsExactWhereNothingOverlaps) {

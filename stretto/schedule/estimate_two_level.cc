@@ -18,6 +18,14 @@ using Kind = HostSummary::Kind;
 // each host but the root's.
 enum class Chunks { of_hosts, of_ranks, of_other_hosts };
 
+double chunks_of(const HostSummary& hosts, Chunks chunks) {
+  const int n = hosts.rank_count();
+  if (chunks == Chunks::of_ranks) return n;
+  if (chunks == Chunks::of_hosts) return chunk_count_for(n, hosts.host_count());
+  const int turns = std::max(1, hosts.host_count() - 1);
+  return std::max(1, (n - 1 + turns - 1) / turns * turns);
+}
+
 // Which halves an algorithm has: to the owners, and from them.
 struct Halves {
   bool reduces = false;
@@ -32,7 +40,7 @@ class TwoLevelPhases {
         hosts_(model.hosts.host_count()),
         owners_(chunks),
         mapped_(inside == Inside::mapped),
-        chunks_(count(chunks)),
+        chunks_(chunks_of(model.hosts, chunks)),
         each_(model.bytes / chunks_) {
     for (const Kind& kind : m_.hosts.kinds()) values_ += kind.hosts * values_of(kind);
   }
@@ -126,12 +134,6 @@ class TwoLevelPhases {
   }
 
  private:
-  double count(Chunks chunks) const {
-    if (chunks == Chunks::of_ranks) return m_.n;
-    if (chunks == Chunks::of_hosts) return chunk_count_for(m_.n, m_.hosts.host_count());
-    const double turns = std::max(1.0, hosts_ - 1);
-    return std::max(1.0, std::ceil((m_.n - 1) / turns) * turns);
-  }
   template <class Seconds>
   double worst(const Seconds& seconds) const {
     double most = 0;
@@ -174,7 +176,12 @@ double two_level_all_reduce(const EstimateModel& m, Inside inside) {
   const double each = m.bytes / phases.chunks();
   const double segments = m.segment_bytes == 0 ? 1 : std::ceil(each / m.segment_bytes);
   const double pieces = std::max(1.0, segments) * phases.chunks();
-  return seconds - phases.overlap() * (1 - 1 / pieces);
+  const double overlapped = seconds - phases.overlap() * (1 - 1 / pieces);
+  if (m.lanes == 0 || segments <= m.lanes) return overlapped;
+  // A lane takes its next segment when it has ended the one before.
+  EstimateModel one_segment = m;
+  one_segment.bytes = m.segment_bytes * phases.chunks();
+  return std::max(overlapped, segments / m.lanes * two_level_all_reduce(one_segment, inside));
 }
 
 double two_level_reduce_scatter(const EstimateModel& m, Inside inside) {
@@ -222,6 +229,26 @@ double two_level_barrier(const EstimateModel& m) {
   const int hosts = m.hosts.host_count();
   if (hosts < 2) return inside;
   return 2 * inside + std::ceil(std::log2(hosts)) * m.between(1, 0);
+}
+
+int shared_slots(const Algorithm& algorithm, const HostSummary& hosts) {
+  switch (algorithm.collective) {
+    case Collective::all_reduce:
+    case Collective::reduce:
+      return static_cast<int>(chunks_of(hosts, Chunks::of_hosts));
+    case Collective::reduce_scatter:
+    case Collective::all_gather:
+      return static_cast<int>(chunks_of(hosts, Chunks::of_ranks));
+    case Collective::broadcast:
+      return static_cast<int>(chunks_of(hosts, Chunks::of_other_hosts));
+    case Collective::all_to_all:
+    case Collective::scatter:
+      return std::ranges::max(hosts.kinds(), {}, &Kind::ranks).ranks;
+    case Collective::gather:
+      return 1;
+    default:
+      return 0;
+  }
 }
 
 }  // namespace stretto::schedule

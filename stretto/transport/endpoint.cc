@@ -304,9 +304,10 @@ Status Endpoint::silence_of(const Peer& silent) const {
     others += fmt::format("{}{}", others.empty() ? ", nor from rank " : ", ", r);
   }
   return status_of(StatusCode::peer_lost,
-                   "nothing has come back from it for {:.1f} s{}: the network to it, or its host, "
-                   "is down; STRETTO_NETWORK_TIMEOUT says how long an outage may last",
-                   seconds(silence), others);
+                   "nothing has come back from it for {:.1f} s{}{}: the network to it, or its "
+                   "host, is down; STRETTO_NETWORK_TIMEOUT says how long an outage may last",
+                   seconds(silence), others,
+                   silent.contact().heard ? ", though it is still heard" : "");
 }
 
 void Endpoint::begin_sleep() {

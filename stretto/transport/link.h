@@ -56,6 +56,7 @@ class Link {
     Duration silence{};       // For how long nothing has come back of what was sent.
     bool wants_sign = false;  // Nothing is under way that would tell: a small frame, please.
     bool lost = false;        // The network may not be silent for so long.
+    bool heard = false;       // Something comes from the peer: packets are lost one way.
   };
   // To be called a few times a second.
   virtual Contact check_contact(TimePoint now) {

@@ -201,5 +201,13 @@ TEST(Version, IsTheOneOfTheBuild) {
   expect_contains(text, "project(stretto VERSION " + version + " ");
 }
 
+// The most that are tried at once.
+TEST(ManyRanks, JoinAndPassABarrier) {
+  const Ended ended =
+      run({"run", "-n", "256", "--no-prefix", "--", kToolPath, "bench", "barrier", "--json"});
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  expect_contains(ended.output, "\"operation\":\"barrier\",\"ranks\":256");
+}
+
 }  // namespace
 }  // namespace stretto

@@ -96,6 +96,19 @@ TEST_F(TwoHosts, MeetOverIpv6AndListenOnTheirPorts) {
   expect_meeting({{"MASTER_ADDR", "fd77::1"}, {"STRETTO_PORTS", "29700-29701"}});
 }
 
+// A name that leads to the host itself says nothing about the network, and IPv4 leads nowhere.
+TEST_F(TwoHosts, FindTheirNetworkWhereThereIsOnlyIpv6) {
+  for (const int host : {0, 1}) {
+    run_on(host, {"ip", "addr", "flush", "dev", "eth"});
+    run_on(host,
+           {"ip", "addr", "add", fmt::format("fd77::{}/64", host + 1), "dev", "eth", "nodad"});
+    run_on(host, {"ip", "-6", "route", "add", "default", "dev", "eth"});
+  }
+  const EtcHosts own(hosts_.on(0).back(), "::1 node0\n");
+  const EtcHosts other(hosts_.on(1).back(), "fd77::1 node0\n");
+  expect_meeting({{"MASTER_ADDR", "node0"}});
+}
+
 TEST_F(TwoHosts, NeedOnePortForAllRanksOfAHost) {
   for (const std::string transport : {"auto", "tcp"}) {
     const Variables variables{{"STRETTO_PORTS", "29700"}, {"STRETTO_TRANSPORT", transport}};
@@ -148,26 +161,85 @@ TEST_F(TwoHosts, UseTwoNetworksAlsoBetweenASinglePairOfRanks) {
   EXPECT_GT(3 * both[0], both[1]);
 }
 
-TEST_F(TwoHosts, GiveTheBitsOfOne) {
-  Tool second = launch(1, {STRETTO_BIN_DIR "/bits_rank_program"});
-  Tool first = launch(0, {STRETTO_BIN_DIR "/bits_rank_program"});
-  EXPECT_EQ(first.status(), 0) << first.errors().finish();
-  EXPECT_EQ(second.status(), 0) << second.errors().finish();
-  const Ended one =
-      testing::run({"run", "-n", "4", "--no-prefix", "--", STRETTO_BIN_DIR "/bits_rank_program"});
+const Arguments kBits = {STRETTO_BIN_DIR "/bits_rank_program"};
+
+// What so many ranks have printed, with private buffers and with registered ones, are the bits that
+// ranks of one host come to.
+void expect_bits_of_one_host(const std::string& output, std::size_t ranks) {
+  const Ended one = testing::run(Arguments{"run", "-n", "4", "--no-prefix", "--"} + kBits);
   const std::string expected = one.output.substr(0, one.output.find(' ', 5));
   ASSERT_EQ(expected.size(), 21u) << one.output;
-  const std::string output = first.output().finish();
   std::size_t lines = 0;
   for (std::size_t at = output.find("bits "); at != std::string::npos;
        at = output.find("bits ", at + 1)) {
     EXPECT_EQ(output.substr(at, 21), expected);
     ++lines;
   }
-  // Of two ranks on this host, with private buffers and with registered ones.
-  EXPECT_EQ(lines, 2 * 2 * testing::canonical_algorithms().size());
-  const std::string errors = first.errors().finish();
-  expect_contains(errors, "different network namespaces");
+  EXPECT_EQ(lines, 2 * ranks * testing::canonical_algorithms().size());
+}
+
+TEST_F(TwoHosts, GiveTheBitsOfOne) {
+  Tool second = launch(1, kBits);
+  Tool first = launch(0, kBits);
+  EXPECT_EQ(first.status(), 0) << first.errors().finish();
+  EXPECT_EQ(second.status(), 0) << second.errors().finish();
+  expect_bits_of_one_host(first.output().finish(), 2);
+  expect_contains(first.errors().finish(), "different network namespaces");
+}
+
+// By two_level_mapped where no other algorithm is named, as in the next test.
+TEST_F(TwoHosts, GiveTheBitsOfOneByUcx) {
+  if (!std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_ucx.so")) {
+    GTEST_SKIP() << "no UCX: CMake found none";
+  }
+  const Variables variables{{"STRETTO_TRANSPORT", "ucx"},
+                            {"STRETTO_LOG", "info"},
+                            {"STRETTO_ALGORITHM", "two_level_mapped"},
+                            {"UCX_TLS", "tcp"},
+                            {"UCX_NET_DEVICES", "eth"}};
+  Tool second = launch(1, kBits, variables);
+  Tool first = launch(0, kBits, variables);
+  EXPECT_EQ(first.status(), 0) << first.errors().finish();
+  EXPECT_EQ(second.status(), 0) << second.errors().finish();
+  expect_bits_of_one_host(first.output().finish(), 2);
+  expect_contains(first.errors().finish(), "messages are moved by UCX");
+}
+
+// Whose daemon on the other host is started there by a stand-in for ssh.
+TEST_F(TwoHosts, GiveTheBitsOfOneByOpenMpi) {
+  testing::Process version({"mpirun", "--version"}, {});
+  if (testing::end_of(version).output.find("(Open MPI) 4") == std::string::npos ||
+      !std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_mpi.so")) {
+    GTEST_SKIP() << "no Open MPI 4";
+  }
+  const TemporaryFolder folder;
+  const std::string agent = folder / "agent";
+  // A host name of its own: mpirun takes daemons of the same name for one.
+  std::ofstream(agent) << "#!/bin/sh\nshift\nexec ip netns exec " << hosts_.on(1).back()
+                       << " unshare --uts sh -c \"hostname other; $*\"\n";
+  std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
+  Variables variables = testing::mpirun_variables(folder);
+  variables.insert({{"STRETTO_TRANSPORT", "mpi"},
+                    {"STRETTO_LOG", "info"},
+                    {"STRETTO_ALGORITHM", "two_level_mapped"},
+                    {"STRETTO_RENDEZVOUS", "tcp://10.77.0.1:29600"},
+                    {"OMPI_MCA_plm_rsh_agent", agent},
+                    {"OMPI_MCA_btl", "vader,tcp,self"},
+                    {"OMPI_MCA_pml", "ob1"},
+                    {"OMPI_MCA_btl_tcp_if_include", "10.77.0.0/24"},
+                    {"OMPI_MCA_oob_tcp_if_include", "10.77.0.0/24"}});
+  Arguments command =
+      hosts_.on(0) +
+      Arguments{"unshare", "--uts", "sh", "-c",     "hostname one; exec \"$@\"", "sh",
+                "mpirun",  "-n",    "4",  "--host", "10.77.0.1:2,10.77.0.2:2"};
+  for (const char* name : {"TRANSPORT", "LOG", "ALGORITHM", "RENDEZVOUS"}) {
+    command = command + Arguments{"-x", fmt::format("STRETTO_{}", name)};
+  }
+  testing::Process job(command + kBits, variables);
+  const Ended ended = testing::end_of(job);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  expect_bits_of_one_host(ended.output, 4);
+  expect_contains(ended.errors, "messages are moved by");
 }
 
 // Between hosts of two ranks, each half of the buffer goes out once to be reduced and once when it

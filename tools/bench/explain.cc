@@ -67,9 +67,10 @@ void print_line(Collective collective, const SizeRange& line) {
   }
   fmt::print("  {:<15} {:<20} {}\n", name(collective), size, algorithm);
   if (collective != Collective::barrier) {
-    fmt::print("  {:<15} {:<20} at {}: {} segment{} of {}\n", "", "", format_bytes(line.bytes_max),
-               explanation.segments, explanation.segments == 1 ? "" : "s",
-               format_bytes(explanation.segment_bytes));
+    fmt::print("  {:<15} {:<20} at {}: {} segment{} of {}{}\n", "", "",
+               format_bytes(line.bytes_max), explanation.segments,
+               explanation.segments == 1 ? "" : "s", format_bytes(explanation.segment_bytes),
+               explanation.lanes > 1 ? fmt::format(", {} at a time", explanation.lanes) : "");
   }
   if (!explanation.candidates.empty()) {
     fmt::print("  {:<15} {:<20} predicted at {}: {}\n", "", "", format_bytes(line.bytes_max),
@@ -92,6 +93,7 @@ nlohmann::json json_of(Collective collective, const SizeRange& line, int ranks) 
           {"reason", line.explanation.reason},
           {"segments", line.explanation.segments},
           {"segment_bytes", line.explanation.segment_bytes},
+          {"lanes", line.explanation.lanes},
           {"predicted", candidates},
           {"links", line.explanation.links}};
 }

@@ -17,6 +17,7 @@ struct Explanation {
   std::string reason = {};                // A sentence.
   std::size_t segment_bytes = 0;
   std::size_t segments = 0;
+  std::size_t lanes = 0;  // Segments under way at a time; 0 where memory is shared.
   // The algorithms by messages among which it chose and the seconds that the model predicts for
   // each, the cheapest first. Empty where memory is shared, since there is no choice.
   struct Candidate {

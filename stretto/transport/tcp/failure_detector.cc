@@ -16,7 +16,8 @@ namespace {
 //
 // * Where the peer has room, what is in flight, or could not leave this host, must be acknowledged.
 //   Hearing something from the peer is not enough: where packets are lost one way only, the peer
-//   repeats what it has sent, and each repetition looks like an acknowledgement of old data.
+//   repeats what it has sent, and each repetition looks like an acknowledgement of old data. That
+//   tells this from a host that is gone.
 // * Where the peer has no room (its process is stopped or busy), its kernel must answer probes. The
 //   pauses between these may grow to two minutes, so only a probe without an answer counts.
 // * Where nothing is under way, nothing is known; then the link is asked for a small frame.
@@ -50,7 +51,8 @@ Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state)
   // A look may come late, and the limit is what users wait at most.
   return {.silence = silence_,
           .wants_sign = idle && silence_ >= sign_interval(),
-          .lost = silence_ >= limit_ - sign_interval()};
+          .lost = silence_ >= limit_ - sign_interval(),
+          .heard = state.since_acknowledgement < silence_ / 2};
 }
 
 }  // namespace stretto::transport::tcp

@@ -48,6 +48,11 @@ TEST_F(FailureDetectorTest, WhatIsInFlightMustBeAcknowledgedWithinTheLimit) {
   EXPECT_GE(contact_.silence, seconds(8));
 }
 
+TEST_F(FailureDetectorTest, AHostThatIsGoneIsNotHeard) {
+  EXPECT_TRUE(watch({.in_flight = true, .since_acknowledgement = kLimit}, kLimit));
+  EXPECT_FALSE(contact_.heard);
+}
+
 TEST_F(FailureDetectorTest, AnyProgressIsASignOfLife) {
   for (std::uint64_t bytes = 0; bytes < 100; ++bytes) {
     EXPECT_FALSE(watch({.acknowledged_bytes = bytes, .in_flight = true}, seconds(7))) << bytes;
@@ -57,6 +62,7 @@ TEST_F(FailureDetectorTest, AnyProgressIsASignOfLife) {
 // Where packets are lost one way only, what the peer repeats looks like an acknowledgement.
 TEST_F(FailureDetectorTest, HearingTheRepetitionsOfThePeerIsNone) {
   EXPECT_TRUE(watch({.in_flight = true, .since_acknowledgement = milliseconds(100)}, kLimit));
+  EXPECT_TRUE(contact_.heard);
 }
 
 // A cable out of this host's own socket: the kernel cannot even send.

@@ -219,6 +219,7 @@ Link::Contact StripedLink::check_contact(TimePoint now) {
     const Contact of_stripe = stripe.link->check_contact(now);
     contact.silence = std::max(contact.silence, of_stripe.silence);
     contact.lost = contact.lost || of_stripe.lost;
+    contact.heard = contact.heard || of_stripe.heard;
     if (!stripe.ended.ok() && !first_end_) first_end_ = now;
     if (!of_stripe.wants_sign) continue;
     if (output_.stripe == &stripe) contact.wants_sign = true;

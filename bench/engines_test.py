@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tests of bench/engines.py. They are skipped without the engines, or network namespaces."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+BUILD = pathlib.Path(os.environ.get("STRETTO_BUILD_DIR", HERE.parent / "build/release"))
+
+
+class EnginesTest(unittest.TestCase):
+    def expect_both(self, engine, program, plugin, title):
+        if not shutil.which(program) or not (BUILD / "bin" / plugin).exists():
+            self.skipTest(f"no {title}")
+        run = subprocess.run([sys.executable, HERE / "engines.py", "--build", BUILD, "--engine",
+                              engine, "--mib", "1", "--rounds", "1"], capture_output=True,
+                             text=True, timeout=250, check=False)
+        if "Operation not permitted" in run.stderr or "is not installed" in run.stderr:
+            self.skipTest(f"cannot make network namespaces: {run.stderr}")
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        # A MiB takes more than 8 ms on the wire, whoever moves it.
+        alone, ours = (float(words.split()[-1]) for words in run.stdout.split(" ms,")[:2])
+        self.assertGreater(alone, 7, run.stdout)
+        self.assertGreater(ours, 7, run.stdout)
+
+    def test_ucx_is_measured_alone_and_for_stretto(self):
+        self.expect_both("ucx", "ucx_perftest", "libstretto_ucx.so", "UCX")
+
+    def test_open_mpi_is_measured_alone_and_for_stretto(self):
+        self.expect_both("mpi", "mpicxx.openmpi", "libstretto_mpi.so", "Open MPI")
+
+
+if __name__ == "__main__":
+    unittest.main()

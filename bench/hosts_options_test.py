@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tests of what bench/hosts.py measures instead of tables. They are skipped without the drivers or
+network namespaces."""
+
+import json
+import pathlib
+import tempfile
+import unittest
+
+import hosts_page
+import hosts_test
+
+
+class OptionsTest(hosts_test.RunsHosts):
+    def test_encrypted_links_give_the_same(self):
+        lines = self.run_hosts("--encryption", "tls", "--bytes", "16,256K", "--no-algorithms")
+        self.assertEqual({(entry["system"], entry["bytes"]) for entry in lines},
+                         {(system, size) for system in ("stretto", "stretto_tls")
+                          for size in (16, 256 << 10)})
+        self.assertIn("With TLS, times what stretto takes without", self.said)
+
+    def test_a_step_of_training_keeps_the_wire_busy(self):
+        shares, = self.run_hosts("--training")
+        self.assertEqual(list(shares), ["2x2"])
+        # Of what the wire carried no more than it can, but for what passes at once; and something.
+        self.assertTrue(all(0.1 < share < 1.1 for share in shares["2x2"]), shares)
+        self.assertIn("the wire is busy", self.said)
+
+    def test_a_mesh_costs_something_for_each_rank(self):
+        facts = self.run_hosts("--mesh")
+        self.assertEqual([fact["ranks"] for fact in facts], [8, 32])
+        self.assertGreater(facts[1]["descriptors_median"], facts[0]["descriptors_median"] + 23)
+
+    def test_plots_have_every_point(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_hosts("--plots", folder, "--rate", "10G")
+            lines = [json.loads(text) for text in
+                     (pathlib.Path(folder) / "plots.jsonl").read_text().splitlines()]
+            self.assertTrue(all(entry["p50_us"] > 0 for entry in lines))
+            self.assertEqual({entry["plot"] for entry in lines}, {"size", "at_once", "ranks"})
+            self.assertIn("<svg", (pathlib.Path(folder) / "plots.html").read_text())
+
+    def test_a_part_of_the_page_is_measured_and_written(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = pathlib.Path(folder) / "page.md"
+            page.write_text(f"{hosts_page.BEGIN.format('100M')}\n{hosts_page.END.format('100M')}\n")
+            lines = self.run_hosts("--page", page, "--parts", "100M", "--no-algorithms")
+            text = page.read_text()
+            self.assertIn("`./dev bench hosts --rate 100M", text)
+            self.assertEqual(text.count("| all_reduce |"), len(lines))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,28 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The parts of docs/hosts.md that ./dev bench hosts --page measures, each with runs of its own."""
+
+import peers
+
+BEGIN = "<!-- {}: made by ./dev bench hosts --page -->"
+END = "<!-- end of {} -->"
+
+# A cable with delay or loss is a process, which carries some hundred Mbit/s.
+FEW = "--bytes 8,64K,1M --no-algorithms"
+PARTS = {
+    "gigabit": ["--shapes 2x2,4x1,3+1,rr2x2"],
+    "100M": ["--rate 100M --bytes 8,4K,64K,1M"],
+    "10G": ["--rate 10G"],
+    "delay": [f"--delay {ms} --rate 100M --repeats 1 {FEW}" for ms in (1, 5, 20)],
+    "loss": [f"--loss {permille} --delay 1 --rate 100M {FEW}" for permille in (1, 10)],
+    "training": ["--training --shapes 2x2,4x1"],
+    "joining": ["--joining 64"],
+    "mesh": ["--mesh --repeats 1"],
+    "encryption": ["--encryption tls --rate 10G --no-algorithms"],
+}
+
+
+def put(path, part, texts):
+    """Replaces what a page says of a part by a text for each of its runs."""
+    peers.put_into(path, BEGIN.format(part), END.format(part), "\n\n".join(texts))

@@ -1,0 +1,55 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "stretto/communicator/communicator.h"
+#include "stretto/group/link_model.h"
+
+namespace stretto::communicator {
+
+inline constexpr int kProbeTag = std::numeric_limits<int>::max();  // Of messages that measure.
+
+// What messages of a byte between hosts take where all ranks send them at once, as they do in
+// collectives: ranks that share a host's cores wait for them, and each peer has a socket of its
+// own. Up to four ranks of each of the first four hosts take part. Not thread safe.
+class CrowdProbe {
+ public:
+  // `hosts`: of all ranks of `world`, which outlives this; two at least.
+  CrowdProbe(Communicator& world, const group::HostList& hosts);
+
+  bool takes_part() const { return !others_.empty(); }
+  // "2+2": those of each host that take part.
+  std::string describe() const;
+
+  // As one of them that is in a pair has measured it.
+  struct Times {
+    double pair_seconds = 0;  // Pairs of ranks send each other a message.
+    double all_seconds = 0;   // Each sends all that are on other hosts one...
+    int peers_max = 0;        // ...which are so many for the one who has most.
+  };
+  // By all that take part. Rank 0, which is in a pair, says how many rounds there are, and tells
+  // the others; 0: none. Blocks until all have done them.
+  Times run(int rounds);
+
+ private:
+  void tell(int& rounds);
+  // That of the fastest quarter: what else runs on the cores makes a round longer.
+  // That of the fastest quarter: what else runs on the cores makes a round longer.
+  double quick_round(const std::vector<Rank>& peers, int rounds);
+
+  Communicator& world_;
+  std::vector<std::vector<Rank>> ranks_;  // That take part, by host.
+  std::vector<Rank> partner_;             // Of this rank: one, or none.
+  std::vector<Rank> others_;              // On other hosts; none where it does not take part.
+};
+
+// The model's terms, by which a message costs both its ends message_seconds, one after the other,
+// and the rest is the way.
+void set_message_costs(const CrowdProbe::Times& times, schedule::LinkCost& cost);
+
+}  // namespace stretto::communicator
