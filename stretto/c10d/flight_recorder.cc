@@ -24,12 +24,6 @@ using Record = c10::Dict<IValue, IValue>;
 Record new_record() { return Record(c10::AnyType::get(), c10::AnyType::get()); }
 c10::List<IValue> new_list() { return c10::List<IValue>(c10::AnyType::get()); }
 
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 void insert_shapes(Record& record, const std::string& what, const TensorShapes& shapes) {
   c10::List<IValue> sizes = new_list();
   for (const std::vector<int64_t>& each : shapes.sizes) {
@@ -49,7 +43,7 @@ Record record_of(const FlightEntry& entry) {
   const FlightEntry::State state = entry.state;
   const bool completed = state == FlightEntry::State::completed;
   record.insert("record_id", static_cast<int64_t>(entry.record_number));
-  record.insert("pg_id", int64_t{0});
+  record.insert("pg_id", static_cast<int64_t>(entry.group->number));
   record.insert("process_group", c10::ivalue::Tuple::create(std::vector<IValue>{
                                      entry.group->name, entry.group->description}));
   record.insert("collective_seq_id", static_cast<int64_t>(entry.collective_number));
@@ -117,6 +111,12 @@ TensorShapes::TensorShapes(const std::vector<at::Tensor>& tensors) {
   }
 }
 
+int64_t FlightEntry::now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 void FlightEntry::end(bool well) {
   ended_ns = now_ns();
   state = well ? State::completed : State::failed;
@@ -133,7 +133,6 @@ FlightRecorder::FlightRecorder()
 }
 
 void FlightRecorder::record(std::shared_ptr<FlightEntry> entry) {
-  entry->created_ns = now_ns();
   const MutexLock guard(mutex_);
   entry->record_number = recorded_++;
   if (ring_.size() < capacity_) {
@@ -152,21 +151,23 @@ std::string FlightRecorder::dump() const {
   std::sort(entries.begin(), entries.end(),
             [](const auto& a, const auto& b) { return a->record_number < b->record_number; });
   c10::List<IValue> records = new_list();
-  std::map<std::string, LastNumbers> last;
+  std::map<std::size_t, LastNumbers> last;
   Record groups = new_record();
   for (const auto& entry : entries) {
     const Record record = record_of(*entry);
     records.push_back(record);
     groups.insert_or_assign(entry->group->name, group_record(*entry->group));
     if (entry->is_point_to_point) continue;
-    LastNumbers& of_group = last[entry->group->name];
+    LastNumbers& of_group = last[entry->group->number];
     of_group.started = entry->collective_number;
     if (record.at("state").toStringRef() == "completed") {
       of_group.completed = std::max(of_group.completed, entry->collective_number);
     }
   }
   Record statuses = new_record();
-  for (const auto& [name, numbers] : last) statuses.insert(name, status_record(numbers));
+  for (const auto& [group, numbers] : last) {
+    statuses.insert(std::to_string(group), status_record(numbers));
+  }
   Record all = new_record();
   all.insert("version", "2.10");
   all.insert("comm_lib_version", "stretto");

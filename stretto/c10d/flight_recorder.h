@@ -18,6 +18,7 @@ namespace stretto::c10d_backend {
 
 // A group as PyTorch's records name it.
 struct FlightGroup {
+  std::size_t number = 0;  // Of this process: its groups are counted.
   std::string name;
   std::string description;
   std::vector<uint64_t> ranks;  // Their numbers in the job.
@@ -36,6 +37,7 @@ struct TensorShapes {
 struct FlightEntry {
   enum class State : int { started, completed, failed };
 
+  static int64_t now_ns();
   void end(bool well);
 
   std::string name;  // "all_reduce", "send 0->1"
@@ -48,7 +50,7 @@ struct FlightEntry {
   std::shared_ptr<const FlightGroup> group;
 
   uint64_t record_number = 0;
-  int64_t created_ns = 0;
+  const int64_t created_ns = now_ns();
   std::atomic<int64_t> ended_ns = 0;
   std::atomic<State> state = State::started;
 };
