@@ -152,8 +152,8 @@ WorkPtr ProcessGroupStretto::start(Start what, Submit submit) {
   }
   auto operation = std::make_shared<InFlight>(std::move(submitted), std::move(what.results),
                                               std::move(what.tensors), entry, shared_, copying);
-  auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title,
-                                               std::move(what.inputs), operation, shared_);
+  auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title, what.inputs,
+                                               operation, shared_);
   if (onCompletionHook_ != nullptr) tell_hook(operation, what.type);
   if (const auto batch = batch_of_thread()) batch->add(work);
   return work;
@@ -258,15 +258,11 @@ WorkPtr ProcessGroupStretto::_allgather_base(at::Tensor& output, at::Tensor& inp
   auto held = tensors_of_operation();
   const ConstView from = held->input(input);
   const View to = held->output(output);
-  return start({OpType::_ALLGATHER_BASE,
-                "stretto:_all_gather_base",
-                options.timeout,
-                held,
-                {input},
-                {output}},
-               [&](Communicator& comm, Duration timeout) {
-                 return comm.all_gather(from, to, {.timeout = timeout});
-               });
+  return start(
+      {OpType::_ALLGATHER_BASE, "stretto:_all_gather_base", options.timeout, held, input, {output}},
+      [&](Communicator& comm, Duration timeout) {
+        return comm.all_gather(from, to, {.timeout = timeout});
+      });
 }
 
 WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
@@ -397,7 +393,7 @@ WorkPtr ProcessGroupStretto::alltoall_base(at::Tensor& output, at::Tensor& input
       .send_counts = split_counts(input, from.count, input_splits, getSize(), "input"),
       .recv_counts = split_counts(output, to.count, output_splits, getSize(), "output")};
   return start(
-      {OpType::ALLTOALL_BASE, "stretto:all_to_all", options.timeout, held, {input}, {output}},
+      {OpType::ALLTOALL_BASE, "stretto:all_to_all", options.timeout, held, input, {output}},
       [&](Communicator& comm, Duration timeout) {
         ours.timeout = timeout;
         return comm.all_to_all(from, to, ours);

@@ -136,7 +136,7 @@ class ProcessGroupStretto final : public ::c10d::Backend {
     const char* title;
     std::chrono::milliseconds timeout;  // kUnsetTimeout: the group's.
     std::shared_ptr<OperationTensors> tensors;
-    Tensors inputs = {};  // For the profiler and the flight recorder.
+    at::TensorList inputs = {};  // For the profiler and the flight recorder.
     Tensors results = {};
     int peer = -1;        // Of a send or receive; -1: any.
     bool blocks = false;  // It has ended when it has been submitted.

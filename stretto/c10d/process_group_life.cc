@@ -19,7 +19,6 @@
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/process_group.h"
 #include "stretto/c10d/store.h"
-#include "stretto/c10d/torch_version.h"
 #include "stretto/c10d/without_gil.h"
 #include "stretto/job/join.h"
 
@@ -312,63 +311,12 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
   });
 }
 
-namespace {
-
-// The words by which PyTorch's tool knows which operations belong to each other.
-std::string flight_name(::c10d::OpType type, int rank, int peer) {
-  using ::c10d::OpType;
-  switch (type) {
-    case OpType::BROADCAST:
-      return "broadcast";
-    case OpType::ALLREDUCE_COALESCED:
-      return "allreduce_coalesced";
-    case OpType::REDUCE:
-      return "reduce";
-    case OpType::ALLGATHER:
-      return "all_gather";
-    case OpType::_ALLGATHER_BASE:
-      return "_all_gather_base";
-    case OpType::ALLGATHER_COALESCED:
-      return "ALLGATHER_coalesced";
-    case OpType::COALESCED:
-      return "all_gather_into_tensor_coalesced";
-    case OpType::GATHER:
-      return "gather";
-    case OpType::SCATTER:
-      return "scatter";
-    case OpType::REDUCE_SCATTER:
-      return "reduce_scatter";
-    case OpType::_REDUCE_SCATTER_BASE:
-      return "_reduce_scatter_base";
-    case kReduceScatterTensorCoalesced:
-      return "reduce_scatter_tensor_coalesced";
-    case OpType::ALLTOALL:
-    case OpType::ALLTOALL_BASE:
-      return "all_to_all";
-    case OpType::SEND:
-      return fmt::format("send {}->{}", rank, peer);
-    case OpType::RECV:
-    case OpType::RECVANYSOURCE:
-      return fmt::format("recv {}<-{}", rank, peer);
-    case OpType::BARRIER:
-      return "barrier";
-    default:
-      return "all_reduce";
-  }
-}
-
-bool is_point_to_point(::c10d::OpType type) {
-  return type == ::c10d::OpType::SEND || type == ::c10d::OpType::RECV ||
-         type == ::c10d::OpType::RECVANYSOURCE;
-}
-
-}  // namespace
-
 std::shared_ptr<FlightEntry> ProcessGroupStretto::make_entry(const Start& what) {
   if (!FlightRecorder::instance().is_enabled()) return nullptr;
   auto entry = std::make_shared<FlightEntry>();
-  entry->name = flight_name(what.type, getRank(), what.peer);
-  entry->is_point_to_point = is_point_to_point(what.type);
+  entry->type = what.type;
+  entry->rank = getRank();
+  entry->peer = what.peer;
   entry->inputs = TensorShapes(what.inputs);
   entry->outputs = TensorShapes(what.results);
   entry->timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
@@ -384,7 +332,7 @@ std::shared_ptr<FlightEntry> ProcessGroupStretto::make_entry(const Start& what) 
 }
 
 void ProcessGroupStretto::record(const Start& what, const std::shared_ptr<FlightEntry>& entry) {
-  ++(is_point_to_point(what.type) ? transfers_ : collectives_);
+  ++(::c10d::isP2POp(what.type) ? transfers_ : collectives_);
   if (entry == nullptr) return;
   entry->collective_number = collectives_;
   entry->point_to_point_number = transfers_;

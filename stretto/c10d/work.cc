@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
 #include <fmt/format.h>
 
@@ -40,6 +41,10 @@ c10::TypePtr list_of_tensors() { return c10::ListType::create(c10::TensorType::g
   if (status.ok()) return ::c10d::WorkResult::SUCCESS;
   return status.code() == StatusCode::timeout ? ::c10d::WorkResult::TIMEOUT
                                               : ::c10d::WorkResult::COMM_ERROR;
+}
+
+std::optional<std::vector<at::Tensor>> inputs_for_profiler(at::TensorList inputs) {
+  return at::hasCallbacks() ? std::optional(inputs.vec()) : std::nullopt;
 }
 
 // The program's callbacks may throw, and whoever calls them is in the middle of something else.
@@ -84,7 +89,11 @@ InFlight::InFlight(stretto::Work work, std::vector<at::Tensor> outputs,
   outcome_->buffers = std::move(buffers);
   outcome_->entry = std::move(entry);
   outcome_->group = std::move(group);
-  work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
+  if (work_.duration()) {
+    outcome_->end(work_.wait_status());  // It ended while it was being submitted.
+  } else {
+    work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
+  }
 }
 
 bool InFlight::try_end() {
@@ -198,10 +207,9 @@ void Shared::abort(const std::string& what) {
   if (alive != nullptr) alive->abort(fmt::format("rank {} has called {}", named_rank, what));
 }
 
-WorkStretto::WorkStretto(int rank, ::c10d::OpType type, const char* title,
-                         const std::optional<std::vector<at::Tensor>>& inputs,
+WorkStretto::WorkStretto(int rank, ::c10d::OpType type, const char* title, at::TensorList inputs,
                          std::shared_ptr<InFlight> operation, std::shared_ptr<Shared> shared)
-    : Work(rank, type, title, inputs),
+    : Work(rank, type, at::hasCallbacks() ? title : nullptr, inputs_for_profiler(inputs)),
       operation_(std::move(operation)),
       shared_(std::move(shared)) {
   if (recordFunctionEndCallback_ == nullptr) return;

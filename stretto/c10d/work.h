@@ -131,8 +131,8 @@ struct Shared {
 // flight, which then ends without it.
 class WorkStretto final : public ::c10d::Work {
  public:
-  WorkStretto(int rank, ::c10d::OpType type, const char* title,
-              const std::optional<std::vector<at::Tensor>>& inputs,
+  // `title` and `inputs` are for a profiler, if there is one.
+  WorkStretto(int rank, ::c10d::OpType type, const char* title, at::TensorList inputs,
               std::shared_ptr<InFlight> operation, std::shared_ptr<Shared> shared);
   ~WorkStretto() override;
 
