@@ -9,6 +9,7 @@ import datetime
 import os
 import pathlib
 import pickle
+import socket
 import subprocess
 import sys
 import tempfile
@@ -127,6 +128,25 @@ class FlightRecorderTest(unittest.TestCase):
                 last = read(prefix, 0)["entries"][-1]
                 self.assertEqual((last["state"], last["input_sizes"]), ("started", sizes))
                 self.assertEqual((last["retired"], last["timeout_ms"]), (True, 200))
+
+    def test_a_worker_is_asked(self) -> None:
+        """By PyTorch's server for that, from outside, while the program does something else."""
+
+        def body(rank: int, size: int) -> None:
+            from torch.distributed.elastic.control_plane import _worker_server
+
+            dist.all_reduce(torch.ones(3))
+            with tempfile.TemporaryDirectory() as folder, _worker_server(f"{folder}/socket"):
+                with socket.socket(socket.AF_UNIX) as caller:
+                    caller.connect(f"{folder}/socket")
+                    request = "POST /handler/dump_stretto_trace_pickle HTTP/1.0\r\nConnection: close"
+                    caller.sendall(f"{request}\r\n\r\n".encode())
+                    with caller.makefile("rb") as answer:
+                        head, _, told = answer.read().partition(b"\r\n\r\n")
+            assert b" 200 " in head, head
+            assert pickle.loads(told)["entries"][-1]["input_sizes"] == [[3]]
+
+        ranks.with_group(body, 1)
 
     def test_a_failure_that_nobody_waits_for(self) -> None:
         """Of an operation whose handle was dropped, and of one that fails when it is called."""

@@ -4,6 +4,7 @@
 // The Python module stretto._c. What is public of it is said in python/stretto/__init__.py.
 
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/control_plane/Handlers.hpp>
 
 #include <cmath>
 #include <ctime>
@@ -175,6 +176,17 @@ std::shared_ptr<DdpCommHook> make_ddp_comm_hook(const std::string& kind, const p
   return std::make_shared<DdpCommHook>(std::move(hook));
 }
 
+// By this name a job's worker is asked for it, as for those of other backends: the server is that
+// of torch.distributed.elastic.control_plane, where a program starts it.
+void register_flight_record() {
+  ::c10d::control_plane::registerHandler(
+      "dump_stretto_trace_pickle",
+      [](const ::c10d::control_plane::Request&, ::c10d::control_plane::Response& response) {
+        response.setContent(FlightRecorder::instance().dump(), "application/octet-stream");
+        response.setStatus(200);
+      });
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_c, module) {
@@ -217,6 +229,7 @@ PYBIND11_MODULE(_c, module) {
              [](const BackendPtr& backend) { return communicator_of(backend)->describe_links(); });
   module.def("explain", &explain);
   module.def("time_all_reduces", &time_all_reduces, Released());
+  register_flight_record();
   module.def("flight_record", [] { return py::bytes(FlightRecorder::instance().dump()); });
 }
 
