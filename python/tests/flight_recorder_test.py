@@ -139,7 +139,7 @@ class FlightRecorderTest(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder, _worker_server(f"{folder}/socket"):
                 with socket.socket(socket.AF_UNIX) as caller:
                     caller.connect(f"{folder}/socket")
-                    request = "POST /handler/dump_stretto_trace_pickle HTTP/1.0\r\nConnection: close"
+                    request = "POST /handler/dump_stretto_trace_pickle HTTP/1.0\r\nContent-Length: 0"
                     caller.sendall(f"{request}\r\n\r\n".encode())
                     with caller.makefile("rb") as answer:
                         head, _, told = answer.read().partition(b"\r\n\r\n")
