@@ -137,7 +137,7 @@ def measure_all_reduce(ours: dist.ProcessGroup, options: argparse.Namespace) -> 
                 "none, async": asynchronous(plain, fake),
             },
             options.rounds,
-            max(1, min(200, (4 << 20) // size)),
+            max(3, min(200, (4 << 20) // size)),
         )
         rows.append({"bytes": size, **{k: v * 1e6 for k, v in medians.items()}})
     return rows
@@ -300,36 +300,38 @@ def part_of(row: dict, zero: str, variant: str = "stretto") -> float:
     return (row[variant] - row[zero]) / max(row["gloo"] - row[zero], 1e-9)
 
 
+TITLES = ["C++", "stretto", "over C++", "ours", "Gloo", "ratio"]
+KINDS = {"": "blocking", ", async": f"{AT_A_TIME} at a time"}
+
+
 def columns_of(row: dict, kind: str) -> list[str]:
-    """What a call takes, what Python adds to it, and how many times as long Gloo's takes. `kind`:
-    of blocking calls "", of asynchronous ones ", async"."""
-    took, gloo = row["stretto" + kind], row["gloo" + kind]
-    added, theirs = took - row["c++" + kind], row["none" + kind]
-    return [*(f"{each:.1f}" for each in (took, added, added - theirs, gloo)), f"{gloo / took:.2f}"]
-
-
-TITLES = ["stretto", "over C++", "ours", "Gloo", "Gloo/stretto"]
+    cpp, took, theirs, gloo = (row[each + kind] for each in ("c++", "stretto", "none", "gloo"))
+    times = (cpp, took, took - cpp, took - cpp - theirs, gloo)
+    return [*(f"{each:.1f}" for each in times), f"{gloo / took:.2f}"]
 
 
 def show_all_reduce(rows: list[dict]) -> None:
-    print(f"{'all_reduce us':>14} {'mapped':>9}" + 2 * "".join(f"{each:>13}" for each in TITLES))
-    for row in rows:
-        cells = columns_of(row, "") + columns_of(row, ", async")
-        print(f"{row['bytes']:>14} {row['stretto, mapped']:>9.1f}"
-              + "".join(f"{cell:>13}" for cell in cells))
-    print(f"first blocking, then {AT_A_TIME} at a time; over C++: what a call takes longer than in "
-          "C++; ours: of that, what it\ntakes longer than a call of the backend that does nothing")
+    for kind, title in KINDS.items():
+        print(f"{'all_reduce us':>14}" + "".join(f"{each:>11}" for each in TITLES)
+              + f"{'' if kind else 'mapped':>11}  {title}")
+        for row in rows:
+            cells = [row["bytes"], *columns_of(row, kind)]
+            print(f"{cells[0]:>14}" + "".join(f"{cell:>11}" for cell in cells[1:])
+                  + f"{'' if kind else round(row['stretto, mapped'], 1):>11}")
+    print("over C++: what a call takes longer than from C++; ours: of that, what it takes longer "
+          "than a call of the backend\nthat does nothing")
 
 
 def page_of(results: dict, command: str) -> str:
-    """The table of all_reduce for docs/pytorch_backend.md."""
-    head = ["bytes", *TITLES, *(f"async: {title}" for title in TITLES)]
-    rows = [[f"{row['bytes']}", *columns_of(row, ""), *columns_of(row, ", async")]
-            for row in results["all_reduce_us"]]
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-    said = (f"`{command}`: {results['ranks']} ranks, {results['cores']} cores, load "
-            f"{results['load_before']:.1f} when it began, torch {results['torch']}; microseconds.")
-    return "\n".join([said, "", *lines])
+    """The tables of all_reduce for docs/pytorch_backend.md."""
+    parts = [f"`{command}`: {results['ranks']} ranks, {results['cores']} cores, load "
+             f"{results['load_before']:.1f} when it began, torch {results['torch']}; microseconds."]
+    for kind, title in KINDS.items():
+        head = [f"bytes, {title}", *TITLES]
+        rows = [[f"{row['bytes']}", *columns_of(row, kind)] for row in results["all_reduce_us"]]
+        cells = [head, ["---"] * len(head), *rows]
+        parts.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
+    return "\n\n".join(parts)
 
 
 def put_into(path: pathlib.Path, text: str) -> None:
