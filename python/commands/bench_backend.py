@@ -7,18 +7,20 @@
 The ranks, processes of this host, have a group of each backend and take turns with them, round by
 round, so that both meet the same load of the machine. Three measurements:
 
-  all_reduce   microseconds of an all_reduce of float32, blocking and with async_op=True and
-               wait(), the median of all calls; for stretto also in memory that the ranks have
-               mapped (stretto.empty); of PyTorch's own backend "fake", which does nothing: what
-               the way from Python to a backend takes; and, on one host, of `stretto bench`, whose
-               ranks call the library from C++ while these wait
+  all_reduce   microseconds of an all_reduce of float32, blocking, and "async": two at a time, with
+               async_op=True and wait(), by two; the median of all calls. For stretto also in memory
+               that the ranks have mapped (stretto.empty), and of the same calls of the same group
+               from C++; of PyTorch's own backend "fake", which does nothing: what the way from
+               Python to a backend takes
   ddp          milliseconds of a training step of DistributedDataParallel; of one in which it does
                all but to communicate (on a group that leaves tensors as they are); of one in which
                ranks only meet and each copies its tensors once, as many bytes as an all_reduce has
                to read and to write (the floor); and without it (no_sync)
-  fsdp         milliseconds of a training step of FSDP2 (fully_shard)
+  fsdp         milliseconds of a training step of FSDP2 (fully_shard), and of one whose collectives
+               are those of the backend "fake", which copies what a rank has itself
 
     python python/commands/bench_backend.py --ranks 2 --json results.json
+    python python/commands/bench_backend.py --measure all_reduce --page docs/pytorch_backend.md
     python python/commands/bench_backend.py --clock cpu    # Where others use the machine, too.
     python python/commands/bench_backend.py --measure ddp --models resnet18
     python python/commands/bench_backend.py --hosts 2 --rate 1e9 --ranks 1     # as root
@@ -28,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import datetime
 import json
 import os
 import pathlib
@@ -36,16 +39,20 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from typing import Callable
 
 import torch
 import torch.distributed as dist
+from bench_models import models
 from torch import nn
 
 SIZES = "8,512,4096,65536,1048576,8388608,67108864"
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+CLOCKS = {"wall": time.CLOCK_MONOTONIC, "cpu": time.CLOCK_PROCESS_CPUTIME_ID}
 clock = CLOCKS["wall"]
+AT_A_TIME = 2  # In flight together, where calls are asynchronous.
+BEGIN, END = "<!-- made by ./dev bench torch -->", "<!-- end of what ./dev bench torch makes -->"
 
 
 def is_on_a_host() -> bool:
@@ -53,102 +60,87 @@ def is_on_a_host() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def turns(variants: dict[str, Callable[[], None]], rounds: int, repeat: int) -> dict[str, float]:
+# Runs something so many times, and returns the seconds that each time took.
+Variant = Callable[[int], "list[float]"]
+
+
+def calls_of(run: Callable[[], None]) -> Variant:
+    def timed(repeat: int) -> list[float]:
+        times = []
+        for _ in range(repeat):
+            started = time.clock_gettime(clock)
+            run()
+            times.append(time.clock_gettime(clock) - started)
+        return times
+
+    return timed
+
+
+def turns(variants: dict[str, Variant], rounds: int, repeat: int) -> dict[str, float]:
     """The median time of a call of each variant in seconds, on the rank where it is longest."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for round_number in range(rounds + 1):
         for name, run in variants.items():
             dist.barrier()
-            for _ in range(repeat):
-                started = clock()
-                run()
-                if round_number > 0:  # The first makes connections and plans.
-                    times[name].append(clock() - started)
+            taken = run(repeat)
+            if round_number > 0:  # The first makes connections and plans.
+                times[name] += taken
     medians = torch.tensor([statistics.median(each) for each in times.values()]).double()
     dist.all_reduce(medians, dist.ReduceOp.MAX)
     return dict(zip(times, medians.tolist()))
 
 
-def microseconds_in_cpp(ranks: int, size: int) -> float:
-    program = [sys.executable, "-m", "stretto", "bench", "all_reduce", f"--ranks={ranks}"]
-    chosen = [f"--bytes={size}", "--buffers=private", "--in-place", "--no-pin", "--no-check"]
-    done = subprocess.run([*program, *chosen, "--json"], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)["p50_us"]
+def fake_group() -> dist.ProcessGroup:
+    import torch.testing._internal.distributed.fake_pg  # Makes "fake" known.
+
+    return dist.new_group(backend="fake")
+
+
+def blocking(tensor: torch.Tensor, group: dist.ProcessGroup) -> Variant:
+    return calls_of(lambda: dist.all_reduce(tensor, group=group))
+
+
+def asynchronous(tensors: list[torch.Tensor], group: dist.ProcessGroup) -> Variant:
+    def run() -> None:
+        for work in [dist.all_reduce(t, group=group, async_op=True) for t in tensors]:
+            work.wait()
+
+    timed = calls_of(run)
+    return lambda repeat: [each / len(tensors) for each in timed(repeat)]
+
+
+def in_cpp(tensors: list[torch.Tensor], group: dist.ProcessGroup) -> Variant:
+    import stretto
+
+    backend, module = stretto._backend(group), stretto._module()
+    return lambda repeat: module.time_all_reduces(backend, tensors, repeat, clock)
 
 
 def measure_all_reduce(ours: dist.ProcessGroup, options: argparse.Namespace) -> list[dict]:
     import stretto
-    import torch.testing._internal.distributed.fake_pg  # Makes "fake" known.
 
-    fake = dist.new_group(backend="fake")
+    gloo, fake = dist.group.WORLD, fake_group()
     rows = []
     for size in options.bytes:
-        plain = torch.zeros(size // 4)
+        plain = [torch.zeros(size // 4) for _ in range(AT_A_TIME)]
         mapped = stretto.empty(size // 4, group=ours).zero_()
         medians = turns(
             {
-                "stretto": lambda: dist.all_reduce(plain, group=ours),
-                "stretto, mapped": lambda: dist.all_reduce(mapped, group=ours),
-                "stretto, async": lambda: dist.all_reduce(plain, group=ours, async_op=True).wait(),
-                "gloo": lambda: dist.all_reduce(plain),
-                "gloo, async": lambda: dist.all_reduce(plain, async_op=True).wait(),
-                "none": lambda: dist.all_reduce(plain, group=fake),
+                "c++": in_cpp(plain[:1], ours),
+                "stretto": blocking(plain[0], ours),
+                "stretto, mapped": blocking(mapped, ours),
+                "gloo": blocking(plain[0], gloo),
+                "none": blocking(plain[0], fake),
+                "c++, async": in_cpp(plain, ours),
+                "stretto, async": asynchronous(plain, ours),
+                "gloo, async": asynchronous(plain, gloo),
+                "none, async": asynchronous(plain, fake),
             },
             options.rounds,
-            max(1, min(200, (4 << 20) // size)),
+            max(3, min(200, (4 << 20) // size)),
         )
         rows.append({"bytes": size, **{k: v * 1e6 for k, v in medians.items()}})
-        if dist.get_rank() == 0 and not is_on_a_host():
-            rows[-1]["c++"] = microseconds_in_cpp(dist.get_world_size(), size)
     return rows
-
-
-class Transformer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(128, 4, 512, batch_first=True, dropout=0.0)
-        self.embedding = nn.Embedding(1000, 128)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.layers(self.embedding(tokens))
-
-
-class Block(nn.Module):
-    """Of a ResNet: two convolutions, and what goes round them."""
-
-    def __init__(self, inner: int, outer: int, stride: int) -> None:
-        super().__init__()
-        self.through = nn.Sequential(
-            nn.Conv2d(inner, outer, 3, stride, 1, bias=False), nn.BatchNorm2d(outer), nn.ReLU(),
-            nn.Conv2d(outer, outer, 3, 1, 1, bias=False), nn.BatchNorm2d(outer))
-        self.around: nn.Module = nn.Identity()
-        if stride != 1 or inner != outer:
-            self.around = nn.Sequential(
-                nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return (self.through(images) + self.around(images)).relu()
-
-
-def resnet18() -> nn.Module:
-    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
-              nn.MaxPool2d(3, 2, 1)]
-    for inner, outer, stride in [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]:
-        layers += [Block(inner, outer, stride), Block(outer, outer, 1)]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
-
-
-def models(wanted: str) -> dict[str, tuple[nn.Module, torch.Tensor]]:
-    torch.manual_seed(0)
-    mlp = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
-                        nn.Linear(1024, 512))
-    known = {
-        "mlp": (mlp, torch.randn(16, 512)),
-        "resnet18": (resnet18(), torch.randn(2, 3, 32, 32)),
-        "transformer": (Transformer(), torch.randint(0, 1000, (2, 32))),
-    }
-    return {name: known[name] for name in wanted.split(",")}
 
 
 def step_of(wrapped: nn.Module, data: torch.Tensor) -> Callable[[], None]:
@@ -242,11 +234,11 @@ def measure_ddp(ours: dist.ProcessGroup, options: argparse.Namespace) -> list[di
         on_gloo = wrap(None)
         medians = turns(
             {
-                "stretto": step_of(wrap(ours), data),
-                "gloo": step_of(on_gloo, data),
-                "alone": step_of(wrap(SilentGroup(ours.rank(), ours.size())), data),
-                "floor": step_of(wrap(FloorGroup(ours)), data),
-                "none": silent_step_of(on_gloo, data),
+                "stretto": calls_of(step_of(wrap(ours), data)),
+                "gloo": calls_of(step_of(on_gloo, data)),
+                "alone": calls_of(step_of(wrap(SilentGroup(ours.rank(), ours.size())), data)),
+                "floor": calls_of(step_of(wrap(FloorGroup(ours)), data)),
+                "none": calls_of(silent_step_of(on_gloo, data)),
             },
             options.rounds,
             3,
@@ -261,16 +253,17 @@ def measure_fsdp(ours: dist.ProcessGroup, options: argparse.Namespace) -> list[d
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
+    groups = {"stretto": ours, "gloo": dist.group.WORLD, "alone": fake_group()}
     rows = []
     for name, (model, data) in models(options.models).items():
         steps = {}
-        for backend, group in [("stretto", ours), ("gloo", dist.group.WORLD)]:
+        for backend, group in groups.items():
             sharded = copy.deepcopy(model)
             mesh = DeviceMesh.from_group(group, "cpu")
             for layer in sharded.children():
                 if any(True for _ in layer.parameters()):
                     fully_shard(layer, mesh=mesh)
-            steps[backend] = step_of(fully_shard(sharded, mesh=mesh), data)
+            steps[backend] = calls_of(step_of(fully_shard(sharded, mesh=mesh), data))
         medians = turns(steps, options.rounds, 3)
         rows.append({"model": name, **{k: v * 1e3 for k, v in medians.items()}})
     return rows
@@ -307,14 +300,47 @@ def part_of(row: dict, zero: str, variant: str = "stretto") -> float:
     return (row[variant] - row[zero]) / max(row["gloo"] - row[zero], 1e-9)
 
 
+TITLES = ["C++", "stretto", "over C++", "ours", "Gloo", "ratio"]
+KINDS = {"": "blocking", ", async": f"{AT_A_TIME} at a time"}
+
+
+def columns_of(row: dict, kind: str) -> list[str]:
+    cpp, took, theirs, gloo = (row[each + kind] for each in ("c++", "stretto", "none", "gloo"))
+    times = (cpp, took, took - cpp, took - cpp - theirs, gloo)
+    return [*(f"{each:.1f}" for each in times), f"{gloo / took:.2f}"]
+
+
 def show_all_reduce(rows: list[dict]) -> None:
-    print(f"{'all_reduce':>12} {'stretto us':>12} {'mapped us':>12} {'async us':>12} "
-          f"{'gloo us':>12} {'async us':>12} {'none us':>8} {'C++ us':>10} {'ratio':>8}")
-    for row in rows:
-        print(f"{row['bytes']:>12} {row['stretto']:>12.1f} {row['stretto, mapped']:>12.1f} "
-              f"{row['stretto, async']:>12.1f} {row['gloo']:>12.1f} {row['gloo, async']:>12.1f} "
-              f"{row['none']:>8.1f} {row.get('c++', float('nan')):>10.1f} "
-              f"{row['gloo'] / row['stretto']:>8.2f}")
+    for kind, title in KINDS.items():
+        print(f"{'all_reduce us':>14}" + "".join(f"{each:>11}" for each in TITLES)
+              + f"{'' if kind else 'mapped':>11}  {title}")
+        for row in rows:
+            cells = [row["bytes"], *columns_of(row, kind)]
+            print(f"{cells[0]:>14}" + "".join(f"{cell:>11}" for cell in cells[1:])
+                  + f"{'' if kind else round(row['stretto, mapped'], 1):>11}")
+    print("over C++: what a call takes longer than from C++; ours: of that, what it takes longer "
+          "than a call of the backend\nthat does nothing")
+
+
+def page_of(results: dict, command: str) -> str:
+    """The tables of all_reduce for docs/pytorch_backend.md."""
+    parts = [f"`{command}`: {results['ranks']} ranks, {results['cores']} cores, load "
+             f"{results['load_before']:.1f} when it began, torch {results['torch']}; microseconds."]
+    for kind, title in KINDS.items():
+        head = [f"bytes, {title}", *TITLES]
+        rows = [[f"{row['bytes']}", *columns_of(row, kind)] for row in results["all_reduce_us"]]
+        cells = [head, ["---"] * len(head), *rows]
+        parts.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
+    return "\n\n".join(parts)
+
+
+def put_into(path: pathlib.Path, text: str) -> None:
+    """Replaces what a page has between two lines."""
+    head, found, rest = path.read_text().partition(BEGIN)
+    _, also_found, tail = rest.partition(END)
+    if not found or not also_found:
+        sys.exit(f"{path} has no lines '{BEGIN}' and '{END}'")
+    path.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{tail}")
 
 
 def show_ddp(rows: list[dict]) -> None:
@@ -331,10 +357,12 @@ def show_ddp(rows: list[dict]) -> None:
 
 
 def show_fsdp(rows: list[dict]) -> None:
-    print(f"{'fsdp step':>12} {'stretto ms':>12} {'gloo ms':>12} {'ratio':>8}")
+    print(f"{'fsdp step':>12} {'stretto ms':>12} {'gloo ms':>12} {'alone ms':>12} {'ratio':>8} "
+          f"{'exposed':>8}")
     for row in rows:
         print(f"{row['model']:>12} {row['stretto']:>12.2f} {row['gloo']:>12.2f} "
-              f"{row['gloo'] / row['stretto']:>8.2f}")
+              f"{row['alone']:>12.2f} {row['gloo'] / row['stretto']:>8.2f} "
+              f"{part_of(row, 'alone'):>8.2f}")
 
 
 def show(results: dict) -> None:
@@ -347,15 +375,33 @@ def show(results: dict) -> None:
 
 def measure_here(options: argparse.Namespace) -> dict:
     """Results of rank 0; the others are processes forked from this one."""
-    ranks = options.ranks
+
+
+    def be_rank(rank: int) -> dict:
+        place = {"init_method": f"file://{folder}/store", "rank": rank, "world_size": options.ranks}
+        dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=5), **place)
+        return measure(options)
+
+    def be_child(rank: int) -> None:
+        """Ends here, whatever happens: the folder belongs to the parent."""
+        status = 1
+        try:
+            be_rank(rank)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
     with tempfile.TemporaryDirectory() as folder:
-        rank = next((r for r in range(1, ranks) if os.fork() == 0), 0)
-        place = {"init_method": f"file://{folder}/store", "rank": rank, "world_size": ranks}
-        dist.init_process_group("gloo", **place)
-        results = measure(options)
-        if rank != 0:
-            os._exit(0)
-    failed = [r for r in range(1, ranks) if os.wait()[1] != 0]
+        children = []
+        for rank in range(1, options.ranks):
+            child = os.fork()
+            if child == 0:
+                be_child(rank)
+            children.append(child)
+        results = be_rank(0)
+        failed = [child for child in children if os.waitpid(child, 0)[1] != 0]
     if failed:
         sys.exit(f"{len(failed)} ranks have failed")
     return results
@@ -408,6 +454,7 @@ def main() -> None:
     parser.add_argument("--bytes", default=SIZES, help="of an all_reduce, 8 and more")
     parser.add_argument("--models", default="mlp,resnet18,transformer", help="the same")
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--page", type=pathlib.Path, help="puts the table of all_reduce there")
     arguments = parser.parse_args()
     arguments.bytes = [int(size) for size in arguments.bytes.split(",")]
     global clock
@@ -424,6 +471,10 @@ def main() -> None:
     show(results)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
+    if arguments.page:
+        files = ("--json", "--page", str(arguments.json), str(arguments.page))
+        chosen = [word for word in sys.argv[1:] if word not in files]
+        put_into(arguments.page, page_of(results, " ".join(["./dev bench torch", *chosen])))
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@
 
 The environment has nothing but the wheel, and torch by a path to where it is: to download it again
 would prove nothing. Fails unless torchrun starts two ranks, `python -m stretto` runs, and loading
-stretto takes at most 100 ms beyond torch (the least of five).
+stretto takes at most 100 ms beyond torch (once in five times).
 
     python python/commands/try_wheel.py build/wheels/stretto-0.1.0-*.whl
 """
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -20,43 +21,43 @@ import sysconfig
 import tempfile
 
 LOADING_MS = 100
-LOADING = """
-import time, torch, torch.distributed
-begun = time.perf_counter()
-import stretto
-stretto._module()
-print((time.perf_counter() - begun) * 1e3)
-"""
 TWO = ["--standalone", "--nproc-per-node=2"]
-RANKS = pathlib.Path(__file__).resolve().parents[1] / "tests/torchrun_program.py"
+PROGRAMS = pathlib.Path(__file__).resolve().parents[1] / "tests"
 
 
 def main(wheel: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
 
-        def run(*command: object) -> str:
+        def run(*command: object, **variables: str) -> str:
             done = subprocess.run(
-                [str(word) for word in command], cwd=folder, capture_output=True, text=True
+                [str(word) for word in command], cwd=folder, capture_output=True, text=True,
+                env={**environment, **variables},
             )
             if done.returncode != 0:
                 sys.exit(f"{command}\n{done.stdout}{done.stderr}")
             return done.stdout
 
+        # A build of stretto may be in it, as of the tests.
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         run(sys.executable, "-m", "venv", "fresh")
         python = pathlib.Path(folder) / "fresh/bin/python"
         run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel.resolve())
         site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
         pathlib.Path(site, "torch-of-another.pth").write_text(sysconfig.get_path("purelib"))
-        said = run(python, "-m", "torch.distributed.run", *TWO, RANKS)
+        said = run(python, "-m", "torch.distributed.run", *TWO, PROGRAMS / "torchrun_program.py")
         if "2 of 2 ranks" not in said:
             sys.exit(f"torchrun: {said}")
         version = run(python, "-c", "import stretto; print(stretto.__version__)").strip()
         if version not in wheel.name or "bench" not in run(python, "-m", "stretto", "--help"):
             sys.exit(f"{wheel.name} has version {version}, or its program does not run")
-        milliseconds = min(float(run(python, "-c", LOADING)) for _ in range(5))
+        for _ in range(5):  # The machine may be busy.
+            program = PROGRAMS / "loading_program.py"
+            milliseconds = float(run(python, program, TORCH_DEVICE_BACKEND_AUTOLOAD="0"))
+            if milliseconds <= LOADING_MS:
+                break
+        else:
+            sys.exit(f"loading stretto takes {milliseconds:.0f} ms, more than {LOADING_MS}")
         print(f"stretto {version} works; loading it takes {milliseconds:.0f} ms beyond torch")
-        if milliseconds > LOADING_MS:
-            sys.exit(f"that is more than {LOADING_MS} ms")
 
 
 main(pathlib.Path(sys.argv[1]))

@@ -52,6 +52,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "resume": (lambda: backend().resume(), "call destroy_process_group.. and init_process"),
 }
 
+# Of those above, what older versions of PyTorch lack.
+NOT_IN_ALL_VERSIONS = {"suspend", "resume"}
+
 ALIASES = {
     "TensorLists": "std::vector<std::vector<at::Tensor>>",
     "Tensors": "std::vector<at::Tensor>",
@@ -138,7 +141,9 @@ class BackendFunctionsTest(unittest.TestCase):
 
     def test_what_becomes_of_the_others(self) -> None:
         listed = {**LEFT_TO_PYTORCH, **REFUSED}
-        self.assertEqual(set(listed) - set(theirs()), set())
+        lacking = set(listed) - set(theirs())
+        self.assertLessEqual(lacking, NOT_IN_ALL_VERSIONS)
+        listed = {name: told for name, told in listed.items() if name not in lacking}
 
         def body(rank: int, size: int) -> dict[str, str | None]:
             told: dict[str, str | None] = {}

@@ -18,6 +18,9 @@ REDUCED = [
     torch.int16,
     torch.int32,
     torch.int64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
     torch.float16,
     torch.bfloat16,
     torch.float32,
@@ -36,13 +39,13 @@ def value(rank: int, dtype: torch.dtype = torch.float32, shape: tuple[int, ...] 
 
 def same(found: torch.Tensor, wanted: torch.Tensor) -> None:
     assert found.dtype == wanted.dtype and found.shape == wanted.shape, (found, wanted)
-    if found.dtype.itemsize == 1:
-        found, wanted = found.view(torch.uint8), wanted.view(torch.uint8)
-    assert torch.equal(found, wanted), (found, wanted)
+    bytes_of = (tensor.reshape(-1).view(torch.uint8) for tensor in (found, wanted))
+    assert torch.equal(*bytes_of), (found, wanted)
 
 
-def total(size: int, **options) -> torch.Tensor:
-    return functools.reduce(torch.add, [value(r, **options) for r in range(size)])
+def total(size: int, dtype: torch.dtype = torch.float32, **options) -> torch.Tensor:
+    wide = torch.complex128 if dtype.is_complex else torch.float64  # PyTorch adds up not all types.
+    return functools.reduce(torch.add, [value(r, wide, **options) for r in range(size)]).to(dtype)
 
 
 def reduces_all_dtypes(rank: int, size: int) -> None:
@@ -66,12 +69,25 @@ def applies_every_operation(rank: int, size: int) -> None:
         tensor = value(rank, torch.int32)
         dist.all_reduce(tensor, op)
         same(tensor, result)
-    mean = value(rank, torch.float64)
-    dist.all_reduce(mean, dist.ReduceOp.AVG)
-    same(mean, total(size, dtype=torch.float64) / size)
-    weighted = value(rank)
-    dist.all_reduce(weighted, dist._make_nccl_premul_sum(0.5))
-    same(weighted, total(size) * 0.5)
+    for dtype in (torch.float64, torch.complex64):
+        mean = value(rank, dtype)
+        dist.all_reduce(mean, dist.ReduceOp.AVG)
+        same(mean, total(size, dtype=dtype) / size)
+    for dtype in (torch.int8, torch.int32, torch.uint16, torch.uint64):
+        sign = -1 if dtype.is_signed else 1
+        mean = (value(rank, torch.int64) * sign).to(dtype)
+        dist.all_reduce(mean, dist.ReduceOp.AVG)
+        rounded = torch.div(total(size) * sign, size, rounding_mode="trunc")  # Towards zero.
+        same(mean, rounded.to(torch.int64).to(dtype))
+    real = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+    for dtype in (*real, torch.complex64):  # Which PyTorch passes on as real numbers.
+        for factor in (0.5, torch.tensor(0.5), torch.tensor(0.5, dtype=torch.float64)):
+            weighted = value(rank, dtype)
+            dist.all_reduce(weighted, dist._make_nccl_premul_sum(factor))
+            same(weighted, total(size, dtype=dtype) * 0.5)
+    half = dist._make_nccl_premul_sum(0.5)
+    refused = ranks.refusal(lambda: dist.all_reduce(value(rank, torch.int32), half))
+    assert "a factor needs a floating point dtype" in refused, refused
     either = torch.tensor([rank == 0, False])
     dist.all_reduce(either)
     same(either, torch.tensor([True, False]))
@@ -181,6 +197,14 @@ def exchanges(rank: int, size: int) -> None:
         received, sent, [rank + 1] * size, [d + 1 for d in range(size)]
     )
     same(received, torch.cat([value(10 * s + rank, shape=(rank + 1, 2)) for s in range(size)]))
+    # Some ranks may leave their sizes away, which then are equal; of types known as bytes, too.
+    for dtype in (torch.int32, torch.complex32):
+        sizes = [[2] * size] * 2 if rank == 0 else []
+        sent = (torch.arange(2 * size, dtype=torch.int32) + 10 * rank).view(dtype)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, *sizes)
+        wanted = [10 * s + 2 * rank + i for s in range(size) for i in range(2)]
+        same(received, torch.tensor(wanted, dtype=torch.int32).view(dtype))
     outputs = [torch.empty(rank + 1) for _ in range(size)]
     dist.all_to_all(outputs, [value(10 * rank + d, shape=(d + 1,)) for d in range(size)])
     for s, tensor in enumerate(outputs):

@@ -9,6 +9,7 @@ import datetime
 import os
 import pathlib
 import pickle
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,7 @@ def start_recording(prefix: str, rank: int, size: int, path: str) -> None:
 
 class FlightRecorderTest(unittest.TestCase):
     def test_records(self) -> None:
-        def body(rank: int, size: int) -> None:
+        def body(rank: int, size: int) -> str:
             import stretto
 
             for _ in range(3):
@@ -49,10 +50,11 @@ class FlightRecorderTest(unittest.TestCase):
                 late.wait()
             else:
                 dist.send(torch.ones(1), 0)
+            return pair.group_name
 
         with tempfile.TemporaryDirectory() as folder:
             prefix = os.path.join(folder, "flight_")
-            ranks.with_group(body)
+            names_of = ranks.with_group(body)
             first, second = read(prefix, 0), read(prefix, 1)
             names = [entry["profiling_name"] for entry in second["entries"]]
             self.assertIn("gloo:all_reduce", names)
@@ -64,7 +66,12 @@ class FlightRecorderTest(unittest.TestCase):
             self.assertEqual(reduced["input_sizes"], [[4, 2]])
             self.assertEqual(reduced["input_dtypes"], ["Float"])
             self.assertEqual(first["entries"][-1]["state"], "started")
-            self.assertIn("pair", [group["desc"] for group in first["pg_config"].values()])
+            gathered = next(e for e in first["entries"] if "all_gather" in e["profiling_name"])
+            name, description = gathered["process_group"]
+            self.assertEqual((name, description), (names_of[0], "pair"))
+            self.assertEqual(first["pg_config"][name]["ranks"], "[0, 1]")
+            self.assertNotEqual(gathered["pg_id"], reduced["pg_id"])
+            self.assertIn(str(gathered["pg_id"]), first["pg_status"])
             tool = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", folder]
             told = os.path.join(folder, "told.db")
             run = subprocess.run([*tool, "-o", told], capture_output=True, text=True)
@@ -73,22 +80,73 @@ class FlightRecorderTest(unittest.TestCase):
             matched = [each.collective_name for each in database.collectives if each.pass_check]
             self.assertEqual(matched.count("gloo:all_reduce"), names.count("gloo:all_reduce"))
 
+    def test_calls_that_are_refused_are_not_counted(self) -> None:
+        """One rank's mistake does not part its numbers from those of the others."""
+
+        def body(rank: int, size: int) -> list[tuple]:
+            import stretto
+
+            backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+            for _ in range(rank):
+                ranks.refusal(lambda: dist.all_reduce(torch.ones(2, dtype=torch.float8_e5m2)))
+                ranks.refusal(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND))
+            sparse = torch.ones((4, 6) if rank == 0 else (6, 4)).to_sparse()
+            assert "[6, 4]" in ranks.refusal(lambda: dist.all_reduce(sparse))
+            dist.all_reduce(torch.ones(2))
+            entries = pickle.loads(stretto._module().flight_record())["entries"]
+            assert all(entry["retired"] for entry in entries), entries
+            last = entries[-1]["collective_seq_id"]
+            assert last == backend._get_sequence_number_for_group()
+            return [(each["profiling_name"], each["collective_seq_id"]) for each in entries]
+
+        first, second = ranks.with_group(body)
+        self.assertEqual(first, second)
+
     def test_time_is_up(self) -> None:
         def body(rank: int, size: int, path: str) -> None:
             start_recording(prefix, rank, size, path)
             if rank == 0:
-                backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-                backend.set_timeout(datetime.timedelta(seconds=0.2))
-                ranks.failure(lambda: dist.all_reduce(torch.ones(7)))
+                call()
             else:
                 time.sleep(1)
 
-        with tempfile.TemporaryDirectory() as folder:
-            prefix = os.path.join(folder, "timeout_")
-            ranks.run(body)
-            last = read(prefix, 0)["entries"][-1]
-            self.assertEqual((last["state"], last["input_sizes"]), ("started", [[7]]))
-            self.assertTrue(last["retired"])
+        def reduce_soon() -> None:
+            backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+            backend.set_timeout(datetime.timedelta(seconds=0.2))
+            ranks.failure(lambda: dist.all_reduce(torch.ones(7)))
+
+        def wait_at_barrier() -> None:
+            import stretto
+
+            soon = datetime.timedelta(seconds=0.2)
+            ranks.failure(lambda: stretto.monitored_barrier(timeout=soon))
+
+        for call, sizes in ((reduce_soon, [[7]]), (wait_at_barrier, [])):
+            with self.subTest(call=call.__name__), tempfile.TemporaryDirectory() as folder:
+                prefix = os.path.join(folder, "timeout_")
+                ranks.run(body)
+                last = read(prefix, 0)["entries"][-1]
+                self.assertEqual((last["state"], last["input_sizes"]), ("started", sizes))
+                self.assertEqual((last["retired"], last["timeout_ms"]), (True, 200))
+
+    def test_a_worker_is_asked(self) -> None:
+        """By PyTorch's server for that, from outside, while the program does something else."""
+
+        def body(rank: int, size: int) -> None:
+            from torch.distributed.elastic.control_plane import _worker_server
+
+            dist.all_reduce(torch.ones(3))
+            with tempfile.TemporaryDirectory() as folder, _worker_server(f"{folder}/socket"):
+                with socket.socket(socket.AF_UNIX) as caller:
+                    caller.connect(f"{folder}/socket")
+                    request = "POST /handler/dump_stretto_trace_pickle HTTP/1.0\r\nContent-Length: 0"
+                    caller.sendall(f"{request}\r\n\r\n".encode())
+                    with caller.makefile("rb") as answer:
+                        head, _, told = answer.read().partition(b"\r\n\r\n")
+            assert b" 200 " in head, head
+            assert pickle.loads(told)["entries"][-1]["input_sizes"] == [[3]]
+
+        ranks.with_group(body, 1)
 
     def test_a_failure_that_nobody_waits_for(self) -> None:
         """Of an operation whose handle was dropped, and of one that fails when it is called."""

@@ -24,7 +24,7 @@ from unittest import mock
 import ranks
 import torch
 import torch.distributed as dist
-from process_group_test import CPU, sum_of_ranks
+from process_group_test import sum_of_ranks
 from ranks import refusal
 
 
@@ -222,110 +222,6 @@ class GroupsTest(unittest.TestCase):
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True
         )
         self.assertEqual(run.returncode, 0, run.stderr)
-
-
-class HandlesTest(unittest.TestCase):
-    def test_callbacks_that_throw(self) -> None:
-        """Whoever calls them goes on, and so does the group."""
-
-        def throw(_: object) -> None:
-            raise ZeroDivisionError("of the program")
-
-        def body(rank: int, size: int) -> None:
-            group = dist.new_group()
-            group._register_on_completion_hook(throw)
-            for count in (1, 1 << 18):
-                dist.all_reduce(torch.ones(count), group=group)
-                work = dist.all_reduce(torch.ones(count), async_op=True)
-                chained = work.get_future().then(throw)
-                work.get_future().add_done_callback(throw)
-                assert "of the program" in refusal(chained.wait)
-                assert work.wait()
-            sum_of_ranks(size)
-            sum_of_ranks(size, group)
-
-        ranks.with_group(body)
-
-    def test_asking_for_a_future_does_not_block(self) -> None:
-        """Not even while other threads wait for the same operation."""
-
-        def body(rank: int, size: int) -> None:
-            received = torch.empty(1)
-            if rank == 0:
-                work = dist.irecv(received, 1)
-                waiting = threading.Thread(target=work.wait)
-                waiting.start()
-                time.sleep(0.1)
-                future, result = work.get_future(), work.get_future_result()
-                seen = future.then(lambda _: work.get_future_result().wait())
-                dist.send(torch.ones(1), 1)  # What rank 1 waits for before it sends.
-                assert future.wait()[0] is not None and result.wait() == seen.wait() == 0
-                waiting.join()
-                assert received.item() == 7
-            else:
-                dist.recv(received, 0)
-                dist.send(torch.tensor([7.0]), 0)
-
-        ranks.with_group(body, timeout=datetime.timedelta(seconds=20))
-
-    def test_a_death_reaches_every_handle(self) -> None:
-        def body(rank: int, size: int, path: str) -> list[str]:
-            ranks.start(path, rank, size)
-            sum_of_ranks(size)
-            if rank == 1:
-                time.sleep(0.2)
-                os._exit(9)
-            work = dist.all_reduce(torch.ones(1 << 16), async_op=True)
-            future = work.get_future()
-            chained = future.then(lambda f: f.value()[0] + 1)
-            outcome = work.get_future_result()
-            told = [refusal(future.wait), refusal(chained.wait), refusal(work.wait)]
-            assert outcome.wait() == 2, "c10d::WorkResult::COMM_ERROR"
-            assert work.is_completed() and not work.is_success()
-            told.append(refusal(lambda: dist.all_reduce(torch.ones(1))))
-            begun = time.monotonic()
-            dist.destroy_process_group()
-            assert time.monotonic() - begun < 20
-            return told
-
-        for rank, told in enumerate(ranks.run(body, 3, may_die=True)):
-            if rank != 1:
-                for text in told:
-                    self.assertIn("rank 1", text)
-
-    def test_a_batch_that_fails_leaves_the_group_usable(self) -> None:
-        def body(rank: int, size: int) -> None:
-            other = 1 - rank
-            fine = dist.P2POp(dist.isend, torch.ones(1), other)
-            wrong = dist.P2POp(dist.irecv, torch.ones(1).expand(3), other)
-            assert "clone()" in refusal(lambda: dist.batch_isend_irecv([fine, wrong]))
-            sum_of_ranks(size)
-            received = torch.zeros(1)
-            (work,) = dist.batch_isend_irecv([dist.P2POp(dist.irecv, received, other)])
-            work.wait()
-            assert received.item() == 1
-
-        ranks.with_group(body)
-
-    def test_coalesced_by_hand(self) -> None:
-        """What PyTorch does with a device where it has no function for several at once."""
-
-        def body(rank: int, size: int) -> None:
-            tensors = [torch.full((n,), float(rank + 1)) for n in (1, 1 << 16)]
-            with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
-                for tensor in tensors:
-                    dist.broadcast(tensor, 0)
-                dist.broadcast(torch.ones(2), 1)
-            (work,) = manager.works
-            work.wait(datetime.timedelta(seconds=60))
-            assert work.is_completed() and work.is_success() and len(work.result()) == 3
-            assert len(work.get_future().wait()) == 3 and work._get_duration() >= 0
-            assert all(torch.equal(each, torch.ones_like(each)) for each in tensors)
-            with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
-                pass
-            manager.wait()
-
-        ranks.with_group(body)
 
 
 DTYPES = [torch.float32, torch.complex64, torch.bool, torch.float8_e5m2, torch.int16]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -29,23 +30,53 @@ print("works,", stretto.__version__, stretto.__file__)
 """
 
 
-LOADING = """
-import time
-begun = time.perf_counter()
-import torch, torch.distributed
-loaded = time.perf_counter()
-import stretto
-stretto._module()
-print((time.perf_counter() - loaded) / (loaded - begun))
+# Of a project that pip builds in place of this one: it has been built already.
+BUILT = """
+cmake_minimum_required(VERSION 3.25)
+project(built LANGUAGES NONE)
+add_custom_target(stretto_python)
+add_custom_target(stretto_tool)
+install(CODE "execute_process(COMMAND ${CMAKE_COMMAND} --install @BUILD@ --component wheel
+  --prefix \\${CMAKE_INSTALL_PREFIX} COMMAND_ERROR_IS_FATAL ANY)" COMPONENT wheel)
 """
 
 
 class PackageTest(unittest.TestCase):
     def test_loads_quickly(self) -> None:
-        """Beside torch, whatever the machine does besides."""
-        run = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True)
-        self.assertEqual(run.returncode, 0, run.stderr)
-        self.assertLess(float(run.stdout), 0.2)
+        """The machine may be busy, so once in five times is enough."""
+        program = pathlib.Path(__file__).with_name("loading_program.py")
+        environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        taken: list[float] = []
+        while len(taken) < 5 and min(taken, default=1e9) > 100:
+            run = subprocess.run(
+                [sys.executable, program], env=environment, capture_output=True, text=True
+            )
+            self.assertEqual(run.returncode, 0, run.stderr)
+            taken.append(float(run.stdout))
+        self.assertLess(min(taken), 100, f"milliseconds beyond torch: {taken}")
+
+    @unittest.skipUnless(
+        importlib.util.find_spec("scikit_build_core"),
+        "a wheel needs a package: pip install scikit-build-core",
+    )
+    def test_a_wheel(self) -> None:
+        """What pip makes of pyproject.toml and of what has been built is a wheel that works."""
+        with tempfile.TemporaryDirectory() as folder:
+            project = pathlib.Path(folder) / "project"
+            project.mkdir()
+            (project / "CMakeLists.txt").write_text(BUILT.replace("@BUILD@", str(BUILD)))
+            chosen = [f"cmake.source-dir={project}", f"build-dir={folder}/build"]
+            pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+            pip += [f"--wheel-dir={folder}", *(f"--config-settings={each}" for each in chosen)]
+            run = subprocess.run([*pip, SOURCE], capture_output=True, text=True)
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            (wheel,) = pathlib.Path(folder).glob("stretto-*.whl")
+            self.assertRegex(wheel.name, r"^stretto-0\.1\.0-cp3\d+-cp3\d+-linux_")
+            tried = subprocess.run(
+                [sys.executable, SOURCE / "python/commands/try_wheel.py", wheel],
+                capture_output=True, text=True,
+            )
+            self.assertEqual(tried.returncode, 0, tried.stdout + tried.stderr)
 
     def test_says_where_the_program_is_not(self) -> None:
         for place, why in (("/", "Permission denied"), ("/nowhere", "No such file")):

@@ -270,6 +270,46 @@ class WorkTest(unittest.TestCase):
             if rank != 1:
                 self.assertIn("rank 1", text)
 
+    def test_two_deaths(self) -> None:
+        """The second one's number is that of before shrink_group(), and the text says whose."""
+
+        def body(rank: int, size: int, path: str) -> str:
+            ranks.start(path, rank, size)
+            sum_of_ranks(size)
+            texts = []
+            for victim, excluded in ((1, 1), (2, 1)):
+                if rank == victim:
+                    os._exit(9)
+                texts.append(ranks.failure(lambda: dist.all_reduce(torch.ones(2))))
+                dist.shrink_group([excluded])
+                left = torch.tensor([float(rank)])
+                dist.all_reduce(left)
+            assert dist.get_world_size() == 2 and left.item() == 3, left
+            dist.destroy_process_group()
+            assert "before shrink_group" not in texts[0], texts[0]
+            return texts[1]
+
+        for rank, text in enumerate(ranks.run(body, 4, may_die=True)):
+            if rank in (0, 3):
+                self.assertIn("rank 2", text)
+                self.assertIn("what were 0, 2, 3 are ranks 0 to 2 of this group", text)
+
+    def test_an_abort_after_a_death_names_who_did(self) -> None:
+        def body(rank: int, size: int, path: str) -> str:
+            ranks.start(path, rank, size)
+            sum_of_ranks(size)
+            if rank == 0:
+                os._exit(9)
+            dist.shrink_group([0])
+            if rank == 2:
+                dist.group.WORLD._get_backend(CPU).abort()
+                return ""
+            return ranks.failure(lambda: dist.all_reduce(torch.ones(2)))
+
+        text = ranks.run(body, 3, may_die=True)[1]
+        self.assertIn("rank 2 has called abort()", text)
+        self.assertIn("what were 1, 2 are ranks 0 to 1", text)
+
     def test_time_is_up(self) -> None:
         def body(rank: int, size: int) -> str:
             import stretto
@@ -301,6 +341,7 @@ class WorkTest(unittest.TestCase):
             return ranks.failure(lambda: stretto.monitored_barrier(timeout=limit))
 
         text = ranks.run(body, 3)[0]
+        self.assertIn("Rank 0 timed out in monitoredBarrier", text)
         self.assertIn("rank 1", text)
         self.assertIn("rank 2", text)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import unittest
 from typing import Iterator
@@ -252,12 +253,15 @@ def local_sgd(rank: int) -> None:
 def compiled(rank: int) -> None:
     from torch.distributed import _functional_collectives as functional
 
-    model = nn.parallel.DistributedDataParallel(model_of())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    fast = torch.compile(model, backend="aot_eager")
-    for _ in range(2):
-        step(fast, optimizer, data_of(rank))
-    close(flat(model), trained_alone())
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        for backend in ("aot_eager", "inductor"):
+            model = nn.parallel.DistributedDataParallel(model_of())
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            fast = torch.compile(model, backend=backend)
+            for _ in range(2):
+                step(fast, optimizer, data_of(rank))
+            close(flat(model), trained_alone())
 
     @torch.compile(backend="aot_eager", fullgraph=True)
     def twice_the_sum(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,9 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Started by torchrun: a rank is killed in the middle, and all begin again where they had saved."""
+"""Started by torchrun: a rank is killed in the middle, and all begin again where they had saved.
+
+Arguments: a folder, the rank that is killed, the step in which it is, and how far into that."""
 
 from __future__ import annotations
 
@@ -10,25 +12,43 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-STEPS, SAVED_AT, KILLED_AT = 40, 20, 30
+STEPS, SAVED_EACH = 1000, 50
+FOLDER = pathlib.Path(sys.argv[1])
+SAVED = FOLDER / "saved.pt"
 
 
-def train(model: nn.Module, begin: int, end: int, rank: int) -> float:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for step in range(begin, end):
-        data = torch.cos(torch.arange(24.0).reshape(6, 4) + step + 50 * rank)
-        optimizer.zero_grad()
-        loss = (model(data).squeeze(1) - data.sum(1)).square().mean()
-        loss.backward()
-        optimizer.step()
-    total = loss.detach()
-    dist.all_reduce(total, dist.ReduceOp.AVG)
-    return total.item()
+def save(model: nn.Module, step: int) -> None:
+    """Whole or not at all."""
+    torch.save({"model": model.state_dict(), "step": step}, FOLDER / "new.pt")
+    os.replace(FOLDER / "new.pt", SAVED)
+
+
+def take_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> torch.Tensor:
+    data = torch.cos(torch.arange(24.0).reshape(6, 4) + step % 10 + 50 * dist.get_rank())
+    optimizer.zero_grad()
+    loss = (model(data).squeeze(1) - data.sum(1)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def train(model: nn.Module, begin: int, victim: int = -1, is_saved: bool = False) -> float:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(begin, STEPS):
+        if dist.get_rank() == victim and step == int(sys.argv[3]):
+            kill = (os.getpid(), signal.SIGKILL)
+            threading.Timer(float(sys.argv[4]), os.kill, kill).start()
+        loss = take_step(model, optimizer, step)
+        if is_saved and dist.get_rank() == 0 and (step + 1) % SAVED_EACH == 0:
+            save(model.module, step + 1)
+    dist.all_reduce(loss, dist.ReduceOp.AVG)
+    return loss.item()
 
 
 def make_model() -> nn.Module:
@@ -37,30 +57,20 @@ def make_model() -> nn.Module:
 
 
 def main() -> None:
-    folder = pathlib.Path(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("stretto")
-    rank, saved = dist.get_rank(), folder / "saved.pt"
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     model, begin = make_model(), 0
-    if saved.exists():
-        model.module.load_state_dict(torch.load(saved))
-        begin = SAVED_AT
-    else:
-        train(model, 0, SAVED_AT, rank)
-        if rank == 0:
-            torch.save(model.module.state_dict(), saved)
-        dist.barrier()
-    if restarts == 0:
-        train(model, SAVED_AT, KILLED_AT, rank)
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-    loss = train(model, SAVED_AT, STEPS, rank)
-    undisturbed = train(make_model(), 0, STEPS, rank)
-    if rank == 0:
+    if SAVED.exists():
+        saved = torch.load(SAVED)
+        model.module.load_state_dict(saved["model"])
+        begin = saved["step"]
+    loss = train(model, begin, int(sys.argv[2]) if restarts == 0 else -1, is_saved=True)
+    undisturbed = train(make_model(), 0)
+    if dist.get_rank() == 0:
         told = {"restarts": restarts, "began_at": begin, "loss": loss}
         told["loss_without_a_death"] = undisturbed
-        (folder / "result.json").write_text(json.dumps(told))
+        (FOLDER / "result.json").write_text(json.dumps(told))
     dist.destroy_process_group()
 
 

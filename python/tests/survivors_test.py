@@ -110,17 +110,25 @@ class SurvivorsTest(unittest.TestCase):
 
     def test_a_launcher_starts_all_again(self) -> None:
         program = pathlib.Path(__file__).with_name("restart_program.py")
+        seed = random.randrange(1 << 30)
+        draw = random.Random(seed)
+        victim, step = draw.randrange(SIZE), draw.randrange(100, STEPS - 100)
+        delay = draw.uniform(0, 0.003)
+        print(f"seed {seed}: rank {victim} is killed {delay * 1e3:.1f} ms into step {step}")
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-            options = ["--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.1"]
+            options = [f"--nproc-per-node={SIZE}", "--max-restarts=1", "--monitor-interval=0.1"]
+            death = [str(each) for each in (victim, step, delay)]
             run = subprocess.run(
-                [*command, *options, program, folder], capture_output=True, text=True
+                [*command, *options, program, folder, *death],
+                capture_output=True, text=True, timeout=200,
             )
             self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
             told = json.loads((pathlib.Path(folder) / "result.json").read_text())
         self.assertEqual(told["restarts"], 1)
-        self.assertEqual(told["began_at"], 20)
-        self.assertAlmostEqual(told["loss"], told["loss_without_a_death"], places=6)
+        # Where it had saved last; the signal may come some steps later.
+        self.assertIn(told["began_at"], range(step // 50 * 50, STEPS, 50))
+        self.assertEqual(told["loss"], told["loss_without_a_death"])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@
 #include <torch/csrc/distributed/c10d/FlightRecorder.hpp>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
+#include "stretto/c10d/torch_version.h"
+
 namespace stretto::c10d_backend {
 namespace {
 
@@ -24,21 +26,59 @@ using Record = c10::Dict<IValue, IValue>;
 Record new_record() { return Record(c10::AnyType::get(), c10::AnyType::get()); }
 c10::List<IValue> new_list() { return c10::List<IValue>(c10::AnyType::get()); }
 
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
+// The words by which PyTorch's tool knows which operations belong to each other.
+std::string name_of(const FlightEntry& entry) {
+  using ::c10d::OpType;
+  switch (entry.type) {
+    case OpType::BROADCAST:
+      return "broadcast";
+    case OpType::ALLREDUCE_COALESCED:
+      return "allreduce_coalesced";
+    case OpType::REDUCE:
+      return "reduce";
+    case OpType::ALLGATHER:
+      return "all_gather";
+    case OpType::_ALLGATHER_BASE:
+      return "_all_gather_base";
+    case OpType::ALLGATHER_COALESCED:
+      return "ALLGATHER_coalesced";
+    case OpType::COALESCED:
+      return "all_gather_into_tensor_coalesced";
+    case OpType::GATHER:
+      return "gather";
+    case OpType::SCATTER:
+      return "scatter";
+    case OpType::REDUCE_SCATTER:
+      return "reduce_scatter";
+    case OpType::_REDUCE_SCATTER_BASE:
+      return "_reduce_scatter_base";
+    case kReduceScatterTensorCoalesced:
+      return "reduce_scatter_tensor_coalesced";
+    case OpType::ALLTOALL:
+    case OpType::ALLTOALL_BASE:
+      return "all_to_all";
+    case OpType::SEND:
+      return fmt::format("send {}->{}", entry.rank, entry.peer);
+    case OpType::RECV:
+    case OpType::RECVANYSOURCE:
+      return fmt::format("recv {}<-{}", entry.rank, entry.peer);
+    case OpType::BARRIER:
+      return "barrier";
+    default:
+      return "all_reduce";
+  }
 }
 
 void insert_shapes(Record& record, const std::string& what, const TensorShapes& shapes) {
   c10::List<IValue> sizes = new_list();
-  for (const std::vector<int64_t>& each : shapes.sizes) {
-    c10::List<IValue> numbers = new_list();
-    for (const int64_t number : each) numbers.push_back(number);
-    sizes.push_back(numbers);
-  }
   c10::List<IValue> types = new_list();
-  for (const at::ScalarType type : shapes.types) types.push_back(std::string(c10::toString(type)));
+  const int64_t* size = shapes.sizes.data();
+  for (const auto& [type, dims] : shapes.tensors) {
+    c10::List<IValue> numbers = new_list();
+    for (int64_t dim = 0; dim < dims; ++dim) numbers.push_back(*size++);
+    sizes.push_back(numbers);
+    types.push_back(std::string(c10::toString(type)));
+  }
   record.insert(what + "_sizes", sizes);
   record.insert(what + "_dtypes", types);
 }
@@ -49,15 +89,15 @@ Record record_of(const FlightEntry& entry) {
   const FlightEntry::State state = entry.state;
   const bool completed = state == FlightEntry::State::completed;
   record.insert("record_id", static_cast<int64_t>(entry.record_number));
-  record.insert("pg_id", int64_t{0});
+  record.insert("pg_id", static_cast<int64_t>(entry.group->number));
   record.insert("process_group", c10::ivalue::Tuple::create(std::vector<IValue>{
                                      entry.group->name, entry.group->description}));
   record.insert("collective_seq_id", static_cast<int64_t>(entry.collective_number));
   record.insert("p2p_seq_id", static_cast<int64_t>(entry.point_to_point_number));
   record.insert("op_id",
                 static_cast<int64_t>(entry.collective_number + entry.point_to_point_number));
-  record.insert("is_p2p", entry.is_point_to_point);
-  record.insert("profiling_name", "gloo:" + entry.name);
+  record.insert("is_p2p", ::c10d::isP2POp(entry.type));
+  record.insert("profiling_name", "gloo:" + name_of(entry));
   insert_shapes(record, "input", entry.inputs);
   insert_shapes(record, "output", entry.outputs);
   record.insert("state", completed ? "completed" : "started");
@@ -108,13 +148,17 @@ std::string pickled(const IValue& value) {
 
 }  // namespace
 
-TensorShapes::TensorShapes(const std::vector<at::Tensor>& tensors) {
-  sizes.reserve(tensors.size());
-  types.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    sizes.push_back(tensor.sizes().vec());
-    types.push_back(tensor.scalar_type());
+TensorShapes::TensorShapes(at::TensorList list) {
+  for (const at::Tensor& tensor : list) {
+    tensors.emplace_back(tensor.scalar_type(), tensor.dim());
+    sizes.append(tensor.sizes().begin(), tensor.sizes().end());
   }
+}
+
+int64_t FlightEntry::now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 void FlightEntry::end(bool well) {
@@ -133,7 +177,6 @@ FlightRecorder::FlightRecorder()
 }
 
 void FlightRecorder::record(std::shared_ptr<FlightEntry> entry) {
-  entry->created_ns = now_ns();
   const MutexLock guard(mutex_);
   entry->record_number = recorded_++;
   if (ring_.size() < capacity_) {
@@ -152,21 +195,23 @@ std::string FlightRecorder::dump() const {
   std::sort(entries.begin(), entries.end(),
             [](const auto& a, const auto& b) { return a->record_number < b->record_number; });
   c10::List<IValue> records = new_list();
-  std::map<std::string, LastNumbers> last;
+  std::map<std::size_t, LastNumbers> last;
   Record groups = new_record();
   for (const auto& entry : entries) {
     const Record record = record_of(*entry);
     records.push_back(record);
     groups.insert_or_assign(entry->group->name, group_record(*entry->group));
-    if (entry->is_point_to_point) continue;
-    LastNumbers& of_group = last[entry->group->name];
+    if (::c10d::isP2POp(entry->type)) continue;
+    LastNumbers& of_group = last[entry->group->number];
     of_group.started = entry->collective_number;
     if (record.at("state").toStringRef() == "completed") {
       of_group.completed = std::max(of_group.completed, entry->collective_number);
     }
   }
   Record statuses = new_record();
-  for (const auto& [name, numbers] : last) statuses.insert(name, status_record(numbers));
+  for (const auto& [group, numbers] : last) {
+    statuses.insert(std::to_string(group), status_record(numbers));
+  }
   Record all = new_record();
   all.insert("version", "2.10");
   all.insert("comm_lib_version", "stretto");

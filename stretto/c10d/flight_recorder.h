@@ -8,9 +8,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "stretto/base/mutex.h"
 
@@ -18,28 +21,31 @@ namespace stretto::c10d_backend {
 
 // A group as PyTorch's records name it.
 struct FlightGroup {
+  std::size_t number = 0;  // Of this process: its groups are counted.
   std::string name;
   std::string description;
   std::vector<uint64_t> ranks;  // Their numbers in the job.
 };
 
-// The sizes and types of an operation's tensors, without the tensors.
+// The sizes and types of an operation's tensors, without the tensors. Of few, it allocates nothing.
 struct TensorShapes {
   TensorShapes() = default;
-  explicit TensorShapes(const std::vector<at::Tensor>& tensors);
+  explicit TensorShapes(at::TensorList list);
 
-  std::vector<std::vector<int64_t>> sizes;
-  std::vector<at::ScalarType> types;
+  c10::SmallVector<std::pair<at::ScalarType, int64_t>, 2> tensors;  // Types and dimensions.
+  c10::SmallVector<int64_t, 8> sizes;                               // Of all, one after the other.
 };
 
 // One operation. end() may be called by another thread than those that read.
 struct FlightEntry {
   enum class State : int { started, completed, failed };
 
+  static int64_t now_ns();
   void end(bool well);
 
-  std::string name;  // "all_reduce", "send 0->1"
-  bool is_point_to_point = false;
+  ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
+  int rank = 0;
+  int peer = -1;  // Of a send or receive; -1: any.
   uint64_t collective_number = 0;
   uint64_t point_to_point_number = 0;
   TensorShapes inputs;
@@ -48,7 +54,7 @@ struct FlightEntry {
   std::shared_ptr<const FlightGroup> group;
 
   uint64_t record_number = 0;
-  int64_t created_ns = 0;
+  const int64_t created_ns = now_ns();
   std::atomic<int64_t> ended_ns = 0;
   std::atomic<State> state = State::started;
 };

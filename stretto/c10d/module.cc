@@ -4,8 +4,10 @@
 // The Python module stretto._c. What is public of it is said in python/stretto/__init__.py.
 
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/control_plane/Handlers.hpp>
 
 #include <cmath>
+#include <ctime>
 
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
@@ -74,6 +76,32 @@ std::string explain(const BackendPtr& backend, const std::string& collective,
     return found.algorithm + ": " + found.reason;
   }
   TORCH_CHECK_VALUE(false, "\"", collective, "\" is no collective of stretto");
+}
+
+// What the same calls take from C++ that python/commands/bench_backend.py makes from Python: the
+// seconds, by `clock`, of an all_reduce of each tensor and the wait for all, by their number.
+std::vector<double> time_all_reduces(const BackendPtr& backend, const Tensors& tensors, int repeat,
+                                     int clock) {
+  const std::shared_ptr<Communicator> communicator = communicator_of(backend);
+  OperationTensors held(communicator);
+  const std::vector<View> views = held.outputs(tensors, OperationTensors::kReduced);
+  const auto now = [clock] {
+    timespec time{};
+    ::clock_gettime(clock, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  std::vector<double> times;
+  std::vector<Work> works;
+  for_torch([&] {
+    for (int time = 0; time < repeat; ++time) {
+      const double started = now();
+      for (const View& view : views) works.push_back(communicator->all_reduce(view));
+      for (Work& work : works) work.wait();
+      times.push_back((now() - started) / static_cast<double>(views.size()));
+      works.clear();
+    }
+  });
+  return times;
 }
 
 // The keyword arguments of a function of python/stretto/hooks.py. What is left is unknown.
@@ -148,6 +176,17 @@ std::shared_ptr<DdpCommHook> make_ddp_comm_hook(const std::string& kind, const p
   return std::make_shared<DdpCommHook>(std::move(hook));
 }
 
+// By this name a job's worker is asked for it, as for those of other backends: the server is that
+// of torch.distributed.elastic.control_plane, where a program starts it.
+void register_flight_record() {
+  ::c10d::control_plane::registerHandler(
+      "dump_stretto_trace_pickle",
+      [](const ::c10d::control_plane::Request&, ::c10d::control_plane::Response& response) {
+        response.setContent(FlightRecorder::instance().dump(), "application/octet-stream");
+        response.setStatus(200);
+      });
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_c, module) {
@@ -189,6 +228,8 @@ PYBIND11_MODULE(_c, module) {
   module.def("describe_links",
              [](const BackendPtr& backend) { return communicator_of(backend)->describe_links(); });
   module.def("explain", &explain);
+  module.def("time_all_reduces", &time_all_reduces, Released());
+  register_flight_record();
   module.def("flight_record", [] { return py::bytes(FlightRecorder::instance().dump()); });
 }
 

@@ -80,12 +80,13 @@ Rank rank_of(int64_t number, int size, std::string_view what) {
   return static_cast<int>(number);
 }
 
-// The parts of a tensor's first dimension in elements: equal ones where none are given.
-std::vector<std::size_t> split_counts(const at::Tensor& tensor, const std::vector<int64_t>& splits,
-                                      int size, std::string_view what) {
+// The parts of a tensor's first dimension, whose view has `count` elements, in such elements: equal
+// ones where none are given.
+std::vector<std::size_t> split_counts(const at::Tensor& tensor, std::size_t count,
+                                      const std::vector<int64_t>& splits, int size,
+                                      std::string_view what) {
   const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
-  int64_t row = 1;
-  for (int64_t dim = 1; dim < tensor.dim(); ++dim) row *= tensor.size(dim);
+  const int64_t row = rows == 0 ? 0 : static_cast<int64_t>(count) / rows;
   if (splits.empty()) {
     if (rows % size != 0) {
       refuse("all_to_all_single: the first dimension of the {} is {}, which {} ranks do not divide",
@@ -94,6 +95,7 @@ std::vector<std::size_t> split_counts(const at::Tensor& tensor, const std::vecto
     return std::vector<std::size_t>(size, static_cast<std::size_t>(rows / size * row));
   }
   std::vector<std::size_t> counts;
+  counts.reserve(splits.size());
   int64_t sum = 0;
   for (const int64_t split : splits) {
     if (split < 0) refuse("all_to_all_single: split size {} is negative", split);
@@ -111,38 +113,49 @@ std::vector<std::size_t> split_counts(const at::Tensor& tensor, const std::vecto
 
 }  // namespace
 
-std::optional<Duration> ProcessGroupStretto::timeout_of(std::chrono::milliseconds timeout) const {
-  return duration_of(timeout == ::c10d::kUnsetTimeout ? options_->timeout : timeout);
-}
-
 std::shared_ptr<OperationTensors> ProcessGroupStretto::tensors_of_operation() const {
   return std::make_shared<OperationTensors>(shared_->communicator);
 }
 
-WorkPtr ProcessGroupStretto::start(Start what,
-                                   const std::function<stretto::Work(Communicator&)>& submit) {
+stretto::Work ProcessGroupStretto::submit_recorded(const Start& what,
+                                                   const std::shared_ptr<FlightEntry>& entry,
+                                                   Submit submit) {
   const std::shared_ptr<Communicator> comm = communicator();
-  const std::shared_ptr<FlightEntry> entry = record(what);
-  stretto::Work submitted;
+  const auto end = [&] {
+    if (entry != nullptr) entry->end(false);
+  };
+  if (what.blocks) record(what, entry);
   try {
     what.tensors->wait_for_caller();
-    submitted = submit(*comm);
+    const auto timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
+    stretto::Work submitted = submit(*comm, duration_of(timeout));
+    if (!what.blocks) record(what, entry);
+    return submitted;
   } catch (const Error& error) {
-    if (entry != nullptr) entry->end(false);
+    const bool is_refused = error.status().code() == StatusCode::invalid_argument;
+    if (!what.blocks && !is_refused) record(what, entry);
+    end();
     shared_->note_failure(error.status());
     throw_for_torch(shared_->told(error.status()));
+  } catch (...) {
+    end();
+    throw;
   }
+}
+
+WorkPtr ProcessGroupStretto::start(Start what, Submit submit) {
+  const std::shared_ptr<FlightEntry> entry = make_entry(what);
+  stretto::Work submitted = submit_recorded(what, entry, submit);
   const std::optional<c10::Stream> copying = what.tensors->copying_stream();
   if (what.tensors->has_copies()) {
     submitted = std::move(submitted).then([tensors = what.tensors] { tensors->write_back(); });
   }
   auto operation = std::make_shared<InFlight>(std::move(submitted), std::move(what.results),
                                               std::move(what.tensors), entry, shared_, copying);
-  auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title,
-                                               std::move(what.inputs), operation, shared_);
+  auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title, what.inputs,
+                                               operation, shared_);
   if (onCompletionHook_ != nullptr) tell_hook(operation, what.type);
-  const MutexLock guard(mutex_);
-  if (coalesced_) coalesced_->push_back(work);
+  if (const auto batch = batch_of_thread()) batch->add(work);
   return work;
 }
 
@@ -151,10 +164,10 @@ WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const ::c10d::Broadcast
   at::Tensor& tensor = only(tensors, "broadcast");
   const View data = held->in_place(tensor);
   const Rank root = rank_of(options.rootRank, getSize(), "broadcast: source");
-  return start(
-      {OpType::BROADCAST, "stretto:broadcast", held, tensors, tensors}, [&](Communicator& comm) {
-        return comm.broadcast(data, {.root = root, .timeout = timeout_of(options.timeout)});
-      });
+  return start({OpType::BROADCAST, "stretto:broadcast", options.timeout, held, tensors, tensors},
+               [&](Communicator& comm, Duration timeout) {
+                 return comm.broadcast(data, {.root = root, .timeout = timeout});
+               });
 }
 
 WorkPtr ProcessGroupStretto::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
@@ -163,11 +176,10 @@ WorkPtr ProcessGroupStretto::allreduce(Tensors& tensors, const ::c10d::Allreduce
   auto held = tensors_of_operation();
   const View data = held->in_place(tensor, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
-  return start({OpType::ALLREDUCE, "stretto:all_reduce", held, tensors, tensors},
-               [&](Communicator& comm) {
-                 return comm.all_reduce(data, {.op = reduction.op,
-                                               .factor = reduction.factor,
-                                               .timeout = timeout_of(options.timeout)});
+  return start({OpType::ALLREDUCE, "stretto:all_reduce", options.timeout, held, tensors, tensors},
+               [&](Communicator& comm, Duration timeout) {
+                 return comm.all_reduce(
+                     data, {.op = reduction.op, .factor = reduction.factor, .timeout = timeout});
                });
 }
 
@@ -190,10 +202,10 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
         "or with other operations; make the tensor dense: to_dense()",
         c10::toString(tensor.scalar_type()));
   }
-  return start({OpType::_ALLREDUCE_SPARSE, "stretto:all_reduce_sparse", tensors_of_operation(),
-                tensors, tensors},
-               [&](Communicator& comm) {
-                 all_reduce_sparse(comm, tensor, reduction.op, timeout_of(options.timeout));
+  return start({OpType::_ALLREDUCE_SPARSE, "stretto:all_reduce_sparse", options.timeout,
+                tensors_of_operation(), tensors, tensors},
+               [&](Communicator& comm, Duration timeout) {
+                 all_reduce_sparse(comm, tensor, reduction.op, timeout);
                  return stretto::Work();
                });
 }
@@ -204,13 +216,12 @@ WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
   std::vector<View> views;
   for (const at::Tensor& tensor : tensors) views.push_back(held->in_place(tensor, kReduced));
   const Reduction reduction = reduction_of(options.reduceOp);
-  return start(
-      {OpType::ALLREDUCE_COALESCED, "stretto:all_reduce_coalesced", held, tensors, tensors},
-      [&](Communicator& comm) {
-        return comm.all_reduce_coalesced(views, {.op = reduction.op,
-                                                 .factor = reduction.factor,
-                                                 .timeout = timeout_of(options.timeout)});
-      });
+  return start({OpType::ALLREDUCE_COALESCED, "stretto:all_reduce_coalesced", options.timeout, held,
+                tensors, tensors},
+               [&](Communicator& comm, Duration timeout) {
+                 return comm.all_reduce_coalesced(
+                     views, {.op = reduction.op, .factor = reduction.factor, .timeout = timeout});
+               });
 }
 
 WorkPtr ProcessGroupStretto::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
@@ -221,13 +232,13 @@ WorkPtr ProcessGroupStretto::reduce(Tensors& tensors, const ::c10d::ReduceOption
   const View output = is_root ? held->in_place(tensor, kReduced) : View();
   const ConstView input = is_root ? ConstView(output) : held->input(tensor, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
-  return start({OpType::REDUCE, "stretto:reduce", held, tensors, tensors}, [&](Communicator& comm) {
-    return comm.reduce(input, output,
-                       {.op = reduction.op,
-                        .root = root,
-                        .factor = reduction.factor,
-                        .timeout = timeout_of(options.timeout)});
-  });
+  return start(
+      {OpType::REDUCE, "stretto:reduce", options.timeout, held, tensors, tensors},
+      [&](Communicator& comm, Duration timeout) {
+        return comm.reduce(
+            input, output,
+            {.op = reduction.op, .root = root, .factor = reduction.factor, .timeout = timeout});
+      });
 }
 
 WorkPtr ProcessGroupStretto::allgather(TensorLists& outputs, Tensors& inputs,
@@ -236,10 +247,10 @@ WorkPtr ProcessGroupStretto::allgather(TensorLists& outputs, Tensors& inputs,
   const Tensors& list = only_list(outputs, "all_gather", getSize());
   const ConstView input = held->input(only(inputs, "all_gather"));
   const std::vector<View> views = held->outputs(list);
-  return start(
-      {OpType::ALLGATHER, "stretto:all_gather", held, inputs, list}, [&](Communicator& comm) {
-        return comm.all_gather_list(input, views, {.timeout = timeout_of(options.timeout)});
-      });
+  return start({OpType::ALLGATHER, "stretto:all_gather", options.timeout, held, inputs, list},
+               [&](Communicator& comm, Duration timeout) {
+                 return comm.all_gather_list(input, views, {.timeout = timeout});
+               });
 }
 
 WorkPtr ProcessGroupStretto::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -247,10 +258,11 @@ WorkPtr ProcessGroupStretto::_allgather_base(at::Tensor& output, at::Tensor& inp
   auto held = tensors_of_operation();
   const ConstView from = held->input(input);
   const View to = held->output(output);
-  return start({OpType::_ALLGATHER_BASE, "stretto:_all_gather_base", held, {input}, {output}},
-               [&](Communicator& comm) {
-                 return comm.all_gather(from, to, {.timeout = timeout_of(options.timeout)});
-               });
+  return start(
+      {OpType::_ALLGATHER_BASE, "stretto:_all_gather_base", options.timeout, held, input, {output}},
+      [&](Communicator& comm, Duration timeout) {
+        return comm.all_gather(from, to, {.timeout = timeout});
+      });
 }
 
 WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
@@ -271,15 +283,16 @@ WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& 
     results.insert(results.end(), of_rank.begin(), of_rank.end());
   }
   const std::vector<ConstView> sources = held->inputs(inputs);
-  return start({OpType::ALLGATHER_COALESCED, "stretto:all_gather_coalesced", held, inputs, results},
-               [&](Communicator& comm) {
-                 std::vector<stretto::Work> works;
-                 for (std::size_t i = 0; i < sources.size(); ++i) {
-                   works.push_back(comm.all_gather_list(sources[i], views[i],
-                                                        {.timeout = timeout_of(options.timeout)}));
-                 }
-                 return stretto::Work::all(std::move(works));
-               });
+  return start(
+      {OpType::ALLGATHER_COALESCED, "stretto:all_gather_coalesced", options.timeout, held, inputs,
+       results},
+      [&](Communicator& comm, Duration timeout) {
+        std::vector<stretto::Work> works;
+        for (std::size_t i = 0; i < sources.size(); ++i) {
+          works.push_back(comm.all_gather_list(sources[i], views[i], {.timeout = timeout}));
+        }
+        return stretto::Work::all(std::move(works));
+      });
 }
 
 WorkPtr ProcessGroupStretto::allgather_into_tensor_coalesced(
@@ -287,11 +300,11 @@ WorkPtr ProcessGroupStretto::allgather_into_tensor_coalesced(
   auto held = tensors_of_operation();
   const std::vector<ConstView> from = held->inputs(inputs);
   const std::vector<View> to = held->outputs(outputs);
-  return start(
-      {OpType::COALESCED, "stretto:all_gather_into_tensor_coalesced", held, inputs, outputs},
-      [&](Communicator& comm) {
-        return comm.all_gather_coalesced(from, to, {.timeout = timeout_of(options.timeout)});
-      });
+  return start({OpType::COALESCED, "stretto:all_gather_into_tensor_coalesced", options.timeout,
+                held, inputs, outputs},
+               [&](Communicator& comm, Duration timeout) {
+                 return comm.all_gather_coalesced(from, to, {.timeout = timeout});
+               });
 }
 
 WorkPtr ProcessGroupStretto::gather(TensorLists& outputs, Tensors& inputs,
@@ -307,9 +320,10 @@ WorkPtr ProcessGroupStretto::gather(TensorLists& outputs, Tensors& inputs,
   } else if (!outputs.empty() && !outputs.front().empty()) {
     refuse("gather: only the destination, rank {}, takes a list of outputs", root.value());
   }
-  return start({OpType::GATHER, "stretto:gather", held, inputs, results}, [&](Communicator& comm) {
-    return comm.gather_list(input, views, {.root = root, .timeout = timeout_of(options.timeout)});
-  });
+  return start({OpType::GATHER, "stretto:gather", options.timeout, held, inputs, results},
+               [&](Communicator& comm, Duration timeout) {
+                 return comm.gather_list(input, views, {.root = root, .timeout = timeout});
+               });
 }
 
 WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, TensorLists& inputs,
@@ -323,10 +337,9 @@ WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, TensorLists& inputs,
   } else if (!inputs.empty() && !inputs.front().empty()) {
     refuse("scatter: only the source, rank {}, takes a list of inputs", root.value());
   }
-  return start({OpType::SCATTER, "stretto:scatter", held, outputs, outputs},
-               [&](Communicator& comm) {
-                 return comm.scatter_list(views, output,
-                                          {.root = root, .timeout = timeout_of(options.timeout)});
+  return start({OpType::SCATTER, "stretto:scatter", options.timeout, held, outputs, outputs},
+               [&](Communicator& comm, Duration timeout) {
+                 return comm.scatter_list(views, output, {.root = root, .timeout = timeout});
                });
 }
 
@@ -337,13 +350,12 @@ WorkPtr ProcessGroupStretto::reduce_scatter(Tensors& outputs, TensorLists& input
   const View output = held->output(only(outputs, "reduce_scatter"), kReduced);
   const std::vector<ConstView> views = held->inputs(list, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
-  return start({OpType::REDUCE_SCATTER, "stretto:reduce_scatter", held, list, outputs},
-               [&](Communicator& comm) {
-                 return comm.reduce_scatter_list(views, output,
-                                                 {.op = reduction.op,
-                                                  .factor = reduction.factor,
-                                                  .timeout = timeout_of(options.timeout)});
-               });
+  return start(
+      {OpType::REDUCE_SCATTER, "stretto:reduce_scatter", options.timeout, held, list, outputs},
+      [&](Communicator& comm, Duration timeout) {
+        return comm.reduce_scatter_list(
+            views, output, {.op = reduction.op, .factor = reduction.factor, .timeout = timeout});
+      });
 }
 
 WorkPtr ProcessGroupStretto::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -361,12 +373,11 @@ WorkPtr ProcessGroupStretto::reduce_scatter_tensor_coalesced(
   const Reduction reduction = reduction_of(options.reduceOp);
   const bool single = inputs.size() == 1;
   const OpType type = single ? OpType::_REDUCE_SCATTER_BASE : kReduceScatterTensorCoalesced;
-  return start({type, "stretto:_reduce_scatter_base", held, inputs, outputs},
-               [&](Communicator& comm) {
-                 return comm.reduce_scatter_coalesced(from, to,
-                                                      {.op = reduction.op,
-                                                       .factor = reduction.factor,
-                                                       .timeout = timeout_of(options.timeout)});
+  return start({type, "stretto:_reduce_scatter_base", options.timeout, held, inputs, outputs},
+               [&](Communicator& comm, Duration timeout) {
+                 return comm.reduce_scatter_coalesced(
+                     from, to,
+                     {.op = reduction.op, .factor = reduction.factor, .timeout = timeout});
                });
 }
 
@@ -375,17 +386,18 @@ WorkPtr ProcessGroupStretto::alltoall_base(at::Tensor& output, at::Tensor& input
                                            std::vector<int64_t>& input_splits,
                                            const ::c10d::AllToAllOptions& options) {
   auto held = tensors_of_operation();
-  stretto::AllToAllOptions ours{.timeout = timeout_of(options.timeout)};
-  const auto sent = split_counts(input, input_splits, getSize(), "input");
-  const auto received = split_counts(output, output_splits, getSize(), "output");
-  if (!output_splits.empty() || !input_splits.empty()) {
-    ours.send_counts = sent;
-    ours.recv_counts = received;
-  }
   const ConstView from = held->input(input);
   const View to = held->output(output);
-  return start({OpType::ALLTOALL_BASE, "stretto:all_to_all", held, {input}, {output}},
-               [&](Communicator& comm) { return comm.all_to_all(from, to, ours); });
+  // Even if none are given here: another rank may give some.
+  stretto::AllToAllOptions ours{
+      .send_counts = split_counts(input, from.count, input_splits, getSize(), "input"),
+      .recv_counts = split_counts(output, to.count, output_splits, getSize(), "output")};
+  return start(
+      {OpType::ALLTOALL_BASE, "stretto:all_to_all", options.timeout, held, input, {output}},
+      [&](Communicator& comm, Duration timeout) {
+        ours.timeout = timeout;
+        return comm.all_to_all(from, to, ours);
+      });
 }
 
 WorkPtr ProcessGroupStretto::alltoall(Tensors& outputs, Tensors& inputs,
@@ -393,9 +405,9 @@ WorkPtr ProcessGroupStretto::alltoall(Tensors& outputs, Tensors& inputs,
   auto held = tensors_of_operation();
   const std::vector<ConstView> from = held->inputs(inputs);
   const std::vector<View> to = held->outputs(outputs);
-  return start({OpType::ALLTOALL, "stretto:all_to_all", held, inputs, outputs},
-               [&](Communicator& comm) {
-                 return comm.all_to_all_list(from, to, {.timeout = timeout_of(options.timeout)});
+  return start({OpType::ALLTOALL, "stretto:all_to_all", options.timeout, held, inputs, outputs},
+               [&](Communicator& comm, Duration timeout) {
+                 return comm.all_to_all_list(from, to, {.timeout = timeout});
                });
 }
 
@@ -404,8 +416,9 @@ WorkPtr ProcessGroupStretto::send(Tensors& tensors, int destination, int tag) {
   const ConstView data = held->input(only(tensors, "send"));
   const Rank to = rank_of(destination, getSize(), "send: destination");
   return start(
-      {OpType::SEND, "stretto:send", held, tensors, {}, destination}, [&](Communicator& comm) {
-        return comm.send(data, {.to = to, .tag = tag, .timeout = timeout_of(options_->timeout)});
+      {OpType::SEND, "stretto:send", ::c10d::kUnsetTimeout, held, tensors, {}, destination},
+      [&](Communicator& comm, Duration timeout) {
+        return comm.send(data, {.to = to, .tag = tag, .timeout = timeout});
       });
 }
 
@@ -415,13 +428,13 @@ WorkPtr ProcessGroupStretto::receive(Tensors& tensors, Rank source, int tag, OpT
   const bool from_any = source == kAnyRank;
   return start({type,
                 from_any ? "stretto:recvAnySource" : "stretto:recv",
+                ::c10d::kUnsetTimeout,
                 held,
                 {},
                 tensors,
                 from_any ? -1 : source.value()},
-               [&](Communicator& comm) {
-                 return comm.recv(
-                     data, {.from = source, .tag = tag, .timeout = timeout_of(options_->timeout)});
+               [&](Communicator& comm, Duration timeout) {
+                 return comm.recv(data, {.from = source, .tag = tag, .timeout = timeout});
                });
 }
 
@@ -435,8 +448,8 @@ WorkPtr ProcessGroupStretto::recvAnysource(Tensors& tensors, int tag) {
 
 WorkPtr ProcessGroupStretto::barrier(const ::c10d::BarrierOptions& options) {
   return start(
-      {OpType::BARRIER, "stretto:barrier", tensors_of_operation()},
-      [&](Communicator& comm) { return comm.barrier({.timeout = timeout_of(options.timeout)}); });
+      {OpType::BARRIER, "stretto:barrier", options.timeout, tensors_of_operation()},
+      [&](Communicator& comm, Duration timeout) { return comm.barrier({.timeout = timeout}); });
 }
 
 }  // namespace stretto::c10d_backend

@@ -8,9 +8,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include <c10/util/FunctionRef.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -40,16 +42,18 @@ class ProcessGroupStretto final : public ::c10d::Backend {
       const c10::intrusive_ptr<Options>& options, const JoinOptions& join_options);
   // shutdown() of all groups of this process, for its end: no thread of ours may outlive Python.
   static void shut_down_all();
-  ProcessGroupStretto(std::unique_ptr<Communicator> communicator, std::vector<int> job_ranks,
+  ProcessGroupStretto(std::unique_ptr<Communicator> communicator, std::vector<int> named_ranks,
                       const c10::intrusive_ptr<Options>& options, JoinOptions join_options);
   ~ProcessGroupStretto() override;
 
   const std::string getBackendName() const override { return "stretto"; }  // NOLINT: as declared.
   // A copy: ProcessGroup::splitGroup() writes the new group's timeout and name into what it gets.
   c10::intrusive_ptr<Options> getBackendOptions() override {
-    return c10::make_intrusive<Options>(*options_);
+    auto options = c10::make_intrusive<Options>(*options_);
+    options->timeout = timeout_;
+    return options;
   }
-  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   bool supportsSplitting() const override { return true; }
   bool supportsShrinking() const { return true; }
 
@@ -130,23 +134,37 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   struct Start {
     ::c10d::OpType type;
     const char* title;
+    std::chrono::milliseconds timeout;  // kUnsetTimeout: the group's.
     std::shared_ptr<OperationTensors> tensors;
-    Tensors inputs = {};  // For the profiler and the flight recorder.
+    at::TensorList inputs = {};  // For the profiler and the flight recorder.
     Tensors results = {};
-    int peer = -1;  // Of a send or receive; -1: any.
+    int peer = -1;        // Of a send or receive; -1: any.
+    bool blocks = false;  // It has ended when it has been submitted.
   };
   std::shared_ptr<OperationTensors> tensors_of_operation() const;
-  // Submits by `submit`, which gets the communicator, and makes a Work of what it returns.
-  WorkPtr start(Start what, const std::function<stretto::Work(Communicator&)>& submit);
-  std::vector<uint64_t> global_ranks() const;  // By rank in this group.
-  // Its entry in the flight recorder; null where nothing is recorded.
-  std::shared_ptr<FlightEntry> record(const Start& what);
+  // Submits by `submit`, and makes a Work of what it returns.
+  using Submit = c10::function_ref<stretto::Work(Communicator&, Duration timeout)>;
+  WorkPtr start(Start what, Submit submit);
+  stretto::Work submit_recorded(const Start& what, const std::shared_ptr<FlightEntry>& entry,
+                                Submit submit);
+  // For the flight recorder; null where nothing is recorded.
+  std::shared_ptr<FlightEntry> make_entry(const Start& what);
+  // The options of a group of some ranks of this one, which have none, or those of this group.
+  c10::intrusive_ptr<Options> options_of_part(const c10::intrusive_ptr<Options>& given,
+                                              const std::vector<int>& ranks);
+  // Counts an operation. A call that is refused, maybe on this rank only, is none.
+  void record(const Start& what, const std::shared_ptr<FlightEntry>& entry);
+  // That of the calling thread, which alone uses it; null if there is none.
+  c10::intrusive_ptr<CoalescedWork> batch_of_thread();
   void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
-  std::optional<Duration> timeout_of(std::chrono::milliseconds timeout) const;
   WorkPtr receive(Tensors& tensors, Rank source, int tag, ::c10d::OpType type);
 
-  const std::vector<int> job_ranks_;  // By rank: the numbers by which failures name them.
-  const c10::intrusive_ptr<Options> options_;
+  // By rank: the numbers by which failures name them, and those in PyTorch's job.
+  const std::vector<int> named_ranks_;
+  const std::vector<uint64_t> global_ranks_;
+  const size_t number_in_process_;  // Counted as other backends count their groups.
+  const c10::intrusive_ptr<const Options> options_;  // But for the timeout:
+  std::atomic<std::chrono::milliseconds> timeout_;
   const JoinOptions join_options_;
   const std::shared_ptr<Shared> shared_;
   std::atomic<uint64_t> collectives_ = 0;  // That were submitted.
@@ -154,7 +172,9 @@ class ProcessGroupStretto final : public ::c10d::Backend {
 
   mutable Mutex mutex_;
   std::shared_ptr<Communicator> communicator_ STRETTO_GUARDED_BY(mutex_);
-  std::optional<std::vector<c10::intrusive_ptr<WorkStretto>>> coalesced_ STRETTO_GUARDED_BY(mutex_);
+  // The batches of threads that are between startCoalescing() and endCoalescing().
+  std::unordered_map<std::thread::id, c10::intrusive_ptr<CoalescedWork>> batches_
+      STRETTO_GUARDED_BY(mutex_);
   std::shared_ptr<const FlightGroup> flight_group_ STRETTO_GUARDED_BY(mutex_);
   // What waitForPendingWorks() waits for.
   std::vector<std::weak_ptr<InFlight>> hooked_ STRETTO_GUARDED_BY(mutex_);

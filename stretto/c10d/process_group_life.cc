@@ -19,7 +19,6 @@
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/process_group.h"
 #include "stretto/c10d/store.h"
-#include "stretto/c10d/torch_version.h"
 #include "stretto/c10d/without_gil.h"
 #include "stretto/job/join.h"
 
@@ -48,6 +47,11 @@ class Groups {
   std::vector<c10::weak_intrusive_ptr<ProcessGroupStretto>> groups_ STRETTO_GUARDED_BY(mutex_);
 };
 
+size_t next_number_in_process() {
+  static std::atomic<size_t> next = 0;
+  return next++;
+}
+
 Groups& groups() {
   static auto* const all = new Groups;  // Outlives what other static objects do at the end.
   return *all;
@@ -62,6 +66,32 @@ c10::intrusive_ptr<ProcessGroupStretto> make_group(Args&&... args) {
 
 std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+template <class Number>
+std::vector<Number> numbers_to(int size) {
+  std::vector<Number> numbers(static_cast<std::size_t>(size));
+  std::iota(numbers.begin(), numbers.end(), Number(0));
+  return numbers;
+}
+
+// The numbers in PyTorch's job of the ranks of a group, if `options` has those of this group.
+std::vector<uint64_t> global_ranks_of(const ::c10d::Backend::Options& options, int size) {
+  const std::vector<uint64_t>& ranks = options.global_ranks_in_group;
+  return ranks.size() == static_cast<std::size_t>(size) ? ranks : numbers_to<uint64_t>(size);
+}
+
+// What else must be known of the numbers by which failures name the ranks of a group.
+std::string note_of(const std::vector<int>& named, const std::vector<uint64_t>& global) {
+  const auto size = static_cast<int>(named.size());
+  if (named != numbers_to<int>(size)) {
+    return fmt::format(
+        "(Ranks have the numbers that they had before shrink_group(): what were {} are ranks 0 to "
+        "{} of this group.)",
+        fmt::join(named, ", "), size - 1);
+  }
+  if (global == numbers_to<uint64_t>(size)) return {};
+  return fmt::format("(The ranks of this group are, in the job: {}.)", fmt::join(global, ", "));
+}
 
 }  // namespace
 
@@ -148,28 +178,27 @@ c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
     auto part = std::make_shared<bootstrap::PrefixStore>(fmt::format("stretto/{}/", round), whole);
     return make_communicator(std::move(part), rank, size, ours);
   });
-  std::vector<int> job_ranks(static_cast<std::size_t>(size));
-  std::iota(job_ranks.begin(), job_ranks.end(), 0);
-  return make_group(std::move(communicator), std::move(job_ranks), options, join_options);
+  return make_group(std::move(communicator), numbers_to<int>(size), options, join_options);
 }
 
 ProcessGroupStretto::ProcessGroupStretto(std::unique_ptr<Communicator> communicator,
-                                         std::vector<int> job_ranks,
+                                         std::vector<int> named_ranks,
                                          const c10::intrusive_ptr<Options>& options,
                                          JoinOptions join_options)
     : Backend(communicator->rank().value(), communicator->size()),
-      job_ranks_(std::move(job_ranks)),
+      named_ranks_(std::move(named_ranks)),
+      global_ranks_(global_ranks_of(*options, getSize())),
+      number_in_process_(next_number_in_process()),
       options_(c10::make_intrusive<Options>(*options)),  // Others may change theirs.
+      timeout_(options->timeout),
       join_options_(std::move(join_options)),
       shared_(std::make_shared<Shared>()),
       communicator_(std::move(communicator)) {
   shared_->communicator = communicator_;
-  const std::vector<uint64_t> ranks = global_ranks();
-  shared_->job_rank = static_cast<int>(ranks[static_cast<std::size_t>(getRank())]);
-  if (ranks.back() != ranks.size() - 1 || !std::is_sorted(ranks.begin(), ranks.end())) {
-    shared_->rank_note =
-        fmt::format("(The ranks of this group are, in the job: {}.)", fmt::join(ranks, ", "));
-  }
+  const auto own = static_cast<std::size_t>(getRank());
+  shared_->job_rank = static_cast<int>(global_ranks_[own]);
+  shared_->named_rank = named_ranks_[own];
+  shared_->rank_note = note_of(named_ranks_, global_ranks_);
   init();
 }
 
@@ -195,18 +224,18 @@ std::shared_ptr<Communicator> ProcessGroupStretto::communicator() const {
 void ProcessGroupStretto::shutdown() {
   const WithoutGil without_gil;
   std::shared_ptr<Communicator> last;
+  decltype(batches_) batches;  // Their works end without the lock.
   {
     const MutexLock guard(mutex_);
     last = std::move(communicator_);
-    coalesced_.reset();
+    batches.swap(batches_);
   }
+  batches.clear();
   last.reset();  // Operations in flight end with it.
   shared_->driver.stop();
 }
 
-void ProcessGroupStretto::abort() {
-  shared_->abort(fmt::format("rank {} has called abort() of the process group", getRank()));
-}
+void ProcessGroupStretto::abort() { shared_->abort("abort() of the process group"); }
 
 c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::split(
     const c10::intrusive_ptr<::c10d::Store>& store, const std::vector<int>& ranks,
@@ -214,13 +243,23 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::split(
   const auto own = std::find(ranks.begin(), ranks.end(), getRank());
   if (own == ranks.end()) return nullptr;
   return create(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
-                options != nullptr ? options : options_, join_options_);
+                options_of_part(options, ranks), join_options_);
 }
 
 c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::merge(
     const c10::intrusive_ptr<::c10d::Store>& store, const c10::intrusive_ptr<Options>& options,
     const int& rank, const int& size) {
-  return create(store, rank, size, options != nullptr ? options : options_, join_options_);
+  return create(store, rank, size, options_of_part(options, {}), join_options_);
+}
+
+c10::intrusive_ptr<::c10d::Backend::Options> ProcessGroupStretto::options_of_part(
+    const c10::intrusive_ptr<Options>& given, const std::vector<int>& ranks) {
+  auto options = given != nullptr ? c10::make_intrusive<Options>(*given) : getBackendOptions();
+  options->global_ranks_in_group.clear();
+  for (const int rank : ranks) {
+    options->global_ranks_in_group.push_back(global_ranks_[static_cast<std::size_t>(rank)]);
+  }
+  return options;
 }
 
 c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
@@ -228,12 +267,17 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
     const c10::intrusive_ptr<Options>& options) {
   std::vector<Rank> excluded;
   std::vector<int> left;
+  std::vector<int> left_named;
   for (int rank = 0; rank < getSize(); ++rank) {
-    const int number = job_ranks_[static_cast<std::size_t>(rank)];
+    const int named = named_ranks_[static_cast<std::size_t>(rank)];
     const bool out =
         std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), rank) != ranks_to_exclude.end();
-    if (out) excluded.push_back(number);
-    if (!out) left.push_back(number);
+    if (out) {
+      excluded.push_back(named);
+    } else {
+      left.push_back(rank);
+      left_named.push_back(named);
+    }
   }
   auto smaller = for_torch([&] { return communicator()->shrink(excluded); });
   if (static_cast<std::size_t>(smaller->size()) != left.size()) {
@@ -243,7 +287,7 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
         "are lost too; name them as well and call shrink_group() again",
         getRank(), left.size(), smaller->size()));
   }
-  return make_group(std::move(smaller), std::move(left), options != nullptr ? options : options_,
+  return make_group(std::move(smaller), std::move(left_named), options_of_part(options, left),
                     join_options_);
 }
 
@@ -251,114 +295,67 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
                                            bool /*wait_all_ranks*/) {
   // All ranks that are missing are named anyway.
   const WithoutGil without_gil;
-  try {
-    communicator()->monitored_barrier({.timeout = timeout_of(options.timeout)});
-  } catch (const Timeout& late) {  // With Gloo's words, which programs may look for.
-    throw_for_torch(shared_->told(late.status().with_context(
-        fmt::format("Rank {} timed out in monitoredBarrier", getRank()))));
-  } catch (const Error& error) {
-    throw_for_torch(shared_->told(error.status()));
-  }
+  const Start what{.type = ::c10d::OpType::BARRIER,
+                   .title = "stretto:monitored_barrier",
+                   .timeout = options.timeout,
+                   .tensors = tensors_of_operation(),
+                   .blocks = true};
+  start(what, [&](Communicator& communicator, Duration timeout) {
+    try {
+      communicator.monitored_barrier({.timeout = timeout});
+    } catch (const Timeout& late) {  // With Gloo's words, which programs may look for.
+      throw Timeout(late.status().with_context(
+          fmt::format("Rank {} timed out in monitoredBarrier", getRank())));
+    }
+    return stretto::Work();
+  });
 }
 
-namespace {
-
-// The words by which PyTorch's tool knows which operations belong to each other.
-std::string flight_name(::c10d::OpType type, int rank, int peer) {
-  using ::c10d::OpType;
-  switch (type) {
-    case OpType::BROADCAST:
-      return "broadcast";
-    case OpType::ALLREDUCE_COALESCED:
-      return "allreduce_coalesced";
-    case OpType::REDUCE:
-      return "reduce";
-    case OpType::ALLGATHER:
-      return "all_gather";
-    case OpType::_ALLGATHER_BASE:
-      return "_all_gather_base";
-    case OpType::ALLGATHER_COALESCED:
-      return "ALLGATHER_coalesced";
-    case OpType::COALESCED:
-      return "all_gather_into_tensor_coalesced";
-    case OpType::GATHER:
-      return "gather";
-    case OpType::SCATTER:
-      return "scatter";
-    case OpType::REDUCE_SCATTER:
-      return "reduce_scatter";
-    case OpType::_REDUCE_SCATTER_BASE:
-      return "_reduce_scatter_base";
-    case kReduceScatterTensorCoalesced:
-      return "reduce_scatter_tensor_coalesced";
-    case OpType::ALLTOALL:
-    case OpType::ALLTOALL_BASE:
-      return "all_to_all";
-    case OpType::SEND:
-      return fmt::format("send {}->{}", rank, peer);
-    case OpType::RECV:
-    case OpType::RECVANYSOURCE:
-      return fmt::format("recv {}<-{}", rank, peer);
-    case OpType::BARRIER:
-      return "barrier";
-    default:
-      return "all_reduce";
-  }
-}
-
-bool is_point_to_point(::c10d::OpType type) {
-  return type == ::c10d::OpType::SEND || type == ::c10d::OpType::RECV ||
-         type == ::c10d::OpType::RECVANYSOURCE;
-}
-
-}  // namespace
-
-std::vector<uint64_t> ProcessGroupStretto::global_ranks() const {
-  std::vector<uint64_t> ranks = options_->global_ranks_in_group;
-  if (ranks.size() != static_cast<std::size_t>(getSize())) {  // Not told, or of before shrink().
-    ranks.resize(static_cast<std::size_t>(getSize()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-  }
-  return ranks;
-}
-
-std::shared_ptr<FlightEntry> ProcessGroupStretto::record(const Start& what) {
-  const bool transfers = is_point_to_point(what.type);
-  (transfers ? transfers_ : collectives_)++;
-  FlightRecorder& recorder = FlightRecorder::instance();
-  if (!recorder.is_enabled()) return nullptr;
+std::shared_ptr<FlightEntry> ProcessGroupStretto::make_entry(const Start& what) {
+  if (!FlightRecorder::instance().is_enabled()) return nullptr;
   auto entry = std::make_shared<FlightEntry>();
-  entry->name = flight_name(what.type, getRank(), what.peer);
-  entry->is_point_to_point = transfers;
-  entry->collective_number = collectives_;
-  entry->point_to_point_number = transfers_;
+  entry->type = what.type;
+  entry->rank = getRank();
+  entry->peer = what.peer;
   entry->inputs = TensorShapes(what.inputs);
   entry->outputs = TensorShapes(what.results);
-  entry->timeout = options_->timeout;
-  {
-    const MutexLock guard(mutex_);
-    // PyTorch names a group after it has made its backend.
-    if (flight_group_ == nullptr || flight_group_->name != getGroupUid()) {
-      flight_group_ = std::make_shared<const FlightGroup>(
-          FlightGroup{getGroupUid(), getGroupDesc(), global_ranks()});
-    }
-    entry->group = flight_group_;
+  entry->timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
+  const MutexLock guard(mutex_);
+  // PyTorch names a group after it has made its backend.
+  if (flight_group_ == nullptr || flight_group_->name != getGroupUid() ||
+      flight_group_->description != getGroupDesc()) {
+    flight_group_ = std::make_shared<const FlightGroup>(
+        FlightGroup{number_in_process_, getGroupUid(), getGroupDesc(), global_ranks_});
   }
-  recorder.record(entry);
+  entry->group = flight_group_;
   return entry;
 }
 
+void ProcessGroupStretto::record(const Start& what, const std::shared_ptr<FlightEntry>& entry) {
+  ++(::c10d::isP2POp(what.type) ? transfers_ : collectives_);
+  if (entry == nullptr) return;
+  entry->collective_number = collectives_;
+  entry->point_to_point_number = transfers_;
+  FlightRecorder::instance().record(entry);
+}
+
 void ProcessGroupStretto::startCoalescing() {
+  auto batch = c10::make_intrusive<CoalescedWork>(getRank());
   const MutexLock guard(mutex_);
-  coalesced_.emplace();
+  batches_[std::this_thread::get_id()].swap(batch);  // What was there ends without the lock.
+}
+
+c10::intrusive_ptr<CoalescedWork> ProcessGroupStretto::batch_of_thread() {
+  const MutexLock guard(mutex_);
+  const auto found = batches_.find(std::this_thread::get_id());
+  return found == batches_.end() ? nullptr : found->second;
 }
 
 WorkPtr ProcessGroupStretto::endCoalescing() {
   const MutexLock guard(mutex_);
-  TORCH_CHECK(coalesced_, "endCoalescing() without startCoalescing()");
-  auto work = c10::make_intrusive<CoalescedWork>(getRank(), std::move(*coalesced_));
-  coalesced_.reset();
-  return work;
+  auto batch = batches_.extract(std::this_thread::get_id());
+  TORCH_CHECK(!batch.empty(), "endCoalescing() without startCoalescing() on this thread");
+  return batch.mapped();
 }
 
 ::c10d::ErrorType ProcessGroupStretto::getError() {

@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "stretto/c10d/errors.h"
+#include "stretto/base/error.h"
 #include "stretto/communicator/all_gather_value.h"
 #include "stretto/reducer/sparse_rows.h"
 
@@ -49,7 +49,7 @@ void check_same_shape(Communicator& comm, const at::Tensor& tensor,
   const auto all = communicator::all_gather_value(comm, own, timeout);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    throw_for_torch(
+    throw InvalidArgument(
         status_of(StatusCode::invalid_argument,
                   "all_reduce of sparse tensors: the dimensions on rank 0 are {}; on rank {}: {}",
                   all[0].data(), rank, all[rank].data()));

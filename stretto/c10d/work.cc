@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
 #include <fmt/format.h>
 
@@ -40,6 +41,10 @@ c10::TypePtr list_of_tensors() { return c10::ListType::create(c10::TensorType::g
   if (status.ok()) return ::c10d::WorkResult::SUCCESS;
   return status.code() == StatusCode::timeout ? ::c10d::WorkResult::TIMEOUT
                                               : ::c10d::WorkResult::COMM_ERROR;
+}
+
+std::optional<std::vector<at::Tensor>> inputs_for_profiler(at::TensorList inputs) {
+  return at::hasCallbacks() ? std::optional(inputs.vec()) : std::nullopt;
 }
 
 // The program's callbacks may throw, and whoever calls them is in the middle of something else.
@@ -84,7 +89,11 @@ InFlight::InFlight(stretto::Work work, std::vector<at::Tensor> outputs,
   outcome_->buffers = std::move(buffers);
   outcome_->entry = std::move(entry);
   outcome_->group = std::move(group);
-  work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
+  if (work_.duration()) {
+    outcome_->end(work_.wait_status());  // It ended while it was being submitted.
+  } else {
+    work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
+  }
 }
 
 bool InFlight::try_end() {
@@ -193,14 +202,14 @@ Status Shared::told(const Status& status) const {
   return {status.code(), std::move(text)};
 }
 
-void Shared::abort(const std::string& reason) {
-  if (const std::shared_ptr<Communicator> alive = communicator.lock()) alive->abort(reason);
+void Shared::abort(const std::string& what) {
+  const std::shared_ptr<Communicator> alive = communicator.lock();
+  if (alive != nullptr) alive->abort(fmt::format("rank {} has called {}", named_rank, what));
 }
 
-WorkStretto::WorkStretto(int rank, ::c10d::OpType type, const char* title,
-                         const std::optional<std::vector<at::Tensor>>& inputs,
+WorkStretto::WorkStretto(int rank, ::c10d::OpType type, const char* title, at::TensorList inputs,
                          std::shared_ptr<InFlight> operation, std::shared_ptr<Shared> shared)
-    : Work(rank, type, title, inputs),
+    : Work(rank, type, at::hasCallbacks() ? title : nullptr, inputs_for_profiler(inputs)),
       operation_(std::move(operation)),
       shared_(std::move(shared)) {
   if (recordFunctionEndCallback_ == nullptr) return;
@@ -237,28 +246,39 @@ std::vector<at::Tensor> WorkStretto::result() {
 }
 
 bool WorkStretto::wait(std::chrono::milliseconds timeout) {
+  if (timeout > kNoTimeout) {
+    wait_until(Deadline::after(duration_of(timeout)), timeout);
+    return true;
+  }
   {
     const WithoutGil without_gil;
-    if (timeout <= kNoTimeout) {
-      operation_->end();
-    } else if (!operation_->end_within(duration_of(timeout))) {
+    operation_->end();
+  }
+  end_wait();
+  return true;
+}
+
+void WorkStretto::wait_until(const Deadline& deadline, std::chrono::milliseconds timeout) {
+  {
+    const WithoutGil without_gil;
+    if (!operation_->end_within(deadline.remaining())) {
       throw_for_torch(status_of(
           StatusCode::timeout,
           "rank {}: {}#{} has not ended within the {} ms for which wait() was to wait; it goes on",
           rank_, operation_->operation, operation_->number, timeout.count()));
     }
   }
+  end_wait();
+}
+
+void WorkStretto::end_wait() {
   const Status& status = operation_->status();
-  if (status.ok()) {
-    if (operation_->copying) let_current_wait(*operation_->copying);
-    return true;
-  }
-  throw_for_torch(shared_->told(status));
+  if (!status.ok()) throw_for_torch(shared_->told(status));
+  if (operation_->copying) let_current_wait(*operation_->copying);
 }
 
 void WorkStretto::abort() {
-  shared_->abort(fmt::format("rank {} has called abort() of its {}#{}", rank_,
-                             operation_->operation, operation_->number));
+  shared_->abort(fmt::format("abort() of its {}#{}", operation_->operation, operation_->number));
 }
 
 c10::intrusive_ptr<Future> WorkStretto::make_future(
@@ -305,8 +325,33 @@ float WorkStretto::getDuration() const {
 
 uint64_t WorkStretto::getSequencenumber() const { return operation_->number; }
 
-CoalescedWork::CoalescedWork(int rank, std::vector<c10::intrusive_ptr<WorkStretto>> parts)
-    : Work(rank, ::c10d::OpType::COALESCED), parts_(std::move(parts)) {}
+void CoalescedWork::add(c10::intrusive_ptr<WorkStretto> part) {
+  while (!parts_.empty() && parts_.front()->isSuccess()) {
+    forget(*parts_.front());
+    parts_.pop_front();
+  }
+  number_ = part->getSequencenumber();
+  parts_.push_back(std::move(part));
+}
+
+void CoalescedWork::forget(WorkStretto& part) {
+  longest_ms_ = std::max(longest_ms_, part.getDuration());
+  std::erase_if(results_, [](const WeakTensor& each) { return each.expired(); });
+  for (const at::Tensor& tensor : part.result()) {
+    const WeakTensor weak(tensor.getIntrusivePtr());
+    if (std::find(results_.begin(), results_.end(), weak) == results_.end()) {
+      results_.push_back(weak);
+    }
+  }
+}
+
+std::vector<at::Tensor> CoalescedWork::forgotten_results() const {
+  std::vector<at::Tensor> tensors;
+  for (const WeakTensor& each : results_) {
+    if (auto held = each.lock()) tensors.emplace_back(std::move(held));
+  }
+  return tensors;
+}
 
 bool CoalescedWork::isCompleted() {
   bool all = true;
@@ -327,7 +372,7 @@ std::exception_ptr CoalescedWork::exception() const {
 }
 
 std::vector<at::Tensor> CoalescedWork::result() {
-  std::vector<at::Tensor> all;
+  std::vector<at::Tensor> all = forgotten_results();
   for (const auto& part : parts_) {
     for (at::Tensor& tensor : part->result()) all.push_back(std::move(tensor));
   }
@@ -335,12 +380,17 @@ std::vector<at::Tensor> CoalescedWork::result() {
 }
 
 bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
-  for (const auto& part : parts_) part->wait(timeout);
+  if (timeout <= kNoTimeout) {
+    for (const auto& part : parts_) part->wait();
+    return true;
+  }
+  const Deadline deadline = Deadline::after(duration_of(timeout));
+  for (const auto& part : parts_) part->wait_until(deadline, timeout);
   return true;
 }
 
 float CoalescedWork::getDuration() const {
-  float longest = 0;
+  float longest = longest_ms_;
   for (const auto& part : parts_) longest = std::max(longest, part->getDuration());
   return longest;
 }
@@ -353,16 +403,30 @@ c10::intrusive_ptr<Future> CoalescedWork::getFuture() {
   c10::List<c10::intrusive_ptr<Future>> futures(c10::FutureType::create(list_of_tensors()));
   for (const auto& part : parts_) futures.push_back(part->getFuture());
   return c10::collectAll(futures)->then(
-      [](Future& all) {
-        std::vector<at::Tensor> tensors;
+      [forgotten = forgotten_results()](Future& all) {
+        std::vector<at::Tensor> tensors = forgotten;
         for (const c10::IValue& part : all.value().toListRef()) {
           for (const at::Tensor& tensor : part.toFuture()->value().toTensorVector()) {
             tensors.push_back(tensor);
           }
         }
-        return c10::IValue(tensors);
+        return c10::IValue(std::move(tensors));
       },
       list_of_tensors());
+}
+
+c10::intrusive_ptr<Future> CoalescedWork::getFutureResult() {
+  c10::List<c10::intrusive_ptr<Future>> futures(c10::FutureType::create(c10::IntType::get()));
+  for (const auto& part : parts_) futures.push_back(part->getFutureResult());
+  return c10::collectAll(futures)->then(
+      [](Future& all) {
+        auto first_failure = static_cast<int64_t>(::c10d::WorkResult::SUCCESS);
+        for (const c10::IValue& part : all.value().toListRef()) {
+          if (first_failure == 0) first_failure = part.toFuture()->value().toInt();
+        }
+        return c10::IValue(first_failure);
+      },
+      c10::IntType::get());
 }
 
 }  // namespace stretto::c10d_backend

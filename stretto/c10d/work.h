@@ -110,8 +110,9 @@ class Driver {
 // What all operations of one backend share.
 struct Shared {
   std::weak_ptr<Communicator> communicator;
-  int job_rank = 0;
-  std::string rank_note;  // Where this group's ranks have other numbers in the job.
+  int job_rank = 0;       // Of PyTorch's job: the process that records are of.
+  int named_rank = 0;     // By which failures name this rank.
+  std::string rank_note;  // What other numbers the ranks have that failures name.
   Driver driver;
   // The first failure but for wrong arguments, after which all is as before; what getError() tells.
   Mutex mutex;
@@ -122,16 +123,16 @@ struct Shared {
   // How an operation failed, as PyTorch's programs are told: ranks have their numbers in this
   // group, and where those in the job are others, the text says which.
   Status told(const Status& status) const;
-  // The text for those who end all operations on purpose.
-  void abort(const std::string& reason);
+  // Ends all operations; the others are told what this rank "has called".
+  void abort(const std::string& what);
 };
 
 // PyTorch's handle of an operation. Any thread may use it. May be dropped while the operation is in
 // flight, which then ends without it.
 class WorkStretto final : public ::c10d::Work {
  public:
-  WorkStretto(int rank, ::c10d::OpType type, const char* title,
-              const std::optional<std::vector<at::Tensor>>& inputs,
+  // `title` and `inputs` are for a profiler, if there is one.
+  WorkStretto(int rank, ::c10d::OpType type, const char* title, at::TensorList inputs,
               std::shared_ptr<InFlight> operation, std::shared_ptr<Shared> shared);
   ~WorkStretto() override;
 
@@ -146,6 +147,8 @@ class WorkStretto final : public ::c10d::Work {
   // thread's current stream: it is begun only when all ranks have come, so there is no event before
   // that a stream could wait for, and no other place where its failure could be told.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  // The same, until the end of a time for which the caller waits for several.
+  void wait_until(const Deadline& deadline, std::chrono::milliseconds timeout);
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
@@ -154,6 +157,7 @@ class WorkStretto final : public ::c10d::Work {
   uint64_t getSequencenumber() const override;
 
  private:
+  void end_wait();
   // A future that `complete` fulfils when the operation has ended, however it ended.
   c10::intrusive_ptr<c10::ivalue::Future> make_future(
       const c10::TypePtr& type, std::function<void(c10::ivalue::Future&, const Status&)> complete);
@@ -164,10 +168,15 @@ class WorkStretto final : public ::c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_ STRETTO_GUARDED_BY(future_mutex_);
 };
 
-// Several operations, of which each has its own Work.
+// Several operations that one thread has submitted, together.
 class CoalescedWork final : public ::c10d::Work {
  public:
-  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<WorkStretto>> parts);
+  explicit CoalescedWork(int rank) : Work(rank, ::c10d::OpType::COALESCED) {}
+
+  // While nobody else has it. An exception may keep the program from the end of the batch, which
+  // then must keep no memory alive: it forgets what has ended well, but for results that somebody
+  // else holds, too.
+  void add(c10::intrusive_ptr<WorkStretto> part);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -177,11 +186,21 @@ class CoalescedWork final : public ::c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   // Of the longest.
   float getDuration() const override;
+  // Of the last one.
+  uint64_t getSequencenumber() const override { return number_; }
 
  private:
-  const std::vector<c10::intrusive_ptr<WorkStretto>> parts_;
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  void forget(WorkStretto& part);
+  std::vector<at::Tensor> forgotten_results() const;
+
+  std::deque<c10::intrusive_ptr<WorkStretto>> parts_;
+  std::vector<WeakTensor> results_;  // Of those forgotten, each tensor once.
+  float longest_ms_ = 0;             // Of those forgotten.
+  uint64_t number_ = 0;
 };
 
 }  // namespace stretto::c10d_backend

@@ -1,0 +1,178 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The handles of operations, of one and of several: callbacks, futures, batches, failures."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import threading
+import time
+import unittest
+import weakref
+
+import ranks
+import torch
+import torch.distributed as dist
+from process_group_test import CPU, sum_of_ranks
+from ranks import refusal
+
+
+class HandlesTest(unittest.TestCase):
+    def test_callbacks_that_throw(self) -> None:
+        """Whoever calls them goes on, and so does the group."""
+
+        def throw(_: object) -> None:
+            raise ZeroDivisionError("of the program")
+
+        def body(rank: int, size: int) -> None:
+            group = dist.new_group()
+            group._register_on_completion_hook(throw)
+            for count in (1, 1 << 18):
+                dist.all_reduce(torch.ones(count), group=group)
+                work = dist.all_reduce(torch.ones(count), async_op=True)
+                chained = work.get_future().then(throw)
+                work.get_future().add_done_callback(throw)
+                assert "of the program" in refusal(chained.wait)
+                assert work.wait()
+            sum_of_ranks(size)
+            sum_of_ranks(size, group)
+
+        ranks.with_group(body)
+
+    def test_asking_for_a_future_does_not_block(self) -> None:
+        """Not even while other threads wait for the same operation."""
+
+        def body(rank: int, size: int) -> None:
+            received = torch.empty(1)
+            if rank == 0:
+                work = dist.irecv(received, 1)
+                waiting = threading.Thread(target=work.wait)
+                waiting.start()
+                time.sleep(0.1)
+                future, result = work.get_future(), work.get_future_result()
+                seen = future.then(lambda _: work.get_future_result().wait())
+                dist.send(torch.ones(1), 1)  # What rank 1 waits for before it sends.
+                assert future.wait()[0] is not None and result.wait() == seen.wait() == 0
+                waiting.join()
+                assert received.item() == 7
+            else:
+                dist.recv(received, 0)
+                dist.send(torch.tensor([7.0]), 0)
+
+        ranks.with_group(body, timeout=datetime.timedelta(seconds=20))
+
+    def test_a_death_reaches_every_handle(self) -> None:
+        def body(rank: int, size: int, path: str) -> list[str]:
+            ranks.start(path, rank, size)
+            sum_of_ranks(size)
+            if rank == 1:
+                time.sleep(0.2)
+                os._exit(9)
+            work = dist.all_reduce(torch.ones(1 << 16), async_op=True)
+            future = work.get_future()
+            chained = future.then(lambda f: f.value()[0] + 1)
+            outcome = work.get_future_result()
+            told = [refusal(future.wait), refusal(chained.wait), refusal(work.wait)]
+            assert outcome.wait() == 2, "c10d::WorkResult::COMM_ERROR"
+            assert work.is_completed() and not work.is_success()
+            told.append(refusal(lambda: dist.all_reduce(torch.ones(1))))
+            begun = time.monotonic()
+            dist.destroy_process_group()
+            assert time.monotonic() - begun < 20
+            return told
+
+        for rank, told in enumerate(ranks.run(body, 3, may_die=True)):
+            if rank != 1:
+                for text in told:
+                    self.assertIn("rank 1", text)
+
+    def test_a_batch_that_fails_leaves_the_group_usable(self) -> None:
+        def body(rank: int, size: int) -> None:
+            other = 1 - rank
+            fine = dist.P2POp(dist.isend, torch.ones(1), other)
+            wrong = dist.P2POp(dist.irecv, torch.ones(1).expand(3), other)
+            assert "clone()" in refusal(lambda: dist.batch_isend_irecv([fine, wrong]))
+            sum_of_ranks(size)
+            received = torch.zeros(1)
+            (work,) = dist.batch_isend_irecv([dist.P2POp(dist.irecv, received, other)])
+            work.wait()
+            assert received.item() == 1
+
+        ranks.with_group(body)
+
+    def test_coalesced_by_hand(self) -> None:
+        """What PyTorch does with a device where it has no function for several at once."""
+
+        def body(rank: int, size: int) -> None:
+            tensors = [torch.full((n,), float(rank + 1)) for n in (1, 1 << 16)]
+            with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
+                for tensor in tensors:
+                    dist.broadcast(tensor, 0)
+                dist.broadcast(torch.ones(2), 1)
+            (work,) = manager.works
+            work.wait(datetime.timedelta(seconds=60))
+            assert work.is_completed() and work.is_success() and len(work.result()) == 3
+            assert len(work.get_future().wait()) == 3 and work._get_duration() >= 0
+            assert all(torch.equal(each, torch.ones_like(each)) for each in tensors)
+            assert work.get_future_result().wait() == 0
+            with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
+                pass
+            manager.wait()
+
+        ranks.with_group(body)
+
+    def test_a_batch_is_waited_for_as_a_whole(self) -> None:
+        """For so long as the caller says, not for each of its operations anew."""
+
+        def body(rank: int, size: int) -> float:
+            dist.barrier()
+            if rank == 1:
+                time.sleep(0.8)
+                dist.send(torch.ones(1), 0)
+                dist.barrier()
+                dist.send(torch.ones(1), 0)
+                return 0
+            with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
+                works = [dist.irecv(torch.empty(1), 1) for _ in range(2)]
+            begun = time.monotonic()
+            told = refusal(lambda: manager.works[0].wait(datetime.timedelta(seconds=1)))
+            taken = time.monotonic() - begun
+            assert "1000 ms" in told, told
+            dist.barrier()
+            assert manager.works[0].wait() and all(work.is_completed() for work in works)
+            return taken
+
+        self.assertLess(ranks.with_group(body)[0], 1.6)
+
+    def test_a_batch_whose_body_throws(self) -> None:
+        """Nobody ends it, and it keeps nothing alive; a batch is of one thread only."""
+
+        def body(rank: int, size: int) -> None:
+            state = dist.distributed_c10d._world.pg_coalesce_state
+            with contextlib.suppress(ZeroDivisionError):
+                with dist._coalescing_manager(device=CPU, async_ops=True):
+                    dist.broadcast(torch.ones(4), 0)
+                    raise ZeroDivisionError
+            state.pop(dist.group.WORLD)  # What PyTorch leaves of it.
+            seen = []
+            for count in (4, 1 << 16, 4):
+                tensor = torch.ones(count)
+                dist.broadcast(tensor, 0)
+                seen.append(weakref.ref(tensor))
+                del tensor
+            assert [each() is None for each in seen[:2]] == [True, True]
+            with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
+                other = threading.Thread(target=lambda: dist.broadcast(torch.ones(2), 0))
+                other.start()
+                other.join()
+                dist.broadcast(torch.ones(3), 0)
+            assert [len(each) for each in manager.works[0].result()] == [3]
+
+        ranks.with_group(body)
+
+
+if __name__ == "__main__":
+    unittest.main()
