@@ -3,10 +3,12 @@
 
 #include "stretto/torch/mixed_precision.h"
 
+#include <algorithm>
 #include <string>
 #include <unordered_set>
 #include <utility>
 
+#include "stretto/torch/refuse.h"
 #include "stretto/torch/sync_batch_norm.h"
 
 namespace stretto::ddp {
@@ -60,7 +62,7 @@ LowPrecision::LowPrecision(const MixedPrecision& options,
   if (!options.parameter_dtype) return;
   dtype_ = scalar_type("parameter_dtype", *options.parameter_dtype);
   for (const auto& [name, tensor] : parameters) {
-    if (tensor.is_floating_point()) copies_.push_back({tensor, {}, {}});
+    if (tensor.is_floating_point()) copies_.push_back({tensor, {}, {}, 0});
   }
 }
 
@@ -70,7 +72,7 @@ void LowPrecision::enter() {
   const c10::InferenceMode no_inference(false);
   const torch::NoGradGuard no_grad;
   entered_ = true;
-  for (auto& [parameter, full, low] : copies_) {
+  for (auto& [parameter, full, low, version] : copies_) {
     full = parameter.detach();
     if (low.defined() && low.sizes() == full.sizes() && low.strides() == full.strides()) {
       low.copy_(full);
@@ -84,9 +86,26 @@ void LowPrecision::enter() {
 void LowPrecision::leave() {
   if (!entered_) return;
   entered_ = false;
-  for (auto& [parameter, full, low] : copies_) {
+  for (auto& [parameter, full, low, version] : copies_) {
     if (full.defined()) parameter.set_data(std::exchange(full, {}));
   }
+}
+
+void LowPrecision::note_versions() {
+  if (!entered_) return;
+  for (Copy& copy : copies_) copy.version = copy.parameter._version();
+}
+
+void LowPrecision::refuse_lost_changes() {
+  const auto is_written = [](const Copy& copy) {
+    return copy.version != copy.parameter._version();
+  };
+  if (!entered_ || std::ranges::none_of(copies_, is_written)) return;
+  leave();
+  refuse(
+      "parameters were changed between a forward pass and its backward pass, when they were copies "
+      "in mixed_precision.parameter_dtype: the change is lost. Call optimizer.step() before "
+      "forward(), and evaluate under torch::NoGradGuard");
 }
 
 torch::Tensor LowPrecision::cast(const torch::Tensor& tensor) const {
@@ -138,6 +157,15 @@ void convert_buffers(const MixedPrecision& options, const std::vector<NamedTenso
   }
 }
 
+// Without copying: a backward pass that is to come finds out if what it has saved was written.
+void FullPrecision::exchange() {
+  if (!precision_.entered_) return;
+  for (auto& [parameter, full, low, version] : precision_.copies_) {
+    const torch::Tensor now = parameter.detach();
+    parameter.set_data(std::exchange(full, now));
+  }
+}
+
 ForwardScope::ForwardScope(LowPrecision& precision)
     : precision_(precision),
       enters_(precision.is_on() && !precision.entered()),
@@ -148,6 +176,7 @@ ForwardScope::ForwardScope(LowPrecision& precision)
 ForwardScope::~ForwardScope() {
   const bool thrown = std::uncaught_exceptions() > exceptions_when_made_;
   if (enters_ && (thrown || !torch::GradMode::is_enabled())) precision_.leave();
+  precision_.note_versions();
 }
 
 }  // namespace stretto::ddp
