@@ -93,7 +93,7 @@ class ReportTest(unittest.TestCase):
             job.close()
         line = ddp.line_of("crumbs", 2, arguments, figures)
         self.assertIn("stretto above the floor adds", ddp.table([line]))
-        # Some hundred nanoseconds, and what the sanitizers of a build and a busy machine make of it.
+        # Some hundred nanoseconds, and what sanitizers and a busy machine make of them.
         self.assertLess(line["ns_per_parameter"]["stretto above the floor"]["median"], 5000)
         floor, own = line["step_us"]["stretto floor"], line["step_us"]["stretto ddp"]
         self.assertLess(own, 3 * floor)

@@ -3,7 +3,6 @@
 
 #include "stretto/torch/mixed_precision.h"
 
-#include <algorithm>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -62,7 +61,7 @@ LowPrecision::LowPrecision(const MixedPrecision& options,
   if (!options.parameter_dtype) return;
   dtype_ = scalar_type("parameter_dtype", *options.parameter_dtype);
   for (const auto& [name, tensor] : parameters) {
-    if (tensor.is_floating_point()) copies_.push_back({tensor, {}, {}, 0});
+    if (tensor.is_floating_point()) copies_.push_back({tensor, {}, {}});
   }
 }
 
@@ -72,7 +71,7 @@ void LowPrecision::enter() {
   const c10::InferenceMode no_inference(false);
   const torch::NoGradGuard no_grad;
   entered_ = true;
-  for (auto& [parameter, full, low, version] : copies_) {
+  for (auto& [parameter, full, low] : copies_) {
     full = parameter.detach();
     if (low.defined() && low.sizes() == full.sizes() && low.strides() == full.strides()) {
       low.copy_(full);
@@ -86,26 +85,27 @@ void LowPrecision::enter() {
 void LowPrecision::leave() {
   if (!entered_) return;
   entered_ = false;
-  for (auto& [parameter, full, low, version] : copies_) {
+  for (auto& [parameter, full, low] : copies_) {
     if (full.defined()) parameter.set_data(std::exchange(full, {}));
   }
 }
 
-void LowPrecision::note_versions() {
-  if (!entered_) return;
-  for (Copy& copy : copies_) copy.version = copy.parameter._version();
-}
-
+// By their bits, since NaN is not equal to itself. Optimizers of libtorch write `data()`, of which
+// versions of tensors do not tell.
 void LowPrecision::refuse_lost_changes() {
-  const auto is_written = [](const Copy& copy) {
-    return copy.version != copy.parameter._version();
+  const torch::NoGradGuard no_grad;
+  const auto bits = [](const torch::Tensor& tensor) {
+    const auto size = tensor.element_size();
+    return tensor.view(size == 2 ? torch::kShort : size == 4 ? torch::kInt : torch::kLong);
   };
-  if (!entered_ || std::ranges::none_of(copies_, is_written)) return;
-  leave();
-  refuse(
-      "parameters were changed between a forward pass and its backward pass, when they were copies "
-      "in mixed_precision.parameter_dtype: the change is lost. Call optimizer.step() before "
-      "forward(), and evaluate under torch::NoGradGuard");
+  for (const Copy& copy : copies_) {
+    if (!entered_ || torch::equal(bits(copy.parameter), bits(copy.full.to(*dtype_)))) continue;
+    leave();
+    refuse(
+        "parameters were changed between a forward pass and its backward pass, when they were "
+        "copies in mixed_precision.parameter_dtype: the change is lost. Call optimizer.step() "
+        "before forward(), and evaluate under torch::NoGradGuard");
+  }
 }
 
 torch::Tensor LowPrecision::cast(const torch::Tensor& tensor) const {
@@ -160,7 +160,7 @@ void convert_buffers(const MixedPrecision& options, const std::vector<NamedTenso
 // Without copying: a backward pass that is to come finds out if what it has saved was written.
 void FullPrecision::exchange() {
   if (!precision_.entered_) return;
-  for (auto& [parameter, full, low, version] : precision_.copies_) {
+  for (auto& [parameter, full, low] : precision_.copies_) {
     const torch::Tensor now = parameter.detach();
     parameter.set_data(std::exchange(full, now));
   }
@@ -176,7 +176,6 @@ ForwardScope::ForwardScope(LowPrecision& precision)
 ForwardScope::~ForwardScope() {
   const bool thrown = std::uncaught_exceptions() > exceptions_when_made_;
   if (enters_ && (thrown || !torch::GradMode::is_enabled())) precision_.leave();
-  precision_.note_versions();
 }
 
 }  // namespace stretto::ddp

@@ -338,8 +338,7 @@ void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions&
   });
   loop();
   follow_others();
-  precision_.refuse_lost_changes();
-  precision_.leave();
+  put_parameters_back();
   std::vector<torch::Tensor> state = tensors_of(parameters_);
   for (const NamedTensor& buffer : buffers_) state.push_back(buffer.tensor);
   TensorBytes bytes(std::move(state));
@@ -383,6 +382,11 @@ void Replica::announce_pass() {
     refuse("inside join() of two models each backward pass must go through one of them only");
   }
   uneven_->announce(reducer::UnevenSteps::Phase::gradients, number_);
+}
+
+void Replica::put_parameters_back() {
+  precision_.refuse_lost_changes();
+  precision_.leave();
 }
 
 void Replica::verify_replicas() {

@@ -115,11 +115,13 @@ TEST(SyncBatchNorm, TrainsLikeOneProcessWithBranchesAndAccumulation) {
 TEST(SyncBatchNorm, LayersMayShareACommunicator) {
   run_ranks(kRanks, [](Communicator& job) {
     const std::shared_ptr<Communicator> group = job.new_group({0, 1});
-    torch::nn::Sequential model(SyncBatchNorm(group, 2), torch::nn::Linear(2, 2),
-                                SyncBatchNorm(group, 2));
     const float rank = static_cast<float>(job.rank().value());
-    const auto output = model->forward(torch::tensor({{rank, 1.0f}, {3.0f, -rank}}));
-    model.reset();
+    torch::Tensor output;
+    {
+      torch::nn::Sequential model(SyncBatchNorm(group, 2), torch::nn::Linear(2, 2),
+                                  SyncBatchNorm(group, 2));
+      output = model->forward(torch::tensor({{rank, 1.0f}, {3.0f, -rank}}));
+    }
     output.pow(2).sum().backward();  // A graph may outlive its layers.
     auto sum = output.detach().sum(0);
     all_reduce(job, sum).wait();

@@ -169,10 +169,10 @@ class DistributedDataParallel {
   }
 
   // What torch::save(ddp, path) and torch::load(ddp, path) call: the module's, so that a program
-  // with one process reads them, too. With mixed precision these are the parameters that the
-  // optimizer steps. Load on all ranks; the next backward pass verifies that.
+  // with one process reads them, too. With mixed precision, between backward and forward, or where
+  // no backward pass is to follow. Load on all ranks; the next backward pass verifies that.
   void save(torch::serialize::OutputArchive& archive) const {
-    const ddp::FullPrecision full = replica_->full_precision();
+    replica_->put_parameters_back();
     module_->save(archive);
   }
   void load(torch::serialize::InputArchive& archive) {

@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -32,10 +31,8 @@ class LowPrecision {
   void enter();
   // Puts the parameters back.
   void leave();
-  // When a forward pass has ended: from here to leave() nothing may write the copies, in which it
-  // would be lost.
-  void note_versions();
-  // Throws InvalidArgument if something has, an optimizer say; then the parameters are back.
+  // Throws InvalidArgument if something has changed the copies, an optimizer say, and would be
+  // lost; then the parameters are back. Costs about as much as enter(), while they are entered().
   void refuse_lost_changes();
   bool casts_inputs() const { return is_on() && cast_inputs_; }
   // A floating-point tensor in the type of the copies, another one as it is.
@@ -49,7 +46,6 @@ class LowPrecision {
     torch::Tensor parameter;
     torch::Tensor full;  // Its own data, while the copy stands in its place.
     torch::Tensor low;
-    std::int64_t version = 0;  // Of `parameter`, when the last forward pass had ended.
   };
 
   std::optional<torch::ScalarType> dtype_;

@@ -65,8 +65,8 @@ class Replica {
   void print(std::ostream& stream) const;
   std::uint64_t parameter_hash();
   [[nodiscard]] FullPrecision full_precision() { return FullPrecision(precision_); }
-  // Of a forward pass that no backward pass is to follow.
-  void put_parameters_back() { precision_.leave(); }
+  // Where no backward pass is to follow the last forward pass any more.
+  void put_parameters_back();
   const StepStatistics& last_step() const { return last_step_; }
   const CompressionStatistics* last_compression() const;
   const reducer::BucketPlan& bucket_plan() const { return reducer_->plan(); }
