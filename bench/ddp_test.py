@@ -82,6 +82,23 @@ class ReportTest(unittest.TestCase):
         self.assertIn("| meeting only | floor | buckets of measured size |", ddp.table([line]))
 
     @unittest.skipUnless(HAVE_TORCH, "built without libtorch")
+    def test_hooks_and_bookkeeping_cost_little_per_parameter(self):
+        words = ["--systems", "stretto", "--modes", "floor,ddp", "--rounds", "5"]
+        arguments = ddp.parse_arguments([*words, "--seconds", "0.05", "--clock", "cpu", "--step",
+                                         "least"])
+        job = ddp.Job("stretto", 2, BUILD, PYTHON)
+        try:
+            figures = ddp.measure_model({"stretto": job}, "crumbs", arguments)
+        finally:
+            job.close()
+        line = ddp.line_of("crumbs", 2, arguments, figures)
+        self.assertIn("stretto above the floor adds", ddp.table([line]))
+        # Some hundred nanoseconds, and what sanitizers and a busy machine make of them.
+        self.assertLess(line["ns_per_parameter"]["stretto above the floor"]["median"], 5000)
+        floor, own = line["step_us"]["stretto floor"], line["step_us"]["stretto ddp"]
+        self.assertLess(own, 3 * floor)
+
+    @unittest.skipUnless(HAVE_TORCH, "built without libtorch")
     def test_the_floor_adds_up_what_all_ranks_have(self):
         job = ddp.Job("stretto", 3, BUILD, PYTHON, small=True)
         try:

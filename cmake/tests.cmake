@@ -77,7 +77,8 @@ function(stretto_add_test_program target library uses_torch)
     PROPERTIES ${properties} LABELS slow)
 endfunction()
 
-# Splits the sources in a program without and one with libtorch. `library` is what they test.
+# Splits the sources in a program without and one with libtorch; what tests share goes to both.
+# `library` is what they test.
 function(stretto_add_tests name library)
   # What has one thread would keep ThreadSanitizer's compiler busy for nothing.
   if(STRETTO_SANITIZE MATCHES "thread" AND
@@ -99,8 +100,9 @@ function(stretto_add_tests name library)
     endif()
   endforeach()
   stretto_add_test_program(${name}_test ${library} OFF ${plain})
-  if(TARGET stretto_torch)
-    stretto_add_test_program(${name}_torch_test ${library} ON ${torch})
+  if(TARGET stretto_torch AND torch)
+    list(FILTER plain EXCLUDE REGEX "_test\\.cc$")
+    stretto_add_test_program(${name}_torch_test ${library} ON ${torch} ${plain})
   endif()
 endfunction()
 

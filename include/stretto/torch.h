@@ -12,6 +12,7 @@
 #include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/distributed_data_parallel.h"
 #include "stretto/torch/parameter_averaging.h"
+#include "stretto/torch/parameter_hook.h"
 #include "stretto/torch/sharded_optimizer.h"
 #include "stretto/torch/sync_batch_norm.h"
 #include "stretto/torch/tensors.h"

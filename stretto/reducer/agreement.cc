@@ -16,8 +16,10 @@
 
 namespace stretto::reducer {
 
-void check_same_hook(Communicator& communicator, const std::string& name) {
-  const auto names = all_gather_bytes(communicator, std::as_bytes(std::span(name)));
+void check_same_hook(Communicator& communicator, const std::string& name,
+                     const std::optional<Duration>& timeout) {
+  const auto names =
+      all_gather_bytes(communicator, std::as_bytes(std::span(name)), {.timeout = timeout});
   const auto text = [&](std::size_t rank) {
     return std::string_view(reinterpret_cast<const char*>(names[rank].data()), names[rank].size());
   };
@@ -31,7 +33,8 @@ void check_same_hook(Communicator& communicator, const std::string& name) {
 }
 
 std::uint64_t take_over_together(Communicator& communicator,
-                                 const std::function<std::uint64_t()>& take_over) {
+                                 const std::function<std::uint64_t()>& take_over,
+                                 const std::optional<Duration>& timeout) {
   struct Said {
     std::uint64_t step = 0;
     std::uint64_t refuses = 0;
@@ -45,7 +48,7 @@ std::uint64_t take_over_together(Communicator& communicator,
   }
   std::uint64_t step = 0;
   int refuses = -1;
-  const auto all = communicator::all_gather_value(communicator, own, {});
+  const auto all = communicator::all_gather_value(communicator, own, timeout);
   for (std::size_t rank = all.size(); rank-- > 0;) {
     step = std::max(step, all[rank].step);
     if (all[rank].refuses != 0) refuses = static_cast<int>(rank);

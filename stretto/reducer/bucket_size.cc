@@ -20,11 +20,12 @@ constexpr std::size_t kSmallestBucketBytes = std::size_t{256} << 10;
 constexpr double kLatencyShare = 0.05;  // Of a bucket's time.
 
 // The shortest of several: what the links can do, not who else used the machine.
-double shortest_seconds(Communicator& communicator, std::span<float> numbers) {
+double shortest_seconds(Communicator& communicator, std::span<float> numbers,
+                        const std::optional<Duration>& timeout) {
   double shortest = 0;
   for (int i = 0; i <= kRepetitions; ++i) {
     const TimePoint begin = Clock::now();
-    communicator.all_reduce(numbers).wait();
+    communicator.all_reduce(numbers, {.timeout = timeout}).wait();
     const double time = seconds(Clock::now() - begin);
     if (i > 0) shortest = i == 1 ? time : std::min(shortest, time);
   }
@@ -42,18 +43,19 @@ std::vector<std::size_t> reducer::bucket_bytes_for(const ReductionCost& cost) {
   return {bytes / 4, bytes};
 }
 
-std::vector<std::size_t> measured_bucket_bytes(Communicator& communicator) {
+std::vector<std::size_t> measured_bucket_bytes(Communicator& communicator,
+                                               const std::optional<Duration>& timeout) {
   Buffer<float> numbers = communicator.allocate<float>(kLargeBytes / sizeof(float));
   const double small =
-      shortest_seconds(communicator, numbers.span().first(kSmallBytes / sizeof(float)));
-  const double large = shortest_seconds(communicator, numbers.span());
+      shortest_seconds(communicator, numbers.span().first(kSmallBytes / sizeof(float)), timeout);
+  const double large = shortest_seconds(communicator, numbers.span(), timeout);
   // A clock that does not resolve them makes the smallest buckets.
   const double seconds_per_byte =
       std::max(large - small, 1e-9) / static_cast<double>(kLargeBytes - kSmallBytes);
   const double latency = std::max(0.0, small - seconds_per_byte * kSmallBytes);
   const auto limits = reducer::bucket_bytes_for({latency, 1 / seconds_per_byte});
   std::vector<std::uint64_t> agreed(limits.begin(), limits.end());
-  communicator.broadcast(agreed).wait();
+  communicator.broadcast(agreed, {.timeout = timeout}).wait();
   return {agreed.begin(), agreed.end()};
 }
 

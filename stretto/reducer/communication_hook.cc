@@ -10,6 +10,23 @@
 
 namespace stretto {
 
+void CommunicationHook::claim(const std::shared_ptr<const void>& owner,
+                              std::optional<Duration> timeout) {
+  if (inner() != nullptr) inner()->claim(owner, timeout);
+  if (is_shareable()) return;
+  const MutexLock lock(owner_mutex_);
+  const auto living = owner_.lock();
+  if (living != nullptr && living != owner) {
+    refuse(
+        "the communication hook '{}' reduces the gradients of another model, and remembers things "
+        "of them: give each model a hook of its own (copies of options share one), or destroy "
+        "that model's DistributedDataParallel or Reducer first",
+        name());
+  }
+  owner_ = owner;
+  timeout_ = timeout;
+}
+
 void CommunicationHook::load(std::span<const std::byte> state) {
   if (state.empty()) return;
   refuse("the hook '{}' keeps nothing; {} bytes of state are of another", name(), state.size());

@@ -3,14 +3,21 @@
 
 #include "stretto/reducer/communication_hook.h"
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "stretto/reducer/power_sgd.h"
 #include "stretto/reducer/reducer.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/failures.h"
 #include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
 
@@ -18,6 +25,7 @@ namespace stretto {
 namespace {
 
 using testing::floats;
+using testing::message_of;
 using testing::three_gradients;
 
 // A step in which every element of rank r is value + r.
@@ -99,6 +107,55 @@ TEST(CommunicationHook, OneThatThrowsFailsTheStep) {
   run_ranks(1, [](Communicator& communicator) {
     Reducer reducer(communicator, three_gradients(), {.hook = std::make_shared<Throwing>()});
     EXPECT_THROW(run_step(reducer, 0, 1), InvalidArgument);
+  });
+}
+
+TEST(CommunicationHook, AnObjectReducesForOneAtATime) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto inner = std::make_shared<Recorder>();
+    const auto outer = std::make_shared<Bf16Reduction>(inner);
+    const auto build = [&](std::shared_ptr<CommunicationHook> hook,
+                           std::shared_ptr<const void> owner = nullptr) {
+      return std::make_unique<Reducer>(
+          communicator, three_gradients(),
+          ReducerOptions{.hook = std::move(hook), .hook_owner = std::move(owner)});
+    };
+    const auto refusal = [&](std::shared_ptr<CommunicationHook> hook) {
+      return message_of<InvalidArgument>([&] { (void)build(hook); });
+    };
+    auto owner = std::make_shared<int>();
+    auto first = build(outer, owner);
+    EXPECT_NO_THROW((void)build(outer, owner)) << "of the same model";
+    expect_contains(refusal(outer), "the communication hook 'recorder' reduces the gradients of");
+    expect_contains(refusal(inner), "give each model a hook of its own");
+    expect_contains(refusal(std::make_shared<F16Reduction>(inner)), "'recorder'");
+    first.reset();
+    owner.reset();
+    const auto second = build(outer);
+    expect_contains(refusal(inner), "give each model a hook of its own");
+    const auto plain = std::make_shared<PlainReduction>();
+    const auto third = build(plain);
+    EXPECT_NO_THROW((void)build(plain)) << "it remembers nothing";
+  });
+}
+
+TEST(CommunicationHook, TheTimeoutHoldsForWhatHooksCompareWhenTheyAreAttached) {
+  std::atomic<bool> failed{false};
+  run_ranks(2, [&](Communicator& communicator) {
+    if (communicator.rank() == Rank(0)) {  // Comes too late.
+      while (!failed) std::this_thread::yield();
+      return;
+    }
+    const TimePoint begin = Clock::now();
+    expect_contains(
+        message_of<Timeout>([&] {
+          Reducer(communicator, three_gradients(),
+                  {.hook = std::make_shared<Bf16Reduction>(std::make_shared<PowerSgdReduction>()),
+                   .timeout = std::chrono::milliseconds(300)});
+        }),
+        "timed out waiting for rank 0");
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10)) << "the communicator has 20 s";
+    failed = true;
   });
 }
 

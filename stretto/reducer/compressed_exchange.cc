@@ -83,7 +83,7 @@ void CompressedReduction::predict_exchange(Communicator& communicator) {
   double predictions[] = {predicted(communicator, Collective::all_gather, ranks * bytes),
                           predicted(communicator, Collective::all_to_all, bytes) +
                               predicted(communicator, Collective::all_gather, bytes)};
-  communicator.broadcast(std::span<double>(predictions)).wait();
+  communicator.broadcast(std::span<double>(predictions), {.timeout = timeout()}).wait();
   prediction_.gathered_seconds = predictions[0];
   prediction_.divided_seconds = predictions[1];
 }

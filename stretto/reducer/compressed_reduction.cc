@@ -100,7 +100,7 @@ void CompressedReduction::attach(Communicator& communicator,
   communicator_ = &communicator;
   rank_ = communicator.rank().value();
   ranks_ = communicator.size();
-  reducer::check_same_hook(communicator, name());
+  reducer::check_same_hook(communicator, name(), timeout());
   if (trial_ != nullptr) trial_ = std::make_unique<Trial>();
   by_index_.clear();
   exchanges_.clear();
@@ -129,10 +129,11 @@ void CompressedReduction::attach(Communicator& communicator,
     gradient->owner = by_index_.size() % static_cast<std::size_t>(ranks_);
     by_index_.push_back(gradient.get());
   }
-  step_ = reducer::take_over_together(communicator, [this] {
+  const auto take_over = [this] {
     if (loaded_ != nullptr) restore(*loaded_);
     return step_;
-  });
+  };
+  step_ = reducer::take_over_together(communicator, take_over, timeout());
   loaded_.reset();
   choose_exchange(communicator);
 }

@@ -9,6 +9,7 @@
 #include "stretto/reducer/reducer.h"
 #include "stretto/reducer/timeline.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/failures.h"
 #include "tests/support/run_ranks.h"
 
 // Buckets that no rank uses are not reduced, until a rank uses one again.
@@ -146,6 +147,28 @@ TEST(LeftOutBuckets, AllMayBe) {
     timeline.add(training.reducer.last_step(), training.reducer.plan());
     expect_lacks(timeline.json(), "bucket 0");
     EXPECT_EQ(training.step({2, 1, 0}), kAll);
+  });
+}
+
+// Once all ranks have frozen everything they know that the others do, too.
+TEST(LeftOutBuckets, WhereAllIsFrozenNothingIsSentFromTheSecondTimeOn) {
+  run_ranks(2, [](Communicator& communicator) {
+    Training training(communicator);
+    const auto freeze = [&](bool frozen) {
+      for (const std::size_t i : kAll) training.reducer.set_frozen(i, frozen);
+    };
+    for (int round = 0; round < 3; ++round) {
+      freeze(true);
+      EXPECT_EQ(training.step({}), round == 0 ? kAll : Indices());
+      freeze(false);
+      EXPECT_EQ(training.step({2, 1, 0}), kAll);
+      training.expect(1, 1);
+    }
+    if (communicator.rank() == Rank(0)) freeze(true);
+    const auto step = [&] {
+      training.step(communicator.rank() == Rank(0) ? Indices{} : Indices{2, 1, 0});
+    };
+    expect_contains(testing::message_of<Mismatch>(step), "Or all parameters are frozen on one");
   });
 }
 

@@ -88,7 +88,7 @@ void PowerSgdReduction::attach(Communicator& communicator,
                                std::span<const GradientDescription> gradients) {
   rank_ = communicator.rank().value();
   ranks_ = communicator.size();
-  reducer::check_same_hook(communicator, name());
+  reducer::check_same_hook(communicator, name(), timeout());
   by_index_.clear();
   exchanges_.clear();
   pending_ = nullptr;
@@ -112,10 +112,11 @@ void PowerSgdReduction::attach(Communicator& communicator,
     }
     by_index_.push_back(gradient.get());
   }
-  (void)reducer::take_over_together(communicator, [this] {
+  const auto take_over = [this] {
     if (loaded_ != nullptr) restore(*loaded_);
     return std::uint64_t{0};
-  });
+  };
+  (void)reducer::take_over_together(communicator, take_over, timeout());
   loaded_.reset();
 }
 

@@ -31,8 +31,10 @@ void check_arguments(const std::vector<GradientDescription>& gradients,
   }
 }
 
-// `options` with the hook that the reduction of buckets begins with.
-ReducerOptions with_division(ReducerOptions options) {
+// `options` with the hook that the reduction of buckets begins with, which is claimed.
+ReducerOptions with_own_hook(ReducerOptions options) {
+  if (options.hook_owner == nullptr) options.hook_owner = std::make_shared<int>();
+  options.hook->claim(options.hook_owner, options.timeout);
   if (options.mean_division == MeanDivision::after_sum) return options;
   options.hook = std::make_shared<DividedReduction>(options.mean_division, std::move(options.hook));
   return options;
@@ -44,7 +46,7 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
                  ReducerOptions options)
     : communicator_(communicator),
       gradients_(std::move(gradients)),
-      options_(with_division(std::move(options))),
+      options_(with_own_hook(std::move(options))),
       poll_on_ready_(!communicator.has_progress_thread()),
       exceptions_when_made_(std::uncaught_exceptions()),
       report_(communicator, gradients_.size()) {
@@ -173,10 +175,14 @@ void Reducer::keep_unused_values(std::size_t bucket) {
     BucketMemory& memory = *options_.memory;
     Slot& slot = slots_[index];
     const auto bytes = slot.view.span();
-    buckets_[bucket].silent[place] = slot.frozen || memory.is_zero(bytes) ? 1 : 0;
-    kept_.push_back(index);
-    if (slot.kept.bytes().size() != bytes.size()) slot.kept = memory.allocate_copy(bytes.size());
-    memory.copy(slot.kept.bytes(), bytes);
+    if (!without_data_ || options_.find_unused || slot.frozen) {
+      kept_.push_back(index);
+      if (slot.kept.bytes().size() != bytes.size()) slot.kept = memory.allocate_copy(bytes.size());
+      memory.copy(slot.kept.bytes(), bytes);
+    }
+    if (without_data_) memory.clear(bytes);
+    const bool is_silent = without_data_ || slot.frozen || memory.is_zero(bytes);
+    buckets_[bucket].silent[place] = is_silent ? 1 : 0;
   }
 }
 
@@ -221,14 +227,13 @@ void Reducer::end_bucket(std::size_t index) {
 void Reducer::finalize_without_data() {
   throw_if_failed();
   STRETTO_CHECK(!step_open(), "{} gradients are ready without data", ready_count_.load());
-  for (const Bucket& bucket : buckets_) options_.memory->clear(bucket.view.span());
   end_step(true);
 }
 
 void Reducer::end_step(bool without_data) {
   throw_if_failed();
   const TimePoint begin = Clock::now();
-  close_buckets();
+  close_buckets(without_data);
   write_report(without_data);
   Status failure;
   try {
@@ -240,7 +245,7 @@ void Reducer::end_step(bool without_data) {
   if (!failure.ok()) fail(explained(failure));
   throw_if_failed();
   record_step(begin, Clock::now());
-  if (!without_data) restore_unused_values();
+  restore_unused_values();
   rebuild_due_ = report_.requested(reducer::StepReport::Request::rebuild);
   choose_left_out();
   ++step_;
@@ -248,8 +253,8 @@ void Reducer::end_step(bool without_data) {
   judge_report();
 }
 
-// What is not ready will not become so: its buckets leave as they are.
-void Reducer::close_buckets() {
+// What is not ready will not become so: its buckets leave as they are, or as zeros.
+void Reducer::close_buckets(bool without_data) {
   std::size_t at = ready_count_.load(std::memory_order_acquire);
   if (at < slots_.size()) {
     for (const reducer::PlannedBucket& bucket : plan_) {
@@ -261,7 +266,11 @@ void Reducer::close_buckets() {
   {
     const MutexLock lock(launch_mutex_);
     closing_ = true;
-    for (Bucket& bucket : buckets_) bucket.pending.store(0, std::memory_order_relaxed);
+    without_data_ = without_data;
+    for (Bucket& bucket : buckets_) {
+      bucket.pending.store(0, std::memory_order_relaxed);
+      if (all_frozen() && were_all_frozen_) bucket.left_out = true;
+    }
   }
   launch_full_buckets();
 }
@@ -329,6 +338,7 @@ void Reducer::judge_report() {
     throw_if_failed();
   }
   if (!other_gradients_requested()) judge_gradients();
+  were_all_frozen_ = were_all_frozen_ || all_frozen();  // On all ranks, it has turned out.
 }
 
 void Reducer::judge_gradients() const {
@@ -393,6 +403,7 @@ void Reducer::reset_step() {
   finished_buckets_ = 0;
   bucket_failure_ = Status();
   closing_ = false;
+  without_data_ = false;
   kept_.clear();
   inside_ticks_.store(0, std::memory_order_relaxed);
   in_flight_.store(false, std::memory_order_relaxed);
@@ -409,9 +420,9 @@ std::vector<std::string> Reducer::names() const {
 Status Reducer::explained(const Status& status) const {
   if (status.code() == StatusCode::mismatch) {
     return {StatusCode::mismatch,
-            fmt::format("in step {} of model {}: {}. Perhaps a rank had no batch left. {}. Or only "
-                        "some ranks have loaded a state: do that on all, before the same forward "
-                        "pass",
+            fmt::format("in step {} of model {}: {}. Perhaps a rank had no batch left. {}. Or all "
+                        "parameters are frozen on one, or only some ranks have loaded a state: do "
+                        "that on all, before the same forward pass",
                         step_ + 1, options_.number, status.message(), reducer::kEquallyManySteps),
             status.rank()};
   }

@@ -316,6 +316,25 @@ TEST(Reducer, ARankWithoutDataContributesZerosAndIsNoError) {
   });
 }
 
+TEST(Reducer, ARankWithoutDataKeepsWhatNobodyComputes) {
+  run_ranks(2, [](Communicator& communicator) {
+    ReducerOptions options = small_buckets();
+    options.find_unused = true;
+    Reducer reducer(communicator, three_gradients(), options);
+    reducer.set_frozen(2, true);
+    for (const std::size_t i : {0, 1, 2}) fill(reducer, i, 0.1f);
+    if (communicator.rank() == Rank(1)) {
+      reducer.finalize_without_data();
+    } else {
+      reducer.mark_ready(0);
+      reducer.finalize();
+    }
+    for (const float element : floats(reducer, 0)) ASSERT_EQ(element, 0.05f);
+    for (const float element : floats(reducer, 1)) ASSERT_EQ(element, 0.1f) << "unused";
+    for (const float element : floats(reducer, 2)) ASSERT_EQ(element, 0.1f) << "frozen";
+  });
+}
+
 TEST(Reducer, ARankThatHasLeftIsSaidToHaveRunOutOfSteps) {
   run_ranks(2, [](Communicator& job) {
     const auto group = job.new_group({0, 1});  // Which ends where its rank leaves.
@@ -414,6 +433,34 @@ TEST(Reducer, StatisticsAddUp) {
     EXPECT_GE(step.communication_seconds, 0.005);
     EXPECT_GE(step.exposed_seconds, 0);
     EXPECT_LT(step.exposed_seconds, 0.5);
+  });
+}
+
+// A hook whose communication of the first bucket takes its time, while backward waits for it.
+class SlowAtFirst : public PlainReduction {
+ public:
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    if (bucket.index == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return PlainReduction::start(communicator, bucket);
+  }
+};
+
+TEST(Reducer, WhatCommunicationTakesInsideBackwardIsExposed) {
+  run_ranks(2, [](Communicator& communicator) {
+    ReducerOptions options = small_buckets();
+    options.hook = std::make_shared<SlowAtFirst>();
+    Reducer reducer(communicator, three_gradients(), options);
+    for (int step = 0; step < 2; ++step) {
+      const TimePoint begin = Clock::now();
+      reducer.mark_ready(2);
+      const TimePoint marked = Clock::now();
+      reducer.mark_ready(1);
+      reducer.mark_ready(0);
+      reducer.finalize();
+      EXPECT_GE(marked - begin, std::chrono::milliseconds(50)) << "before finalize()";
+      EXPECT_GE(reducer.last_step().exposed_seconds, 0.05);
+      EXPECT_LE(reducer.last_step().exposed_seconds, seconds(Clock::now() - begin));
+    }
   });
 }
 

@@ -54,6 +54,20 @@ std::vector<std::pair<Case, std::vector<std::string>>> cases_of(
   return cases;
 }
 
+// "413+, 413+, 412": what each rank has had since a step, at least or until it began the epoch that
+// `end` steps came before.
+std::string batch_list(const std::vector<StepReport::OfRank>& ranks, std::uint64_t begin,
+                       std::uint64_t end) {
+  std::string text;
+  for (std::size_t rank = 0; rank < std::min(ranks.size(), kRanksInMessage); ++rank) {
+    const StepPlace& place = ranks[rank].place;
+    const bool has_ended = place.steps_before_epoch == end;
+    text += fmt::format("{}{}{}", rank == 0 ? "" : ", ", (has_ended ? end : place.step) - begin,
+                        has_ended ? "" : "+");
+  }
+  return ranks.size() > kRanksInMessage ? text + ", ..." : text;
+}
+
 }  // namespace
 
 StepReport::StepReport(Communicator& communicator, std::size_t gradients)
@@ -128,9 +142,10 @@ std::string describe_places(const std::vector<StepReport::OfRank>& ranks) {
   }
   return fmt::format(
       "in step {} {} {} begun epoch {} (after step {}, and join() is not active), {} {} still in "
-      "epoch {}. {}",
+      "epoch {} (batches of each rank in it: {}). {}",
       late->step, rank_list(ahead), ahead.size() == 1 ? "has" : "have", latest.second, latest.first,
-      rank_list(behind), behind.size() == 1 ? "is" : "are", late->epoch, kEquallyManySteps);
+      rank_list(behind), behind.size() == 1 ? "is" : "are", late->epoch,
+      batch_list(ranks, late->steps_before_epoch, latest.first), kEquallyManySteps);
 }
 
 std::string describe_missing(const StepReport& report, const std::vector<StepReport::OfRank>& ranks,

@@ -3,10 +3,12 @@
 
 #include "stretto/reducer/uneven_steps.h"
 
-#include <vector>
+#include <string>
 
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_contains.h"
+#include "tests/support/failures.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto::reducer {
@@ -19,29 +21,50 @@ TEST(UnevenSteps, WhoHasNoDataFollowsUntilNobodyHas) {
     UnevenSteps steps(communicator);
     const int own = communicator.rank().value() + 1;  // Steps: one, two, three.
     for (int step = 0; step < own; ++step) {
-      steps.announce(Phase::buffers);
+      steps.announce(Phase::buffers, 7);
       EXPECT_EQ(steps.leader(), Rank(step));
       EXPECT_EQ(steps.ranks_with_data(), 3 - step);
-      steps.announce(Phase::gradients);
+      steps.announce(Phase::gradients, 8);
     }
-    std::vector<Phase> heard;
-    do {
-      heard.push_back(steps.listen());
-    } while (heard.back() != Phase::finished);
-    EXPECT_EQ(heard.size(), static_cast<std::size_t>(2 * (3 - own) + 1));
+    for (int step = own; step < 3; ++step) {
+      EXPECT_EQ(steps.listen(), (UnevenSteps::Announcement{Phase::buffers, 7}));
+      EXPECT_EQ(steps.listen(), (UnevenSteps::Announcement{Phase::gradients, 8}));
+    }
+    EXPECT_EQ(steps.listen().phase, Phase::finished);
     EXPECT_EQ(steps.leader(), Rank(2)) << "the last that had data";
   });
 }
 
 TEST(UnevenSteps, RanksWithDataMustDoTheSame) {
-  run_ranks(3, [](Communicator& communicator) {
+  const auto text_of = [](UnevenSteps::Announcement one, UnevenSteps::Announcement other) {
+    std::string text;
+    run_ranks(3, [&](Communicator& communicator) {
+      UnevenSteps steps(communicator);
+      const int rank = communicator.rank().value();
+      if (rank == 0) {
+        text = testing::message_of<Mismatch>([&] { (void)steps.listen(); });
+      } else {
+        const auto& [phase, model] = rank == 1 ? one : other;
+        EXPECT_THROW(steps.announce(phase, model), Mismatch);
+      }
+    });
+    return text;
+  };
+  expect_contains(text_of({Phase::buffers, 1}, {Phase::gradients, 1}),
+                  "one is about to run a forward pass of model 1 and the other one a backward");
+  expect_contains(text_of({Phase::gradients, 1}, {Phase::gradients, 2}),
+                  "a backward pass of model 2");
+}
+
+TEST(UnevenSteps, WhatOthersDoUnannouncedIsExplained) {
+  run_ranks(2, [](Communicator& communicator) {
     UnevenSteps steps(communicator);
-    const int rank = communicator.rank().value();
-    if (rank == 0) {
-      EXPECT_THROW((void)steps.listen(), Mismatch);
-    } else {
-      EXPECT_THROW(steps.announce(rank == 1 ? Phase::buffers : Phase::gradients), Mismatch);
+    if (communicator.rank() == Rank(1)) {
+      EXPECT_THROW(communicator.barrier().wait(), Mismatch);
+      return;
     }
+    expect_contains(testing::message_of<Mismatch>([&] { (void)steps.listen(); }),
+                    "only the models that are joined may communicate");
   });
 }
 

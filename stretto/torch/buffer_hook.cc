@@ -21,9 +21,8 @@ std::vector<torch::Tensor> tensors_of(const std::vector<ddp::NamedTensor>& buffe
 std::string BuffersOfRank::name() const { return "rank " + std::to_string(root_.value()); }
 
 void BuffersOfRank::run(const BufferCall& call) {
-  if (!broadcast_) broadcast_.emplace(call.communicator, call.timeout);
   ddp::TensorBytes bytes(tensors_of(call.buffers));
-  broadcast_->run(bytes.spans(), call.leader.value_or(root_));
+  call.broadcast.run(bytes.spans(), call.leader.value_or(root_));
   bytes.write_back();
 }
 

@@ -55,7 +55,11 @@ class EndOfPass {
   EndOfPass(const EndOfPass&) = delete;
   EndOfPass& operator=(const EndOfPass&) = delete;
   ~EndOfPass() {
-    if (!called_) abandoned_();
+    if (called_) return;
+    try {
+      abandoned_();
+    } catch (...) {  // The exception that has ended the pass is on its way, and says more.
+    }
   }
   void call() {
     called_ = true;

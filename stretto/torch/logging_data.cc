@@ -72,14 +72,6 @@ std::string dtypes_of(const std::vector<NamedTensor>& parameters) {
   return text;
 }
 
-bool has_sync_batch_norm(const torch::nn::Module& module) {
-  bool found = dynamic_cast<const SyncBatchNormImpl*>(&module) != nullptr;
-  for (const auto& part : module.modules(/*include_self=*/false)) {
-    found = found || dynamic_cast<const SyncBatchNormImpl*>(part.get()) != nullptr;
-  }
-  return found;
-}
-
 }  // namespace
 
 void StepTimer::add(StepStatistics& step) {
@@ -143,13 +135,13 @@ LoggingData Replica::logging_data() const {
           {"is_multi_device_module", 0},
           {"num_parameter_tensors", static_cast<std::int64_t>(trained_.size())},
           {"total_parameter_size_bytes", static_cast<std::int64_t>(bytes)},
-          {"bucket_cap_bytes", static_cast<std::int64_t>(options_.bucket_bytes.back())},
+          {"bucket_cap_bytes", static_cast<std::int64_t>(bucket_bytes_.back())},
           {"broadcast_buffers", options_.broadcast_buffers},
           {"find_unused_parameters", options_.find_unused_parameters},
           {"static_graph", options_.static_graph},
           {"gradient_as_bucket_view", 1},
-          {"join_uneven_inputs", uneven_.has_value()},
-          {"has_sync_bn", has_sync_batch_norm(*module_)}};
+          {"join_uneven_inputs", uneven_ != nullptr},
+          {"has_sync_bn", !sync_batch_norms_of(*module_).empty()}};
   timer_.describe(data);
   const StepStatistics& step = last_step_;
   if (step.step == 0) return data;

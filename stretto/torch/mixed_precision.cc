@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "stretto/torch/refuse.h"
 #include "stretto/torch/sync_batch_norm.h"
 
 namespace stretto::ddp {
@@ -89,6 +90,24 @@ void LowPrecision::leave() {
   }
 }
 
+// By their bits, since NaN is not equal to itself. Optimizers of libtorch write `data()`, of which
+// versions of tensors do not tell.
+void LowPrecision::refuse_lost_changes() {
+  const torch::NoGradGuard no_grad;
+  const auto bits = [](const torch::Tensor& tensor) {
+    const auto size = tensor.element_size();
+    return tensor.view(size == 2 ? torch::kShort : size == 4 ? torch::kInt : torch::kLong);
+  };
+  for (const Copy& copy : copies_) {
+    if (!entered_ || torch::equal(bits(copy.parameter), bits(copy.full.to(*dtype_)))) continue;
+    leave();
+    refuse(
+        "parameters were changed between a forward pass and its backward pass, when they were "
+        "copies in mixed_precision.parameter_dtype: the change is lost. Call optimizer.step() "
+        "before forward(), and evaluate under torch::NoGradGuard");
+  }
+}
+
 torch::Tensor LowPrecision::cast(const torch::Tensor& tensor) const {
   const bool casts = casts_inputs() && tensor.defined() && tensor.is_floating_point();
   return casts ? tensor.to(*dtype_) : tensor;
@@ -135,6 +154,15 @@ void convert_buffers(const MixedPrecision& options, const std::vector<NamedTenso
   for (const auto& [name, tensor] : buffers) {
     torch::Tensor buffer = tensor;
     if (buffer.is_floating_point()) buffer.set_data(buffer.to(dtype));
+  }
+}
+
+// Without copying: a backward pass that is to come finds out if what it has saved was written.
+void FullPrecision::exchange() {
+  if (!precision_.entered_) return;
+  for (auto& [parameter, full, low] : precision_.copies_) {
+    const torch::Tensor now = parameter.detach();
+    parameter.set_data(std::exchange(full, now));
   }
 }
 

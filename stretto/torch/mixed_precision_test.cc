@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -114,6 +115,63 @@ TEST(MixedPrecision, ParametersComeBackWhateverFollowsForward) {
     (one + loss_of(ddp, batch)).backward();
     EXPECT_TRUE(is_back()) << "two forward passes";
     EXPECT_TRUE(torch::allclose(model->first->weight.grad(), once * 3, 0.03, 1e-3));
+  });
+}
+
+// Between forward and backward, which perhaps never comes, the module holds copies.
+TEST(MixedPrecision, WhatIsSavedAndComparedIsWhatTheOptimizerSteps) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net(), other = net();
+    DistributedDataParallelOptions options = small_buckets();
+    options.mixed_precision.parameter_dtype = DType::bf16;
+    DistributedDataParallel ddp(model, communicator, options);
+    DistributedDataParallel undisturbed(other, communicator, options);
+    const std::uint64_t hash = ddp.parameter_hash();
+    const auto batch = part(global_batch(0), communicator.rank().value());
+    const auto loss = loss_of(ddp, batch);
+    EXPECT_EQ(ddp.parameter_hash(), hash);
+    ddp.verify_replicas();
+    EXPECT_EQ(model->first->weight.scalar_type(), torch::kBFloat16) << "until backward has ended";
+    loss.backward();
+    loss_of(undisturbed, batch).backward();
+    for (const auto& item : ddp.trained_parameters()) {
+      const auto& expected = other->named_parameters()[item.name].grad();
+      EXPECT_TRUE(torch::equal(item.tensor.grad(), expected)) << item.name;
+    }
+    loss_of(ddp, batch);
+    std::stringstream file;
+    torch::save(ddp, file);
+    Net copy = net(5);
+    torch::load(copy, file);
+    expect_same_bits(*copy, *other);
+    loss_of(ddp, batch);
+    file.seekg(0);
+    torch::load(ddp, file);
+    expect_same_bits(*model, *other);
+  });
+}
+
+TEST(MixedPrecision, AnOptimizerThatStepsTheCopiesIsRefused) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallelOptions options = small_buckets();
+    options.mixed_precision.parameter_dtype = DType::bf16;
+    DistributedDataParallel ddp(model, communicator, options);
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+    const Batch batch = global_batch(0);
+    loss_of(ddp, batch).backward();
+    const std::uint64_t before = ddp.parameter_hash();
+    loss_of(ddp, batch);  // Without NoGradGuard.
+    loss_of(ddp, batch);
+    optimizer.step();
+    const auto text = message_of<InvalidArgument>([&] { loss_of(ddp, batch); });
+    expect_contains(text, "the change is lost. Call optimizer.step() before forward()");
+    EXPECT_EQ(ddp.parameter_hash(), before);
+    optimizer.zero_grad();
+    loss_of(ddp, batch).backward();
+    optimizer.step();
+    EXPECT_NE(ddp.parameter_hash(), before);
+    ddp.verify_replicas();
   });
 }
 
@@ -274,8 +332,8 @@ void expect_trains_like_f32(DType dtype, const Make& make) {
     using Norm = decltype(make(communicator));
     const int rank = communicator.rank().value();
     const auto build = [&] {
-      return with_seed(3,
-                       [&] { return std::make_shared<NormalisedImpl<Norm>>(make(communicator)); });
+      const Norm norm = make(communicator);  // It may wait for the other rank.
+      return with_seed(3, [&] { return std::make_shared<NormalisedImpl<Norm>>(norm); });
     };
     const auto model = build(), reference = build();
     DistributedDataParallel full(reference, communicator);

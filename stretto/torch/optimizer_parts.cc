@@ -3,6 +3,7 @@
 
 #include "stretto/torch/optimizer_parts.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "stretto/base/error.h"
@@ -10,32 +11,40 @@
 namespace stretto::ddp {
 namespace {
 
-// While it lives, the optimizer has only the chosen parameters.
+// While it lives, the optimizer has only the chosen parameters; all of them are in `parts`.
 class Narrowed {
  public:
   Narrowed(torch::optim::Optimizer& optimizer,
-           const std::function<bool(const torch::Tensor&)>& chosen)
-      : optimizer_(optimizer) {
-    for (auto& group : optimizer_.param_groups()) {
-      std::vector<torch::Tensor> some;
-      for (const torch::Tensor& parameter : group.params()) {
-        if (chosen(parameter)) some.push_back(parameter);
+           const std::function<bool(const torch::Tensor&)>& chosen, Parts& parts)
+      : optimizer_(optimizer), parts_(parts) {
+    parts_.resize(optimizer_.param_groups().size());
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      parts_[i].clear();
+      for (const torch::Tensor& parameter : optimizer_.param_groups()[i].params()) {
+        if (chosen(parameter)) parts_[i].push_back(parameter);
       }
-      all_.push_back(std::exchange(group.params(), std::move(some)));
     }
+    exchange();
   }
   Narrowed(const Narrowed&) = delete;
   Narrowed& operator=(const Narrowed&) = delete;
-  ~Narrowed() {
-    for (std::size_t i = 0; i < all_.size(); ++i) {
-      optimizer_.param_groups()[i].params() = std::move(all_[i]);
+  ~Narrowed() { exchange(); }
+
+ private:
+  void exchange() {
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      std::swap(optimizer_.param_groups()[i].params(), parts_[i]);
     }
   }
 
- private:
   torch::optim::Optimizer& optimizer_;
-  std::vector<std::vector<torch::Tensor>> all_;
+  Parts& parts_;
 };
+
+bool is_among(const torch::Tensor& parameter, const std::vector<const void*>& ordered) {
+  return std::ranges::binary_search(ordered,
+                                    static_cast<const void*>(parameter.unsafeGetTensorImpl()));
+}
 
 }  // namespace
 
@@ -55,8 +64,8 @@ std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
 }
 
 void step_part(torch::optim::Optimizer& optimizer,
-               const std::function<bool(const torch::Tensor&)>& chosen) {
-  const Narrowed narrowed(optimizer, chosen);
+               const std::function<bool(const torch::Tensor&)>& chosen, Parts& spare) {
+  const Narrowed narrowed(optimizer, chosen, spare);
   optimizer.step();
 }
 
@@ -65,18 +74,20 @@ StepInBackward::StepInBackward(torch::optim::Optimizer& optimizer) : optimizer_(
 }
 
 void StepInBackward::step(const std::vector<torch::Tensor>& parameters) {
-  std::unordered_set<const void*> now;
-  for (const torch::Tensor& parameter : parameters) now.insert(parameter.unsafeGetTensorImpl());
-  stepped_.insert(now.begin(), now.end());
-  step_part(optimizer_, [&](const torch::Tensor& parameter) {
-    return now.contains(parameter.unsafeGetTensorImpl());
-  });
+  now_.clear();
+  for (const torch::Tensor& parameter : parameters) now_.push_back(parameter.unsafeGetTensorImpl());
+  std::ranges::sort(now_);
+  stepped_.insert(stepped_.end(), now_.begin(), now_.end());
+  step_part(
+      optimizer_, [this](const torch::Tensor& parameter) { return is_among(parameter, now_); },
+      spare_);
 }
 
 void StepInBackward::finish() {
-  step_part(optimizer_, [&](const torch::Tensor& parameter) {
-    return !stepped_.contains(parameter.unsafeGetTensorImpl());
-  });
+  std::ranges::sort(stepped_);
+  step_part(
+      optimizer_, [this](const torch::Tensor& parameter) { return !is_among(parameter, stepped_); },
+      spare_);
   stepped_.clear();
 }
 

@@ -8,12 +8,17 @@
 #include <unordered_set>
 #include <utility>
 
+#include <c10/util/ScopeExit.h>
+
 #include "stretto/base/content_hash.h"
+#include "stretto/reducer/bucket_size.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/reducer/state_broadcast.h"
 #include "stretto/torch/devices.h"
 #include "stretto/torch/names.h"
+#include "stretto/torch/parameter_hook.h"
 #include "stretto/torch/refuse.h"
+#include "stretto/torch/sync_batch_norm.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto::ddp {
@@ -67,6 +72,9 @@ torch::Tensor weight_of(const torch::nn::Module& layer) {
   return bag != nullptr ? bag->weight : torch::Tensor();
 }
 
+// Whose join() runs on this thread, the innermost last.
+thread_local std::vector<Replica*> models_in_join;
+
 }  // namespace
 
 Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& communicator,
@@ -74,18 +82,21 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     : module_(std::move(module)),
       communicator_(communicator),
       options_(with_codec(std::move(options))),
+      bucket_bytes_(options_.bucket_bytes),
       parameters_(without_repetition(module_->named_parameters(), options_.parameters_to_ignore)),
       buffers_(without_repetition(module_->named_buffers(), options_.parameters_to_ignore)),
       looks_(parameters_.size()),
       precision_(options_.mixed_precision,
                  without_batch_norm(options_.mixed_precision, *module_, parameters_)),
       buffer_hook_(options_.buffer_hook != nullptr ? options_.buffer_hook
-                                                   : std::make_shared<BuffersOfRank>()) {
+                                                   : std::make_shared<BuffersOfRank>()),
+      buffer_broadcast_(communicator, options_.timeout) {
   if (options_.communication_hook == nullptr) refuse("the option communication_hook is null");
   look_at_parameters();
   adopt(choose_trained());
   // Other ranks, whose modules may well be trained, are told why this one's cannot.
   try {
+    options_.communication_hook->claim(self_, options_.timeout);
     refuse_assigned_weights();
     check_tensors();
     place_ = choose_bucket_place(parameters_, communicator_, reducer_options());
@@ -100,6 +111,9 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   }
   refusal_.or_throw();
   agree_on_number();
+  if (bucket_bytes_ == kAutomaticBucketBytes) {
+    bucket_bytes_ = measured_bucket_bytes(communicator_, options_.timeout);
+  }
   if (options_.broadcast_parameters) {
     std::vector<torch::Tensor> state = tensors_of(parameters_);
     for (const NamedTensor& buffer : buffers_) state.push_back(buffer.tensor);
@@ -109,6 +123,9 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   }
   convert_buffers(options_.mixed_precision,
                   without_batch_norm(options_.mixed_precision, *module_, buffers_));
+  for (SyncBatchNormImpl* const layer : sync_batch_norms_of(*module_)) {
+    if (options_.timeout) layer->set_timeout(options_.timeout);
+  }
   connect(make_reducer(trained_, options_of_all()));
 }
 
@@ -157,6 +174,11 @@ void Replica::agree_on_number() {
 // more.
 std::unique_ptr<Reducer> Replica::make_reducer(const std::vector<NamedTensor>& parameters,
                                                ReducerOptions options) const {
+  for (CommunicationHook* hook = options_.communication_hook.get(); hook != nullptr;
+       hook = hook->inner()) {
+    auto* const sees_parameters = dynamic_cast<ParameterHook*>(hook);
+    if (sees_parameters != nullptr) sees_parameters->set_parameters(parameters);
+  }
   try {
     return std::make_unique<Reducer>(communicator_, describe_gradients(parameters),
                                      std::move(options));
@@ -251,11 +273,12 @@ ForwardScope Replica::before_forward() {
   timer_.forward_begins();
   // If the last backward pass ended in an exception, this repeats what was said of it.
   if (pass_open_) end_of_backward();
+  precision_.refuse_lost_changes();
   if (!precision_.entered()) notice_changes();
   seen_ = seen_ever_ = true;
   if (synchronizes_buffers() && no_sync_depth_ == 0) {
     const TimePoint begin = Clock::now();
-    if (uneven_) uneven_->announce(reducer::UnevenSteps::Phase::buffers);
+    if (uneven_) uneven_->announce(reducer::UnevenSteps::Phase::buffers, number_);
     synchronize_buffers();
     spent_besides_ += Clock::now() - begin;
   }
@@ -276,7 +299,8 @@ void Replica::synchronize_buffers() {
     buffer_hook_->run({.communicator = communicator_,
                        .buffers = converted ? as_before : buffers_,
                        .timeout = options_.timeout,
-                       .leader = uneven_ ? std::optional(uneven_->leader()) : std::nullopt});
+                       .leader = uneven_ ? std::optional(uneven_->leader()) : std::nullopt,
+                       .broadcast = buffer_broadcast_});
   } catch (const Error& error) {
     reducer_->explained(error.status()).or_throw();
   }
@@ -293,47 +317,80 @@ void Replica::set_epoch(std::uint64_t epoch) {
   reducer_->set_epoch(epoch);
 }
 
+// All models of nested calls are trained in the innermost loop, and share what ranks tell each
+// other of it.
 void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions& options) {
-  if (uneven_) refuse("join() is called inside of join()");
-  uneven_.emplace(communicator_, options_.timeout);
-  join_options_ = options;
-  try {
-    loop();
-    follow_others();
-  } catch (...) {
-    uneven_.reset();
-    throw;
+  if (uneven_ != nullptr) refuse("join() is called inside of join() of the same model");
+  if (!sync_batch_norms_of(*module_).empty()) {
+    refuse("join() does not work with SyncBatchNorm, in which a rank without data would be missed");
   }
-  const Rank last = uneven_->leader();
-  uneven_.reset();
+  if (!models_in_join.empty() && &models_in_join.back()->communicator_ != &communicator_) {
+    refuse("join() is called inside of join() of a model with another communicator");
+  }
+  uneven_ = models_in_join.empty()
+                ? std::make_shared<reducer::UnevenSteps>(communicator_, options_.timeout)
+                : models_in_join.back()->uneven_;
+  join_options_ = options;
+  models_in_join.push_back(this);
+  const auto leave = c10::make_scope_exit([this] {
+    models_in_join.pop_back();
+    uneven_.reset();
+  });
+  loop();
+  follow_others();
+  put_parameters_back();
   std::vector<torch::Tensor> state = tensors_of(parameters_);
   for (const NamedTensor& buffer : buffers_) state.push_back(buffer.tensor);
   TensorBytes bytes(std::move(state));
-  reducer::StateBroadcast(communicator_, options_.timeout).run(bytes.spans(), last);
+  reducer::StateBroadcast(communicator_, options_.timeout).run(bytes.spans(), uneven_->leader());
   bytes.write_back();
 }
 
 // What this rank does when it has no data left.
 void Replica::follow_others() {
-  using Phase = reducer::UnevenSteps::Phase;
   while (true) {
-    const Phase phase = uneven_->listen();
-    if (phase == Phase::finished) return;
-    if (phase == Phase::buffers) {
-      synchronize_buffers();
-      continue;
+    const auto [phase, model] = uneven_->listen();
+    if (phase == reducer::UnevenSteps::Phase::finished) return;
+    const auto is_meant = [&](const Replica* replica) { return replica->number_ == model; };
+    const auto replica = std::ranges::find_if(models_in_join, is_meant);
+    if (replica == models_in_join.end()) {
+      throw Mismatch(Status(StatusCode::mismatch,
+                            "others run a step of model " + std::to_string(model) +
+                                ", whose join() has ended on this rank: call join() of all models "
+                                "of a loop around it, in the same order on all ranks"));
     }
-    borrow_places();
-    finalize(false);
-    same_graph_ = same_graph_ && !reducer_->graph_has_changed();
-    return_places();
-    if (reducer_->other_gradients_requested()) build_anew(false, 1);
-    reduce_sparse_gradients(communicator_, sparse_, false, 1, options_.timeout);
-    if (reducer_->rebuild()) create_views();
+    (*replica)->follow(phase);
   }
 }
 
+void Replica::follow(reducer::UnevenSteps::Phase phase) {
+  if (phase == reducer::UnevenSteps::Phase::buffers) return synchronize_buffers();
+  borrow_places();
+  finalize(false);
+  same_graph_ = same_graph_ && !reducer_->graph_has_changed();
+  return_places();
+  if (reducer_->other_gradients_requested()) build_anew(false, 1);
+  reduce_sparse_gradients(communicator_, sparse_, false, 1, options_.timeout);
+  if (reducer_->rebuild()) create_views();
+}
+
+// One pass through two models: a rank without data would take part in a step of the first one to
+// its end, before it hears of the other.
+void Replica::announce_pass() {
+  const auto is_open = [](const Replica* replica) { return replica->pass_open_; };
+  if (std::ranges::any_of(models_in_join, is_open)) {
+    refuse("inside join() of two models each backward pass must go through one of them only");
+  }
+  uneven_->announce(reducer::UnevenSteps::Phase::gradients, number_);
+}
+
+void Replica::put_parameters_back() {
+  precision_.refuse_lost_changes();
+  precision_.leave();
+}
+
 void Replica::verify_replicas() {
+  const FullPrecision full = full_precision();
   std::vector<std::string> names;
   std::vector<std::uint64_t> hashes;
   const TensorBytes bytes(tensors_of(parameters_));
@@ -344,7 +401,8 @@ void Replica::verify_replicas() {
   reducer::check_replicas_hash_alike(communicator_, names, hashes, options_.timeout);
 }
 
-std::uint64_t Replica::parameter_hash() const {
+std::uint64_t Replica::parameter_hash() {
+  const FullPrecision full = full_precision();
   std::uint64_t hash = 0;
   const TensorBytes bytes(tensors_of(parameters_));
   for (const ByteSpan span : bytes.spans()) hash = content_hash(span, hash);

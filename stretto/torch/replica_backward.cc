@@ -14,6 +14,7 @@
 #include "stretto/torch/devices.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
+#include "stretto/torch/sync_batch_norm.h"
 
 namespace stretto::ddp {
 namespace {
@@ -54,10 +55,11 @@ void Replica::after_forward(const torch::Tensor& output) {
 void Replica::begin_pass() {
   const int backward = current_backward();
   if (backward == last_backward_) return;
-  if (sparse_.empty() && reducer_->all_frozen() && !outgrown_)
+  // Inside join() a rank without data does not know what others have frozen since.
+  if (is_frozen_everywhere_ || (uneven_ && all_are_frozen()))
     return leave_low_precision_after_pass();
   last_backward_ = backward;
-  if (!pass_open_ && uneven_) uneven_->announce(reducer::UnevenSteps::Phase::gradients);
+  if (!pass_open_ && uneven_) announce_pass();
   pass_open_ = true;
   gradient_memory_.begin_pass();
   call_at_end_of_backward([this] { end_of_backward(); }, [this] { abandon_pass(); });
@@ -115,12 +117,17 @@ void Replica::on_sparse_gradient() {
 }
 
 void Replica::abandon_pass() {
-  precision_.leave();
+  if (pass_open_) {  // First, since others wait.
+    reducer_->abandon_step(own_failure_);
+    for (SyncBatchNormImpl* const layer : sync_batch_norms_of(*module_)) {
+      layer->abort("an exception ended the backward pass of rank " +
+                   std::to_string(communicator_.rank().value()));
+    }
+  }
   gradient_memory_.end_pass();
   displaced_.clear();
-  if (!pass_open_) return;
   for (StepInBackward& stepping : stepping_) stepping.forget();
-  reducer_->abandon_step(own_failure_);
+  precision_.leave();
 }
 
 void Replica::check_gradient(std::size_t index, const torch::Tensor& gradient) const {
@@ -288,8 +295,9 @@ bool Replica::complete_gradient(std::size_t index) {
   if (reducer_->is_ready(index)) return changed;
   if (trained_[index].tensor.grad().defined()) {
     adopt_gradient(index);
-  } else if (progress.view_data != nullptr) {
-    place_.memory->clear(reducer_->gradient_bytes(index));
+  } else {
+    progress.touched = false;  // What passes inside no_sync() have added was thrown away.
+    if (progress.view_data != nullptr) place_.memory->clear(reducer_->gradient_bytes(index));
   }
   if (progress.touched) reducer_->mark_ready(index);
   return changed;
@@ -313,13 +321,13 @@ void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
 // with different numbers of batches are not final before the end of the pass.
 void Replica::on_reduced(const FullBucket& bucket) {
   if (stepping_.empty() || uneven_ || is_staged()) return;
-  std::vector<torch::Tensor> ready;
+  reduced_.clear();
   for (const std::size_t i : bucket.gradients) {
-    if (reducer_->is_ready(i)) ready.push_back(trained_[i].tensor);
+    if (reducer_->is_ready(i)) reduced_.push_back(trained_[i].tensor);
   }
-  if (ready.empty()) return;
+  if (reduced_.empty()) return;
   const TimePoint begin = Clock::now();
-  for (StepInBackward& stepping : stepping_) stepping.step(ready);
+  for (StepInBackward& stepping : stepping_) stepping.step(reduced_);
   spent_besides_ -= Clock::now() - begin;  // The reducer takes it for communication.
 }
 
@@ -360,7 +368,7 @@ void Replica::settle_gradients(double scale) {
     torch::Tensor& gradient = trained_[i].tensor.mutable_grad();
     if (is_staged()) {
       copy_to_device(progress_[i].view, trained_[i].tensor, gradient);
-    } else if (!progress_[i].touched) {
+    } else if (!gradient.is_same(progress_[i].view)) {
       gradient = progress_[i].view;
     }
   }
@@ -394,6 +402,7 @@ void Replica::finish_step() {
     scale = static_cast<double>(communicator_.size()) / uneven_->ranks_with_data();
   }
   same_graph_ = same_graph_ && !reducer_->graph_has_changed();
+  is_frozen_everywhere_ = all_are_frozen();
   const bool replaced = reducer_->verification_requested();
   last_step_ = reducer_->last_step();
   settle_gradients(scale);

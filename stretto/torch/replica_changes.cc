@@ -175,6 +175,7 @@ void Replica::notice_changes() {
     reducer_->set_frozen(gradient, outgrown || !requires_grad);
     if (outgrown) leave_bucket(gradient);
   }
+  is_frozen_everywhere_ = is_frozen_everywhere_ && all_are_frozen();
   owes_verification_ = owes_verification_ || replaced;
   if (owes_verification_) reducer_->request_verification();
   refusal_ = Status();
@@ -274,9 +275,9 @@ void Replica::build_anew(bool with_data, double scale) {
     const bool is_late = is_outgrown(i) && parameter.tensor.requires_grad();
     if (!is_late || contains(sparse, parameter.name)) continue;
     late.push_back(parameter);
-    const std::ptrdiff_t gradient = looks_[i].gradient;
-    touched.push_back(gradient < 0 ? parameter.tensor.grad().defined()  // It has no hook yet.
-                                   : progress_[static_cast<std::size_t>(gradient)].touched);
+    const std::ptrdiff_t gradient = looks_[i].gradient;  // -1: it has no hook yet.
+    touched.push_back(parameter.tensor.grad().defined() &&
+                      (gradient < 0 || progress_[static_cast<std::size_t>(gradient)].touched));
   }
   Status refused;
   try {

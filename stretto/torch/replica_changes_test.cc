@@ -184,6 +184,34 @@ TEST(ReplicaChanges, ARankWithoutABatchSendsItsConvertedBuffersAsTheOthersDo) {
   });
 }
 
+TEST(ReplicaChanges, AllParametersFrozenOnOneRankOnlyAreNamedInTheSameStep) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const bool first = communicator.rank() == Rank(0);
+    Branches model;
+    DistributedDataParallel ddp(model, communicator);
+    const auto x = torch::ones({1, kInputs}).set_requires_grad(true);
+    const auto step = [&] { ddp.forward(x, true).sum().backward(); };
+    const auto freeze = [&](bool frozen) {
+      for (torch::Tensor& parameter : model->parameters()) parameter.set_requires_grad(!frozen);
+    };
+    if (first) freeze(true);
+    expect_contains(message_of<Mismatch>(step),
+                    "4 parameters are frozen (requires_grad = false) on rank 0 and not on the "
+                    "others: a.weight, a.bias, b.weight, b.bias. Fix: ");
+    freeze(true);
+    step();
+    if (first) step();  // All know that it is none.
+    freeze(false);
+    ddp.zero_grad();
+    step();
+    expect_close(model->b->bias.grad(), torch::ones({2}), "b.bias");
+    freeze(true);
+    step();
+    EXPECT_EQ(ddp.last_step().bytes, 0u);
+    EXPECT_EQ(ddp.last_step().step, 4u);
+  });
+}
+
 // Steps in which the scale is unfrozen after the first one, of the replicas and of the reference.
 void expect_unfreezing_works(const DistributedDataParallelOptions& options, double tolerance) {
   run_ranks(kRanks, [&](Communicator& communicator) {

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include "stretto/reducer/bucket_size.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/torch/replica.h"
 
@@ -48,7 +49,9 @@ reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
   const auto yes_or_no = [](bool value) { return value ? "true" : "false"; };
   return {"options",
           "DistributedDataParallel",
-          {{"bucket_bytes", text_of(options.bucket_bytes)},
+          {{"bucket_bytes", options.bucket_bytes == kAutomaticBucketBytes
+                                ? "automatic"
+                                : text_of(options.bucket_bytes)},
            {"last_bucket_small", yes_or_no(options.last_bucket_small)},
            {"rebuild_buckets", yes_or_no(options.rebuild_buckets)},
            {"broadcast_buffers", yes_or_no(options.broadcast_buffers)},
@@ -83,7 +86,7 @@ void Replica::verify_descriptions() {
 }
 
 ReducerOptions Replica::reducer_options() const {
-  return {.bucket_bytes = options_.bucket_bytes,
+  return {.bucket_bytes = bucket_bytes_,
           .last_bucket_small = options_.last_bucket_small,
           .rebuild_buckets = options_.rebuild_buckets,
           .find_unused = options_.find_unused_parameters || options_.static_graph,
@@ -92,6 +95,7 @@ ReducerOptions Replica::reducer_options() const {
           .hook = options_.codec != nullptr
                       ? options_.communication_hook
                       : with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
+          .hook_owner = self_,
           .memory = place_.memory,
           .timeout = options_.timeout};
 }

@@ -113,6 +113,32 @@ TEST(ReplicaGraph, GradientsAccumulatedInNoSyncCountAsUsed) {
   });
 }
 
+// Rank 0 uses b inside no_sync() only, and clears what that has added.
+TEST(ReplicaGraph, GradientsThatWereClearedAfterNoSyncCountAsUnused) {
+  for (const bool find_unused : {true, false}) {
+    run_ranks(kRanks, [&](Communicator& communicator) {
+      const bool first = communicator.rank() == Rank(0);
+      Branches model;
+      DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = find_unused});
+      const auto x = torch::ones({1, kInputs});
+      if (first) {
+        const auto guard = ddp.no_sync();
+        ddp.forward(x, true).sum().backward();
+      }
+      ddp.zero_grad();
+      const auto step = [&] { ddp.forward(x, !first).sum().backward(); };
+      if (!find_unused) {
+        expect_contains(message_of<InvalidArgument>(step),
+                        "2 parameters got no gradient on rank 0: b.weight, b.bias; used on rank 1");
+        return;
+      }
+      step();
+      ASSERT_TRUE(model->b->bias.grad().defined());
+      expect_close(model->b->bias.grad(), torch::full({2}, 0.5), "b.bias");
+    });
+  }
+}
+
 // One layer inside a checkpoint, inside another one, and outside.
 struct RepeatedImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "stretto/reducer/bucket_size.h"
 #include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/distributed_data_parallel.h"
 #include "tests/support/torch_models.h"
@@ -150,6 +151,66 @@ TEST(ReplicaOptions, BuffersBecomeEqualAsChosen) {
     };
     expect_contains(message_of<Mismatch>(build),
                     "buffer_hook rank 0 on ranks 0, 2; rank 1 on rank 1");
+  });
+}
+
+TEST(ReplicaOptions, SizesOfBucketsMayBeMeasured) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net reference = net(), model = net();
+    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = kAutomaticBucketBytes});
+    const std::int64_t bytes = ddp.logging_data().ints_map.at("bucket_cap_bytes");
+    EXPECT_GE(bytes, 256 << 10);
+    EXPECT_LE(bytes, 25 << 20);
+    EXPECT_EQ(ddp.bucket_plan().front().limit_bytes, static_cast<std::size_t>(bytes) / 4);
+    std::ostringstream text;
+    text << ddp;
+    expect_contains(text.str(), "bucket_bytes=automatic; ");
+    expect_step_like_one_process(ddp, reference, communicator.rank().value(), 0);
+  });
+}
+
+TEST(ReplicaOptions, AHookIsForOneModelAtATime) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const bool shares = communicator.rank() == Rank(1);
+    DistributedDataParallelOptions options = small_buckets();
+    options.communication_hook = std::make_shared<Bf16Reduction>();
+    options.mixed_precision.reduce_dtype = DType::bf16;
+    Net one = net(), two = net();
+    auto first = std::make_unique<DistributedDataParallel<Net>>(one, communicator, options);
+    DistributedDataParallelOptions other = options;
+    if (!shares) other.communication_hook = std::make_shared<Bf16Reduction>();
+    const auto text =
+        message_of<Error>([&] { DistributedDataParallel second(two, communicator, other); });
+    expect_contains(text, "'bf16, then plain' reduces the gradients of another model");
+    expect_contains(text, "give each model a hook of its own (copies of options share one)");
+    one->scale.set_requires_grad(true);  // Reduced by a reducer of its own in the first step,
+    loss_of(*first, global_batch(0)).backward();
+    loss_of(*first, global_batch(1)).backward();  // and then together with the others.
+    first.reset();
+    EXPECT_NO_THROW(DistributedDataParallel(two, communicator, options));
+  });
+}
+
+// Memory and a communicator that are gone must not be used.
+TEST(ReplicaOptions, OptionsMayBeUsedAgainAfterShrink) {
+  run_ranks(kRanks, [](Communicator& job) {
+    const DistributedDataParallelOptions options = {
+        .buffer_hook = std::make_shared<BuffersOfRank>(1),
+        .communication_hook = std::make_shared<F16Reduction>()};
+    torch::nn::BatchNorm1d model(kInputs);
+    auto communicator = job.new_group({0, 1});
+    for (int round = 0; round < 3; ++round) {
+      {
+        DistributedDataParallel ddp(model, *communicator, options);
+        const auto value = static_cast<float>(round + 2 * communicator->rank().value());
+        model->running_mean.fill_(value);
+        ddp.forward(torch::zeros({4, kInputs})).sum().backward();
+        expect_close(model->running_mean, torch::full({kInputs}, 0.9 * (round + 2)), "of rank 1");
+        expect_close(model->bias.grad(), torch::full({kInputs}, 4.0), "bias");
+        ddp.zero_grad();
+      }
+      communicator = communicator->shrink();
+    }
   });
 }
 

@@ -17,6 +17,7 @@
 
 #include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/distributed_data_parallel.h"
+#include "stretto/torch/parameter_hook.h"
 #include "tests/support/torch_models.h"
 
 // Steps of the kinds that programs take, and what they are said to have cost.
@@ -334,7 +335,8 @@ TEST(ReplicaSteps, UnevenEpochsAreFoundOutInTheStepThatNotAllHave) {
     EXPECT_EQ(steps, 1) << text;
     expect_contains(text,
                     "in step 10 rank 0 has begun epoch 5 (after step 9, and join() is not "
-                    "active), rank 1 is still in epoch 4. Ranks must run equally many steps");
+                    "active), rank 1 is still in epoch 4 (batches of each rank in it: 1, 2+). "
+                    "Ranks must run equally many steps");
   });
 }
 
@@ -391,41 +393,60 @@ TEST(ReplicaSteps, ARankThatHasLeftIsSaidToHaveRunOutOfStepsBeforeForwardToo) {
   });
 }
 
-// Weighs each gradient by something that it knows of the parameter.
-class WeighedByName : public PlainReduction {
+// Weighs each gradient by its parameter.
+class Weighed : public ParameterHook {
  public:
-  explicit WeighedByName(const torch::nn::Module& module)
-      : parameters_(module.named_parameters()) {}
-  std::string name() const override { return "weighed by name"; }
+  std::string name() const override { return "weighed"; }
   void attach(Communicator&, std::span<const GradientDescription> gradients) override {
-    for (const auto& gradient : gradients) names_.push_back(gradient.name);
+    ASSERT_EQ(gradients.size(), parameters().size());
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      EXPECT_EQ(gradients[i].name, parameters()[i].name);
+    }
   }
   Work start(Communicator& communicator, const FullBucket& bucket) override {
     last_seen = last_seen || bucket.is_last();
     for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
-      const torch::Tensor& parameter = parameters_[names_[bucket.gradients[i]]];
+      const torch::Tensor& parameter = parameters()[bucket.gradients[i]].tensor;
       const View view = bucket.gradient_views[i];
       auto gradient = torch::from_blob(view.data, parameter.sizes(), parameter.options());
       gradient.mul_(parameter.detach());
     }
-    return PlainReduction::start(communicator, bucket);
+    return communicator.all_reduce(bucket.view, {.op = bucket.op});
   }
   bool last_seen = false;
+};
+
+// Rounds nothing, and hands buckets on.
+class Around : public PlainReduction {
+ public:
+  explicit Around(std::shared_ptr<CommunicationHook> inner) : inner_(std::move(inner)) {}
+  void attach(Communicator& communicator, std::span<const GradientDescription> all) override {
+    inner_->attach(communicator, all);
+  }
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    return inner_->start(communicator, bucket);
+  }
+  CommunicationHook* inner() const override { return inner_.get(); }
 
  private:
-  torch::OrderedDict<std::string, torch::Tensor> parameters_;
-  std::vector<std::string> names_;
+  std::shared_ptr<CommunicationHook> inner_;
 };
 
 TEST(ReplicaSteps, AHookSeesBucketsGradientsAndParameters) {
   run_ranks(kRanks, [](Communicator& communicator) {
     torch::nn::Linear model(kInputs, 1);
-    const auto hook = std::make_shared<WeighedByName>(*model);
-    DistributedDataParallel ddp(model, communicator, {.communication_hook = hook});
-    ddp.forward(torch::ones({1, kInputs})).sum().backward();
-    EXPECT_TRUE(hook->last_seen);
-    expect_close(model->weight.grad(), model->weight.detach(), "weight");
-    expect_close(model->bias.grad(), model->bias.detach(), "bias");
+    model->bias.set_requires_grad(false);
+    const auto hook = std::make_shared<Weighed>();
+    DistributedDataParallel ddp(model, communicator,
+                                {.communication_hook = std::make_shared<Around>(hook)});
+    for (int step = 0; step < 3; ++step) {
+      ddp.zero_grad();
+      ddp.forward(torch::ones({1, kInputs})).sum().backward();
+      EXPECT_TRUE(hook->last_seen);
+      expect_close(model->weight.grad(), model->weight.detach(), "weight");
+      if (step > 0) expect_close(model->bias.grad(), model->bias.detach(), "bias");
+      model->bias.set_requires_grad(true);
+    }
   });
 }
 

@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "stretto/torch/sharded_optimizer.h"
+#include "stretto/torch/sync_batch_norm.h"
 #include "stretto/torch/tensors.h"
 #include "tests/support/torch_models.h"
 
@@ -185,6 +187,106 @@ TEST(Replica, RanksWithFewerBatchesFollowTheOthers) {
 TEST(Replica, AMeanMayBeThatOfRanksWithData) {
   run_ranks(kRanks, [](Communicator& communicator) {
     train_unevenly(communicator, {.mean_over_ranks_with_data = true}, 1.0f);
+  });
+}
+
+// Gradients that a program still needs when its loop has ended, of which no rank computes any more.
+TEST(Replica, ARankWithoutBatchesKeepsGradientsThatNobodyComputes) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches model;
+    model->register_parameter("spare", torch::ones({3}));
+    DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
+    const auto step = [&](bool both) {
+      ddp.forward(torch::full({1, kInputs}, 0.3), both).sum().backward();
+    };
+    step(true);
+    for (torch::Tensor& parameter : model->b->parameters()) parameter.set_requires_grad(false);
+    const auto spare = model->named_parameters()["spare"];
+    spare.mutable_grad() = torch::full({3}, 0.7);
+    step(false);
+    const auto before = model->b->weight.grad().clone();
+    ddp.join([&] {
+      for (int batch = 0; batch <= communicator.rank().value(); ++batch) step(false);
+    });
+    EXPECT_TRUE(torch::equal(model->b->weight.grad(), before)) << "frozen";
+    EXPECT_TRUE(torch::equal(spare.grad(), torch::full({3}, 0.7))) << "unused";
+  });
+}
+
+// A generator and its critic, say: rank r has r + 1 batches for both.
+TEST(Replica, SeveralModelsMayBeTrainedInOneLoop) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const auto build = [] {
+      return torch::nn::Sequential(torch::nn::BatchNorm1d(2), torch::nn::Linear(2, 1));
+    };
+    auto one = build(), two = build();
+    DistributedDataParallel first(one, communicator), second(two, communicator);
+    torch::optim::SGD first_sgd(one->parameters(), 0.1), second_sgd(two->parameters(), 0.1);
+    const auto data = torch::tensor({{1.0f, 2.0f}, {-1.0f, 3.0f}});
+    const auto bias_of = [](torch::nn::Sequential& model) {
+      return model->parameters().back().item<float>();
+    };
+    const float before_first = bias_of(one), before_second = bias_of(two);
+    const auto train = [&](auto& ddp, torch::optim::SGD& optimizer, float factor) {
+      optimizer.zero_grad();
+      (ddp.forward(data) * factor).sum().backward();
+      optimizer.step();
+    };
+    const auto loop = [&] {
+      for (int batch = 0; batch <= communicator.rank().value(); ++batch) {
+        train(first, first_sgd, 1);
+        train(second, second_sgd, 10);
+      }
+    };
+    first.join([&] { second.join(loop); });
+    // Of the second batch half, the gradient being 2 * factor on the rank that has it.
+    EXPECT_NEAR(bias_of(one), before_first - 0.1f * 2 * 1.5f, 1e-5);
+    EXPECT_NEAR(bias_of(two), before_second - 1 * 2 * 1.5f, 1e-5);
+    first.verify_replicas();
+    second.verify_replicas();
+  });
+}
+
+TEST(Replica, WhatJoinCannotFollowIsRefused) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches one, two;
+    DistributedDataParallel first(one, communicator), second(two, communicator);
+    const auto x = torch::ones({1, kInputs});
+    const auto through_both = [&] {
+      first.join([&] {
+        second.join([&] {
+          if (communicator.rank() == Rank(0)) return;
+          (first.forward(x, true) + second.forward(x, true)).sum().backward();
+        });
+      });
+    };
+    const auto text = message_of<Error>(through_both);
+    if (communicator.rank() == Rank(1)) {
+      expect_contains(text, "each backward pass must go through one of them only");
+    } else {
+      EXPECT_NE(text, "");
+    }
+  });
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Branches model;
+    DistributedDataParallel ddp(model, communicator);
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+    ShardedOptimizer sharded(optimizer, communicator);
+    const auto train = [&] {
+      ddp.join([&] {
+        for (int batch = 0; batch <= communicator.rank().value(); ++batch) {
+          ddp.forward(torch::ones({1, kInputs}), true).sum().backward();
+          sharded.step();
+        }
+      });
+    };
+    const auto text = message_of<Mismatch>(train);
+    if (communicator.rank() == Rank(0)) expect_contains(text, "neither ShardedOptimizer, Param");
+  });
+  run_ranks(1, [](Communicator& communicator) {
+    SyncBatchNorm model(communicator, 2);
+    DistributedDataParallel ddp(model, communicator);
+    expect_contains(message_of<InvalidArgument>([&] { ddp.join([] {}); }), "SyncBatchNorm");
   });
 }
 

@@ -115,9 +115,11 @@ void ShardedOptimizer::step() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (is_own(i)) own.insert(parameters_[i].unsafeGetTensorImpl());
   }
-  ddp::step_part(optimizer_, [&](const torch::Tensor& parameter) {
+  const auto is_mine = [&](const torch::Tensor& parameter) {
     return own.contains(parameter.unsafeGetTensorImpl());
-  });
+  };
+  ddp::Parts spare;
+  ddp::step_part(optimizer_, is_mine, spare);
   ddp::TensorBytes bytes(parameters_);
   exchange_.run(bytes.spans(), owners_);
   bytes.write_back();

@@ -4,8 +4,12 @@
 #include "stretto/torch/sync_batch_norm.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <torch/custom_class.h>
+
+#include "stretto/torch/refuse.h"
 #include "stretto/torch/tensors.h"
 
 namespace stretto {
@@ -33,9 +37,19 @@ struct Moments {
   double count = 0;        // Elements of a channel, on all ranks.
 };
 
+// What a graph keeps, which may outlive the module.
+struct Group : torch::CustomClassHolder {
+  Group(std::shared_ptr<Communicator> own, std::optional<Duration> limit)
+      : communicator(std::move(own)), timeout(limit) {}
+  std::shared_ptr<Communicator> communicator;
+  std::optional<Duration> timeout;
+};
+using GroupPointer = c10::intrusive_ptr<Group>;
+
 // Each rank's count, mean and sum of squared deviations are combined in the order of ranks, so that
 // all get the same bits.
-Moments moments_of_all(Communicator& communicator, const torch::Tensor& input) {
+Moments moments_of_all(const Group& group, const torch::Tensor& input) {
+  Communicator& communicator = *group.communicator;
   const std::int64_t channels = input.size(1);
   const double count = static_cast<double>(input.numel()) / static_cast<double>(channels);
   torch::Tensor own = torch::zeros({2 * channels + 1}, torch::kDouble);
@@ -48,7 +62,7 @@ Moments moments_of_all(Communicator& communicator, const torch::Tensor& input) {
     own[2 * channels] = count;
   }
   torch::Tensor all = torch::empty({communicator.size(), 2 * channels + 1}, torch::kDouble);
-  communicator.all_gather(view_of(own), view_of(all)).wait();
+  communicator.all_gather(view_of(own), view_of(all), {.timeout = group.timeout}).wait();
   Moments sum{torch::zeros({channels}, torch::kDouble), torch::zeros({channels}, torch::kDouble)};
   for (std::int64_t rank = 0; rank < all.size(0); ++rank) {
     const double more = all[rank][2 * channels].item<double>();
@@ -64,14 +78,20 @@ Moments moments_of_all(Communicator& communicator, const torch::Tensor& input) {
   return sum;
 }
 
+std::shared_ptr<Communicator> group_of_all(Communicator& communicator) {
+  std::vector<Rank> ranks(static_cast<std::size_t>(communicator.size()));
+  for (std::size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<std::int32_t>(i);
+  return communicator.new_group(std::move(ranks));
+}
+
 struct Normalise : torch::autograd::Function<Normalise> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context,
                                const torch::Tensor& input, const torch::Tensor& mean,
                                const torch::Tensor& scale, double count,
-                               Communicator* communicator) {
+                               const GroupPointer& group) {
     context->save_for_backward({input, mean, scale});
     context->saved_data["count"] = count;
-    context->saved_data["communicator"] = reinterpret_cast<std::int64_t>(communicator);
+    context->saved_data["group"] = c10::IValue::make_capsule(group);
     return (input - per_channel(mean, input)) * per_channel(scale, input);
   }
 
@@ -80,12 +100,12 @@ struct Normalise : torch::autograd::Function<Normalise> {
     const auto saved = context->get_saved_variables();
     const torch::Tensor& input = saved[0];
     const torch::Tensor& scale = saved[2];
-    auto& communicator = *reinterpret_cast<Communicator*>(  // NOLINT: a number is what is kept.
-        context->saved_data["communicator"].toInt());
+    const auto group =
+        c10::static_intrusive_pointer_cast<Group>(context->saved_data["group"].toCapsule());
     const torch::Tensor normal = (input - per_channel(saved[1], input)) * per_channel(scale, input);
     torch::Tensor sums =
         torch::stack({gradients[0].sum(others(input)), (gradients[0] * normal).sum(others(input))});
-    all_reduce(communicator, sums).wait();
+    all_reduce(*group->communicator, sums, {.timeout = group->timeout}).wait();
     const torch::Tensor means = sums / context->saved_data["count"].toDouble();
     const torch::Tensor result =
         (gradients[0] - per_channel(means[0], input) - normal * per_channel(means[1], input)) *
@@ -98,7 +118,12 @@ struct Normalise : torch::autograd::Function<Normalise> {
 
 SyncBatchNormImpl::SyncBatchNormImpl(Communicator& communicator, std::int64_t features,
                                      const torch::nn::BatchNormOptions& options)
-    : communicator_(&communicator), features_(features), options_(options) {
+    : SyncBatchNormImpl(group_of_all(communicator), features, options) {}
+
+SyncBatchNormImpl::SyncBatchNormImpl(std::shared_ptr<Communicator> own, std::int64_t features,
+                                     const torch::nn::BatchNormOptions& options)
+    : communicator_(std::move(own)), features_(features), options_(options) {
+  if (communicator_ == nullptr) ddp::refuse("SyncBatchNorm without a communicator");
   if (options_.affine()) {
     weight = register_parameter("weight", torch::ones({features}));
     bias = register_parameter("bias", torch::zeros({features}));
@@ -124,10 +149,9 @@ void SyncBatchNormImpl::track(const torch::Tensor& mean, const torch::Tensor& va
 
 torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
   if (input.dim() < 2 || input.size(1) != features_) {
-    throw InvalidArgument(Status(StatusCode::invalid_argument,
-                                 "SyncBatchNorm takes inputs [N, " + std::to_string(features_) +
-                                     ", ...]; this one has " + std::to_string(input.dim()) +
-                                     " dimensions or another number of channels"));
+    ddp::refuse("SyncBatchNorm takes inputs [N, " + std::to_string(features_) +
+                ", ...]; this one has " + std::to_string(input.dim()) +
+                " dimensions or another number of channels");
   }
   const bool own_moments = is_training() || !options_.track_running_stats();
   if (!own_moments) {
@@ -138,19 +162,31 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
   if (dtype == torch::kHalf || dtype == torch::kBFloat16) {
     return forward(input.to(torch::kFloat)).to(dtype);
   }
+  const auto group = c10::make_intrusive<Group>(communicator_, timeout_);
   Moments moments;
   {
     const torch::NoGradGuard no_grad;
-    moments = moments_of_all(*communicator_, input);
+    moments = moments_of_all(*group, input);
     if (is_training() && options_.track_running_stats()) {
       track(moments.mean, moments.variance, moments.count);
     }
   }
   const torch::Tensor scale = (moments.variance + options_.eps()).rsqrt().to(input.scalar_type());
-  torch::Tensor output = Normalise::apply(input, moments.mean.to(input.scalar_type()), scale,
-                                          moments.count, communicator_);
+  torch::Tensor output =
+      Normalise::apply(input, moments.mean.to(input.scalar_type()), scale, moments.count, group);
   if (!options_.affine()) return output;
   return output * per_channel(weight, input) + per_channel(bias, input);
+}
+
+std::vector<SyncBatchNormImpl*> ddp::sync_batch_norms_of(torch::nn::Module& module) {
+  std::vector<SyncBatchNormImpl*> found;
+  const auto add = [&](torch::nn::Module& part) {
+    auto* const layer = dynamic_cast<SyncBatchNormImpl*>(&part);
+    if (layer != nullptr) found.push_back(layer);
+  };
+  add(module);
+  for (const auto& part : module.modules(/*include_self=*/false)) add(*part);
+  return found;
 }
 
 }  // namespace stretto

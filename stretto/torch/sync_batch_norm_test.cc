@@ -3,6 +3,13 @@
 
 #include "stretto/torch/sync_batch_norm.h"
 
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include "stretto/torch/tensors.h"
@@ -45,6 +52,118 @@ TEST(SyncBatchNorm, IsBatchNormOfTheWholeBatch) {
     reference->eval();
     const auto other = torch::ones({2, 3, 1, 1});
     expect_close(model->forward(other), reference->forward(other), "evaluation");
+  });
+}
+
+// Of which rank 0 uses a layer that rank 1 does not: its gradient is ready before that of the
+// normalisation on the one, and its bucket leaves after it on the other.
+template <class Norm>
+struct NormalisedImpl : torch::nn::Module {
+  explicit NormalisedImpl(Norm made) : norm(register_module("norm", made)) {}
+  torch::Tensor normalised(const torch::Tensor& x) { return torch::tanh(norm(first(x))); }
+  torch::Tensor behind(const torch::Tensor& x, bool all) { return all ? last(x) : x; }
+  torch::Tensor forward(const torch::Tensor& x, bool all) { return behind(normalised(x), all); }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(kInputs, kInputs));
+  Norm norm;
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(kInputs, kInputs));
+};
+
+torch::Tensor loss_of_output(const torch::Tensor& output) { return (output - 0.5).pow(3).mean(); }
+
+// Against one process that has the parts of both ranks, in one batch for the normalisation.
+TEST(SyncBatchNorm, TrainsLikeOneProcessWithBranchesAndAccumulation) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const auto build = [](auto norm) {
+      return with_seed(
+          9, [&] { return std::make_shared<NormalisedImpl<decltype(norm)>>(std::move(norm)); });
+    };
+    const auto reference = build(torch::nn::BatchNorm1d(kInputs));
+    const auto model = build(SyncBatchNorm(communicator, kInputs));
+    DistributedDataParallel ddp(model, communicator,
+                                {.bucket_bytes = {1}, .find_unused_parameters = true});
+    torch::optim::SGD own(ddp.parameters(), 0.1), alone(reference->parameters(), 0.1);
+    for (int step = 0; step < 6; ++step) {
+      const bool accumulates = step % 3 == 0;
+      const auto data = global_batch(step).data;
+      const auto hidden = reference->normalised(data);
+      const auto loss_of_rank = [&](int of) {
+        return loss_of_output(reference->behind(hidden.narrow(0, 4 * of, 4), of == 0)) / kRanks;
+      };
+      (loss_of_rank(0) + loss_of_rank(1)).backward();
+      const auto backward = [&] {
+        loss_of_output(ddp.forward(data.narrow(0, 4 * rank, 4), rank == 0)).backward();
+      };
+      if (accumulates) {
+        const auto guard = ddp.no_sync();
+        backward();
+        continue;
+      }
+      backward();
+      expect_gradients_of(*reference, ddp);
+      own.step();
+      alone.step();
+      own.zero_grad();
+      alone.zero_grad();
+    }
+    expect_equal_parameters(*model, *reference);
+    expect_close(model->norm->running_var, reference->norm->running_var, "running variance");
+    ddp.verify_replicas();
+  });
+}
+
+TEST(SyncBatchNorm, LayersMayShareACommunicator) {
+  run_ranks(kRanks, [](Communicator& job) {
+    const std::shared_ptr<Communicator> group = job.new_group({0, 1});
+    const float rank = static_cast<float>(job.rank().value());
+    torch::Tensor output;
+    {
+      torch::nn::Sequential model(SyncBatchNorm(group, 2), torch::nn::Linear(2, 2),
+                                  SyncBatchNorm(group, 2));
+      output = model->forward(torch::tensor({{rank, 1.0f}, {3.0f, -rank}}));
+    }
+    output.pow(2).sum().backward();  // A graph may outlive its layers.
+    auto sum = output.detach().sum(0);
+    all_reduce(job, sum).wait();
+    EXPECT_TRUE(torch::allclose(sum, torch::zeros({2}), 0, 1e-5)) << sum;
+  });
+}
+
+TEST(SyncBatchNorm, TheTimeoutOfDistributedDataParallelHoldsForIt) {
+  std::atomic<bool> failed{false};
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    SyncBatchNorm model(communicator, 2);
+    DistributedDataParallel ddp(
+        model, communicator,
+        {.broadcast_buffers = false, .timeout = std::chrono::milliseconds(300)});
+    if (communicator.rank() == Rank(0)) {
+      while (!failed) std::this_thread::yield();
+      return;
+    }
+    const TimePoint begin = Clock::now();
+    expect_contains(message_of<Timeout>([&] { ddp.forward(torch::ones({2, 2})); }), "rank 0");
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10)) << "the communicator has 20 s";
+    failed = true;
+  });
+}
+
+// Rank 1 waits for it in backward.
+TEST(SyncBatchNorm, AnExceptionInBackwardIsToldToThoseWhoWaitInIt) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const bool throws = communicator.rank() == Rank(0);
+    SyncBatchNorm model(communicator, 2);
+    DistributedDataParallel ddp(model, communicator);
+    const auto output = ddp.forward(torch::ones({2, 2}).set_requires_grad(true));
+    if (throws) {
+      output.register_hook(
+          [](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("out of luck"); });
+    }
+    const auto pass = [&] { output.sum().backward(); };
+    if (throws) {
+      EXPECT_THROW(pass(), std::runtime_error);
+    } else {
+      expect_contains(message_of<Aborted>(pass), "ended the backward pass of rank 0");
+    }
   });
 }
 

@@ -25,7 +25,7 @@ namespace stretto::ddp {
 namespace {
 
 // Of the file's layout.
-constexpr std::int64_t kVersion = 3;
+constexpr std::int64_t kVersion = 4;
 
 torch::Tensor tensor_of(const std::vector<std::byte>& bytes) {
   torch::Tensor tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kByte);
@@ -101,8 +101,12 @@ struct SavedBuckets {
   std::vector<std::byte> hook_state;
 };
 
+// Of an optimizer, by its place among all that are saved together.
+std::string optimizer_key(std::size_t index) { return "optimizer" + std::to_string(index); }
+
 SavedBuckets read_state(const std::string& file, Rank rank, int ranks, const std::string& hook,
-                        torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
+                        torch::nn::Module& module,
+                        const std::vector<torch::optim::Optimizer*>& optimizers) {
   torch::serialize::InputArchive archive;
   archive.load_from(file);
   const auto version = read_tensor(archive, "version").item<std::int64_t>();
@@ -127,11 +131,18 @@ SavedBuckets read_state(const std::string& file, Rank rank, int ranks, const std
     refuse("it was written with the communication hook '" + saved_hook + "', and this one is '" +
            hook + "'");
   }
+  const auto saved_optimizers = read_tensor(archive, "optimizers").item<std::int64_t>();
+  if (saved_optimizers != static_cast<std::int64_t>(optimizers.size())) {
+    refuse("it has the state of " + std::to_string(saved_optimizers) + " optimizers, and " +
+           std::to_string(optimizers.size()) + " are to be loaded");
+  }
   SavedBuckets saved{.gradients = read_text(archive, "gradients"),
                      .order = bucket_order_of(read_tensor(archive, "bucket_order")),
                      .hook_state = bytes_of(read_tensor(archive, "hook_state"))};
   read_part(archive, "module", module);
-  read_part(archive, "optimizer", optimizer);
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    read_part(archive, optimizer_key(i), *optimizers[i]);
+  }
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());
   generator.set_state(read_tensor(archive, "generator"));
@@ -202,7 +213,8 @@ void Replica::restore_buckets(const std::string& gradient_lines,
   has_rebuilt_buckets_ = order.rebuilds > 0;
 }
 
-void Replica::save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const {
+void Replica::save_state(const std::string& path,
+                         const std::vector<const torch::optim::Optimizer*>& optimizers) const {
   if (pass_open_ || precision_.entered()) {
     refuse("save_state() is called between forward and backward; call it after optimizer.step()");
   }
@@ -221,7 +233,10 @@ void Replica::save_state(const std::string& path, const torch::optim::Optimizer&
     archive.write("generator", generator.get_state());
   }
   write_part(archive, "module", *module_);
-  write_part(archive, "optimizer", optimizer);
+  archive.write("optimizers", torch::tensor(static_cast<std::int64_t>(optimizers.size())));
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    write_part(archive, optimizer_key(i), *optimizers[i]);
+  }
   const std::string file = state_path(path);
   try {
     archive.save_to(file + ".part");
@@ -232,7 +247,8 @@ void Replica::save_state(const std::string& path, const torch::optim::Optimizer&
   }
 }
 
-void Replica::load_state(const std::string& path, torch::optim::Optimizer& optimizer) {
+void Replica::load_state(const std::string& path,
+                         const std::vector<torch::optim::Optimizer*>& optimizers) {
   if (pass_open_ || precision_.entered()) {
     refuse("load_state() is called between forward and backward; call it before forward()");
   }
@@ -242,7 +258,7 @@ void Replica::load_state(const std::string& path, torch::optim::Optimizer& optim
   Status own;
   try {
     saved = read_state(state_path(path), communicator_.rank(), communicator_.size(),
-                       options_.communication_hook->name(), *module_, optimizer);
+                       options_.communication_hook->name(), *module_, optimizers);
   } catch (const std::exception& error) {
     own = Status(StatusCode::invalid_argument, error.what()).with_context(context);
   }

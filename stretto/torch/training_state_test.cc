@@ -241,6 +241,34 @@ TEST_F(SavedState, OfOtherSizesIsTakenOver) {
   });
 }
 
+TEST_F(SavedState, MayBeThatOfSeveralOptimizers) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    const auto train_from = [&](int first) {
+      Net model = net(first == 0 ? 1 : 9);
+      DistributedDataParallel ddp(model, communicator, small_buckets());
+      torch::optim::SGD sgd(model->first->parameters(),
+                            torch::optim::SGDOptions(0.1).momentum(0.9));
+      torch::optim::Adam adam(model->last->parameters(), 0.01);
+      if (first > 0) {
+        expect_contains(message_of<InvalidArgument>([&] { ddp.load_state(path_, sgd); }),
+                        "it has the state of 2 optimizers, and 1 are to be loaded");
+        ddp.load_state(path_, sgd, adam);
+      }
+      for (int step = first; step < 5; ++step) {
+        ddp.zero_grad();
+        loss_of(ddp, part(global_batch(step), communicator.rank().value())).backward();
+        sgd.step();
+        adam.step();
+        if (first == 0 && step == 2) ddp.save_state(path_, sgd, adam);
+      }
+      communicator.barrier().wait();
+      return ddp.parameter_hash();
+    };
+    const std::uint64_t whole = train_from(0);
+    EXPECT_EQ(train_from(3), whole);
+  });
+}
+
 // A hook that takes over what is of other ranks only.
 class Picky : public Feedback {
  public:

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "stretto/torch/hook.h"
 #include "tests/support/torch_models.h"
 
 // What few programs do, and what must have the right numbers, or a sentence, all the same.
@@ -186,6 +188,23 @@ TEST(UnusualPrograms, AModelThatOnlyOneRankCannotTrainIsToldToAll) {
     for (auto& parameter : model->parameters()) parameter.set_requires_grad(true);
     EXPECT_NO_THROW(DistributedDataParallel(model, communicator)) << "the communicator is whole";
   });
+}
+
+// What cleans up after a pass that has failed must not hide why, or end the program.
+TEST(UnusualPrograms, AFailureBehindTheFailureOfAPassIsNotTheOneThatIsThrown) {
+  bool cleaned_up = false;
+  const auto x = torch::ones({2}).set_requires_grad(true);
+  const auto y = x * 2;
+  y.register_hook([&](const torch::Tensor&) -> torch::Tensor {
+    const auto clean_up = [&] {
+      cleaned_up = true;
+      throw std::runtime_error("no memory");
+    };
+    ddp::call_at_end_of_backward([] {}, clean_up);
+    throw std::logic_error("in backward");
+  });
+  EXPECT_EQ(message_of<std::logic_error>([&] { y.sum().backward(); }), "in backward");
+  EXPECT_TRUE(cleaned_up);
 }
 
 }  // namespace

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
+#include "stretto/base/clock.h"
 #include "stretto/communicator/communicator.h"
 
 namespace stretto {
@@ -27,7 +29,13 @@ std::vector<std::size_t> bucket_bytes_for(const ReductionCost& cost);
 
 // Limits for the option bucket_bytes, from what reductions between these ranks cost now:
 // `{.bucket_bytes = measured_bucket_bytes(*comm)}`. Measures for a moment (ten reductions of up to
-// 4 MiB); all ranks get rank 0's result. Collective, blocks. Throws what all_reduce() throws.
-std::vector<std::size_t> measured_bucket_bytes(Communicator& communicator);
+// 4 MiB); all ranks get rank 0's result. Collective, blocks. `timeout`: of each operation; default:
+// the communicator's. Throws what all_reduce() throws.
+std::vector<std::size_t> measured_bucket_bytes(
+    Communicator& communicator, const std::optional<Duration>& timeout = std::nullopt);
+
+// The same for a DistributedDataParallel, measured when it is built:
+// `{.bucket_bytes = kAutomaticBucketBytes}`.
+inline const std::vector<std::size_t> kAutomaticBucketBytes = {0};
 
 }  // namespace stretto

@@ -15,6 +15,7 @@
 #include "stretto/base/clock.h"
 #include "stretto/base/dtype.h"
 #include "stretto/base/half.h"
+#include "stretto/base/mutex.h"
 #include "stretto/base/reduce_op.h"
 #include "stretto/base/view.h"
 #include "stretto/communicator/communicator.h"
@@ -51,11 +52,17 @@ struct FullBucket {
 
 // How buckets are reduced: the seat for compression, and for everything else that is not one
 // all_reduce of the gradients as they are. All ranks use the same kind, and each Reducer has an
-// object of its own. It keeps what it has to remember by gradient (`FullBucket::gradients`), since
-// gradients move between buckets when these are rebuilt.
+// object of its own, which another one may use when that is gone. It keeps what it has to remember
+// by gradient (`FullBucket::gradients`), since gradients move between buckets when these are
+// rebuilt.
 class CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;
+
+  // Makes `owner` the one whose gradients are reduced, as long as it lives; also of inner(). A
+  // Reducer calls it before attach(). `timeout` is that of each operation of attach(). Throws
+  // InvalidArgument if another owner lives, unless the hook is_shareable(). Any thread.
+  void claim(const std::shared_ptr<const void>& owner, std::optional<Duration> timeout);
 
   // What it does, with its settings: "f16, then plain". Must be equal on all ranks.
   virtual std::string name() const = 0;
@@ -83,6 +90,11 @@ class CommunicationHook {
   // ones start, and those that no rank uses may be left out, or started behind the others.
   virtual bool finishes_early() const { return false; }
 
+  // The hook that this one hands buckets to, if there is one; lives as long as this.
+  virtual CommunicationHook* inner() const { return nullptr; }
+  // Whether it remembers nothing, so that several Reducers may use one object at a time.
+  virtual bool is_shareable() const { return false; }
+
   // Whether it reads and writes buckets by operations of the communicator alone, so that they may
   // lie in memory that the host does not reach.
   virtual bool leaves_bytes_alone() const { return false; }
@@ -91,6 +103,15 @@ class CommunicationHook {
   virtual std::vector<std::byte> save() const { return {}; }
   // Throws InvalidArgument if `state` is not what save() of the same hook has returned.
   virtual void load(std::span<const std::byte> state);
+
+ protected:
+  // For each operation of attach(); default: the communicator's.
+  const std::optional<Duration>& timeout() const { return timeout_; }
+
+ private:
+  Mutex owner_mutex_;
+  std::weak_ptr<const void> owner_ STRETTO_GUARDED_BY(owner_mutex_);
+  std::optional<Duration> timeout_;  // Of the owner.
 };
 
 // One all_reduce of the bucket as it is: what is done without a hook.
@@ -100,7 +121,8 @@ class PlainReduction : public CommunicationHook {
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   bool finishes_early() const override { return true; }
   // Of one derived from this nobody knows.
-  bool leaves_bytes_alone() const override { return typeid(*this) == typeid(PlainReduction); }
+  bool leaves_bytes_alone() const override { return is_shareable(); }
+  bool is_shareable() const override { return typeid(*this) == typeid(PlainReduction); }
 };
 
 // Halves the bytes of f32 gradients: they travel as f16 (Number = Half) or bf16 (BFloat16), by
@@ -114,11 +136,13 @@ class HalvedReduction : public CommunicationHook {
       : inner_(std::move(inner)) {}
   std::string name() const override;
   void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override {
+    buckets_.clear();  // Memory of another communicator, perhaps.
     inner_->attach(communicator, gradients);
   }
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   void finish(const FullBucket& bucket) override;
   bool finishes_early() const override { return inner_->finishes_early(); }
+  CommunicationHook* inner() const override { return inner_.get(); }
   std::vector<std::byte> save() const override { return inner_->save(); }
   void load(std::span<const std::byte> state) override { inner_->load(state); }
 

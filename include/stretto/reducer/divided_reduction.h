@@ -45,6 +45,7 @@ class DividedReduction : public CommunicationHook {
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   void finish(const FullBucket& bucket) override;
   bool finishes_early() const override { return inner_->finishes_early(); }
+  CommunicationHook* inner() const override { return inner_.get(); }
   std::vector<std::byte> save() const override { return inner_->save(); }
   void load(std::span<const std::byte> state) override { inner_->load(state); }
 

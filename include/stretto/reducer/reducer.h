@@ -49,6 +49,8 @@ struct ReducerOptions {
   std::uint64_t steps = 0;
   // Reduces the buckets; default: one all_reduce each.
   std::shared_ptr<CommunicationHook> hook = std::make_shared<PlainReduction>();
+  // Whose the hook is, see CommunicationHook::claim(). Default: this reducer's.
+  std::shared_ptr<const void> hook_owner = nullptr;
   // Where they lie; other memory than that of the host only with a hook that leaves_bytes_alone().
   std::shared_ptr<BucketMemory> memory = std::make_shared<HostBuckets>();
   // Called for each bucket behind finish() of the hook, on the same thread: for what can be done
@@ -238,7 +240,7 @@ class Reducer {
   void end_finished_buckets() STRETTO_REQUIRES(launch_mutex_);
   void end_bucket(std::size_t index) STRETTO_REQUIRES(launch_mutex_);
   void end_step(bool without_data);
-  void close_buckets();
+  void close_buckets(bool without_data);
   void write_report(bool without_data);
   bool wants_rebuild();
   Status wait_for_buckets(Work report);
@@ -263,6 +265,7 @@ class Reducer {
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;
   std::size_t frozen_count_ = 0;
+  bool were_all_frozen_ = false;  // In a step, on all ranks: later ones like it send no bucket.
   reducer::StepReport report_;
   std::uint64_t step_ = 0;
   std::uint64_t epoch_ = 0;
@@ -282,9 +285,9 @@ class Reducer {
   Mutex launch_mutex_;  // Guards the works of buckets, too.
   std::size_t next_bucket_ STRETTO_GUARDED_BY(launch_mutex_) = 0;
   std::size_t finished_buckets_ STRETTO_GUARDED_BY(launch_mutex_) = 0;
-  Status bucket_failure_ STRETTO_GUARDED_BY(launch_mutex_);  // Of this step, the first.
-  // finalize() has been called.
-  bool closing_ STRETTO_GUARDED_BY(launch_mutex_) = false;
+  Status bucket_failure_ STRETTO_GUARDED_BY(launch_mutex_);      // Of this step, the first.
+  bool closing_ STRETTO_GUARDED_BY(launch_mutex_) = false;       // Has finalize(), of any kind.
+  bool without_data_ STRETTO_GUARDED_BY(launch_mutex_) = false;  // Has finalize_without_data().
   // Gradients that may be unused everywhere, whose values are kept while buckets are reduced.
   std::vector<std::size_t> kept_ STRETTO_GUARDED_BY(launch_mutex_);
 

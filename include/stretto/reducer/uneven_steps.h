@@ -16,10 +16,15 @@ namespace stretto::reducer {
 // it is about to do together with the others, and who has none hears it and does its part.
 class UnevenSteps {
  public:
-  enum class Phase : std::uint8_t {
+  enum class Phase : std::uint64_t {
     finished,   // Nothing any more: this rank, or every one, has no data left.
     buffers,    // A broadcast of buffers by leader().
     gradients,  // A step of the reducer.
+  };
+  struct Announcement {
+    Phase phase = Phase::finished;
+    std::uint64_t model = 0;  // ReducerOptions::number: several models may be trained in one loop.
+    friend bool operator==(const Announcement&, const Announcement&) = default;
   };
 
   explicit UnevenSteps(Communicator& communicator, std::optional<Duration> timeout = std::nullopt)
@@ -27,16 +32,17 @@ class UnevenSteps {
 
   // Of a rank that has data. Collective with the announce() and listen() of all others; blocks.
   // Throws Mismatch, on all ranks, if ranks with data are about to do different things.
-  void announce(Phase phase) { (void)exchange(phase); }
-  // Of a rank that has none: what the others are about to do.
-  Phase listen() { return exchange(Phase::finished); }
+  void announce(Phase phase, std::uint64_t model) { (void)exchange({phase, model}); }
+  // Of a rank that has none: what the others are about to do. Throws Mismatch if they do something
+  // without having announced it.
+  Announcement listen() { return exchange({}); }
 
   // The lowest rank that had data when last any had, and how many had.
   Rank leader() const { return leader_; }
   int ranks_with_data() const { return ranks_with_data_; }
 
  private:
-  Phase exchange(Phase own);
+  Announcement exchange(const Announcement& own);
 
   Communicator& communicator_;
   std::optional<Duration> timeout_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <concepts>
+#include <memory>
 #include <utility>
 
 #include <torch/torch.h>
@@ -38,5 +39,15 @@ class AsModule : public torch::nn::Module {
  private:
   Wrapped wrapped_;
 };
+
+// That of `wrapped`, whose forward() has the signature of the member function.
+template <class Wrapped, class Return, class Class, class... Arguments>
+torch::nn::AnyModule any_module_of(const Wrapped& wrapped, Return (Class::*)(Arguments...)) {
+  return torch::nn::AnyModule(std::make_shared<AsModule<Wrapped, Return, Arguments...>>(wrapped));
+}
+template <class Wrapped, class Return, class Class, class... Arguments>
+torch::nn::AnyModule any_module_of(const Wrapped& wrapped, Return (Class::*)(Arguments...) const) {
+  return any_module_of(wrapped, static_cast<Return (Class::*)(Arguments...)>(nullptr));
+}
 
 }  // namespace stretto::ddp

@@ -24,10 +24,13 @@ struct BufferCall {
   std::optional<Duration> timeout;
   // Inside join(), a rank that has data; those that have none take part with the buffers they have.
   std::optional<Rank> leader = std::nullopt;
+  // What makes bytes of one rank everyone's by few messages; kept for the next call.
+  reducer::StateBroadcast& broadcast;
 };
 
 // How ranks' buffers (running averages of batch normalisation, say) become equal before a forward
-// pass. All ranks use the same kind, and each DistributedDataParallel has an object of its own.
+// pass. All ranks use the same kind. Those of this header may be used by several
+// DistributedDataParallels; one that remembers things must know of which.
 class BufferHook {
  public:
   virtual ~BufferHook() = default;
@@ -46,7 +49,6 @@ class BuffersOfRank : public BufferHook {
 
  private:
   Rank root_;
-  std::optional<reducer::StateBroadcast> broadcast_;
 };
 
 // Floating-point and complex buffers become the mean of all ranks'; others (counters) rank 0's.

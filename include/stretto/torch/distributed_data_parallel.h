@@ -129,7 +129,10 @@ class DistributedDataParallel {
   // the steps of those that still have data, contributing nothing, until no rank has any; then all
   // get the parameters and buffers of the last. Collective, blocks. Each step costs one more small
   // operation. What `loop` throws comes out at once; other ranks are told when the communicator is
-  // destroyed.
+  // destroyed. Where the loop trains several models of one communicator, by a backward pass each,
+  // calls are nested: `one.join([&] { two.join(loop); })`. Nothing else in the loop may communicate
+  // (Mismatch): no other model, no ShardedOptimizer, no ParameterAveraging; SyncBatchNorm is
+  // refused.
   void join(const std::function<void()>& loop, const UnevenInputsOptions& options = {}) {
     replica_->join(loop, options);
   }
@@ -143,9 +146,10 @@ class DistributedDataParallel {
   // module's forward() is a template or overloaded, it takes and returns one tensor there.
   operator torch::nn::AnyModule() const {  // NOLINT: so that push_back(ddp) works.
     if constexpr (requires { &Module::forward; }) {
-      return as_module(&Module::forward);
+      return ddp::any_module_of(*this, &Module::forward);
     } else {
-      return as_module(static_cast<torch::Tensor (Module::*)(torch::Tensor)>(nullptr));
+      return ddp::any_module_of(*this,
+                                static_cast<torch::Tensor (Module::*)(torch::Tensor)>(nullptr));
     }
   }
 
@@ -160,26 +164,41 @@ class DistributedDataParallel {
   // Of all ranks, between backward and forward.
   template <class... Arguments>
   void to(Arguments&&... arguments) {
+    replica_->put_parameters_back();
     module_->to(std::forward<Arguments>(arguments)...);
+  }
+
+  // What torch::save(ddp, path) and torch::load(ddp, path) call: the module's, so that a program
+  // with one process reads them, too. With mixed precision, between backward and forward, or where
+  // no backward pass is to follow. Load on all ranks; the next backward pass verifies that.
+  void save(torch::serialize::OutputArchive& archive) const {
+    replica_->put_parameters_back();
+    module_->save(archive);
+  }
+  void load(torch::serialize::InputArchive& archive) {
+    replica_->put_parameters_back();
+    module_->load(archive);
   }
 
   // Throws Mismatch, on all ranks, unless all parameters have the same bits everywhere; it names
   // the first that differs, and where. Collective, blocks.
   void verify_replicas() { replica_->verify_replicas(); }
   // Everything that this rank needs to go on training bit by bit from here: the module, the
-  // optimizer, the buckets, what the communication hook remembers and the state of torch's
+  // optimizers, the buckets, what the communication hook remembers and the state of torch's
   // generator, in the file `path` + ".rank3" (for rank 3), which is replaced as a whole. Not
   // collective; call it on all ranks after the same optimizer step. Throws SystemError if it cannot
   // be written.
-  void save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const {
-    replica_->save_state(path, optimizer);
+  template <std::derived_from<torch::optim::Optimizer>... Optimizers>
+  void save_state(const std::string& path, const Optimizers&... optimizers) const {
+    replica_->save_state(path, {&optimizers...});
   }
   // Takes over what save_state() has written. Collective, blocks; by as many ranks as then, before
   // a forward pass; the next backward pass compares the parameters. Throws InvalidArgument, on all
-  // ranks, if the file of one is not that of this rank in a job of this size with the same hook;
-  // what has been loaded until then stays.
-  void load_state(const std::string& path, torch::optim::Optimizer& optimizer) {
-    replica_->load_state(path, optimizer);
+  // ranks, if the file of one is not that of this rank in a job of this size with the same hook and
+  // as many optimizers, given in the same order; what has been loaded until then stays.
+  template <std::derived_from<torch::optim::Optimizer>... Optimizers>
+  void load_state(const std::string& path, Optimizers&... optimizers) {
+    replica_->load_state(path, {&optimizers...});
   }
 
   // What PyTorch's DistributedDataParallel logs, under the same keys.
@@ -205,16 +224,6 @@ class DistributedDataParallel {
   const std::vector<ddp::NamedTensor>& trained_parameters() const { return replica_->trained(); }
 
  private:
-  template <class Return, class Class, class... Arguments>
-  torch::nn::AnyModule as_module(Return (Class::*)(Arguments...)) const {
-    using Result = ddp::AsModule<DistributedDataParallel, Return, Arguments...>;
-    return torch::nn::AnyModule(std::make_shared<Result>(*this));
-  }
-  template <class Return, class Class, class... Arguments>
-  torch::nn::AnyModule as_module(Return (Class::*)(Arguments...) const) const {
-    return as_module(static_cast<Return (Class::*)(Arguments...)>(nullptr));
-  }
-
   // Arguments as the option mixed_precision wants them.
   template <class Argument>
   decltype(auto) cast(Argument&& argument) const {
@@ -273,18 +282,16 @@ DistributedDataParallel(
     ddp::AFieldIsMisspeltWriteDistributedDataParallelOptionsBeforeTheBraceToSeeWhich)
     -> DistributedDataParallel<Module>;
 
-// torch::save(ddp, path) and torch::load(ddp, path): the module's, so that a program with one
-// process reads them, too. Load on all ranks; the next backward pass verifies that.
 template <TorchModuleOrHolder Module>
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                             const DistributedDataParallel<Module>& ddp) {
-  ddp.module()->save(archive);
+  ddp.save(archive);
   return archive;
 }
 template <TorchModuleOrHolder Module>
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
                                            DistributedDataParallel<Module>& ddp) {
-  ddp.module()->load(archive);
+  ddp.load(archive);
   return archive;
 }
 

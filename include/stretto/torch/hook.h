@@ -39,8 +39,8 @@ int current_backward();
 
 // Calls `function` on this thread when the backward pass that runs now has computed everything.
 // What it throws comes out of backward(). If the pass ends in an exception, `abandoned` is called
-// instead, as soon as the exception leaves backward(); it must not throw. May only be called while
-// a pass runs on this thread.
+// instead, as soon as the exception leaves backward(); what it throws itself is lost. May only be
+// called while a pass runs on this thread.
 void call_at_end_of_backward(std::function<void()> function, std::function<void()> abandoned);
 
 // Whether the code that calls this was called by a node of a backward pass: true at the end of an

@@ -31,6 +31,9 @@ class LowPrecision {
   void enter();
   // Puts the parameters back.
   void leave();
+  // Throws InvalidArgument if something has changed the copies, an optimizer say, and would be
+  // lost; then the parameters are back. Costs about as much as enter(), while they are entered().
+  void refuse_lost_changes();
   bool casts_inputs() const { return is_on() && cast_inputs_; }
   // A floating-point tensor in the type of the copies, another one as it is.
   torch::Tensor cast(const torch::Tensor& tensor) const;
@@ -38,6 +41,7 @@ class LowPrecision {
   bool makes(torch::ScalarType dtype) const { return entered_ && dtype == dtype_; }
 
  private:
+  friend class FullPrecision;
   struct Copy {
     torch::Tensor parameter;
     torch::Tensor full;  // Its own data, while the copy stands in its place.
@@ -63,6 +67,21 @@ std::shared_ptr<CommunicationHook> with_reduce_dtype(const MixedPrecision& optio
 
 // Converts floating-point buffers as `options` say, for good.
 void convert_buffers(const MixedPrecision& options, const std::vector<NamedTensor>& buffers);
+
+// While it lives, the parameters are those that the optimizer steps, also between a forward pass
+// and its backward pass, which finds the copies again.
+class FullPrecision {
+ public:
+  explicit FullPrecision(LowPrecision& precision) : precision_(precision) { exchange(); }
+  FullPrecision(const FullPrecision&) = delete;
+  FullPrecision& operator=(const FullPrecision&) = delete;
+  ~FullPrecision() { exchange(); }
+
+ private:
+  void exchange();
+
+  LowPrecision& precision_;
+};
 
 // From before a module's forward() to behind it: puts the parameters back where no backward pass
 // will follow, because gradients are off or forward() has thrown.

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <functional>
-#include <unordered_set>
 #include <vector>
 
 #include <torch/torch.h>
@@ -20,11 +19,15 @@ void check_steps_in_parts(const torch::optim::Optimizer& optimizer);
 // All parameters, group by group.
 std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer);
 
-// optimizer.step() for those parameters of which `chosen` is true.
-void step_part(torch::optim::Optimizer& optimizer,
-               const std::function<bool(const torch::Tensor&)>& chosen);
+using Parts = std::vector<std::vector<torch::Tensor>>;  // Parameters, for each group.
 
-// Steps parameters while a backward pass still runs, and the others at its end.
+// optimizer.step() for those parameters of which `chosen` is true. `spare` is memory that is kept
+// for the next time.
+void step_part(torch::optim::Optimizer& optimizer,
+               const std::function<bool(const torch::Tensor&)>& chosen, Parts& spare);
+
+// Steps parameters while a backward pass still runs, and the others at its end. Once it has seen a
+// pass it allocates nothing.
 class StepInBackward {
  public:
   // `optimizer` must outlive this.
@@ -42,8 +45,12 @@ class StepInBackward {
   void forget() { stepped_.clear(); }
 
  private:
+  using Pointers = std::vector<const void*>;  // To tensors' implementations, in order.
+
   torch::optim::Optimizer& optimizer_;
-  std::unordered_set<const void*> stepped_;  // In this pass.
+  Pointers stepped_;  // In this pass.
+  Pointers now_;      // In this step().
+  Parts spare_;
 };
 
 }  // namespace stretto::ddp

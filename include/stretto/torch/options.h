@@ -46,7 +46,8 @@ struct MixedPrecision {
 // the compiler.
 struct DistributedDataParallelOptions {
   // How many bytes of gradients close the first bucket, the second, ...; the last limit holds for
-  // all that follow. As in PyTorch, a single value is the limit of the first bucket, too.
+  // all that follow. As in PyTorch, a single value is the limit of the first bucket, too. Or
+  // kAutomaticBucketBytes (reducer/bucket_size.h).
   std::vector<std::size_t> bucket_bytes = {reducer::kFirstBucketBytes, reducer::kBucketBytes};
   // Count the limits from the bucket that is reduced last.
   bool last_bucket_small = false;
@@ -88,7 +89,8 @@ struct DistributedDataParallelOptions {
   std::uint64_t verify_every_steps = 0;
   // Where the mean is divided by the number of ranks; sparse gradients always after the sum.
   MeanDivision mean_division = MeanDivision::after_sum;
-  // How buckets are reduced; see reducer/communication_hook.h.
+  // How buckets are reduced; see reducer/communication_hook.h and torch/parameter_hook.h. A hook
+  // that remembers things is for one model at a time.
   std::shared_ptr<CommunicationHook> communication_hook = std::make_shared<PlainReduction>();
   // Compresses gradients, what is not sent staying in residuals: the same as a communication_hook
   // of CompressedReduction({.codec = codec, .exchange = exchange, .compression = compression}),
@@ -98,8 +100,8 @@ struct DistributedDataParallelOptions {
   CompressedExchange exchange = CompressedExchange::gather;
   Compression compression = Compression::always;
   // For each operation of the constructor and of a step: comparing and broadcasting parameters,
-  // reductions, broadcasts of buffers. Default: the communicator's, which also holds for what a
-  // communication hook does when it is attached.
+  // what a communication hook compares, reductions, broadcasts of buffers, SyncBatchNorm. Default:
+  // the communicator's.
   std::optional<Duration> timeout = std::nullopt;
 };
 

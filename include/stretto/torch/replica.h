@@ -58,11 +58,15 @@ class Replica {
   void step_in_backward(torch::optim::Optimizer* optimizer);
   void join(const std::function<void()>& loop, const UnevenInputsOptions& options);
   void verify_replicas();
-  void save_state(const std::string& path, const torch::optim::Optimizer& optimizer) const;
-  void load_state(const std::string& path, torch::optim::Optimizer& optimizer);
+  void save_state(const std::string& path,
+                  const std::vector<const torch::optim::Optimizer*>& optimizers) const;
+  void load_state(const std::string& path, const std::vector<torch::optim::Optimizer*>& optimizers);
   LoggingData logging_data() const;
   void print(std::ostream& stream) const;
-  std::uint64_t parameter_hash() const;
+  std::uint64_t parameter_hash();
+  [[nodiscard]] FullPrecision full_precision() { return FullPrecision(precision_); }
+  // Where no backward pass is to follow the last forward pass any more.
+  void put_parameters_back();
   const StepStatistics& last_step() const { return last_step_; }
   const CompressionStatistics* last_compression() const;
   const reducer::BucketPlan& bucket_plan() const { return reducer_->plan(); }
@@ -131,6 +135,7 @@ class Replica {
   void create_views();
   // Gradients are not where their buckets are, and are copied there and back.
   bool is_staged() const { return parameters_.front().tensor.device() != place_.device; }
+  bool all_are_frozen() const { return sparse_.empty() && reducer_->all_frozen() && !outgrown_; }
   bool is_on_host() const { return place_.device.is_cpu() && !is_staged(); }
   bool is_outgrown(std::size_t index) const;
   void notice_changes();
@@ -165,11 +170,14 @@ class Replica {
   void finish_step();
   void adopt_new_buckets();
   void follow_others();
+  void follow(reducer::UnevenSteps::Phase phase);
+  void announce_pass();
 
   std::shared_ptr<torch::nn::Module> module_;
   Communicator& communicator_;
   const DistributedDataParallelOptions options_;
-  std::uint64_t number_ = 0;  // Of this one among all on the communicator.
+  std::vector<std::size_t> bucket_bytes_;  // The option, or what was measured.
+  std::uint64_t number_ = 0;               // Of this one among all on the communicator.
   std::uint64_t epoch_ = 0;
   std::vector<NamedTensor> parameters_;  // Without repetition, in the module's order.
   std::vector<NamedTensor> buffers_;
@@ -185,18 +193,21 @@ class Replica {
   std::vector<Borrowed> borrowed_;
   LowPrecision precision_;
   std::shared_ptr<BufferHook> buffer_hook_;
+  reducer::StateBroadcast buffer_broadcast_;
   StepTimer timer_;
   StepStatistics last_step_;
   Duration spent_besides_{};  // On communication outside of reducer_, since the last step.
   bool has_rebuilt_buckets_ = false;
   reducer::BucketPlan initial_plan_;
-  std::optional<reducer::UnevenSteps> uneven_;  // While inside join().
+  std::shared_ptr<reducer::UnevenSteps> uneven_;  // While inside join().
   UnevenInputsOptions join_options_;
   std::vector<StepInBackward> stepping_;  // One for each optimizer.
+  std::vector<torch::Tensor> reduced_;    // Of a bucket: what they step.
   int no_sync_depth_ = 0;
-  int last_backward_ = -1;           // The last pass that end_of_backward() was queued for.
-  bool seen_ever_ = false;           // before_forward() has run,
-  bool seen_ = false;                // and since the last step.
+  int last_backward_ = -1;             // The last pass that end_of_backward() was queued for.
+  bool seen_ever_ = false;             // before_forward() has run,
+  bool seen_ = false;                  // and since the last step.
+  bool is_frozen_everywhere_ = false;  // All, on all ranks, since a step: passes are none then.
   bool outgrown_ = false;            // Some parameter or buffer is not what reducer_ was built for,
   Status refusal_;                   // and cannot be reduced: why, for the end of the step.
   bool pass_open_ = false;           // A pass has reached the module and not been ended.

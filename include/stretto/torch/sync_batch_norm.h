@@ -4,9 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include <torch/torch.h>
 
+#include "stretto/base/clock.h"
 #include "stretto/communicator/communicator.h"
 
 namespace stretto {
@@ -15,13 +20,26 @@ namespace stretto {
 // like in one process, however small the parts are. Takes inputs [N, C, ...]; parts may have
 // different N, also none. Parameters, buffers and defaults are those of torch::nn::BatchNorm, so
 // either reads the other's checkpoints. In training mode forward() and its backward pass each block
-// for one small operation; all ranks must run them in the same order. In evaluation mode it is
-// local. The communicator must outlive it.
+// for one small operation; all ranks must run them in the same order, whatever else they do between
+// them. In evaluation mode it is local.
+//
+// It uses a communicator of its own: gradients that a DistributedDataParallel reduces in the same
+// backward pass may be ready before or after it, and not alike on all ranks.
 class SyncBatchNormImpl : public torch::nn::Module {
  public:
+  // Makes that communicator, of all ranks of `communicator`: collective, blocks.
   SyncBatchNormImpl(Communicator& communicator, std::int64_t features,
                     const torch::nn::BatchNormOptions& options = torch::nn::BatchNormOptions(0));
+  // The same with one that is there: layers of a model may share it, and nothing else may use it.
+  // Not collective.
+  SyncBatchNormImpl(std::shared_ptr<Communicator> own, std::int64_t features,
+                    const torch::nn::BatchNormOptions& options = torch::nn::BatchNormOptions(0));
   torch::Tensor forward(const torch::Tensor& input);
+  // Of each operation; default: the communicator's. A DistributedDataParallel around it sets its
+  // own.
+  void set_timeout(std::optional<Duration> timeout) { timeout_ = timeout; }
+  // Ends what other ranks wait for in forward and backward, as Communicator::abort() does.
+  void abort(const std::string& reason) { communicator_->abort(reason); }
 
   torch::Tensor weight;
   torch::Tensor bias;
@@ -32,10 +50,18 @@ class SyncBatchNormImpl : public torch::nn::Module {
  private:
   void track(const torch::Tensor& mean, const torch::Tensor& variance, double count);
 
-  Communicator* communicator_;
+  std::shared_ptr<Communicator> communicator_;
+  std::optional<Duration> timeout_;
   std::int64_t features_;
   torch::nn::BatchNormOptions options_;
 };
 TORCH_MODULE(SyncBatchNorm);
 
 }  // namespace stretto
+
+namespace stretto::ddp {
+
+// Those in `module`, itself included.
+std::vector<SyncBatchNormImpl*> sync_batch_norms_of(torch::nn::Module& module);
+
+}  // namespace stretto::ddp
