@@ -88,7 +88,6 @@ void PowerSgdReduction::attach(Communicator& communicator,
                                std::span<const GradientDescription> gradients) {
   rank_ = communicator.rank().value();
   ranks_ = communicator.size();
-  reducer::check_same_hook(communicator, name());
   by_index_.clear();
   exchanges_.clear();
   pending_ = nullptr;
@@ -112,7 +111,7 @@ void PowerSgdReduction::attach(Communicator& communicator,
     }
     by_index_.push_back(gradient.get());
   }
-  (void)reducer::take_over_together(communicator, [this] {
+  (void)reducer::take_over_together(communicator, name(), [this] {
     if (loaded_ != nullptr) restore(*loaded_);
     return std::uint64_t{0};
   });

@@ -16,6 +16,7 @@
 #include "stretto/job/join.h"
 #include "stretto/job/threads.h"
 #include "stretto/reducer/compressed_reduction.h"
+#include "stretto/reducer/power_sgd.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/allocation/counter.h"
 
@@ -139,14 +140,29 @@ TEST(ReducerAllocation, HalvedGradientsAllocateNothing) {
 }
 
 TEST(ReducerAllocation, CompressedGradientsAllocateNothing) {
-  for (const auto& codec : {top_k({.density = 0.1}), f16(), int8(), one_bit()}) {
-    ReducerSteps steps([&] {
-      return ReducerOptions{.bucket_bytes = {2000},
-                            .hook = std::make_shared<CompressedReduction>(
-                                CompressionOptions{.codec = codec, .min_elements = 1})};
-    });
-    EXPECT_TRUE(steps.settle()) << codec->name();
+  for (const auto exchange :
+       {CompressedExchange::gather, CompressedExchange::divide, CompressedExchange::combine}) {
+    for (const auto& codec :
+         {top_k({.density = 0.1}), top_blocks({.density = 0.1, .block_elements = 16}),
+          random_k({.density = 0.1}), threshold({.limit = 0.1f}), f16(), int8(), one_bit()}) {
+      const CompressionOptions options{
+          .codec = codec, .rules = {{"7", dense()}}, .min_elements = 1, .exchange = exchange};
+      ReducerSteps steps([&] {
+        return ReducerOptions{.bucket_bytes = {2000},
+                              .hook = std::make_shared<CompressedReduction>(options)};
+      });
+      EXPECT_TRUE(steps.settle()) << codec->name() << ", " << static_cast<int>(exchange);
+    }
   }
+}
+
+TEST(ReducerAllocation, FactoredGradientsAllocateNothing) {
+  ReducerSteps steps([] {
+    const PowerSgdOptions options{.rank = 2, .min_elements = 1};
+    return ReducerOptions{.bucket_bytes = {2000},
+                          .hook = std::make_shared<PowerSgdReduction>(options)};
+  });
+  EXPECT_TRUE(steps.settle());
 }
 
 // A thousand groups, made and destroyed, leave no descriptor and no memory behind: between threads,
