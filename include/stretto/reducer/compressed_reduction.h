@@ -135,8 +135,8 @@ struct CompressionStatistics {
 // Gathering pays while messages are shorter than about 2 / p of the gradients. Memory: a residual
 // for each gradient that has a codec, the messages of all ranks, and for encoding room for as many
 // numbers and indices as are looked at, at most those of the longest gradient. A step allocates
-// nothing once the messages have reached their length, but for a few words of messages without a
-// fixed length and of those that do not gather.
+// nothing once the messages have reached their length, but for what the transport needs where
+// messages do not gather and come before they are asked for.
 //
 // A codec whose messages have no fixed length (threshold()) costs one more small operation for each
 // bucket, and its messages leave when the next bucket is full; start() then waits for that small
