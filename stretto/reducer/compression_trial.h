@@ -22,9 +22,10 @@ class CompressedReduction::Trial {
   // Called when a step begins, on all ranks. Returns whether to compress it. Collective, and
   // blocks, in the steps in which a decision is due.
   bool compresses(Communicator& communicator);
-  // Whether this step is one of those that a decision is made of. Buckets of such a step finish
-  // early only if it counts: those that are left out before it leave no end of it to be noticed.
+  // Whether this step is one of those that a decision is made of.
   bool is_under_way() const { return is_under_way_; }
+  // Whether its buckets may finish early, if it is not compressed. Not in the first step of a
+  // trial: some of its buckets may be left out, perhaps the last, which would tell that it ends.
   bool allows_early_finish() const { return !is_under_way_ || counts_; }
   // When the last bucket of the step has been decoded.
   void end_step(const CompressionStatistics& statistics);
