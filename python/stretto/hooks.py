@@ -17,8 +17,8 @@ Options of all but f16, bf16 and power_sgd:
     non_finite: infinities and NaN are sent ("send"), end training on all ranks ("stop"), or count
         as zero ("zero").
     exchange: all ranks get the messages of all ("gather"), or each adds up one part of each
-        gradient and sends all a message of the sum ("divide"), or what is predicted to be faster
-        ("automatic").
+        gradient and sends all a message of the sum ("divide") or the whole sum ("combine"), or what
+        is predicted to be faster ("automatic").
     automatic: compress only as long as that is measured to pay.
     seed: of random choices.
 """

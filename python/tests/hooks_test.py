@@ -53,7 +53,7 @@ def all_equal(values: torch.Tensor) -> bool:
 def lossy() -> list[hooks.Hook]:
     return [hooks.top_k(0.05, min_elements=100), hooks.random_k(0.05, min_elements=100),
             hooks.threshold(0.001, values="bf16"), hooks.int8(), hooks.one_bit(),
-            hooks.int8(exchange="divide"),
+            hooks.int8(exchange="divide"), hooks.threshold(0.001, exchange="combine"),
             hooks.power_sgd(2)]  # fmt: skip
 
 

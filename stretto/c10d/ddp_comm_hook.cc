@@ -33,7 +33,10 @@ void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
 void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buffer,
                          const Tensors& gradients, const std::vector<std::size_t>& numbers) {
   const auto communicator = group_->communicator();
-  if (index == 0) buckets_.clear();  // Of a step that has failed.
+  if (index == 0) {
+    buckets_.clear();  // Of a step that has failed.
+    ++step_;
+  }
   auto bucket = std::make_unique<Bucket>();
   bucket->buffer = buffer;
   bucket->numbers = numbers;
@@ -44,6 +47,7 @@ void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buff
   }
   bucket->full = {.index = index,
                   .of_count = is_last ? index + 1 : index + 2,
+                  .step = step_,
                   .view = whole,
                   .gradients = bucket->numbers,
                   .gradient_views = bucket->views};

@@ -45,6 +45,7 @@ class DdpCommHook {
   const std::shared_ptr<CommunicationHook> hook_;
   c10::intrusive_ptr<ProcessGroupStretto> group_;
   std::vector<std::unique_ptr<Bucket>> buckets_;  // Of the step so far.
+  std::uint64_t step_ = 0;
 };
 
 }  // namespace stretto::c10d_backend

@@ -163,7 +163,8 @@ std::shared_ptr<CommunicationHook> hook_of(const std::string& kind, Arguments& g
   options.momentum = given.take("momentum", options.momentum);
   options.mask_momentum = given.take("mask_momentum", options.mask_momentum);
   options.clip_norm = given.take("clip_norm", options.clip_norm);
-  options.exchange = given.take<CompressedExchange>("exchange", {"gather", "divide", "automatic"});
+  options.exchange =
+      given.take<CompressedExchange>("exchange", {"gather", "divide", "combine", "automatic"});
   if (given.take("automatic", false)) options.compression = Compression::automatic;
   options.seed = given.take("seed", options.seed);
   return std::make_shared<CompressedReduction>(std::move(options));

@@ -47,7 +47,7 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
   }
   Header header;
   header.kind = static_cast<std::uint8_t>(kind_);
-  header.settings = codec::settings_of(name_);
+  header.settings = codec::settings_of(name_) ^ encoding.position.agreement;
   header.step = static_cast<std::uint32_t>(encoding.position.step);
   header.count = carry.size();
   const std::size_t begin = out.size();
@@ -55,11 +55,11 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
   if (!is_finite && encoding.non_finite == NonFinite::stop) {
     codec::put_back(carry, scratch, std::min(found.count, wanted.room));
     header.flags = Header::kStopped;
-    // As long as any other, if others are always as long.
-    const auto bytes = message_bytes(carry.size(), encoding.position.step);
-    if (bytes) out.resize(begin + *bytes);
+    // As long as any other, if others are always as long; else with room for a rank.
+    header.values = values_of(carry.size(), encoding.position.step)
+                        .value_or(std::min<std::size_t>(1, carry.size()));
+    out.resize(out.size() + payload_bytes(carry.size(), header.values));
     codec::name_rank(encoding.stopped_by, std::span(out).subspan(begin + sizeof(Header)));
-    header.values = bytes ? *values_of(carry.size(), encoding.position.step) : 0;
   } else {
     header.values = write({.carry = carry,
                            .position = encoding.position,
@@ -83,7 +83,8 @@ Result<std::size_t> Codec::decode_add(std::span<const std::byte> bytes,
       codec::read_header(bytes, {.kind = static_cast<std::uint8_t>(kind_),
                                  .name = name_,
                                  .count = count,
-                                 .step = position.step});
+                                 .step = position.step,
+                                 .agreement = position.agreement});
   if (!expected.ok()) return expected.status();
   const Header& header = expected.value();
   const auto values = values_of(count, position.step);

@@ -18,6 +18,7 @@
 #include "stretto/base/random.h"
 #include "stretto/codec/arithmetic.h"
 #include "stretto/codec/codec.h"
+#include "stretto/kernel/select.h"
 
 namespace stretto {
 namespace {
@@ -101,6 +102,26 @@ void bench_scatter(benchmark::State& state, double density, std::size_t count) {
                                                   benchmark::Counter::kIsIterationInvariantRate);
 }
 
+// What encoding the greatest `density` of the elements cannot be faster than: they are taken out,
+// where it is known which they are; `adds`: of sums, as of a residual and a gradient.
+void bench_select(benchmark::State& state, double density, bool adds, std::size_t count) {
+  std::vector<float> values = gradient_of(count);
+  const std::vector<float> zeros(count);
+  const auto limit = kernel::magnitude_bits(static_cast<float>(-std::log(density)));
+  std::vector<std::uint32_t> indices(count);
+  std::vector<float> taken(count);
+  for (auto _ : state) {
+    const kernel::Found found =
+        adds ? kernel::add_and_take_at_least(values, zeros, limit, indices, taken)
+             : kernel::take_at_least(values, limit, indices, taken);
+    for (std::size_t j = 0; j < found.count; ++j) values[indices[j]] = taken[j];
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, count);
+  state.counters["elements/s"] =
+      benchmark::Counter(static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
+}
+
 template <class Number>
 void bench_narrow(benchmark::State& state, std::size_t count) {
   const std::vector<float> from = gradient_of(count);
@@ -122,6 +143,10 @@ void register_size(const std::string& size, std::size_t count) {
   for (const double density : {0.001, 0.01, 0.1, 0.4}) {
     add("scatter " + std::to_string(density).substr(0, 5),
         [=](benchmark::State& state) { bench_scatter(state, density, count); });
+  }
+  for (const bool adds : {false, true}) {
+    add(adds ? "add and select 0.01" : "select 0.01",
+        [=](benchmark::State& state) { bench_select(state, 0.01, adds, count); });
   }
   for (const auto& codec :
        {top_k({.density = 0.001}), top_k({.density = 0.01}), top_k({.density = 0.1}),

@@ -37,6 +37,7 @@ struct Subject {
 
 std::vector<Subject> subjects() {
   return {{dense()},
+          {nonzeros()},
           {f16(), false},
           {f16({.clip = 1.5f}), false},
           {bf16()},
@@ -207,6 +208,32 @@ TEST_P(CodecContract, InfinityAndNaNAreSeenAndNotKept) {
       EXPECT_TRUE(is_wrong(sent[300])) << codec_.name();
     }
     for (const float left : carry) ASSERT_TRUE(std::isfinite(left));
+  }
+}
+
+// What is sent as a number is as if there were no others. Elements that share a scale with an
+// infinity or a NaN may go with it.
+TEST_P(CodecContract, FiniteElementsBesideOthersAreSentOrLeft) {
+  Random random(GetParam() + 6);
+  for (const float wrong : {kNaN, kInfinity, -kInfinity}) {
+    Floats gradient(2000), carry(2000);
+    for (float& value : gradient) value = static_cast<float>(random.uniform()) - 0.5f;
+    for (float& value : carry) value = static_cast<float>(random.uniform()) - 0.5f;
+    gradient[300] = wrong;
+    Floats whole = carry;
+    for (std::size_t i = 0; i < 2000; ++i) whole[i] += gradient[i];
+    const Floats sent = decoded(codec_, encoded(codec_, carry, gradient), 2000);
+    std::size_t lost = 0;
+    for (std::size_t i = 0; i < 2000; ++i) {
+      ASSERT_TRUE(std::isfinite(carry[i])) << i;
+      if (!std::isfinite(sent[i])) ++lost;
+      if (!std::isfinite(sent[i]) || i == 300) continue;
+      const double sum = static_cast<double>(sent[i]) + static_cast<double>(carry[i]);
+      const double bound =
+          subject_.is_exact ? 0 : 0x1p-24 * (std::abs(sent[i]) + std::abs(double{carry[i]}));
+      ASSERT_LE(std::abs(sum - static_cast<double>(whole[i])), bound) << codec_.name() << ", " << i;
+    }
+    EXPECT_LE(lost, codec_.name().starts_with("one_bit") ? 512u : 1u) << codec_.name();
   }
 }
 

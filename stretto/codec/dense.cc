@@ -5,10 +5,30 @@
 #include <cstring>
 
 #include "stretto/base/round_up.h"
+#include "stretto/codec/scratch.h"
+#include "stretto/codec/sparse_codec.h"
 #include "stretto/codec/whole_codec.h"
 
 namespace stretto::codec {
 namespace {
+
+std::size_t dense_bytes(std::size_t count) { return round_up(count * sizeof(float), 8); }
+
+std::size_t write_all(std::span<float> carry, std::vector<std::byte>& out) {
+  std::byte* const to = append(out, dense_bytes(carry.size()));
+  if (!carry.empty()) std::memcpy(to, carry.data(), carry.size_bytes());
+  std::ranges::fill(carry, 0.0f);
+  return carry.size();
+}
+
+bool add_all(std::span<const std::byte> bytes, std::span<float> sums) {
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    float value = 0;
+    std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
+    sums[i] += value;
+  }
+  return true;
+}
 
 class Dense final : public WholeCodec {
  public:
@@ -16,22 +36,43 @@ class Dense final : public WholeCodec {
 
  private:
   std::size_t payload_bytes(std::size_t count, std::size_t) const override {
-    return round_up(count * sizeof(float), 8);
+    return dense_bytes(count);
   }
   std::size_t write(const Task& task, std::vector<std::byte>& out) const override {
-    const std::size_t count = task.carry.size();
-    std::byte* const to = append(out, payload_bytes(count, count));
-    if (count > 0) std::memcpy(to, task.carry.data(), task.carry.size_bytes());
-    std::ranges::fill(task.carry, 0.0f);
-    return count;
+    return write_all(task.carry, out);
   }
   bool read(const Payload& payload, std::span<float> sums) const override {
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      float value = 0;
-      std::memcpy(&value, payload.bytes.data() + i * sizeof(value), sizeof(value));
-      sums[i] += value;
-    }
-    return true;
+    return add_all(payload.bytes, sums);
+  }
+};
+
+// A message that has all values has no indices.
+class Nonzeros final : public SparseCodec {
+ public:
+  Nonzeros() : SparseCodec(Kind::nonzeros, "nonzeros", ValueFormat::f32) {}
+
+ private:
+  std::optional<std::size_t> values_of(std::size_t, std::uint64_t) const override {
+    return std::nullopt;
+  }
+  std::size_t payload_bytes(std::size_t count, std::size_t values) const override {
+    return values == count ? dense_bytes(count) : SparseCodec::payload_bytes(count, values);
+  }
+  Search search(std::size_t count, const Position&, std::uint32_t) const override {
+    constexpr std::uint32_t kLeastMagnitude = 1;
+    return {.limit = kLeastMagnitude, .room = count};
+  }
+  std::size_t choose(const Task& task) const override { return task.found; }
+  std::size_t write(const Task& task, std::vector<std::byte>& out) const override {
+    const std::size_t count = task.carry.size();
+    const bool is_shorter = payload_bytes(count, task.found) < dense_bytes(count);
+    if (is_shorter) return SparseCodec::write(task, out);
+    put_back(task.carry, task.scratch, task.found);
+    return write_all(task.carry, out);
+  }
+  bool read(const Payload& payload, std::span<float> sums) const override {
+    const bool is_dense = payload.values == sums.size();
+    return is_dense ? add_all(payload.bytes, sums) : SparseCodec::read(payload, sums);
   }
 };
 
@@ -40,4 +81,5 @@ class Dense final : public WholeCodec {
 
 namespace stretto {
 std::shared_ptr<const Codec> dense() { return std::make_shared<codec::Dense>(); }
+std::shared_ptr<const Codec> nonzeros() { return std::make_shared<codec::Nonzeros>(); }
 }  // namespace stretto

@@ -15,7 +15,7 @@ const char* kind_name(std::uint8_t kind) {
   constexpr const char* kNames[] = {
       "no codec", "dense",   "top_k",      "threshold", "an older random_k",
       "int8",     "one_bit", "top_blocks", "rows",      "random_k",
-      "f16",      "bf16"};
+      "f16",      "bf16",    "nonzeros"};
   return kind < std::size(kNames) ? kNames[kind] : "an unknown codec";
 }
 
@@ -63,7 +63,8 @@ Result<Header> read_header(std::span<const std::byte> bytes, const Expected& exp
                      "a compressed message of version {}, where this rank speaks version {}",
                      header.version, Header::kVersion);
   }
-  if (header.kind != expected.kind || header.settings != settings_of(expected.name)) {
+  if (header.kind != expected.kind ||
+      header.settings != (settings_of(expected.name) ^ expected.agreement)) {
     return status_of(StatusCode::mismatch,
                      "a message of {}, where this rank uses '{}'; give all ranks the same codec",
                      header.kind == expected.kind ? "other settings" : kind_name(header.kind),

@@ -28,6 +28,7 @@ constexpr std::size_t kCount = 300;
 const std::vector<std::shared_ptr<const Codec>>& codecs() {
   static const std::vector<std::shared_ptr<const Codec>> all = {
       dense(),
+      nonzeros(),
       top_k({.density = 0.05}),
       top_k({.density = 0.3, .values = ValueFormat::bf16}),
       top_k({.density = 0.05, .exact = false}),

@@ -32,6 +32,7 @@ class SparseCodec : public Codec {
   virtual void guess(const Position& position, std::size_t count,
                      std::span<std::uint32_t> indices) const;
 
+  bool is_sparse() const override { return true; }
   std::size_t payload_bytes(std::size_t count, std::size_t values) const override;
   std::size_t write(const Task& task, std::vector<std::byte>& out) const override;
   bool read(const Payload& payload, std::span<float> sums) const override;

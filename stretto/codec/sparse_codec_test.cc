@@ -139,6 +139,27 @@ TEST(TopK, WarmsUpFromAllToFew) {
 
 // The limit of the step before finds about as many, drifts with the gradients, and is found anew
 // where it does not fit.
+// As the first step of a warm-up does.
+TEST(TopK, LooksAtNoMoreElementsThanThereAre) {
+  Random random(13);
+  const Floats gradient = normal(5000, 1, random);
+  for (const bool exact : {true, false}) {
+    const auto codec = top_k({.density = 1, .exact = exact});
+    codec::Scratch scratch;
+    std::vector<std::byte> message;
+    Floats carry(gradient.size());
+    std::uint32_t hint = 0;
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      codec->encode(
+          {.carry = carry, .gradient = gradient, .position = {.step = step}, .hint = &hint},
+          scratch, message);
+    }
+    EXPECT_LE(scratch.indices.capacity(), 5000u);
+    EXPECT_LE(scratch.values.capacity(), 5000u);
+    EXPECT_LE(scratch.magnitudes.capacity(), 5001u);
+  }
+}
+
 TEST(TopK, AReusedLimitFindsAboutAsMany) {
   const auto codec = top_k({.density = 0.02, .exact = false});
   EXPECT_EQ(codec->name(), "top_k(0.02, reused limit)");

@@ -26,9 +26,11 @@ struct Cut {
   std::size_t equal = 0;
 };
 
-// Candidates for `wanted` that the first pass may leave. More cost time and room, fewer make the
-// second pass, over everything, likely.
-std::size_t candidate_room(std::size_t wanted) { return 4 * wanted + 1024; }
+// Candidates for `wanted` of `count` that the first pass may leave. More cost time and room, fewer
+// make the second pass, over everything, likely.
+std::size_t candidate_room(std::size_t wanted, std::size_t count) {
+  return std::min(count, 4 * wanted + 1024);
+}
 
 // What to look for in the next step, whose cut will be near this one's: so far below it that about
 // half as many candidates as are wanted are found in vain. Fewer cost less, until gradients that
@@ -114,8 +116,9 @@ class TopK final : public SparseCodec {
     return wanted(count, step);
   }
 
+  std::uint64_t warm_up_steps() const override { return options_.warm_up_steps; }
   Search search(std::size_t count, const Position& position, std::uint32_t hint) const override {
-    const std::size_t room = candidate_room(wanted(count, position.step));
+    const std::size_t room = candidate_room(wanted(count, position.step), count);
     if (hint == 0) return {.room = room};
     return {.limit = hint, .room = room};
   }
@@ -184,7 +187,7 @@ std::size_t TopK::choose(const Task& task) const {
   if (count == 0) return 0;
   const std::size_t k = wanted(count, task.position.step);
   // The first pass has found enough, and not too many.
-  const auto indices = std::span(task.scratch.indices).first(candidate_room(k));
+  const auto indices = std::span(task.scratch.indices).first(candidate_room(k, count));
   const auto values = std::span(task.scratch.values).first(indices.size());
   if (is_about(task, k)) {
     *task.hint = corrected(*task.hint, task.found, k);

@@ -9,36 +9,44 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/content_hash.h"
 #include "stretto/base/error.h"
 #include "stretto/base/refuse.h"
 #include "stretto/communicator/all_gather_value.h"
 #include "stretto/communicator/byte_exchange.h"
 
 namespace stretto::reducer {
+namespace {
 
-void check_same_hook(Communicator& communicator, const std::string& name,
-                     const std::optional<Duration>& timeout) {
+// What a hook is, and where it goes on.
+struct Said {
+  std::uint64_t hook = 0;  // Hash of its name.
+  std::uint64_t step = 0;
+  std::uint64_t refuses = 0;
+};
+
+// That they differ is known; how, is told now.
+[[noreturn]] void refuse_other_hooks(Communicator& communicator, const std::string& name,
+                                     const std::optional<Duration>& timeout) {
   const auto names =
       all_gather_bytes(communicator, std::as_bytes(std::span(name)), {.timeout = timeout});
   const auto text = [&](std::size_t rank) {
     return std::string_view(reinterpret_cast<const char*>(names[rank].data()), names[rank].size());
   };
-  for (std::size_t rank = 1; rank < names.size(); ++rank) {
-    if (text(rank) == text(0)) continue;
-    throw Mismatch(status_of(StatusCode::mismatch,
-                             "gradients are reduced by '{}' on rank 0 and by '{}' on rank {}; give "
-                             "all ranks the same options",
-                             text(0), text(rank), rank));
-  }
+  std::size_t rank = 1;
+  while (rank + 1 < names.size() && text(rank) == text(0)) ++rank;
+  throw Mismatch(status_of(StatusCode::mismatch,
+                           "gradients are reduced by '{}' on rank 0 and by '{}' on rank {}; give "
+                           "all ranks the same options",
+                           text(0), text(rank), rank));
 }
 
-std::uint64_t take_over_together(Communicator& communicator,
+}  // namespace
+
+std::uint64_t take_over_together(Communicator& communicator, const std::string& name,
                                  const std::function<std::uint64_t()>& take_over,
                                  const std::optional<Duration>& timeout) {
-  struct Said {
-    std::uint64_t step = 0;
-    std::uint64_t refuses = 0;
-  } own;
+  Said own{.hook = content_hash(std::as_bytes(std::span(name)))};
   std::exception_ptr refusal;
   try {
     own.step = take_over();
@@ -49,6 +57,8 @@ std::uint64_t take_over_together(Communicator& communicator,
   std::uint64_t step = 0;
   int refuses = -1;
   const auto all = communicator::all_gather_value(communicator, own, timeout);
+  const auto is_other = [&](const Said& said) { return said.hook != all.front().hook; };
+  if (std::ranges::any_of(all, is_other)) refuse_other_hooks(communicator, name, timeout);
   for (std::size_t rank = all.size(); rank-- > 0;) {
     step = std::max(step, all[rank].step);
     if (all[rank].refuses != 0) refuses = static_cast<int>(rank);

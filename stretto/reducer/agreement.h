@@ -12,15 +12,13 @@
 
 namespace stretto::reducer {
 
-// Throws Mismatch, on all ranks, unless all name the same hook. Collective, blocks.
-void check_same_hook(Communicator& communicator, const std::string& name,
-                     const std::optional<Duration>& timeout);
-
 // Runs `take_over`, which takes over what this rank has loaded and returns the step that follows.
-// The greatest step of all ranks: those that have survived a failure may have begun another number
-// of them. What `take_over` throws on one rank is thrown there, and InvalidArgument, which names
-// the rank, on the others: they would wait for its messages. Collective, blocks.
-std::uint64_t take_over_together(Communicator& communicator,
+// Throws Mismatch, on all ranks, unless all name the same hook. Returns the greatest step of all
+// ranks: those that have survived a failure may have begun another number of them. What
+// `take_over` throws on one rank is thrown there, and InvalidArgument, which names the rank, on the
+// others: they would wait for its messages. Collective, blocks: one small operation, if all is
+// well.
+std::uint64_t take_over_together(Communicator& communicator, const std::string& name,
                                  const std::function<std::uint64_t()>& take_over,
                                  const std::optional<Duration>& timeout);
 

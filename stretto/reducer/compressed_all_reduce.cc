@@ -56,6 +56,7 @@ struct CompressionState::Vector {
   std::unique_ptr<VectorReduction> reduction = nullptr;
   CompressedAllReduceOptions options = {};
   std::size_t count = 0;
+  std::uint64_t calls = 0;
   bool is_on_its_way = false;
   std::uint64_t communicator = 0;  // Its serial(): whose ranks have agreed about it.
 };
@@ -65,7 +66,8 @@ struct CompressedWork::Call {
   Call(std::shared_ptr<CompressionState::Vector> of, Communicator& communicator,
        std::span<float> data, const CompressedAllReduceOptions& options)
       : vector(std::move(of)), view(view_of(data)) {
-    bucket = {.view = view,
+    bucket = {.step = ++vector->calls,
+              .view = view,
               .gradients = {&index, 1},
               .gradient_views = {&view, 1},
               .op = options.op,

@@ -6,6 +6,7 @@
 #include "stretto/reducer/compressed_all_reduce.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -423,9 +424,10 @@ TEST(CompressedAllReduce, WhatAnExceptionUnwindsIsAbandoned) {
     Floats data(3000, 1.0f);
     all_reduce(communicator, data, options);
     if (communicator.rank() == Rank(1)) {
-      std::vector<std::uint64_t> lengths = {100, 100};
-      const std::span<std::uint64_t> own(lengths.data() + 1, 1);
-      communicator.all_gather(own, lengths).wait();
+      // Of what is announced, and of what was encoded.
+      std::vector<std::uint64_t> lengths = {100, 100, 100, 100};
+      const auto bytes = std::as_writable_bytes(std::span(lengths));
+      communicator.all_gather(bytes.last(16), bytes).wait();
       EXPECT_THROW(communicator.recv(data, {.from = 0}).wait(), Aborted);
       return;
     }
@@ -436,6 +438,37 @@ TEST(CompressedAllReduce, WhatAnExceptionUnwindsIsAbandoned) {
     EXPECT_THROW(fail(), std::logic_error);
     EXPECT_THROW(communicator.send(data, {.to = 1}).wait(), Aborted);
   });
+}
+
+// How many operations a rank has submitted for so many calls, by the number of a barrier after
+// them, for which the other does not come.
+int operations_of(int calls, const CompressedAllReduceOptions& options) {
+  std::string number;
+  run_ranks(2, [&](Communicator& communicator) {
+    Floats data(3000, 1.0f);
+    for (int call = 0; call < calls; ++call) all_reduce(communicator, data, options);
+    if (communicator.rank() == Rank(1)) {
+      EXPECT_THROW(communicator.recv(data, {.from = 0}).wait(), Error);
+      return;
+    }
+    const std::string text = message_of<Timeout>(
+        [&] { communicator.barrier({.timeout = std::chrono::milliseconds(20)}).wait(); });
+    const std::size_t place = text.find("barrier() #");
+    ASSERT_NE(place, std::string::npos) << text;
+    number = text.substr(place + 11);
+  });
+  return std::stoi(number);
+}
+
+// One in which they agree, and one in which they say how long messages are.
+TEST(CompressedAllReduce, WithoutAStateOneOperationMoreLetsRanksAgree) {
+  const auto each = [](const CompressedAllReduceOptions& options) {
+    return (operations_of(7, options) - operations_of(2, options)) / 5.0;
+  };
+  EXPECT_EQ(each({.codec = int8()}), 2);
+  EXPECT_EQ(each({.codec = threshold({.limit = 0.1f})}), 3);
+  EXPECT_EQ(each({.codec = int8(), .exchange = CompressedExchange::divide}), 3);
+  EXPECT_EQ(each({.codec = int8(), .exchange = CompressedExchange::automatic}), 3);
 }
 
 // One that lies where another has lain is not taken for that.

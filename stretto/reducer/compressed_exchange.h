@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,10 +18,17 @@
 
 namespace stretto {
 
+// How the messages of a gradient travel: see CompressedExchange.
+enum class CompressedReduction::Way : std::uint8_t { gathered, divided, combined };
+inline constexpr std::size_t kCompressedWays = 3;
+// Parts of fewer elements are not worth a message each.
+inline constexpr std::size_t kLeastPart = 512;
+
 // What is remembered of a gradient.
 struct CompressedReduction::Gradient {
   std::string name;
   std::shared_ptr<const Codec> codec;  // Null: it travels as it is.
+  bool has_fixed_length = false;       // Its messages.
   std::vector<float> residual;         // Empty if there is no codec.
   bool has_residual = false;           // It may be other than zero.
   std::vector<float> momentum;         // Empty if there is none.
@@ -36,23 +44,47 @@ struct CompressedReduction::Part {
   codec::Position position;
 };
 
-// A bucket on its way. What it needs of the bucket is copied, so that the next may be started.
+// The gradients of a bucket that travel in one way, on theirs. What they need of the bucket is
+// copied, so that the next may be started.
 struct CompressedReduction::Exchange {
-  bool is_compressed = false;
-  bool is_divided = false;
-  TimePoint encoded;  // When its messages were ready.
+  // What is submitted when the operation under way has ended.
+  enum class Next : std::uint8_t { part_lengths, parts, lengths, messages, nothing };
+  // What a rank says before its messages.
+  struct Announcement {
+    std::uint64_t length = 0;
+    std::uint64_t encoded = 0;  // Of what it has made of gradients without a fixed length.
+  };
+
+  bool has_parts() const { return way != Way::gathered; }
+  bool announces() const { return way == Way::combined || !has_fixed_length; }
+  void clear();
+
+  Way way = Way::gathered;
+  bool has_fixed_length = true;  // What ranks have made of their gradients.
+  TimePoint encoded;             // When its messages were ready.
   std::vector<Gradient*> gradients;
   std::vector<std::span<float>> values;
   std::vector<std::uint8_t> silent;
   std::vector<std::optional<Rank>> stopped_by;  // Of each gradient, this rank's part of the sum.
   std::vector<std::byte> own;                   // The messages of this rank.
-  std::vector<std::byte> received;     // Of all ranks, for this rank's parts, where it is divided.
-  std::vector<std::byte> all;          // Of all ranks, for all.
-  std::vector<std::uint64_t> lengths;  // Of what each rank has in `all`.
-  std::size_t limit = 0;               // For each of them, where they are not known beforehand.
+  // Their lengths for each rank, and what each rank has for this one. Here, so that they keep their
+  // memory.
+  AllToAllOptions parts;
+  std::vector<std::byte> received;   // Of all ranks, for this rank's parts.
+  std::vector<std::byte> all;        // Of all ranks, for all.
+  std::vector<std::size_t> lengths;  // Of each rank.
+  std::vector<Announcement> announced;
+  AllGatherOptions messages;  // Their lengths, where these are not all the same.
   std::optional<Duration> timeout;
-  Work first;   // What comes before `all`: the lengths, or `received`.
-  Work second;  // `all`, then.
+  Next next = Next::nothing;
+  Work work;
+};
+
+// What is under way of a bucket.
+struct CompressedReduction::Bucket {
+  bool is_compressed = false;
+  std::array<Exchange, kCompressedWays> exchanges;  // By Way; empty where nothing travels so.
+  std::vector<float> plain;  // One behind the other: gradients without a codec, beside others.
 };
 
 }  // namespace stretto

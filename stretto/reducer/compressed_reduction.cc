@@ -4,8 +4,8 @@
 #include "stretto/reducer/compressed_reduction.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -35,6 +35,7 @@ bool fits(std::string_view pattern, std::string_view name) {
 }
 
 constexpr const char* kStateName = "compressed";
+constexpr const char* kAnnounced = " bytes announced";  // No name of a gradient.
 
 }  // namespace
 
@@ -59,6 +60,7 @@ CompressedReduction::CompressedReduction(CompressionOptions options)
   }
   if (options_.compression == Compression::automatic) trial_ = std::make_unique<Trial>();
   compresses_ = options_.compression != Compression::never;
+  finishes_early_ = !compresses_;
 }
 
 CompressedReduction::~CompressedReduction() = default;
@@ -79,7 +81,7 @@ std::string CompressedReduction::name() const {
     text +=
         fmt::format(", momentum {}{}", options_.momentum, options_.mask_momentum ? " masked" : "");
   }
-  constexpr const char* kExchanges[] = {"", ", divided", ", gathered or divided"};
+  constexpr const char* kExchanges[] = {"", ", divided", ", combined", ", whatever is faster"};
   text += kExchanges[static_cast<int>(options_.exchange)];
   if (options_.clip_norm > 0) text += fmt::format(", clipped at {}", options_.clip_norm);
   return text;
@@ -100,11 +102,13 @@ void CompressedReduction::attach(Communicator& communicator,
   communicator_ = &communicator;
   rank_ = communicator.rank().value();
   ranks_ = communicator.size();
-  reducer::check_same_hook(communicator, name(), timeout());
+  agreement_ = codec::settings_of(name());
   if (trial_ != nullptr) trial_ = std::make_unique<Trial>();
   by_index_.clear();
-  exchanges_.clear();
-  pending_ = nullptr;
+  buckets_.clear();
+  pending_.clear();
+  bucket_step_.reset();
+  warm_up_steps_ = 0;
   for (const GradientDescription& description : gradients) {
     if (description.dtype != DType::f32) {
       by_index_.push_back(nullptr);
@@ -120,6 +124,10 @@ void CompressedReduction::attach(Communicator& communicator,
     if (gradient == nullptr) gradient = std::make_unique<Gradient>();
     gradient->name = description.name;
     gradient->codec = codec_for(description);
+    if (gradient->codec != nullptr) {
+      gradient->has_fixed_length = gradient->codec->message_bytes(0, 0).has_value();
+      warm_up_steps_ = std::max(warm_up_steps_, gradient->codec->warm_up_steps());
+    }
     gradient->key = content_hash(std::as_bytes(std::span(description.name)), options_.seed);
     const std::size_t count = gradient->codec != nullptr ? description.count : 0;
     if (gradient->residual.size() != count) gradient->residual.assign(count, 0.0f);
@@ -133,7 +141,7 @@ void CompressedReduction::attach(Communicator& communicator,
     if (loaded_ != nullptr) restore(*loaded_);
     return step_;
   };
-  step_ = reducer::take_over_together(communicator, take_over, timeout());
+  step_ = reducer::take_over_together(communicator, name(), take_over, timeout());
   loaded_.reset();
   choose_exchange(communicator);
 }
@@ -146,11 +154,16 @@ void CompressedReduction::restore(const reducer::SavedState& state) {
     (void)reducer::find(state.momenta, name, gradient->momentum.size());
   }
   step_ = state.step;
+  const auto* const announced = reducer::find(state.factors, kAnnounced, 1);
+  announced_ = announced != nullptr ? announced->front() : 0;
   for (const auto& [name, gradient] : gradients_) {
     const auto* const residual = reducer::find(state.residuals, name, gradient->residual.size());
     gradient->has_residual = residual != nullptr;
-    const auto* const limit = reducer::find(state.factors, name, 1);
-    if (limit != nullptr) gradient->hints[0] = std::bit_cast<std::uint32_t>(limit->front());
+    const auto hints = state.factors.find(name);  // Of another number of ranks: some of them.
+    if (hints != state.factors.end()) {
+      const std::size_t count = std::min(hints->second.size(), gradient->hints.size());
+      std::memcpy(gradient->hints.data(), hints->second.data(), count * sizeof(float));
+    }
     if (residual != nullptr) gradient->residual = *residual;
     if (residual == nullptr) std::ranges::fill(gradient->residual, 0.0f);
     const auto* const momentum = reducer::find(state.momenta, name, gradient->momentum.size());
@@ -165,10 +178,13 @@ std::vector<std::byte> CompressedReduction::save() const {
                             .step = step_,
                             .rank = static_cast<std::uint64_t>(rank_),
                             .ranks = static_cast<std::uint64_t>(ranks_)};
+  if (announced_ > 0) state.factors[kAnnounced] = {announced_};
   for (const auto& [name, gradient] : gradients_) {
-    if (!gradient->residual.empty()) state.residuals[name] = gradient->residual;
     if (!gradient->residual.empty()) {
-      state.factors[name] = {std::bit_cast<float>(gradient->hints[0])};
+      state.residuals[name] = gradient->residual;
+      std::vector<float>& hints = state.factors[name];
+      hints.resize(gradient->hints.size());
+      std::memcpy(hints.data(), gradient->hints.data(), hints.size() * sizeof(float));
     }
     if (!gradient->momentum.empty()) state.momenta[name] = gradient->momentum;
   }

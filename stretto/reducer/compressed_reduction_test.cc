@@ -63,17 +63,16 @@ Floats all_of(const Reducer& reducer) {
 // What `steps` steps of `ranks` ranks leave in the gradients, after each of them; all ranks must
 // have the same.
 std::vector<Floats> results(int ranks, int steps, const CompressionOptions& options,
-                            bool rebuild = false) {
+                            std::size_t bucket_bytes = 6000) {
   std::vector<std::vector<Floats>> of_rank(static_cast<std::size_t>(ranks));
   run_ranks(ranks, [&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     Reducer reducer(communicator, model(),
-                    {.op = ReduceOp::sum, .bucket_bytes = {6000}, .hook = hook(options)});
+                    {.op = ReduceOp::sum, .bucket_bytes = {bucket_bytes}, .hook = hook(options)});
     for (int step = 0; step < steps; ++step) {
       make_gradients(reducer, rank, step);
       reducer.finalize();
       of_rank[static_cast<std::size_t>(rank)].push_back(all_of(reducer));
-      if (rebuild) (void)reducer.rebuild();
     }
   });
   for (const auto& other : of_rank) EXPECT_EQ(other, of_rank[0]);
@@ -94,8 +93,8 @@ std::vector<std::shared_ptr<const Codec>> codecs() {
           bf16()};
 }
 
-constexpr CompressedExchange kExchanges[] = {CompressedExchange::gather,
-                                             CompressedExchange::divide};
+constexpr CompressedExchange kExchanges[] = {CompressedExchange::gather, CompressedExchange::divide,
+                                             CompressedExchange::combine};
 
 TEST(CompressedReduction, RanksAgreeBitForBitAndAgain) {
   for (const CompressedExchange exchange : kExchanges) {
@@ -106,11 +105,18 @@ TEST(CompressedReduction, RanksAgreeBitForBitAndAgain) {
   }
 }
 
+// A gradient beside others, of other codecs or none, gets the bits that it gets in a bucket of its
+// own.
 TEST(CompressedReduction, BucketsDoNotMatter) {
   for (const CompressedExchange exchange : kExchanges) {
     for (const auto& codec : codecs()) {
-      const CompressionOptions options{.codec = codec, .exchange = exchange};
-      EXPECT_EQ(results(2, 5, options, true), results(2, 5, options)) << codec->name();
+      for (const auto& other : {codec, threshold({.limit = 0.3f}), dense(), int8()}) {
+        const CompressionOptions options{
+            .codec = codec, .rules = {{"b.*", other}}, .exchange = exchange};
+        const auto alone = results(4, 3, options, 1);
+        EXPECT_EQ(results(4, 3, options, 1 << 20), alone) << codec->name() << other->name();
+        EXPECT_EQ(results(4, 3, options, 6500), alone) << codec->name() << other->name();
+      }
     }
   }
 }
@@ -118,7 +124,7 @@ TEST(CompressedReduction, BucketsDoNotMatter) {
 // The first steps of a warm-up send almost everything: gathered, more than without a codec.
 TEST(CompressedReduction, StepsThatGatherAsMuchAsDenseAreDividedWhateverTheBuckets) {
   const CompressionOptions options{.codec = top_k({.density = 0.01, .warm_up_steps = 3})};
-  EXPECT_EQ(results(4, 5, options, true), results(4, 5, options));
+  EXPECT_EQ(results(4, 5, options, 1), results(4, 5, options));
   run_ranks(4, [&](Communicator& communicator) {
     const auto compressed = hook(options);
     Reducer reducer(communicator, {{"w", DType::f32, 8000}}, {.hook = compressed});
@@ -173,8 +179,9 @@ void expect_nothing_is_lost(CompressedExchange exchange) {
         for (std::size_t e = 0; e < residual.size(); ++e) left[at + e] += residual[e];
         at += residual.empty() ? 10 : residual.size();
       }
-      EXPECT_LT(compressed->last_step().message_bytes,
-                compressed->last_step().gradient_bytes * 4 / 5);
+      EXPECT_TRUE(exchange == CompressedExchange::combine ||
+                  compressed->last_step().message_bytes <
+                      compressed->last_step().gradient_bytes * 4 / 5);
       EXPECT_EQ(compressed->last_step().elements, 3500u);
     });
     for (std::size_t e = 0; e < had.size(); ++e) {
@@ -187,6 +194,10 @@ TEST(CompressedReduction, NothingIsLost) { expect_nothing_is_lost(CompressedExch
 
 TEST(CompressedReduction, NothingIsLostWhereRanksAddUpParts) {
   expect_nothing_is_lost(CompressedExchange::divide);
+}
+
+TEST(CompressedReduction, NothingIsLostWhereRanksSendWholeSums) {
+  expect_nothing_is_lost(CompressedExchange::combine);
 }
 
 // There is no model of memory that is shared. Of few bytes it is the latency that counts.
@@ -371,40 +382,6 @@ TEST(CompressedReduction, WhatAnotherHookHasConvertedIsRefused) {
                       }),
                       "gets bf16");
     }
-  });
-}
-
-// The trial's steps and those after it: all ranks take the same decisions, and nothing is lost.
-TEST(CompressedReduction, AutomaticSwitchesAllRanksInTheSameStep) {
-  std::vector<std::vector<bool>> compressed_steps(2);
-  run_ranks(2, [&](Communicator& communicator) {
-    const auto compressed = hook({.compression = Compression::automatic});
-    Reducer reducer(communicator, model(), {.hook = compressed});
-    const int rank = communicator.rank().value();
-    for (int step = 0; step < 20; ++step) {
-      make_gradients(reducer, rank, step);
-      reducer.finalize();
-      compressed_steps[static_cast<std::size_t>(rank)].push_back(
-          compressed->last_step().compressed);
-    }
-  });
-  EXPECT_EQ(compressed_steps[0], compressed_steps[1]);
-  const std::vector<bool> trial(compressed_steps[0].begin(), compressed_steps[0].begin() + 6);
-  EXPECT_EQ(trial, (std::vector<bool>{false, false, false, false, true, true}));
-}
-
-// One rank alone does nothing in a step without compression.
-TEST(CompressedReduction, AutomaticTriesTwoStepsWhereEncodingAloneTakesLonger) {
-  run_ranks(1, [](Communicator& communicator) {
-    const auto slow = hook({.compression = Compression::automatic});
-    Reducer reducer(communicator, {{"w", DType::f32, 1 << 20}}, {.hook = slow});
-    std::size_t compressed = 0;
-    for (int step = 0; step < 20; ++step) {
-      reducer.mark_ready(0);
-      reducer.finalize();
-      compressed += slow->last_step().compressed ? 1 : 0;
-    }
-    EXPECT_EQ(compressed, 2u);
   });
 }
 

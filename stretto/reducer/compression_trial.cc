@@ -18,8 +18,9 @@ bool CompressedReduction::Trial::compresses(Communicator& communicator) {
   const std::size_t step = next_step_;
   if (step == kTrialSteps && counted_[1] == kCounted) decide(communicator);
   next_step_ = (step + 1) % period_;
-  counts_ = step < kTrialSteps && step % kBlock != 0;
-  compresses_ = step < kTrialSteps ? step / kBlock % 2 == 1 : decision_;
+  is_under_way_ = step < kTrialSteps;
+  counts_ = is_under_way_ && step % kBlock != 0;
+  compresses_ = is_under_way_ ? step / kBlock % 2 == 1 : decision_;
   begin_ = Clock::now();
   return compresses_;
 }

@@ -22,6 +22,11 @@ class CompressedReduction::Trial {
   // Called when a step begins, on all ranks. Returns whether to compress it. Collective, and
   // blocks, in the steps in which a decision is due.
   bool compresses(Communicator& communicator);
+  // Whether this step is one of those that a decision is made of.
+  bool is_under_way() const { return is_under_way_; }
+  // Whether its buckets may finish early, if it is not compressed. Not in the first step of a
+  // trial: some of its buckets may be left out, perhaps the last, which would tell that it ends.
+  bool allows_early_finish() const { return !is_under_way_ || counts_; }
   // When the last bucket of the step has been decoded.
   void end_step(const CompressionStatistics& statistics);
 
@@ -45,6 +50,7 @@ class CompressedReduction::Trial {
   std::size_t period_ = kPeriod;
   std::size_t next_step_ = 0;  // In the period.
   std::size_t buckets_ = 1;    // That are compressed in a step.
+  bool is_under_way_ = false;
   bool counts_ = false;
   bool compresses_ = false;
   bool decision_ = true;

@@ -25,8 +25,8 @@ namespace {
 using testing::floats;
 using testing::message_of;
 
-constexpr CompressedExchange kExchanges[] = {CompressedExchange::gather,
-                                             CompressedExchange::divide};
+constexpr CompressedExchange kExchanges[] = {CompressedExchange::gather, CompressedExchange::divide,
+                                             CompressedExchange::combine};
 
 std::shared_ptr<CompressedReduction> hook(CompressionOptions options) {
   return std::make_shared<CompressedReduction>(std::move(options));

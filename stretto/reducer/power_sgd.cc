@@ -88,7 +88,6 @@ void PowerSgdReduction::attach(Communicator& communicator,
                                std::span<const GradientDescription> gradients) {
   rank_ = communicator.rank().value();
   ranks_ = communicator.size();
-  reducer::check_same_hook(communicator, name(), timeout());
   by_index_.clear();
   exchanges_.clear();
   pending_ = nullptr;
@@ -116,7 +115,7 @@ void PowerSgdReduction::attach(Communicator& communicator,
     if (loaded_ != nullptr) restore(*loaded_);
     return std::uint64_t{0};
   };
-  (void)reducer::take_over_together(communicator, take_over, timeout());
+  (void)reducer::take_over_together(communicator, name(), take_over, timeout());
   loaded_.reset();
 }
 

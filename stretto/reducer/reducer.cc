@@ -79,6 +79,7 @@ GradientStorage Reducer::gradient(std::size_t index) const {
 FullBucket Reducer::full(std::size_t bucket) const {
   return {.index = bucket,
           .of_count = buckets_.size(),
+          .step = step_,
           .view = buckets_[bucket].view,
           .gradients = plan_[bucket].gradients,
           .gradient_views = buckets_[bucket].gradient_views,

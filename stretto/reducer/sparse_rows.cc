@@ -6,14 +6,16 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "stretto/base/dtype.h"
+#include "stretto/base/refuse.h"
 #include "stretto/codec/rows.h"
-#include "stretto/communicator/all_gather_value.h"
 #include "stretto/communicator/arguments.h"
 
 namespace stretto {
@@ -28,6 +30,7 @@ struct Announcement {
   std::uint64_t end = 0;   // Above the greatest.
   std::uint64_t row_elements = 0;
   std::uint64_t matrix_rows = 0;
+  std::uint64_t max_bytes = 0;
   std::uint8_t fits = 0;  // The values, to the rows.
   std::uint8_t is_in_range = 0;
   std::uint8_t dtype = 0;
@@ -37,7 +40,10 @@ struct Announcement {
   std::string describe() const {
     return fmt::format("of {} elements of {}{}{}", row_elements, name(static_cast<DType>(dtype)),
                        values == static_cast<std::uint8_t>(ValueFormat::bf16) ? " as bf16" : "",
-                       matrix_rows > 0 ? fmt::format(" in a matrix of {}", matrix_rows) : "");
+                       matrix_rows > 0 ? fmt::format(" in a matrix of {}", matrix_rows)
+                       : max_bytes == SparseOptions().max_bytes
+                           ? ""
+                           : fmt::format(" in {} bytes at most", max_bytes));
   }
   std::uint64_t limit() const {
     constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
@@ -45,8 +51,10 @@ struct Announcement {
   }
 };
 
-// Everybody comes to the same conclusion from the same announcements.
-void check_announcements(const Caller& caller, const std::vector<Announcement>& all) {
+// Everybody comes to the same conclusion from the same announcements, of numbers of so many bytes.
+void check_announcements(const Caller& caller, const std::vector<Announcement>& all,
+                         std::size_t number_bytes) {
+  std::uint64_t rows = 0;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].fits == 0) {
       refuse(caller, fmt::format("rank {} has values that are not row_elements for each of its "
@@ -62,6 +70,15 @@ void check_announcements(const Caller& caller, const std::vector<Announcement>& 
       refuse(caller, fmt::format("rows are {} on rank 0 and {} on rank {}", all.front().describe(),
                                  all[rank].describe(), rank));
     }
+    rows += all[rank].rows;
+  }
+  const Announcement& said = all.front();
+  const std::uint64_t most =
+      said.max_bytes / number_bytes / std::max<std::uint64_t>(1, said.row_elements);
+  if (said.matrix_rows == 0 && rows > most) {
+    refuse(caller, fmt::format("ranks have {} rows together, which is more than SparseOptions::"
+                               "max_bytes, {}, holds; say how many the matrix has",
+                               rows, said.max_bytes));
   }
 }
 
@@ -137,49 +154,121 @@ SparseRows<T> sum_of(Communicator& comm, const std::vector<Announcement>& announ
 }  // namespace
 
 template <class T>
-SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
-                              const SparseOptions& options) {
-  const Caller caller{.rank = comm.rank(), .operation = "all_reduce_rows"};
-  const bool is_mean = options.op == ReduceOp::mean;
-  check(caller, is_mean || options.op == ReduceOp::sum, "the operation must be sum or mean");
-  check(caller,
+struct SparseRowsWork<T>::Call {
+  Call(Communicator& communicator, const SparseOptions& wanted)
+      : comm(communicator),
+        options(wanted),
+        caller{.rank = comm.rank(), .operation = "all_reduce_rows"},
+        format{.row_elements = wanted.row_elements, .dtype = dtype_of<T>, .values = wanted.values},
+        announced(static_cast<std::size_t>(comm.size())) {}
+
+  Communicator& comm;
+  const SparseOptions options;
+  const Caller caller;
+  codec::RowsFormat format;
+  std::optional<Sum<T>> mine = std::nullopt;
+  std::vector<Announcement> announced;
+  std::vector<std::byte> message = {};
+  std::vector<std::byte> messages = {};
+  bool is_sent = false;
+  Work work = {};  // Of what is announced, then of the messages.
+};
+
+template <class T>
+SparseRowsWork<T>::SparseRowsWork(std::unique_ptr<Call> call) : call_(std::move(call)) {}
+template <class T>
+SparseRowsWork<T>::SparseRowsWork(SparseRowsWork&& other) noexcept = default;
+template <class T>
+SparseRowsWork<T>& SparseRowsWork<T>::operator=(SparseRowsWork&& other) noexcept = default;
+template <class T>
+SparseRowsWork<T>::~SparseRowsWork() = default;
+
+template <class T>
+SparseRowsWork<T> start_all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
+                                        const SparseOptions& options) {
+  auto call = std::make_unique<typename SparseRowsWork<T>::Call>(comm, options);
+  check(call->caller, options.op == ReduceOp::mean || options.op == ReduceOp::sum,
+        "the operation must be sum or mean");
+  check(call->caller,
         options.values == ValueFormat::f32 ||
             (options.values == ValueFormat::bf16 && dtype_of<T> == DType::f32),
         "values travel as they are, or those of float as bf16");
   const bool fits = own.values.size() == own.rows.size() * options.row_elements;
   Announcement announcement{.row_elements = options.row_elements,
                             .matrix_rows = options.matrix_rows,
+                            .max_bytes = options.max_bytes,
                             .fits = fits,
                             .dtype = static_cast<std::uint8_t>(dtype_of<T>),
                             .values = static_cast<std::uint8_t>(options.values)};
   const bool is_in_range = std::ranges::all_of(own.rows, [&](std::int64_t row) {
     return row >= 0 && static_cast<std::uint64_t>(row) < announcement.limit();
   });
-  Sum<T> mine = own_sum(own, options.row_elements, fits && is_in_range);
+  call->mine.emplace(own_sum(own, options.row_elements, fits && is_in_range));
+  const Rows& rows = call->mine->rows();
   announcement.is_in_range = is_in_range ? 1 : 0;
-  announcement.rows = mine.rows().size();
-  announcement.end = mine.rows().empty() ? 0 : std::uint64_t{mine.rows().back()} + 1;
-  const auto announced = communicator::all_gather_value(comm, announcement, options.timeout);
-  check_announcements(caller, announced);
-  codec::RowsFormat format{
-      .row_elements = options.row_elements, .dtype = dtype_of<T>, .values = options.values};
-  for (const Announcement& other : announced) {
-    format.universe = std::max<std::size_t>(format.universe, other.end);
+  announcement.rows = rows.size();
+  announcement.end = rows.empty() ? 0 : std::uint64_t{rows.back()} + 1;
+  Announcement& place = call->announced[static_cast<std::size_t>(comm.rank().value())];
+  place = announcement;
+  call->work = comm.all_gather(std::as_bytes(std::span(&place, 1)),
+                               std::as_writable_bytes(std::span(call->announced)),
+                               {.timeout = options.timeout});
+  return SparseRowsWork<T>(std::move(call));
+}
+
+template <class T>
+void SparseRowsWork<T>::send() {
+  if (call_ == nullptr) refuse("rows have been waited for already");
+  Call& call = *call_;
+  if (std::exchange(call.is_sent, true)) return;
+  call.work.wait();
+  check_announcements(call.caller, call.announced, sizeof(T));
+  for (const Announcement& other : call.announced) {
+    call.format.universe = std::max<std::size_t>(call.format.universe, other.end);
   }
   std::vector<std::size_t> lengths;
-  for (const Announcement& other : announced) {
-    lengths.push_back(codec::rows_message_bytes(format, other.rows));
+  for (const Announcement& other : call.announced) {
+    lengths.push_back(codec::rows_message_bytes(call.format, other.rows));
   }
-  std::vector<std::byte> message, messages(std::reduce(lengths.begin(), lengths.end()));
-  codec::write_rows(format, mine.rows(), mine.values().data(), message);
-  comm.all_gather(message, messages, {.counts = lengths, .timeout = options.timeout}).wait();
-  SparseRows<T> result = sum_of<T>(comm, announced, messages, format);
-  if (is_mean && comm.size() > 1) {
-    for (T& value : result.values) value /= static_cast<T>(comm.size());
+  call.messages.resize(std::reduce(lengths.begin(), lengths.end()));
+  codec::write_rows(call.format, call.mine->rows(), call.mine->values().data(), call.message);
+  call.work = call.comm.all_gather(call.message, call.messages,
+                                   {.counts = lengths, .timeout = call.options.timeout});
+}
+
+template <class T>
+SparseRows<T> SparseRowsWork<T>::wait() {
+  send();
+  const std::unique_ptr<Call> call = std::move(call_);
+  call->work.wait();
+  SparseRows<T> result = sum_of<T>(call->comm, call->announced, call->messages, call->format);
+  const int ranks = call->comm.size();
+  if (call->options.op == ReduceOp::mean && ranks > 1) {
+    for (T& value : result.values) value /= static_cast<T>(ranks);
   }
   return result;
 }
 
+template <class T>
+SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
+                              const SparseOptions& options) {
+  return start_all_reduce_rows(comm, own, options).wait();
+}
+
+template class SparseRowsWork<float>;
+template class SparseRowsWork<double>;
+template class SparseRowsWork<std::int32_t>;
+template class SparseRowsWork<std::int64_t>;
+template SparseRowsWork<float> start_all_reduce_rows(Communicator&, const SparseRows<float>&,
+                                                     const SparseOptions&);
+template SparseRowsWork<double> start_all_reduce_rows(Communicator&, const SparseRows<double>&,
+                                                      const SparseOptions&);
+template SparseRowsWork<std::int32_t> start_all_reduce_rows(Communicator&,
+                                                            const SparseRows<std::int32_t>&,
+                                                            const SparseOptions&);
+template SparseRowsWork<std::int64_t> start_all_reduce_rows(Communicator&,
+                                                            const SparseRows<std::int64_t>&,
+                                                            const SparseOptions&);
 template SparseRows<float> all_reduce_rows(Communicator&, const SparseRows<float>&,
                                            const SparseOptions&);
 template SparseRows<double> all_reduce_rows(Communicator&, const SparseRows<double>&,

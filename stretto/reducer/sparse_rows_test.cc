@@ -126,6 +126,45 @@ TEST(SparseRows, OfOtherTypesOrOutOfRangeAreRefusedAndBothAreNamed) {
   });
 }
 
+TEST(SparseRows, OfAMatrixOfUnknownHeightAreLimited) {
+  run_ranks(2, [](Communicator& comm) {
+    const bool first = comm.rank() == 0;
+    const SparseRows<float> two{.rows = {1, 2}, .values = {1, 2, 3, 4}};
+    const auto refusal = [&](std::size_t max_bytes, std::size_t matrix_rows) -> std::string {
+      return message_of<InvalidArgument>([&] {
+        (void)all_reduce_rows(
+            comm, two, {.row_elements = 2, .matrix_rows = matrix_rows, .max_bytes = max_bytes});
+      });
+    };
+    EXPECT_EQ(refusal(4 * 8, 0), "");
+    EXPECT_EQ(refusal(0, 3), "");
+    expect_contains(refusal(4 * 8 - 1, 0), "ranks have 4 rows together, which is more than");
+    expect_contains(refusal(first ? 32 : 64, 0),
+                    "of f32 in 32 bytes at most on rank 0 and of 2 elements of f32 in 64 bytes");
+  });
+}
+
+// Rank 1 starts only when rank 0 has started both and said so.
+TEST(SparseRows, StartWithoutWaitingForOthers) {
+  run_ranks(2, [](Communicator& comm) {
+    const int rank = comm.rank().value();
+    const SparseRows<float> floats{.rows = {rank, 5}, .values = {1, 2}};
+    const SparseRows<double> doubles{.rows = {rank}, .values = {3}};
+    int token = 0;
+    if (rank == 1) comm.recv(std::span(&token, 1), {.from = 0}).wait();
+    auto x = start_all_reduce_rows(comm, floats);
+    auto y = start_all_reduce_rows(comm, doubles);
+    if (rank == 0) comm.send(std::span(&token, 1), {.to = 1}).wait();
+    x.send();
+    y.send();
+    const auto sums = y.wait();
+    EXPECT_EQ(sums.rows, (std::vector<std::int64_t>{0, 1}));
+    EXPECT_EQ(sums.values, (std::vector<double>{3, 3}));
+    EXPECT_EQ(x.wait().values, (std::vector<float>{1, 1, 4}));
+    EXPECT_THROW((void)x.wait(), InvalidArgument);
+  });
+}
+
 TEST(SparseRows, TravelAsBf16AndAreAddedUpAsFloats) {
   run_ranks(3, [](Communicator& comm) {
     const float value = 1 + 0x1p-7f * static_cast<float>(comm.rank().value());

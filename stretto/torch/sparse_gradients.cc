@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <variant>
+#include <vector>
 
 #include "stretto/reducer/sparse_rows.h"
 #include "stretto/torch/devices.h"
@@ -53,18 +55,24 @@ torch::Tensor tensor_of(SparseRows<T>& sum, const torch::Tensor& parameter) {
   return torch::sparse_coo_tensor(rows, values, parameter.sizes())._coalesced_(true);
 }
 
+using RowsReduction = std::variant<SparseRowsWork<float>, SparseRowsWork<double>>;
+
 template <class T>
-void reduce(Communicator& communicator, NamedTensor& parameter, bool with_data, double scale,
-            const std::optional<Duration>& timeout) {
-  torch::Tensor& gradient = parameter.tensor.mutable_grad();
+RowsReduction start_reduction(Communicator& communicator, const NamedTensor& parameter,
+                              bool with_data, const std::optional<Duration>& timeout) {
   const std::int64_t rows = parameter.tensor.size(0);
   const std::int64_t elements = rows == 0 ? 1 : parameter.tensor.numel() / rows;
-  SparseRows<T> sum =
-      all_reduce_rows(communicator, with_data ? rows_of<T>(gradient) : SparseRows<T>(),
-                      {.row_elements = static_cast<std::size_t>(elements),
-                       .matrix_rows = static_cast<std::size_t>(rows),
-                       .op = ReduceOp::mean,
-                       .timeout = timeout});
+  return start_all_reduce_rows(communicator,
+                               with_data ? rows_of<T>(parameter.tensor.grad()) : SparseRows<T>(),
+                               {.row_elements = static_cast<std::size_t>(elements),
+                                .matrix_rows = static_cast<std::size_t>(rows),
+                                .op = ReduceOp::mean,
+                                .timeout = timeout});
+}
+
+template <class T>
+void finish_reduction(SparseRows<T> sum, NamedTensor& parameter, bool with_data, double scale) {
+  torch::Tensor& gradient = parameter.tensor.mutable_grad();
   if (scale != 1) {
     for (T& value : sum.values) value *= static_cast<T>(scale);
   }
@@ -104,12 +112,19 @@ void check_sparse_gradients(const std::vector<NamedTensor>& parameters) {
 void reduce_sparse_gradients(Communicator& communicator, std::vector<NamedTensor>& parameters,
                              bool with_data, double scale, const std::optional<Duration>& timeout) {
   const torch::NoGradGuard no_grad;
-  for (NamedTensor& parameter : parameters) {
-    if (parameter.tensor.scalar_type() == torch::kDouble) {
-      reduce<double>(communicator, parameter, with_data, scale, timeout);
-    } else {
-      reduce<float>(communicator, parameter, with_data, scale, timeout);
-    }
+  std::vector<RowsReduction> reductions;
+  for (const NamedTensor& parameter : parameters) {
+    const bool is_double = parameter.tensor.scalar_type() == torch::kDouble;
+    reductions.push_back(is_double
+                             ? start_reduction<double>(communicator, parameter, with_data, timeout)
+                             : start_reduction<float>(communicator, parameter, with_data, timeout));
+  }
+  for (RowsReduction& reduction : reductions) {
+    std::visit([](auto& work) { work.send(); }, reduction);
+  }
+  for (std::size_t i = 0; i < reductions.size(); ++i) {
+    std::visit([&](auto& work) { finish_reduction(work.wait(), parameters[i], with_data, scale); },
+               reductions[i]);
   }
 }
 

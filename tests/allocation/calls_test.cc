@@ -16,6 +16,7 @@
 #include "stretto/job/join.h"
 #include "stretto/job/threads.h"
 #include "stretto/reducer/compressed_reduction.h"
+#include "stretto/reducer/power_sgd.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/allocation/counter.h"
 
@@ -138,15 +139,27 @@ TEST(ReducerAllocation, HalvedGradientsAllocateNothing) {
   EXPECT_TRUE(steps.settle());
 }
 
+// Gathered: where messages are parts, the transport makes room for those that come early.
 TEST(ReducerAllocation, CompressedGradientsAllocateNothing) {
-  for (const auto& codec : {top_k({.density = 0.1}), f16(), int8(), one_bit()}) {
+  for (const auto& codec :
+       {top_k({.density = 0.1}), top_blocks({.density = 0.1, .block_elements = 16}),
+        random_k({.density = 0.1}), threshold({.limit = 0.1f}), f16(), int8(), one_bit()}) {
+    const CompressionOptions options{.codec = codec, .rules = {{"7", dense()}}, .min_elements = 1};
     ReducerSteps steps([&] {
       return ReducerOptions{.bucket_bytes = {2000},
-                            .hook = std::make_shared<CompressedReduction>(
-                                CompressionOptions{.codec = codec, .min_elements = 1})};
+                            .hook = std::make_shared<CompressedReduction>(options)};
     });
     EXPECT_TRUE(steps.settle()) << codec->name();
   }
+}
+
+TEST(ReducerAllocation, FactoredGradientsAllocateNothing) {
+  ReducerSteps steps([] {
+    const PowerSgdOptions options{.rank = 2, .min_elements = 1};
+    return ReducerOptions{.bucket_bytes = {2000},
+                          .hook = std::make_shared<PowerSgdReduction>(options)};
+  });
+  EXPECT_TRUE(steps.settle());
 }
 
 // A thousand groups, made and destroyed, leave no descriptor and no memory behind: between threads,

@@ -331,13 +331,17 @@ void explain_codec(Communicator& comm, const std::shared_ptr<const Codec>& codec
                                       {"dense_s", dense_s},
                                       {"gathered_s", prediction.gathered_seconds},
                                       {"divided_s", prediction.divided_seconds},
+                                      {"combined_s", prediction.combined_seconds},
                                       {"exchange", reason}}
                            .dump());
     return;
   }
-  fmt::print("  {:<26} {:>9} {:>9} {:>9} {:>9}   {}\n", codec->name(), prediction.message_bytes,
-             number(dense_s, 1e3, ""), number(prediction.gathered_seconds, 1e3, ""),
-             number(prediction.divided_seconds, 1e3, ""), reason.substr(0, reason.find(':')));
+  // Of messages without a fixed length nothing else is known beforehand.
+  fmt::print("  {:<26} {:>9} {:>9} {:>9} {:>9} {:>9}   {}\n", codec->name(),
+             prediction.message_bytes, number(dense_s, 1e3, ""),
+             number(prediction.gathered_seconds, 1e3, ""),
+             number(prediction.divided_seconds, 1e3, ""),
+             number(prediction.combined_seconds, 1e3, ""), reason.substr(0, reason.find(':')));
 }
 
 void explain(Communicator& comm, std::size_t bytes, bool json) {
@@ -347,10 +351,12 @@ void explain(Communicator& comm, std::size_t bytes, bool json) {
   if (comm.rank() == 0 && !json) {
     fmt::print("\ngradients of {}, predicted ms without what encoding and decoding take\n",
                format_bytes(bytes));
-    fmt::print("  {:<26} {:>9} {:>9} {:>9} {:>9}   {}\n", "codec", "message B", "as is", "gathered",
-               "divided", "messages are");
+    fmt::print("  {:<26} {:>9} {:>9} {:>9} {:>9} {:>9}   {}\n", "codec", "message B", "as is",
+               "gathered", "divided", "combined", "messages are");
   }
-  for (const auto& codec : {f16(), bf16()}) explain_codec(comm, codec, bytes, dense_s, json);
+  for (const auto& codec : {f16(), bf16(), top_k({.exact = false})}) {
+    explain_codec(comm, codec, bytes, dense_s, json);
+  }
   for (const auto& codec : codecs()) explain_codec(comm, codec, bytes, dense_s, json);
 }
 

@@ -43,6 +43,8 @@ struct Position {
   std::uint64_t step = 0;        // Counted from 0.
   std::uint64_t shared_key = 0;  // Of random choices that are the same on all ranks.
   std::uint64_t own_key = 0;     // Of those that are not: stochastic rounding.
+  // Hash of what else both sides have to agree about; others are refused.
+  std::uint32_t agreement = 0;
 };
 
 struct Encoding {
@@ -57,7 +59,7 @@ struct Encoding {
   // Empty, or as long as the carry: where a sparse message has a value, this becomes zero.
   std::span<float> cleared = {};
   // Of a sum: the rank whose message has stopped it, by NonFinite::stop. This message says so, too,
-  // if it has a fixed length and stops.
+  // if it stops.
   std::optional<Rank> stopped_by = std::nullopt;
 };
 
@@ -91,6 +93,10 @@ class Codec {
   // Whether messages say no number beyond a limit, however great those of the vector are: f16(),
   // and bf16() that clips. Sums of such messages may be beyond it.
   virtual bool is_bounded() const { return false; }
+  // Whether messages say some elements only.
+  virtual bool is_sparse() const { return false; }
+  // Steps from the first on in which messages are longer than they are to become.
+  virtual std::uint64_t warm_up_steps() const { return 0; }
 
   // Appends a message to `out`; returns how many values it has.
   std::size_t encode(const codec::Encoding& encoding, codec::Scratch& scratch,
@@ -117,7 +123,8 @@ class Codec {
     rows,
     one_of_each,  // random_k().
     f16,
-    bf16
+    bf16,
+    nonzeros
   };
 
   Codec(Kind kind, std::string name) : kind_(kind), name_(std::move(name)) {}
@@ -209,7 +216,9 @@ struct RoundingOptions {
 
 // Throw InvalidArgument for a density outside of (0, 1], a limit that is negative or no number,
 // blocks of no elements, or a clip that is not above 0.
-std::shared_ptr<const Codec> dense();                               // Everything as it is.
+std::shared_ptr<const Codec> dense();     // Everything as it is.
+std::shared_ptr<const Codec> nonzeros();  // What is not zero, as it is; everything where that is
+                                          // shorter.
 std::shared_ptr<const Codec> f16(const HalfOptions& options = {});  // Half, rounded; sums in f32.
 std::shared_ptr<const Codec> bf16(const HalfOptions& options = {});
 std::shared_ptr<const Codec> top_k(const TopKOptions& options = {});

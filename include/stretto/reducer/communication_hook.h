@@ -35,6 +35,7 @@ struct GradientDescription {
 struct FullBucket {
   std::size_t index = 0;     // In the order of reduction, which is the same on all ranks.
   std::size_t of_count = 1;  // Buckets of the step.
+  std::uint64_t step = 0;    // Another one in each step, of whose buckets some may be left out.
   // All of it: the gradients, each on a cache line of its own, and the gaps between them.
   View view;
   std::span<const std::size_t> gradients;  // As the Reducer numbers them.
@@ -127,7 +128,8 @@ class PlainReduction : public CommunicationHook {
 
 // Halves the bytes of f32 gradients: they travel as f16 (Number = Half) or bf16 (BFloat16), by
 // another hook or a plain reduction. Ranks' values are added in f32 and rounded once. What exceeds
-// 65504 is infinite in f16, so that a loss scaler notices. Other dtypes pass unchanged.
+// 65504 is infinite in f16, so that a loss scaler notices; f16() of codec.h cuts it off, or at
+// another limit, and keeps the rest. Other dtypes pass unchanged.
 template <class Number>
 class HalvedReduction : public CommunicationHook {
  public:

@@ -62,7 +62,8 @@ class [[nodiscard]] CompressedWork {
 //   stretto::all_reduce(*comm, x, {.codec = stretto::top_k(), .state = &state, .name = "x"});
 // In place; collective, blocks; returns what the call cost this rank. Ranks call in the same order
 // with the same names, lengths and options. They agree about these in the first call with a name,
-// and without a state in each: a few operations more.
+// and without a state in each: one small operation more, and another for
+// CompressedExchange::automatic.
 //
 // Throws Mismatch, on all ranks, naming both sides, if they do not agree; InvalidArgument, on this
 // rank alone and before anything has moved, if the codec is null or cannot keep what it
@@ -74,7 +75,7 @@ CompressionStatistics all_reduce(Communicator& communicator, std::span<float> da
                                  const CompressedAllReduceOptions& options);
 // The same without waiting for messages: start, do something else, wait(). The vector belongs to
 // the call until then, the state may serve other names meanwhile. Blocks only while ranks agree,
-// and for the first of two operations where messages are divided or have no fixed length. Ranks
+// and for all operations but the last where messages do not gather or have no fixed length. Ranks
 // start in the same order, and may wait in any. Throws InvalidArgument, too, if the vector of this
 // name is still on its way.
 CompressedWork start_all_reduce(Communicator& communicator, std::span<float> data,

@@ -26,22 +26,31 @@ struct SavedState;
 enum class Compression {
   always,
   automatic,  // As long as it pays: what steps take is measured with and without, now and then, and
-              // all ranks switch in the same step. The log has a line for each decision.
+              // all ranks switch in the same step. The log has a line for each decision. Until the
+              // end of a warm-up gradients travel as they are: what its messages cost says nothing
+              // about later ones.
   never,
 };
 
-// Who adds up what ranks have sent.
+// Who adds up what ranks have sent. How a gradient travels depends on its codec and the step, and
+// not on its bucket.
 enum class CompressedExchange : std::uint8_t {
   gather,  // All ranks get the messages of all. Each receives p - 1 of p ranks. Steps in which
-           // that is as much as an all_reduce of the gradients as they are divide all the same.
+           // that is as much as an all_reduce of the gradients as they are divide all the same;
+           // those whose messages have no fixed length combine, once a step has been as much.
   divide,  // Each rank gets the others' messages for one part of each gradient, adds these up and
            // sends all ranks a message of the sum, made by the same codec; what that does not say
            // joins its residual. The limits of f16() and of clip hold for ranks, not for sums. Each
            // receives less than two messages, however many ranks there are: of top_k(0.01) all
            // ranks get 1 % of the sums' elements. One more operation, which the next bucket's
-           // start() waits for. Codecs without a fixed length do not divide.
-  automatic,  // What the model of the links predicts to be faster, found out by attach(). As
-              // `gather` where there is no model, as between processes of one host.
+           // start() waits for. Messages without a fixed length combine.
+  combine,  // The same, but the whole sum is sent, by nonzeros(): nothing is chosen twice. Each
+            // receives a message and the sums, which are no longer than the gradients. Two more
+            // operations, or three if messages have no fixed length; each waits for the one before,
+            // and leaves in the start() of another bucket.
+  automatic,  // What the model of the links predicts to be the fastest, found out by attach(); of
+              // messages without a fixed length, from how many bytes on they combine. As `gather`
+              // where there is no model, as between processes of one host.
 };
 
 // What CompressedExchange::automatic has chosen by. It counts no time of codecs.
@@ -51,6 +60,11 @@ struct ExchangePrediction {
   // What the model of the links predicts for them; NaN where it says nothing.
   double gathered_seconds = std::numeric_limits<double>::quiet_NaN();
   double divided_seconds = std::numeric_limits<double>::quiet_NaN();
+  // As if ranks chose their elements independently.
+  double combined_seconds = std::numeric_limits<double>::quiet_NaN();
+  // Messages without a fixed length combine from so many bytes on, of all ranks in the step before;
+  // none: never.
+  std::optional<std::uint64_t> combines_from = std::nullopt;
 
   bool is_known() const { return gathered_seconds > 0 && divided_seconds > 0; }
 };
@@ -95,10 +109,10 @@ struct CompressionOptions {
 struct CompressionStatistics {
   std::uint64_t step = 0;          // Counted from 1.
   bool compressed = false;         // Or as it is: see Compression.
-  std::size_t buckets = 0;         // That were compressed.
+  std::size_t buckets = 0;         // With a gradient that was compressed.
   std::size_t gradient_bytes = 0;  // Of the gradients that codecs saw.
   std::size_t message_bytes = 0;   // Of the messages that this rank has made of them.
-  std::size_t received_bytes = 0;  // From other ranks, small gradients as they are included.
+  std::size_t received_bytes = 0;  // From other ranks, without gradients that travel as they are.
   std::size_t elements = 0;        // Of these gradients.
   std::size_t sent_values = 0;     // In these messages.
   double encode_seconds = 0;
@@ -114,13 +128,15 @@ struct CompressionStatistics {
 // Reduces gradients of f32 by messages of codecs: see CompressedExchange. Messages of ranks 0, 1, 2
 // and so on are decoded in this order, and added up in f32, so that all ranks have the same bits.
 // What a message does not say stays in a residual that belongs to the gradient, by its name: it
-// survives new buckets and new reducers, and is saved. Gradients of other dtypes, and buckets
-// without a gradient that is compressed, are reduced as they are, residuals included.
+// survives new buckets and new reducers, and is saved. Gradients that have no codec, and all of a
+// step that is not compressed, are reduced by an all_reduce, residuals included; such a step is
+// that of a PlainReduction: its buckets finish early, and those that nobody uses are left out.
 //
 // Gathering pays while messages are shorter than about 2 / p of the gradients. Memory: a residual
-// for each gradient that has a codec, and the messages of all ranks. A step allocates nothing once
-// the messages have reached their length, but for a few words of threshold() and of
-// CompressedExchange::divide.
+// for each gradient that has a codec, the messages of all ranks, and for encoding room for as many
+// numbers and indices as are looked at, at most those of the longest gradient. A step allocates
+// nothing once the messages have reached their length, but for what the transport needs where
+// messages do not gather and come before they are asked for.
 //
 // A codec whose messages have no fixed length (threshold()) costs one more small operation for each
 // bucket, and its messages leave when the next bucket is full; start() then waits for that small
@@ -143,6 +159,8 @@ class CompressedReduction : public CommunicationHook {
   // Throws what decoding fails with, and then has aborted the communicator, unless all ranks find
   // the same.
   void finish(const FullBucket& bucket) override;
+  // In a step that is not compressed, unless that is measured and the next one may be.
+  bool finishes_early() const override { return finishes_early_; }
 
   // Of this rank: the step, all residuals and momenta, bit for bit.
   std::vector<std::byte> save() const override;
@@ -171,47 +189,72 @@ class CompressedReduction : public CommunicationHook {
   struct Gradient;
   struct Part;
   struct Exchange;
+  struct Bucket;
+  enum class Way : std::uint8_t;
   class Trial;
 
   std::shared_ptr<const Codec> codec_for(const GradientDescription& gradient) const;
   void restore(const reducer::SavedState& state);
   void choose_exchange(Communicator& communicator);
   void predict_exchange(Communicator& communicator);
-  // Of what has a codec whose messages have a fixed length.
+  // Of what has a codec whose messages have a fixed length, but for the last.
   struct Bytes {
     std::size_t of_messages = 0;  // Of one rank.
     std::size_t of_gradients = 0;
+    std::size_t of_sums = 0;  // As far as that can be foretold.
+    std::size_t without_fixed_length = 0;
   };
+  std::string reason_for(bool is_divided, const Bytes& bytes) const;
+  bool is_worth_parts(std::size_t bytes) const;
   Bytes bytes_in_step(std::uint64_t step) const;
   bool divides_in_step(std::uint64_t step) const;
+  Way way_of(const Gradient& gradient) const;
+  bool has_codec(std::size_t gradient) const;
   void begin_step(Communicator& communicator);
+  Work start_messages(Communicator& communicator, const FullBucket& full, Bucket& bucket);
+  void sort_gradients(const FullBucket& full, Bucket& bucket);
+  void submit_next(Communicator& communicator, Exchange& exchange);
+  void advance(Communicator& communicator);
   Part part_of(const Exchange& exchange, std::size_t i, std::size_t adder, bool of_sum) const;
-  void encode(const FullBucket& bucket, Exchange& exchange);
-  int divisor_of_sums(const Gradient& gradient) const;
+  void submit_parts(Communicator& communicator, Exchange& exchange);
+  void submit_lengths(Communicator& communicator, Exchange& exchange);
+  void submit_messages(Communicator& communicator, Exchange& exchange);
+  std::size_t longest(const Exchange& exchange, std::size_t adder, bool of_sum) const;
+  void check_length(std::size_t length, std::size_t rank, std::size_t limit);
+  const Codec& codec_of(const Exchange& exchange, std::size_t i, bool of_sum) const;
+  void encode(Exchange& exchange);
+  int divisor_of_sums(const Exchange& exchange, std::size_t i) const;
   std::size_t encode_parts(Exchange& exchange, std::size_t adder, bool of_sum);
   void add_up(Exchange& exchange);
   void decode_parts(Exchange& exchange, std::span<const std::byte> messages, std::size_t from,
                     std::size_t adder, bool of_sum);
   void clip_and_add_momentum(const FullBucket& bucket);
   void add_residuals(const FullBucket& bucket);
-  void stop_at_non_finite(const FullBucket& bucket) const;
-  void decode(const FullBucket& bucket, Exchange& exchange);
-  void send_pending(Communicator& communicator);
+  void stop_at_non_finite(const FullBucket& full, bool is_compressed) const;
+  void finish_messages(const FullBucket& full, Bucket& bucket);
+  void decode(ReduceOp op, Exchange& exchange);
 
   const CompressionOptions options_;
   std::map<std::string, std::unique_ptr<Gradient>> gradients_;
-  std::vector<Gradient*> by_index_;  // Null: not of f32.
-  std::vector<std::unique_ptr<Exchange>> exchanges_;
-  Exchange* pending_ = nullptr;  // Whose lengths are on their way.
+  std::vector<Gradient*> by_index_;               // Null: not of f32.
+  std::vector<std::unique_ptr<Bucket>> buckets_;  // By index.
+  std::vector<Exchange*> pending_;                // Of which something is yet to be submitted.
   std::unique_ptr<Trial> trial_;
   Communicator* communicator_ = nullptr;
   int rank_ = 0;
   int ranks_ = 0;
   std::unique_ptr<reducer::SavedState> loaded_;  // Until it is attached.
+  std::uint32_t agreement_ = 0;                  // Hash of name().
   std::uint64_t step_ = 0;
-  bool compresses_ = true;
+  std::optional<std::uint64_t> bucket_step_;  // FullBucket::step of the step that has begun.
+  std::uint64_t warm_up_steps_ = 0;
+  bool compresses_ = true;  // This step.
+  bool finishes_early_ = false;
   bool divides_ = false;
-  bool divides_step_ = false;  // This one.
+  bool divides_step_ = false;     // This one.
+  bool combines_step_ = false;    // Messages without a fixed length.
+  float announced_ = 0;           // Bytes of these, of all ranks in the last step.
+  std::uint64_t announcing_ = 0;  // In this one so far.
   std::string exchange_reason_;
   ExchangePrediction prediction_;
   codec::Scratch scratch_;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -25,12 +26,39 @@ struct SparseRows {
 struct SparseOptions {
   std::size_t row_elements = 1;
   // That the matrix has, at most 2^32 - 1, the same on all ranks: no rank can make another take
-  // memory for more. 0: unknown.
+  // memory for more. 0: unknown; then the rows of all ranks together are not to take more than
+  // max_bytes.
   std::size_t matrix_rows = 0;
+  std::size_t max_bytes = std::size_t{1} << 30;
   ReduceOp op = ReduceOp::sum;  // Or mean: over all ranks, absent rows counting as zero.
   // How the values of a rank travel: bf16 halves them, of float only. Sums are of T.
   ValueFormat values = ValueFormat::f32;
   std::optional<Duration> timeout = std::nullopt;
+};
+
+// Everybody's rows, on their way to be added up. Move-only. What it has sent ends as a Work does.
+template <class T>
+class [[nodiscard]] SparseRowsWork {
+ public:
+  SparseRowsWork(SparseRowsWork&& other) noexcept;
+  SparseRowsWork& operator=(SparseRowsWork&& other) noexcept;
+  ~SparseRowsWork();
+
+  // Lets the rows leave, once all ranks have said how many they have, for which it blocks. Called
+  // for several before the first wait(), all of them are on their way together.
+  void send();
+  // The sum; see all_reduce_rows(), which also says what this and send() throw. Blocks; calls
+  // send() if nobody has. Once.
+  SparseRows<T> wait();
+
+ private:
+  template <class U>
+  friend SparseRowsWork<U> start_all_reduce_rows(Communicator& comm, const SparseRows<U>& own,
+                                                 const SparseOptions& options);
+  struct Call;
+  explicit SparseRowsWork(std::unique_ptr<Call> call);
+
+  std::unique_ptr<Call> call_;
 };
 
 // Everybody's rows, added up: collective, blocking. The result has each row once, in ascending
@@ -42,11 +70,17 @@ struct SparseOptions {
 // 1 to 2 bytes; so it pays while all together have fewer rows than the matrix; else make it dense
 // and use all_reduce. Two operations, of which the first tells the numbers of rows. Throws
 // InvalidArgument on all ranks, before anything else has moved, if some rank's values do not fit
-// its rows, if a row is negative or too great, or if ranks have rows of other lengths, types,
-// formats or matrices, naming both; on this rank if the operation is neither sum nor mean; else
-// what the operations throw. Mismatch or ProtocolError if what comes is no such message.
+// its rows, if a row is negative or too great, if there are too many, or if ranks have rows of
+// other lengths, types, formats, matrices or limits, naming both; on this rank if the operation is
+// neither sum nor mean; else what the operations throw. Mismatch or ProtocolError if what comes is
+// no such message.
 template <class T>
 SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
                               const SparseOptions& options = {});
+// The same without waiting for other ranks. `own` is copied. Ranks call start_..., send() and
+// wait() of several in the same order.
+template <class T>
+SparseRowsWork<T> start_all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
+                                        const SparseOptions& options = {});
 
 }  // namespace stretto

@@ -1,0 +1,203 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What CompressedReduction makes of gradients and sums, and what it reads of others.
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "stretto/base/random.h"
+#include "stretto/codec/arithmetic.h"
+#include "stretto/reducer/compressed_exchange.h"
+
+namespace stretto {
+namespace {
+
+// What the owner of a part combines is said by this codec.
+const Codec& codec_of_whole_sums() {
+  static const std::shared_ptr<const Codec> kNonzeros = nonzeros();
+  return *kNonzeros;
+}
+
+}  // namespace
+
+// The part that `adder` adds up; the whole if nothing is divided. `of_sum`: what it sends of it.
+CompressedReduction::Part CompressedReduction::part_of(const Exchange& exchange, std::size_t i,
+                                                       std::size_t adder, bool of_sum) const {
+  const Gradient& gradient = *exchange.gradients[i];
+  const auto rank = static_cast<std::uint64_t>(rank_);
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  Part part{.first = 0, .count = exchange.values[i].size(), .position = {}};
+  std::uint64_t key = gradient.key;
+  if (exchange.has_parts() && part.count >= ranks * kLeastPart) {
+    part.first = adder * exchange.values[i].size() / ranks;
+    part.count = (adder + 1) * exchange.values[i].size() / ranks - part.first;
+    key = Random(key ^ (adder + 1)).next();
+  } else if (exchange.has_parts() && adder != gradient.owner) {
+    part.count = 0;
+  }
+  part.position = {.step = step_ - 1,
+                   .shared_key = key,
+                   .own_key = Random(key + rank + (of_sum ? ranks : 0)).next(),
+                   .agreement = agreement_};
+  return part;
+}
+
+// No messages are longer for what `adder` adds up, or has added up.
+std::size_t CompressedReduction::longest(const Exchange& exchange, std::size_t adder,
+                                         bool of_sum) const {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
+    const Part part = part_of(exchange, i, adder, of_sum);
+    if (exchange.has_parts() && part.count == 0) continue;
+    bytes += codec_of(exchange, i, of_sum).max_message_bytes(part.count);
+  }
+  return bytes;
+}
+
+const Codec& CompressedReduction::codec_of(const Exchange& exchange, std::size_t i,
+                                           bool of_sum) const {
+  const bool is_whole_sum = of_sum && exchange.way == Way::combined;
+  return is_whole_sum ? codec_of_whole_sums() : *exchange.gradients[i]->codec;
+}
+
+// What sums of messages are divided by before they are encoded again by a codec that is bounded: so
+// they are not beyond its bound. A power of two, which rounds nothing.
+int CompressedReduction::divisor_of_sums(const Exchange& exchange, std::size_t i) const {
+  const bool is_divided = exchange.way == Way::divided;
+  if (!is_divided || !exchange.gradients[i]->codec->is_bounded()) return 1;
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(ranks_)));
+}
+
+// Appends the messages of what `adder` adds up, or has added up, and returns their length.
+std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t adder, bool of_sum) {
+  const std::size_t begin = exchange.own.size();
+  for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
+    Gradient& gradient = *exchange.gradients[i];
+    const Part part = part_of(exchange, i, adder, of_sum);
+    if (exchange.has_parts() && part.count == 0) continue;
+    const std::span<float> values = exchange.values[i].subspan(part.first, part.count);
+    const int divisor = of_sum ? divisor_of_sums(exchange, i) : 1;
+    codec::divide(values, divisor);
+    // Of a codec that is bounded the residual, which may be what this rank has clipped, is not sent
+    // with the sum; nor with a whole sum; nor that of a silent gradient at all.
+    const bool is_silent = exchange.silent[i] != 0;
+    const bool is_whole_sum = of_sum && exchange.way == Way::combined;
+    const bool sets_aside = divisor > 1 || is_silent || is_whole_sum;
+    std::span<float> carry, cleared;
+    if (sets_aside) {
+      aside_.assign(part.count, 0.0f);
+      carry = aside_;
+    } else {
+      carry = std::span(gradient.residual).subspan(part.first, part.count);
+      if (!options_.error_feedback) std::ranges::fill(carry, 0.0f);
+      // What is sent of a sum is not what this rank has moved by.
+      const bool masks = options_.mask_momentum && !gradient.momentum.empty() && !of_sum;
+      if (masks) cleared = std::span(gradient.momentum).subspan(part.first, part.count);
+    }
+    const std::size_t before = exchange.own.size();
+    std::uint32_t* const hint = &gradient.hints[of_sum ? gradient.hints.size() - 1 : adder];
+    this_step_.sent_values +=
+        codec_of(exchange, i, of_sum)
+            .encode({.carry = carry,
+                     .gradient = values,
+                     .position = part.position,
+                     .non_finite = options_.non_finite,
+                     .hint = is_silent ? nullptr : hint,
+                     .cleared = cleared,
+                     .stopped_by = of_sum ? exchange.stopped_by[i] : std::nullopt},
+                    scratch_, exchange.own);
+    // Of a whole sum nothing is left.
+    for (std::size_t e = 0; sets_aside && !is_whole_sum && e < part.count; ++e) {
+      gradient.residual[part.first + e] += carry[e] * static_cast<float>(divisor);
+    }
+    const std::size_t bytes = exchange.own.size() - before;
+    this_step_.message_bytes += bytes;
+    if (gradient.has_fixed_length || of_sum) continue;
+    exchange.announced[static_cast<std::size_t>(rank_)].encoded += bytes;
+  }
+  return exchange.own.size() - begin;
+}
+
+// What all ranks have sent for this rank's parts becomes this rank's messages. What these do not
+// say joins its residual.
+void CompressedReduction::add_up(Exchange& exchange) {
+  const TimePoint begin = Clock::now();
+  const auto own = static_cast<std::size_t>(rank_);
+  for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
+    const Part part = part_of(exchange, i, own, false);
+    std::ranges::fill(exchange.values[i].subspan(part.first, part.count), 0.0f);
+  }
+  std::span<const std::byte> rest = exchange.received;
+  for (std::size_t rank = 0; rank < exchange.parts.recv_counts.size(); ++rank) {
+    decode_parts(exchange, rest.first(exchange.parts.recv_counts[rank]), rank, own, false);
+    rest = rest.subspan(exchange.parts.recv_counts[rank]);
+  }
+  this_step_.received_bytes += exchange.received.size() - exchange.parts.recv_counts[own];
+  const TimePoint added = Clock::now();
+  this_step_.decode_seconds += seconds(added - begin);
+  exchange.own.clear();
+  encode_parts(exchange, own, true);
+  this_step_.encode_seconds += seconds(Clock::now() - added);
+}
+
+// Adds what rank `from` says of what `adder` adds up, or has added up.
+void CompressedReduction::decode_parts(Exchange& exchange, std::span<const std::byte> messages,
+                                       std::size_t from, std::size_t adder, bool of_sum) {
+  for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
+    const Part part = part_of(exchange, i, adder, of_sum);
+    if (exchange.has_parts() && part.count == 0) continue;
+    const auto sums = exchange.values[i].subspan(part.first, part.count);
+    const auto length =
+        codec_of(exchange, i, of_sum).decode_add(messages, part.position, scratch_, sums);
+    if (length.ok()) {
+      messages = messages.subspan(length.value());
+      continue;
+    }
+    const StatusCode code = length.status().code();
+    if (code == StatusCode::invalid_argument && exchange.has_parts() && !of_sum) {
+      // Only this rank knows. What it sends of the sum tells all, and of whom it knows it; the step
+      // fails, whatever else there was to add.
+      sums[0] = std::numeric_limits<float>::quiet_NaN();
+      if (!exchange.stopped_by[i]) exchange.stopped_by[i] = Rank(static_cast<std::int32_t>(from));
+      return;
+    }
+    // Of a sum the rank that has stopped it, or the one that found it so without any.
+    const std::optional<Rank> named = length.status().rank();
+    const bool is_of_sum = exchange.has_parts() && of_sum;
+    const bool is_named = is_of_sum && named && *named < Rank(ranks_);
+    const Rank whose = is_named ? *named : Rank(static_cast<std::int32_t>(from));
+    const Status status(
+        code,
+        fmt::format("gradient {} {} rank {}, in step {}: {}", exchange.gradients[i]->name,
+                    is_of_sum && !is_named ? "as added up by" : "of", whose.value(), step_,
+                    length.status().message()),
+        whose);
+    // What stops all ranks needs no more words; the rest only this rank may have seen.
+    if (code != StatusCode::invalid_argument) communicator_->abort(std::string(status.message()));
+    status.or_throw();
+  }
+}
+
+void CompressedReduction::decode(ReduceOp op, Exchange& exchange) {
+  for (const std::span<float> values : exchange.values) std::ranges::fill(values, 0.0f);
+  std::span<const std::byte> rest = exchange.all;
+  for (std::size_t rank = 0; rank < exchange.lengths.size(); ++rank) {
+    decode_parts(exchange, rest.first(exchange.lengths[rank]), rank, rank, true);
+    rest = rest.subspan(exchange.lengths[rank]);
+  }
+  this_step_.received_bytes += exchange.all.size() - exchange.own.size();
+  for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
+    const int divisor = divisor_of_sums(exchange, i);
+    if (divisor > 1) {
+      for (float& value : exchange.values[i]) value *= static_cast<float>(divisor);
+    }
+    if (op == ReduceOp::mean) codec::divide(exchange.values[i], ranks_);
+  }
+}
+
+}  // namespace stretto

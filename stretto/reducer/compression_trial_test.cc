@@ -1,0 +1,157 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// When steps are compressed, and what steps are that are not.
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/reducer/compressed_reduction.h"
+#include "stretto/reducer/reducer.h"
+#include "tests/support/gradients.h"
+#include "tests/support/run_ranks.h"
+
+namespace stretto {
+namespace {
+
+using testing::floats;
+
+// Writes down which buckets are started and finished in a step.
+class Recording : public CompressedReduction {
+ public:
+  using CompressedReduction::CompressedReduction;
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    started.push_back(bucket.index);
+    return CompressedReduction::start(communicator, bucket);
+  }
+  void finish(const FullBucket& bucket) override {
+    finished.push_back(bucket.index);
+    CompressedReduction::finish(bucket);
+  }
+
+  std::vector<std::size_t> started;
+  std::vector<std::size_t> finished;
+};
+
+using Indices = std::vector<std::size_t>;
+const Indices kAll = {0, 1, 2};
+
+// Three gradients of a bucket each, of which the last one is in the first bucket.
+struct Training {
+  Training(Communicator& communicator, const CompressionOptions& options,
+           std::size_t count = 1 << 15)
+      : rank(communicator.rank().value()),
+        hook(std::make_shared<Recording>(options)),
+        reducer(communicator,
+                {{"a", DType::f32, count}, {"b", DType::f32, count}, {"c", DType::f32, count}},
+                {.bucket_bytes = {1}, .find_unused = true, .hook = hook}) {}
+
+  // Whether it was compressed.
+  bool step(const Indices& used = {2, 1, 0}) {
+    hook->started.clear();
+    hook->finished.clear();
+    for (const std::size_t i : used) {
+      std::ranges::fill(floats(reducer, i), static_cast<float>(rank + 1));
+      reducer.mark_ready(i);
+      finished_early = hook->finished;
+    }
+    reducer.finalize();
+    return hook->last_step().compressed;
+  }
+
+  const int rank;
+  const std::shared_ptr<Recording> hook;
+  Reducer reducer;
+  Indices finished_early;  // When the last gradient was ready, before finalize().
+};
+
+TEST(CompressionTrial, ABucketThatIsNotCompressedIsFinishedEarlyAndLeftOut) {
+  run_ranks(2, [](Communicator& communicator) {
+    Training training(communicator, {.compression = Compression::never}, 2000);
+    for (int step = 0; step < 2; ++step) {
+      EXPECT_FALSE(training.step({2, 0}));
+      EXPECT_EQ(training.hook->started, kAll);
+    }
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_FALSE(training.step({2, 0}));
+      EXPECT_EQ(training.hook->started, (Indices{0, 2}));
+      EXPECT_EQ(training.hook->last_step().step, static_cast<std::uint64_t>(step + 3));
+    }
+    EXPECT_FALSE(training.step({2, 1, 0}));
+    EXPECT_EQ(training.hook->started, (Indices{0, 2, 1}));
+    EXPECT_EQ(floats(training.reducer, 1)[7], 1.5f);
+  });
+  run_ranks(1, [](Communicator& communicator) {
+    Training never(communicator, {.compression = Compression::never}, 2000);
+    (void)never.step();
+    EXPECT_EQ(never.finished_early, kAll);
+    Training always(communicator, {}, 2000);
+    (void)always.step();
+    EXPECT_EQ(always.finished_early, Indices());
+    EXPECT_EQ(always.hook->finished, kAll);
+  });
+}
+
+// The trial's steps and those after it: all ranks take the same decisions.
+TEST(CompressionTrial, SwitchesAllRanksInTheSameStep) {
+  std::vector<std::vector<bool>> compressed_steps(2);
+  run_ranks(2, [&](Communicator& communicator) {
+    Training training(communicator, {.compression = Compression::automatic}, 2000);
+    for (int step = 0; step < 20; ++step) {
+      compressed_steps[static_cast<std::size_t>(training.rank)].push_back(training.step());
+    }
+  });
+  EXPECT_EQ(compressed_steps[0], compressed_steps[1]);
+  const std::vector<bool> trial(compressed_steps[0].begin(), compressed_steps[0].begin() + 6);
+  EXPECT_EQ(trial, (std::vector<bool>{false, false, false, false, true, true}));
+}
+
+// One rank alone does nothing in a step without compression.
+TEST(CompressionTrial, TriesTwoStepsWhereEncodingAloneTakesLonger) {
+  run_ranks(1, [](Communicator& communicator) {
+    Training training(communicator, {.compression = Compression::automatic});
+    std::ptrdiff_t compressed = 0;
+    for (int step = 0; step < 20; ++step) compressed += training.step() ? 1 : 0;
+    EXPECT_EQ(compressed, 2);
+  });
+}
+
+// What the messages of a warm-up cost says nothing about those after it.
+TEST(CompressionTrial, BeginsAfterTheWarmUp) {
+  run_ranks(1, [](Communicator& communicator) {
+    Training training(communicator, {.codec = top_k({.warm_up_steps = 10}),
+                                     .rules = {{"b", top_k({.warm_up_steps = 20, .exact = false})}},
+                                     .compression = Compression::automatic});
+    for (int step = 0; step < 24; ++step) EXPECT_FALSE(training.step()) << step;
+    for (int step = 24; step < 26; ++step) EXPECT_TRUE(training.step()) << step;
+    EXPECT_EQ(training.hook->last_step().sent_values, 3u * 328);
+  });
+}
+
+// The period after which there is a new trial is twice as long as the first, which found that it
+// does not pay; the trial took the place of its first steps.
+TEST(CompressionTrial, StepsThatItSwitchesOffFinishEarlyAndLeaveBucketsOutUntilTheNextTrial) {
+  constexpr int kOff = 6, kNext = kOff + 2 * 2048 - 16;
+  run_ranks(1, [](Communicator& communicator) {
+    Training training(communicator, {.compression = Compression::automatic});
+    const Indices used = {2, 0}, both = {0, 2};
+    for (int step = 0; step < kNext + 10; ++step) {
+      const bool is_compressed = training.step(used);
+      const int in_trial = step < kNext ? step : step - kNext;
+      const bool is_first = step < kNext;
+      ASSERT_EQ(is_compressed, in_trial == 4 || in_trial == 5) << step;
+      // The first step of a trial, and the one after it, have to go without what is new.
+      const bool leaves_out = in_trial > kOff || (in_trial == 0 && !is_first);
+      ASSERT_EQ(training.hook->started, leaves_out ? both : kAll) << step;
+      ASSERT_EQ(training.hook->finished, training.hook->started) << step;
+      const bool is_early = !is_compressed && in_trial != 0;
+      ASSERT_EQ(training.finished_early.empty(), !is_early) << step;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace stretto
