@@ -142,6 +142,11 @@ void Reducer::set_frozen(std::size_t index, bool frozen) {
   buckets_[slot.bucket].pending.fetch_add(frozen ? std::size_t(-1) : 1, std::memory_order_relaxed);
 }
 
+void Reducer::set_epoch(std::uint64_t epoch, std::uint64_t steps_before) {
+  epoch_ = epoch;
+  steps_before_epoch_ = steps_before;
+}
+
 void Reducer::launch_full_buckets() {
   const MutexLock lock(launch_mutex_);
   for (; next_bucket_ < buckets_.size(); ++next_bucket_) {

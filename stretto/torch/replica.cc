@@ -214,8 +214,9 @@ void Replica::connect(std::unique_ptr<Reducer> reducer) {
   outgrown_ = false;
   if (reducer == nullptr) return;
   hooks_.clear();
+  const std::uint64_t before = reducer_ != nullptr ? reducer_->steps_before_epoch() : 0;
   reducer_ = std::move(reducer);
-  reducer_->set_epoch(epoch_);
+  reducer_->set_epoch(epoch_, before);
   has_rebuilt_buckets_ = false;
   initial_plan_ = reducer_->plan();
   progress_.assign(trained_.size(), {});

@@ -122,7 +122,7 @@ class Reducer {
   bool is_frozen(std::size_t index) const { return slots_[index].frozen; }
   bool all_frozen() const { return frozen_count_ == gradients_.size(); }
 
-  // Since the last finalize(): was a gradient marked, or any, or all that are not frozen?
+  // Since the last finalize(): was a gradient marked, any, or all that are not frozen?
   bool is_ready(std::size_t i) const { return slots_[i].ready.load(std::memory_order_acquire); }
   bool step_open() const { return ready_count_.load(std::memory_order_acquire) > 0; }
   bool all_ready() const {
@@ -139,10 +139,10 @@ class Reducer {
 
   // Between steps: those that follow belong to `epoch`. finalize() throws Mismatch, on all ranks,
   // in a step that is not of the same epoch everywhere, begun after the same step.
-  void set_epoch(std::uint64_t epoch) {
-    epoch_ = epoch;
-    steps_before_epoch_ = step_;
-  }
+  void set_epoch(std::uint64_t epoch) { set_epoch(epoch, step_); }
+  // The same where an earlier Reducer has begun it, after so many steps.
+  void set_epoch(std::uint64_t epoch, std::uint64_t steps_before);
+  std::uint64_t steps_before_epoch() const { return steps_before_epoch_; }
 
   // Ends the step: blocks until all buckets are reduced. Gradients that have not been marked are
   // unused here: what their storage holds is this rank's contribution, so zero it, unless it still
@@ -197,11 +197,9 @@ class Reducer {
   // A failure of an operation around the steps, with what it means for training.
   Status explained(const Status& status) const;
 
-  // Steps that have been finalized.
-  std::uint64_t step_count() const { return step_; }
+  std::uint64_t step_count() const { return step_; }  // That have been finalized.
   const reducer::BucketPlan& plan() const { return plan_; }
-  // Of the last step that was finalized.
-  const StepStatistics& last_step() const { return last_step_; }
+  const StepStatistics& last_step() const { return last_step_; }  // That was finalized.
 
  private:
   struct Bucket {
