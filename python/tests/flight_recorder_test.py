@@ -139,8 +139,8 @@ class FlightRecorderTest(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder, _worker_server(f"{folder}/socket"):
                 with socket.socket(socket.AF_UNIX) as caller:
                     caller.connect(f"{folder}/socket")
-                    request = "POST /handler/dump_stretto_trace_pickle HTTP/1.0\r\nContent-Length: 0"
-                    caller.sendall(f"{request}\r\n\r\n".encode())
+                    asked = "POST /handler/dump_stretto_trace_pickle HTTP/1.0"
+                    caller.sendall(f"{asked}\r\nContent-Length: 0\r\n\r\n".encode())
                     with caller.makefile("rb") as answer:
                         head, _, told = answer.read().partition(b"\r\n\r\n")
             assert b" 200 " in head, head
