@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -68,7 +69,7 @@ void CrowdProbe::tell(int& rounds) {
   }
 }
 
-double CrowdProbe::quick_round(const std::vector<Rank>& peers, int rounds) {
+double CrowdProbe::mean_round(const std::vector<Rank>& peers, int rounds) {
   std::vector<double> seconds_of_rounds(static_cast<std::size_t>(rounds));
   std::vector<std::uint8_t> bytes(2 * peers.size());
   for (double& seconds_of_round : seconds_of_rounds) {
@@ -85,17 +86,18 @@ double CrowdProbe::quick_round(const std::vector<Rank>& peers, int rounds) {
     for (Work& work : works) work.wait();
     seconds_of_round = seconds(Clock::now() - begin);
   }
-  const auto quick = seconds_of_rounds.begin() + std::ssize(seconds_of_rounds) / 4;
-  std::nth_element(seconds_of_rounds.begin(), quick, seconds_of_rounds.end());
-  return *quick;
+  std::ranges::sort(seconds_of_rounds);
+  seconds_of_rounds.resize(seconds_of_rounds.size() - seconds_of_rounds.size() / 10);
+  const double all = std::accumulate(seconds_of_rounds.begin(), seconds_of_rounds.end(), 0.0);
+  return all / static_cast<double>(seconds_of_rounds.size());
 }
 
 CrowdProbe::Times CrowdProbe::run(int rounds) {
   tell(rounds);
   if (rounds == 0) return {};
   Times times;
-  times.pair_seconds = quick_round(partner_, rounds);
-  times.all_seconds = quick_round(others_, rounds);
+  times.pair_seconds = mean_round(partner_, rounds);
+  times.all_seconds = mean_round(others_, rounds);
   std::size_t all = 0;
   std::size_t least = kRanksMax;
   for (const auto& of_host : ranks_) {

@@ -39,8 +39,9 @@ class CrowdProbe {
  private:
   void tell(int& rounds);
   // That of the fastest quarter: what else runs on the cores makes a round longer.
-  // That of the fastest quarter: what else runs on the cores makes a round longer.
-  double quick_round(const std::vector<Rank>& peers, int rounds);
+  // Of all but the slowest tenth, which something else on the cores has made longer. A round may
+  // take no time because the peers are ahead, so a quick one says nothing.
+  double mean_round(const std::vector<Rank>& peers, int rounds);
 
   Communicator& world_;
   std::vector<std::vector<Rank>> ranks_;  // That take part, by host.

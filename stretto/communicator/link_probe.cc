@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -17,6 +19,7 @@
 #include "stretto/communicator/crowd_probe.h"
 #include "stretto/communicator/link_cache.h"
 #include "stretto/kernel/reduce.h"
+#include "stretto/transport/transport.h"
 
 namespace stretto::communicator {
 namespace {
@@ -26,13 +29,16 @@ constexpr int kRoundsMax = 400;
 constexpr int kLargeRoundsMax = 12;
 constexpr int kBurst = 32;
 constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
-// Of a network on which that takes less than this: shapers let through at once what the link
-// carries in a millisecond or so.
-constexpr std::size_t kHugeBytes = std::size_t{8} << 20;
-constexpr double kFastSeconds = 5e-3;
+// On a network up to so many times that, as far as they take no longer than kLargeTime: shapers let
+// through at once what a link carries in a millisecond or so. Or where the way takes most of the
+// time: a long link is not full sooner.
+constexpr double kFactorMax = 8;
+constexpr std::size_t kNetworkBytesMax = 8 * kLargeBytes;
+constexpr std::chrono::milliseconds kRest(2);  // In which a shaper saves up what it lets through.
 constexpr std::chrono::milliseconds kCrowdTime(20);
 constexpr std::chrono::milliseconds kSmallTime(20);
 constexpr std::chrono::milliseconds kLargeTime(40);
+constexpr std::chrono::milliseconds kNetworkTime(100);  // Of those by which its speed is known.
 constexpr std::uint8_t kGoOn = 1;
 
 // Two ranks that measure, or none.
@@ -69,8 +75,8 @@ class Probe {
       : world_(world),
         other_(other),
         between_hosts_(between_hosts),
-        sent_(between_hosts ? kHugeBytes : kLargeBytes),
-        received_(between_hosts ? kHugeBytes : 0) {}
+        sent_(between_hosts ? kNetworkBytesMax : kLargeBytes),
+        received_(between_hosts ? kNetworkBytesMax : 0) {}
 
   schedule::LinkCost lead() {
     schedule::LinkCost cost;
@@ -95,8 +101,8 @@ class Probe {
   }
 
  private:
-  // There and back, or both ways at once.
-  enum class Way { in_turn, at_once };
+  // There and back, the same after a time in which nobody sends, or both ways at once.
+  enum class Way { in_turn, after_rest, at_once };
 
   void lead_memory(schedule::LinkCost& cost) {
     const double medium = rounds(kLargeBytes / 4, Way::in_turn, kLargeRoundsMax, kLargeTime);
@@ -108,27 +114,35 @@ class Probe {
     follow_rounds(kLargeBytes, Way::in_turn);
   }
   void lead_network(schedule::LinkCost& cost) {
-    double large = rounds(kLargeBytes, Way::at_once, kLargeRoundsMax, kLargeTime);
-    const bool is_fast = large < kFastSeconds;
-    sent_[0] = is_fast ? kGoOn : 0;
+    const double first = rounds(kLargeBytes, Way::at_once, kLargeRoundsMax, kLargeTime);
+    const bool is_long = first < 2 * small_round_;
+    const double wanted = is_long ? kFactorMax : seconds(kLargeTime) / first;
+    const auto factor = std::bit_floor(static_cast<unsigned>(std::clamp(wanted, 1.0, kFactorMax)));
+    sent_[0] = static_cast<std::uint8_t>(factor);
     send(1);
-    const std::size_t bytes = is_fast ? kHugeBytes : kLargeBytes;
-    if (is_fast) large = rounds(bytes, Way::at_once, kLargeRoundsMax, kLargeTime);
-    const double medium = rounds(bytes / 4, Way::at_once, kLargeRoundsMax, kLargeTime);
+    const std::size_t bytes = factor * kLargeBytes;
+    const double large = rounds(bytes, Way::at_once, kLargeRoundsMax, kNetworkTime);
+    const double medium = rounds(bytes / 4, Way::at_once, kLargeRoundsMax, kNetworkTime);
     cost.seconds_per_byte = by_more(medium, large, bytes);
-    // What has not waited for its turn.
-    const double apart = rounds(bytes / 8, Way::in_turn, kLargeRoundsMax, kLargeTime);
+    // Where most bytes have not waited for their turn, a shaper lets them through at once. Where
+    // half of them seem to, it is processors that cannot send and receive at the same time.
+    const std::size_t few = burst_of(factor);
+    const double apart = rounds(few, Way::after_rest, kLargeRoundsMax, kLargeTime);
     const double queued = (apart - small_round_) / 2 / cost.seconds_per_byte;
-    cost.burst_bytes = std::max(0.0, static_cast<double>(bytes) / 8 - queued);
+    const auto sent = static_cast<double>(few);
+    cost.burst_bytes = queued < sent / 3 ? sent - std::max(0.0, queued) : 0;
   }
   void follow_network() {
     follow_rounds(kLargeBytes, Way::at_once);
     recv(1);
-    const bool is_fast = received()[0] == kGoOn;
-    const std::size_t bytes = is_fast ? kHugeBytes : kLargeBytes;
-    if (is_fast) follow_rounds(bytes, Way::at_once);
-    follow_rounds(bytes / 4, Way::at_once);
-    follow_rounds(bytes / 8, Way::in_turn);
+    const std::size_t factor = received()[0];
+    follow_rounds(factor * kLargeBytes, Way::at_once);
+    follow_rounds(factor * kLargeBytes / 4, Way::at_once);
+    follow_rounds(burst_of(factor), Way::after_rest);
+  }
+  // About what a link that is so fast carries in a millisecond, as much as shapers let through.
+  static std::size_t burst_of(std::size_t factor) {
+    return factor * kLargeBytes == kNetworkBytesMax ? kLargeBytes : kLargeBytes / 8;
   }
   // By what more bytes take: some networks let the first ones through at once.
   static double by_more(double quarter_seconds, double whole_seconds, std::size_t whole_bytes) {
@@ -146,36 +160,51 @@ class Probe {
     world_.recv(received().first(bytes), {.from = other_, .tag = kProbeTag}).wait();
   }
 
+  // In messages that need no leave to go: what gives it would wait behind what goes the other way.
+  void exchange(std::size_t bytes) {
+    std::vector<Work> works;
+    for (std::size_t at = 0; at < bytes; at += transport::kEagerBytes) {
+      const std::size_t count = std::min(transport::kEagerBytes, bytes - at);
+      works.push_back(
+          world_.recv(received().subspan(at, count), {.from = other_, .tag = kProbeTag}));
+      works.push_back(world_.send(std::span<const std::uint8_t>(sent_).subspan(at, count),
+                                  {.to = other_, .tag = kProbeTag}));
+    }
+    for (Work& work : works) work.wait();
+  }
+
   // The time of a round: that of the fastest tenth, because what else runs on the cores makes a
-  // round longer, and says nothing about the link.
+  // round longer, and says nothing about the link. Both ways at once, the median: what a shaper has
+  // queued while nobody ran makes rounds shorter, too.
   double rounds(std::size_t bytes, Way way, int rounds_max, Duration time) {
     std::vector<double> seconds_of_rounds;
     const TimePoint end = Clock::now() + time;
     const int warm_up = bytes == 1 ? kWarmUpRounds : 1;
     bool more = true;
     for (int i = 0; more; ++i) {
+      if (way == Way::after_rest) std::this_thread::sleep_for(kRest);
       const TimePoint begin = Clock::now();
       more = i < rounds_max + warm_up && (begin < end || i <= warm_up + 2);
       sent_[0] = more ? kGoOn : 0;
-      Work sent = begin_send(bytes);
-      if (way == Way::in_turn) sent.wait();
-      recv(bytes);
-      sent.wait();
+      if (way == Way::at_once) {
+        exchange(bytes);
+      } else {
+        send(bytes);
+        recv(bytes);
+      }
       if (i >= warm_up) seconds_of_rounds.push_back(seconds(Clock::now() - begin));
     }
-    const auto fast = seconds_of_rounds.begin() + std::ssize(seconds_of_rounds) / 10;
+    const auto fast =
+        seconds_of_rounds.begin() + std::ssize(seconds_of_rounds) / (way == Way::at_once ? 2 : 10);
     std::nth_element(seconds_of_rounds.begin(), fast, seconds_of_rounds.end());
     return *fast;
   }
   void follow_rounds(std::size_t bytes, Way way) {
     bool more = true;
     while (more) {
-      std::optional<Work> sent;
-      if (way == Way::at_once) sent = begin_send(bytes);
-      recv(bytes);
+      way == Way::at_once ? exchange(bytes) : recv(bytes);
       more = received()[0] == kGoOn;
-      if (!sent) sent = begin_send(bytes);
-      sent->wait();
+      if (way != Way::at_once) send(bytes);
     }
   }
 
