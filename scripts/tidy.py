@@ -157,6 +157,17 @@ def check_layers_file(layers: dict[str, list[str]]) -> Iterator[Finding]:
         seen.add(layer)
 
 
+def check_layers_table(layers: dict[str, list[str]], document: str) -> Iterator[Finding]:
+    """ARCHITECTURE.md says of each layer what stretto/layers.txt says, in the same order."""
+    rows = re.findall(r"^\| ([a-z]\w*) \| ([a-z0-9 ]*)\| [^|]+ \|$", document, re.MULTILINE)
+    shown = [(layer, used.split()) for layer, used in rows if layer in layers]
+    for layer, used in layers.items():
+        if (layer, used) not in shown:
+            yield Finding("ARCHITECTURE.md", 1, f"has no row: | {layer} | {' '.join(used)} | ...")
+    if [layer for layer, _ in shown] != list(layers):
+        yield Finding("ARCHITECTURE.md", 1, "its layers are not in the order of stretto/layers.txt")
+
+
 def check_blob(source: Source) -> Iterator[Finding]:
     if len(source.bytes) > MAX_BLOB_BYTES:
         yield Finding(source.path, 1, f"{len(source.bytes)} bytes; at most {MAX_BLOB_BYTES}")
@@ -335,6 +346,7 @@ def main() -> int:
     sources = [Source(root, path) for path in tracked_files(root)]
     layers = read_layers((root / "stretto/layers.txt").read_text())
     findings = check_sources(sources, layers)
+    findings += check_layers_table(layers, (root / "ARCHITECTURE.md").read_text())
     if not arguments.no_headers:
         headers = [source.path for source in sources
                    if source.suffix == ".h" and (not wanted or source.path in wanted)]

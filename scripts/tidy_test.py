@@ -194,6 +194,16 @@ class RulesTest(unittest.TestCase):
         self.assertEqual([finding.text for finding in findings],
                          ["base uses kernel, which is not above it"])
 
+    def test_layers_are_those_of_the_table(self):
+        layers = {"base": [], "kernel": ["base"]}
+        table = "| layer | uses | what |\n|---|---|---|\n| base | | x |\n| kernel | base | y |\n"
+        findings = lambda text: [finding.text for finding in tidy.check_layers_table(layers, text)]
+        self.assertEqual(findings(table), [])
+        without = table.replace("| base | y", "| | y")
+        self.assertIn("has no row: | kernel | base", findings(without)[0])
+        swapped = "".join(reversed(table.splitlines(keepends=True)))
+        self.assertIn("not in the order", findings(swapped)[0])
+
     def test_optional_libraries_stay_in_their_folder(self):
         include = HEAD + "#include <torch/torch.h>\n"
         self.assert_finds("stretto/kernel/a.cc", include, "belongs in stretto/torch")

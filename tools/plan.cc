@@ -3,13 +3,14 @@
 
 #include "tools/commands.h"
 
-#include <charconv>
+#include <algorithm>
 #include <optional>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "stretto/base/parse_number.h"
 #include "stretto/schedule/cost.h"
 #include "stretto/schedule/print.h"
 #include "stretto/schedule/verify/verify.h"
@@ -142,20 +143,18 @@ int usage_error(const std::string& sentence) {
 
 // Works out the number of ranks and who is where. What is wrong with them, if anything.
 std::optional<std::string> settle_ranks(CommandLine& line) {
-  const char* next = line.hosts.data();
-  const char* const end = next + line.hosts.size();
-  for (std::int32_t host = 0; next != end; ++host) {
-    int on_host = 0;
-    const auto [after, error] = std::from_chars(next, end, on_host);
-    const bool separated = after == end || (*after == '+' && after + 1 != end);
-    if (error != std::errc() || on_host < 1 || on_host > kRanksMax || !separated) {
+  std::string_view rest = line.hosts;
+  for (std::int32_t host = 0; !rest.empty(); ++host) {
+    const int on_host = take_number<int>(rest).value_or(0);
+    const bool separated = rest.empty() || (rest.front() == '+' && rest.size() > 1);
+    if (on_host < 1 || on_host > kRanksMax || !separated) {
       return fmt::format("--hosts takes ranks per host such as 3+5+1, not \"{}\"", line.hosts);
     }
     line.host_of_ranks.insert(line.host_of_ranks.end(), on_host, host);
     if (line.host_of_ranks.size() > kRanksMax) {
       return fmt::format("--hosts has more than {} ranks", kRanksMax);
     }
-    next = after == end ? end : after + 1;
+    rest.remove_prefix(std::min<std::size_t>(1, rest.size()));
   }
   const int on_hosts = static_cast<int>(line.host_of_ranks.size());
   if (line.ranks == 0) line.ranks = on_hosts == 0 ? kRanksDefault : on_hosts;

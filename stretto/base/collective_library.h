@@ -12,15 +12,19 @@
 
 namespace stretto {
 
-// What a call on memory of devices is about besides, since the host can neither multiply there nor
-// put lists into one buffer: see group/packing.h.
-struct DeviceBuffers {
-  // In the place of the input (of the output), where not empty: each rank's share, or the entries
-  // of a list.
-  std::vector<ConstView> sources = {};
+// Where a call is on several buffers, or on multiples of them: each rank's share, or the entries of
+// a list. On the host they are packed (group/packing.h); a library for memory of devices, where the
+// host can neither copy nor multiply, is handed them.
+struct BufferParts {
+  // In the place of the input, `more` behind it, times `factor`. All of one dtype. Empty: the
+  // caller's input as it is.
+  ConstView source = {};
+  std::vector<ConstView> more = {};  // Empty for most, who then allocate nothing.
+  double factor = 1;
+  // In the place of the output, one behind the other. Empty: the caller's output as it is.
   std::vector<View> targets = {};
-  double factor = 1;  // Multiplies this rank's input.
-  int mark = -1;      // What DeviceLibrary::mark() has said when the call was submitted.
+
+  bool has_sources() const { return source.bytes() > 0 || !more.empty() || factor != 1; }
 };
 
 // One rank's part in a collective, as a library is handed it. The lists have an entry per rank of
@@ -32,7 +36,10 @@ struct LibraryCall {
   std::byte* output = nullptr;
   const std::size_t* counts = nullptr;    // Null where nothing belongs to single ranks.
   const std::size_t* received = nullptr;  // Of an all_to_all.
-  const DeviceBuffers* device = nullptr;  // Where a DeviceLibrary has been asked for it.
+  // Of a DeviceLibrary: in the place of input and output, or null; and what mark() has said when
+  // the call was submitted.
+  const BufferParts* parts = nullptr;
+  int mark = -1;
 };
 
 // The half of a library that is for memory of devices, which no schedule reaches.
@@ -55,7 +62,7 @@ class DeviceLibrary {
   // Then: has the device's default stream wait for its end. False: the device says no.
   virtual bool let_default_stream_wait(int operation) = 0;
   // After abandon(): whether the device uses nobody's buffers any more.
-  virtual bool has_let_go() = 0;
+  virtual bool has_given_back() = 0;
 
  protected:
   ~DeviceLibrary() = default;
@@ -114,7 +121,7 @@ struct LibraryGroup {
 // the library is part of, such as MPI, which wants that done by a thread of the program.
 using MakeLibrary = CollectiveLibrary* (*)(const LibraryGroup& group, char* text,
                                            std::size_t text_bytes);
-#define STRETTO_MAKE_LIBRARY stretto_collectives_5
+#define STRETTO_MAKE_LIBRARY stretto_collectives_6
 #define STRETTO_TEXT_OF(name) #name
 #define STRETTO_TEXT(name) STRETTO_TEXT_OF(name)
 inline constexpr const char* kMakeLibrary = STRETTO_TEXT(STRETTO_MAKE_LIBRARY);

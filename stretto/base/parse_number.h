@@ -9,14 +9,22 @@
 
 namespace stretto {
 
-// The number that is the whole of a text; nothing if it is none, or none that the type can hold.
+// Takes the number with which a text begins off it; nothing if there is none, or none that the type
+// can hold.
+template <class Number>
+std::optional<Number> take_number(std::string_view& text) {
+  Number number{};
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(rest - text.data()));
+  return number;
+}
+
+// The number that is the whole of a text, or nothing.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
-  Number number{};
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || rest != end) return std::nullopt;
-  return number;
+  const std::optional<Number> number = take_number<Number>(text);
+  return text.empty() ? number : std::nullopt;
 }
 
 }  // namespace stretto

@@ -97,6 +97,14 @@ TEST(ParseNumberTest, TakesTheWholeTextOrNothing) {
   EXPECT_EQ(parse_number<std::uint8_t>("256"), std::nullopt);
 }
 
+TEST(ParseNumberTest, TakesANumberOffTheFront) {
+  std::string_view text = "12,-3x";
+  EXPECT_EQ(take_number<int>(text), 12);
+  EXPECT_EQ(text, ",-3x");
+  EXPECT_EQ(take_number<int>(text), std::nullopt);
+  EXPECT_EQ(text, ",-3x");  // Nothing was taken.
+}
+
 // The values that are published for the algorithm; part by part they are the same.
 TEST(Fnv1aTest, IsTheKnownOne) {
   EXPECT_EQ(fnv1a(""), 0xcbf29ce484222325u);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "stretto/base/log.h"
+#include "stretto/base/would_block.h"
 #include "stretto/bootstrap/handshake_machine.h"
 #include "stretto/bootstrap/socket.h"
 
@@ -41,7 +42,7 @@ Status read_some(int fd, HandshakeMachine& machine, const WaitLimit& limit) {
     const ssize_t count = ::recv(fd, bytes, machine.wanted_bytes(), MSG_DONTWAIT);
     if (count > 0) return machine.receive({bytes, static_cast<std::size_t>(count)});
     if (count == 0 || errno == ECONNRESET) return machine.ended_early();
-    if (errno != EAGAIN && errno != EINTR) return system_status("recv");
+    if (!would_block(errno)) return system_status("recv");
     const Status waited = wait_for(fd, POLLIN, limit);
     if (!waited.ok() && !limit.passed()) return waited;
   }

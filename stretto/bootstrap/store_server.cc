@@ -17,6 +17,7 @@
 #include "stretto/base/log.h"
 #include "stretto/base/poll.h"
 #include "stretto/base/thread.h"
+#include "stretto/base/would_block.h"
 #include "stretto/bootstrap/authenticating_listener.h"
 #include "stretto/bootstrap/byte_budget.h"
 #include "stretto/bootstrap/join_failure.h"
@@ -239,7 +240,7 @@ Status Server::read_some(Connection& connection) {
     connection.input.append(bytes, static_cast<std::size_t>(count));
     return {};
   }
-  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return {};
+  if (count < 0 && would_block(errno)) return {};
   return status_of(StatusCode::peer_lost, "the connection ended");
 }
 
@@ -297,11 +298,9 @@ Status Server::flush(Connection& connection) {
   while (!connection.output.empty()) {
     const ssize_t count = ::send(connection.fd.get(), connection.output.data(),
                                  connection.output.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (count < 0 && errno == EAGAIN) return {};
-    if (count < 0 && errno != EINTR) {
-      return status_of(StatusCode::peer_lost, "the connection ended");
-    }
-    if (count > 0) connection.output.erase(0, static_cast<std::size_t>(count));
+    if (count < 0 && would_block(errno)) return {};
+    if (count < 0) return status_of(StatusCode::peer_lost, "the connection ended");
+    connection.output.erase(0, static_cast<std::size_t>(count));
   }
   free_memory(connection.output);
   return {};

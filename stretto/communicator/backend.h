@@ -40,10 +40,8 @@ struct CollectiveCall {
   // Nothing: equal shares.
   std::optional<execution::SharesView> shares = std::nullopt;
   // What has to be done with the caller's buffers before and after. With it, `input` or `output`,
-  // if empty, is its scratch.
+  // if empty, is its scratch. A backend for memory of devices finds out whether they lie there.
   std::optional<group::Packing> packing = std::nullopt;
-  // On memory of a device, in the place of a packing: filled in by a backend that has such.
-  std::unique_ptr<DeviceBuffers> device = nullptr;
 };
 
 // What carries out the operations of a Communicator: the seam at which stretto's own schedules

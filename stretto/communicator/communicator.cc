@@ -78,7 +78,7 @@ CollectiveCall checked_call(const Caller& caller, int size, const ConstView& inp
   call.output = output.span();
   if (share.shares) call.shares = share.shares;
   if (options.factor != 1) {
-    call.packing = group::Packing{.source = input, .factor = options.factor};
+    call.packing = group::Packing{.parts = {.source = input, .factor = options.factor}};
     call.input = {};
   }
   return call;
@@ -155,7 +155,8 @@ Work Communicator::all_reduce_views(const ConstView& input, const View& output,
   if (options.factor != 1) {
     // The output can hold the scaled input: no scratch is needed.
     call.input = call.output;
-    call.packing = group::Packing{.source = input, .factor = options.factor, .place = output.data};
+    call.packing =
+        group::Packing{.parts = {.source = input, .factor = options.factor}, .place = output.data};
   }
   return submit(std::move(call), options.algorithm, options.timeout);
 }
@@ -178,7 +179,7 @@ Work Communicator::reduce_views(const ConstView& input, const View& output,
                        .count = input.count},
                       input.span(), is_root ? output.span() : ByteSpan());
   if (options.factor != 1) {
-    call.packing = group::Packing{.source = input, .factor = options.factor};
+    call.packing = group::Packing{.parts = {.source = input, .factor = options.factor}};
     call.input = {};
   }
   return submit(std::move(call), options.algorithm, options.timeout);
@@ -288,7 +289,7 @@ Work Communicator::all_to_all_views(const ConstView& input, const View& output,
   CollectiveCall call(operation, input.span(), output.span(),
                       shares.equal() ? std::nullopt : std::optional(shares));
   if (input.bytes() > 0 && input.data == output.data) {
-    call.packing = group::Packing{.source = input};
+    call.packing = group::Packing{.parts = {.source = input}};
     call.input = {};
   }
   return submit(std::move(call), options.algorithm, options.timeout);

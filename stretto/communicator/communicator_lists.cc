@@ -72,10 +72,10 @@ CollectiveCall call_of(const OperationDescriptor& head, const std::vector<View>&
     call.input = call.output = pack.front().span();
     return call;
   }
-  call.packing = group::Packing{.source = pack.front(),
-                                .more = {pack.begin() + 1, pack.end()},
-                                .factor = factor,
-                                .targets = pack};
+  call.packing = group::Packing{.parts = {.source = pack.front(),
+                                          .more = {pack.begin() + 1, pack.end()},
+                                          .factor = factor,
+                                          .targets = pack}};
   return call;
 }
 

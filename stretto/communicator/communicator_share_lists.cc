@@ -36,13 +36,12 @@ std::vector<std::size_t> counts_or_equal(const std::vector<std::size_t>& counts,
 
 group::Packing packing_of(std::span<const ConstView> inputs, std::span<const View> outputs,
                           double factor = 1) {
-  group::Packing packing{
-      .factor = factor, .targets = {outputs.begin(), outputs.end()}, .apart = true};
+  BufferParts parts{.factor = factor, .targets = {outputs.begin(), outputs.end()}};
   if (!inputs.empty()) {
-    packing.source = inputs.front();
-    packing.more = {inputs.begin() + 1, inputs.end()};
+    parts.source = inputs.front();
+    parts.more = {inputs.begin() + 1, inputs.end()};
   }
-  return packing;
+  return {.parts = std::move(parts), .apart = true};
 }
 
 CollectiveCall call_of(const OperationDescriptor& head, const Caller& caller,

@@ -28,9 +28,10 @@ Kinds kinds_of(const CollectiveCall& call, const DeviceLibrary& devices) {
   look(call.input.data(), call.input.size());
   look(call.output.data(), call.output.size());
   if (!call.packing) return kinds;
-  look(call.packing->source.data, call.packing->source.bytes());
-  for (const ConstView& view : call.packing->more) look(view.data, view.bytes());
-  for (const View& view : call.packing->targets) look(view.data, view.bytes());
+  const BufferParts& parts = call.packing->parts;
+  look(parts.source.data, parts.source.bytes());
+  for (const ConstView& view : parts.more) look(view.data, view.bytes());
+  for (const View& view : parts.targets) look(view.data, view.bytes());
   return kinds;
 }
 
@@ -53,23 +54,15 @@ void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCall
                             kinds.elsewhere, caller.library.name(),
                             caller.library.for_devices()->device()));
   }
-  const double factor = call.packing ? call.packing->factor : 1;
+  const double factor = call.packing ? call.packing->parts.factor : 1;
   const std::string_view why = caller.library.for_devices()->refusal(call.operation, factor);
   if (!why.empty()) refuse(who, fmt::format("{} {}", caller.library.name(), why));
 }
 
 void take_to_device(CollectiveCall& call) {
-  call.device = std::make_unique<DeviceBuffers>();
   call.operation.algorithm = kDeviceAlgorithm;
-  if (!call.packing) return;
-  group::Packing& packing = *call.packing;
-  if (packing.has_sources()) {
-    call.device->sources.push_back(packing.source);
-    for (const ConstView& view : packing.more) call.device->sources.push_back(view);
-  }
-  call.device->targets = std::move(packing.targets);
-  call.device->factor = packing.factor;
-  call.packing.reset();
+  if (!call.packing) call.packing.emplace();
+  call.packing->kind = transport::MemoryKind::device;
 }
 
 }  // namespace
@@ -87,9 +80,9 @@ void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller) {
   }
   if (!any) return;
   for (CollectiveCall& call : calls) {
-    if (!call.device) continue;
-    call.device->mark = devices.mark();
-    if (call.device->mark >= 0) continue;
+    if (!call.packing || !call.packing->is_on_device()) continue;
+    call.packing->mark = devices.mark();
+    if (call.packing->mark >= 0) continue;
     refuse(
         {.rank = caller.rank, .operation = name(call.operation.collective)},
         "the device records no event on its default stream, behind which the operation would "

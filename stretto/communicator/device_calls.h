@@ -17,13 +17,13 @@ struct DeviceCaller {
   CollectiveLibrary& library;
 };
 
-// Finds out where the buffers lie. Calls on memory of a device become the library's: `device` and
-// their algorithm say so. What lies in memory of the host is left as it is, but for gather, scatter
-// and all_to_all with unequal shares: a rank whose own are empty cannot see where those of others
-// lie, so the library has them all, and copies what lies in memory of the host.
-// Throws InvalidArgument if one is on both kinds of memory, if the library does not do it, or if an
-// algorithm was named, since algorithms are for memory of the host. Then no call has been changed
-// that could not still be made.
+// Finds out where the buffers lie. Calls on memory of a device become the library's: their
+// algorithm and the kind of their parts say so. What lies in memory of the host is left as it is,
+// but for gather, scatter and all_to_all with unequal shares: a rank whose own are empty cannot see
+// where those of others lie, so the library has them all, and copies what lies in memory of the
+// host. Throws InvalidArgument if one is on both kinds of memory, if the library does not do it, or
+// if an algorithm was named, since algorithms are for memory of the host. Then no call has been
+// changed that could not still be made.
 void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller);
 
 // Throws InvalidArgument if a message is in memory of a device: those are not moved.

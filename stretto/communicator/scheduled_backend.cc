@@ -298,8 +298,8 @@ Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string
                               const std::optional<Duration>& timeout) {
   if (library_ != nullptr) go_by_memory(calls, {rank(), algorithm, *library_});
   const CollectiveCall& call = calls.front();
-  const bool plain = calls.size() == 1 && !call.shares && !call.packing && !call.device &&
-                     algorithm.empty() && options_.algorithm.empty();
+  const bool plain = calls.size() == 1 && !call.shares && !call.packing && algorithm.empty() &&
+                     options_.algorithm.empty();
   if (!plain) return submit_queued(calls, algorithm, timeout);
   std::shared_ptr<group::PendingOperation> parked;
   std::uint32_t number = 0;
@@ -345,11 +345,10 @@ Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
                                       .shares = call.shares,
                                       .algorithm = algorithm,
                                       .deadline = until,
-                                      .packing = std::move(call.packing),
-                                      .device = std::move(call.device)};
+                                      .packing = std::move(call.packing)};
   // A default algorithm that does not exist for this collective is no error; a named one is.
-  const bool by_default =
-      algorithm.empty() && call.operation.layout != kSetUpLayout && submission.device == nullptr;
+  const bool by_default = algorithm.empty() && call.operation.layout != kSetUpLayout &&
+                          call.operation.algorithm != kDeviceAlgorithm;
   if (by_default) submission.algorithm = options_.algorithm;
   Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
   const bool refused = operation.status().code() == StatusCode::invalid_argument;

@@ -27,10 +27,12 @@ struct Membership {
 // The caller's side of one collective.
 struct Call {
   OperationDescriptor operation;
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  std::uint32_t sequence = 0;             // Of the group.
-  const DeviceBuffers* device = nullptr;  // On memory of a device; stays until the run has ended.
+  transport::BufferRef input = {};  // Only read.
+  transport::BufferRef output = {};
+  std::uint32_t sequence = 0;  // Of the group.
+  // Of kind device, as in LibraryCall. The parts stay until the run has ended.
+  const BufferParts* parts = nullptr;
+  int mark = -1;
 };
 
 // One run of a plan. Reusable: start() after the last run has ended allocates nothing.

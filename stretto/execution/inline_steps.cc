@@ -99,8 +99,8 @@ Status InlineSteps::add_reduction(const Plan& plan, const schedule::Step& step) 
 
 void InlineSteps::run(const Call& call, std::size_t first, std::size_t last) {
   std::vector<std::byte*>& bases = bases_[(windows_->entered - 1) % bases_.size()];
-  bases[kInput] = const_cast<std::byte*>(call.input);  // Only read: it is no target of a schedule.
-  bases[kOutput] = call.output;
+  bases[kInput] = call.input.data;
+  bases[kOutput] = call.output.data;
   const auto at = [&](Operand operand) { return bases[operand.base] + operand.offset_bytes; };
   for (std::size_t i = first; i < last; ++i) {
     const Move& move = moves_[i];

@@ -16,27 +16,22 @@
 
 namespace stretto::execution {
 
-// Where bytes begin, and whose they are.
-struct BufferRef {
-  std::byte* data = nullptr;  // In this process; of kind process, in its owner's.
-  transport::MemoryKind kind = transport::MemoryKind::host;
-  Rank owner = 0;  // In the group.
-};
+using transport::BufferRef;
 
 // A step of a plan that reduces or copies, bound to buffers: `count` elements of each source into
 // every target, where inputs[i].data and outputs[i] say. Of a kind that this process does not reach
 // they are addresses elsewhere, for the queue that was made for that kind.
 struct BoundStep {
   // Whose a source or a target is.
-  struct Place {
+  struct Operand {
     transport::MemoryKind kind = transport::MemoryKind::host;
     Rank owner = 0;
   };
   std::optional<kernel::PreparedReduction> reduction;  // Nothing: a copy of the one input.
   std::vector<kernel::Input> inputs;
   std::vector<void*> outputs;
-  std::vector<Place> sources;
-  std::vector<Place> targets;
+  std::vector<Operand> sources;
+  std::vector<Operand> targets;
   std::size_t output_element_bytes = 1;
   std::size_t whole_count = 0;  // Of the step, however it is cut: decides how bytes are stored.
 };

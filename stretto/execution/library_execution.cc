@@ -71,20 +71,20 @@ void LibraryExecution::start(const Call& call, Turn& turn) {
   if (counts_by_message(call.operation)) {
     signal.operation.count = 0;  // Each rank knows one of its own.
     told_.assign(plan_->counts.size(), 0);
-    signal.input = reinterpret_cast<const std::byte*>(plan_->counts.data());
-    signal.output = reinterpret_cast<std::byte*>(told_.data());
+    signal.input = transport::BufferRef::own(plan_->counts.data());
+    signal.output = transport::BufferRef::own(told_.data());
   }
   meeting_.start(signal, turn);
 }
 
 // A library that gives buffers back may take a moment for it.
 bool LibraryExecution::ended() const {
-  if (phase_ == Phase::letting_go) return shared_->library->for_devices()->has_let_go();
+  if (phase_ == Phase::giving_back) return shared_->library->for_devices()->has_given_back();
   return phase_ == Phase::ended || !status().ok();
 }
 
 bool LibraryExecution::advance(Turn& turn) {
-  if (phase_ == Phase::letting_go || ended()) return false;
+  if (phase_ == Phase::giving_back || ended()) return false;
   bool moved = false;
   if (phase_ == Phase::meeting) {
     moved = meeting_.advance(turn);
@@ -127,11 +127,12 @@ void LibraryExecution::hand_over() {
   const bool copies = copies_ != nullptr;
   operation_ = shared_->library->start(
       {.operation = plan_->operation,
-       .input = copies ? copies_.get() : call_.input,
-       .output = copies ? copies_.get() + input_room_bytes_ : call_.output,
+       .input = copies ? copies_.get() : call_.input.data,
+       .output = copies ? copies_.get() + input_room_bytes_ : call_.output.data,
        .counts = plan_->counts.empty() ? nullptr : plan_->counts.data(),
        .received = plan_->received.empty() ? nullptr : plan_->received.data(),
-       .device = call_.device});
+       .parts = call_.parts,
+       .mark = call_.mark});
   phase_ = Phase::running;
 }
 
@@ -140,7 +141,7 @@ bool LibraryExecution::copy_in(Turn& turn) {
   if (copies_ == nullptr || is_copied_in() || turn.is_over()) return false;
   const std::size_t left = plan_->input_bytes - copied_bytes_;
   const std::size_t bytes = turn.take(left, 2);
-  kernel::copy(copies_.get() + copied_bytes_, call_.input + copied_bytes_, bytes,
+  kernel::copy(copies_.get() + copied_bytes_, call_.input.data + copied_bytes_, bytes,
                kernel::Store::automatic, plan_->input_bytes);
   copied_bytes_ += bytes;
   return true;
@@ -157,8 +158,9 @@ bool LibraryExecution::copy_out(Turn& turn) {
   const DType dtype = plan_->operation.dtype;
   const std::size_t elements =
       turn.take((all - copied_bytes_) / size_bytes(dtype), 2 * size_bytes(dtype));
-  const std::byte* results = copies_ == nullptr ? call_.output : copies_.get() + input_room_bytes_;
-  std::byte* const to = call_.output + copied_bytes_;
+  const std::byte* results =
+      copies_ == nullptr ? call_.output.data : copies_.get() + input_room_bytes_;
+  std::byte* const to = call_.output.data + copied_bytes_;
   if (plan_->divisor == 1) {
     kernel::copy(to, results + copied_bytes_, elements * size_bytes(dtype));
   } else {
@@ -177,12 +179,12 @@ bool LibraryExecution::copy_out(Turn& turn) {
 }
 
 void LibraryExecution::fail(const Status& status) {
-  if (phase_ == Phase::letting_go) return;
+  if (phase_ == Phase::giving_back) return;
   if (status_.ok()) status_ = status;
   meeting_.fail(status);
   if (phase_ == Phase::running && copies_ != nullptr) keep_for_good(copies_);
   const bool is_on_device = phase_ == Phase::running && shared_->library->for_devices() != nullptr;
-  phase_ = is_on_device ? Phase::letting_go : Phase::ended;
+  phase_ = is_on_device ? Phase::giving_back : Phase::ended;
   if (!std::exchange(shared_->is_abandoned, true)) shared_->library->abandon();
 }
 

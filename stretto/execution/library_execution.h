@@ -59,7 +59,7 @@ class LibraryExecution final : public Execution {
   }
 
  private:
-  enum class Phase { meeting, running, unpacking, letting_go, ended };
+  enum class Phase { meeting, running, unpacking, giving_back, ended };
 
   bool is_copied_in() const { return copied_bytes_ == plan_->input_bytes; }
   bool copy_in(Turn& turn);

@@ -53,8 +53,8 @@ Status MappedExecution::check_buffers(const std::byte* input, const std::byte* o
 
 void MappedExecution::start(const Call& call, Turn& turn) {
   call_ = call;
-  if (buffers_ && !buffers_->is_own_known(call.input, call.output)) {
-    buffers_->find_own(call.input, call.output);
+  if (buffers_ && !buffers_->is_own_known(call.input.data, call.output.data)) {
+    buffers_->find_own(call.input.data, call.output.data);
   }
   enter(turn);
 }
@@ -63,8 +63,8 @@ bool MappedExecution::try_start(const OperationDescriptor& operation, const std:
                                 std::byte* output, std::uint32_t sequence, Turn& turn) {
   if (buffers_ && !buffers_->is_own_known(input, output)) return false;
   call_.operation = operation;
-  call_.input = input;
-  call_.output = output;
+  call_.input.data = const_cast<std::byte*>(input);
+  call_.output.data = output;
   call_.sequence = sequence;
   enter(turn);
   return true;
@@ -253,10 +253,10 @@ BufferRef MappedExecution::locate(const schedule::Place& place) const {
   const bool own_place = place.rank == membership_->rank;
   switch (place.slot.buffer) {
     case schedule::Buffer::input:
-      if (own_place) return {.data = const_cast<std::byte*>(call_.input)};
+      if (own_place) return call_.input;
       return buffers_->input(rank);
     case schedule::Buffer::output:
-      if (own_place) return {.data = call_.output};
+      if (own_place) return call_.output;
       return buffers_->output(rank);
     default:
       return {.data = windows_->of[rank]->half(windows_->staging_turn)};

@@ -151,9 +151,9 @@ bool MessageExecution::end_syncs() {
 BufferRef MessageExecution::locate(const Lane& lane, const schedule::Place& place) const {
   switch (place.slot.buffer) {
     case schedule::Buffer::input:
-      return {.data = const_cast<std::byte*>(call_.input)};
+      return call_.input;
     case schedule::Buffer::output:
-      return {.data = call_.output};
+      return call_.output;
     default:
       return {.data = plan_->is_shared(place.slot) ? team_->slots(place.rank, turn_of(lane.segment))
                                                    : lane.scratch};

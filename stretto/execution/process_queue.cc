@@ -20,7 +20,7 @@ constexpr std::size_t kAlignmentBytes = 64;
 // for it.
 constexpr std::size_t kCopiedBytes = 1024 * 1024;
 
-bool is_elsewhere(const BoundStep::Place& place) { return place.kind == MemoryKind::process; }
+bool is_elsewhere(const BoundStep::Operand& operand) { return operand.kind == MemoryKind::process; }
 
 // A rank that has abandoned an operation tells all others why, in its own time.
 Status abandoned_by(Rank rank) {

@@ -8,15 +8,13 @@
 #include <cstddef>
 #include <limits>
 
+#include "stretto/base/inline_bytes.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::execution {
 
-// The policy on where bytes are worked on; see docs/decisions/0011.
+// The policy on where bytes are worked on, behind kInlineBytes; see docs/decisions/0011.
 //
-// An operation on buffers of up to kInlineBytes is run inside the call that submits it, as far as
-// the other ranks have come. Of a larger one such a call works on no more bytes than that.
-inline constexpr std::size_t kInlineBytes = 1024 * 1024;
 // What is read and written in one turn of progress, before the transport is looked after again;
 // where nothing else of this rank is in flight, and otherwise. About three milliseconds, and 0.4.
 inline constexpr std::size_t kLoneTurnBytes = 32 * 1024 * 1024;

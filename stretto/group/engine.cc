@@ -198,7 +198,7 @@ void Engine::yield_lock(EngineLock& held) {
 bool Engine::turn() {
   EngineLock held(*this);
   // The caller has other things to do, and it may not be the only one to do these.
-  const bool moved = turn_locked(drives_ ? execution::kInlineBytes : execution::kTurnBytes);
+  const bool moved = turn_locked(drives_ ? kInlineBytes : execution::kTurnBytes);
   // What has woken the progress thread may have been taken here, and is not done with.
   if (moved && sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
   run_continuations(held);

@@ -89,8 +89,8 @@ FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperati
   parked_entry_ = kind->entry;
   parked_->begin(call.operation, sequence, Deadline::after(call.timeout));
   parked_->call = {.operation = kind->operation,
-                   .input = call.input,
-                   .output = call.output,
+                   .input = transport::BufferRef::own(call.input),
+                   .output = transport::BufferRef::own(call.output),
                    .sequence = sequence};
   parked = parked_;
   gate_.store(Gate::parked, std::memory_order_release);

@@ -18,6 +18,21 @@ Planner::Setting setting_of(const execution::Membership& membership,
           .verification = options.verification};
 }
 
+// The packing is that of the collective, as long as which it stays.
+execution::Call call_of(const Group::Submission& submission, std::uint32_t sequence,
+                        const std::optional<Packing>& packing) {
+  using transport::BufferRef;
+  execution::Call call{.operation = submission.operation,
+                       .input = BufferRef::own(submission.input.data()),
+                       .output = BufferRef::own(submission.output.data()),
+                       .sequence = sequence};
+  if (!packing || !packing->is_on_device()) return call;
+  call.input.kind = call.output.kind = packing->kind;
+  call.parts = &packing->parts;
+  call.mark = packing->mark;
+  return call;
+}
+
 }  // namespace
 
 Group::Group(std::shared_ptr<Engine> engine, execution::Membership membership,
@@ -135,11 +150,12 @@ Result<PlanCache::Entry*> Group::entry_for(Submission& submission, EngineLock& h
 
 // Finds out whether the operation can be begun. The lane is closed.
 Status Group::prepare(PlanCache::Entry& entry, Submission& submission) {
-  if (submission.packing) {
+  if (submission.packing && !submission.packing->is_on_device()) {
     Packing& packing = *submission.packing;
     STRETTO_RETURN_IF_ERROR(operations_.lend_scratch(packing));
-    if (packing.place == nullptr && packing.has_sources()) submission.input = packing.input();
-    if (packing.place == nullptr && !packing.targets.empty()) submission.output = packing.output();
+    const bool apart = packing.place == nullptr;
+    if (apart && packing.parts.has_sources()) submission.input = packing.input();
+    if (apart && !packing.parts.targets.empty()) submission.output = packing.output();
   }
   const execution::Execution* any = entry.idle.empty() ? nullptr : entry.idle.front().get();
   for (const auto& item : operations_.running()) {
@@ -163,15 +179,10 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission, 
   operations_.take_sequence();
   std::shared_ptr<PendingCollective> collective = operations_.pooled();
   collective->begin(operation, sequence, submission.deadline);
-  collective->call = {.operation = operation,
-                      .input = submission.input.data(),
-                      .output = submission.output.data(),
-                      .sequence = sequence};
   collective->packing = std::move(submission.packing);
-  collective->device = std::move(submission.device);
-  collective->call.device = collective->device.get();
+  collective->call = call_of(submission, sequence, collective->packing);
   const bool runs_inline =
-      std::max(submission.input.size(), submission.output.size()) <= execution::kInlineBytes;
+      std::max(submission.input.size(), submission.output.size()) <= kInlineBytes;
   const bool is_plain = operation.algorithm == 0 && operation.layout == 0 && !collective->packing;
   if (is_plain && runs_inline && (*entry)->runs_alone()) lane_.remember(operation, **entry);
   operations_.push(collective, **entry);
@@ -181,7 +192,7 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission, 
   if (runs_inline) {
     advance(engine_->turn_of(execution::kTurnBytes));
   } else if (!engine_->has_progress_thread()) {
-    advance(engine_->turn_of(execution::kInlineBytes));
+    advance(engine_->turn_of(kInlineBytes));
   }
   return std::shared_ptr<PendingOperation>(std::move(collective));
 }

@@ -62,7 +62,6 @@ class Group final : public Client {
     Deadline deadline = {};
     // With one, `input` or `output`, if empty, is its scratch.
     std::optional<Packing> packing = std::nullopt;
-    std::unique_ptr<DeviceBuffers> device = nullptr;
   };
   // Fails, before anything is sent, if the algorithm does not exist or cannot be used. `held` is
   // the engine's lock, which is let go of while an operation of a new kind is planned.

@@ -58,14 +58,14 @@ Status copy_scaled(double factor, const ConstView& source, std::byte* target,
 }  // namespace
 
 std::size_t Packing::source_bytes() const {
-  std::size_t bytes = source.bytes();
-  for (const ConstView& part : more) bytes += part.bytes();
+  std::size_t bytes = parts.source.bytes();
+  for (const ConstView& part : parts.more) bytes += part.bytes();
   return bytes;
 }
 
 std::size_t Packing::target_bytes() const {
   std::size_t bytes = 0;
-  for (const View& part : targets) bytes += part.bytes();
+  for (const View& part : parts.targets) bytes += part.bytes();
   return bytes;
 }
 
@@ -79,15 +79,15 @@ std::size_t Packing::bytes() const {
 
 Status Packing::pack(execution::Turn& turn) {
   std::byte* to = place != nullptr ? place : scratch.bytes.data();
-  for (std::size_t i = 0; i <= more.size(); ++i) {
-    const ConstView& part = i == 0 ? source : more[i - 1];
+  for (std::size_t i = 0; i <= parts.more.size(); ++i) {
+    const ConstView& part = i == 0 ? parts.source : parts.more[i - 1];
     while (packed.step == i && !turn.is_over()) {
       const std::size_t bytes = size_bytes(part.dtype);
       const std::size_t first = packed.element;
       const std::size_t count = turn.take(part.count - first, 2 * bytes);
       if (!packed.move(count, part.count)) continue;
       STRETTO_RETURN_IF_ERROR(
-          copy_scaled(factor, part.slice(first, count), to + first * bytes, part.bytes()));
+          copy_scaled(parts.factor, part.slice(first, count), to + first * bytes, part.bytes()));
     }
     to += part.bytes();
   }
@@ -96,8 +96,8 @@ Status Packing::pack(execution::Turn& turn) {
 
 void Packing::unpack(execution::Turn& turn) {
   const std::byte* from = scratch.bytes.data() + output_begin();
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    const View& target = targets[i];
+  for (std::size_t i = 0; i < parts.targets.size(); ++i) {
+    const View& target = parts.targets[i];
     while (unpacked.step == i && !turn.is_over()) {
       const std::size_t bytes = size_bytes(target.dtype);
       const std::size_t first = unpacked.element;

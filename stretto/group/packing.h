@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "stretto/base/collective_library.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
 #include "stretto/execution/step.h"
@@ -17,13 +18,12 @@ namespace stretto::group {
 // cannot run on them as they are: a factor, several buffers as one, an input that the output
 // overwrites too early.
 struct Packing {
-  // Copied, with `more` behind it, times `factor`, before the operation starts. All of one dtype.
-  // Empty: the operation reads the caller's input.
-  ConstView source = {};
-  std::vector<ConstView> more = {};  // Empty for most, who then allocate nothing.
-  double factor = 1;
-  // Filled, one behind the other, when it has ended well. Empty: nothing is to be done then.
-  std::vector<View> targets = {};
+  // The sources are copied before the operation starts, the targets filled when it has ended well.
+  BufferParts parts = {};
+  // Of kind device, nothing is packed: a library takes the parts as they are, when what `mark`
+  // stands for has been done there.
+  transport::MemoryKind kind = transport::MemoryKind::host;
+  int mark = -1;
   // Whether the result comes behind the sources in the scratch, not in their place.
   bool apart = false;
   // Where the sources go. Null: scratch that the group lends, of their size.
@@ -34,12 +34,12 @@ struct Packing {
   std::size_t bytes() const;
   ByteSpan input() const { return scratch.bytes.first(source_bytes()); }
   ByteSpan output() const { return scratch.bytes.subspan(output_begin(), target_bytes()); }
-  bool has_sources() const { return source.bytes() > 0 || !more.empty() || factor != 1; }
+  bool is_on_device() const { return kind == transport::MemoryKind::device; }
   // As far as the turn goes, from where the one before has stopped.
   Status pack(execution::Turn& turn);
   void unpack(execution::Turn& turn);
-  bool is_packed() const { return packed.step > more.size(); }
-  bool is_unpacked() const { return unpacked.step >= targets.size(); }
+  bool is_packed() const { return is_on_device() || packed.step > parts.more.size(); }
+  bool is_unpacked() const { return is_on_device() || unpacked.step >= parts.targets.size(); }
   // How far they are; a part is a step.
   execution::StepCursor packed = {};
   execution::StepCursor unpacked = {};

@@ -76,7 +76,6 @@ class PendingCollective : public PendingOperation {
   using PendingOperation::PendingOperation;
   execution::Call call;
   std::optional<Packing> packing;
-  std::unique_ptr<DeviceBuffers> device;
 };
 
 // A send or a receive.

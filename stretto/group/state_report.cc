@@ -4,10 +4,11 @@
 #include "stretto/group/state_report.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 
 #include <fmt/format.h>
+
+#include "stretto/base/parse_number.h"
 
 namespace stretto::group {
 namespace {
@@ -33,14 +34,11 @@ std::optional<StateReport> decode_state_report(std::string_view text) {
   StateReport report{.has_entered = text.front() == '+',
                      .waits_for = {},
                      .text = std::string(text.substr(space + 1))};
-  const char* next = text.data() + 1;
-  const char* const end = text.data() + space;
-  while (next < end) {
-    std::int32_t rank = 0;
-    const auto [behind, error] = std::from_chars(next, end, rank);
-    if (error != std::errc() || rank < 0 || (behind < end && *behind != ',')) return {};
-    report.waits_for.push_back(rank);
-    next = std::min(behind + 1, end);
+  for (std::string_view ranks = text.substr(1, space - 1); !ranks.empty();) {
+    const auto rank = take_number<std::int32_t>(ranks);
+    if (!rank || *rank < 0 || (!ranks.empty() && ranks.front() != ',')) return {};
+    report.waits_for.push_back(*rank);
+    ranks.remove_prefix(std::min<std::size_t>(1, ranks.size()));
   }
   return report;
 }

@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 
 #include "hwy/cache_control.h"
 #include "stretto/base/file_descriptor.h"
+#include "stretto/base/parse_number.h"
 #include "stretto/kernel/kernels.h"
 
 namespace stretto::kernel {
@@ -62,12 +62,10 @@ std::size_t cache_bytes_in(const char* path) {
   char text[32];
   const auto length = ::read(file.get(), text, sizeof(text));
   if (length <= 0) return 0;
-  std::size_t number = 0;
-  const auto [end, error] = std::from_chars(text, text + length, number);
-  if (error != std::errc()) return 0;
-  const char unit = end < text + length ? *end : '\0';
-  if (unit == 'K') return number << 10;
-  if (unit == 'M') return number << 20;
+  std::string_view unit(text, static_cast<std::size_t>(length));
+  const std::size_t number = take_number<std::size_t>(unit).value_or(0);
+  if (unit.starts_with('K')) return number << 10;
+  if (unit.starts_with('M')) return number << 20;
   return number;
 }
 

@@ -67,11 +67,12 @@ std::optional<RedOp> operation_of(ReduceOp op, DType dtype) {
 
 class Builder {
  public:
-  Builder(const LibraryCall& call, int rank, int size, const Place& place)
+  Builder(const LibraryCall& call, int rank, int size, const DeviceMemory& memory)
       : call_(call),
+        parts_(call.parts == nullptr ? kNoParts : *call.parts),
         rank_(static_cast<std::size_t>(rank)),
         size_(static_cast<std::size_t>(size)),
-        place_(place) {}
+        memory_(memory) {}
 
   Result<Launch> build() {
     choose_operation();
@@ -109,27 +110,22 @@ class Builder {
   bool is_root(std::size_t rank) const {
     return call_.operation.root == static_cast<std::int32_t>(rank);
   }
-  const std::vector<ConstView>* sources() const {
-    return call_.device == nullptr || call_.device->sources.empty() ? nullptr
-                                                                    : &call_.device->sources;
-  }
-  const std::vector<View>* targets() const {
-    return call_.device == nullptr || call_.device->targets.empty() ? nullptr
-                                                                    : &call_.device->targets;
-  }
-  const std::byte* input() const {
-    return sources() == nullptr ? call_.input : sources()->front().data;
+  bool has_targets() const { return !parts_.targets.empty(); }
+  const std::byte* input() const { return source(0); }
+  // Of a list, an entry of it: each rank's share, or a whole buffer.
+  const std::byte* source(std::size_t index) const {
+    if (!parts_.has_sources()) return call_.input;
+    return index == 0 ? parts_.source.data : parts_.more[index - 1].data;
   }
   // Whether each rank's share has a buffer of its own. A factor makes a list of one buffer.
-  bool has_source_list() const { return sources() != nullptr && sources()->size() > 1; }
+  bool has_source_list() const { return !parts_.more.empty(); }
 
   // Shares lie one behind the other, unless they are a list.
   const std::byte* source_of(std::size_t rank) const {
-    if (has_source_list()) return (*sources())[rank].data;
-    return input() + offset(call_.counts, rank);
+    return has_source_list() ? source(rank) : input() + offset(call_.counts, rank);
   }
   std::byte* target_of(std::size_t rank) const {
-    if (targets() != nullptr) return (*targets())[rank].data;
+    if (has_targets()) return parts_.targets[rank].data;
     const bool exchanges = call_.operation.collective == Collective::all_to_all;
     return call_.output + offset(exchanges ? call_.received : call_.counts, rank);
   }
@@ -149,10 +145,9 @@ class Builder {
     const OperationDescriptor& operation = call_.operation;
     if (!reduces(operation.collective)) return;
     launch_.op = operation_of(operation.op, operation.dtype).value_or(kSum);
-    const double factor = call_.device == nullptr ? 1 : call_.device->factor;
-    if (factor == 1) return;
+    if (parts_.factor == 1) return;
     const bool divides = operation.op == ReduceOp::mean;
-    launch_.factor = divides ? factor / static_cast<double>(size_) : factor;
+    launch_.factor = divides ? parts_.factor / static_cast<double>(size_) : parts_.factor;
   }
 
   void add(Kind kind, const std::byte* from, std::byte* to, std::size_t elements,
@@ -172,13 +167,10 @@ class Builder {
   // On whole buffers: one, or those of a list.
   void on_entries(Kind kind) {
     const auto root = static_cast<std::size_t>(std::max(0, call_.operation.root));
-    if (targets() == nullptr) {
-      return add(kind, input(), call_.output, call_.operation.count, root);
-    }
-    for (std::size_t i = 0; i < targets()->size(); ++i) {
-      const View& target = (*targets())[i];
-      const std::byte* from = sources() == nullptr ? target.data : (*sources())[i].data;
-      add(kind, from, target.data, target.count, root);
+    if (!has_targets()) return add(kind, input(), call_.output, call_.operation.count, root);
+    for (std::size_t i = 0; i < parts_.targets.size(); ++i) {
+      const View& target = parts_.targets[i];
+      add(kind, parts_.has_sources() ? source(i) : target.data, target.data, target.count, root);
     }
   }
 
@@ -192,7 +184,7 @@ class Builder {
   }
 
   void all_gather() {
-    if (targets() == nullptr && equal_shares()) {
+    if (!has_targets() && equal_shares()) {
       return add(Kind::all_gather, input(), call_.output, call_.counts[0]);
     }
     for (std::size_t r = 0; r < size_; ++r) {
@@ -233,7 +225,7 @@ class Builder {
   }
 
   std::byte* scratch(std::size_t bytes) {
-    std::byte* const found = place_.scratch(bytes);
+    std::byte* const found = memory_.scratch(bytes);
     if (found == nullptr && status_.ok()) {
       status_ = status_of(StatusCode::out_of_memory,
                           "the device has no {} bytes left for what has to be copied", bytes);
@@ -248,12 +240,12 @@ class Builder {
     for (Step& step : launch_.steps) {
       const std::size_t bytes = step.count * bytes_of(step.type);
       const bool sends = step.kind == Kind::send;
-      if (sends && (in_place || !place_.is_device_memory(step.from))) {
+      if (sends && (in_place || !memory_.is_device_memory(step.from))) {
         std::byte* const copy = scratch(bytes);
         if (copy == nullptr) return;
         launch_.before.push_back({std::exchange(step.from, copy), copy, bytes});
       }
-      if (step.kind == Kind::receive && !place_.is_device_memory(step.to)) {
+      if (step.kind == Kind::receive && !memory_.is_device_memory(step.to)) {
         std::byte* const copy = scratch(bytes);
         if (copy == nullptr) return;
         launch_.after.push_back({copy, std::exchange(step.to, copy), bytes});
@@ -277,10 +269,13 @@ class Builder {
     return kBytes[static_cast<std::size_t>(type)];
   }
 
+  static inline const BufferParts kNoParts;
+
   const LibraryCall& call_;
+  const BufferParts& parts_;
   std::size_t rank_;
   std::size_t size_;
-  const Place& place_;
+  const DeviceMemory& memory_;
   Launch launch_;
   Status status_;
 };
@@ -299,8 +294,9 @@ const char* refusal(const OperationDescriptor& operation, double factor) {
   return "multiplies by a factor in sums and means only; multiply on the device before";
 }
 
-Result<Launch> make_launch(const LibraryCall& call, int rank, int size, const Place& place) {
-  return Builder(call, rank, size, place).build();
+Result<Launch> make_launch(const LibraryCall& call, int rank, int size,
+                           const DeviceMemory& memory) {
+  return Builder(call, rank, size, memory).build();
 }
 
 }  // namespace stretto::nccl

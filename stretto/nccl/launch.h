@@ -46,14 +46,14 @@ const char* refusal(const OperationDescriptor& operation, double factor);
 
 // Where things lie, and memory of the device that belongs to the launch until it has ended, or
 // null.
-struct Place {
+struct DeviceMemory {
   std::function<bool(const void*)> is_device_memory;
   std::function<std::byte*(std::size_t bytes)> scratch;
 };
 
 // The calls by which rank `rank` of `size` takes part. Pairs of ranks that share nothing make no
-// call, so a rank whose shares are all empty may make none. Fails as Place::scratch does. What lies
-// in memory of the host is copied to and from scratch.
-Result<Launch> make_launch(const LibraryCall& call, int rank, int size, const Place& place);
+// call, so a rank whose shares are all empty may make none. Fails as DeviceMemory::scratch does.
+// What lies in memory of the host is copied to and from scratch.
+Result<Launch> make_launch(const LibraryCall& call, int rank, int size, const DeviceMemory& memory);
 
 }  // namespace stretto::nccl

@@ -23,7 +23,7 @@ constexpr unsigned kStreamNonBlocking = 1;
 constexpr Duration kHearsay = std::chrono::seconds(1);
 // How long the end of what has been begun may take, well or by abort.
 constexpr Duration kEndWell = std::chrono::seconds(2);
-constexpr Duration kLetGo = std::chrono::seconds(10);
+constexpr Duration kGiveBackTime = std::chrono::seconds(10);
 
 // In the representation that NCCL reads: a scalar of the type that is reduced.
 union Scalar {
@@ -198,12 +198,13 @@ int NcclLibrary::start(const LibraryCall& call) {
   const Driver::Current current(*driver_);
   Running& running = running_.emplace_back();
   running.number = next_number_++;
-  const Place place{.is_device_memory = [this](const void* data) { return device_of(data) >= 0; },
-                    .scratch = [&](std::size_t bytes) { return take_scratch(running, bytes); }};
-  Result<Launch> launch = make_launch(call, rank_, size_, place);
+  const DeviceMemory memory{
+      .is_device_memory = [this](const void* data) { return device_of(data) >= 0; },
+      .scratch = [&](std::size_t bytes) { return take_scratch(running, bytes); }};
+  Result<Launch> launch = make_launch(call, rank_, size_, memory);
   if (launch.ok()) {
     running.launch = std::move(*launch);
-    if (call.device != nullptr) running.mark = call.device->mark;
+    if (call.mark >= 0) running.mark = call.mark;
     move();
   } else {
     fail(launch.status());
@@ -377,13 +378,13 @@ void NcclLibrary::abandon() {
   comm_ = nullptr;
 }
 
-bool NcclLibrary::has_let_go() {
+bool NcclLibrary::has_given_back() {
   const Driver::Current current(*driver_);
   const int result = driver_->call().stream_query(stream_);
   if (result != kNotReady) return true;
-  if (Clock::now() - abandoned_at_ < kLetGo) return false;
+  if (Clock::now() - abandoned_at_ < kGiveBackTime) return false;
   log(LogLevel::warning, "{} has been aborted, but the device has not ended its work in {:g} s",
-      nccl_->name, seconds(kLetGo));
+      nccl_->name, seconds(kGiveBackTime));
   return true;
 }
 

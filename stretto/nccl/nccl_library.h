@@ -83,7 +83,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   int mark() override;
   bool is_launched(int operation) override;
   bool let_default_stream_wait(int operation) override;
-  bool has_let_go() override;
+  bool has_given_back() override;
 
   Status set_up_stream();
   Status set_up_communicator(const Meeting& meeting);

@@ -16,7 +16,8 @@ namespace stretto::schedule {
 
 // The schedules of all ranks, with what follows from seeing them together. print, verify and cost
 // build on it. It refers to the schedules: they must outlive it. A step is named by one number over
-// all ranks, rank 0's steps first. Memory: all steps of all ranks; not for production.
+// all ranks, rank 0's steps first. Memory: all steps of all ranks, so a running program, which
+// verifies what no test has, does that for few ranks (verify/proof.h).
 class JointSchedule {
  public:
   static constexpr std::int32_t kNone = -1;

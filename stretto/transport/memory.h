@@ -13,11 +13,25 @@
 
 namespace stretto::transport {
 
-// How other ranks get at memory of a rank. That of a device is to be another kind.
+// What kind of memory bytes of a rank lie in: how this process, and other ranks, get at them.
 enum class MemoryKind : std::uint8_t {
-  host,        // Not at all: it is its process' alone.
+  host,        // Others do not: it is its process' alone.
   registered,  // It lies in a region, which they have mapped.
   process,     // As host, but they copy from and to it, by get() and put().
+  device,      // A device's: only its library does (base/collective_library.h).
+};
+
+// Where bytes begin, in what kind of memory, and whose they are.
+struct BufferRef {
+  // In this process. Of kind process, in its owner's; of kind device, as its library counts.
+  std::byte* data = nullptr;
+  MemoryKind kind = MemoryKind::host;
+  Rank owner = 0;  // In the group.
+
+  // Of the host; what comes const is only read.
+  static BufferRef own(const void* data) {
+    return {.data = static_cast<std::byte*>(const_cast<void*>(data))};
+  }
 };
 
 // Bytes of a rank, as other ranks are told of them.

@@ -10,7 +10,6 @@
 #include <random>
 #include <thread>
 
-#include "stretto/execution/turn.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/support/failures.h"
 
@@ -189,7 +188,7 @@ TEST(FastPathCount, TellsHowManyCollectivesTookNoLock) {
       return comm.explain(Collective::all_reduce, DType::f32, 2).lock_free_runs;
     };
     std::vector<float> small(2);
-    std::vector<float> large(execution::kInlineBytes / sizeof(float) + 1);
+    std::vector<float> large(kInlineBytes / sizeof(float) + 1);
     for (int round = 0; round < 3; ++round) {
       comm.all_reduce(small, {.algorithm = "staged_mapped"}).wait();
       comm.all_reduce(large).wait();

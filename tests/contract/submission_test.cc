@@ -19,7 +19,6 @@
 #include <mutex>
 #include <thread>
 
-#include "stretto/execution/turn.h"
 #include "tests/contract/rank_communicators.h"
 
 namespace stretto::testing {
@@ -172,7 +171,7 @@ TEST_P(Submission, OfASmallOperationEndsItInTheCallOfTheLastToCome) {
   auto ranks = make_thread_ranks({.size = 2, .progress_thread = GetParam().thread});
   // A segment is not longer, and the last to come needs no more of the others than that.
   const std::size_t count = 32 * 1024 / sizeof(float);
-  static_assert(32 * 1024 <= execution::kInlineBytes);
+  static_assert(32 * 1024 <= kInlineBytes);
   std::barrier together(2);
   std::atomic<int> ended{0};
   on_all(ranks, [&](Communicator& comm) {

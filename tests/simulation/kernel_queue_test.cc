@@ -97,8 +97,8 @@ class Ranks {
       std::ranges::fill(own(r).subspan(bytes), std::byte{0});
       auto turn = turn_of(r);
       executions_[r]->start({.operation = operation_,
-                             .input = own(r).data(),
-                             .output = own(r).data() + bytes,
+                             .input = {.data = own(r).data()},
+                             .output = {.data = own(r).data() + bytes},
                              .sequence = sequence},
                             turn);
     }

@@ -22,6 +22,7 @@ using execution::Plan;
 using schedule::Algorithm;
 using schedule::Schedule;
 using schedule::StepKind;
+using transport::BufferRef;
 
 constexpr int kRanks = 4;
 constexpr std::size_t kCount = 1024;  // All chunks of all algorithms have the same length.
@@ -57,8 +58,8 @@ class ScheduleRun {
     for (std::size_t r = 0; r < kRanks; ++r) {
       execution::Turn turn = whole_turn(r);
       executions_[r]->start({.operation = kOperation,
-                             .input = oracle_.input_of(static_cast<int>(r)).data(),
-                             .output = outputs_[r].data(),
+                             .input = BufferRef::own(oracle_.input_of(static_cast<int>(r)).data()),
+                             .output = BufferRef::own(outputs_[r].data()),
                              .sequence = 1},
                             turn);
     }

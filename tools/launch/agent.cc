@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <cstdlib>
 
+#include "stretto/base/parse_number.h"
 #include "stretto/base/poll.h"
 #include "tools/launch/line_reader.h"
 #include "tools/launch/local_host.h"
@@ -112,8 +112,7 @@ void Agent::serve() {
 
 void Agent::follow_orders() {
   while (const auto line = orders_.next()) {
-    int signal = 0;
-    std::from_chars(line->data(), line->data() + line->size(), signal);
+    const int signal = parse_number<int>(*line).value_or(0);
     if (signal > 0) host_->send(signal);
   }
 }

@@ -21,6 +21,7 @@
 
 #include "stretto/base/cores.h"
 #include "stretto/base/poll.h"
+#include "stretto/base/would_block.h"
 #include "tools/launch/child.h"
 #include "tools/launch/descendants.h"
 #include "tools/launch/rank_environment.h"
@@ -248,11 +249,8 @@ Result<std::optional<RankEvent>> Guardian::next() const {
   message.msg_iovlen = parts.size();
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  ssize_t count = 0;
-  do {
-    count = ::recvmsg(fd(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  } while (count < 0 && errno == EINTR);
-  if (count < 0 && errno == EAGAIN) return std::optional<RankEvent>();
+  const ssize_t count = ::recvmsg(fd(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (count < 0 && would_block(errno)) return std::optional<RankEvent>();
   if (count < static_cast<ssize_t>(sizeof(header))) {
     return status_of(StatusCode::system,
                      "the process that looks after the ranks (pid {}) has ended before them", pid_);

@@ -4,10 +4,11 @@
 #include "tools/launch/host_list.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include "stretto/base/parse_number.h"
 
 namespace stretto::launch {
 namespace {
@@ -21,11 +22,9 @@ Status add_host(const std::string& line, int ranks, std::vector<HostShare>& host
   if (!(words >> share.name)) return {};
   for (std::string word; words >> word;) {
     constexpr std::string_view kSlots = "slots=";
-    const char* end = word.data() + word.size();
     const bool known = word.starts_with(kSlots);
-    const auto number = known ? std::from_chars(word.data() + kSlots.size(), end, share.ranks)
-                              : std::from_chars_result{};
-    if (!known || number.ptr != end || share.ranks < 1 || share.ranks > kMostRanks) {
+    share.ranks = known ? parse_number<int>(word.substr(kSlots.size())).value_or(0) : 0;
+    if (share.ranks < 1 || share.ranks > kMostRanks) {
       return status_of(StatusCode::invalid_argument,
                        "\"{}\" of host {} is not understood: slots=N says how many ranks run there",
                        word, share.name);

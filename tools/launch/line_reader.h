@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "stretto/base/would_block.h"
+
 namespace stretto::launch {
 
 // Lines from a non-blocking file descriptor.
@@ -20,8 +22,7 @@ class LineReader {
     std::array<char, 16 * 1024> bytes;
     while (true) {
       const ssize_t count = ::read(fd, bytes.data(), bytes.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) return count < 0 && errno == EAGAIN;
+      if (count <= 0) return count < 0 && would_block(errno);
       text_.append(bytes.data(), static_cast<std::size_t>(count));
     }
   }

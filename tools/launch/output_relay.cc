@@ -13,6 +13,8 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/would_block.h"
+
 namespace stretto::launch {
 namespace {
 
@@ -76,16 +78,16 @@ bool wants_colour(int fd) {
 }
 
 void OutputRelay::add(FileDescriptor source, int target, std::string prefix) {
-  streams_.push_back({std::move(source), target, LinePrefixer(std::move(prefix))});
+  pipes_.push_back({std::move(source), target, LinePrefixer(std::move(prefix))});
 }
 
 void OutputRelay::add_marked(FileDescriptor source, int target, std::string marker,
                              FileDescriptor marked) {
-  streams_.push_back({.source = std::move(source),
-                      .target = target,
-                      .lines = LinePrefixer({}),
-                      .marked_lines = MarkedLines(std::move(marker)),
-                      .marked = std::move(marked)});
+  pipes_.push_back({.source = std::move(source),
+                    .target = target,
+                    .lines = LinePrefixer({}),
+                    .marked_lines = MarkedLines(std::move(marker)),
+                    .marked = std::move(marked)});
 }
 
 Status OutputRelay::start() {
@@ -94,65 +96,64 @@ Status OutputRelay::start() {
 
 void OutputRelay::finish() {
   if (thread_.stop()) return;
-  for (Stream& stream : streams_) drain(stream);
+  for (Pipe& pipe : pipes_) drain(pipe);
 }
 
 void OutputRelay::run(int stop) {
   while (true) {
-    // A negative number is skipped by poll(): a stream that has ended.
+    // A negative number is skipped by poll(): a pipe that has ended.
     std::vector<pollfd> entries{{stop, POLLIN, 0}};
-    for (const Stream& stream : streams_) entries.push_back({stream.source.get(), POLLIN, 0});
+    for (const Pipe& pipe : pipes_) entries.push_back({pipe.source.get(), POLLIN, 0});
     if (::poll(entries.data(), entries.size(), -1) < 0) continue;
     const bool last_round = entries[0].revents != 0;
-    for (std::size_t i = 0; i < streams_.size(); ++i) {
+    for (std::size_t i = 0; i < pipes_.size(); ++i) {
       if (last_round) {
-        drain(streams_[i]);
+        drain(pipes_[i]);
       } else if (entries[i + 1].revents != 0) {
-        copy(streams_[i]);
+        copy(pipes_[i]);
       }
     }
     if (last_round) return;
   }
 }
 
-bool OutputRelay::copy(Stream& stream) {
+bool OutputRelay::copy(Pipe& pipe) {
   std::array<char, kPiece> bytes;
-  const ssize_t count = ::read(stream.source.get(), bytes.data(), bytes.size());
-  if (count < 0 && errno == EINTR) return true;
-  if (count < 0 && errno == EAGAIN) return false;
+  const ssize_t count = ::read(pipe.source.get(), bytes.data(), bytes.size());
+  if (count < 0 && would_block(errno)) return errno == EINTR;
   if (count <= 0) {
-    close(stream);
+    close(pipe);
     return false;
   }
   std::string output;
   const std::string_view text(bytes.data(), static_cast<std::size_t>(count));
-  if (stream.marked_lines) {
+  if (pipe.marked_lines) {
     std::string marked;
-    stream.marked_lines->add(text, output, marked);
+    pipe.marked_lines->add(text, output, marked);
     // Its reader may have ended.
-    write_fully(stream.marked.get(), marked);
+    write_fully(pipe.marked.get(), marked);
   } else {
-    stream.lines.add(text, output);
+    pipe.lines.add(text, output);
   }
-  write(stream.target, output);
+  write(pipe.target, output);
   return true;
 }
 
-void OutputRelay::drain(Stream& stream) {
+void OutputRelay::drain(Pipe& pipe) {
   // Bounded: a process that has escaped from its rank's group may write for ever.
-  for (std::size_t bytes = 0; stream.source.valid() && bytes < kLargestPipe; bytes += kPiece) {
-    if (!copy(stream)) break;
+  for (std::size_t bytes = 0; pipe.source.valid() && bytes < kLargestPipe; bytes += kPiece) {
+    if (!copy(pipe)) break;
   }
-  if (stream.source.valid()) close(stream);
+  if (pipe.source.valid()) close(pipe);
 }
 
-void OutputRelay::close(Stream& stream) {
+void OutputRelay::close(Pipe& pipe) {
   std::string output;
-  stream.lines.finish(output);
-  if (stream.marked_lines) stream.marked_lines->finish(output);
-  write(stream.target, output);
-  stream.source.reset();
-  stream.marked.reset();
+  pipe.lines.finish(output);
+  if (pipe.marked_lines) pipe.marked_lines->finish(output);
+  write(pipe.target, output);
+  pipe.source.reset();
+  pipe.marked.reset();
 }
 
 void OutputRelay::write(int target, std::string_view text) {
@@ -170,10 +171,10 @@ int write_fully(int fd, std::string_view text) {
     const ssize_t count = ::write(fd, text.data(), text.size());
     if (count >= 0) {
       text.remove_prefix(static_cast<std::size_t>(count));
-    } else if (errno == EAGAIN) {
+    } else if (would_block(errno)) {
       pollfd entry{fd, POLLOUT, 0};
       ::poll(&entry, 1, -1);
-    } else if (errno != EINTR) {
+    } else {
       return errno;
     }
   }

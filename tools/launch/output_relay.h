@@ -15,7 +15,7 @@
 
 namespace stretto::launch {
 
-// Cuts a stream into lines and puts a prefix before each. A line of more than kLongestLine bytes is
+// Cuts a pipe into lines and puts a prefix before each. A line of more than kLongestLine bytes is
 // passed on in pieces. With an empty prefix nothing is added, no line end either: then it only
 // keeps the lines of several ranks apart.
 class LinePrefixer {
@@ -26,7 +26,7 @@ class LinePrefixer {
 
   // Appends to `output` every line that `bytes` completes.
   void add(std::string_view bytes, std::string& output);
-  // The last line, if the stream has ended without a line end, which it gets if it has a prefix.
+  // The last line, if the pipe has ended without a line end, which it gets if it has a prefix.
   void finish(std::string& output);
 
  private:
@@ -34,7 +34,7 @@ class LinePrefixer {
   std::string partial_;
 };
 
-// Takes the lines that begin with `marker` out of a stream; what else a marker follows on the same
+// Takes the lines that begin with `marker` out of a pipe; what else a marker follows on the same
 // line goes on. Text is kept until its line ends, unless that is longer than LinePrefixer's.
 class MarkedLines {
  public:
@@ -68,7 +68,7 @@ class OutputRelay {
 
   // Before start(). `source` is the reading end of a pipe, non-blocking; `target` stays open.
   void add(FileDescriptor source, int target, std::string prefix);
-  // The same for a stream with marked lines: they go to `marked`, which ends with the stream.
+  // The same for a pipe with marked lines: they go to `marked`, which ends with the pipe.
   void add_marked(FileDescriptor source, int target, std::string marker, FileDescriptor marked);
   Status start();
   // Passes on what the pipes still hold and ends, whether or not somebody could still write to
@@ -76,7 +76,7 @@ class OutputRelay {
   void finish();
 
  private:
-  struct Stream {
+  struct Pipe {
     FileDescriptor source;
     int target;
     LinePrefixer lines;
@@ -85,13 +85,13 @@ class OutputRelay {
   };
 
   void run(int stop);
-  // False at the end of the stream, or if there is nothing (more) to read.
-  bool copy(Stream& stream);
-  void drain(Stream& stream);
-  void close(Stream& stream);
+  // False at the end of the pipe, or if there is nothing (more) to read.
+  bool copy(Pipe& pipe);
+  void drain(Pipe& pipe);
+  void close(Pipe& pipe);
   void write(int target, std::string_view text);
 
-  std::vector<Stream> streams_;
+  std::vector<Pipe> pipes_;
   bool said_what_is_lost_ = false;
   StoppableThread thread_;
 };

@@ -15,6 +15,7 @@
 
 #include "stretto/base/error.h"
 #include "stretto/base/id.h"
+#include "stretto/base/inline_bytes.h"
 #include "stretto/base/operation.h"
 #include "stretto/base/reduce_op.h"
 #include "stretto/base/status.h"
@@ -35,12 +36,12 @@ struct CollectiveCall;
 //
 // Every operation is immediate: the call returns a Work and waits for nobody; `.wait()` right
 // behind it makes it blocking, and then it runs on the calling thread without a hand-over. The call
-// itself runs an operation on buffers of up to 1 MiB as far as the other ranks have come, which
-// takes a few hundred microseconds at most. A larger one is only begun in it: with a progress
-// thread (has_progress_thread()) that takes some microseconds; without one, up to 1 MiB is worked
-// on. What is left is done by threads that wait, by the progress thread, and, a little at a time,
-// by poll(), Work::done() and twice a second by the heartbeat. So without a progress thread, a
-// program that neither waits nor polls keeps the others waiting.
+// itself runs an operation on buffers of up to kInlineBytes (1 MiB) as far as the other ranks have
+// come, which takes a few hundred microseconds at most. A larger one is only begun in it: with a
+// progress thread (has_progress_thread()) that takes some microseconds; without one, up to
+// kInlineBytes are worked on. What is left is done by threads that wait, by the progress thread,
+// and, a little at a time, by poll(), Work::done() and twice a second by the heartbeat. So without
+// a progress thread, a program that neither waits nor polls keeps the others waiting.
 //
 // All ranks of the group must call the same collectives in the same order; ranks that disagree get
 // a Mismatch error that shows both calls. Any thread may submit; the order of a group is the order
