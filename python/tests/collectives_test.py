@@ -197,9 +197,9 @@ def exchanges(rank: int, size: int) -> None:
         received, sent, [rank + 1] * size, [d + 1 for d in range(size)]
     )
     same(received, torch.cat([value(10 * s + rank, shape=(rank + 1, 2)) for s in range(size)]))
-    # Some ranks may leave their sizes away, which then are equal; of types known as bytes, too.
+    # Sizes that are equal are sizes all the same; of types known as bytes, too.
     for dtype in (torch.int32, torch.complex32):
-        sizes = [[2] * size] * 2 if rank == 0 else []
+        sizes = [[2] * size] * 2
         sent = (torch.arange(2 * size, dtype=torch.int32) + 10 * rank).view(dtype)
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent, *sizes)

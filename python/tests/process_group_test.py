@@ -345,6 +345,18 @@ class WorkTest(unittest.TestCase):
         self.assertIn("rank 1", text)
         self.assertIn("rank 2", text)
 
+    def test_split_sizes_are_given_by_all_ranks_or_by_none(self) -> None:
+        def body(rank: int, size: int, path: str) -> str:
+            ranks.start(path, rank, size)
+            sizes = [[2] * size] * 2 if rank == 0 else []
+            sent = torch.zeros(2 * size)
+            return ranks.failure(
+                lambda: dist.all_to_all_single(torch.empty_like(sent), sent, *sizes)
+            )
+
+        for text in ranks.run(body, 2):
+            self.assertIn("First difference", text)
+
     def test_a_group_is_made_that_another_rank_gives_up_at_once(self) -> None:
         """Whoever is slower has it as well, and hears why when he uses it."""
 

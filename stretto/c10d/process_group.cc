@@ -388,10 +388,15 @@ WorkPtr ProcessGroupStretto::alltoall_base(at::Tensor& output, at::Tensor& input
   auto held = tensors_of_operation();
   const ConstView from = held->input(input);
   const View to = held->output(output);
-  // Even if none are given here: another rank may give some.
-  stretto::AllToAllOptions ours{
-      .send_counts = split_counts(input, from.count, input_splits, getSize(), "input"),
-      .recv_counts = split_counts(output, to.count, output_splits, getSize(), "output")};
+  const auto sent = split_counts(input, from.count, input_splits, getSize(), "input");
+  const auto received = split_counts(output, to.count, output_splits, getSize(), "output");
+  stretto::AllToAllOptions ours;
+  // Equal parts need no messages on one host, so ranks that give sizes are told from those that
+  // do not: these would have to know of the others before they begin.
+  if (!input_splits.empty() || !output_splits.empty()) {
+    ours.send_counts = sent;
+    ours.recv_counts = received;
+  }
   return start(
       {OpType::ALLTOALL_BASE, "stretto:all_to_all", options.timeout, held, input, {output}},
       [&](Communicator& comm, Duration timeout) {
