@@ -55,9 +55,16 @@ class BenchTest(unittest.TestCase):
             results, run = bench("--measure=ddp", "--models=mlp", "--rounds=5")
             self.assertEqual(run.returncode, 0, run.stderr)
             (ddp,) = results["ddp_step_ms"]
-            shares.append((ddp["stretto"] - ddp["alone"]) / (ddp["gloo"] - ddp["alone"]))
+            added = {name: ddp[name] - ddp["alone"] for name in ("stretto", "gloo")}
+            # Gloo adds half a step and more. If it seems to add next to nothing, the three have not
+            # had the same share of the cores, and say nothing.
+            if added["gloo"] < ddp["alone"] / 10:
+                continue
+            shares.append(added["stretto"] / added["gloo"])
             if shares[-1] < 0.4:
                 return
+        if not shares:
+            self.skipTest("others use the cores")
         self.fail(f"what stretto adds to a step, by what Gloo adds: {shares}")
 
     def test_calls_from_python_and_from_cpp(self) -> None:

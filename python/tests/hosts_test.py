@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,12 @@ import unittest
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 PROGRAM = pathlib.Path(__file__).with_name("trained_on_hosts_program.py")
 LIMIT_SECONDS = 200  # On a busy machine; alone it takes some seconds.
+
+
+def end(launcher: subprocess.Popen[str]) -> None:
+    """With all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(launcher.pid, signal.SIGKILL)
 
 
 class HostsTest(unittest.TestCase):
@@ -38,12 +46,12 @@ class HostsTest(unittest.TestCase):
                 subprocess.Popen(
                     [*network.enter(host), *launch, "--master-port=29500", f"--node-rank={host}"]
                     + [str(PROGRAM), str(answer)],
-                    stderr=subprocess.PIPE, text=True,
+                    stderr=subprocess.PIPE, text=True, start_new_session=True,
                 )
                 for host in range(2)
             ]
             for launcher in launchers:
-                self.addCleanup(launcher.kill)
+                self.addCleanup(end, launcher)
             said = [launcher.communicate(timeout=LIMIT_SECONDS)[1] for launcher in launchers]
             self.assertEqual([launcher.returncode for launcher in launchers], [0, 0], said)
             lines = answer.read_text().splitlines()

@@ -202,8 +202,13 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
         "or with other operations; make the tensor dense: to_dense()",
         c10::toString(tensor.scalar_type()));
   }
-  return start({OpType::_ALLREDUCE_SPARSE, "stretto:all_reduce_sparse", options.timeout,
-                tensors_of_operation(), tensors, tensors},
+  return start({.type = OpType::_ALLREDUCE_SPARSE,
+                .title = "stretto:all_reduce_sparse",
+                .timeout = options.timeout,
+                .tensors = tensors_of_operation(),
+                .inputs = tensors,
+                .results = tensors,
+                .blocks = true},
                [&](Communicator& comm, Duration timeout) {
                  all_reduce_sparse(comm, tensor, reduction.op, timeout);
                  return stretto::Work();

@@ -257,6 +257,9 @@ c10::intrusive_ptr<::c10d::Backend::Options> ProcessGroupStretto::options_of_par
   auto options = given != nullptr ? c10::make_intrusive<Options>(*given) : getBackendOptions();
   options->global_ranks_in_group.clear();
   for (const int rank : ranks) {
+    if (rank < 0 || rank >= getSize()) {
+      refuse("rank {} is not in a group of {} ranks", rank, getSize());
+    }
     options->global_ranks_in_group.push_back(global_ranks_[static_cast<std::size_t>(rank)]);
   }
   return options;
@@ -332,10 +335,12 @@ std::shared_ptr<FlightEntry> ProcessGroupStretto::make_entry(const Start& what) 
 }
 
 void ProcessGroupStretto::record(const Start& what, const std::shared_ptr<FlightEntry>& entry) {
-  ++(::c10d::isP2POp(what.type) ? transfers_ : collectives_);
+  // Read once: other threads count as well.
+  const bool is_transfer = ::c10d::isP2POp(what.type);
+  const uint64_t number = ++(is_transfer ? transfers_ : collectives_);
   if (entry == nullptr) return;
-  entry->collective_number = collectives_;
-  entry->point_to_point_number = transfers_;
+  entry->collective_number = is_transfer ? collectives_.load() : number;
+  entry->point_to_point_number = is_transfer ? number : transfers_.load();
   FlightRecorder::instance().record(entry);
 }
 

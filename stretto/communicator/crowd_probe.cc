@@ -59,7 +59,11 @@ void CrowdProbe::tell(int& rounds) {
   if (world_.rank() != first) {
     world_.recv(std::span(told), {.from = first, .tag = kProbeTag}).wait();
     rounds = told[0];
-    return;
+    if (rounds >= 0 && rounds <= kRoundsMax) return;
+    throw ProtocolError(status_of(StatusCode::protocol,
+                                  "rank {} asks for {} rounds of messages that measure links, of "
+                                  "which there are {} at most",
+                                  first.value(), rounds, kRoundsMax));
   }
   for (const auto& of_host : ranks_) {
     for (const Rank rank : of_host) {

@@ -32,13 +32,13 @@ class CrowdProbe {
     double all_seconds = 0;   // Each sends all that are on other hosts one...
     int peers_max = 0;        // ...which are so many for the one who has most.
   };
+  static constexpr int kRoundsMax = 200;
   // By all that take part. Rank 0, which is in a pair, says how many rounds there are, and tells
   // the others; 0: none. Blocks until all have done them.
   Times run(int rounds);
 
  private:
   void tell(int& rounds);
-  // That of the fastest quarter: what else runs on the cores makes a round longer.
   // Of all but the slowest tenth, which something else on the cores has made longer. A round may
   // take no time because the peers are ahead, so a quick one says nothing.
   double mean_round(const std::vector<Rank>& peers, int rounds);

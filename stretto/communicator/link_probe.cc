@@ -32,8 +32,8 @@ constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
 // On a network up to so many times that, as far as they take no longer than kLargeTime: shapers let
 // through at once what a link carries in a millisecond or so. Or where the way takes most of the
 // time: a long link is not full sooner.
-constexpr double kFactorMax = 8;
-constexpr std::size_t kNetworkBytesMax = 8 * kLargeBytes;
+constexpr unsigned kFactorMax = 8;
+constexpr std::size_t kNetworkBytesMax = kFactorMax * kLargeBytes;
 constexpr std::chrono::milliseconds kRest(2);  // In which a shaper saves up what it lets through.
 constexpr std::chrono::milliseconds kCrowdTime(20);
 constexpr std::chrono::milliseconds kSmallTime(20);
@@ -117,11 +117,13 @@ class Probe {
     const double first = rounds(kLargeBytes, Way::at_once, kLargeRoundsMax, kLargeTime);
     const bool is_long = first < 2 * small_round_;
     const double wanted = is_long ? kFactorMax : seconds(kLargeTime) / first;
-    const auto factor = std::bit_floor(static_cast<unsigned>(std::clamp(wanted, 1.0, kFactorMax)));
+    const auto factor =
+        std::bit_floor(static_cast<unsigned>(std::clamp<double>(wanted, 1, kFactorMax)));
     sent_[0] = static_cast<std::uint8_t>(factor);
     send(1);
     const std::size_t bytes = factor * kLargeBytes;
-    const double large = rounds(bytes, Way::at_once, kLargeRoundsMax, kNetworkTime);
+    const double large =
+        factor == 1 ? first : rounds(bytes, Way::at_once, kLargeRoundsMax, kNetworkTime);
     const double medium = rounds(bytes / 4, Way::at_once, kLargeRoundsMax, kNetworkTime);
     cost.seconds_per_byte = by_more(medium, large, bytes);
     // Where most bytes have not waited for their turn, a shaper lets them through at once. Where
@@ -136,7 +138,12 @@ class Probe {
     follow_rounds(kLargeBytes, Way::at_once);
     recv(1);
     const std::size_t factor = received()[0];
-    follow_rounds(factor * kLargeBytes, Way::at_once);
+    if (!std::has_single_bit(factor) || factor > kFactorMax) {
+      throw ProtocolError(status_of(StatusCode::protocol,
+                                    "rank {} measures links by {} MiB, and 1, 2, 4 or 8 are meant",
+                                    other_.value(), factor));
+    }
+    if (factor > 1) follow_rounds(factor * kLargeBytes, Way::at_once);
     follow_rounds(factor * kLargeBytes / 4, Way::at_once);
     follow_rounds(burst_of(factor), Way::after_rest);
   }
@@ -283,7 +290,9 @@ Finding probe(Communicator& world, const Pair& pair, std::string_view where,
   finding.cost = lead.lead();
   if (crowd != nullptr) {
     const double rounds = seconds(kCrowdTime) / lead.small_round();
-    set_message_costs(crowd->run(static_cast<int>(std::clamp(rounds, 5.0, 200.0))), finding.cost);
+    set_message_costs(
+        crowd->run(static_cast<int>(std::clamp<double>(rounds, 5, CrowdProbe::kRoundsMax))),
+        finding.cost);
   }
   if (!path.empty()) {
     save_link(path, text, {.cost = finding.cost, .measured_at = std::chrono::system_clock::now()});

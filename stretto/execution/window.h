@@ -63,10 +63,10 @@ struct Window {
   // Whose private memory this rank copies from or to just now, counted from 1; 0: nobody's. By its
   // owner only.
   alignas(128) std::atomic<std::uint32_t> reaches_into{0};
-  // See TeamLanes. By its owner only. As many as keep a network of a gigabit busy that is 20 ms
-  // long, and a few collectives at once: 17 MiB of a rank's address space, of which there is as
-  // much memory as has been used.
-  static constexpr std::size_t kLanes = 32;
+  // See TeamLanes. By its owner only. As many as keep a network of a gigabit busy that is 16 ms
+  // long, and a few collectives at once: 9 MiB of a rank's memory, all of which is in use after so
+  // many segments.
+  static constexpr std::size_t kLanes = 16;
   struct Lane {
     // What the owner runs in this lane, by turns.
     struct Record {

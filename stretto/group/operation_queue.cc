@@ -146,7 +146,9 @@ void OperationQueue::fail(const Status& reason, bool of_others) {
     PendingCollective& collective = *item.collective;
     if (of_others && item.execution->end_without_transport()) {
       execution::Turn turn(engine_->transport(), execution::kUnlimited);
-      if (collective.packing) collective.packing->unpack(turn);
+      if (collective.packing && !collective.packing->is_unpacked()) {
+        collective.packing->unpack(turn);
+      }
       collective.finish(Status());
       continue;
     }

@@ -38,14 +38,10 @@ constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 // Enough to keep a link, the reduction and the peer's reduction busy at the same time, and what a
 // long network may add.
 constexpr std::size_t kLanesOfMessages = 4;
-constexpr std::size_t kLanesOfMessagesMax = 16;
+constexpr std::size_t kLanesMax = execution::Window::kLanes;
 // Each lane waits for the ranks of its host as well, which may have to wait for a core: where
 // others used the cores, twice as many lanes took 0.6 to 0.8 of the time.
 constexpr std::size_t kLanesOfTeams = 8;
-
-std::size_t lanes_max(const Algorithm& algorithm) {
-  return algorithm.access == Access::both ? execution::Window::kLanes : kLanesOfMessagesMax;
-}
 
 // The longest segment of which each message leaves without its receive, that of a partial sum too
 // where there are such. A longer one waits until it is cleared, and what clears it waits behind all
@@ -113,7 +109,7 @@ std::size_t Selector::lanes(const Algorithm& algorithm, std::size_t segment_byte
   const double on_the_way = 2 * link.latency_seconds / link.seconds_per_byte;
   const double more =
       std::ceil(on_the_way / static_cast<double>(std::max<std::size_t>(1, segment_bytes)));
-  const auto most = static_cast<double>(lanes_max(algorithm) - least);
+  const auto most = static_cast<double>(kLanesMax - least);
   return least + static_cast<std::size_t>(std::clamp(more - 1, 0.0, most));
 }
 

@@ -306,8 +306,8 @@ Status Endpoint::silence_of(const Peer& silent) const {
   return status_of(StatusCode::peer_lost,
                    "nothing has come back from it for {:.1f} s{}{}: the network to it, or its "
                    "host, is down; STRETTO_NETWORK_TIMEOUT says how long an outage may last",
-                   seconds(silence), others,
-                   silent.contact().heard ? ", though it is still heard" : "");
+                   seconds(silence), silent.contact().heard ? ", though it is still heard" : "",
+                   others);
 }
 
 void Endpoint::begin_sleep() {

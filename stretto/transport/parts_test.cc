@@ -89,7 +89,7 @@ TEST_F(EndpointTest, NamesAllFromWhomNothingComesBack) {
   const std::string text(listener.lost[0].second.message());
   EXPECT_TRUE(
       text.starts_with("lost rank 2 (fake, node1 pid 3): nothing has come back from it for "
-                       "9.0 s, nor from rank 1, 4, though it is still heard: the network to it, "
+                       "9.0 s, though it is still heard, nor from rank 1, 4: the network to it, "
                        "or its host, is down"))
       << text;
   EXPECT_FALSE(endpoint->peer_status(2).status.ok());
