@@ -129,7 +129,7 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
     if (algorithm.order == schedule::Order::fixed || algorithm.reference) continue;
     if (!is_usable(algorithm, false, equal_chunks)) continue;
     query.segment_bytes = segment_bytes(algorithm, operation);
-    query.lanes = lanes_max(algorithm);
+    query.lanes = kLanesMax;
     candidates.push_back({&algorithm, schedule::estimate(algorithm, summary_, query)});
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::seconds);
