@@ -47,7 +47,7 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
   }
   Header header;
   header.kind = static_cast<std::uint8_t>(kind_);
-  header.settings = codec::settings_of(name_) ^ encoding.position.agreement;
+  header.settings = codec::settings_of(name_) ^ encoding.position.context_hash;
   header.step = static_cast<std::uint32_t>(encoding.position.step);
   header.count = carry.size();
   const std::size_t begin = out.size();
@@ -84,7 +84,7 @@ Result<std::size_t> Codec::decode_add(std::span<const std::byte> bytes,
                                  .name = name_,
                                  .count = count,
                                  .step = position.step,
-                                 .agreement = position.agreement});
+                                 .context_hash = position.context_hash});
   if (!expected.ok()) return expected.status();
   const Header& header = expected.value();
   const auto values = values_of(count, position.step);

@@ -64,7 +64,7 @@ Result<Header> read_header(std::span<const std::byte> bytes, const Expected& exp
                      header.version, Header::kVersion);
   }
   if (header.kind != expected.kind ||
-      header.settings != (settings_of(expected.name) ^ expected.agreement)) {
+      header.settings != (settings_of(expected.name) ^ expected.context_hash)) {
     return status_of(StatusCode::mismatch,
                      "a message of {}, where this rank uses '{}'; give all ranks the same codec",
                      header.kind == expected.kind ? "other settings" : kind_name(header.kind),

@@ -25,7 +25,7 @@ struct Header {
   std::uint8_t kind = 0;
   std::uint8_t flags = 0;
   std::uint8_t zero = 0;
-  std::uint32_t settings = 0;  // Hash of the codec's name, ^ Position::agreement.
+  std::uint32_t settings = 0;  // Hash of the codec's name, ^ Position::context_hash.
   std::uint32_t step = 0;      // Its lower half.
   std::uint64_t count = 0;     // Elements of the vector.
   std::uint64_t values = 0;    // Values in the payload.
@@ -39,7 +39,7 @@ struct Expected {
   const std::string& name;  // Of the codec, with its settings.
   std::size_t count = 0;
   std::uint64_t step = 0;
-  std::uint32_t agreement = 0;
+  std::uint32_t context_hash = 0;
 };
 
 // The hash of a codec's name.

@@ -43,7 +43,7 @@ CompressedReduction::Part CompressedReduction::part_of(const Exchange& exchange,
   part.position = {.step = step_ - 1,
                    .shared_key = key,
                    .own_key = Random(key + rank + (of_sum ? ranks : 0)).next(),
-                   .agreement = agreement_};
+                   .context_hash = context_hash_};
   return part;
 }
 

@@ -102,7 +102,7 @@ void CompressedReduction::attach(Communicator& communicator,
   communicator_ = &communicator;
   rank_ = communicator.rank().value();
   ranks_ = communicator.size();
-  agreement_ = codec::settings_of(name());
+  context_hash_ = codec::settings_of(name());
   if (trial_ != nullptr) trial_ = std::make_unique<Trial>();
   by_index_.clear();
   buckets_.clear();

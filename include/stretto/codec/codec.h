@@ -44,7 +44,7 @@ struct Position {
   std::uint64_t shared_key = 0;  // Of random choices that are the same on all ranks.
   std::uint64_t own_key = 0;     // Of those that are not: stochastic rounding.
   // Hash of what else both sides have to agree about; others are refused.
-  std::uint32_t agreement = 0;
+  std::uint32_t context_hash = 0;
 };
 
 struct Encoding {

@@ -244,7 +244,7 @@ class CompressedReduction : public CommunicationHook {
   int rank_ = 0;
   int ranks_ = 0;
   std::unique_ptr<reducer::SavedState> loaded_;  // Until it is attached.
-  std::uint32_t agreement_ = 0;                  // Hash of name().
+  std::uint32_t context_hash_ = 0;               // Hash of name().
   std::uint64_t step_ = 0;
   std::optional<std::uint64_t> bucket_step_;  // FullBucket::step of the step that has begun.
   std::uint64_t warm_up_steps_ = 0;
