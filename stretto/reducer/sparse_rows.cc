@@ -220,7 +220,7 @@ template <class T>
 void SparseRowsWork<T>::send() {
   if (call_ == nullptr) refuse("rows have been waited for already");
   Call& call = *call_;
-  if (std::exchange(call.is_sent, true)) return;
+  if (call.is_sent) return;
   call.work.wait();
   check_announcements(call.caller, call.announced, sizeof(T));
   for (const Announcement& other : call.announced) {
@@ -231,9 +231,11 @@ void SparseRowsWork<T>::send() {
     lengths.push_back(codec::rows_message_bytes(call.format, other.rows));
   }
   call.messages.resize(std::reduce(lengths.begin(), lengths.end()));
+  call.message.clear();
   codec::write_rows(call.format, call.mine->rows(), call.mine->values().data(), call.message);
   call.work = call.comm.all_gather(call.message, call.messages,
                                    {.counts = lengths, .timeout = call.options.timeout});
+  call.is_sent = true;
 }
 
 template <class T>

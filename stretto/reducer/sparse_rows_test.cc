@@ -126,6 +126,22 @@ TEST(SparseRows, OfOtherTypesOrOutOfRangeAreRefusedAndBothAreNamed) {
   });
 }
 
+TEST(SparseRows, ThatAreRefusedAreRefusedAgainAndTheCommunicatorLives) {
+  run_ranks(2, [](Communicator& comm) {
+    SparseRows<float> rows{.rows = {1, 2}, .values = {1, 2}};
+    if (comm.rank() == 1) rows.values.pop_back();
+    auto work = start_all_reduce_rows(comm, rows);
+    const auto send = [&] { work.send(); };
+    const auto wait = [&] { (void)work.wait(); };
+    const std::string refusal = message_of<InvalidArgument>(send);
+    expect_contains(refusal, "rank 1 has values");
+    EXPECT_EQ(message_of<InvalidArgument>(wait), refusal);
+    EXPECT_EQ(message_of<InvalidArgument>(wait), refusal);
+    rows.values.resize(2, 2);
+    EXPECT_EQ(all_reduce_rows(comm, rows).values, (std::vector<float>{2, 4}));
+  });
+}
+
 TEST(SparseRows, OfAMatrixOfUnknownHeightAreLimited) {
   run_ranks(2, [](Communicator& comm) {
     const bool first = comm.rank() == 0;

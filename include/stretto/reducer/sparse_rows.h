@@ -45,10 +45,11 @@ class [[nodiscard]] SparseRowsWork {
   ~SparseRowsWork();
 
   // Lets the rows leave, once all ranks have said how many they have, for which it blocks. Called
-  // for several before the first wait(), all of them are on their way together.
+  // for several before the first wait(), all of them are on their way together. What it has thrown,
+  // it throws again.
   void send();
   // The sum; see all_reduce_rows(), which also says what this and send() throw. Blocks; calls
-  // send() if nobody has. Once.
+  // send() if nobody has. Once, unless that throws.
   SparseRows<T> wait();
 
  private:
