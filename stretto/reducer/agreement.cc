@@ -22,7 +22,8 @@ namespace {
 struct Said {
   std::uint64_t hook = 0;  // Hash of its name.
   std::uint64_t step = 0;
-  std::uint64_t refuses = 0;
+  float announced_bytes = 0;
+  std::uint32_t refuses = 0;
 };
 
 // That they differ is known; how, is told now.
@@ -43,28 +44,31 @@ struct Said {
 
 }  // namespace
 
-std::uint64_t take_over_together(Communicator& communicator, const std::string& name,
-                                 const std::function<std::uint64_t()>& take_over,
-                                 const std::optional<Duration>& timeout) {
+ResumePoint take_over_together(Communicator& communicator, const std::string& name,
+                               const std::function<ResumePoint()>& take_over,
+                               const std::optional<Duration>& timeout) {
   Said own{.hook = content_hash(std::as_bytes(std::span(name)))};
   std::exception_ptr refusal;
   try {
-    own.step = take_over();
+    const ResumePoint point = take_over();
+    own.step = point.step;
+    own.announced_bytes = point.announced_bytes;
   } catch (...) {
     own.refuses = 1;
     refusal = std::current_exception();
   }
-  std::uint64_t step = 0;
+  ResumePoint agreed;
   int refuses = -1;
   const auto all = communicator::all_gather_value(communicator, own, timeout);
   const auto is_other = [&](const Said& said) { return said.hook != all.front().hook; };
   if (std::ranges::any_of(all, is_other)) refuse_other_hooks(communicator, name, timeout);
   for (std::size_t rank = all.size(); rank-- > 0;) {
-    step = std::max(step, all[rank].step);
+    agreed.step = std::max(agreed.step, all[rank].step);
+    agreed.announced_bytes = std::max(agreed.announced_bytes, all[rank].announced_bytes);
     if (all[rank].refuses != 0) refuses = static_cast<int>(rank);
   }
   if (refusal != nullptr) std::rethrow_exception(refusal);
-  if (refuses < 0) return step;
+  if (refuses < 0) return agreed;
   throw InvalidArgument(
       Status(StatusCode::invalid_argument,
              fmt::format("rank {}: rank {} cannot use the state that it has loaded, and says why",

@@ -12,15 +12,21 @@
 
 namespace stretto::reducer {
 
-// Runs `take_over`, which takes over what this rank has loaded and returns the step that follows.
-// Throws Mismatch, on all ranks, unless all name the same hook. Returns the greatest step of all
-// ranks: those that have survived a failure may have begun another number of them. What
-// `take_over` throws on one rank is thrown there, and InvalidArgument, which names the rank, on the
-// others: they would wait for its messages. Collective, blocks: one small operation, if all is
-// well.
-std::uint64_t take_over_together(Communicator& communicator, const std::string& name,
-                                 const std::function<std::uint64_t()>& take_over,
-                                 const std::optional<Duration>& timeout);
+// Where a hook goes on: what all ranks choose their messages by.
+struct ResumePoint {
+  std::uint64_t step = 0;     // That follows.
+  float announced_bytes = 0;  // By all ranks, in the step before: see CompressedReduction.
+};
+
+// Runs `take_over`, which takes over what this rank has loaded and returns where it goes on.
+// Throws Mismatch, on all ranks, unless all name the same hook. Returns the greatest of all ranks,
+// of each number: those that have survived a failure may have begun or ended another number of
+// steps, and who joins them has seen none. What `take_over` throws on one rank is thrown there, and
+// InvalidArgument, which names the rank, on the others: they would wait for its messages.
+// Collective, blocks: one small operation, if all is well.
+ResumePoint take_over_together(Communicator& communicator, const std::string& name,
+                               const std::function<ResumePoint()>& take_over,
+                               const std::optional<Duration>& timeout);
 
 // Throws InvalidArgument: the hook `name` is for f32, and another one has made `dtype` of it.
 [[noreturn]] void refuse_converted(const std::string& name, DType dtype);

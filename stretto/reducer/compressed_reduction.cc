@@ -139,9 +139,11 @@ void CompressedReduction::attach(Communicator& communicator,
   }
   const auto take_over = [this] {
     if (loaded_ != nullptr) restore(*loaded_);
-    return step_;
+    return reducer::ResumePoint{step_, announced_};
   };
-  step_ = reducer::take_over_together(communicator, name(), take_over, timeout());
+  const auto agreed = reducer::take_over_together(communicator, name(), take_over, timeout());
+  step_ = agreed.step;
+  announced_ = agreed.announced_bytes;
   loaded_.reset();
   choose_exchange(communicator);
 }

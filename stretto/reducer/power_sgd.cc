@@ -113,7 +113,7 @@ void PowerSgdReduction::attach(Communicator& communicator,
   }
   const auto take_over = [this] {
     if (loaded_ != nullptr) restore(*loaded_);
-    return std::uint64_t{0};
+    return reducer::ResumePoint();
   };
   (void)reducer::take_over_together(communicator, name(), take_over, timeout());
   loaded_.reset();

@@ -251,9 +251,9 @@ class CompressedReduction : public CommunicationHook {
   bool compresses_ = true;  // This step.
   bool finishes_early_ = false;
   bool divides_ = false;
-  bool divides_step_ = false;     // This one.
-  bool combines_step_ = false;    // Messages without a fixed length.
-  float announced_ = 0;           // Bytes of these, of all ranks in the last step.
+  bool divides_step_ = false;   // This one.
+  bool combines_step_ = false;  // Messages without a fixed length.
+  float announced_ = 0;  // Bytes of these, of all ranks in the last step; agreed on by attach().
   std::uint64_t announcing_ = 0;  // In this one so far.
   std::string exchange_reason_;
   ExchangePrediction prediction_;
