@@ -246,10 +246,14 @@ void CompressedReduction::submit_messages(Communicator& communicator, Exchange& 
 
 void CompressedReduction::check_length(std::size_t length, std::size_t rank, std::size_t limit) {
   if (length <= limit) return;
-  const Status status(StatusCode::protocol,
-                      fmt::format("rank {} announces messages of {} bytes, where at most {} are "
-                                  "possible",
-                                  rank, length, limit),
+  refuse_what_is_said(rank, fmt::format("announces messages of {} bytes, where at most {} are "
+                                        "possible",
+                                        length, limit));
+}
+
+// Others go on with it, and must not wait for this rank.
+void CompressedReduction::refuse_what_is_said(std::size_t rank, const std::string& what) {
+  const Status status(StatusCode::protocol, fmt::format("rank {} {}", rank, what),
                       static_cast<int>(rank));
   communicator_->abort(std::string(status.message()));
   status.or_throw();

@@ -11,12 +11,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "stretto/base/random.h"
+#include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/support/failures.h"
@@ -280,6 +283,29 @@ TEST(CombinedExchange, LengthsThatCannotBeAreRefused) {
                     }),
                     "rank 1 announces messages of 1125899906842624 bytes, where at most");
   });
+}
+
+// Rank 0 takes part by hand, and says from where on combining pays.
+TEST(CombinedExchange, PredictionsThatCannotBeAreRefused) {
+  for (const double from : {-1.0, 1e30, kCount * 4 + 1.0, -double{kNothing}}) {
+    run_ranks(2, [&](Communicator& communicator) {
+      CompressedReduction hook(
+          {.codec = threshold({.limit = 0}), .exchange = CompressedExchange::automatic});
+      const GradientDescription description{"w", DType::f32, kCount};
+      if (communicator.rank() == Rank(0)) {
+        (void)reducer::take_over_together(
+            communicator, hook.name(), [] { return reducer::ResumePoint(); }, std::nullopt);
+        double said[] = {1, 1, 1, from};
+        communicator.broadcast(std::span<double>(said)).wait();
+        EXPECT_THROW(communicator.barrier().wait(), Error);
+        return;
+      }
+      expect_contains(message_of<ProtocolError>([&] {
+                        hook.attach(communicator, {&description, 1});
+                      }),
+                      "rank 0 says that combining pays from");
+    });
+  }
 }
 
 }  // namespace

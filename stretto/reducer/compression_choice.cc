@@ -95,7 +95,13 @@ void CompressedReduction::predict_exchange(Communicator& communicator) {
   prediction_.combined_seconds = said[2];
   if (options_.exchange != CompressedExchange::automatic || std::isnan(said[3])) return;
   prediction_.combines_from.reset();
-  if (said[3] < kNever) {
+  if (said[3] != kNever) {
+    const std::size_t most = bytes.without_fixed_length;
+    if (!(said[3] >= 0 && said[3] <= static_cast<double>(most))) {
+      refuse_what_is_said(0, fmt::format("says that combining pays from {} bytes on, where at most "
+                                         "{} are possible",
+                                         said[3], most));
+    }
     prediction_.combines_from =
         static_cast<std::uint64_t>(said[3]) * static_cast<std::uint64_t>(ranks_);
   }
