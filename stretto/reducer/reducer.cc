@@ -12,6 +12,7 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/refuse.h"
+#include "stretto/reducer/bucket_size.h"
 
 namespace stretto {
 namespace {
@@ -24,6 +25,11 @@ constexpr std::size_t kLeastBytes = 512;
 void check_arguments(const std::vector<GradientDescription>& gradients,
                      const ReducerOptions& options) {
   if (options.bucket_bytes.empty()) refuse("bucket_bytes is empty; it needs at least one limit");
+  if (options.bucket_bytes == kAutomaticBucketBytes) {
+    refuse(
+        "bucket_bytes is automatic, which is for DistributedDataParallel: use "
+        "measured_bucket_bytes()");
+  }
   for (const GradientDescription& gradient : gradients) {
     if (supports(options.op, gradient.dtype)) continue;
     refuse("gradient {} is {}, which {} does not support; it supports {}", gradient.name,

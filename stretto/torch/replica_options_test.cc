@@ -169,6 +169,15 @@ TEST(ReplicaOptions, SizesOfBucketsMayBeMeasured) {
   });
 }
 
+TEST(ReplicaOptions, ALimitOfZeroMakesABucketOfEachGradient) {
+  run_ranks(1, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {0}});
+    EXPECT_EQ(ddp.bucket_plan().size(), model->parameters().size());
+    EXPECT_EQ(ddp.bucket_plan().front().limit_bytes, 0u);
+  });
+}
+
 TEST(ReplicaOptions, AHookIsForOneModelAtATime) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const bool shares = communicator.rank() == Rank(1);
