@@ -343,7 +343,7 @@ void Replica::check_late_gradients() const {
 // Ends the step. If some rank has outgrown the reducer, all compare what they have.
 void Replica::finalize(bool with_data) {
   if (with_data) {
-    reducer_->finalize();
+    reducer_->finalize(/*uneven=*/uneven_ != nullptr);
   } else {
     reducer_->finalize_without_data();
   }
