@@ -124,6 +124,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   convert_buffers(options_.mixed_precision,
                   without_batch_norm(options_.mixed_precision, *module_, buffers_));
   for (SyncBatchNormImpl* const layer : sync_batch_norms_of(*module_)) {
+    has_sync_batch_norm_ = true;
     if (options_.timeout) layer->set_timeout(options_.timeout);
   }
   connect(make_reducer(trained_, options_of_all()));

@@ -144,7 +144,7 @@ class Replica {
   bool has_converted_buffers() const;
   bool synchronizes_buffers() const;
   void synchronize_buffers();
-  void leave_low_precision_after_pass();
+  void begin_silent_pass();
   void begin_pass();
   void on_gradient(std::size_t index);
   void on_sparse_gradient();
@@ -207,6 +207,7 @@ class Replica {
   int last_backward_ = -1;             // The last pass that end_of_backward() was queued for.
   bool seen_ever_ = false;             // before_forward() has run,
   bool seen_ = false;                  // and since the last step.
+  bool has_sync_batch_norm_ = false;   // The module.
   bool is_frozen_everywhere_ = false;  // All, on all ranks, since a step: passes are none then.
   bool outgrown_ = false;            // Some parameter or buffer is not what reducer_ was built for,
   Status refusal_;                   // and cannot be reduced: why, for the end of the step.
