@@ -35,6 +35,16 @@ struct BucketPlace {
   std::shared_ptr<BucketMemory> memory = std::make_shared<HostBuckets>();
 };
 
+class Replica;
+
+// What nested calls of join() have in common: all models are trained in the innermost loop, and
+// share what ranks tell each other of it. Backward passes read it, of devices on threads of
+// autograd's own; it changes between them.
+struct JoinedLoop : reducer::UnevenSteps {
+  using UnevenSteps::UnevenSteps;
+  std::vector<Replica*> models;  // The innermost last.
+};
+
 // This rank's copy of a model, kept equal to those of the other ranks: all of
 // DistributedDataParallel that does not depend on the type of the module. See there for the
 // contract of each call.
@@ -199,7 +209,7 @@ class Replica {
   Duration spent_besides_{};  // On communication outside of reducer_, since the last step.
   bool has_rebuilt_buckets_ = false;
   reducer::BucketPlan initial_plan_;
-  std::shared_ptr<reducer::UnevenSteps> uneven_;  // While inside join().
+  std::shared_ptr<JoinedLoop> uneven_;  // While inside join().
   UnevenInputsOptions join_options_;
   std::vector<StepInBackward> stepping_;  // One for each optimizer.
   std::vector<torch::Tensor> reduced_;    // Of a bucket: what they step.
