@@ -248,6 +248,29 @@ TEST(Replica, SeveralModelsMayBeTrainedInOneLoop) {
   });
 }
 
+// Rank 0 has no data left when rank 1 freezes all but the table.
+TEST(Replica, InsideJoinDenseParametersMayBeFrozenNextToSparseOnes) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    torch::nn::Sequential model(
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true)),
+        torch::nn::Linear(2, 1));
+    DistributedDataParallel ddp(model, communicator);
+    const bool has_data = communicator.rank() == Rank(1);
+    const auto freeze = [&] {
+      for (auto& parameter : model[1]->parameters()) parameter.set_requires_grad(false);
+    };
+    ddp.join([&] {
+      for (int batch = 0; has_data && batch < 3; ++batch) {
+        if (batch == 1) freeze();
+        ddp.forward(torch::tensor({batch})).sum().backward();
+      }
+    });
+    freeze();
+    ddp.forward(torch::tensor({3})).sum().backward();  // As on all ranks.
+    ddp.verify_replicas();
+  });
+}
+
 TEST(Replica, InsideJoinABackwardPassThroughTwoModelsIsRefused) {
   for (const auto policy : {std::launch::deferred, std::launch::async}) {  // Here, on a thread.
     run_ranks(kRanks, [&](Communicator& communicator) {
