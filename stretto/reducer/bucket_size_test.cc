@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "stretto/reducer/reducer.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/failures.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto {
@@ -43,6 +45,20 @@ TEST(BucketSize, AllRanksMeasureTheSame) {
   ASSERT_EQ(limits[0].size(), 2u);
   EXPECT_LE(limits[0][0], limits[0][1]);
   EXPECT_LE(limits[0][1], 25 * kMiB);
+}
+
+TEST(BucketSize, WhatIsToBeMeasuredIsNoLimitOfAReducer) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto build = [&](const Limits& bytes) {
+      return Reducer(communicator, {{"a", DType::f32, 1}, {"b", DType::f32, 1}},
+                     {.bucket_bytes = bytes})
+          .plan()
+          .size();
+    };
+    EXPECT_EQ(build({0}), 2u) << "a bucket for each";
+    expect_contains(testing::message_of<InvalidArgument>([&] { build(kAutomaticBucketBytes); }),
+                    "bucket_bytes is automatic");
+  });
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/refuse.h"
+#include "stretto/reducer/bucket_size.h"
 
 namespace stretto {
 namespace {
@@ -24,6 +25,11 @@ constexpr std::size_t kLeastBytes = 512;
 void check_arguments(const std::vector<GradientDescription>& gradients,
                      const ReducerOptions& options) {
   if (options.bucket_bytes.empty()) refuse("bucket_bytes is empty; it needs at least one limit");
+  if (options.bucket_bytes == kAutomaticBucketBytes) {
+    refuse(
+        "bucket_bytes is automatic, which is for DistributedDataParallel: use "
+        "measured_bucket_bytes()");
+  }
   for (const GradientDescription& gradient : gradients) {
     if (supports(options.op, gradient.dtype)) continue;
     refuse("gradient {} is {}, which {} does not support; it supports {}", gradient.name,
@@ -233,14 +239,14 @@ void Reducer::end_bucket(std::size_t index) {
 void Reducer::finalize_without_data() {
   throw_if_failed();
   STRETTO_CHECK(!step_open(), "{} gradients are ready without data", ready_count_.load());
-  end_step(true);
+  end_step(Data::not_here);
 }
 
-void Reducer::end_step(bool without_data) {
+void Reducer::end_step(Data data) {
   throw_if_failed();
   const TimePoint begin = Clock::now();
-  close_buckets(without_data);
-  write_report(without_data);
+  close_buckets(data);
+  write_report(data == Data::not_here);
   Status failure;
   try {
     failure = wait_for_buckets(report_.exchange(options_.timeout));
@@ -260,7 +266,7 @@ void Reducer::end_step(bool without_data) {
 }
 
 // What is not ready will not become so: its buckets leave as they are, or as zeros.
-void Reducer::close_buckets(bool without_data) {
+void Reducer::close_buckets(Data data) {
   std::size_t at = ready_count_.load(std::memory_order_acquire);
   if (at < slots_.size()) {
     for (const reducer::PlannedBucket& bucket : plan_) {
@@ -272,10 +278,11 @@ void Reducer::close_buckets(bool without_data) {
   {
     const MutexLock lock(launch_mutex_);
     closing_ = true;
-    without_data_ = without_data;
+    without_data_ = data == Data::not_here;
+    const bool none = data == Data::on_all_ranks && all_frozen() && were_all_frozen_;
     for (Bucket& bucket : buckets_) {
       bucket.pending.store(0, std::memory_order_relaxed);
-      if (all_frozen() && were_all_frozen_) bucket.left_out = true;
+      if (none) bucket.left_out = true;
     }
   }
   launch_full_buckets();
@@ -293,6 +300,7 @@ void Reducer::write_report(bool without_data) {
       report_.say(i, is_ready(i) ? Use::used : Use::unused);
     }
   }
+  if (!all_frozen()) report_.request(reducer::StepReport::Request::not_all_frozen);
   if (!without_data && wants_rebuild()) {
     report_.request(reducer::StepReport::Request::rebuild);
   }
@@ -344,7 +352,7 @@ void Reducer::judge_report() {
     throw_if_failed();
   }
   if (!other_gradients_requested()) judge_gradients();
-  were_all_frozen_ = were_all_frozen_ || all_frozen();  // On all ranks, it has turned out.
+  if (!report_.requested(reducer::StepReport::Request::not_all_frozen)) were_all_frozen_ = true;
 }
 
 void Reducer::judge_gradients() const {

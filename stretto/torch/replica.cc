@@ -72,8 +72,8 @@ torch::Tensor weight_of(const torch::nn::Module& layer) {
   return bag != nullptr ? bag->weight : torch::Tensor();
 }
 
-// Whose join() runs on this thread, the innermost last.
-thread_local std::vector<Replica*> models_in_join;
+// That of the join() which runs on this thread.
+thread_local std::shared_ptr<JoinedLoop> loop_of_thread;
 
 }  // namespace
 
@@ -124,6 +124,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   convert_buffers(options_.mixed_precision,
                   without_batch_norm(options_.mixed_precision, *module_, buffers_));
   for (SyncBatchNormImpl* const layer : sync_batch_norms_of(*module_)) {
+    has_sync_batch_norm_ = true;
     if (options_.timeout) layer->set_timeout(options_.timeout);
   }
   connect(make_reducer(trained_, options_of_all()));
@@ -318,24 +319,23 @@ void Replica::set_epoch(std::uint64_t epoch) {
   reducer_->set_epoch(epoch);
 }
 
-// All models of nested calls are trained in the innermost loop, and share what ranks tell each
-// other of it.
 void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions& options) {
   if (uneven_ != nullptr) refuse("join() is called inside of join() of the same model");
   if (!sync_batch_norms_of(*module_).empty()) {
     refuse("join() does not work with SyncBatchNorm, in which a rank without data would be missed");
   }
-  if (!models_in_join.empty() && &models_in_join.back()->communicator_ != &communicator_) {
+  const bool is_outermost = loop_of_thread == nullptr;
+  if (!is_outermost && &loop_of_thread->models.back()->communicator_ != &communicator_) {
     refuse("join() is called inside of join() of a model with another communicator");
   }
-  uneven_ = models_in_join.empty()
-                ? std::make_shared<reducer::UnevenSteps>(communicator_, options_.timeout)
-                : models_in_join.back()->uneven_;
+  if (is_outermost) loop_of_thread = std::make_shared<JoinedLoop>(communicator_, options_.timeout);
+  uneven_ = loop_of_thread;
   join_options_ = options;
-  models_in_join.push_back(this);
-  const auto leave = c10::make_scope_exit([this] {
-    models_in_join.pop_back();
+  uneven_->models.push_back(this);
+  const auto leave = c10::make_scope_exit([this, is_outermost] {
+    uneven_->models.pop_back();
     uneven_.reset();
+    if (is_outermost) loop_of_thread.reset();
   });
   loop();
   follow_others();
@@ -353,8 +353,8 @@ void Replica::follow_others() {
     const auto [phase, model] = uneven_->listen();
     if (phase == reducer::UnevenSteps::Phase::finished) return;
     const auto is_meant = [&](const Replica* replica) { return replica->number_ == model; };
-    const auto replica = std::ranges::find_if(models_in_join, is_meant);
-    if (replica == models_in_join.end()) {
+    const auto replica = std::ranges::find_if(uneven_->models, is_meant);
+    if (replica == uneven_->models.end()) {
       throw Mismatch(Status(StatusCode::mismatch,
                             "others run a step of model " + std::to_string(model) +
                                 ", whose join() has ended on this rank: call join() of all models "
@@ -379,7 +379,7 @@ void Replica::follow(reducer::UnevenSteps::Phase phase) {
 // its end, before it hears of the other.
 void Replica::announce_pass() {
   const auto is_open = [](const Replica* replica) { return replica->pass_open_; };
-  if (std::ranges::any_of(models_in_join, is_open)) {
+  if (std::ranges::any_of(uneven_->models, is_open)) {
     refuse("inside join() of two models each backward pass must go through one of them only");
   }
   uneven_->announce(reducer::UnevenSteps::Phase::gradients, number_);

@@ -47,7 +47,7 @@ void Replica::after_forward(const torch::Tensor& output) {
   call_when_backward_reaches(output, [self = std::weak_ptr(self_)] {
     const auto alive = self.lock();
     if (alive == nullptr) return;
-    if ((*alive)->no_sync_depth_ > 0) return (*alive)->leave_low_precision_after_pass();
+    if ((*alive)->no_sync_depth_ > 0) return (*alive)->begin_silent_pass();
     (*alive)->begin_pass();
   });
 }
@@ -56,8 +56,7 @@ void Replica::begin_pass() {
   const int backward = current_backward();
   if (backward == last_backward_) return;
   // Inside join() a rank without data does not know what others have frozen since.
-  if (is_frozen_everywhere_ || (uneven_ && all_are_frozen()))
-    return leave_low_precision_after_pass();
+  if (is_frozen_everywhere_ || (uneven_ && all_are_frozen())) return begin_silent_pass();
   last_backward_ = backward;
   if (!pass_open_ && uneven_) announce_pass();
   pass_open_ = true;
@@ -65,16 +64,17 @@ void Replica::begin_pass() {
   call_at_end_of_backward([this] { end_of_backward(); }, [this] { abandon_pass(); });
 }
 
-// For a pass inside of no_sync(), which ends unnoticed otherwise.
-void Replica::leave_low_precision_after_pass() {
-  if (!precision_.entered()) return;
+// For a pass that reduces nothing, inside of no_sync() or with all frozen, which ends unnoticed
+// otherwise.
+void Replica::begin_silent_pass() {
+  if (!precision_.entered() && !has_sync_batch_norm_) return;
   const int backward = current_backward();
   if (backward == last_backward_) return;
   last_backward_ = backward;
   const auto leave = [this] {
     if (!inside_backward_node()) precision_.leave();
   };
-  call_at_end_of_backward(leave, leave);
+  call_at_end_of_backward(leave, [this] { abandon_pass(); });
 }
 
 void Replica::on_gradient(std::size_t index) {
@@ -91,7 +91,7 @@ void Replica::on_gradient(std::size_t index) {
   if (reduces) {
     begin_pass();
   } else {
-    leave_low_precision_after_pass();
+    begin_silent_pass();
   }
   try {
     if (!displaced_.empty()) mark_displaced();
@@ -117,12 +117,10 @@ void Replica::on_sparse_gradient() {
 }
 
 void Replica::abandon_pass() {
-  if (pass_open_) {  // First, since others wait.
-    reducer_->abandon_step(own_failure_);
-    for (SyncBatchNormImpl* const layer : sync_batch_norms_of(*module_)) {
-      layer->abort("an exception ended the backward pass of rank " +
-                   std::to_string(communicator_.rank().value()));
-    }
+  if (pass_open_) reducer_->abandon_step(own_failure_);  // First, since others wait.
+  for (SyncBatchNormImpl* const layer : sync_batch_norms_of(*module_)) {
+    layer->abort("an exception ended the backward pass of rank " +
+                 std::to_string(communicator_.rank().value()));
   }
   gradient_memory_.end_pass();
   displaced_.clear();
@@ -343,7 +341,7 @@ void Replica::check_late_gradients() const {
 // Ends the step. If some rank has outgrown the reducer, all compare what they have.
 void Replica::finalize(bool with_data) {
   if (with_data) {
-    reducer_->finalize();
+    reducer_->finalize(/*uneven=*/uneven_ != nullptr);
   } else {
     reducer_->finalize_without_data();
   }

@@ -169,6 +169,14 @@ TEST(ReplicaOptions, SizesOfBucketsMayBeMeasured) {
   });
 }
 
+TEST(ReplicaOptions, ALimitOfZeroMakesABucketOfEachGradient) {
+  run_ranks(1, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {0}});
+    for (const auto& bucket : ddp.bucket_plan()) EXPECT_EQ(bucket.gradients.size(), 1u);
+  });
+}
+
 TEST(ReplicaOptions, AHookIsForOneModelAtATime) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const bool shares = communicator.rank() == Rank(1);

@@ -3,6 +3,7 @@
 
 #include "stretto/torch/replica.h"
 
+#include <future>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -247,26 +248,51 @@ TEST(Replica, SeveralModelsMayBeTrainedInOneLoop) {
   });
 }
 
-TEST(Replica, WhatJoinCannotFollowIsRefused) {
+// Rank 0 has no data left when rank 1 freezes all but the table.
+TEST(Replica, InsideJoinDenseParametersMayBeFrozenNextToSparseOnes) {
   run_ranks(kRanks, [](Communicator& communicator) {
-    Branches one, two;
-    DistributedDataParallel first(one, communicator), second(two, communicator);
-    const auto x = torch::ones({1, kInputs});
-    const auto through_both = [&] {
-      first.join([&] {
-        second.join([&] {
-          if (communicator.rank() == Rank(0)) return;
-          (first.forward(x, true) + second.forward(x, true)).sum().backward();
-        });
-      });
+    torch::nn::Sequential model(
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true)),
+        torch::nn::Linear(2, 1));
+    DistributedDataParallel ddp(model, communicator);
+    const bool has_data = communicator.rank() == Rank(1);
+    const auto freeze = [&] {
+      for (auto& parameter : model[1]->parameters()) parameter.set_requires_grad(false);
     };
-    const auto text = message_of<Error>(through_both);
-    if (communicator.rank() == Rank(1)) {
-      expect_contains(text, "each backward pass must go through one of them only");
-    } else {
-      EXPECT_NE(text, "");
-    }
+    ddp.join([&] {
+      for (int batch = 0; has_data && batch < 3; ++batch) {
+        if (batch == 1) freeze();
+        ddp.forward(torch::tensor({batch})).sum().backward();
+      }
+    });
+    freeze();
+    ddp.forward(torch::tensor({3})).sum().backward();  // As on all ranks.
+    ddp.verify_replicas();
   });
+}
+
+TEST(Replica, InsideJoinABackwardPassThroughTwoModelsIsRefused) {
+  for (const auto policy : {std::launch::deferred, std::launch::async}) {  // Here, on a thread.
+    run_ranks(kRanks, [&](Communicator& communicator) {
+      Branches one, two;
+      DistributedDataParallel first(one, communicator), second(two, communicator);
+      const auto backward = [&] {
+        const auto x = torch::ones({1, kInputs});
+        (first.forward(x, true) + second.forward(x, true)).sum().backward();
+      };
+      const bool has_data = communicator.rank() == Rank(1);
+      const auto loop = [&] {
+        if (has_data) std::async(policy, backward).get();
+      };
+      const auto join_both = [&] { first.join([&] { second.join(loop); }); };
+      const auto text = message_of<Error>(join_both);
+      EXPECT_NE(text, "");
+      if (has_data) expect_contains(text, "each backward pass must go through one of them only");
+    });
+  }
+}
+
+TEST(Replica, WhatJoinCannotFollowIsRefused) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Branches model;
     DistributedDataParallel ddp(model, communicator);

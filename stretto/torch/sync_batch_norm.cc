@@ -122,8 +122,8 @@ SyncBatchNormImpl::SyncBatchNormImpl(Communicator& communicator, std::int64_t fe
 
 SyncBatchNormImpl::SyncBatchNormImpl(std::shared_ptr<Communicator> own, std::int64_t features,
                                      const torch::nn::BatchNormOptions& options)
-    : communicator_(std::move(own)), features_(features), options_(options) {
-  if (communicator_ == nullptr) ddp::refuse("SyncBatchNorm without a communicator");
+    : features_(features), options_(options) {
+  set_communicator(std::move(own));
   if (options_.affine()) {
     weight = register_parameter("weight", torch::ones({features}));
     bias = register_parameter("bias", torch::zeros({features}));
@@ -133,6 +133,15 @@ SyncBatchNormImpl::SyncBatchNormImpl(std::shared_ptr<Communicator> own, std::int
     running_var = register_buffer("running_var", torch::ones({features}));
     num_batches_tracked = register_buffer("num_batches_tracked", torch::zeros({}, torch::kLong));
   }
+}
+
+void SyncBatchNormImpl::set_communicator(Communicator& communicator) {
+  set_communicator(group_of_all(communicator));
+}
+
+void SyncBatchNormImpl::set_communicator(std::shared_ptr<Communicator> own) {
+  if (own == nullptr) ddp::refuse("SyncBatchNorm without a communicator");
+  communicator_ = std::move(own);
 }
 
 void SyncBatchNormImpl::track(const torch::Tensor& mean, const torch::Tensor& variance,

@@ -147,23 +147,64 @@ TEST(SyncBatchNorm, TheTimeoutOfDistributedDataParallelHoldsForIt) {
   });
 }
 
-// Rank 1 waits for it in backward.
+// A pass that rank 0 ends by an exception, while rank 1 waits for it in backward.
+template <class Model>
+void expect_told(Model& ddp, bool throws) {
+  const auto output = ddp.forward(torch::ones({2, 2}).set_requires_grad(true));
+  if (throws) {
+    output.register_hook(
+        [](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("out of luck"); });
+  }
+  const auto pass = [&] { output.sum().backward(); };
+  if (throws) {
+    EXPECT_THROW(pass(), std::runtime_error);
+  } else {
+    expect_contains(message_of<Aborted>(pass), "ended the backward pass of rank 0");
+  }
+}
+
 TEST(SyncBatchNorm, AnExceptionInBackwardIsToldToThoseWhoWaitInIt) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    SyncBatchNorm model(communicator, 2);
+    DistributedDataParallel ddp(model, communicator);
+    expect_told(ddp, communicator.rank() == Rank(0));
+  });
+}
+
+// Also in passes that reduce no gradients.
+TEST(SyncBatchNorm, AnExceptionInsideNoSyncOrWithAllFrozenIsTold) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const bool throws = communicator.rank() == Rank(0);
     SyncBatchNorm model(communicator, 2);
     DistributedDataParallel ddp(model, communicator);
-    const auto output = ddp.forward(torch::ones({2, 2}).set_requires_grad(true));
-    if (throws) {
-      output.register_hook(
-          [](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("out of luck"); });
+    {
+      const auto guard = ddp.no_sync();
+      expect_told(ddp, throws);
     }
-    const auto pass = [&] { output.sum().backward(); };
-    if (throws) {
-      EXPECT_THROW(pass(), std::runtime_error);
-    } else {
-      expect_contains(message_of<Aborted>(pass), "ended the backward pass of rank 0");
-    }
+    model->set_communicator(communicator);
+    for (auto& parameter : model->parameters()) parameter.set_requires_grad(false);
+    ddp.forward(torch::ones({2, 2}).set_requires_grad(true)).sum().backward();
+    expect_told(ddp, throws);
+  });
+}
+
+TEST(SyncBatchNorm, GoesOnWithoutALostRank) {
+  run_ranks(3, [](Communicator& job) {
+    std::unique_ptr<Communicator> group = job.new_group({0, 1, 2});
+    SyncBatchNorm model(*group, 2);
+    if (job.rank() == Rank(2)) return;
+    const float rank = static_cast<float>(job.rank().value());
+    const auto x = torch::tensor({{rank, 1.0f}, {3.0f, -rank}});
+    EXPECT_THROW(model->forward(x), PeerLost);
+    group = group->shrink();
+    model->set_communicator(*group);
+    DistributedDataParallel ddp(model, *group);
+    const auto output = ddp.forward(x);
+    output.pow(2).sum().backward();
+    auto sum = output.detach().sum(0);
+    all_reduce(*group, sum).wait();
+    EXPECT_TRUE(torch::allclose(sum, torch::zeros({2}), 0, 1e-5)) << sum;
+    EXPECT_THROW(model->set_communicator(nullptr), InvalidArgument);
   });
 }
 

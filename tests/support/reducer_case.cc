@@ -118,14 +118,15 @@ ReducerTrainer::ReducerTrainer(Communicator& communicator, const ReducerCase& dr
 
 void ReducerTrainer::run_step(std::size_t number) {
   begin_step(number, drawn_.gradients.size());
-  if (drawn_.steps[number].has_data[rank_]) {
-    reducer_.finalize();
+  const auto& has_data = drawn_.steps[number].has_data;
+  if (has_data[rank_]) {
+    reducer_.finalize(/*uneven=*/std::ranges::find(has_data, false) != has_data.end());
     check(number);
   } else {
     reducer_.finalize_without_data();
   }
   (void)reducer_.rebuild();
-  if (drawn_.steps[number].has_data[rank_]) check(number);  // Values move with their gradients.
+  if (has_data[rank_]) check(number);  // Values move with their gradients.
 }
 
 void ReducerTrainer::begin_step(std::size_t number, std::size_t made) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -35,7 +36,8 @@ std::vector<std::size_t> measured_bucket_bytes(
     Communicator& communicator, const std::optional<Duration>& timeout = std::nullopt);
 
 // The same for a DistributedDataParallel, measured when it is built:
-// `{.bucket_bytes = kAutomaticBucketBytes}`.
-inline const std::vector<std::size_t> kAutomaticBucketBytes = {0};
+// `{.bucket_bytes = kAutomaticBucketBytes}`. A Reducer alone measures nothing, and refuses it.
+inline const std::vector<std::size_t> kAutomaticBucketBytes = {
+    std::numeric_limits<std::size_t>::max()};
 
 }  // namespace stretto

@@ -150,8 +150,9 @@ class Reducer {
   // Throws InvalidArgument on all ranks, with names and ranks, if any gradient was marked twice or
   // as changed anywhere, or is unused without the option find_unused; likewise Mismatch if ranks
   // freeze differently. These fail only the step: the next one may follow. Throws Mismatch if ranks
-  // end different steps, or with different buckets.
-  void finalize() { end_step(false); }
+  // end different steps, or with different buckets. `uneven`: some may finalize_without_data(), so
+  // buckets are sent also where all gradients are frozen here, which those may not know.
+  void finalize(bool uneven = false) { end_step(uneven ? Data::uneven : Data::on_all_ranks); }
   // The same of a rank that has no data left while others have: it contributes zeros.
   void finalize_without_data();
   // Whether any rank had the gradient in the last step that was finalized.
@@ -225,6 +226,7 @@ class Reducer {
     TimePoint ready_time;
     Memory kept;  // What it held, if it is one of kept_; stays for other steps.
   };
+  enum class Data : std::uint8_t { on_all_ranks, uneven, not_here };  // Who has some in a step.
   std::vector<reducer::GradientSize> gradient_sizes() const;
   reducer::BucketPlan plan_for(std::span<const std::size_t> order) const;
   void build_buckets(reducer::BucketPlan plan);
@@ -237,8 +239,8 @@ class Reducer {
   void restore_unused_values();
   void end_finished_buckets() STRETTO_REQUIRES(launch_mutex_);
   void end_bucket(std::size_t index) STRETTO_REQUIRES(launch_mutex_);
-  void end_step(bool without_data);
-  void close_buckets(bool without_data);
+  void end_step(Data data);
+  void close_buckets(Data data);
   void write_report(bool without_data);
   bool wants_rebuild();
   Status wait_for_buckets(Work report);

@@ -39,7 +39,13 @@ class StepReport {
     repeated,  // Computed again after it was handed over.
   };
   // What a rank wants all ranks to do after this step, or to know.
-  enum class Request : std::uint8_t { rebuild, verification, graph_changed, other_gradients };
+  enum class Request : std::uint8_t {
+    rebuild,
+    verification,
+    graph_changed,
+    other_gradients,
+    not_all_frozen,  // Said by a rank without data, too.
+  };
 
   StepReport(Communicator& communicator, std::size_t gradients);
 

@@ -35,6 +35,16 @@ struct BucketPlace {
   std::shared_ptr<BucketMemory> memory = std::make_shared<HostBuckets>();
 };
 
+class Replica;
+
+// What nested calls of join() have in common: all models are trained in the innermost loop, and
+// share what ranks tell each other of it. Backward passes read it, of devices on threads of
+// autograd's own; it changes between them.
+struct JoinedLoop : reducer::UnevenSteps {
+  using UnevenSteps::UnevenSteps;
+  std::vector<Replica*> models;  // The innermost last.
+};
+
 // This rank's copy of a model, kept equal to those of the other ranks: all of
 // DistributedDataParallel that does not depend on the type of the module. See there for the
 // contract of each call.
@@ -144,7 +154,7 @@ class Replica {
   bool has_converted_buffers() const;
   bool synchronizes_buffers() const;
   void synchronize_buffers();
-  void leave_low_precision_after_pass();
+  void begin_silent_pass();
   void begin_pass();
   void on_gradient(std::size_t index);
   void on_sparse_gradient();
@@ -199,7 +209,7 @@ class Replica {
   Duration spent_besides_{};  // On communication outside of reducer_, since the last step.
   bool has_rebuilt_buckets_ = false;
   reducer::BucketPlan initial_plan_;
-  std::shared_ptr<reducer::UnevenSteps> uneven_;  // While inside join().
+  std::shared_ptr<JoinedLoop> uneven_;  // While inside join().
   UnevenInputsOptions join_options_;
   std::vector<StepInBackward> stepping_;  // One for each optimizer.
   std::vector<torch::Tensor> reduced_;    // Of a bucket: what they step.
@@ -207,6 +217,7 @@ class Replica {
   int last_backward_ = -1;             // The last pass that end_of_backward() was queued for.
   bool seen_ever_ = false;             // before_forward() has run,
   bool seen_ = false;                  // and since the last step.
+  bool has_sync_batch_norm_ = false;   // The module.
   bool is_frozen_everywhere_ = false;  // All, on all ranks, since a step: passes are none then.
   bool outgrown_ = false;            // Some parameter or buffer is not what reducer_ was built for,
   Status refusal_;                   // and cannot be reduced: why, for the end of the step.

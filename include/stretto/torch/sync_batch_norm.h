@@ -35,10 +35,16 @@ class SyncBatchNormImpl : public torch::nn::Module {
   SyncBatchNormImpl(std::shared_ptr<Communicator> own, std::int64_t features,
                     const torch::nn::BatchNormOptions& options = torch::nn::BatchNormOptions(0));
   torch::Tensor forward(const torch::Tensor& input);
+  // From the next forward pass on it uses another communicator, as its constructors do; for who
+  // goes on without a lost rank. Not while a forward or backward pass runs.
+  void set_communicator(Communicator& communicator);  // Collective, blocks.
+  void set_communicator(std::shared_ptr<Communicator> own);
   // Of each operation; default: the communicator's. A DistributedDataParallel around it sets its
   // own.
   void set_timeout(std::optional<Duration> timeout) { timeout_ = timeout; }
-  // Ends what other ranks wait for in forward and backward, as Communicator::abort() does.
+  // Ends what other ranks wait for in forward and backward, as Communicator::abort() does. An
+  // abort() of the communicator that this one's was made of does not reach it; an exception in a
+  // backward pass of a DistributedDataParallel around it does.
   void abort(const std::string& reason) { communicator_->abort(reason); }
 
   torch::Tensor weight;
