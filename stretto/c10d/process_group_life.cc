@@ -257,9 +257,8 @@ c10::intrusive_ptr<::c10d::Backend::Options> ProcessGroupStretto::options_of_par
   auto options = given != nullptr ? c10::make_intrusive<Options>(*given) : getBackendOptions();
   options->global_ranks_in_group.clear();
   for (const int rank : ranks) {
-    if (rank < 0 || rank >= getSize()) {
-      refuse("rank {} is not in a group of {} ranks", rank, getSize());
-    }
+    TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), "stretto: rank ", rank, " is not one of the ",
+                      getSize(), " ranks of this group");
     options->global_ranks_in_group.push_back(global_ranks_[static_cast<std::size_t>(rank)]);
   }
   return options;
