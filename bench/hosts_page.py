@@ -11,7 +11,8 @@ END = "<!-- end of {} -->"
 # A cable with delay or loss is a process, which carries some hundred Mbit/s.
 FEW = "--bytes 8,64K,1M --no-algorithms"
 PARTS = {
-    "gigabit": ["--shapes 2x2,4x1,3+1,rr2x2"],
+    "gigabit": ["--shapes 2x2,4x1,3+1,rr2x2 --bytes 8,4K,64K,1M",
+                "--shapes 2x2,4x1,3+1,rr2x2 --bytes 16M --no-algorithms"],
     "100M": ["--rate 100M --bytes 8,4K,64K,1M"],
     "10G": ["--rate 10G"],
     "delay": [f"--delay {ms} --rate 100M --repeats 1 {FEW}" for ms in (1, 5, 20)],
