@@ -23,10 +23,10 @@ LinkCacheOptions link_cache_options(const Environment& environment);
 
 // What the links of a job cost: measured between one pair of ranks on a host and one pair on two
 // hosts, where there are such, and what small messages cost where some ranks of a few hosts all
-// send them; or remembered from an earlier job between the same hosts with the
-// same kind of link; agreed by all ranks. What cannot be measured stays modelled. Collective on
-// `world`, whose collectives must work already. Takes some tenths of a second
-// where it measures.
+// send them; or remembered from an earlier job between the same hosts with the same kind of link;
+// agreed by all ranks. What cannot be measured stays modelled. Collective on `world`, whose
+// collectives must work already. Where it measures it takes some tenths of a second, and on slow
+// links as long as some MiB take: seconds at 10 Mbit/s.
 Result<group::LinkModel> agree_on_links(Communicator& world, const group::HostList& hosts,
                                         const LinkCacheOptions& cache);
 
