@@ -22,11 +22,11 @@ import sys
 
 
 def measure(build, options):
-    command = [build / "bin" / "stretto", "bench", *options.collectives, "-n", str(options.ranks),
+    command = [build / "bin" / "stretto", "bench", *options.operations, "-n", str(options.ranks),
                "--bytes", options.bytes, "--seconds-per-line", str(options.seconds), "--json"]
     run = subprocess.run(command, check=True, capture_output=True, text=True)
     lines = [json.loads(line) for line in run.stdout.splitlines()]
-    return {(line["collective"], line["buffers"], line["bytes"]): line["p50_us"]
+    return {(line["operation"], line["buffers"], line["bytes"]): line["p50_us"]
             for line in lines if "p50_us" in line}
 
 
@@ -35,7 +35,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=pathlib.Path, help="a build folder")
     parser.add_argument("after", type=pathlib.Path, help="another")
-    parser.add_argument("--collectives", nargs="+", default=["all_reduce"])
+    parser.add_argument("--operations", nargs="+", default=["all_reduce"])
     parser.add_argument("--bytes", default="8,4K,64K,1M,16M")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
@@ -52,7 +52,7 @@ def main():
             if after is not None and before > 0:
                 ratios[key].append(after / before)
                 times[key].append((before, after))
-    print(f"{'collective':14} {'buffers':11} {'bytes':>10} {'before us':>10} {'after us':>10} "
+    print(f"{'operation':14} {'buffers':11} {'bytes':>10} {'before us':>10} {'after us':>10} "
           f"{'ratio':>6}   from to")
     for key, values in ratios.items():
         before, after = (statistics.median(pair[i] for pair in times[key]) for i in (0, 1))
