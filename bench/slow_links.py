@@ -10,14 +10,16 @@ in the Python that is named. Steps of DDP include forward and backward of a few 
 "alone" is what these take without communication, and stretto's steps have none.
 
 examples:
-  python3 bench/slow_links.py --python build/venv/bin/python
+  python3 bench/slow_links.py
   python3 bench/slow_links.py --rates 100M --megabytes 20 --rounds 3 --json lines.jsonl
+  python3 bench/slow_links.py --rounds 2 --document docs/compression.md
 """
 
 import argparse
 import json
 import os
 import pathlib
+import shlex
 import statistics
 import subprocess
 import sys
@@ -26,9 +28,13 @@ import time
 
 import hosts
 import hosts_systems
+import peers
 
 namespaces = hosts.namespaces
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+BEGIN = "<!-- begin of bench/slow_links.py -->"
+END = "<!-- end of bench/slow_links.py -->"
+VENV = ROOT / "build" / "venv" / "bin" / "python"
 HOOKS = "none,fp16,PowerSGD 1,PowerSGD 2,PowerSGD 4"
 TIMEOUT_SECONDS = 570
 
@@ -43,8 +49,11 @@ def parse_arguments(words):
     parser.add_argument("--hosts", type=int, default=2, help="of a rank each")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3, help="of each of DDP's hooks in a round")
-    parser.add_argument("--python", default=sys.executable, help="one that has torch")
+    parser.add_argument("--python", default=str(VENV) if VENV.exists() else sys.executable,
+                        help="one that has torch (default: the one that ./dev has set up)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
+    parser.add_argument("--document", type=pathlib.Path, metavar="FILE",
+                        help="put the tables into this page, between its comments")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
                         metavar="FOLDER", help="build folder of stretto")
     arguments = parser.parse_args(words)
@@ -103,6 +112,8 @@ def measure(arguments, rate):
     lines = []
     with tempfile.TemporaryDirectory(prefix="stretto_slow_links_") as cache, network.up(rate):
         for number in range(arguments.rounds):
+            print(f"{rate / 1e6:.0f} Mbit/s: round {number + 1} of {arguments.rounds}",
+                  file=sys.stderr)
             for line in (*run_stretto(arguments, network, cache), *run_ddp(arguments, network)):
                 lines.append(line | {"rate": rate, "round": number})
     return lines
@@ -124,19 +135,30 @@ def table(lines, rate, megabytes):
     return "\n".join(rows)
 
 
+def section(tables, words, arguments, load):
+    """What stands in the document between the two comments."""
+    command = shlex.join(["python3", "bench/slow_links.py", *peers.without_files(words)])
+    return "\n\n".join([f"`{command}`, commit {peers.commit_of()}, while others used {load:.1f} of "
+                        f"the cores: medians of {arguments.rounds} rounds.", *tables])
+
+
 def main(words):
     arguments = parse_arguments(words)
-    every = []
+    load = peers.cores_in_use()
+    every, tables = [], []
     try:
         for rate in arguments.rates:
-            lines = measure(arguments, rate)
-            print(table(lines, rate, arguments.megabytes) + "\n", flush=True)
-            every += lines
+            every += measure(arguments, rate)
+            tables.append(table([line for line in every if line["rate"] == rate], rate,
+                                arguments.megabytes))
+            print(tables[-1] + "\n", flush=True)
     except (namespaces.NetworkError, RuntimeError) as error:
         print(f"bench/slow_links.py: {error}", file=sys.stderr)
         return 2
     if arguments.json:
         arguments.json.write_text("".join(json.dumps(line) + "\n" for line in every))
+    if arguments.document:
+        peers.put_into(arguments.document, BEGIN, END, section(tables, words, arguments, load))
     return 0
 
 
