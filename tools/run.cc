@@ -4,6 +4,7 @@
 #include "tools/commands.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "tools/launch/agent.h"
 #include "tools/launch/host_list.h"
 #include "tools/launch/launcher.h"
+#include "tools/launch/rank_environment.h"
 
 namespace stretto::tools {
 namespace {
@@ -97,7 +99,7 @@ void describe(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   app.add_option("--transport", line.transport,
                  "What moves bytes: sets STRETTO_TRANSPORT for the ranks; auto, shm, tcp, ucx, or "
-                 "mpi, for which the mpirun that PATH leads to starts the ranks of this host")
+                 "mpi, for which the mpirun that PATH leads to starts the ranks")
       ->check(CLI::IsMember({"auto", "shm", "tcp", "ucx", "mpi"}));
   app.add_option("--encryption", line.encryption,
                  "Of what goes between hosts: sets STRETTO_ENCRYPTION for the ranks; off, tls")
@@ -159,26 +161,61 @@ Status settle_hosts(const CLI::App& app, CommandLine& line) {
 }
 
 // The processes of an MPI find each other through its own launcher. So that is the one process that
-// is looked after here: it starts the ranks and numbers them, and must not pass on its own numbers.
-Status let_mpirun_start_ranks(CommandLine& line) {
-  launch::LaunchOptions& options = line.launch;
-  if (options.hosts.size() > 1 || !options.remote_shell.empty()) {
+// is looked after here: it starts the ranks, numbers them, and must not pass on its own numbers.
+constexpr const char* kNumbers[] = {"STRETTO_RANK", "STRETTO_SIZE", "STRETTO_LOCAL_RANK",
+                                    "STRETTO_LOCAL_SIZE", "STRETTO_STATUS_FD"};
+
+// What ranks of other hosts are to have of this environment, by names: an Open MPI hands on only
+// what it is told to, others all that there is.
+std::string names_for_other_hosts(const launch::LaunchOptions& options) {
+  std::vector<std::string> names;
+  for (const std::string& variable :
+       launch::rank_environment(options, {}, launch::inherited_environment())) {
+    const std::string name = variable.substr(0, variable.find('='));
+    const bool is_number = std::ranges::find(kNumbers, name) != std::end(kNumbers);
+    const bool is_plain = std::ranges::all_of(
+        name, [](unsigned char letter) { return std::isalnum(letter) != 0 || letter == '_'; });
+    if (!is_number && is_plain && !launch::is_of_this_host(variable)) names.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(names, ";"));
+}
+
+// Ranks of several hosts meet at rank 0: this process may be anywhere.
+Status let_mpirun_start_ranks(const CLI::App& app, CommandLine& line) {
+  for (const char* ours : {"--host-index", "--ssh", "--wait-for-hosts"}) {
+    if (app.count(ours) == 0) continue;
     return status_of(StatusCode::invalid_argument,
-                     "--transport mpi starts ranks on this host only: on several, start them with "
-                     "the MPI's own mpirun, and STRETTO_TRANSPORT=mpi");
+                     "{} is not for --transport mpi: mpirun starts the ranks of all hosts, in its "
+                     "own way",
+                     ours);
   }
-  const int ranks = std::exchange(options.hosts.front().ranks, 1);
-  const int cores = usable_cores();
-  ::setenv("OMP_NUM_THREADS", std::to_string(std::max(1, cores / ranks)).c_str(), /*replace=*/0);
-  std::vector<std::string> command{"env"};
-  for (const char* number : {"STRETTO_RANK", "STRETTO_SIZE", "STRETTO_LOCAL_RANK",
-                             "STRETTO_LOCAL_SIZE", "STRETTO_STATUS_FD"}) {
-    command.insert(command.end(), {"-u", number});
-  }
+  launch::LaunchOptions& options = line.launch;
+  const bool is_here = line.hosts.empty();
   // On this host even inside of an allocation of several, and also where there are fewer cores.
-  command.insert(command.end(), {"mpirun", "-n", std::to_string(ranks), "-host",
-                                 fmt::format("localhost:{}", ranks), "--bind-to", "none"});
+  if (is_here) options.hosts.front().name = "localhost";
+  int most = 1;
+  std::vector<std::string> shares;
+  for (const launch::HostShare& host : options.hosts) {
+    most = std::max(most, host.ranks);
+    shares.push_back(fmt::format("{}:{}", host.name, host.ranks));
+  }
+  const std::string threads = std::to_string(std::max(1, usable_cores() / most));
+  ::setenv("OMP_NUM_THREADS", threads.c_str(), /*replace=*/0);
+  std::vector<std::string> command{"env"};
+  for (const char* number : kNumbers) command.insert(command.end(), {"-u", number});
+  if (!is_here) {
+    const std::string place =
+        options.rendezvous.empty()
+            ? fmt::format("{}:{}", options.hosts.front().name, launch::kDefaultPort)
+            : std::exchange(options.rendezvous, {});
+    command.insert(command.end(), {"STRETTO_RENDEZVOUS=tcp://" + place,
+                                   "OMPI_MCA_mca_base_env_list=" + names_for_other_hosts(options)});
+  }
+  command.insert(command.end(), {"mpirun", "-n", std::to_string(options.size()), "-host",
+                                 fmt::format("{}", fmt::join(shares, ",")), "--bind-to", "none"});
   options.command.insert(options.command.begin(), command.begin(), command.end());
+  options.hosts = {{}};
+  options.remote_shell.clear();
   options.starter = "mpirun";
   options.prefix = false;
   return {};
@@ -242,15 +279,15 @@ int run_command(const std::vector<std::string>& arguments) {
   if (options.command.empty()) {
     return usage_error("no program: put it behind \"--\", as in: stretto run -n 4 -- ./train");
   }
+  // The ranks inherit what this process has.
+  if (!line.transport.empty()) ::setenv("STRETTO_TRANSPORT", line.transport.c_str(), 1);
+  if (!line.encryption.empty()) ::setenv("STRETTO_ENCRYPTION", line.encryption.c_str(), 1);
   Status settled = settle_hosts(app, line);
-  if (settled.ok() && line.transport == "mpi") settled = let_mpirun_start_ranks(line);
+  if (settled.ok() && line.transport == "mpi") settled = let_mpirun_start_ranks(app, line);
   if (!settled.ok()) return usage_error(std::string(settled.message()));
   const auto key = find_key(options);
   if (!key.ok()) return usage_error(std::string(key.status().message()));
   options.key = key.value();
-  // The ranks inherit what this process has.
-  if (!line.transport.empty()) ::setenv("STRETTO_TRANSPORT", line.transport.c_str(), 1);
-  if (!line.encryption.empty()) ::setenv("STRETTO_ENCRYPTION", line.encryption.c_str(), 1);
   configure_log(process_environment(), "stretto run");
   return launch::launch(options);
 }

@@ -36,11 +36,17 @@ CrowdProbe::CrowdProbe(Communicator& world, const group::HostList& hosts) : worl
     if (own == ranks_[host].end()) continue;
     const auto place = static_cast<std::size_t>(own - ranks_[host].begin());
     for (std::size_t other = 0; other < ranks_.size(); ++other) {
-      if (other == host) continue;
-      others_.insert(others_.end(), ranks_[other].begin(), ranks_[other].end());
-      // The first host with the second, and so on.
-      const bool is_paired = (other ^ 1) == host && place < ranks_[other].size();
-      if (is_paired) partner_ = {ranks_[other][place]};
+      if (other != host) others_.insert(others_.end(), ranks_[other].begin(), ranks_[other].end());
+    }
+    // The first host with the second, and so on. Who has nobody there, with a neighbour: no rank of
+    // a host leaves the cores to the others while they run a collective.
+    const std::size_t opposite = host ^ 1;
+    const std::size_t paired = opposite < ranks_.size() ? ranks_[opposite].size() : 0;
+    const std::size_t neighbour = paired + ((place - paired) ^ 1);
+    if (place < paired) {
+      partner_ = {ranks_[opposite][place]};
+    } else if (neighbour < ranks_[host].size()) {
+      partner_ = {ranks_[host][neighbour]};
     }
   }
 }

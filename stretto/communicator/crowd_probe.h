@@ -28,8 +28,8 @@ class CrowdProbe {
 
   // As one of them that is in a pair has measured it.
   struct Times {
-    double pair_seconds = 0;  // Pairs of ranks send each other a message.
-    double all_seconds = 0;   // Each sends all that are on other hosts one...
+    double pair_seconds = 0;  // Pairs of ranks send each other a message...
+    double all_seconds = 0;   // ...or each sends all that are on other hosts one...
     int peers_max = 0;        // ...which are so many for the one who has most.
   };
   static constexpr int kRoundsMax = 200;
@@ -45,7 +45,7 @@ class CrowdProbe {
 
   Communicator& world_;
   std::vector<std::vector<Rank>> ranks_;  // That take part, by host.
-  std::vector<Rank> partner_;             // Of this rank: one, or none.
+  std::vector<Rank> partner_;             // Of this rank: one, on another host if it can; or none.
   std::vector<Rank> others_;              // On other hosts; none where it does not take part.
 };
 

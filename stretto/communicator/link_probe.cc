@@ -353,6 +353,11 @@ Result<group::LinkModel> agree_on_links(Communicator& world, const group::HostLi
   } catch (const Error& error) {
     return error.status();
   }
+  // Who waits for others of its team waits for their cores, too, as for a message of theirs.
+  if (pairs[0].exists()) {
+    model.local.sync_seconds = model.local.latency_seconds + 2 * model.local.message_seconds;
+    model.network.sync_seconds = model.local.sync_seconds;
+  }
   if (!source.empty()) model.source = source;
   if (world.rank() == 0) log(LogLevel::info, "links: {}", model.source);
   return model;

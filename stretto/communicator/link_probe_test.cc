@@ -4,6 +4,8 @@
 #include "stretto/communicator/link_probe.h"
 
 #include <filesystem>
+#include <numeric>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -97,6 +99,25 @@ TEST_F(LinkProbe, ACrowdIsAFewRanksOfAFewHosts) {
   EXPECT_EQ(CrowdProbe(*ranks[0], many).describe(), "4+1+2+1");
 }
 
+// Whom nobody is left for on the other host is busy beside those who measure.
+TEST(CrowdProbe, LeavesNoTwoRanksOfAHostWithoutAPartner) {
+  for (const group::HostList& hosts : {group::HostList{0, 0, 0, 1}, group::HostList{1, 0, 0, 0, 0},
+                                       group::HostList{0, 1, 2, 2, 2}}) {
+    const int size = static_cast<int>(hosts.size());
+    auto ranks = make_thread_ranks({.size = size, .timeout = std::chrono::seconds(20)});
+    std::vector<int> busy(hosts.size());
+    on_threads(size, [&](int rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      CrowdProbe crowd(*ranks[at], hosts);
+      const CrowdProbe::Times times = crowd.run(rank == 0 ? 5 : 0);
+      EXPECT_GT(times.all_seconds, 0);
+      busy[at] = times.pair_seconds > 2e-7 ? 1 : 0;
+    });
+    // Of an odd number, one.
+    EXPECT_GE(std::accumulate(busy.begin(), busy.end(), 0), size - 1);
+  }
+}
+
 TEST(MessageCosts, FollowFromOneMessageAndFromSeveral) {
   schedule::LinkCost cost;
   set_message_costs({.pair_seconds = 40e-6, .all_seconds = 60e-6, .peers_max = 3}, cost);
@@ -119,6 +140,13 @@ TEST_F(LinkProbe, WhatOnlyAFollowerRemembersIsMeasuredAnew) {
   const auto measured = agree();
   expect_all_equal(measured);
   expect_contains(measured.front().source, "measured just now");
+}
+
+// Of a team, as of a message.
+TEST_F(LinkProbe, ASyncWaitsForTheOthersCores) {
+  const group::LinkModel model = agree().front();
+  EXPECT_DOUBLE_EQ(model.network.sync_seconds,
+                   model.local.latency_seconds + 2 * model.local.message_seconds);
 }
 
 TEST_F(LinkProbe, WhatMappedMemoryCostsIsMeasuredOnceAndAgreed) {

@@ -11,16 +11,18 @@ namespace stretto::group {
 namespace {
 
 // What has to be cleared first would wait behind all that goes the other way.
-TEST(Planner, MessagesOfTwoLevelsLeaveWithoutTheirReceive) {
+TEST(Planner, MessagesBetweenHostsLeaveWithoutTheirReceive) {
   const Planner planner({.selector = {.rank_count = 4, .hosts = {0, 0, 0, 1}, .has_teams = true}});
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i8}) {
-    const OperationDescriptor operation{
-        .collective = Collective::all_reduce, .dtype = dtype, .count = 4 << 20};
-    const Plans plans = planner.plan(operation, std::nullopt, "two_level_mapped").or_throw();
-    const std::size_t elements = plans.messages->segment_bytes() / size_bytes(dtype);
-    const std::size_t longest_bytes = elements * size_bytes(accumulation_dtype(dtype));
-    EXPECT_LE(longest_bytes, transport::kEagerBytes) << name(dtype);
-    EXPECT_GT(longest_bytes, transport::kEagerBytes / 2) << name(dtype);
+  for (const char* algorithm : {"two_level_mapped", "two_level", "direct", "ring"}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i8}) {
+      const OperationDescriptor operation{
+          .collective = Collective::all_reduce, .dtype = dtype, .count = 4 << 20};
+      const Plans plans = planner.plan(operation, std::nullopt, algorithm).or_throw();
+      const std::size_t elements = plans.messages->segment_bytes() / size_bytes(dtype);
+      const std::size_t longest_bytes = elements * size_bytes(accumulation_dtype(dtype));
+      EXPECT_LE(longest_bytes, transport::kEagerBytes) << algorithm << " of " << name(dtype);
+      EXPECT_GT(longest_bytes, transport::kEagerBytes / 2) << algorithm << " of " << name(dtype);
+    }
   }
 }
 
@@ -73,6 +75,10 @@ TEST(Planner, LanesHoldWhatALongNetworkHolds) {
   const Explanation explanation = planner.explain(operation, "two_level_mapped");
   EXPECT_EQ(explanation.lanes, plan->lanes());
   EXPECT_EQ(explanation.segment_bytes, plan->segment_bytes());
+  // Of an algorithm whose lanes hold a message each.
+  const auto whole =
+      planner.plan(operation, std::nullopt, "recursive_doubling").or_throw().messages;
+  EXPECT_GT(static_cast<double>(whole->lanes() * whole->segment_bytes()), 3.9e6);
 }
 
 }  // namespace

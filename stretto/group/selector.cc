@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -29,7 +30,8 @@ constexpr std::size_t kSingleCopyBytes = 256 * 1024;
 constexpr std::size_t kSingleCopyReduceScatterBytes = 16 * 1024 * 1024;
 // Of a reduction by more ranks, the pieces that fit into the scratch are too small to pay.
 constexpr int kSingleCopyReducers = 16;
-constexpr double kSameCost = 1e-6;
+constexpr double kSameCost = 0.03;  // Nothing is predicted better than that.
+constexpr double kRounding = 1e-6;
 constexpr std::size_t kSegmentBytesMax = 256 * 1024;
 constexpr std::size_t kSegmentBytesMin = 32 * 1024;
 constexpr std::size_t kScratchBytes = 8 * 1024 * 1024;
@@ -45,8 +47,8 @@ constexpr std::size_t kLanesOfTeams = 8;
 
 // The longest segment of which each message leaves without its receive, that of a partial sum too
 // where there are such. A longer one waits until it is cleared, and what clears it waits behind all
-// that is under way in the other direction: where one rank is alone on its host, the link rests for
-// a quarter of the time.
+// that is under way in the other direction: where ranks are alone on their hosts, the link rests
+// for a quarter of the time.
 std::size_t eager_segment_bytes(const OperationDescriptor& operation) {
   const DType sent =
       reduces(operation.collective) ? accumulation_dtype(operation.dtype) : operation.dtype;
@@ -57,6 +59,15 @@ std::size_t eager_segment_bytes(const OperationDescriptor& operation) {
 std::span<const std::int32_t> several(const HostList& hosts) {
   const bool one_host = std::ranges::all_of(hosts, [](std::int32_t host) { return host == 0; });
   return one_host ? std::span<const std::int32_t>() : hosts;
+}
+
+// Where the wire is what takes the time, many cost the same. Who waits and works least beside it
+// leaves most to what a program computes meanwhile. What differs by how sums are rounded only is
+// told apart by its place in the catalogue.
+bool is_lighter(const Selector::Candidate& a, const Selector::Candidate& b) {
+  const double more = std::max(a.seconds_beside_wire, b.seconds_beside_wire);
+  const double apart = a.seconds_beside_wire - b.seconds_beside_wire;
+  return std::abs(apart) > more * kRounding ? apart < 0 : a.algorithm < b.algorithm;
 }
 
 }  // namespace
@@ -89,6 +100,15 @@ std::string Selector::names(Collective collective, bool mapped, bool equal_chunk
   return list;
 }
 
+const schedule::LinkCost& Selector::link() const {
+  return summary_.has_hosts() ? setting_.links.network : setting_.links.local;
+}
+
+// Until the answer to the first byte comes back.
+double Selector::bytes_under_way() const {
+  return 2 * link().latency_seconds / link().seconds_per_byte;
+}
+
 // Small enough that the scratch of a lane stays bounded when every rank sends to every other.
 std::size_t Selector::segment_bytes(const Algorithm& algorithm,
                                     const OperationDescriptor& operation) const {
@@ -98,17 +118,19 @@ std::size_t Selector::segment_bytes(const Algorithm& algorithm,
     const int slots = std::max(1, schedule::shared_slots(algorithm, summary_));
     bytes = std::min({bytes, execution::Window::lane_slot_bytes(static_cast<std::size_t>(slots)),
                       eager_segment_bytes(operation)});
+  } else if (summary_.has_hosts()) {
+    // All lanes together fill a long network nevertheless.
+    const double share = std::min<double>(bytes_under_way() / kLanesMax, kSegmentBytesMax);
+    bytes =
+        std::min(bytes, std::max(eager_segment_bytes(operation), static_cast<std::size_t>(share)));
   }
   return setting_.segment_bytes > 0 ? std::min(bytes, setting_.segment_bytes) : bytes;
 }
 
 std::size_t Selector::lanes(const Algorithm& algorithm, std::size_t segment_bytes) const {
   const std::size_t least = algorithm.access == Access::both ? kLanesOfTeams : kLanesOfMessages;
-  const schedule::LinkCost& link =
-      summary_.has_hosts() ? setting_.links.network : setting_.links.local;
-  const double on_the_way = 2 * link.latency_seconds / link.seconds_per_byte;
   const double more =
-      std::ceil(on_the_way / static_cast<double>(std::max<std::size_t>(1, segment_bytes)));
+      std::ceil(bytes_under_way() / static_cast<double>(std::max<std::size_t>(1, segment_bytes)));
   const auto most = static_cast<double>(kLanesMax - least);
   return least + static_cast<std::size_t>(std::clamp(more - 1, 0.0, most));
 }
@@ -117,11 +139,10 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
                                                       bool equal_chunks) const {
   const std::size_t element_bytes = size_bytes(operation.dtype);
   const std::size_t partial_bytes = size_bytes(accumulation_dtype(operation.dtype));
-  schedule::CostQuery query{
-      .bytes = std::bit_ceil(operation.count * element_bytes),
-      .partial_scale = static_cast<int>(partial_bytes / element_bytes),
-      .link = summary_.has_hosts() ? setting_.links.network : setting_.links.local,
-      .local_link = setting_.links.local};
+  schedule::CostQuery query{.bytes = std::bit_ceil(operation.count * element_bytes),
+                            .partial_scale = static_cast<int>(partial_bytes / element_bytes),
+                            .link = link(),
+                            .local_link = setting_.links.local};
   std::vector<Candidate> candidates;
   for (const Algorithm& algorithm : schedule::algorithms()) {
     if (algorithm.collective != operation.collective) continue;
@@ -130,15 +151,16 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
     if (!is_usable(algorithm, false, equal_chunks)) continue;
     query.segment_bytes = segment_bytes(algorithm, operation);
     query.lanes = kLanesMax;
-    candidates.push_back({&algorithm, schedule::estimate(algorithm, summary_, query)});
+    schedule::CostQuery at_once = query;
+    at_once.link.seconds_per_byte = at_once.link.burst_bytes = 0;
+    candidates.push_back({&algorithm, schedule::estimate(algorithm, summary_, query),
+                          schedule::estimate(algorithm, summary_, at_once)});
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::seconds);
-  // What costs the same but for how the sum is rounded is told apart by its place in the catalogue.
   const auto near_end = std::ranges::find_if(candidates, [&](const Candidate& candidate) {
     return candidate.seconds > candidates.front().seconds * (1 + kSameCost);
   });
-  const auto first =
-      std::ranges::min_element(candidates.begin(), near_end, {}, &Candidate::algorithm);
+  const auto first = std::ranges::min_element(candidates.begin(), near_end, is_lighter);
   if (first != near_end) std::rotate(candidates.begin(), first, first + 1);
   return candidates;
 }

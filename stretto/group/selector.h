@@ -52,13 +52,15 @@ class Selector {
 
   struct Candidate {
     const schedule::Algorithm* algorithm = nullptr;
-    double seconds = 0;  // As the model predicts.
+    double seconds = 0;              // As the model predicts.
+    double seconds_beside_wire = 0;  // The same if the bytes on a link took no time.
   };
   // "one sync up to 2048 bytes a rank (private buffers: 524288), as each rank has a core": by which
   // the choice on mapped memory is made.
   std::string mapped_thresholds(Collective collective) const;
 
-  // The algorithms with messages among which it chooses, the cheapest first.
+  // The algorithms with messages among which it chooses, the cheapest first: of those that cost the
+  // same, but for a few percent, that which does least beside what the wire does.
   std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
 
   // How the chunks of an algorithm with messages are cut, which is also what it is priced by: the
@@ -72,6 +74,8 @@ class Selector {
   const LinkModel& links() const { return setting_.links; }
 
  private:
+  const schedule::LinkCost& link() const;  // Between hosts, if there are several.
+  double bytes_under_way() const;
   bool is_usable(const schedule::Algorithm& algorithm, bool mapped, bool equal_chunks) const;
   const schedule::Algorithm* find(Collective collective, std::string_view called, bool mapped,
                                   bool equal_chunks) const;

@@ -162,6 +162,30 @@ TEST(Selector, InsideTeamsNothingIsSentThatCouldBeMapped) {
   }
 }
 
+// Two hosts with a core each, a gigabit between them: as measured.
+TEST(Selector, WhereTheWireTakesTheTimeTheLeastBesideItIsChosen) {
+  const LinkModel links{.local = {.latency_seconds = 3e-6,
+                                  .message_seconds = 0.6e-6,
+                                  .seconds_per_byte = 0.2e-9,
+                                  .reduce_seconds_per_byte = 0.05e-9},
+                        .network = {.latency_seconds = 0.1e-6,
+                                    .message_seconds = 15e-6,
+                                    .seconds_per_byte = 8.36e-9,
+                                    .burst_bytes = 125e3,
+                                    .reduce_seconds_per_byte = 0.05e-9,
+                                    .sync_seconds = 4.2e-6}};
+  const Selector selector(
+      {.rank_count = 4, .hosts = {0, 0, 1, 1}, .links = links, .has_teams = true});
+  for (const std::size_t bytes :
+       {std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{16} << 20}) {
+    const auto candidates = selector.candidates(operation_of(Collective::all_reduce, bytes), true);
+    EXPECT_EQ(candidates.front().algorithm->name, "two_level_mapped") << bytes;
+    const auto halving = std::ranges::find(candidates, "recursive_halving",
+                                           [](const auto& one) { return one.algorithm->name; });
+    EXPECT_NEAR(halving->seconds / candidates.front().seconds, 1, 0.03) << bytes;
+  }
+}
+
 // A choice on hosts of any size, unless chunks may be of any size.
 TEST(Selector, InsideTeamsAnAllToAllOfEqualChunksMayBeMapped) {
   for (const HostList& hosts : {HostList{0, 0, 1, 1}, HostList{0, 0, 0, 1}, HostList{0, 1, 0, 1}}) {

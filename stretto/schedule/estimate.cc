@@ -331,7 +331,10 @@ double estimate(const Algorithm& algorithm, const HostSummary& hosts, const Cost
   // What passes at once has been saved up while messages and their processing took time.
   CostQuery free = query;
   free.link.seconds_per_byte = 0;
+  // A port that waits saves up what its next bytes need, as if all phases overlapped.
   CostQuery wire = query;
+  wire.segment_bytes = 1;
+  wire.lanes = 0;
   wire.local_link = {.latency_seconds = 0, .message_seconds = 0, .seconds_per_byte = 0};
   wire.link = wire.local_link;
   wire.link.reduce_seconds_per_byte = wire.link.sync_seconds = 0;

@@ -192,6 +192,12 @@ TEST(Estimate, LetsWhatPassesAtOnceSaveTheTimeOfTheWay) {
   EXPECT_LT(rest, 5e-6);
   query.link.burst_bytes = 128 << 10;
   EXPECT_NEAR(estimate(algorithm, summary, query), std::max(wire, ways + rest), 1e-9);
+  // Of uneven hosts: who waits in one phase sends at once in the other.
+  const Hosts uneven{0, 0, 0, 1};
+  query.bytes = 64 << 10;
+  EXPECT_NEAR(estimate(*find_algorithm(Collective::all_reduce, Access::messages, "two_level"),
+                       HostSummary(4, uneven), query),
+              (64 << 10) * kGigabit.seconds_per_byte, 1e-7);
   query.bytes = 16 << 20;
   const double with_burst = estimate(algorithm, summary, query);
   query.link.burst_bytes = 0;

@@ -207,9 +207,9 @@ TEST_F(MpiPlane, AFailureUnderStrettoRunIsThatOfMpirun) {
   const Ended failed = start({});
   EXPECT_EQ(failed.status, 3) << failed.errors;
   expect_contains(failed.errors, "stretto run: mpirun failed first: exit code 3");
-  const Ended refused = start({"--hosts", "node0,node1"});
+  const Ended refused = start({"--hosts", "node0,node1", "--host-index", "1"});
   EXPECT_EQ(refused.status, 2);
-  expect_contains(refused.errors, "starts ranks on this host only");
+  expect_contains(refused.errors, "--host-index is not for --transport mpi");
 }
 
 // MPI's own collectives: alone, and beside its messages.

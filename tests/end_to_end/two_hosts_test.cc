@@ -205,7 +205,8 @@ TEST_F(TwoHosts, GiveTheBitsOfOneByUcx) {
   expect_contains(first.errors().finish(), "messages are moved by UCX");
 }
 
-// Whose daemon on the other host is started there by a stand-in for ssh.
+// Whose daemon on the other host is started there by a stand-in for ssh, with an environment of its
+// own.
 TEST_F(TwoHosts, GiveTheBitsOfOneByOpenMpi) {
   testing::Process version({"mpirun", "--version"}, {});
   if (testing::end_of(version).output.find("(Open MPI) 4") == std::string::npos ||
@@ -215,31 +216,29 @@ TEST_F(TwoHosts, GiveTheBitsOfOneByOpenMpi) {
   const TemporaryFolder folder;
   const std::string agent = folder / "agent";
   // A host name of its own: mpirun takes daemons of the same name for one.
-  std::ofstream(agent) << "#!/bin/sh\nshift\nexec ip netns exec " << hosts_.on(1).back()
-                       << " unshare --uts sh -c \"hostname other; $*\"\n";
+  std::ofstream(agent) << "#!/bin/sh\nshift\nexec env -i PATH=\"$PATH\" ip netns exec "
+                       << hosts_.on(1).back() << " unshare --uts sh -c \"hostname other; $*\"\n";
   std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
   Variables variables = testing::mpirun_variables(folder);
-  variables.insert({{"STRETTO_TRANSPORT", "mpi"},
-                    {"STRETTO_LOG", "info"},
+  variables.insert({{"STRETTO_LOG", "info"},
                     {"STRETTO_ALGORITHM", "two_level_mapped"},
-                    {"STRETTO_RENDEZVOUS", "tcp://10.77.0.1:29600"},
                     {"OMPI_MCA_plm_rsh_agent", agent},
                     {"OMPI_MCA_btl", "vader,tcp,self"},
                     {"OMPI_MCA_pml", "ob1"},
                     {"OMPI_MCA_btl_tcp_if_include", "10.77.0.0/24"},
                     {"OMPI_MCA_oob_tcp_if_include", "10.77.0.0/24"}});
-  Arguments command =
-      hosts_.on(0) +
-      Arguments{"unshare", "--uts", "sh", "-c",     "hostname one; exec \"$@\"", "sh",
-                "mpirun",  "-n",    "4",  "--host", "10.77.0.1:2,10.77.0.2:2"};
-  for (const char* name : {"TRANSPORT", "LOG", "ALGORITHM", "RENDEZVOUS"}) {
-    command = command + Arguments{"-x", fmt::format("STRETTO_{}", name)};
-  }
-  testing::Process job(command + kBits, variables);
+  Tool job(
+      Arguments{"run", "-n", "2", "--hosts", "10.77.0.1,10.77.0.2", "--transport", "mpi", "--"} +
+          kBits,
+      variables,
+      hosts_.on(0) + Arguments{"unshare", "--uts", "sh", "-c", "hostname one; exec \"$@\"", "sh"});
   const Ended ended = testing::end_of(job);
   EXPECT_EQ(ended.status, 0) << ended.errors;
   expect_bits_of_one_host(ended.output, 4);
-  expect_contains(ended.errors, "messages are moved by");
+  for (const int rank : {0, 3}) {
+    expect_contains(ended.errors,
+                    fmt::format("stretto [rank {}] info: messages are moved by", rank));
+  }
 }
 
 // Between hosts of two ranks, each half of the buffer goes out once to be reduced and once when it

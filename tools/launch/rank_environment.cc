@@ -47,4 +47,11 @@ std::vector<std::string> inherited_environment() {
   return variables;
 }
 
+bool is_of_this_host(const std::string& variable) {
+  constexpr std::string_view kBeginnings[] = {"HOME=",   "HOSTNAME=", "LOGNAME=", "USER=", "SHELL=",
+                                              "TMPDIR=", "DISPLAY=",  "XDG_",     "SSH_",  "DBUS_"};
+  return std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
+                     [&](std::string_view beginning) { return variable.starts_with(beginning); });
+}
+
 }  // namespace stretto::launch

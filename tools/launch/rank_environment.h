@@ -29,4 +29,7 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const Ra
 // The environment of this process, in the same form.
 std::vector<std::string> inherited_environment();
 
+// Whether such an entry belongs to a host, or a session on it, and not to the job.
+bool is_of_this_host(const std::string& variable);
+
 }  // namespace stretto::launch

@@ -25,14 +25,6 @@ constexpr int kShellFailed = 255;
 constexpr int kPipeBytes = 1 << 20;
 constexpr int kPauseSeconds = 1;
 
-// What belongs to a host or a session on it, and not to the job.
-bool is_of_this_host(const std::string& variable) {
-  constexpr std::string_view kBeginnings[] = {"HOME=",   "HOSTNAME=", "LOGNAME=", "USER=", "SHELL=",
-                                              "TMPDIR=", "DISPLAY=",  "XDG_",     "SSH_",  "DBUS_"};
-  return std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
-                     [&](std::string_view beginning) { return variable.starts_with(beginning); });
-}
-
 Status make_pipe(FileDescriptor& reading, FileDescriptor& writing) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return system_status("pipe");
