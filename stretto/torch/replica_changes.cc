@@ -33,7 +33,7 @@ void check_free(const NamedTensor& parameter) {
   if (!GradientHook::exists_on(parameter.tensor)) return;
   refuse("parameter " + in_quotes(parameter.name) +
          " already belongs to a DistributedDataParallel, or has another hook that waits for its "
-         "gradient to be accumulated; there may be only one");
+         "gradient to be accumulated; there may be only one at a time, so that one must end first");
 }
 
 }  // namespace

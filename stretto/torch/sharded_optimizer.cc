@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "stretto/reducer/replica_check.h"
+#include "stretto/torch/distinct.h"
 #include "stretto/torch/optimizer_parts.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
@@ -74,11 +75,11 @@ ShardedOptimizer::ShardedOptimizer(Optimizer& optimizer, Communicator& communica
     : optimizer_(optimizer),
       communicator_(communicator),
       timeout_(timeout),
-      parameters_(ddp::parameters_of(optimizer)),
+      parameters_(ddp::distinct(ddp::parameters_of(optimizer))),
       exchange_(communicator, timeout) {
   ddp::check_steps_in_parts(optimizer);
   check_parameters();
-  reducer::check_replicas_described_alike(communicator_, describe(parameters_));
+  reducer::check_replicas_described_alike(communicator_, describe(parameters_), timeout_);
   std::vector<std::size_t> bytes;
   for (const torch::Tensor& parameter : parameters_) bytes.push_back(parameter.nbytes());
   owners_ = reducer::share_out(bytes, communicator_.size());
@@ -102,7 +103,7 @@ void ShardedOptimizer::forget_foreign_state() {
 }
 
 void ShardedOptimizer::step() {
-  const std::vector<torch::Tensor> now = ddp::parameters_of(optimizer_);
+  const std::vector<torch::Tensor> now = ddp::distinct(ddp::parameters_of(optimizer_));
   bool same = now.size() == parameters_.size();
   for (std::size_t i = 0; same && i < now.size(); ++i) same = now[i].is_same(parameters_[i]);
   if (!same) {
