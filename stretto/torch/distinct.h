@@ -10,7 +10,7 @@
 
 namespace stretto::ddp {
 
-// Each tensor once: a module lists a layer that two of its parts have registered under both names.
+// Each tensor once, where it comes first.
 inline std::vector<torch::Tensor> distinct(std::vector<torch::Tensor> tensors) {
   std::unordered_set<const void*> seen;
   std::erase_if(tensors, [&](const torch::Tensor& tensor) {

@@ -282,6 +282,7 @@ ForwardScope Replica::before_forward() {
   // A checkpoint computes again what has been computed.
   if (inside_backward_node()) return ForwardScope(precision_);
   timer_.forward_begins();
+  wait_for_pass();
   // If the last backward pass ended in an exception, this repeats what was said of it.
   if (pass_open_) end_of_backward();
   precision_.refuse_lost_changes();

@@ -66,7 +66,7 @@ void Replica::begin_pass() {
     const auto lock = exclusive();
     end_of_backward();
   };
-  call_at_end_of_backward(end, [this] { abandon_pass(); });
+  pass_ = call_at_end_of_backward(end, [this] { abandon_pass(); });
 }
 
 // For a pass that reduces nothing, inside of no_sync() or with all frozen, which ends unnoticed
@@ -79,7 +79,12 @@ void Replica::begin_silent_pass() {
   const auto leave = [this] {
     if (!inside_backward_node()) precision_.leave();
   };
-  call_at_end_of_backward(leave, [this] { abandon_pass(); });
+  pass_ = call_at_end_of_backward(leave, [this] { abandon_pass(); });
+}
+
+// When an exception has left backward(), threads of devices may still be in what the pass calls.
+void Replica::wait_for_pass() const {
+  if (pass_.valid() && current_backward() < 0) pass_.wait();
 }
 
 std::unique_lock<std::mutex> Replica::exclusive() {

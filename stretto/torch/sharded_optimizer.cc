@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "stretto/reducer/replica_check.h"
-#include "stretto/torch/distinct.h"
 #include "stretto/torch/optimizer_parts.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
@@ -75,7 +74,7 @@ ShardedOptimizer::ShardedOptimizer(Optimizer& optimizer, Communicator& communica
     : optimizer_(optimizer),
       communicator_(communicator),
       timeout_(timeout),
-      parameters_(ddp::distinct(ddp::parameters_of(optimizer))),
+      parameters_(ddp::parameters_of(optimizer)),
       exchange_(communicator, timeout) {
   ddp::check_steps_in_parts(optimizer);
   check_parameters();
@@ -103,7 +102,7 @@ void ShardedOptimizer::forget_foreign_state() {
 }
 
 void ShardedOptimizer::step() {
-  const std::vector<torch::Tensor> now = ddp::distinct(ddp::parameters_of(optimizer_));
+  const std::vector<torch::Tensor> now = ddp::parameters_of(optimizer_);
   bool same = now.size() == parameters_.size();
   for (std::size_t i = 0; same && i < now.size(); ++i) same = now[i].is_same(parameters_[i]);
   if (!same) {

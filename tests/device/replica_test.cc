@@ -5,6 +5,7 @@
 // host cannot touch its memory, and its streams are late. No GPU is in these tests.
 
 #include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -190,6 +191,21 @@ TEST(DeviceReplica, BuffersAreThoseOfRankZero) {
     ddp.forward(share_of(0, rank, device), true);
     expect_close(model->factor.cpu(), torch::full({4}, 3.0), "factor");
   });
+}
+
+// The exception leaves backward() before autograd's thread of the device has cleaned up.
+TEST(DeviceReplica, MayEndRightAfterAPassThatHasFailed) {
+  for (int attempt = 0; attempt < 30; ++attempt) {
+    run_ranks(1, [](Communicator& communicator) {
+      const torch::Device device = device_of(communicator);
+      Placed model(device, 1);
+      DistributedDataParallel ddp(model, communicator);
+      const auto loss = ddp.forward(share_of(0, 0, device), true);
+      model->hidden.register_hook(
+          [](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("own"); });
+      EXPECT_EQ(message_of<std::runtime_error>([&] { loss.backward(); }), "own");
+    });
+  }
 }
 
 // Three layers, between which activations travel.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -55,6 +56,7 @@ class Replica {
           DistributedDataParallelOptions options);
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
+  ~Replica() { wait_for_pass(); }
 
   // To be kept while the module's forward() runs.
   [[nodiscard]] ForwardScope before_forward();
@@ -149,6 +151,8 @@ class Replica {
     return trained_[index].tensor.device() != place_.device;
   }
   bool all_are_frozen() const { return sparse_.empty() && reducer_->all_frozen() && !outgrown_; }
+  // Until nothing of the last backward pass runs any more, if this thread is in none.
+  void wait_for_pass() const;
   // For what autograd calls.
   std::unique_lock<std::mutex> exclusive();
   bool is_outgrown(std::size_t index) const;
@@ -202,6 +206,7 @@ class Replica {
   BucketPlace place_;
   // Held by autograd's threads, of which each device has one, where parameters are on several.
   std::mutex pass_mutex_;
+  std::future<void> pass_;  // Ready when the last pass is over.
   std::unique_ptr<Reducer> reducer_;
   std::vector<Progress> progress_;  // Of trained_.
   GradientMemory gradient_memory_;
