@@ -4,7 +4,7 @@
 #include "stretto/reducer/bucket_plan.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <utility>
 
 #include "stretto/base/check.h"
@@ -12,7 +12,7 @@
 namespace stretto::reducer {
 namespace {
 
-// The bucket of one dtype that is being filled.
+// The bucket of one dtype and device that is being filled.
 struct OpenBucket {
   PlannedBucket bucket;
   std::size_t bytes = 0;
@@ -31,7 +31,7 @@ class BucketPlanner {
       plan_.push_back({.gradients = {index}, .limit_bytes = 0});
       return;
     }
-    OpenBucket& open = open_[static_cast<std::size_t>(gradient.dtype)];
+    OpenBucket& open = open_[{gradient.dtype, gradient.device}];
     open.bucket.gradients.push_back(index);
     open.bucket.limit_bytes = limits_bytes_[open.limit_index];
     open.bytes += gradient.bytes;
@@ -40,12 +40,11 @@ class BucketPlanner {
   }
 
   BucketPlan finish() {
-    std::sort(open_.begin(), open_.end(), [](const OpenBucket& a, const OpenBucket& b) {
-      return a.last_position < b.last_position;
-    });
-    for (OpenBucket& open : open_) {
-      if (!open.bucket.gradients.empty()) plan_.push_back(std::move(open.bucket));
+    std::map<std::size_t, PlannedBucket> left;  // By their last gradients.
+    for (auto& [key, open] : open_) {
+      if (!open.bucket.gradients.empty()) left[open.last_position] = std::move(open.bucket);
     }
+    for (auto& [position, bucket] : left) plan_.push_back(std::move(bucket));
     return std::move(plan_);
   }
 
@@ -59,7 +58,7 @@ class BucketPlanner {
 
   std::span<const GradientSize> gradients_;
   std::span<const std::size_t> limits_bytes_;
-  std::array<OpenBucket, kDTypeCount> open_;
+  std::map<std::pair<DType, int>, OpenBucket> open_;
   BucketPlan plan_;
 };
 

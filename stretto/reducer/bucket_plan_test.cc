@@ -51,6 +51,12 @@ TEST(BucketPlan, EachDTypeHasItsOwnBucketAndStartsAtTheFirstLimit) {
   EXPECT_EQ(plan_of(gradients, {10, 100}), (std::vector<Indices>{{0}, {1, 3}, {2}, {4}}));
 }
 
+TEST(BucketPlan, SoHasEachDevice) {
+  std::vector<GradientSize> gradients(5, f32(10));
+  gradients[1].device = gradients[3].device = 1;
+  EXPECT_EQ(plan_of(gradients, {10, 20}), (std::vector<Indices>{{0}, {1}, {2, 4}, {3}}));
+}
+
 TEST(BucketPlan, SparseGradientsStandAloneWithoutLimit) {
   const std::vector<GradientSize> gradients = {f32(1), {DType::f32, 1, true}, f32(1)};
   const BucketPlan plan = plan_buckets(gradients, std::vector<std::size_t>{100});

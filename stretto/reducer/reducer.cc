@@ -436,7 +436,9 @@ Status Reducer::explained(const Status& status) const {
     return {StatusCode::mismatch,
             fmt::format("in step {} of model {}: {}. Perhaps a rank had no batch left. {}. Or all "
                         "parameters are frozen on one, or only some ranks have loaded a state: do "
-                        "that on all, before the same forward pass",
+                        "that on all, before the same forward pass. Or one backward pass goes "
+                        "through several models, and not alike on all ranks: give each of them a "
+                        "communicator of its own, by split()",
                         step_ + 1, options_.number, status.message(), reducer::kEquallyManySteps),
             status.rank()};
   }

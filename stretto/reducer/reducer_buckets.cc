@@ -40,7 +40,8 @@ std::vector<reducer::GradientSize> Reducer::gradient_sizes() const {
   for (const GradientDescription& gradient : gradients_) {
     sizes.push_back({.dtype = gradient.dtype,
                      .bytes = gradient.count * size_bytes(gradient.dtype),
-                     .delayed = gradient.delayed});
+                     .delayed = gradient.delayed,
+                     .device = gradient.device});
   }
   return sizes;
 }

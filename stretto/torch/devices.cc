@@ -27,7 +27,7 @@ BucketPlace choose_bucket_place(const std::vector<NamedTensor>& parameters,
   if (device.is_cpu() || !moves_only || communicator.device() != device.index()) return {};
   const auto is_reached = [&](const NamedTensor& parameter) {
     const torch::Tensor& tensor = parameter.tensor;
-    return tensor.element_size() > 1 &&
+    return tensor.device() == device && tensor.element_size() > 1 &&
            (tensor.numel() == 0 || communicator.is_device_memory(tensor.const_data_ptr()));
   };
   if (!std::ranges::all_of(parameters, is_reached)) return {};
@@ -44,6 +44,21 @@ torch::Tensor view_like(const torch::Tensor& parameter, const GradientStorage& s
       .make_tensor();
 }
 
+std::vector<int> device_numbers(const std::vector<NamedTensor>& parameters) {
+  std::vector<torch::Device> seen;
+  std::vector<int> numbers;
+  for (const NamedTensor& parameter : parameters) {
+    const auto at = std::ranges::find(seen, parameter.tensor.device());
+    numbers.push_back(static_cast<int>(at - seen.begin()));
+    if (at == seen.end()) seen.push_back(parameter.tensor.device());
+  }
+  return numbers;
+}
+
+bool are_spread(const std::vector<NamedTensor>& parameters) {
+  return std::ranges::any_of(device_numbers(parameters), [](int number) { return number > 0; });
+}
+
 void check_devices(const std::vector<NamedTensor>& parameters,
                    const std::vector<NamedTensor>& buffers, bool low_precision) {
   for (const auto* list : {&parameters, &buffers}) {
@@ -51,12 +66,12 @@ void check_devices(const std::vector<NamedTensor>& parameters,
       if (item.tensor.is_meta()) refuse(place_of(item) + ", which has no memory; give it some");
     }
   }
-  for (const NamedTensor& parameter : parameters) {
-    if (parameter.tensor.device() == parameters.front().tensor.device()) continue;
-    refuse(place_of(parameter) + " and " + place_of(parameters.front()) +
-           "; all parameters of a module must be on one device");
-  }
   if (low_precision) check_on_cpu(parameters, "mixed_precision.parameter_dtype");
+}
+
+bool are_on_cpu(const std::vector<NamedTensor>& parameters) {
+  return std::ranges::all_of(
+      parameters, [](const NamedTensor& parameter) { return parameter.tensor.device().is_cpu(); });
 }
 
 void check_on_cpu(const std::vector<NamedTensor>& parameters, const std::string& what) {

@@ -11,13 +11,13 @@
 #include "stretto/torch/replica.h"
 #include "stretto/torch/sparse_gradients.h"
 
-// Models on a device, of whatever kind. Where the communicator reduces what is in memory of that
+// Models on devices, of whatever kind. Where the communicator reduces what is in memory of the one
 // device, buckets are there, and gradients are parts of them. Else buckets are in memory of the
 // host: a gradient is copied there when autograd has made it, on the stream that it was made on,
 // and its reduction back at the end of backward, on the stream of who called that.
 namespace stretto::ddp {
 
-// For gradients of `parameters`, which are on one device, by a reducer with `options`.
+// For gradients of `parameters`, by a reducer with `options`.
 BucketPlace choose_bucket_place(const std::vector<NamedTensor>& parameters,
                                 const Communicator& communicator, const ReducerOptions& options);
 
@@ -27,13 +27,19 @@ BucketPlace choose_bucket_place(const std::vector<NamedTensor>& parameters,
 torch::Tensor view_like(const torch::Tensor& parameter, const GradientStorage& storage,
                         torch::Device device);
 
-// Throws InvalidArgument, naming parameters and devices, if not all parameters are on one device
-// (autograd would call hooks from several threads at once), or something is where nothing can be
+// The devices of `parameters`, numbered from 0 in the order in which they come: so they may be
+// others on each rank.
+std::vector<int> device_numbers(const std::vector<NamedTensor>& parameters);
+// Whether they are on more than one.
+bool are_spread(const std::vector<NamedTensor>& parameters);
+
+// Throws InvalidArgument, naming parameters and devices, if something is where nothing can be
 // computed, or parameters in low precision are asked for on a device.
 void check_devices(const std::vector<NamedTensor>& parameters,
                    const std::vector<NamedTensor>& buffers, bool low_precision);
 
-// Throws InvalidArgument if one is not: `what` works on the CPU only.
+bool are_on_cpu(const std::vector<NamedTensor>& parameters);
+// Throws InvalidArgument if they are not: `what` works on the CPU only.
 void check_on_cpu(const std::vector<NamedTensor>& parameters, const std::string& what);
 
 // Makes `gradient`, of a parameter on a device, what is in its bucket. `bucket` may be written

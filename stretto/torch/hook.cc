@@ -55,12 +55,13 @@ class EndOfPass {
   EndOfPass(const EndOfPass&) = delete;
   EndOfPass& operator=(const EndOfPass&) = delete;
   ~EndOfPass() {
-    if (called_) return;
     try {
-      abandoned_();
+      if (!called_) abandoned_();
     } catch (...) {  // The exception that has ended the pass is on its way, and says more.
     }
+    over_.set_value();
   }
+  std::future<void> over() { return over_.get_future(); }
   void call() {
     called_ = true;
     function_();
@@ -70,6 +71,7 @@ class EndOfPass {
   std::function<void()> function_;
   std::function<void()> abandoned_;
   bool called_ = false;
+  std::promise<void> over_;
 };
 
 }  // namespace
@@ -101,9 +103,12 @@ void call_when_backward_reaches(const torch::Tensor& output, std::function<void(
 
 int current_backward() { return autograd::get_current_graph_task_id(); }
 
-void call_at_end_of_backward(std::function<void()> function, std::function<void()> abandoned) {
+std::future<void> call_at_end_of_backward(std::function<void()> function,
+                                          std::function<void()> abandoned) {
   auto end = std::make_shared<EndOfPass>(std::move(function), std::move(abandoned));
+  std::future<void> over = end->over();
   autograd::Engine::get_default_engine().queue_callback([end = std::move(end)] { end->call(); });
+  return over;
 }
 
 bool inside_backward_node() {

@@ -407,21 +407,20 @@ TEST(LikeOneProcess, AModelIsWrappedAgainAfterAFailure) {
   });
 }
 
-TEST(LikeOneProcess, GuardsOfNoSyncMayBeNested) {
+TEST(LikeOneProcess, GuardsOfNoSyncMayBeNestedAndMoved) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net model = net(), reference = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
     const auto backward = [&](int step) {
       loss_of(ddp, part(global_batch(step), communicator.rank().value())).backward();
     };
+    std::optional<NoSync> outer = ddp.no_sync();
     {
-      const auto outer = ddp.no_sync();
-      {
-        const auto inner = ddp.no_sync();
-        backward(0);
-      }
-      backward(1);
+      const auto inner = ddp.no_sync();
+      backward(0);
     }
+    backward(1);
+    outer.reset();
     backward(2);
     for (int step = 0; step < 3; ++step) loss_of(*reference, global_batch(step)).backward();
     expect_same_gradients(*model, *reference);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "stretto/base/error.h"
+#include "stretto/torch/distinct.h"
 
 namespace stretto::ddp {
 namespace {
@@ -60,7 +61,7 @@ std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     result.insert(result.end(), group.params().begin(), group.params().end());
   }
-  return result;
+  return distinct(std::move(result));
 }
 
 void step_part(torch::optim::Optimizer& optimizer,

@@ -8,6 +8,7 @@
 
 #include "stretto/base/reduce_op.h"
 
+#include "stretto/torch/distinct.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
 
@@ -57,7 +58,7 @@ ParameterAveraging::ParameterAveraging(std::vector<torch::Tensor> parameters,
                                        ParameterAveragingOptions options)
     : communicator_(communicator), options_(options) {
   check(parameters, options_);
-  partitions_ = cut(std::move(parameters), options_.partitions);
+  partitions_ = cut(ddp::distinct(std::move(parameters)), options_.partitions);
 }
 
 bool ParameterAveraging::after_step() {

@@ -208,11 +208,15 @@ ReducerOptions Replica::options_of_all() {
 void Replica::connect(std::unique_ptr<Reducer> reducer) {
   sparse_hooks_.clear();
   for (const NamedTensor& parameter : sparse_) {
-    sparse_hooks_.emplace_back(parameter.tensor, [this] { on_sparse_gradient(); });
+    sparse_hooks_.emplace_back(parameter.tensor, [this] {
+      const auto lock = exclusive();
+      on_sparse_gradient();
+    });
   }
   buffer_dtypes_.clear();
   for (const NamedTensor& buffer : buffers_) buffer_dtypes_.push_back(buffer.tensor.scalar_type());
   outgrown_ = false;
+  is_spread_ = are_spread(parameters_);
   if (reducer == nullptr) return;
   hooks_.clear();
   const std::uint64_t before = reducer_ != nullptr ? reducer_->steps_before_epoch() : 0;
@@ -228,10 +232,13 @@ void Replica::connect(std::unique_ptr<Reducer> reducer) {
     torch::Tensor& gradient = trained_[i].tensor.mutable_grad();
     if (gradient.defined()) {
       progress_[i].view.copy_(gradient);  // Also from another dtype, after Module::to.
-      if (!is_staged()) gradient = progress_[i].view;
+      if (!is_staged(i)) gradient = progress_[i].view;
     }
     if (!trained_[i].tensor.requires_grad()) reducer_->set_frozen(i, true);
-    hooks_.emplace_back(trained_[i].tensor, [this, i] { on_gradient(i); });
+    hooks_.emplace_back(trained_[i].tensor, [this, i] {
+      const auto lock = exclusive();
+      on_gradient(i);
+    });
   }
   // Of gradients that are numbered otherwise now no more is known.
   last_step_.ready_seconds.assign(trained_.size(), last_step_.backward_seconds);
@@ -239,13 +246,15 @@ void Replica::connect(std::unique_ptr<Reducer> reducer) {
 
 std::vector<GradientDescription> Replica::describe_gradients(
     const std::vector<NamedTensor>& parameters) const {
+  const std::vector<int> devices = device_numbers(parameters);
   std::vector<GradientDescription> gradients;
   for (const auto& [name, tensor] : parameters) {
     gradients.push_back({.name = name,
                          .dtype = dtype_of_tensor(tensor).or_throw(),
                          .count = static_cast<std::size_t>(tensor.numel()),
                          .rows = static_cast<std::size_t>(tensor.dim() > 1 ? tensor.size(0) : 0),
-                         .delayed = contains(options_.delayed_parameters, name)});
+                         .delayed = contains(options_.delayed_parameters, name),
+                         .device = devices[gradients.size()]});
   }
   return gradients;
 }
@@ -258,7 +267,7 @@ void Replica::create_views() {
     progress_[i].view_data = storage.view.data;
     places.push_back({storage.view.data, progress_[i].view.nbytes(), storage.owner});
   }
-  if (!options_.allocate_in_buckets || precision_.is_on() || !is_on_host()) return;
+  if (!options_.allocate_in_buckets || precision_.is_on() || !are_on_cpu(parameters_)) return;
   gradient_memory_.assign(places, [this](std::size_t i) {
     return !trained_[i].tensor.grad().defined() && !reducer_->is_ready(i) &&
            !reducer_->is_frozen(i);
@@ -273,6 +282,7 @@ ForwardScope Replica::before_forward() {
   // A checkpoint computes again what has been computed.
   if (inside_backward_node()) return ForwardScope(precision_);
   timer_.forward_begins();
+  wait_for_pass();
   // If the last backward pass ended in an exception, this repeats what was said of it.
   if (pass_open_) end_of_backward();
   precision_.refuse_lost_changes();

@@ -47,6 +47,7 @@ void Replica::after_forward(const torch::Tensor& output) {
   call_when_backward_reaches(output, [self = std::weak_ptr(self_)] {
     const auto alive = self.lock();
     if (alive == nullptr) return;
+    const auto lock = (*alive)->exclusive();
     if ((*alive)->no_sync_depth_ > 0) return (*alive)->begin_silent_pass();
     (*alive)->begin_pass();
   });
@@ -61,7 +62,11 @@ void Replica::begin_pass() {
   if (!pass_open_ && uneven_) announce_pass();
   pass_open_ = true;
   gradient_memory_.begin_pass();
-  call_at_end_of_backward([this] { end_of_backward(); }, [this] { abandon_pass(); });
+  const auto end = [this] {
+    const auto lock = exclusive();
+    end_of_backward();
+  };
+  pass_ = call_at_end_of_backward(end, [this] { abandon_pass(); });
 }
 
 // For a pass that reduces nothing, inside of no_sync() or with all frozen, which ends unnoticed
@@ -74,7 +79,18 @@ void Replica::begin_silent_pass() {
   const auto leave = [this] {
     if (!inside_backward_node()) precision_.leave();
   };
-  call_at_end_of_backward(leave, [this] { abandon_pass(); });
+  pass_ = call_at_end_of_backward(leave, [this] { abandon_pass(); });
+}
+
+// When an exception has left backward(), threads of devices may still be in what the pass calls.
+void Replica::wait_for_pass() const {
+  if (pass_.valid() && current_backward() < 0) pass_.wait();
+}
+
+std::unique_lock<std::mutex> Replica::exclusive() {
+  std::unique_lock lock(pass_mutex_, std::defer_lock);
+  if (is_spread_) lock.lock();
+  return lock;
 }
 
 void Replica::on_gradient(std::size_t index) {
@@ -117,6 +133,7 @@ void Replica::on_sparse_gradient() {
 }
 
 void Replica::abandon_pass() {
+  const auto lock = exclusive();
   if (pass_open_) reducer_->abandon_step(own_failure_);  // First, since others wait.
   for (SyncBatchNormImpl* const layer : sync_batch_norms_of(*module_)) {
     layer->abort("an exception ended the backward pass of rank " +
@@ -130,9 +147,10 @@ void Replica::abandon_pass() {
 
 void Replica::check_gradient(std::size_t index, const torch::Tensor& gradient) const {
   check_kind(trained_[index].name, gradient);
-  if (gradient.device() != parameters_.front().tensor.device()) {
+  const torch::Device device = trained_[index].tensor.device();
+  if (gradient.device() != device) {
     refuse("the gradient of '" + trained_[index].name + "' is on " + gradient.device().str() +
-           ", and the parameters are on " + parameters_.front().tensor.device().str());
+           ", and the parameter is on " + device.str());
   }
   const torch::Tensor& view = progress_[index].view;
   const bool same_type =
@@ -155,7 +173,8 @@ void Replica::adopt_gradient(std::size_t index) {
   check_gradient(index, gradient);
   const std::size_t bytes = progress.view.nbytes();
   const TimePoint begin = bytes < kTimedBytes ? TimePoint() : Clock::now();
-  const bool same_bytes = is_on_host() && gradient.scalar_type() == progress.view.scalar_type() &&
+  const bool is_on_host = place_.device.is_cpu() && !is_staged(index);
+  const bool same_bytes = is_on_host && gradient.scalar_type() == progress.view.scalar_type() &&
                           gradient.strides() == progress.view.strides() && !gradient.is_neg() &&
                           !gradient.is_conj();
   if (same_bytes) {
@@ -169,7 +188,7 @@ void Replica::adopt_gradient(std::size_t index) {
     const torch::NoGradGuard no_grad;
     progress.view.copy_(gradient);
   }
-  if (!is_staged()) gradient = progress.view;
+  if (!is_staged(index)) gradient = progress.view;
   if (bytes >= kTimedBytes) spent_besides_ += Clock::now() - begin;
 }
 
@@ -216,7 +235,10 @@ void Replica::end_of_backward() {
   if (inside_backward_node() && !(reducer_->all_ready() && sparse_.empty() && !outgrown_)) {
     // An inner pass, one of several that make up the step; and perhaps the last that says so.
     call_in_enclosing_backward(this, [self = std::weak_ptr(self_)] {
-      if (const auto alive = self.lock(); alive != nullptr) (*alive)->begin_pass();
+      const auto alive = self.lock();
+      if (alive == nullptr) return;
+      const auto lock = (*alive)->exclusive();
+      (*alive)->begin_pass();
     });
     return;
   }
@@ -318,10 +340,10 @@ void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
 // Those that this rank has not used may yet turn out to be unused on all, and gradients of ranks
 // with different numbers of batches are not final before the end of the pass.
 void Replica::on_reduced(const FullBucket& bucket) {
-  if (stepping_.empty() || uneven_ || is_staged()) return;
+  if (stepping_.empty() || uneven_) return;
   reduced_.clear();
   for (const std::size_t i : bucket.gradients) {
-    if (reducer_->is_ready(i)) reduced_.push_back(trained_[i].tensor);
+    if (reducer_->is_ready(i) && !is_staged(i)) reduced_.push_back(trained_[i].tensor);
   }
   if (reduced_.empty()) return;
   const TimePoint begin = Clock::now();
@@ -364,7 +386,7 @@ void Replica::settle_gradients(double scale) {
     if (!reducer_->was_used(i)) continue;
     if (scale != 1) progress_[i].view.mul_(scale);
     torch::Tensor& gradient = trained_[i].tensor.mutable_grad();
-    if (is_staged()) {
+    if (is_staged(i)) {
       copy_to_device(progress_[i].view, trained_[i].tensor, gradient);
     } else if (!gradient.is_same(progress_[i].view)) {
       gradient = progress_[i].view;

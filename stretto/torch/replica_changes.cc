@@ -33,7 +33,7 @@ void check_free(const NamedTensor& parameter) {
   if (!GradientHook::exists_on(parameter.tensor)) return;
   refuse("parameter " + in_quotes(parameter.name) +
          " already belongs to a DistributedDataParallel, or has another hook that waits for its "
-         "gradient to be accumulated; there may be only one");
+         "gradient to be accumulated; there may be only one at a time, so that one must end first");
 }
 
 }  // namespace
@@ -177,6 +177,7 @@ void Replica::notice_changes() {
   }
   is_frozen_everywhere_ = is_frozen_everywhere_ && all_are_frozen();
   owes_verification_ = owes_verification_ || replaced;
+  if (replaced) is_spread_ = are_spread(parameters_);
   if (owes_verification_) reducer_->request_verification();
   refusal_ = Status();
   if (!outgrown_) return reducer_->withdraw_other_gradients();

@@ -8,6 +8,7 @@
 
 #include "stretto/reducer/bucket_size.h"
 #include "stretto/reducer/replica_check.h"
+#include "stretto/torch/devices.h"
 #include "stretto/torch/replica.h"
 
 namespace stretto::ddp {
@@ -74,8 +75,11 @@ void Replica::verify_descriptions() {
                {"refusal", refusal_.ok() ? "none" : std::string(refusal_.message())});
   items.push_back({"buckets", "memory", {{"of", place_.device.is_cpu() ? "host" : "device"}}});
   // Tensors that are refused may not even have what describes them.
-  for (std::size_t i = 0; refusal_.ok() && i < parameters_.size(); ++i)
+  const std::vector<int> devices = device_numbers(parameters_);
+  for (std::size_t i = 0; refusal_.ok() && i < parameters_.size(); ++i) {
     items.push_back(describe("parameter", parameters_[i]));
+    items.back().facts.push_back({"device number", std::to_string(devices[i])});
+  }
   for (const NamedTensor& parameter : sparse_)
     items.push_back({"sparse parameter", parameter.name, {}});
   for (const std::string& name : options_.delayed_parameters)

@@ -78,7 +78,7 @@ ShardedOptimizer::ShardedOptimizer(Optimizer& optimizer, Communicator& communica
       exchange_(communicator, timeout) {
   ddp::check_steps_in_parts(optimizer);
   check_parameters();
-  reducer::check_replicas_described_alike(communicator_, describe(parameters_));
+  reducer::check_replicas_described_alike(communicator_, describe(parameters_), timeout_);
   std::vector<std::size_t> bytes;
   for (const torch::Tensor& parameter : parameters_) bytes.push_back(parameter.nbytes());
   owners_ = reducer::share_out(bytes, communicator_.size());

@@ -3,10 +3,12 @@
 
 #include "stretto/torch/sharded_optimizer.h"
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -46,12 +48,19 @@ void backward(Net& model, int step) {
   loss_of(*model, global_batch(step)).backward();
 }
 
+// With two of them listed twice, as libtorch lists those of a layer that has two names.
+Parameters listed(const Net& model) {
+  Parameters list = model->parameters();
+  list.insert(list.end(), {list[0], list[1]});
+  return list;
+}
+
 TEST(ShardedOptimizer, HasTheBitsOfTheOptimizerItself) {
   run_ranks(3, [](Communicator& communicator) {
     for (const Make& make : optimizers()) {
       Net sharded_net = net(), whole_net = net();
-      const auto optimizer = make(sharded_net->parameters());
-      const auto whole = make(whole_net->parameters());
+      const auto optimizer = make(listed(sharded_net));
+      const auto whole = make(listed(whole_net));
       ShardedOptimizer sharded(*optimizer, communicator);
       for (int step = 0; step < 4; ++step) {
         backward(sharded_net, step);
@@ -142,6 +151,24 @@ TEST(ShardedOptimizer, WhatCannotBeSharedOutIsRefused) {
   });
 }
 
+TEST(ShardedOptimizer, TheTimeoutHoldsForTheConstructor) {
+  std::atomic<bool> failed{false};
+  run_ranks(2, [&](Communicator& communicator) {
+    Net model = net();
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    if (communicator.rank() == Rank(1)) {
+      const auto build = [&] {
+        ShardedOptimizer(optimizer, communicator, std::chrono::milliseconds(300));
+      };
+      const TimePoint begin = Clock::now();
+      expect_contains(message_of<Timeout>(build), "waiting for rank 0");
+      EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10)) << "the communicator has 20 s";
+      failed = true;
+    }
+    while (!failed) std::this_thread::yield();
+  });
+}
+
 // Four parameters of one element, which hold the rank's number.
 Parameters ranks_number(const Communicator& communicator) {
   Parameters result;
@@ -184,6 +211,18 @@ TEST(ParameterAveraging, OnePartitionAfterTheOther) {
     for (auto& parameter : parameters) parameter.fill_(own);
     averaging.average_all();
     EXPECT_EQ(values(parameters), (std::vector<float>{0.5F, 0.5F, 0.5F, 0.5F}));
+  });
+}
+
+TEST(ParameterAveraging, AParameterThatIsListedTwiceIsOne) {
+  run_ranks(2, [](Communicator& communicator) {
+    const torch::Tensor own = ranks_number(communicator).front();
+    ParameterAveraging averaging({own, own}, communicator, {.partitions = 2});
+    EXPECT_TRUE(averaging.after_step());
+    EXPECT_EQ(own.item<float>(), 0.5F);
+    own.fill_(communicator.rank().value());
+    averaging.after_step();
+    EXPECT_EQ(own.item<float>(), communicator.rank().value()) << "the other partition is empty";
   });
 }
 

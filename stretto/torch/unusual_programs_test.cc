@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <exception>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -51,6 +53,34 @@ TEST(UnusualPrograms, ParametersMayHaveNoElements) {
     }
     ddp.verify_replicas();
   });
+}
+
+// One backward pass through two models, of which each rank uses another part: their buckets are
+// not full in the same order on all ranks.
+TEST(UnusualPrograms, ModelsThatRanksUseDifferentlyInOnePassNeedCommunicatorsOfTheirOwn) {
+  std::string texts;
+  std::mutex mutex;
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const auto step = [&](Communicator& second) {
+      Branches one = with_seed(1, [] { return Branches(); });
+      Branches two = with_seed(2, [] { return Branches(); });
+      DistributedDataParallel first_half(one, communicator,
+                                         {.bucket_bytes = {1}, .find_unused_parameters = true});
+      DistributedDataParallel second_half(two, second, {.find_unused_parameters = true});
+      const auto x = part(global_batch(0), rank).data;
+      (first_half.forward(x, rank == 0).sum() + second_half.forward(x, rank == 1).sum()).backward();
+      for (const Branches& model : {one, two}) {
+        expect_close(model->a->bias.grad(), torch::full({2}, 4.0), "a.bias");
+        expect_close(model->b->bias.grad(), torch::full({2}, 2.0), "b.bias");
+      }
+    };
+    step(*communicator.split({.color = 0}));
+    const std::string text = message_of<Error>([&] { step(communicator); });
+    const std::lock_guard lock(mutex);
+    texts += text;
+  });
+  expect_contains(texts, "give each of them a communicator of its own, by split()");
 }
 
 TEST(UnusualPrograms, ParametersWithoutElementsMayBeCompressed) {
@@ -193,6 +223,7 @@ TEST(UnusualPrograms, AModelThatOnlyOneRankCannotTrainIsToldToAll) {
 // What cleans up after a pass that has failed must not hide why, or end the program.
 TEST(UnusualPrograms, AFailureBehindTheFailureOfAPassIsNotTheOneThatIsThrown) {
   bool cleaned_up = false;
+  std::future<void> over;
   const auto x = torch::ones({2}).set_requires_grad(true);
   const auto y = x * 2;
   y.register_hook([&](const torch::Tensor&) -> torch::Tensor {
@@ -200,10 +231,11 @@ TEST(UnusualPrograms, AFailureBehindTheFailureOfAPassIsNotTheOneThatIsThrown) {
       cleaned_up = true;
       throw std::runtime_error("no memory");
     };
-    ddp::call_at_end_of_backward([] {}, clean_up);
+    over = ddp::call_at_end_of_backward([] {}, clean_up);
     throw std::logic_error("in backward");
   });
   EXPECT_EQ(message_of<std::logic_error>([&] { y.sum().backward(); }), "in backward");
+  over.wait();
   EXPECT_TRUE(cleaned_up);
 }
 

@@ -18,6 +18,7 @@ struct GradientSize {
   std::size_t bytes = 0;
   bool sparse = false;   // Expected to be sparse: gets a bucket of its own.
   bool delayed = false;  // To be reduced after all that are not.
+  int device = 0;        // Gradients of different ones are in different buckets.
 };
 
 // Gradients that travel together, as indices into the list that was planned.
@@ -46,9 +47,9 @@ inline constexpr std::size_t kBucketBytes = std::size_t{25} << 20;
 
 // PyTorch's rule (compute_bucket_assignment_by_size), exactly, so that a job that moves from there
 // finds the buckets it knows. Gradients are taken in `order` (different indices; empty: all, as
-// they are listed). Each dtype fills one bucket at a time; a bucket is closed by the gradient that
-// brings it to its limit or beyond, so it may exceed the limit by that one gradient, and a gradient
-// is never split. The k-th bucket of a dtype has the k-th limit, later ones the last.
+// they are listed). Each dtype of each device fills one bucket at a time; a bucket is closed by the
+// gradient that brings it to its limit or beyond, so it may exceed the limit by that one gradient,
+// and a gradient is never split. The k-th of these buckets has the k-th limit, later ones the last.
 //
 // Without `order` the buckets are sorted by their smallest index; with it they stand in the order
 // in which they were closed, then those left open, by the position of their last gradient (PyTorch

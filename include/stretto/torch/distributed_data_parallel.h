@@ -37,7 +37,7 @@ namespace stretto {
 //
 // `Module` is deduced from a module holder (TORCH_MODULE), a shared pointer or a reference; who
 // writes it, as for a member, may name the module or its holder: DistributedDataParallel<Net>. All
-// parameters and buffers are dense; parameters are on the CPU, or all on one device (docs/gpu.md).
+// parameters and buffers are dense; parameters are on the CPU, or on other devices (docs/gpu.md).
 // On the CPU, grad() of each parameter is a view of registered memory that other ranks read and
 // write during backward(). It may be changed in place, cleared by zero_grad() of either kind, or
 // replaced between passes. Gradients may be sparse (see the option

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 
 #include <torch/torch.h>
 
@@ -39,9 +40,11 @@ int current_backward();
 
 // Calls `function` on this thread when the backward pass that runs now has computed everything.
 // What it throws comes out of backward(). If the pass ends in an exception, `abandoned` is called
-// instead, as soon as the exception leaves backward(); what it throws itself is lost. May only be
-// called while a pass runs on this thread.
-void call_at_end_of_backward(std::function<void()> function, std::function<void()> abandoned);
+// instead, when the exception leaves backward(), or a little later on a thread that autograd has
+// for a device; what it throws itself is lost. May only be called while a pass runs on this thread.
+// The result is ready when nothing of the pass runs any more, on any thread.
+[[nodiscard]] std::future<void> call_at_end_of_backward(std::function<void()> function,
+                                                        std::function<void()> abandoned);
 
 // Whether the code that calls this was called by a node of a backward pass: true at the end of an
 // inner pass, false at the end of the outermost one.

@@ -16,7 +16,8 @@ namespace stretto::ddp {
 // Throws InvalidArgument if a step of `optimizer` cannot be done in parts: LBFGS.
 void check_steps_in_parts(const torch::optim::Optimizer& optimizer);
 
-// All parameters, group by group.
+// All parameters, group by group, each once: a module lists a layer that two of its parts have
+// registered under both names.
 std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer);
 
 using Parts = std::vector<std::vector<torch::Tensor>>;  // Parameters, for each group.

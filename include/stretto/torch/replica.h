@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -54,6 +56,7 @@ class Replica {
           DistributedDataParallelOptions options);
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
+  ~Replica() { wait_for_pass(); }
 
   // To be kept while the module's forward() runs.
   [[nodiscard]] ForwardScope before_forward();
@@ -143,10 +146,15 @@ class Replica {
   ReducerOptions reducer_options() const;
   ReducerOptions options_of_all();
   void create_views();
-  // Gradients are not where their buckets are, and are copied there and back.
-  bool is_staged() const { return parameters_.front().tensor.device() != place_.device; }
+  // A gradient is not where its bucket is, and is copied there and back.
+  bool is_staged(std::size_t index) const {
+    return trained_[index].tensor.device() != place_.device;
+  }
   bool all_are_frozen() const { return sparse_.empty() && reducer_->all_frozen() && !outgrown_; }
-  bool is_on_host() const { return place_.device.is_cpu() && !is_staged(); }
+  // Until nothing of the last backward pass runs any more, if this thread is in none.
+  void wait_for_pass() const;
+  // For what autograd calls.
+  std::unique_lock<std::mutex> exclusive();
   bool is_outgrown(std::size_t index) const;
   void notice_changes();
   void leave_bucket(std::size_t index);
@@ -196,6 +204,9 @@ class Replica {
   std::vector<NamedTensor> trained_;              // With dense gradients: index i is gradient i.
   std::vector<NamedTensor> sparse_;               // With sparse ones.
   BucketPlace place_;
+  // Held by autograd's threads, of which each device has one, where parameters are on several.
+  std::mutex pass_mutex_;
+  std::future<void> pass_;  // Ready when the last pass is over.
   std::unique_ptr<Reducer> reducer_;
   std::vector<Progress> progress_;  // Of trained_.
   GradientMemory gradient_memory_;
@@ -215,6 +226,7 @@ class Replica {
   std::vector<torch::Tensor> reduced_;    // Of a bucket: what they step.
   int no_sync_depth_ = 0;
   int last_backward_ = -1;             // The last pass that end_of_backward() was queued for.
+  bool is_spread_ = false;             // Parameters are on several devices.
   bool seen_ever_ = false;             // before_forward() has run,
   bool seen_ = false;                  // and since the last step.
   bool has_sync_batch_norm_ = false;   // The module.
@@ -239,16 +251,19 @@ class Replica {
 namespace stretto {
 
 // While it lives, backward passes of its DistributedDataParallel add to the gradients of this rank
-// and send nothing. Guards may be nested. Must not outlive the DistributedDataParallel.
+// and send nothing. Guards may be nested, and kept in an optional where not every pass has one.
+// Must not outlive the DistributedDataParallel.
 class [[nodiscard]] NoSync {
  public:
-  explicit NoSync(ddp::Replica& replica) : replica_(replica) { replica_.enter_no_sync(); }
-  NoSync(const NoSync&) = delete;
-  NoSync& operator=(const NoSync&) = delete;
-  ~NoSync() { replica_.leave_no_sync(); }
+  explicit NoSync(ddp::Replica& replica) : replica_(&replica) { replica_->enter_no_sync(); }
+  NoSync(NoSync&& other) noexcept : replica_(std::exchange(other.replica_, nullptr)) {}
+  NoSync& operator=(NoSync&&) = delete;
+  ~NoSync() {
+    if (replica_ != nullptr) replica_->leave_no_sync();
+  }
 
  private:
-  ddp::Replica& replica_;
+  ddp::Replica* replica_;
 };
 
 }  // namespace stretto

@@ -51,7 +51,7 @@ class ShardedOptimizer {
   // some rank has no parameter.
   void gather_state();
 
-  // Whose each parameter is, in the order of the optimizer's groups.
+  // Whose each parameter is, in the order of the optimizer's groups, where it comes first.
   const std::vector<Rank>& owners() const { return owners_; }
 
  private:
