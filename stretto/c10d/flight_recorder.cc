@@ -150,7 +150,7 @@ std::string pickled(const IValue& value) {
 
 TensorShapes::TensorShapes(at::TensorList list) {
   for (const at::Tensor& tensor : list) {
-    tensors.emplace_back(tensor.scalar_type(), tensor.dim());
+    tensors.emplace_back(tensor.scalar_type(), static_cast<int32_t>(tensor.dim()));
     sizes.append(tensor.sizes().begin(), tensor.sizes().end());
   }
 }

@@ -32,8 +32,8 @@ struct TensorShapes {
   TensorShapes() = default;
   explicit TensorShapes(at::TensorList list);
 
-  c10::SmallVector<std::pair<at::ScalarType, int64_t>, 2> tensors;  // Types and dimensions.
-  c10::SmallVector<int64_t, 8> sizes;                               // Of all, one after the other.
+  c10::SmallVector<std::pair<at::ScalarType, int32_t>, 2> tensors;  // Types and dimensions.
+  c10::SmallVector<int64_t, 4> sizes;                               // Of all, one after the other.
 };
 
 // One operation. end() may be called by another thread than those that read.

@@ -297,10 +297,11 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
                                            bool /*wait_all_ranks*/) {
   // All ranks that are missing are named anyway.
   const WithoutGil without_gil;
+  OperationTensors held = tensors_of_operation();
   const Start what{.type = ::c10d::OpType::BARRIER,
                    .title = "stretto:monitored_barrier",
                    .timeout = options.timeout,
-                   .tensors = tensors_of_operation(),
+                   .tensors = held,
                    .blocks = true};
   start(what, [&](Communicator& communicator, Duration timeout) {
     try {
@@ -347,9 +348,11 @@ void ProcessGroupStretto::startCoalescing() {
   auto batch = c10::make_intrusive<CoalescedWork>(getRank());
   const MutexLock guard(mutex_);
   batches_[std::this_thread::get_id()].swap(batch);  // What was there ends without the lock.
+  batch_count_ = batches_.size();
 }
 
 c10::intrusive_ptr<CoalescedWork> ProcessGroupStretto::batch_of_thread() {
+  if (batch_count_ == 0) return nullptr;
   const MutexLock guard(mutex_);
   const auto found = batches_.find(std::this_thread::get_id());
   return found == batches_.end() ? nullptr : found->second;
@@ -359,6 +362,7 @@ WorkPtr ProcessGroupStretto::endCoalescing() {
   const MutexLock guard(mutex_);
   auto batch = batches_.extract(std::this_thread::get_id());
   TORCH_CHECK(!batch.empty(), "endCoalescing() without startCoalescing() on this thread");
+  batch_count_ = batches_.size();
   return batch.mapped();
 }
 
