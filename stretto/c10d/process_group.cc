@@ -117,35 +117,37 @@ OperationTensors ProcessGroupStretto::tensors_of_operation() const {
   return OperationTensors(shared_->communicator);
 }
 
-stretto::Work ProcessGroupStretto::submit_recorded(const Start& what,
-                                                   const std::shared_ptr<FlightEntry>& entry,
+stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& record_number,
                                                    Submit submit) {
+  FlightEntry entry = make_entry(what);
   const std::shared_ptr<Communicator> comm = communicator();
-  const auto end = [&] {
-    if (entry != nullptr) entry->end(false);
-  };
-  if (what.blocks) record(what, entry);
+  FlightRecorder& recorder = FlightRecorder::instance();
+  if (what.blocks) record_number = record(entry);
   try {
     what.tensors.wait_for_caller();
     const auto timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
     stretto::Work submitted = submit(*comm, duration_of(timeout));
-    if (!what.blocks) record(what, entry);
+    if (what.blocks) return submitted;
+    const bool is_over = has_ended_well(submitted) && !what.tensors.has_copies();
+    if (is_over) entry.end(true);
+    const uint64_t number = record(entry);
+    if (!is_over) record_number = number;
     return submitted;
   } catch (const Error& error) {
     const bool is_refused = error.status().code() == StatusCode::invalid_argument;
-    if (!what.blocks && !is_refused) record(what, entry);
-    end();
+    if (!what.blocks && !is_refused) record_number = record(entry);
+    recorder.end(record_number, false);
     shared_->note_failure(error.status());
     throw_for_torch(shared_->told(error.status()));
   } catch (...) {
-    end();
+    recorder.end(record_number, false);
     throw;
   }
 }
 
 WorkPtr ProcessGroupStretto::start(const Start& what, Submit submit) {
-  std::shared_ptr<FlightEntry> entry = make_entry(what);
-  stretto::Work submitted = submit_recorded(what, entry, submit);
+  uint64_t record_number = 0;
+  stretto::Work submitted = submit_recorded(what, record_number, submit);
   const std::optional<c10::Stream> copying = what.tensors.copying_stream();
   std::shared_ptr<OperationTensors> buffers;
   if (what.tensors.has_copies() || !submitted.duration()) {
@@ -154,8 +156,8 @@ WorkPtr ProcessGroupStretto::start(const Start& what, Submit submit) {
       submitted = std::move(submitted).then([buffers] { buffers->write_back(); });
     }
   }
-  auto operation = std::make_shared<InFlight>(
-      std::move(submitted), what.results, std::move(buffers), std::move(entry), shared_, copying);
+  auto operation = std::make_shared<InFlight>(std::move(submitted), what.results,
+                                              std::move(buffers), record_number, shared_, copying);
   auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title, what.inputs,
                                                operation, shared_);
   if (onCompletionHook_ != nullptr) tell_hook(operation, what.type);

@@ -148,15 +148,14 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   // Submits by `submit`, and makes a Work of what it returns.
   using Submit = c10::function_ref<stretto::Work(Communicator&, Duration timeout)>;
   WorkPtr start(const Start& what, Submit submit);
-  stretto::Work submit_recorded(const Start& what, const std::shared_ptr<FlightEntry>& entry,
-                                Submit submit);
-  // For the flight recorder; null where nothing is recorded.
-  std::shared_ptr<FlightEntry> make_entry(const Start& what);
+  // `record_number` becomes that of an entry of the flight recorder that has to be told of the end.
+  stretto::Work submit_recorded(const Start& what, uint64_t& record_number, Submit submit);
+  FlightEntry make_entry(const Start& what);
   // The options of a group of some ranks of this one, which have none, or those of this group.
   c10::intrusive_ptr<Options> options_of_part(const c10::intrusive_ptr<Options>& given,
                                               const std::vector<int>& ranks);
   // Counts an operation. A call that is refused, maybe on this rank only, is none.
-  void record(const Start& what, const std::shared_ptr<FlightEntry>& entry);
+  uint64_t record(FlightEntry entry);
   // That of the calling thread, which alone uses it; null if there is none.
   c10::intrusive_ptr<CoalescedWork> batch_of_thread();
   void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);

@@ -314,15 +314,14 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
   });
 }
 
-std::shared_ptr<FlightEntry> ProcessGroupStretto::make_entry(const Start& what) {
-  if (!FlightRecorder::instance().is_enabled()) return nullptr;
-  auto entry = std::make_shared<FlightEntry>();
-  entry->type = what.type;
-  entry->rank = getRank();
-  entry->peer = what.peer;
-  entry->inputs = TensorShapes(what.inputs);
-  entry->outputs = TensorShapes(what.results);
-  entry->timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
+FlightEntry ProcessGroupStretto::make_entry(const Start& what) {
+  FlightEntry entry;
+  entry.type = what.type;
+  entry.rank = getRank();
+  entry.peer = what.peer;
+  entry.inputs = TensorShapes(what.inputs);
+  entry.outputs = TensorShapes(what.results);
+  entry.timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
   const MutexLock guard(mutex_);
   // PyTorch names a group after it has made its backend.
   if (flight_group_ == nullptr || flight_group_->name != getGroupUid() ||
@@ -330,18 +329,17 @@ std::shared_ptr<FlightEntry> ProcessGroupStretto::make_entry(const Start& what) 
     flight_group_ = std::make_shared<const FlightGroup>(
         FlightGroup{number_in_process_, getGroupUid(), getGroupDesc(), global_ranks_});
   }
-  entry->group = flight_group_;
+  entry.group = flight_group_;
   return entry;
 }
 
-void ProcessGroupStretto::record(const Start& what, const std::shared_ptr<FlightEntry>& entry) {
+uint64_t ProcessGroupStretto::record(FlightEntry entry) {
   // Read once: other threads count as well.
-  const bool is_transfer = ::c10d::isP2POp(what.type);
+  const bool is_transfer = ::c10d::isP2POp(entry.type);
   const uint64_t number = ++(is_transfer ? transfers_ : collectives_);
-  if (entry == nullptr) return;
-  entry->collective_number = is_transfer ? collectives_.load() : number;
-  entry->point_to_point_number = is_transfer ? number : transfers_.load();
-  FlightRecorder::instance().record(entry);
+  entry.collective_number = is_transfer ? collectives_.load() : number;
+  entry.point_to_point_number = is_transfer ? number : transfers_.load();
+  return FlightRecorder::instance().record(std::move(entry));
 }
 
 void ProcessGroupStretto::startCoalescing() {

@@ -69,7 +69,7 @@ void InFlight::Outcome::end(const Status& how) {
     duration = Clock::now() - started;
     freed = std::move(buffers);
     due = std::move(callbacks);
-    if (entry != nullptr) entry->end(how.ok());
+    FlightRecorder::instance().end(record_number, how.ok());
     // Before anybody can see that it has ended, and ask the group why.
     if (alive != nullptr) alive->note_failure(how);
     ended = true;
@@ -78,20 +78,20 @@ void InFlight::Outcome::end(const Status& how) {
 }
 
 InFlight::InFlight(stretto::Work work, at::TensorList outputs, std::shared_ptr<void> buffers,
-                   std::shared_ptr<FlightEntry> entry, const std::shared_ptr<Shared>& group,
+                   uint64_t record_number, const std::shared_ptr<Shared>& group,
                    std::optional<c10::Stream> copying_stream)
     : operation(work.operation()),
       number(work.number()),
       results(outputs.begin(), outputs.end()),
       copying(copying_stream),
       work_(std::move(work)) {
-  if (work_.duration() && work_.wait_status().ok()) {
-    if (entry != nullptr) entry->end(true);
+  if (has_ended_well(work_)) {
+    FlightRecorder::instance().end(record_number, true);
     return;
   }
   outcome_ = std::make_shared<Outcome>();
   outcome_->buffers = std::move(buffers);
-  outcome_->entry = std::move(entry);
+  outcome_->record_number = record_number;
   outcome_->group = group;
   work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
 }

@@ -34,15 +34,19 @@ inline Duration duration_of(std::chrono::milliseconds timeout) {
 
 struct Shared;
 
+inline bool has_ended_well(stretto::Work& work) {
+  return work.duration() && work.wait_status().ok();
+}
+
 // One operation, of which a Work of PyTorch's and those who wait for its future know.
 class InFlight {
  public:
-  // `buffers`, if any, lives until the operation has ended. `entry` is told; null where nothing is
-  // recorded.
+  // `buffers`, if any, lives until the operation has ended. The entry of the flight recorder with
+  // that number, if any, is told.
   // `group` notes a failure, whoever learns of it. `copying`: the stream on which results come to
   // where they belong, once the operation has ended.
   InFlight(stretto::Work work, at::TensorList outputs, std::shared_ptr<void> buffers,
-           std::shared_ptr<FlightEntry> entry, const std::shared_ptr<Shared>& group,
+           uint64_t record_number, const std::shared_ptr<Shared>& group,
            std::optional<c10::Stream> copying);
 
   // What was submitted, and as which of the group's collectives.
@@ -75,7 +79,7 @@ class InFlight {
     std::weak_ptr<Shared> group;
     Mutex mutex;
     std::shared_ptr<void> buffers STRETTO_GUARDED_BY(mutex);
-    std::shared_ptr<FlightEntry> entry STRETTO_GUARDED_BY(mutex);
+    uint64_t record_number STRETTO_GUARDED_BY(mutex) = 0;
     std::vector<Continuation> callbacks STRETTO_GUARDED_BY(mutex);
     // Do not change once it has ended.
     Status status;
