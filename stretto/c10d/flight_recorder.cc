@@ -83,7 +83,6 @@ void insert_shapes(Record& record, const std::string& what, const TensorShapes& 
   record.insert(what + "_dtypes", types);
 }
 
-// The tool that reads records knows a fixed list of libraries; Gloo's is the other one for CPUs.
 Record record_of(const FlightEntry& entry) {
   Record record = new_record();
   const bool completed = entry.state == FlightEntry::State::completed;
@@ -96,7 +95,7 @@ Record record_of(const FlightEntry& entry) {
   record.insert("op_id",
                 static_cast<int64_t>(entry.collective_number + entry.point_to_point_number));
   record.insert("is_p2p", ::c10d::isP2POp(entry.type));
-  record.insert("profiling_name", "gloo:" + name_of(entry));
+  record.insert("profiling_name", kRecordedLibrary + name_of(entry));
   insert_shapes(record, "input", entry.inputs);
   insert_shapes(record, "output", entry.outputs);
   record.insert("state", completed ? "completed" : "started");
