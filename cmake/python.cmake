@@ -27,7 +27,7 @@ if os.path.exists(include + '/Python.h'):
 endfunction()
 
 function(stretto_find_python)
-  file(REAL_PATH ${Torch_DIR}/../../.. STRETTO_TORCH_PACKAGE)
+  file(REAL_PATH ${STRETTO_TORCH_PREFIX} STRETTO_TORCH_PACKAGE)
   # site-packages is in lib/python3.N/ of what has a bin folder.
   get_filename_component(prefix ${STRETTO_TORCH_PACKAGE}/../../../.. ABSOLUTE)
   foreach(python IN ITEMS ${STRETTO_PYTHON} ${prefix}/bin/python3 ${Python_EXECUTABLE} python3)
@@ -64,7 +64,7 @@ function(stretto_add_python)
   set(package ${CMAKE_BINARY_DIR}/python/stretto)
   set(map ${PROJECT_SOURCE_DIR}/cmake/python.map)
   find_library(STRETTO_TORCH_PYTHON_LIBRARY torch_python REQUIRED NO_DEFAULT_PATH
-    PATHS ${TORCH_INSTALL_PREFIX}/lib)
+    PATHS ${STRETTO_TORCH_PREFIX}/lib)
   mark_as_advanced(STRETTO_TORCH_PYTHON_LIBRARY)
   add_library(stretto_python MODULE ${sources})
   set_target_properties(stretto_python PROPERTIES PREFIX "" OUTPUT_NAME _c

@@ -16,15 +16,23 @@ print(os.path.dirname(torch.origin) if torch else sysconfig.get_path('purelib') 
   set(Torch_DIR ${folder}/share/cmake/Torch CACHE PATH "The folder of TorchConfig.cmake" FORCE)
 endif()
 
+# Sets `Torch_VERSION` to what Torch_DIR has. PyTorch's own package file is not asked for more: of a
+# PyTorch with CUDA, as PyPI has it, it ends where CUDA's toolkit is not, which is not needed here.
+function(stretto_find_torch)
+  find_path(Torch_DIR TorchConfigVersion.cmake HINTS ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH
+    PATH_SUFFIXES share/cmake/Torch DOC "The folder of TorchConfig.cmake")
+  if(EXISTS ${Torch_DIR}/TorchConfigVersion.cmake)
+    include(${Torch_DIR}/TorchConfigVersion.cmake)
+    set(Torch_VERSION ${PACKAGE_VERSION} PARENT_SCOPE)
+  endif()
+endfunction()
+
 # A sanitized program needs a sanitized libtorch, which nobody ships: only the core is checked.
 if(STRETTO_TORCH STREQUAL "AUTO" AND STRETTO_SANITIZE)
   message(STATUS "torch: off, because libtorch is not built with -fsanitize=${STRETTO_SANITIZE}")
 elseif(STRETTO_TORCH)
-  # libtorch's package file warns about optional parts that it was built without.
-  set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
-  find_package(Torch QUIET)
-  unset(CMAKE_MESSAGE_LOG_LEVEL)
-  if(NOT Torch_FOUND)
+  stretto_find_torch()
+  if(NOT Torch_VERSION)
     set(reason "not found; Torch_DIR can name the folder of TorchConfig.cmake")
   elseif(Torch_VERSION VERSION_LESS STRETTO_TORCH_MINIMUM)
     set(reason "${Torch_VERSION} is older than ${STRETTO_TORCH_MINIMUM}")
@@ -34,7 +42,7 @@ elseif(STRETTO_TORCH)
   endif()
   if(NOT STRETTO_HAVE_TORCH AND STRETTO_TORCH STREQUAL "AUTO")
     message(STATUS "torch: ${reason}; building without the torch layer")
-  elseif(NOT STRETTO_HAVE_TORCH AND SKBUILD AND NOT Torch_FOUND)
+  elseif(NOT STRETTO_HAVE_TORCH AND SKBUILD AND NOT Torch_VERSION)
     message(FATAL_ERROR "There is no PyTorch in ${Torch_DIR}. Install torch first, into the Python "
       "that this wheel is for; where it is elsewhere (a user's folder, a venv with the system's "
       "packages), pip hides it from what it builds: pip install scikit-build-core, then "
@@ -47,17 +55,18 @@ else()
 endif()
 
 if(STRETTO_HAVE_TORCH)
-  separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
-  if("-D_GLIBCXX_USE_CXX11_ABI=0" IN_LIST torch_flags)
-    message(FATAL_ERROR "This libtorch was built with the old C++ ABI; stretto needs the new one")
-  endif()
+  get_filename_component(STRETTO_TORCH_PREFIX ${Torch_DIR}/../../.. ABSOLUTE)
+  set(folder ${STRETTO_TORCH_PREFIX}/lib)
   add_library(stretto_libtorch INTERFACE)
-  target_include_directories(stretto_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
-  target_compile_options(stretto_libtorch INTERFACE ${torch_flags})
+  target_include_directories(stretto_libtorch SYSTEM INTERFACE ${STRETTO_TORCH_PREFIX}/include
+    ${STRETTO_TORCH_PREFIX}/include/torch/csrc/api/include)
   # libtorch's include folder has a fmt of its own, newer than the one that our core links and
   # without a library. The versions live in different namespaces, so one program may hold both.
-  target_compile_definitions(stretto_libtorch INTERFACE FMT_HEADER_ONLY=1)
-  target_link_libraries(stretto_libtorch INTERFACE ${TORCH_LIBRARIES})
+  target_compile_definitions(stretto_libtorch INTERFACE FMT_HEADER_ONLY=1
+    USE_DISTRIBUTED USE_C10D_GLOO USE_RPC USE_TENSORPIPE)
+  # libtorch.so brings those of devices, of which no program uses a symbol.
+  target_link_libraries(stretto_libtorch INTERFACE ${folder}/libtorch_cpu.so ${folder}/libc10.so
+    "-Wl,--no-as-needed,${folder}/libtorch.so -Wl,--as-needed")
 endif()
 
 # Compiles <torch/torch.h> once for all targets that use it: it takes longer than all of stretto.

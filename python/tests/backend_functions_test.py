@@ -46,6 +46,45 @@ LEFT_TO_PYTORCH: dict[str, tuple[Callable[[], object], str | None]] = {
         None,
     ),
 }
+# The same, of what PyTorch has since 2.14.
+SINCE_2_14: dict[str, tuple[Callable[[], object], str | None]] = {
+    "addEphemeralTimeout": (
+        lambda: backend()._add_ephemeral_timeout(datetime.timedelta(seconds=1)),
+        None,
+    ),
+    "supportsReconfigure": (lambda: backend().supports_reconfigure, None),
+    "get_reconfigure_handle": (
+        lambda: backend().get_reconfigure_handle(),
+        "does not support get_reconfigure_handle",
+    ),
+    "reconfigure": (
+        lambda: backend().reconfigure(torch._C._distributed_c10d.ReconfigureOptions()),
+        "does not support reconfigure",
+    ),
+    "supportsWindow": (lambda: backend().supports_window, None),
+    "new_window": (lambda: backend().new_window(), "does not support new_window"),
+    "registerAbortHook": (
+        lambda: backend().register_abort_hook(1, lambda: None),
+        "does not support registerAbortHook",
+    ),
+    "unregisterAbortHook": (
+        lambda: backend().unregister_abort_hook(1),
+        "does not support unregisterAbortHook",
+    ),
+    "getBoundDeviceId": (lambda: dist.group.WORLD.bound_device_id, None),
+    "setBoundDeviceId": (lambda: setattr(dist.group.WORLD, "bound_device_id", None), None),
+    "clone": (lambda: backend().options, None),  # Of options, to which we add nothing.
+}
+LEFT_TO_PYTORCH.update(SINCE_2_14)
+# New names, by which PyTorch calls what has the old one.
+FORWARDED = {
+    "all_gather_single": "_allgather_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
+    "gather_single": "gather_into_tensor",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+}
 # Of ours that only refuse.
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "suspend": (lambda: backend().suspend(), "call destroy_process_group.. and init_process"),
@@ -53,7 +92,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 # Of those above, what older versions of PyTorch lack.
-NOT_IN_ALL_VERSIONS = {"suspend", "resume"}
+NOT_IN_ALL_VERSIONS = {"suspend", "resume", *SINCE_2_14}
 
 ALIASES = {
     "TensorLists": "std::vector<std::vector<at::Tensor>>",
@@ -131,6 +170,8 @@ class BackendFunctionsTest(unittest.TestCase):
             with self.subTest(function=name):
                 if name in LEFT_TO_PYTORCH:
                     self.assertNotIn(name, own, "it is ours, and listed as PyTorch's")
+                    continue
+                if FORWARDED.get(name) in own:
                     continue
                 if name not in own:
                     self.fail(

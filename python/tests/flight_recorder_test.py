@@ -80,6 +80,31 @@ class FlightRecorderTest(unittest.TestCase):
             matched = [each.collective_name for each in database.collectives if each.pass_check]
             self.assertEqual(matched.count("gloo:all_reduce"), names.count("gloo:all_reduce"))
 
+    def test_an_entry_is_overwritten_while_its_operation_goes_on(self) -> None:
+        """Its end is not taken for that of the operation whose entry is there now."""
+
+        def body(rank: int, size: int, path: str) -> list[str]:
+            import stretto
+
+            os.environ["TORCH_FR_BUFFER_SIZE"] = "3"
+            ranks.start(path, rank, size)
+            first = dist.irecv(torch.empty(1), 1) if rank == 0 else None
+            for _ in range(2):
+                dist.all_reduce(torch.ones(1))
+            if rank == 1:
+                dist.send(torch.ones(1), 0)
+                dist.barrier()
+                dist.send(torch.ones(1), 0)
+                return []
+            late = dist.irecv(torch.empty(1), 1)
+            first.wait()
+            entries = pickle.loads(stretto._module().flight_record())["entries"]
+            dist.barrier()
+            late.wait()
+            return [entry["state"] for entry in entries]
+
+        self.assertEqual(ranks.run(body)[0], ["completed", "completed", "started"])
+
     def test_calls_that_are_refused_are_not_counted(self) -> None:
         """One rank's mistake does not part its numbers from those of the others."""
 

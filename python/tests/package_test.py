@@ -78,6 +78,25 @@ class PackageTest(unittest.TestCase):
             )
             self.assertEqual(tried.returncode, 0, tried.stdout + tried.stderr)
 
+    def test_a_torch_with_cuda_needs_no_toolkit(self) -> None:
+        """The package file of such a torch ends the configuration where there is none."""
+        installed = pathlib.Path(importlib.util.find_spec("torch").origin).parent
+        part = "share/cmake/Torch"
+        with tempfile.TemporaryDirectory() as folder:
+            torch = pathlib.Path(folder) / "torch"
+            (torch / part).mkdir(parents=True)
+            for name in ("include", "lib", f"{part}/TorchConfigVersion.cmake"):
+                (torch / name).symlink_to(installed / name)
+            (torch / part / "TorchConfig.cmake").write_text('message(FATAL_ERROR "no CUDA")')
+            chosen = ["-DSTRETTO_TORCH=ON", "-DSTRETTO_TESTS=OFF", f"-DTorch_DIR={torch / part}"]
+            run = subprocess.run(
+                ["cmake", "-S", SOURCE, "-B", f"{folder}/build", "-G", "Ninja", *chosen],
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            self.assertIn("torch: 2.", run.stdout)
+
     def test_says_where_the_program_is_not(self) -> None:
         for place, why in (("/", "Permission denied"), ("/nowhere", "No such file")):
             run = subprocess.run(

@@ -83,12 +83,10 @@ void insert_shapes(Record& record, const std::string& what, const TensorShapes& 
   record.insert(what + "_dtypes", types);
 }
 
-// The tool that reads records knows a fixed list of libraries; Gloo's is the other one for CPUs.
 Record record_of(const FlightEntry& entry) {
   Record record = new_record();
-  const FlightEntry::State state = entry.state;
-  const bool completed = state == FlightEntry::State::completed;
-  record.insert("record_id", static_cast<int64_t>(entry.record_number));
+  const bool completed = entry.state == FlightEntry::State::completed;
+  record.insert("record_id", static_cast<int64_t>(entry.record_number - 1));
   record.insert("pg_id", static_cast<int64_t>(entry.group->number));
   record.insert("process_group", c10::ivalue::Tuple::create(std::vector<IValue>{
                                      entry.group->name, entry.group->description}));
@@ -97,16 +95,15 @@ Record record_of(const FlightEntry& entry) {
   record.insert("op_id",
                 static_cast<int64_t>(entry.collective_number + entry.point_to_point_number));
   record.insert("is_p2p", ::c10d::isP2POp(entry.type));
-  record.insert("profiling_name", "gloo:" + name_of(entry));
+  record.insert("profiling_name", kRecordedLibrary + name_of(entry));
   insert_shapes(record, "input", entry.inputs);
   insert_shapes(record, "output", entry.outputs);
   record.insert("state", completed ? "completed" : "started");
-  record.insert("retired", state != FlightEntry::State::started);
+  record.insert("retired", entry.state != FlightEntry::State::started);
   record.insert("timeout_ms", static_cast<int64_t>(entry.timeout.count()));
   record.insert("time_created_ns", entry.created_ns);
   record.insert("time_discovered_started_ns", entry.created_ns);
-  record.insert("time_discovered_completed_ns",
-                completed ? IValue(entry.ended_ns.load()) : IValue());
+  record.insert("time_discovered_completed_ns", completed ? IValue(entry.ended_ns) : IValue());
   if (completed) {
     record.insert("duration_ms", static_cast<double>(entry.ended_ns - entry.created_ns) / 1e6);
   }
@@ -150,7 +147,7 @@ std::string pickled(const IValue& value) {
 
 TensorShapes::TensorShapes(at::TensorList list) {
   for (const at::Tensor& tensor : list) {
-    tensors.emplace_back(tensor.scalar_type(), tensor.dim());
+    tensors.emplace_back(tensor.scalar_type(), static_cast<int32_t>(tensor.dim()));
     sizes.append(tensor.sizes().begin(), tensor.sizes().end());
   }
 }
@@ -176,36 +173,45 @@ FlightRecorder::FlightRecorder()
           0, ::c10d::getCvarInt({"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}, 2000)))) {
 }
 
-void FlightRecorder::record(std::shared_ptr<FlightEntry> entry) {
+uint64_t FlightRecorder::record(FlightEntry entry) {
+  if (capacity_ == 0) return 0;
   const MutexLock guard(mutex_);
-  entry->record_number = recorded_++;
+  entry.record_number = ++recorded_;
   if (ring_.size() < capacity_) {
     ring_.push_back(std::move(entry));
   } else {
-    ring_[entry->record_number % capacity_] = std::move(entry);
+    ring_[(recorded_ - 1) % capacity_] = std::move(entry);
   }
+  return recorded_;
+}
+
+void FlightRecorder::end(uint64_t record_number, bool well) {
+  if (record_number == 0) return;
+  const MutexLock guard(mutex_);
+  FlightEntry& entry = ring_[(record_number - 1) % capacity_];
+  if (entry.record_number == record_number) entry.end(well);
 }
 
 std::string FlightRecorder::dump() const {
-  std::vector<std::shared_ptr<FlightEntry>> entries;
+  std::vector<FlightEntry> entries;
   {
     const MutexLock guard(mutex_);
     entries = ring_;
   }
   std::sort(entries.begin(), entries.end(),
-            [](const auto& a, const auto& b) { return a->record_number < b->record_number; });
+            [](const auto& a, const auto& b) { return a.record_number < b.record_number; });
   c10::List<IValue> records = new_list();
   std::map<std::size_t, LastNumbers> last;
   Record groups = new_record();
-  for (const auto& entry : entries) {
-    const Record record = record_of(*entry);
+  for (const FlightEntry& entry : entries) {
+    const Record record = record_of(entry);
     records.push_back(record);
-    groups.insert_or_assign(entry->group->name, group_record(*entry->group));
-    if (::c10d::isP2POp(entry->type)) continue;
-    LastNumbers& of_group = last[entry->group->number];
-    of_group.started = entry->collective_number;
+    groups.insert_or_assign(entry.group->name, group_record(*entry.group));
+    if (::c10d::isP2POp(entry.type)) continue;
+    LastNumbers& of_group = last[entry.group->number];
+    of_group.started = entry.collective_number;
     if (record.at("state").toStringRef() == "completed") {
-      of_group.completed = std::max(of_group.completed, entry->collective_number);
+      of_group.completed = std::max(of_group.completed, entry.collective_number);
     }
   }
   Record statuses = new_record();
@@ -223,7 +229,7 @@ std::string FlightRecorder::dump() const {
 
 void FlightRecorder::dump_to_file(int job_rank) const {
   const std::string name = ::c10d::getCvarString({"TORCH_FR_DUMP_TEMP_FILE"}, "");
-  if (name.empty() || !is_enabled()) return;
+  if (name.empty() || capacity_ == 0) return;
   ::c10d::DebugInfoWriter::getWriter(job_rank).write(dump());
 }
 

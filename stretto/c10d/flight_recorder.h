@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -32,11 +31,11 @@ struct TensorShapes {
   TensorShapes() = default;
   explicit TensorShapes(at::TensorList list);
 
-  c10::SmallVector<std::pair<at::ScalarType, int64_t>, 2> tensors;  // Types and dimensions.
-  c10::SmallVector<int64_t, 8> sizes;                               // Of all, one after the other.
+  c10::SmallVector<std::pair<at::ScalarType, int32_t>, 2> tensors;  // Types and dimensions.
+  c10::SmallVector<int64_t, 4> sizes;                               // Of all, one after the other.
 };
 
-// One operation. end() may be called by another thread than those that read.
+// One operation.
 struct FlightEntry {
   enum class State : int { started, completed, failed };
 
@@ -53,10 +52,10 @@ struct FlightEntry {
   std::chrono::milliseconds timeout{0};
   std::shared_ptr<const FlightGroup> group;
 
-  uint64_t record_number = 0;
-  const int64_t created_ns = now_ns();
-  std::atomic<int64_t> ended_ns = 0;
-  std::atomic<State> state = State::started;
+  uint64_t record_number = 0;  // Counted from 1.
+  int64_t created_ns = now_ns();
+  int64_t ended_ns = 0;
+  State state = State::started;
 };
 
 // The last operations of all groups of this process, in the fields and the pickled form of
@@ -66,8 +65,9 @@ class FlightRecorder {
  public:
   static FlightRecorder& instance();
 
-  bool is_enabled() const { return capacity_ > 0; }
-  void record(std::shared_ptr<FlightEntry> entry);
+  // Returns the number by which end() knows the entry, as long as it is kept; 0: it is not.
+  uint64_t record(FlightEntry entry);
+  void end(uint64_t record_number, bool well);
   // A pickled dictionary.
   std::string dump() const;
   // Writes it as the process `job_rank`'s to where TORCH_FR_DUMP_TEMP_FILE says, with that number
@@ -79,7 +79,9 @@ class FlightRecorder {
 
   const std::size_t capacity_;
   mutable Mutex mutex_;
-  std::vector<std::shared_ptr<FlightEntry>> ring_ STRETTO_GUARDED_BY(mutex_);
+  // Entries lie here, one after the other: what is allocated for each would be touched anew when it
+  // is overwritten, after thousands of others.
+  std::vector<FlightEntry> ring_ STRETTO_GUARDED_BY(mutex_);
   uint64_t recorded_ STRETTO_GUARDED_BY(mutex_) = 0;
 };
 

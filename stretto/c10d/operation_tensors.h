@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
+#include <c10/util/SmallVector.h>
 
 #include "stretto/base/view.h"
 #include "stretto/communicator/communicator.h"
@@ -61,7 +62,7 @@ class OperationTensors {
   void check(const at::Tensor& tensor);
   View writable(const at::Tensor& tensor, bool is_read, bool is_reduced);
 
-  std::vector<at::Tensor> kept_;
+  c10::SmallVector<at::Tensor, 2> kept_;
   std::vector<Copy> copies_;
   std::weak_ptr<const Communicator> communicator_;  // Whose end ends its operations.
   std::optional<c10::Stream> stream_;  // The caller's, of the device that tensors are on.

@@ -113,45 +113,51 @@ std::vector<std::size_t> split_counts(const at::Tensor& tensor, std::size_t coun
 
 }  // namespace
 
-std::shared_ptr<OperationTensors> ProcessGroupStretto::tensors_of_operation() const {
-  return std::make_shared<OperationTensors>(shared_->communicator);
+OperationTensors ProcessGroupStretto::tensors_of_operation() const {
+  return OperationTensors(shared_->communicator);
 }
 
-stretto::Work ProcessGroupStretto::submit_recorded(const Start& what,
-                                                   const std::shared_ptr<FlightEntry>& entry,
+stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& record_number,
                                                    Submit submit) {
+  FlightEntry entry = make_entry(what);
   const std::shared_ptr<Communicator> comm = communicator();
-  const auto end = [&] {
-    if (entry != nullptr) entry->end(false);
-  };
-  if (what.blocks) record(what, entry);
+  FlightRecorder& recorder = FlightRecorder::instance();
+  if (what.blocks) record_number = record(entry);
   try {
-    what.tensors->wait_for_caller();
+    what.tensors.wait_for_caller();
     const auto timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
     stretto::Work submitted = submit(*comm, duration_of(timeout));
-    if (!what.blocks) record(what, entry);
+    if (what.blocks) return submitted;
+    const bool is_over = has_ended_well(submitted) && !what.tensors.has_copies();
+    if (is_over) entry.end(true);
+    const uint64_t number = record(entry);
+    if (!is_over) record_number = number;
     return submitted;
   } catch (const Error& error) {
     const bool is_refused = error.status().code() == StatusCode::invalid_argument;
-    if (!what.blocks && !is_refused) record(what, entry);
-    end();
+    if (!what.blocks && !is_refused) record_number = record(entry);
+    recorder.end(record_number, false);
     shared_->note_failure(error.status());
     throw_for_torch(shared_->told(error.status()));
   } catch (...) {
-    end();
+    recorder.end(record_number, false);
     throw;
   }
 }
 
-WorkPtr ProcessGroupStretto::start(Start what, Submit submit) {
-  const std::shared_ptr<FlightEntry> entry = make_entry(what);
-  stretto::Work submitted = submit_recorded(what, entry, submit);
-  const std::optional<c10::Stream> copying = what.tensors->copying_stream();
-  if (what.tensors->has_copies()) {
-    submitted = std::move(submitted).then([tensors = what.tensors] { tensors->write_back(); });
+WorkPtr ProcessGroupStretto::start(const Start& what, Submit submit) {
+  uint64_t record_number = 0;
+  stretto::Work submitted = submit_recorded(what, record_number, submit);
+  const std::optional<c10::Stream> copying = what.tensors.copying_stream();
+  std::shared_ptr<OperationTensors> buffers;
+  if (what.tensors.has_copies() || !submitted.duration()) {
+    buffers = std::make_shared<OperationTensors>(std::move(what.tensors));
+    if (buffers->has_copies()) {
+      submitted = std::move(submitted).then([buffers] { buffers->write_back(); });
+    }
   }
-  auto operation = std::make_shared<InFlight>(std::move(submitted), std::move(what.results),
-                                              std::move(what.tensors), entry, shared_, copying);
+  auto operation = std::make_shared<InFlight>(std::move(submitted), what.results,
+                                              std::move(buffers), record_number, shared_, copying);
   auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title, what.inputs,
                                                operation, shared_);
   if (onCompletionHook_ != nullptr) tell_hook(operation, what.type);
@@ -160,9 +166,9 @@ WorkPtr ProcessGroupStretto::start(Start what, Submit submit) {
 }
 
 WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
-  auto held = tensors_of_operation();
+  OperationTensors held = tensors_of_operation();
   at::Tensor& tensor = only(tensors, "broadcast");
-  const View data = held->in_place(tensor);
+  const View data = held.in_place(tensor);
   const Rank root = rank_of(options.rootRank, getSize(), "broadcast: source");
   return start({OpType::BROADCAST, "stretto:broadcast", options.timeout, held, tensors, tensors},
                [&](Communicator& comm, Duration timeout) {
@@ -173,8 +179,8 @@ WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const ::c10d::Broadcast
 WorkPtr ProcessGroupStretto::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
   at::Tensor& tensor = only(tensors, "all_reduce");
   if (tensor.is_sparse()) return allreduce_sparse(tensors, options);
-  auto held = tensors_of_operation();
-  const View data = held->in_place(tensor, kReduced);
+  OperationTensors held = tensors_of_operation();
+  const View data = held.in_place(tensor, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
   return start({OpType::ALLREDUCE, "stretto:all_reduce", options.timeout, held, tensors, tensors},
                [&](Communicator& comm, Duration timeout) {
@@ -202,10 +208,11 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
         "or with other operations; make the tensor dense: to_dense()",
         c10::toString(tensor.scalar_type()));
   }
+  OperationTensors held = tensors_of_operation();
   return start({.type = OpType::_ALLREDUCE_SPARSE,
                 .title = "stretto:all_reduce_sparse",
                 .timeout = options.timeout,
-                .tensors = tensors_of_operation(),
+                .tensors = held,
                 .inputs = tensors,
                 .results = tensors,
                 .blocks = true},
@@ -217,9 +224,9 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
 
 WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
                                                  const ::c10d::AllreduceCoalescedOptions& options) {
-  auto held = tensors_of_operation();
+  OperationTensors held = tensors_of_operation();
   std::vector<View> views;
-  for (const at::Tensor& tensor : tensors) views.push_back(held->in_place(tensor, kReduced));
+  for (const at::Tensor& tensor : tensors) views.push_back(held.in_place(tensor, kReduced));
   const Reduction reduction = reduction_of(options.reduceOp);
   return start({OpType::ALLREDUCE_COALESCED, "stretto:all_reduce_coalesced", options.timeout, held,
                 tensors, tensors},
@@ -230,12 +237,12 @@ WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
 }
 
 WorkPtr ProcessGroupStretto::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
-  auto held = tensors_of_operation();
+  OperationTensors held = tensors_of_operation();
   at::Tensor& tensor = only(tensors, "reduce");
   const Rank root = rank_of(options.rootRank, getSize(), "reduce: destination");
   const bool is_root = root == Rank(getRank());
-  const View output = is_root ? held->in_place(tensor, kReduced) : View();
-  const ConstView input = is_root ? ConstView(output) : held->input(tensor, kReduced);
+  const View output = is_root ? held.in_place(tensor, kReduced) : View();
+  const ConstView input = is_root ? ConstView(output) : held.input(tensor, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
   return start(
       {OpType::REDUCE, "stretto:reduce", options.timeout, held, tensors, tensors},
@@ -248,10 +255,10 @@ WorkPtr ProcessGroupStretto::reduce(Tensors& tensors, const ::c10d::ReduceOption
 
 WorkPtr ProcessGroupStretto::allgather(TensorLists& outputs, Tensors& inputs,
                                        const ::c10d::AllgatherOptions& options) {
-  auto held = tensors_of_operation();
+  OperationTensors held = tensors_of_operation();
   const Tensors& list = only_list(outputs, "all_gather", getSize());
-  const ConstView input = held->input(only(inputs, "all_gather"));
-  const std::vector<View> views = held->outputs(list);
+  const ConstView input = held.input(only(inputs, "all_gather"));
+  const std::vector<View> views = held.outputs(list);
   return start({OpType::ALLGATHER, "stretto:all_gather", options.timeout, held, inputs, list},
                [&](Communicator& comm, Duration timeout) {
                  return comm.all_gather_list(input, views, {.timeout = timeout});
@@ -260,11 +267,11 @@ WorkPtr ProcessGroupStretto::allgather(TensorLists& outputs, Tensors& inputs,
 
 WorkPtr ProcessGroupStretto::_allgather_base(at::Tensor& output, at::Tensor& input,
                                              const ::c10d::AllgatherOptions& options) {
-  auto held = tensors_of_operation();
-  const ConstView from = held->input(input);
-  const View to = held->output(output);
+  OperationTensors held = tensors_of_operation();
+  const ConstView from = held.input(input);
+  const View to = held.output(output);
   return start(
-      {OpType::_ALLGATHER_BASE, "stretto:_all_gather_base", options.timeout, held, input, {output}},
+      {OpType::_ALLGATHER_BASE, "stretto:_all_gather_base", options.timeout, held, input, output},
       [&](Communicator& comm, Duration timeout) {
         return comm.all_gather(from, to, {.timeout = timeout});
       });
@@ -272,7 +279,7 @@ WorkPtr ProcessGroupStretto::_allgather_base(at::Tensor& output, at::Tensor& inp
 
 WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                                  const ::c10d::AllgatherOptions& options) {
-  auto held = tensors_of_operation();
+  OperationTensors held = tensors_of_operation();
   if (outputs.size() != static_cast<std::size_t>(getSize())) {
     refuse("all_gather_coalesced: wants a list of tensors from each of {} ranks, got {}", getSize(),
            outputs.size());
@@ -284,10 +291,10 @@ WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& 
       refuse("all_gather_coalesced: {} inputs, but {} outputs from a rank", inputs.size(),
              of_rank.size());
     }
-    for (std::size_t i = 0; i < inputs.size(); ++i) views[i].push_back(held->output(of_rank[i]));
+    for (std::size_t i = 0; i < inputs.size(); ++i) views[i].push_back(held.output(of_rank[i]));
     results.insert(results.end(), of_rank.begin(), of_rank.end());
   }
-  const std::vector<ConstView> sources = held->inputs(inputs);
+  const std::vector<ConstView> sources = held.inputs(inputs);
   return start(
       {OpType::ALLGATHER_COALESCED, "stretto:all_gather_coalesced", options.timeout, held, inputs,
        results},
@@ -302,9 +309,9 @@ WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& 
 
 WorkPtr ProcessGroupStretto::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& options) {
-  auto held = tensors_of_operation();
-  const std::vector<ConstView> from = held->inputs(inputs);
-  const std::vector<View> to = held->outputs(outputs);
+  OperationTensors held = tensors_of_operation();
+  const std::vector<ConstView> from = held.inputs(inputs);
+  const std::vector<View> to = held.outputs(outputs);
   return start({OpType::COALESCED, "stretto:all_gather_into_tensor_coalesced", options.timeout,
                 held, inputs, outputs},
                [&](Communicator& comm, Duration timeout) {
@@ -314,14 +321,14 @@ WorkPtr ProcessGroupStretto::allgather_into_tensor_coalesced(
 
 WorkPtr ProcessGroupStretto::gather(TensorLists& outputs, Tensors& inputs,
                                     const ::c10d::GatherOptions& options) {
-  auto held = tensors_of_operation();
+  OperationTensors held = tensors_of_operation();
   const Rank root = rank_of(options.rootRank, getSize(), "gather: destination");
-  const ConstView input = held->input(only(inputs, "gather"));
+  const ConstView input = held.input(only(inputs, "gather"));
   std::vector<View> views;
   Tensors results;
   if (root == Rank(getRank())) {
     results = only_list(outputs, "gather", getSize());
-    views = held->outputs(results);
+    views = held.outputs(results);
   } else if (!outputs.empty() && !outputs.front().empty()) {
     refuse("gather: only the destination, rank {}, takes a list of outputs", root.value());
   }
@@ -331,14 +338,28 @@ WorkPtr ProcessGroupStretto::gather(TensorLists& outputs, Tensors& inputs,
                });
 }
 
+WorkPtr ProcessGroupStretto::gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                const ::c10d::GatherOptions& options) {
+  OperationTensors held = tensors_of_operation();
+  const Rank root = rank_of(options.rootRank, getSize(), "gather: destination");
+  const bool is_root = root == Rank(getRank());
+  const ConstView from = held.input(input);
+  const View to = is_root ? held.output(output) : View();
+  const at::TensorList results = is_root ? at::TensorList(output) : at::TensorList();
+  return start({OpType::GATHER, "stretto:gather", options.timeout, held, input, results},
+               [&](Communicator& comm, Duration timeout) {
+                 return comm.gather(from, to, {.root = root, .timeout = timeout});
+               });
+}
+
 WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, TensorLists& inputs,
                                      const ::c10d::ScatterOptions& options) {
-  auto held = tensors_of_operation();
+  OperationTensors held = tensors_of_operation();
   const Rank root = rank_of(options.rootRank, getSize(), "scatter: source");
-  const View output = held->output(only(outputs, "scatter"));
+  const View output = held.output(only(outputs, "scatter"));
   std::vector<ConstView> views;
   if (root == Rank(getRank())) {
-    views = held->inputs(only_list(inputs, "scatter", getSize()));
+    views = held.inputs(only_list(inputs, "scatter", getSize()));
   } else if (!inputs.empty() && !inputs.front().empty()) {
     refuse("scatter: only the source, rank {}, takes a list of inputs", root.value());
   }
@@ -350,10 +371,10 @@ WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, TensorLists& inputs,
 
 WorkPtr ProcessGroupStretto::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                             const ::c10d::ReduceScatterOptions& options) {
-  auto held = tensors_of_operation();
+  OperationTensors held = tensors_of_operation();
   const Tensors& list = only_list(inputs, "reduce_scatter", getSize());
-  const View output = held->output(only(outputs, "reduce_scatter"), kReduced);
-  const std::vector<ConstView> views = held->inputs(list, kReduced);
+  const View output = held.output(only(outputs, "reduce_scatter"), kReduced);
+  const std::vector<ConstView> views = held.inputs(list, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
   return start(
       {OpType::REDUCE_SCATTER, "stretto:reduce_scatter", options.timeout, held, list, outputs},
@@ -372,9 +393,9 @@ WorkPtr ProcessGroupStretto::_reduce_scatter_base(at::Tensor& output, at::Tensor
 
 WorkPtr ProcessGroupStretto::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const ::c10d::ReduceScatterOptions& options) {
-  auto held = tensors_of_operation();
-  const std::vector<ConstView> from = held->inputs(inputs, kReduced);
-  const std::vector<View> to = held->outputs(outputs, kReduced);
+  OperationTensors held = tensors_of_operation();
+  const std::vector<ConstView> from = held.inputs(inputs, kReduced);
+  const std::vector<View> to = held.outputs(outputs, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
   const bool single = inputs.size() == 1;
   const OpType type = single ? OpType::_REDUCE_SCATTER_BASE : kReduceScatterTensorCoalesced;
@@ -390,9 +411,9 @@ WorkPtr ProcessGroupStretto::alltoall_base(at::Tensor& output, at::Tensor& input
                                            std::vector<int64_t>& output_splits,
                                            std::vector<int64_t>& input_splits,
                                            const ::c10d::AllToAllOptions& options) {
-  auto held = tensors_of_operation();
-  const ConstView from = held->input(input);
-  const View to = held->output(output);
+  OperationTensors held = tensors_of_operation();
+  const ConstView from = held.input(input);
+  const View to = held.output(output);
   const auto sent = split_counts(input, from.count, input_splits, getSize(), "input");
   const auto received = split_counts(output, to.count, output_splits, getSize(), "output");
   stretto::AllToAllOptions ours;
@@ -402,19 +423,18 @@ WorkPtr ProcessGroupStretto::alltoall_base(at::Tensor& output, at::Tensor& input
     ours.send_counts = sent;
     ours.recv_counts = received;
   }
-  return start(
-      {OpType::ALLTOALL_BASE, "stretto:all_to_all", options.timeout, held, input, {output}},
-      [&](Communicator& comm, Duration timeout) {
-        ours.timeout = timeout;
-        return comm.all_to_all(from, to, ours);
-      });
+  return start({OpType::ALLTOALL_BASE, "stretto:all_to_all", options.timeout, held, input, output},
+               [&](Communicator& comm, Duration timeout) {
+                 ours.timeout = timeout;
+                 return comm.all_to_all(from, to, ours);
+               });
 }
 
 WorkPtr ProcessGroupStretto::alltoall(Tensors& outputs, Tensors& inputs,
                                       const ::c10d::AllToAllOptions& options) {
-  auto held = tensors_of_operation();
-  const std::vector<ConstView> from = held->inputs(inputs);
-  const std::vector<View> to = held->outputs(outputs);
+  OperationTensors held = tensors_of_operation();
+  const std::vector<ConstView> from = held.inputs(inputs);
+  const std::vector<View> to = held.outputs(outputs);
   return start({OpType::ALLTOALL, "stretto:all_to_all", options.timeout, held, inputs, outputs},
                [&](Communicator& comm, Duration timeout) {
                  return comm.all_to_all_list(from, to, {.timeout = timeout});
@@ -422,8 +442,8 @@ WorkPtr ProcessGroupStretto::alltoall(Tensors& outputs, Tensors& inputs,
 }
 
 WorkPtr ProcessGroupStretto::send(Tensors& tensors, int destination, int tag) {
-  auto held = tensors_of_operation();
-  const ConstView data = held->input(only(tensors, "send"));
+  OperationTensors held = tensors_of_operation();
+  const ConstView data = held.input(only(tensors, "send"));
   const Rank to = rank_of(destination, getSize(), "send: destination");
   return start(
       {OpType::SEND, "stretto:send", ::c10d::kUnsetTimeout, held, tensors, {}, destination},
@@ -433,8 +453,8 @@ WorkPtr ProcessGroupStretto::send(Tensors& tensors, int destination, int tag) {
 }
 
 WorkPtr ProcessGroupStretto::receive(Tensors& tensors, Rank source, int tag, OpType type) {
-  auto held = tensors_of_operation();
-  const View data = held->output(only(tensors, "recv"));
+  OperationTensors held = tensors_of_operation();
+  const View data = held.output(only(tensors, "recv"));
   const bool from_any = source == kAnyRank;
   return start({type,
                 from_any ? "stretto:recvAnySource" : "stretto:recv",
@@ -457,8 +477,9 @@ WorkPtr ProcessGroupStretto::recvAnysource(Tensors& tensors, int tag) {
 }
 
 WorkPtr ProcessGroupStretto::barrier(const ::c10d::BarrierOptions& options) {
+  OperationTensors held = tensors_of_operation();
   return start(
-      {OpType::BARRIER, "stretto:barrier", options.timeout, tensors_of_operation()},
+      {OpType::BARRIER, "stretto:barrier", options.timeout, held},
       [&](Communicator& comm, Duration timeout) { return comm.barrier({.timeout = timeout}); });
 }
 

@@ -73,6 +73,9 @@ class ProcessGroupStretto final : public ::c10d::Backend {
                                           const ::c10d::AllgatherOptions& options) override;
   WorkPtr gather(TensorLists& outputs, Tensors& inputs,
                  const ::c10d::GatherOptions& options) override;
+  // The output counts at the destination only.
+  WorkPtr gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                             const ::c10d::GatherOptions& options);
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
                   const ::c10d::ScatterOptions& options) override;
   WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
@@ -135,25 +138,24 @@ class ProcessGroupStretto final : public ::c10d::Backend {
     ::c10d::OpType type;
     const char* title;
     std::chrono::milliseconds timeout;  // kUnsetTimeout: the group's.
-    std::shared_ptr<OperationTensors> tensors;
-    at::TensorList inputs = {};  // For the profiler and the flight recorder.
-    Tensors results = {};
+    OperationTensors& tensors;          // Taken, if the operation goes on.
+    at::TensorList inputs = {};         // For the profiler and the flight recorder.
+    at::TensorList results = {};
     int peer = -1;        // Of a send or receive; -1: any.
     bool blocks = false;  // It has ended when it has been submitted.
   };
-  std::shared_ptr<OperationTensors> tensors_of_operation() const;
+  OperationTensors tensors_of_operation() const;
   // Submits by `submit`, and makes a Work of what it returns.
   using Submit = c10::function_ref<stretto::Work(Communicator&, Duration timeout)>;
-  WorkPtr start(Start what, Submit submit);
-  stretto::Work submit_recorded(const Start& what, const std::shared_ptr<FlightEntry>& entry,
-                                Submit submit);
-  // For the flight recorder; null where nothing is recorded.
-  std::shared_ptr<FlightEntry> make_entry(const Start& what);
+  WorkPtr start(const Start& what, Submit submit);
+  // `record_number` becomes that of an entry of the flight recorder that has to be told of the end.
+  stretto::Work submit_recorded(const Start& what, uint64_t& record_number, Submit submit);
+  FlightEntry make_entry(const Start& what);
   // The options of a group of some ranks of this one, which have none, or those of this group.
   c10::intrusive_ptr<Options> options_of_part(const c10::intrusive_ptr<Options>& given,
                                               const std::vector<int>& ranks);
   // Counts an operation. A call that is refused, maybe on this rank only, is none.
-  void record(const Start& what, const std::shared_ptr<FlightEntry>& entry);
+  uint64_t record(FlightEntry entry);
   // That of the calling thread, which alone uses it; null if there is none.
   c10::intrusive_ptr<CoalescedWork> batch_of_thread();
   void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
@@ -175,6 +177,7 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   // The batches of threads that are between startCoalescing() and endCoalescing().
   std::unordered_map<std::thread::id, c10::intrusive_ptr<CoalescedWork>> batches_
       STRETTO_GUARDED_BY(mutex_);
+  std::atomic<std::size_t> batch_count_ = 0;  // Without the lock: how many there are.
   std::shared_ptr<const FlightGroup> flight_group_ STRETTO_GUARDED_BY(mutex_);
   // What waitForPendingWorks() waits for.
   std::vector<std::weak_ptr<InFlight>> hooked_ STRETTO_GUARDED_BY(mutex_);

@@ -297,10 +297,11 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
                                            bool /*wait_all_ranks*/) {
   // All ranks that are missing are named anyway.
   const WithoutGil without_gil;
+  OperationTensors held = tensors_of_operation();
   const Start what{.type = ::c10d::OpType::BARRIER,
                    .title = "stretto:monitored_barrier",
                    .timeout = options.timeout,
-                   .tensors = tensors_of_operation(),
+                   .tensors = held,
                    .blocks = true};
   start(what, [&](Communicator& communicator, Duration timeout) {
     try {
@@ -313,15 +314,14 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
   });
 }
 
-std::shared_ptr<FlightEntry> ProcessGroupStretto::make_entry(const Start& what) {
-  if (!FlightRecorder::instance().is_enabled()) return nullptr;
-  auto entry = std::make_shared<FlightEntry>();
-  entry->type = what.type;
-  entry->rank = getRank();
-  entry->peer = what.peer;
-  entry->inputs = TensorShapes(what.inputs);
-  entry->outputs = TensorShapes(what.results);
-  entry->timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
+FlightEntry ProcessGroupStretto::make_entry(const Start& what) {
+  FlightEntry entry;
+  entry.type = what.type;
+  entry.rank = getRank();
+  entry.peer = what.peer;
+  entry.inputs = TensorShapes(what.inputs);
+  entry.outputs = TensorShapes(what.results);
+  entry.timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
   const MutexLock guard(mutex_);
   // PyTorch names a group after it has made its backend.
   if (flight_group_ == nullptr || flight_group_->name != getGroupUid() ||
@@ -329,27 +329,28 @@ std::shared_ptr<FlightEntry> ProcessGroupStretto::make_entry(const Start& what) 
     flight_group_ = std::make_shared<const FlightGroup>(
         FlightGroup{number_in_process_, getGroupUid(), getGroupDesc(), global_ranks_});
   }
-  entry->group = flight_group_;
+  entry.group = flight_group_;
   return entry;
 }
 
-void ProcessGroupStretto::record(const Start& what, const std::shared_ptr<FlightEntry>& entry) {
+uint64_t ProcessGroupStretto::record(FlightEntry entry) {
   // Read once: other threads count as well.
-  const bool is_transfer = ::c10d::isP2POp(what.type);
+  const bool is_transfer = ::c10d::isP2POp(entry.type);
   const uint64_t number = ++(is_transfer ? transfers_ : collectives_);
-  if (entry == nullptr) return;
-  entry->collective_number = is_transfer ? collectives_.load() : number;
-  entry->point_to_point_number = is_transfer ? number : transfers_.load();
-  FlightRecorder::instance().record(entry);
+  entry.collective_number = is_transfer ? collectives_.load() : number;
+  entry.point_to_point_number = is_transfer ? number : transfers_.load();
+  return FlightRecorder::instance().record(std::move(entry));
 }
 
 void ProcessGroupStretto::startCoalescing() {
   auto batch = c10::make_intrusive<CoalescedWork>(getRank());
   const MutexLock guard(mutex_);
   batches_[std::this_thread::get_id()].swap(batch);  // What was there ends without the lock.
+  batch_count_ = batches_.size();
 }
 
 c10::intrusive_ptr<CoalescedWork> ProcessGroupStretto::batch_of_thread() {
+  if (batch_count_ == 0) return nullptr;
   const MutexLock guard(mutex_);
   const auto found = batches_.find(std::this_thread::get_id());
   return found == batches_.end() ? nullptr : found->second;
@@ -359,6 +360,7 @@ WorkPtr ProcessGroupStretto::endCoalescing() {
   const MutexLock guard(mutex_);
   auto batch = batches_.extract(std::this_thread::get_id());
   TORCH_CHECK(!batch.empty(), "endCoalescing() without startCoalescing() on this thread");
+  batch_count_ = batches_.size();
   return batch.mapped();
 }
 

@@ -27,7 +27,7 @@ void let_current_wait(const c10::Stream& stream) {
 }
 
 // Those that a future has to know by which tensors get to a program.
-std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
+std::vector<c10::Device> devices_of(at::TensorList tensors) {
   std::vector<c10::Device> devices;
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.device().is_cpu()) devices.push_back(tensor.device());
@@ -69,7 +69,7 @@ void InFlight::Outcome::end(const Status& how) {
     duration = Clock::now() - started;
     freed = std::move(buffers);
     due = std::move(callbacks);
-    if (entry != nullptr) entry->end(how.ok());
+    FlightRecorder::instance().end(record_number, how.ok());
     // Before anybody can see that it has ended, and ask the group why.
     if (alive != nullptr) alive->note_failure(how);
     ended = true;
@@ -77,23 +77,23 @@ void InFlight::Outcome::end(const Status& how) {
   for (const Continuation& callback : due) call(callback, status);
 }
 
-InFlight::InFlight(stretto::Work work, std::vector<at::Tensor> outputs,
-                   std::shared_ptr<void> buffers, std::shared_ptr<FlightEntry> entry,
-                   std::weak_ptr<Shared> group, std::optional<c10::Stream> copying_stream)
+InFlight::InFlight(stretto::Work work, at::TensorList outputs, std::shared_ptr<void> buffers,
+                   uint64_t record_number, const std::shared_ptr<Shared>& group,
+                   std::optional<c10::Stream> copying_stream)
     : operation(work.operation()),
       number(work.number()),
-      results(std::move(outputs)),
+      results(outputs.begin(), outputs.end()),
       copying(copying_stream),
-      outcome_(std::make_shared<Outcome>()),
       work_(std::move(work)) {
-  outcome_->buffers = std::move(buffers);
-  outcome_->entry = std::move(entry);
-  outcome_->group = std::move(group);
-  if (work_.duration()) {
-    outcome_->end(work_.wait_status());  // It ended while it was being submitted.
-  } else {
-    work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
+  if (has_ended_well(work_)) {
+    FlightRecorder::instance().end(record_number, true);
+    return;
   }
+  outcome_ = std::make_shared<Outcome>();
+  outcome_->buffers = std::move(buffers);
+  outcome_->record_number = record_number;
+  outcome_->group = group;
+  work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
 }
 
 bool InFlight::try_end() {
@@ -131,7 +131,7 @@ std::optional<Rank> InFlight::source() {
 }
 
 void InFlight::then(Continuation callback) {
-  {
+  if (outcome_ != nullptr) {
     const MutexLock guard(outcome_->mutex);
     if (!has_ended()) return outcome_->callbacks.push_back(std::move(callback));
   }
@@ -223,6 +223,7 @@ WorkStretto::~WorkStretto() {
 }
 
 bool WorkStretto::isCompleted() {
+  if (operation_->has_ended()) return true;
   const WithoutGil without_gil;
   return operation_->try_end();
 }
@@ -242,7 +243,7 @@ int WorkStretto::sourceRank() const {
 
 std::vector<at::Tensor> WorkStretto::result() {
   TORCH_CHECK(isCompleted(), "the operation has not ended; call wait() before result()");
-  return operation_->results;
+  return {operation_->results.begin(), operation_->results.end()};
 }
 
 bool WorkStretto::wait(std::chrono::milliseconds timeout) {
@@ -250,7 +251,7 @@ bool WorkStretto::wait(std::chrono::milliseconds timeout) {
     wait_until(Deadline::after(duration_of(timeout)), timeout);
     return true;
   }
-  {
+  if (!operation_->has_ended()) {
     const WithoutGil without_gil;
     operation_->end();
   }
@@ -272,7 +273,7 @@ void WorkStretto::wait_until(const Deadline& deadline, std::chrono::milliseconds
 }
 
 void WorkStretto::end_wait() {
-  const Status& status = operation_->status();
+  const Status status = operation_->status();
   if (!status.ok()) throw_for_torch(shared_->told(status));
   if (operation_->copying) let_current_wait(*operation_->copying);
 }
@@ -301,14 +302,14 @@ c10::intrusive_ptr<Future> WorkStretto::getFuture() {
   const WithoutGil without_gil;  // Before the lock: who waits for it must not hold the GIL.
   const MutexLock lock(future_mutex_);
   if (future_ != nullptr) return future_;
-  future_ = make_future(list_of_tensors(),
-                        [results = operation_->results](Future& future, const Status& status) {
-                          if (status.ok()) {
-                            future.markCompleted(c10::IValue(results));
-                          } else {
-                            future.setError(exception_for_torch(status));
-                          }
-                        });
+  future_ = make_future(list_of_tensors(), [results = at::TensorList(operation_->results).vec()](
+                                               Future& future, const Status& status) {
+    if (status.ok()) {
+      future.markCompleted(c10::IValue(results));
+    } else {
+      future.setError(exception_for_torch(status));
+    }
+  });
   return future_;
 }
 

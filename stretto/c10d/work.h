@@ -11,10 +11,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "stretto/base/mutex.h"
@@ -31,20 +34,25 @@ inline Duration duration_of(std::chrono::milliseconds timeout) {
 
 struct Shared;
 
+inline bool has_ended_well(stretto::Work& work) {
+  return work.duration() && work.wait_status().ok();
+}
+
 // One operation, of which a Work of PyTorch's and those who wait for its future know.
 class InFlight {
  public:
-  // `buffers` lives until the operation has ended. `entry` is told; null where nothing is recorded.
+  // `buffers`, if any, lives until the operation has ended. The entry of the flight recorder with
+  // that number, if any, is told.
   // `group` notes a failure, whoever learns of it. `copying`: the stream on which results come to
   // where they belong, once the operation has ended.
-  InFlight(stretto::Work work, std::vector<at::Tensor> outputs, std::shared_ptr<void> buffers,
-           std::shared_ptr<FlightEntry> entry, std::weak_ptr<Shared> group,
+  InFlight(stretto::Work work, at::TensorList outputs, std::shared_ptr<void> buffers,
+           uint64_t record_number, const std::shared_ptr<Shared>& group,
            std::optional<c10::Stream> copying);
 
   // What was submitted, and as which of the group's collectives.
-  const std::string operation;
+  const std::string_view operation;
   const std::uint32_t number;
-  const std::vector<at::Tensor> results;
+  const c10::SmallVector<at::Tensor, 2> results;
   const std::optional<c10::Stream> copying;
 
   // All three move the operation along, and say whether it has ended. The first does not block.
@@ -56,9 +64,9 @@ class InFlight {
   void then(Continuation callback);
 
   // Once it has ended, which its callbacks see, too:
-  bool has_ended() const { return outcome_->ended; }
-  const Status& status() const { return outcome_->status; }
-  Duration duration() const { return outcome_->duration; }
+  bool has_ended() const { return outcome_ == nullptr || outcome_->ended; }
+  Status status() const { return outcome_ == nullptr ? Status() : outcome_->status; }
+  Duration duration() const { return outcome_ == nullptr ? Duration::zero() : outcome_->duration; }
   // Of a receive, whose message it was. Nothing in a callback of the operation, which comes before.
   std::optional<Rank> source();
 
@@ -71,7 +79,7 @@ class InFlight {
     std::weak_ptr<Shared> group;
     Mutex mutex;
     std::shared_ptr<void> buffers STRETTO_GUARDED_BY(mutex);
-    std::shared_ptr<FlightEntry> entry STRETTO_GUARDED_BY(mutex);
+    uint64_t record_number STRETTO_GUARDED_BY(mutex) = 0;
     std::vector<Continuation> callbacks STRETTO_GUARDED_BY(mutex);
     // Do not change once it has ended.
     Status status;
@@ -79,8 +87,8 @@ class InFlight {
     std::atomic<bool> ended = false;
   };
 
-  const std::shared_ptr<Outcome> outcome_;
-  std::timed_mutex mutex_;  // Held by the one thread that waits.
+  std::shared_ptr<Outcome> outcome_;  // Null: it ended well while it was being submitted.
+  std::timed_mutex mutex_;            // Held by the one thread that waits.
   stretto::Work work_;
 };
 
