@@ -259,7 +259,7 @@ bool Endpoint::progress_plane() {
   for (; !unexpected_.empty(); unexpected_.pop()) {
     const UnexpectedMessage message = unexpected_.front();
     if (listener_ != nullptr)
-      listener_->message_early(message.from, message.key, message.operation);
+      listener_->unexpected_message(message.from, message.key, message.operation);
   }
   return moved;
 }
