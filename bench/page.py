@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
 """Draws measurements as one page of HTML that needs nothing else: what `stretto bench --json` has
-printed, or (bench/peers.py --html) a comparison with other libraries."""
+printed, or (bench/peers.py --html) a comparison with other libraries. Its charts are those of the
+demo's picture, too."""
 
 import argparse
 import dataclasses
@@ -26,7 +27,7 @@ p{max-width:78ch}.soft,figcaption,th{color:var(--soft);font-size:13px}
 figure{margin:0;border:1px solid var(--faint);border-radius:8px;padding:14px;min-width:0}
 figure.large{grid-column:1/-1}.scroll{overflow-x:auto}svg{width:100%;min-width:500px}
 .grid{stroke:var(--faint)}svg text{fill:currentColor;font-size:12px}.line{fill:none;stroke-width:2}
-.bar{opacity:.45}.dot{fill:currentColor}.hollow{fill:none}g{stroke:currentColor}
+.bar{opacity:.45}.dot{fill:currentColor}.hollow{fill:none}g{stroke:currentColor}g text{stroke:none}
 .level{stroke:var(--soft)}.aim{stroke:var(--c5);stroke-dasharray:2 4}.least{stroke-dasharray:7 4}
 .pale{opacity:.55}.legend span{margin-right:1.2em;white-space:nowrap}.legend{font-size:13px}
 table{border-collapse:collapse;font-size:13px;white-space:nowrap}
@@ -73,6 +74,10 @@ def scale(values, begin, end, room):
     return lambda value: begin + (math.log(value) - low) / (high - low) * (end - begin)
 
 
+def linear(low, high, begin, end):
+    return lambda value: begin + (value - low) / (high - low or 1) * (end - begin)
+
+
 def axes(x_scale, y_scale, sizes, ys, unit, name_of=figures.size_text):
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     first, last = math.floor(math.log10(min(ys))), math.ceil(math.log10(max(ys)))
@@ -93,17 +98,69 @@ def axes(x_scale, y_scale, sizes, ys, unit, name_of=figures.size_text):
     return parts
 
 
-def curve(colour, points, x_scale, y_scale):
+def curve(colour, points, x_scale, y_scale, dash=""):
     places = [(x_scale(point.x), y_scale(point.y), point) for point in points]
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in places)
-    parts = [f'<path class="line" d="M{path}"/>']
-    for x, y, point in places:
+    parts = [f'<path class="line"{dash} d="M{path}"/>']
+    for x, y, point in places if not dash else ():
         if point.high > point.low > 0:
             parts.append(f'<path class="bar" d="M{x:.1f} {y_scale(point.high):.1f}'
                          f'V{y_scale(point.low):.1f}"/>')
         parts.append(f'<circle class="{"hollow" if point.hollow else "dot"}" cx="{x:.1f}" '
                      f'cy="{y:.1f}" r="3.2"><title>{escape(point.title)}</title></circle>')
     return f'<g style="color:var(--c{colour})">{"".join(parts)}</g>'
+
+
+def svg(parts, title, place='style="width:100%"'):
+    return (f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" {place} role="img" aria-label="{escape(title)}">'
+            f'{"".join(parts)}</svg>')
+
+
+def figure(parts, names, title, caption, style=""):
+    """A drawing with its title, and the names of what it draws, a colour each."""
+    legend = "".join(f'<span style="color:var(--c{colour})">&#9679; {escape(name)}</span>'
+                     for colour, name in names)
+    return (f'<figure class="{style}"><h3>{escape(title)}</h3><div class="scroll">'
+            f'{svg(parts, title)}</div><p class="legend">{legend}</p>'
+            f"<figcaption>{escape(caption)}</figcaption></figure>")
+
+
+def steps_drawing(lines, colours, unit):
+    """What chart() draws, of lines over the steps of a training: the horizontal axis is linear. The
+    lines may lie on each other: they are broken, so that all are seen."""
+    points = [point for line in lines.values() for point in line]
+    last = max(point.x for point in points)
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10 ** 9)
+                if last / step <= 8)
+    x_scale = linear(0, last, LEFT, WIDTH - RIGHT)
+    y_scale = scale([point.y for point in points], HEIGHT - BOTTOM, TOP, 1.25)
+    parts = axes(x_scale, y_scale, range(0, int(last) + 1, step), [point.y for point in points],
+                 unit, str)
+    for i, (line, colour) in enumerate(zip(lines.values(), colours)):
+        dash = f' stroke-dasharray="9 {9 * (len(lines) - 1)}" stroke-dashoffset="{-9 * i}"'
+        parts.append(curve(colour, line, x_scale, y_scale, dash))
+    return parts
+
+
+def bars_drawing(stacks, colours, names, notes, unit):
+    """Bars from zero: of each part ({name: a value for each bar}) a piece, one upon the other; with
+    a name below each bar and a note above it."""
+    tops = [sum(values) for values in zip(*stacks.values())]
+    y_scale = linear(0, 1.25 * max(*tops, 1e-9), HEIGHT - BOTTOM, TOP)
+    width = (WIDTH - LEFT - RIGHT) / len(names)
+    parts = [f'<text x="{LEFT}" y="{TOP}">{escape(unit)}</text>',
+             f'<path class="grid" d="M{LEFT} {y_scale(0)}H{WIDTH - RIGHT}"/>']
+    for bar, (name, note) in enumerate(zip(names, notes)):
+        x, begin = LEFT + (bar + 0.25) * width, 0
+        for colour, values in zip(colours, stacks.values()):
+            y, height = y_scale(begin + values[bar]), y_scale(begin) - y_scale(begin + values[bar])
+            begin += values[bar]
+            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width / 2:.1f}" '
+                         f'height="{height:.1f}" style="fill:var(--c{colour})"/>')
+        for text, y in ((note, y_scale(begin) - 8), (name, HEIGHT - BOTTOM + 20)):
+            parts.append(f'<text x="{x + width / 4:.1f}" y="{y:.1f}" text-anchor="middle">'
+                         f"{escape(text)}</text>")
+    return parts
 
 
 def chart(lines, levels, sizes, unit, title, caption, style="", name_of=figures.size_text):
@@ -124,12 +181,7 @@ def chart(lines, levels, sizes, unit, title, caption, style="", name_of=figures.
         parts.append(f'<path class="level {level.style}" d="M{ends[0] - 10:.1f} '
                      f'{y_scale(level.y):.1f}H{ends[1] + 10:.1f}"/>')
     parts += [curve(colour, points, x_scale, y_scale) for colour, _, points in reversed(lines)]
-    legend = "".join(f'<span style="color:var(--c{colour})">&#9679; {escape(name)}</span>'
-                     for colour, name, _ in lines)
-    return (f'<figure class="{style}"><h3>{escape(title)}</h3><div class="scroll">'
-            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
-            f'{"".join(parts)}</svg></div><p class="legend">{legend}</p>'
-            f"<figcaption>{escape(caption)}</figcaption></figure>")
+    return figure(parts, [line[:2] for line in lines], title, caption, style)
 
 
 def plots(charts):

@@ -193,10 +193,13 @@ ensure_peers() {
   ensure_gloo_library
 }
 
+# Whether the arguments of a benchmark name the folder of a build, which is measured as it is.
+names_build() { [[ " $* " == *' --build'[\ =]* ]]; }
+
 bench_peers() {
   ensure_packages build
   ensure_torch
-  build_in build/release release -- stretto_driver copy_driver bare_driver
+  names_build "$@" || build_in build/release release -- stretto_driver copy_driver bare_driver
   ensure_peers "$@"
   exec python3 bench/peers.py "$@"
 }
@@ -204,7 +207,8 @@ bench_peers() {
 bench_hosts() {
   ensure_packages build check
   ensure_torch
-  build_in build/release release -- stretto_driver stretto_tool lossy_cable_program
+  names_build "$@" ||
+    build_in build/release release -- stretto_driver stretto_tool lossy_cable_program
   mkdir -p "$peers"
   ensure_debian_mpi
   ensure_gloo

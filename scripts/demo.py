@@ -3,20 +3,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a model with 1 process and with several, checks that they agree, and draws it.
 
-./dev demo builds what this needs and calls it. Needs numpy and matplotlib. Writes report.html (self
-contained), report.png and summary.json, and leaves each run's record and output beside them.
+./dev demo builds what this needs and calls it. Writes report.html (self contained), report.svg and
+summary.json, and leaves each run's record and output beside them.
 """
 
 import argparse
 import dataclasses
 import json
+import math
 import pathlib
 import shlex
+import statistics
 import subprocess
 import sys
 import time
-
-import numpy as np
 
 import demo_report
 
@@ -45,7 +45,7 @@ class Run:
     seconds: float = 0.0
 
     def column(self, key):
-        return np.array([step[key] for step in self.steps])
+        return [step[key] for step in self.steps]
 
     def label(self):
         return "1 process" if self.processes == 1 else f"{self.processes} processes"
@@ -153,7 +153,7 @@ def train(options, processes):
         tail = "\n".join(log_path.read_text(encoding="utf-8").splitlines()[-20:])
         raise DemoError(f"{run.label()}: exit status {process.returncode}\n"
                         f"  {shlex.join(run.command)}\n{tail}")
-    speed = np.median(run.column("samples_per_second")[WARM_UP_STEPS:])
+    speed = statistics.median(run.column("samples_per_second")[WARM_UP_STEPS:])
     progress.finish(f"{len(run.steps)} steps in {run.seconds:.1f} s, {speed:.0f} images/s, "
                     f"loss {run.steps[-1]['loss']:.4f}")
     return run
@@ -172,14 +172,15 @@ def summarize(run, reference):
         "first_loss": run.steps[0]["loss"],
         "final_loss": run.steps[-1]["loss"],
         "test_accuracy": run.end["test_accuracy"],
-        "samples_per_second": float(np.median(run.column("samples_per_second")[WARM_UP_STEPS:])),
-        "step_seconds": float(step.mean()),
-        "communication_seconds": float(communication.mean()),
-        "exposed_seconds": float(exposed.mean()),
-        "exposed_share_of_communication": float(exposed.sum() / communication.sum()),
-        "exposed_share_of_step": float(exposed.sum() / step.sum()),
-        "max_loss_difference": float(np.abs(run.column("loss") - reference.column("loss")).max()),
-        "steps_with_equal_parameters": int(run.column("ranks_agree").sum()),
+        "samples_per_second": statistics.median(run.column("samples_per_second")[WARM_UP_STEPS:]),
+        "step_seconds": statistics.fmean(step),
+        "communication_seconds": statistics.fmean(communication),
+        "exposed_seconds": statistics.fmean(exposed),
+        "exposed_share_of_communication": sum(exposed) / (sum(communication) or math.nan),
+        "exposed_share_of_step": sum(exposed) / sum(step),
+        "max_loss_difference": max(abs(ours - theirs) for ours, theirs in
+                                   zip(run.column("loss"), reference.column("loss"))),
+        "steps_with_equal_parameters": sum(run.column("ranks_agree")),
         "wall_seconds": run.seconds,
         "command": shlex.join(shown_path(word) if word.startswith("/") else word
                               for word in run.command),
@@ -257,7 +258,7 @@ def main():
               f"{item['communication_seconds'] * 1e3:.1f} ms per step, of which "
               f"{item['exposed_seconds'] * 1e3:.1f} ms "
               f"({item['exposed_share_of_communication']:.0%}) were not hidden behind backward")
-    print(f"\nreport:  {shown_path(paths['html'])}\npicture: {shown_path(paths['png'])}")
+    print(f"\nreport:  {shown_path(paths['html'])}\npicture: {shown_path(paths['svg'])}")
     print("\nTry next:")
     for what, command in next_steps(options):
         print(f"  {command}\n      {what}")

@@ -70,13 +70,7 @@ print(folder)
 PYTHON
 }
 
-requirements_of() {
-  if [[ $1 == with_torch ]]; then
-    grep -v '^#' scripts/requirements.txt
-  else
-    grep -v -e '^#' -e '^torch==' scripts/requirements.txt
-  fi
-}
+requirements() { grep -v '^#' scripts/requirements.txt; }
 
 fill_venv() {
   [[ -x $venv/bin/python ]] || python3 -m venv "$venv" || return
@@ -84,22 +78,22 @@ fill_venv() {
   read -r -a pip_args <<< "${STRETTO_PIP_ARGS:-}"
   # shellcheck disable=SC2046  # One word per requirement is the purpose.
   "$venv/bin/python" -m pip install --disable-pip-version-check "${pip_args[@]}" \
-    $(requirements_of "$1")
+    $(requirements)
 }
 
-# ensure_venv with_torch|without_torch: installs only when the requirements have changed.
+# Installs only when the requirements have changed.
 ensure_venv() {
   local stamp=$venv/stretto-requirements.sha256 wanted
-  wanted=$(requirements_of "$1" | sha256sum)
+  wanted=$(requirements | sha256sum)
   if [[ -x $venv/bin/python && -f $stamp && $(< "$stamp") == "$wanted" ]]; then return; fi
   if [[ ! -x $venv/bin/python ]] && ! python3 -c 'import ensurepip' 2> /dev/null; then
     ensure_packages venv
   fi
-  say "  Python packages for $venv: $(requirements_of "$1" | tr '\n' ' ')"
-  if [[ $1 == with_torch && -z ${STRETTO_PIP_ARGS:-} ]]; then
+  say "  Python packages for $venv: $(requirements | tr '\n' ' ')"
+  if [[ -z ${STRETTO_PIP_ARGS:-} ]]; then
     say "  (a CPU build of torch is enough; STRETTO_PIP_ARGS='--index-url URL' chooses where from)"
   fi
-  phase "installing Python packages" pip fill_venv "$1"
+  phase "installing Python packages" pip fill_venv
   printf '%s\n' "$wanted" > "$stamp"
 }
 
@@ -114,7 +108,7 @@ ensure_torch() {
   elif torch_dir=$(torch_dir_of python3); then
     export STRETTO_TORCH_PYTHON=python3
   else
-    ensure_venv with_torch
+    ensure_venv
     torch_dir=$(torch_dir_of "$venv/bin/python") ||
       fail "$venv has no libtorch; delete it and try again"
     export STRETTO_TORCH_PYTHON=$PWD/$venv/bin/python
@@ -128,15 +122,6 @@ ensure_python_headers() {
   "$STRETTO_TORCH_PYTHON" -c 'import os, sys, sysconfig
 sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
     ensure_packages torch
-}
-
-# Sets demo_python: an interpreter with numpy and matplotlib.
-ensure_demo_python() {
-  demo_python=python3
-  python3 -c 'import matplotlib, numpy' 2> /dev/null && return
-  demo_python=$venv/bin/python
-  [[ -x $demo_python ]] && "$demo_python" -c 'import matplotlib, numpy' 2> /dev/null && return
-  ensure_venv without_torch
 }
 
 # What nvcc needs to compile for devices and to link with their runtime, of one version. Python's

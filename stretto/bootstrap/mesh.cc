@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/bootstrap/acceptor.h"
 #include "stretto/bootstrap/authenticating_listener.h"
 #include "stretto/bootstrap/host_listener.h"
@@ -108,7 +109,7 @@ class Joiner {
   const MeshOptions& options_;
   const WaitLimit limit_;
   Identity self_;
-  std::vector<RankCard> cards_;
+  RankVector<RankCard> cards_;
   std::vector<LinkProvider::Sockets> sockets_;   // Per provider.
   std::unique_ptr<HostListener> host_listener_;  // If this rank listens for its host.
   std::unique_ptr<Acceptor> acceptor_;           // Of the way that is being tried.
@@ -146,7 +147,7 @@ Status Joiner::exchange_cards() {
 // By the last of its ways a rank connects to any other, so all must have it.
 Status Joiner::check_last_way(int rank) const {
   const std::string_view last = options_.links.back()->name();
-  const RankCard& peer = cards_[static_cast<std::size_t>(rank)];
+  const RankCard& peer = cards_[rank];
   if (offers(peer, last)) return {};
   return {StatusCode::refused,
           fmt::format("rank {} offers to be connected by {}, this rank {} to connect hosts by {}: "
@@ -162,10 +163,10 @@ std::set<int> Joiner::ranks_sharing_a_listener(std::size_t provider) const {
   if (!options_.links[provider]->is_shared_by_host()) return {};
   int last = options_.size - 1;
   while (last > options_.rank && has_earlier_way(provider, last)) --last;
-  const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
+  const RankCard& own = cards_[options_.rank];
   std::set<int> ranks;
   for (int r = 0; r < last; ++r) {
-    const RankCard& card = cards_[static_cast<std::size_t>(r)];
+    const RankCard& card = cards_[r];
     if (card.machine == own.machine && card.network == own.network && card.links == own.links) {
       ranks.insert(r);
     }
@@ -249,9 +250,9 @@ Result<FileDescriptor> Joiner::prove_key(
 
 // Why a provider of this rank cannot connect it to another; empty: it may.
 std::string Joiner::why_not(const LinkProvider& provider, int rank) const {
-  const RankCard& peer = cards_[static_cast<std::size_t>(rank)];
+  const RankCard& peer = cards_[rank];
   if (!offers(peer, provider.name())) return "switched off there";
-  return provider.why_not(cards_[static_cast<std::size_t>(options_.rank)], peer);
+  return provider.why_not(cards_[options_.rank], peer);
 }
 
 // Whether a pair that `index` does not connect can be connected by a later provider.
@@ -275,15 +276,15 @@ bool Joiner::has_earlier_way(std::size_t provider, int rank) const {
 bool Joiner::wants(const Way& way, int rank) {
   const LinkProvider& provider = *options_.links[way.provider];
   if (way.stream == 0) return !is_connected(rank) && why_not(provider, rank).empty();
-  const RankCard& peer = cards_[static_cast<std::size_t>(rank)];
+  const RankCard& peer = cards_[rank];
   return way.stream < std::min(provider.streams(), peer.streams) &&
          !sockets_of(way.provider, rank).empty();
 }
 
 // The process of a rank, if its number means the same to this one.
 Result<transport::ProcessHandle> Joiner::find_process(int rank) const {
-  const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
-  const RankCard& other = cards_[static_cast<std::size_t>(rank)];
+  const RankCard& own = cards_[options_.rank];
+  const RankCard& other = cards_[rank];
   const bool is_visible = own.machine == other.machine && !own.pid_namespace.empty() &&
                           own.pid_namespace == other.pid_namespace;
   return transport::ProcessHandle::of_number(is_visible ? other.pid : 0);
@@ -373,7 +374,7 @@ Status Joiner::connect_to(const Way& way, int rank, const std::string& address) 
 }
 
 void Joiner::log_link(int rank) {
-  const RankCard& card = cards_[static_cast<std::size_t>(rank)];
+  const RankCard& card = cards_[rank];
   std::size_t used = 0;
   while (sockets_of(used, rank).empty()) ++used;
   const std::string_view name = options_.links[used]->name();
@@ -384,7 +385,7 @@ void Joiner::log_link(int rank) {
   const LinkProvider& preferred = *options_.links.front();
   const std::string reason = why_not(preferred, rank);
   // On one machine somebody may not have meant it.
-  const bool surprising = card.machine == cards_[static_cast<std::size_t>(options_.rank)].machine;
+  const bool surprising = card.machine == cards_[options_.rank].machine;
   log(surprising ? LogLevel::warning : LogLevel::info,
       "ranks {} and {} ({} pid {}) are connected by {}, not by {}: {}", options_.rank, rank,
       card.node, card.pid, name, preferred.name(),
@@ -393,10 +394,10 @@ void Joiner::log_link(int rank) {
 
 Result<Mesh> Joiner::make_endpoint() {
   Mesh mesh;
-  const RankCard& own = cards_[static_cast<std::size_t>(options_.rank)];
+  const RankCard& own = cards_[options_.rank];
   ProcessorSet processors = own.processors;
   for (int r = 0; r < options_.size; ++r) {
-    const auto& card = cards_[static_cast<std::size_t>(r)];
+    const auto& card = cards_[r];
     mesh.names.push_back(fmt::format("{} pid {}", card.node, card.pid));
     const auto host = std::ranges::find_if(cards_, [&](const RankCard& other) {
       return other.machine == card.machine && other.network == card.network;

@@ -300,7 +300,8 @@ Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string
   const CollectiveCall& call = calls.front();
   const bool plain = calls.size() == 1 && !call.shares && !call.packing && algorithm.empty() &&
                      options_.algorithm.empty();
-  if (!plain) return submit_queued(calls, algorithm, timeout);
+  const bool runs_inline = std::max(call.input.size(), call.output.size()) <= kInlineBytes;
+  if (!plain || !runs_inline) return submit_queued(calls, algorithm, timeout);
   std::shared_ptr<group::PendingOperation> parked;
   std::uint32_t number = 0;
   const auto outcome = group_->fast_lane().run({.operation = call.operation,

@@ -40,23 +40,9 @@ struct Call {
 class Execution {
  public:
   virtual ~Execution() = default;
-  // Whether the plan can do with the caller's own buffers.
-  virtual Status check_buffers(const std::byte* input, const std::byte* output) const {
-    (void)input, (void)output;
-    return {};
-  }
   virtual void start(const Call& call, Turn& turn) = 0;
   // Does what can be done now, within the turn. Returns whether anything was.
   virtual bool advance(Turn& turn) = 0;
-  // start() for a thread that does not hold the lock, nor does anybody else use the group: if the
-  // run needs nothing of the transport but what the one before has found out. Else false: nothing
-  // has been done. advance(), with a turn without the lock, then stops before anything that needs
-  // it.
-  virtual bool try_start(const OperationDescriptor& operation, const std::byte* input,
-                         std::byte* output, std::uint32_t sequence, Turn& turn) {
-    (void)operation, (void)input, (void)output, (void)sequence, (void)turn;
-    return false;
-  }
   // Only takes note of the messages that have ended; returns whether there are any. What they allow
   // to go on goes on in advance().
   virtual bool take_completions() { return false; }

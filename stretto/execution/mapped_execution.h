@@ -37,15 +37,20 @@ class MappedExecution final : public Execution {
   MappedExecution(Plans plans, const Membership& membership, Windows& windows,
                   transport::Transport& transport, KernelQueue& queue = host_queue());
 
-  Status check_buffers(const std::byte* input, const std::byte* output) const override;
+  // Whether the plans can do with the caller's own buffers.
+  Status check_buffers(const std::byte* input, const std::byte* output) const;
   void start(const Call& call, Turn& turn) override;
   bool advance(Turn& turn) override;
   bool ended() const override { return phase_ == Phase::ended; }
   const Status& status() const override { return status_; }
   void fail(const Status& status) override;
   std::vector<Rank> waiting_for() const override;
+  // start() for a thread that does not hold the lock, nor does anybody else use the group: if the
+  // run needs nothing of the transport but what the one before has found out. Else false: nothing
+  // has been done. advance(), with a turn without the lock, then stops before anything that needs
+  // it.
   bool try_start(const OperationDescriptor& operation, const std::byte* input, std::byte* output,
-                 std::uint32_t sequence, Turn& turn) override;
+                 std::uint32_t sequence, Turn& turn);
   bool end_without_transport() override;
   bool release_mappings() override;
 
@@ -75,7 +80,7 @@ class MappedExecution final : public Execution {
   bool resume(Turn& turn);
   void notify_all(Turn& turn) const;
   bool read_posts();
-  Status disagreement(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence) const;
+  void disagree(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence);
   bool choose(const Turn& turn);
   BufferRef locate(const schedule::Place& place) const;
   Stop run_steps(Turn& turn);

@@ -49,8 +49,8 @@ class Client {
   // What the transport has heard.
   virtual void member_lost(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) = 0;
   virtual void member_left(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) = 0;
-  virtual void message_early(Rank from, std::uint32_t sequence,
-                             const OperationDescriptor& operation)
+  virtual void unexpected_message(Rank from, std::uint32_t sequence,
+                                  const OperationDescriptor& operation)
       STRETTO_REQUIRES(engine_held) = 0;
   // `from` waits in what it believes to be operation `sequence`. The group fails if this rank
   // believes otherwise, now or as soon as it knows.

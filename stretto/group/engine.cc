@@ -365,10 +365,11 @@ void Engine::peer_left(Rank peer, const Status& status) {
   for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->member_left(peer, status);
 }
 
-void Engine::message_early(Rank from, const transport::MessageKey& key,
-                           const OperationDescriptor& operation) {
+void Engine::unexpected_message(Rank from, const transport::MessageKey& key,
+                                const OperationDescriptor& operation) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    if (groups_[i]->id() == key.group) groups_[i]->message_early(from, key.sequence, operation);
+    if (groups_[i]->id() == key.group)
+      groups_[i]->unexpected_message(from, key.sequence, operation);
   }
 }
 

@@ -121,8 +121,9 @@ class Engine final : private transport::TransportListener {
   // The transport calls these, in a turn of progress.
   void peer_lost(Rank peer, const Status& status) STRETTO_REQUIRES(engine_held) override;
   void peer_left(Rank peer, const Status& status) STRETTO_REQUIRES(engine_held) override;
-  void message_early(Rank from, const transport::MessageKey& key,
-                     const OperationDescriptor& operation) STRETTO_REQUIRES(engine_held) override;
+  void unexpected_message(Rank from, const transport::MessageKey& key,
+                          const OperationDescriptor& operation)
+      STRETTO_REQUIRES(engine_held) override;
   void group_aborted(std::uint64_t group, Rank from, const Status& reason,
                      transport::GroupStage stage) STRETTO_REQUIRES(engine_held) override;
   void group_left(std::uint64_t group, Rank from, transport::Farewell farewell)

@@ -50,7 +50,8 @@ struct Heard {
 class Told final : public transport::TransportListener {
  public:
   void peer_lost(Rank, const Status&) override {}
-  void message_early(Rank, const transport::MessageKey&, const OperationDescriptor&) override {}
+  void unexpected_message(Rank, const transport::MessageKey&, const OperationDescriptor&) override {
+  }
   void group_aborted(std::uint64_t, Rank, const Status&, transport::GroupStage how) override {
     stage = how;
   }

@@ -59,13 +59,13 @@ FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperati
   auto turn = execution::Turn::without_lock(engine_->transport());
   // The descriptor that is remembered, not the caller's equal one: see Note [settled memory]. Its
   // execution is idle, as nothing is in flight.
-  if (kind == nullptr || !kind->entry->idle.front()->try_start(kind->operation, call.input,
-                                                               call.output, sequence, turn)) {
+  if (kind == nullptr ||
+      !kind->entry->mapped->try_start(kind->operation, call.input, call.output, sequence, turn)) {
     gate_.store(Gate::open, std::memory_order_release);
     return Outcome::refused;
   }
   operations_->take_sequence();
-  execution::Execution& execution = *kind->entry->idle.front();
+  execution::MappedExecution& execution = *kind->entry->mapped;
   const int yields = engine_->has_core_for_each_rank() ? 0 : kYields;
   for (int attempt = 0;; ++attempt) {
     execution.advance(turn);
@@ -85,16 +85,20 @@ FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperati
     gate_.store(Gate::open, std::memory_order_release);
     return Outcome::ended;
   }
-  parked_ = operations_->pooled();
-  parked_entry_ = kind->entry;
-  parked_->begin(call.operation, sequence, Deadline::after(call.timeout));
-  parked_->call = {.operation = kind->operation,
-                   .input = transport::BufferRef::own(call.input),
-                   .output = transport::BufferRef::own(call.output),
-                   .sequence = sequence};
+  park(call, *kind, sequence);
   parked = parked_;
   gate_.store(Gate::parked, std::memory_order_release);
   return Outcome::parked;
+}
+
+void FastLane::park(const Call& call, const Kind& kind, std::uint32_t sequence) {
+  parked_ = operations_->pooled();
+  parked_entry_ = kind.entry;
+  parked_->begin(kind.operation, sequence, Deadline::after(call.timeout));
+  parked_->call = {.operation = kind.operation,
+                   .input = transport::BufferRef::own(call.input),
+                   .output = transport::BufferRef::own(call.output),
+                   .sequence = sequence};
 }
 
 bool FastLane::adopt_parked() {
@@ -123,7 +127,7 @@ void FastLane::open() {
   gate_.store(Gate::open, std::memory_order_release);
 }
 
-FastLane::Kind* FastLane::find(const OperationDescriptor& operation) {
+inline FastLane::Kind* FastLane::find(const OperationDescriptor& operation) {
   if (last_found_->entry != nullptr && last_found_->operation == operation) return last_found_;
   for (Kind& kind : kinds_) {
     if (kind.entry == nullptr || !(kind.operation == operation)) continue;

@@ -69,6 +69,7 @@ class FastLane {
   };
 
   Kind* find(const OperationDescriptor& operation);
+  void park(const Call& call, const Kind& kind, std::uint32_t sequence);
 
   Engine* engine_;
   OperationQueue* operations_;

@@ -126,13 +126,13 @@ void Group::release_mappings() {
 // others submit operations and take turns of progress.
 Result<PlanCache::Entry*> Group::entry_for(Submission& submission, EngineLock& held) {
   while (true) {
-    const std::shared_ptr<const Planner> planner = cache_.planner();
     if (!submission.algorithm.empty()) {
-      STRETTO_ASSIGN_OR_RETURN(
-          submission.operation.algorithm,
-          planner->number_of(submission.operation, !submission.shares, submission.algorithm));
+      STRETTO_ASSIGN_OR_RETURN(submission.operation.algorithm,
+                               cache_.planner()->number_of(submission.operation, !submission.shares,
+                                                           submission.algorithm));
     }
     if (auto* found = cache_.find(submission.operation, submission.shares)) return found;
+    const std::shared_ptr<const Planner> planner = cache_.planner();
     held.unlock();
     Result<Plans> plans =
         planner->plan(submission.operation, submission.shares, submission.algorithm);
@@ -157,12 +157,8 @@ Status Group::prepare(PlanCache::Entry& entry, Submission& submission) {
     if (apart && packing.parts.has_sources()) submission.input = packing.input();
     if (apart && !packing.parts.targets.empty()) submission.output = packing.output();
   }
-  const execution::Execution* any = entry.idle.empty() ? nullptr : entry.idle.front().get();
-  for (const auto& item : operations_.running()) {
-    if (item.entry == &entry) any = item.execution.get();
-  }
-  if (any == nullptr) return {};  // None is kept of those that can do with any buffers.
-  return any->check_buffers(submission.input.data(), submission.output.data());
+  if (!entry.runs_alone()) return {};  // By messages, any buffers do.
+  return entry.mapped->check_buffers(submission.input.data(), submission.output.data());
 }
 
 Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission, EngineLock& held) {

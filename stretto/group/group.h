@@ -102,7 +102,7 @@ class Group final : public Client {
   }
   void member_lost(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) override;
   void member_left(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) override;
-  void message_early(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
+  void unexpected_message(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
       STRETTO_REQUIRES(engine_held) override;
   void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
       STRETTO_REQUIRES(engine_held) override;

@@ -144,7 +144,8 @@ bool Group::compare(const Belief& belief) {
   return true;
 }
 
-void Group::message_early(Rank from, std::uint32_t sequence, const OperationDescriptor& operation) {
+void Group::unexpected_message(Rank from, std::uint32_t sequence,
+                               const OperationDescriptor& operation) {
   if (sequence == transport::kPointToPoint || !failure_.ok()) return;
   const Belief belief{.from = from, .sequence = sequence, .operation = operation};
   lane_.close();  // What runs on the fast path is to be seen.

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stretto/execution/mapped_execution.h"
 #include "stretto/execution/message_execution.h"
 
 namespace stretto::group {
@@ -79,7 +78,14 @@ PlanCache::Entry& PlanCache::add(const OperationDescriptor& operation,
   Entry& entry = entries_.emplace(Key{operation, hash_of(shares)}, Entry())->second;
   if (shares) entry.shares = shares->copy();
   entry.plans = std::move(plans);
-  if (entry.runs_alone()) entry.idle.push_back(make(entry));
+  const Plans& made = entry.plans;
+  if (made.messages != nullptr) return entry;
+  auto mapped = std::make_unique<execution::MappedExecution>(
+      execution::MappedExecution::Plans{
+          .direct = made.direct, .staged = made.staged, .single_copy = made.single_copy},
+      *membership_, *windows_, *transport_);
+  entry.mapped = mapped.get();
+  entry.idle.push_back(std::move(mapped));
   return entry;
 }
 
@@ -92,12 +98,6 @@ void PlanCache::shrink() {
 
 std::unique_ptr<execution::Execution> PlanCache::make(const Entry& entry) {
   const Plans& plans = entry.plans;
-  if (entry.runs_alone()) {
-    return std::make_unique<execution::MappedExecution>(
-        execution::MappedExecution::Plans{
-            .direct = plans.direct, .staged = plans.staged, .single_copy = plans.single_copy},
-        *membership_, *windows_, *transport_);
-  }
   execution::TeamLanes* const team = team_lanes_ ? &*team_lanes_ : nullptr;
   if (plans.library != nullptr) {
     return std::make_unique<execution::LibraryExecution>(plans.library, plans.messages, library_,

@@ -8,9 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "stretto/execution/execution.h"
+#include "stretto/execution/mapped_execution.h"
 #include "stretto/execution/team_lanes.h"
-#include "stretto/execution/window.h"
 #include "stretto/group/client.h"
 #include "stretto/group/planner.h"
 
@@ -25,12 +24,13 @@ class PlanCache {
   struct Entry {
     Plans plans;
     execution::Shares shares;
-    // The first one stays; it is the only one where they run alone.
+    // On the windows, whose counters are of one operation at a time: the only execution, whether it
+    // is idle or not. Null: they run by messages.
+    execution::MappedExecution* mapped = nullptr;
     std::vector<std::unique_ptr<execution::Execution>> idle;
     int in_use = 0;  // Operations that are queued or run.
 
-    // On the windows, whose counters are of one operation at a time.
-    bool runs_alone() const { return plans.messages == nullptr; }
+    bool runs_alone() const { return mapped != nullptr; }
   };
 
   // `membership` and `transport` must outlive it.

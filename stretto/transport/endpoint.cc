@@ -259,7 +259,7 @@ bool Endpoint::progress_plane() {
   for (; !unexpected_.empty(); unexpected_.pop()) {
     const UnexpectedMessage message = unexpected_.front();
     if (listener_ != nullptr)
-      listener_->message_early(message.from, message.key, message.operation);
+      listener_->unexpected_message(message.from, message.key, message.operation);
   }
   return moved;
 }
@@ -363,7 +363,7 @@ void Endpoint::notify(Rank rank) {
 }
 
 bool Endpoint::sleeps(Rank rank) const {
-  const auto& to = peers_[static_cast<std::size_t>(rank)];
+  const auto& to = peers_[rank];
   return to != nullptr && to->link().peer_sleeps();
 }
 
@@ -378,7 +378,7 @@ bool Endpoint::shares_core() {
 }
 
 std::string Endpoint::link_name(Rank rank) const {
-  const auto& peer = peers_[static_cast<std::size_t>(rank)];
+  const auto& peer = peers_[rank];
   return peer == nullptr ? "self" : std::string(peer->link().name());
 }
 

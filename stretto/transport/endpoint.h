@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/transport/data_plane.h"
 #include "stretto/transport/memory.h"
 #include "stretto/transport/peer.h"
@@ -110,7 +111,7 @@ class Endpoint : public Transport {
   Status silence_of(const Peer& silent) const;
   template <class Say>
   void tell(std::span<const Rank> ranks, const Say& say);
-  Peer* peer(Rank rank) const { return peers_[static_cast<std::size_t>(rank)].get(); }
+  Peer* peer(Rank rank) const { return peers_[rank].get(); }
 
   Rank rank_;
   TransportListener* listener_ = nullptr;
@@ -118,7 +119,7 @@ class Endpoint : public Transport {
   std::unique_ptr<SleepFlag> sleep_flag_;
   std::unique_ptr<DataPlane> data_plane_;  // May be null.
   UnexpectedQueue unexpected_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // Null at rank_.
+  RankVector<std::unique_ptr<Peer>> peers_;  // Null at rank_.
   std::vector<ProcessHandle> processes_;
   FileDescriptor poll_;
   FileDescriptor wake_event_;

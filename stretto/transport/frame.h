@@ -17,7 +17,7 @@ namespace stretto::transport {
 enum class FrameKind : std::uint8_t {
   message = 1,   // A message of at most kEagerBytes, with its bytes.
   announce = 2,  // A message waits for its receive: a larger one, or any once the receiver holds
-                 // kEarlyBytesMax. No payload; `message_bytes` is its size.
+                 // kUnexpectedBytesMax. No payload; `message_bytes` is its size.
   clear = 3,     // The receive of such a message has been posted. No payload.
   data = 4,      // Such a message, after its clear, with its bytes.
   abort = 5,     // The sender has abandoned key.group. Payload: the reason (kAbortTextBytes at
@@ -29,8 +29,8 @@ enum class FrameKind : std::uint8_t {
   inquiry = 8,  // Where is the receiver, seen from operation key.sequence of key.group? No payload;
                 // `operation` is what the sender, who waits in it, believes it to be.
   report = 9,   // The answer to an inquiry, with its key. Payload: text (kReportTextBytes at most).
-  credit = 10,  // The sender has let go of early messages. No payload; `message_bytes` is what all
-                // messages so far, less those that it still keeps, count for (early_cost_bytes()).
+  credit = 10,  // The sender has dropped unexpected messages. No payload; `message_bytes` is what
+                // all messages so far, less those kept, count for (unexpected_cost_bytes()).
   agreement = 11,  // What the sender says in round key.segment of agreement key.sequence of
                    // key.group. Payload: as the listener likes it (kAgreementBytes at most).
 };
@@ -44,13 +44,13 @@ inline constexpr std::uint32_t kNoRank = 0xffffffff;
 
 // What messages that nobody has asked for yet may cost a receiver, per peer. The sender keeps to
 // it: what is beyond waits with the sender, announced, so that a receiver can always read on and
-// hears of aborts and of the end however much has come early.
-inline constexpr std::uint64_t kEarlyBytesMax = 64 * 1024 * 1024;
+// hears of aborts and of the end however much has come unexpectedly.
+inline constexpr std::uint64_t kUnexpectedBytesMax = 64 * 1024 * 1024;
 // Each message counts for this beside its bytes: small ones without end are no way round the limit.
-inline constexpr std::uint64_t kEarlyOverheadBytes = 256;
+inline constexpr std::uint64_t kUnexpectedOverheadBytes = 256;
 
-constexpr std::uint64_t early_cost_bytes(std::uint64_t message_bytes) {
-  return message_bytes + kEarlyOverheadBytes;
+constexpr std::uint64_t unexpected_cost_bytes(std::uint64_t message_bytes) {
+  return message_bytes + kUnexpectedOverheadBytes;
 }
 
 struct Frame {

@@ -12,8 +12,8 @@ void FrameMessages::send(Request& request) {
               .key = request.key,
               .message_bytes = request.outgoing.size(),
               .operation = request.operation};
-  const std::uint64_t sent_cost = sent_cost_ + early_cost_bytes(request.outgoing.size());
-  const bool fits = sent_cost - sent_credit_ <= kEarlyBytesMax;
+  const std::uint64_t sent_cost = sent_cost_ + unexpected_cost_bytes(request.outgoing.size());
+  const bool fits = sent_cost - sent_credit_ <= kUnexpectedBytesMax;
   if (request.outgoing.size() <= kEagerBytes && fits) {
     sent_cost_ = sent_cost;
     output_->push(frame, request);
@@ -50,7 +50,7 @@ void FrameMessages::lose(Rank, const Status& reason) {
 }
 
 void FrameMessages::return_credit(std::uint64_t least_step_bytes) {
-  const std::uint64_t taken = received_cost_ - matcher_.early_bytes();
+  const std::uint64_t taken = received_cost_ - matcher_.unexpected_bytes();
   if (taken - received_credit_ < least_step_bytes) return;
   received_credit_ = taken;
   output_->push(
@@ -64,19 +64,19 @@ bool FrameMessages::carries(FrameKind kind) {
 
 Result<ByteSpan> FrameMessages::begin(const Frame& frame, bool unwanted) {
   target_request_ = nullptr;
-  target_early_ = nullptr;
+  target_unexpected_ = nullptr;
   if (frame.kind == FrameKind::message) {
     // Every message counts until it is taken, also the one that nobody wants.
-    received_cost_ += early_cost_bytes(frame.message_bytes);
-    if (received_cost_ - received_credit_ > kEarlyBytesMax) {
+    received_cost_ += unexpected_cost_bytes(frame.message_bytes);
+    if (received_cost_ - received_credit_ > kUnexpectedBytesMax) {
       return status_of(StatusCode::protocol, "more than {} bytes sent that nobody has asked for",
-                       kEarlyBytesMax);
+                       kUnexpectedBytesMax);
     }
   }
   if (unwanted) return ByteSpan();
   if (frame.kind == FrameKind::message) {
-    target_request_ = matcher_.message_header(frame, &target_early_);
-    if (target_early_ != nullptr) return ByteSpan(target_early_->bytes);
+    target_request_ = matcher_.message_header(frame, &target_unexpected_);
+    if (target_unexpected_ != nullptr) return ByteSpan(target_unexpected_->bytes);
   } else if (frame.kind == FrameKind::data) {
     target_request_ = matcher_.data_header(frame);
   } else if (frame.kind == FrameKind::clear) {
@@ -90,8 +90,8 @@ Result<ByteSpan> FrameMessages::begin(const Frame& frame, bool unwanted) {
 Result<bool> FrameMessages::end(const Frame& frame) {
   if (frame.kind == FrameKind::announce) return announcement_arrived(frame);
   if (target_request_ != nullptr) complete(*std::exchange(target_request_, nullptr), Status());
-  return target_early_ != nullptr &&
-         matcher_.early_complete(*std::exchange(target_early_, nullptr));
+  return target_unexpected_ != nullptr &&
+         matcher_.unexpected_complete(*std::exchange(target_unexpected_, nullptr));
 }
 
 Result<bool> FrameMessages::announcement_arrived(const Frame& frame) {
@@ -99,7 +99,7 @@ Result<bool> FrameMessages::announcement_arrived(const Frame& frame) {
   if (announcement == Matcher::Announcement::clear) {
     push_clear(frame.key, frame.message_bytes, frame.operation);
   }
-  return announcement == Matcher::Announcement::early;
+  return announcement == Matcher::Announcement::unexpected;
 }
 
 Status FrameMessages::clear_arrived(const Frame& frame) {

@@ -33,8 +33,8 @@ class FrameMessages final : public DataPlane {
   bool has_output(Rank) const override { return !output_->empty(); }
 
   // How much a receiver lets go of before it says so: seldom enough to cost nothing, often enough
-  // that a sender whose messages are taken as they come never comes near kEarlyBytesMax.
-  static constexpr std::uint64_t kCreditStepBytes = kEarlyBytesMax / 8;
+  // that a sender whose messages are taken as they come never comes near kUnexpectedBytesMax.
+  static constexpr std::uint64_t kCreditStepBytes = kUnexpectedBytesMax / 8;
 
   // Whether a frame of this kind is about a message.
   static bool carries(FrameKind kind);
@@ -62,15 +62,15 @@ class FrameMessages final : public DataPlane {
   Rank peer_;
   OutputQueue* output_;
   Matcher matcher_;
-  // What all messages ever sent and received count for (early_cost_bytes), and how much of it the
-  // receiver has given back.
+  // What all messages ever sent and received count for (unexpected_cost_bytes), and how much of it
+  // the receiver has given back.
   std::uint64_t sent_cost_ = 0;
   std::uint64_t sent_credit_ = 0;
   std::uint64_t received_cost_ = 0;
   std::uint64_t received_credit_ = 0;
   // Of the frame that is coming: done when the payload is complete.
   Request* target_request_ = nullptr;
-  Matcher::Early* target_early_ = nullptr;
+  Matcher::Unexpected* target_unexpected_ = nullptr;
 };
 
 }  // namespace stretto::transport

@@ -27,29 +27,31 @@ std::vector<Matcher::Posted>::iterator Matcher::find_unannounced(const MessageKe
   });
 }
 
-Matcher::Early& Matcher::keep(Early early) {
-  if (early.frame.kind == FrameKind::announce) {
+Matcher::Unexpected& Matcher::keep(Unexpected unexpected) {
+  if (unexpected.frame.kind == FrameKind::announce) {
     ++announced_;
   } else {
-    early_bytes_ += early_cost_bytes(early.bytes.size());
+    unexpected_bytes_ += unexpected_cost_bytes(unexpected.bytes.size());
   }
-  return early_.emplace_back(std::move(early));
+  return unexpected_.emplace_back(std::move(unexpected));
 }
 
-void Matcher::drop(Early& early) {
-  if (early.frame.kind == FrameKind::announce) {
+void Matcher::drop(Unexpected& unexpected) {
+  if (unexpected.frame.kind == FrameKind::announce) {
     --announced_;
   } else {
-    early_bytes_ -= early_cost_bytes(early.bytes.size());
+    unexpected_bytes_ -= unexpected_cost_bytes(unexpected.bytes.size());
   }
-  early_.remove_if([&](const Early& candidate) { return &candidate == &early; });
+  unexpected_.remove_if([&](const Unexpected& candidate) { return &candidate == &unexpected; });
 }
 
 bool Matcher::post_receive(Request& request) {
-  const auto found = std::find_if(early_.begin(), early_.end(), [&](const Early& early) {
-    return early.frame.key == request.key && early.claimed_by == nullptr && !early.orphaned;
-  });
-  if (found == early_.end()) {
+  const auto found =
+      std::find_if(unexpected_.begin(), unexpected_.end(), [&](const Unexpected& unexpected) {
+        return unexpected.frame.key == request.key && unexpected.claimed_by == nullptr &&
+               !unexpected.orphaned;
+      });
+  if (found == unexpected_.end()) {
     receives_.push_back({.request = &request});
     return request.incoming.size() > kEagerBytes;
   }
@@ -73,20 +75,21 @@ bool Matcher::post_receive(Request& request) {
 }
 
 bool Matcher::has_arrived(const MessageKey& key) const {
-  return std::any_of(early_.begin(), early_.end(), [&](const Early& early) {
-    return early.frame.key == key && early.complete && early.claimed_by == nullptr;
+  return std::any_of(unexpected_.begin(), unexpected_.end(), [&](const Unexpected& unexpected) {
+    return unexpected.frame.key == key && unexpected.complete && unexpected.claimed_by == nullptr;
   });
 }
 
-Request* Matcher::message_header(const Frame& frame, Early** early) {
-  *early = nullptr;
+Request* Matcher::message_header(const Frame& frame, Unexpected** unexpected) {
+  *unexpected = nullptr;
   const auto found = find_unannounced(frame.key);
   if (found != receives_.end()) {
     Request* request = found->request;
     receives_.erase(found);
     return agree(*request, label_of(frame), self_) ? request : nullptr;
   }
-  *early = &keep(Early{.frame = frame, .bytes = std::vector<std::byte>(frame.message_bytes)});
+  *unexpected =
+      &keep(Unexpected{.frame = frame, .bytes = std::vector<std::byte>(frame.message_bytes)});
   return nullptr;
 }
 
@@ -108,8 +111,8 @@ Result<Matcher::Announcement> Matcher::announced(const Frame& frame) {
       return status_of(StatusCode::protocol, "more than {} messages announced that nobody receives",
                        kAnnouncedMax);
     }
-    keep(Early{.frame = frame, .bytes = {}, .complete = true});
-    return Announcement::early;
+    keep(Unexpected{.frame = frame, .bytes = {}, .complete = true});
+    return Announcement::unexpected;
   }
   found->announced = true;
   if (!agree(*found->request, label_of(frame), self_)) {
@@ -121,23 +124,23 @@ Result<Matcher::Announcement> Matcher::announced(const Frame& frame) {
   return cleared ? Announcement::settled : Announcement::clear;
 }
 
-bool Matcher::early_complete(Early& early) {
-  early.complete = true;
-  if (early.orphaned) {
-    drop(early);
+bool Matcher::unexpected_complete(Unexpected& unexpected) {
+  unexpected.complete = true;
+  if (unexpected.orphaned) {
+    drop(unexpected);
     return false;
   }
-  if (early.claimed_by == nullptr) return true;
-  hand_over(early, *early.claimed_by);
+  if (unexpected.claimed_by == nullptr) return true;
+  hand_over(unexpected, *unexpected.claimed_by);
   return false;
 }
 
 // Ends a receive whose message is all here.
-void Matcher::hand_over(Early& early, Request& request) {
-  if (!early.bytes.empty()) {
-    std::memcpy(request.incoming.data(), early.bytes.data(), early.bytes.size());
+void Matcher::hand_over(Unexpected& unexpected, Request& request) {
+  if (!unexpected.bytes.empty()) {
+    std::memcpy(request.incoming.data(), unexpected.bytes.data(), unexpected.bytes.size());
   }
-  drop(early);
+  drop(unexpected);
   complete(request, Status());
 }
 
@@ -188,29 +191,29 @@ void Matcher::end_requests(const std::uint64_t* group, const Status& reason) {
     return true;
   });
   std::erase_if(clears_, concerned);
-  for (auto next = early_.begin(); next != early_.end();) {
-    Early& early = *next++;
-    if (!concerned(early.frame.key)) continue;
-    const bool usable = early.complete && early.frame.kind == FrameKind::message;
+  for (auto next = unexpected_.begin(); next != unexpected_.end();) {
+    Unexpected& unexpected = *next++;
+    if (!concerned(unexpected.frame.key)) continue;
+    const bool usable = unexpected.complete && unexpected.frame.kind == FrameKind::message;
     if (group == nullptr && usable) continue;
-    if (early.claimed_by != nullptr) {
-      complete(*std::exchange(early.claimed_by, nullptr), reason);
+    if (unexpected.claimed_by != nullptr) {
+      complete(*std::exchange(unexpected.claimed_by, nullptr), reason);
     }
     // An incomplete message stays until its bytes are in: the parser still writes to it.
-    early.orphaned = true;
-    if (early.complete) drop(early);
+    unexpected.orphaned = true;
+    if (unexpected.complete) drop(unexpected);
   }
 }
 
 std::optional<UnexpectedMessage> Matcher::find_conflict(
     std::uint64_t group, std::uint32_t sequence, const OperationDescriptor& operation) const {
-  for (const Early& early : early_) {
-    const MessageKey& key = early.frame.key;
-    if (key.group != group || key.sequence != sequence || early.frame.operation == operation ||
-        early.orphaned) {
+  for (const Unexpected& unexpected : unexpected_) {
+    const MessageKey& key = unexpected.frame.key;
+    if (key.group != group || key.sequence != sequence || unexpected.frame.operation == operation ||
+        unexpected.orphaned) {
       continue;
     }
-    return UnexpectedMessage{.from = peer_, .key = key, .operation = early.frame.operation};
+    return UnexpectedMessage{.from = peer_, .key = key, .operation = unexpected.frame.operation};
   }
   return std::nullopt;
 }

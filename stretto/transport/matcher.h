@@ -19,7 +19,7 @@ namespace stretto::transport {
 class Matcher {
  public:
   // A message that came before its receive.
-  struct Early {
+  struct Unexpected {
     Frame frame;
     std::vector<std::byte>
         bytes;              // Empty for an announced message, whose bytes are still with the peer.
@@ -38,18 +38,19 @@ class Matcher {
   // announced it.
   bool has_arrived(const MessageKey& key) const;
   // A header has come. For message and data: the receive whose buffer takes the bytes, or null when
-  // `early` (non-null afterwards) or nobody (a mismatch or a forgotten group: drop the bytes) does.
-  Request* message_header(const Frame& frame, Early** early);
+  // `unexpected` (non-null afterwards) or nobody (a mismatch or a forgotten group: drop the bytes)
+  // does.
+  Request* message_header(const Frame& frame, Unexpected** unexpected);
   Request* data_header(const Frame& frame);
   // A message waits for its receive. Fails with protocol if too many do.
   enum class Announcement {
-    early,    // No receive has been posted.
-    settled,  // The receive has been announced already, or has just ended with mismatch.
-    clear,    // The peer must be told that the message may come.
+    unexpected,  // No receive has been posted.
+    settled,     // The receive has been announced already, or has just ended with mismatch.
+    clear,       // The peer must be told that the message may come.
   };
   Result<Announcement> announced(const Frame& frame);
-  // All bytes of an early message have come. Returns whether it still has no receive.
-  bool early_complete(Early& early);
+  // All bytes of an unexpected message have come. Returns whether it still has no receive.
+  bool unexpected_complete(Unexpected& unexpected);
 
   // A message wants to go that has to wait for its receive; returns whether that has already been
   // announced.
@@ -58,7 +59,7 @@ class Matcher {
   // (then remembered).
   Result<Request*> clear_arrived(const Frame& frame);
 
-  // Ends receives and waiting sends of `group` with `reason`, drops its early messages.
+  // Ends receives and waiting sends of `group` with `reason`, drops its unexpected messages.
   void forget(std::uint64_t group, const Status& reason);
   // The peer is gone: ends all receives and waiting sends with `reason`. Messages that are all here
   // can still be received.
@@ -67,8 +68,8 @@ class Matcher {
   // See DataPlane.
   std::optional<UnexpectedMessage> find_conflict(std::uint64_t group, std::uint32_t sequence,
                                                  const OperationDescriptor& operation) const;
-  // What the early messages count for; announced ones do not.
-  std::uint64_t early_bytes() const { return early_bytes_; }
+  // What the unexpected messages count for; announced ones do not.
+  std::uint64_t unexpected_bytes() const { return unexpected_bytes_; }
 
  private:
   struct Posted {
@@ -79,19 +80,20 @@ class Matcher {
   };
 
   std::vector<Posted>::iterator find_unannounced(const MessageKey& key);
-  Early& keep(Early early);
-  void drop(Early& early);
-  void hand_over(Early& early, Request& request);
+  Unexpected& keep(Unexpected unexpected);
+  void drop(Unexpected& unexpected);
+  void hand_over(Unexpected& unexpected, Request& request);
   void end_requests(const std::uint64_t* group, const Status& reason);
 
   Rank self_;
   Rank peer_;
   std::vector<Posted> receives_;
-  std::list<Early> early_;  // A list: the parser keeps a pointer to the one that is being filled.
+  // A list: the parser keeps a pointer to the one that is being filled.
+  std::list<Unexpected> unexpected_;
   std::vector<Request*> waiting_sends_;
   std::vector<MessageKey> clears_;
-  std::uint64_t early_bytes_ = 0;
-  std::size_t announced_ = 0;  // Of early_.
+  std::uint64_t unexpected_bytes_ = 0;
+  std::size_t announced_ = 0;  // Of unexpected_.
 };
 
 }  // namespace stretto::transport

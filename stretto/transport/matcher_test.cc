@@ -38,12 +38,13 @@ class MatcherTest : public testing::Test {
     return matcher_.announced(frame(FrameKind::announce, size, key)).or_throw();
   }
   // A message that finds no receive, with all its bytes.
-  Matcher::Early& arrive_early(std::size_t size, std::byte fill, const MessageKey& key = kKey) {
-    Matcher::Early* early = nullptr;
-    EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, size, key), &early), nullptr);
-    EXPECT_NE(early, nullptr);
-    std::fill(early->bytes.begin(), early->bytes.end(), fill);
-    return *early;
+  Matcher::Unexpected& arrive_unexpected(std::size_t size, std::byte fill,
+                                         const MessageKey& key = kKey) {
+    Matcher::Unexpected* unexpected = nullptr;
+    EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, size, key), &unexpected), nullptr);
+    EXPECT_NE(unexpected, nullptr);
+    std::fill(unexpected->bytes.begin(), unexpected->bytes.end(), fill);
+    return *unexpected;
   }
 
   Matcher matcher_{5, 6};
@@ -53,35 +54,35 @@ class MatcherTest : public testing::Test {
 TEST_F(MatcherTest, ReceiveFirst) {
   TrackedRequest& posted = receive(10);
   EXPECT_FALSE(matcher_.post_receive(posted));
-  Matcher::Early* early = nullptr;
-  EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, 10), &early), &posted);
-  EXPECT_EQ(early, nullptr);
+  Matcher::Unexpected* unexpected = nullptr;
+  EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, 10), &unexpected), &posted);
+  EXPECT_EQ(unexpected, nullptr);
   EXPECT_FALSE(posted.done()) << "its bytes are not here yet";
-  EXPECT_NE(matcher_.message_header(frame(FrameKind::message, 10), &early), &posted);
+  EXPECT_NE(matcher_.message_header(frame(FrameKind::message, 10), &unexpected), &posted);
 }
 
 TEST_F(MatcherTest, MessageFirst) {
-  Matcher::Early& early = arrive_early(10, std::byte{7});
+  Matcher::Unexpected& unexpected = arrive_unexpected(10, std::byte{7});
   EXPECT_FALSE(matcher_.has_arrived(kKey)) << "not all of it is here";
-  EXPECT_TRUE(matcher_.early_complete(early));
+  EXPECT_TRUE(matcher_.unexpected_complete(unexpected));
   EXPECT_TRUE(matcher_.has_arrived(kKey));
-  EXPECT_GE(matcher_.early_bytes(), 10u);
+  EXPECT_GE(matcher_.unexpected_bytes(), 10u);
   TrackedRequest& posted = receive(10);
   EXPECT_FALSE(matcher_.post_receive(posted));
   EXPECT_TRUE(posted.done() && posted.status().ok());
   EXPECT_EQ(posted.incoming[9], std::byte{7});
-  EXPECT_EQ(matcher_.early_bytes(), 0u);
+  EXPECT_EQ(matcher_.unexpected_bytes(), 0u);
 }
 
 TEST_F(MatcherTest, ReceiveWhileTheBytesAreComing) {
-  Matcher::Early& early = arrive_early(10, std::byte{7});
+  Matcher::Unexpected& unexpected = arrive_unexpected(10, std::byte{7});
   TrackedRequest& posted = receive(10);
   EXPECT_FALSE(matcher_.post_receive(posted));
   EXPECT_FALSE(posted.done());
-  EXPECT_FALSE(matcher_.early_complete(early)) << "it has a receive";
+  EXPECT_FALSE(matcher_.unexpected_complete(unexpected)) << "it has a receive";
   EXPECT_TRUE(posted.done() && posted.status().ok());
   EXPECT_EQ(posted.incoming[0], std::byte{7});
-  EXPECT_EQ(matcher_.early_bytes(), 0u);
+  EXPECT_EQ(matcher_.unexpected_bytes(), 0u);
 }
 
 TEST_F(MatcherTest, LargeMessagesWaitForTheirReceive) {
@@ -91,13 +92,13 @@ TEST_F(MatcherTest, LargeMessagesWaitForTheirReceive) {
   EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), &first);
 
   EXPECT_FALSE(matcher_.has_arrived(kKey));
-  EXPECT_EQ(announce(kLarge), Announcement::early);
+  EXPECT_EQ(announce(kLarge), Announcement::unexpected);
   EXPECT_TRUE(matcher_.has_arrived(kKey)) << "a receive would take it";
   TrackedRequest& second = receive(kLarge);
   EXPECT_TRUE(matcher_.post_receive(second));
   EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), &second);
   EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), nullptr);
-  EXPECT_EQ(matcher_.early_bytes(), 0u);
+  EXPECT_EQ(matcher_.unexpected_bytes(), 0u);
 }
 
 // Where the receiver holds so much already that the sender keeps it.
@@ -107,12 +108,12 @@ TEST_F(MatcherTest, SmallMessagesMayWaitForTheirReceiveToo) {
   EXPECT_EQ(announce(10), Announcement::clear);
   EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, 10)), &first);
 
-  EXPECT_EQ(announce(10), Announcement::early);
+  EXPECT_EQ(announce(10), Announcement::unexpected);
   TrackedRequest& second = receive(10);
   EXPECT_TRUE(matcher_.post_receive(second)) << "the peer must be told";
   EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, 10)), &second);
 
-  EXPECT_EQ(announce(11), Announcement::early);
+  EXPECT_EQ(announce(11), Announcement::unexpected);
   TrackedRequest& wrong = receive(10);
   EXPECT_FALSE(matcher_.post_receive(wrong));
   EXPECT_EQ(wrong.status().code(), StatusCode::mismatch);
@@ -121,9 +122,9 @@ TEST_F(MatcherTest, SmallMessagesMayWaitForTheirReceiveToo) {
 
 TEST_F(MatcherTest, AMessageHasArrivedWhenAReceiveWouldTakeIt) {
   EXPECT_FALSE(matcher_.has_arrived(kKey));
-  Matcher::Early& early = arrive_early(10, std::byte{7});
+  Matcher::Unexpected& unexpected = arrive_unexpected(10, std::byte{7});
   EXPECT_FALSE(matcher_.has_arrived(kKey)) << "not all of it is here";
-  matcher_.early_complete(early);
+  matcher_.unexpected_complete(unexpected);
   EXPECT_TRUE(matcher_.has_arrived(kKey));
   MessageKey other = kKey;
   ++other.message;
@@ -157,12 +158,12 @@ TEST_F(MatcherTest, EqualKeysAreServedInOrder) {
   matcher_.post_receive(small);
   // The large one was sent first, but its bytes come last.
   announce(kLarge);
-  Matcher::Early* early = nullptr;
-  EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, 10), &early), &small);
+  Matcher::Unexpected* unexpected = nullptr;
+  EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, 10), &unexpected), &small);
   EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), &large);
 
-  matcher_.early_complete(arrive_early(3, std::byte{1}));
-  matcher_.early_complete(arrive_early(3, std::byte{2}));
+  matcher_.unexpected_complete(arrive_unexpected(3, std::byte{1}));
+  matcher_.unexpected_complete(arrive_unexpected(3, std::byte{2}));
   for (const auto fill : {std::byte{1}, std::byte{2}}) {
     TrackedRequest& posted = receive(3);
     matcher_.post_receive(posted);
@@ -172,18 +173,18 @@ TEST_F(MatcherTest, EqualKeysAreServedInOrder) {
 }
 
 TEST_F(MatcherTest, AMismatchUsesUpBothSides) {
-  matcher_.early_complete(arrive_early(10, std::byte{1}));
+  matcher_.unexpected_complete(arrive_unexpected(10, std::byte{1}));
   TrackedRequest& other_size = receive(11);
   EXPECT_FALSE(matcher_.post_receive(other_size));
   EXPECT_EQ(other_size.status().code(), StatusCode::mismatch);
-  EXPECT_EQ(matcher_.early_bytes(), 0u);
+  EXPECT_EQ(matcher_.unexpected_bytes(), 0u);
 
   TrackedRequest& other_operation = receive(10);
   other_operation.operation.count = 9;
   matcher_.post_receive(other_operation);
-  Matcher::Early* early = nullptr;
-  EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, 10), &early), nullptr);
-  EXPECT_EQ(early, nullptr) << "nobody will ask for it";
+  Matcher::Unexpected* unexpected = nullptr;
+  EXPECT_EQ(matcher_.message_header(frame(FrameKind::message, 10), &unexpected), nullptr);
+  EXPECT_EQ(unexpected, nullptr) << "nobody will ask for it";
   EXPECT_EQ(other_operation.status().code(), StatusCode::mismatch);
   EXPECT_EQ(other_operation.ended.size(), 1u);
 }
@@ -199,10 +200,10 @@ TEST_F(MatcherTest, ForgettingConcernsOneGroup) {
   matcher_.post_waiting_send(send);
   MessageKey unasked = kKey;
   unasked.message = 99;
-  Matcher::Early& coming = arrive_early(10, std::byte{1}, unasked);
+  Matcher::Unexpected& coming = arrive_unexpected(10, std::byte{1}, unasked);
   TrackedRequest& claiming = receive(10, unasked);
   matcher_.post_receive(claiming);
-  matcher_.early_complete(arrive_early(20, std::byte{1}, unasked));
+  matcher_.unexpected_complete(arrive_unexpected(20, std::byte{1}, unasked));
   MessageKey cleared = kKey;
   cleared.message = 98;
   (void)matcher_.clear_arrived(frame(FrameKind::clear, kLarge, cleared));
@@ -214,10 +215,10 @@ TEST_F(MatcherTest, ForgettingConcernsOneGroup) {
   }
   EXPECT_FALSE(others.done());
   // The parser is still writing to it.
-  EXPECT_GT(matcher_.early_bytes(), 0u);
+  EXPECT_GT(matcher_.unexpected_bytes(), 0u);
   std::fill(coming.bytes.begin(), coming.bytes.end(), std::byte{2});
-  EXPECT_FALSE(matcher_.early_complete(coming));
-  EXPECT_EQ(matcher_.early_bytes(), 0u);
+  EXPECT_FALSE(matcher_.unexpected_complete(coming));
+  EXPECT_EQ(matcher_.unexpected_bytes(), 0u);
   send.key = cleared;
   EXPECT_FALSE(matcher_.post_waiting_send(send)) << "the clear was forgotten as well";
 }
@@ -227,7 +228,7 @@ TEST_F(MatcherTest, LosingThePeerKeepsWhatItSent) {
   matcher_.post_receive(posted);
   MessageKey whole = kKey;
   whole.message = 99;
-  matcher_.early_complete(arrive_early(3, std::byte{3}, whole));
+  matcher_.unexpected_complete(arrive_unexpected(3, std::byte{3}, whole));
   announce(kLarge, {.group = 1, .message = 50});
   matcher_.lose(Status(StatusCode::peer_lost, "gone"));
   EXPECT_EQ(posted.status().code(), StatusCode::peer_lost);
@@ -236,7 +237,7 @@ TEST_F(MatcherTest, LosingThePeerKeepsWhatItSent) {
   TrackedRequest& late = receive(3, whole);
   EXPECT_FALSE(matcher_.post_receive(late));
   EXPECT_TRUE(late.done() && late.status().ok());
-  EXPECT_EQ(matcher_.early_bytes(), 0u);
+  EXPECT_EQ(matcher_.unexpected_bytes(), 0u);
 }
 
 TEST_F(MatcherTest, ClearsWithoutEndAreRefused) {
@@ -248,8 +249,8 @@ TEST_F(MatcherTest, ClearsWithoutEndAreRefused) {
 }
 
 TEST_F(MatcherTest, EmptyMessagesCostSomethingToo) {
-  for (int i = 0; i < 100; ++i) matcher_.early_complete(arrive_early(0, std::byte{0}));
-  EXPECT_GE(matcher_.early_bytes(), 100 * sizeof(Frame));
+  for (int i = 0; i < 100; ++i) matcher_.unexpected_complete(arrive_unexpected(0, std::byte{0}));
+  EXPECT_GE(matcher_.unexpected_bytes(), 100 * sizeof(Frame));
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ std::uint64_t OutputQueue::forget(std::uint64_t group, const Status& reason) {
     if (!begun) {
       output.dropped = true;
       if (output.kind == FrameKind::message) {
-        dropped_bytes += early_cost_bytes(output.payload.size());
+        dropped_bytes += unexpected_cost_bytes(output.payload.size());
       }
     } else {
       const std::size_t payload_sent =

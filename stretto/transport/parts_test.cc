@@ -21,7 +21,7 @@ using std::chrono::seconds;
 
 struct Listener final : TransportListener {
   void peer_lost(Rank peer, const Status& status) override { lost.emplace_back(peer, status); }
-  void message_early(Rank, const MessageKey&, const OperationDescriptor&) override {}
+  void unexpected_message(Rank, const MessageKey&, const OperationDescriptor&) override {}
   void group_aborted(std::uint64_t, Rank, const Status&, GroupStage) override {}
   std::vector<std::pair<Rank, Status>> lost;
 };

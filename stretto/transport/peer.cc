@@ -280,7 +280,7 @@ Status Peer::end(const Frame& frame) {
 Status Peer::end_message(const Frame& frame) {
   STRETTO_ASSIGN_OR_RETURN(const bool unexpected, messages_->end(frame));
   if (!unexpected || *listener_ == nullptr) return {};
-  (*listener_)->message_early(ranks_.peer, frame.key, frame.operation);
+  (*listener_)->unexpected_message(ranks_.peer, frame.key, frame.operation);
   return {};
 }
 

@@ -60,7 +60,8 @@ class Harness : private TransportListener {
     take_completions();
     // However much has come that nobody has asked for, the end of the peer is noticed.
     if (peer_->status().ok() || !open_.empty() || told_lost_ != 1) std::abort();
-    if (peer_->half_forgotten() != 0 || messages().matcher().early_bytes() > kEarlyBytesMax) {
+    if (peer_->half_forgotten() != 0 ||
+        messages().matcher().unexpected_bytes() > kUnexpectedBytesMax) {
       std::abort();
     }
   }
@@ -145,9 +146,10 @@ class Harness : private TransportListener {
     }
   }
   void peer_lost(stretto::Rank, const stretto::Status&) override { ++told_lost_; }
-  void message_early(stretto::Rank, const MessageKey& early,
-                     const stretto::OperationDescriptor&) override {
-    if (input_.below(8) == 0) peer_->forget(early.group, {stretto::StatusCode::aborted, "early"});
+  void unexpected_message(stretto::Rank, const MessageKey& unexpected,
+                          const stretto::OperationDescriptor&) override {
+    if (input_.below(8) == 0)
+      peer_->forget(unexpected.group, {stretto::StatusCode::aborted, "enough"});
   }
   void group_aborted(std::uint64_t group, stretto::Rank, const stretto::Status& reason,
                      GroupStage stage) override {

@@ -90,8 +90,8 @@ class PeerTest : public testing::Test, public TransportListener {
 
   void peer_lost(Rank, const Status& status) override { lost_.push_back(status); }
   void peer_left(Rank, const Status& status) override { left_.push_back(status); }
-  void message_early(Rank, const MessageKey& key, const OperationDescriptor&) override {
-    early_.push_back(key);
+  void unexpected_message(Rank, const MessageKey& key, const OperationDescriptor&) override {
+    unexpected_.push_back(key);
   }
   void group_aborted(std::uint64_t, Rank, const Status& reason, GroupStage) override {
     aborted_.push_back(reason);
@@ -113,7 +113,7 @@ class PeerTest : public testing::Test, public TransportListener {
   TrackedRequest request_;
   std::vector<Status> lost_;
   std::vector<Status> left_;
-  std::vector<MessageKey> early_;
+  std::vector<MessageKey> unexpected_;
   std::vector<Status> aborted_;
   using Inquiry = std::pair<std::uint64_t, std::uint32_t>;
   std::vector<Inquiry> asked_;
@@ -125,10 +125,10 @@ class PeerTest : public testing::Test, public TransportListener {
 TEST_F(PeerTest, ParsesHoweverTheBytesAreCut) {
   for (const std::size_t cut : {1u, 3u, 55u, 56u, 57u, 4096u, 100000u}) {
     link_->read_max_bytes = cut;
-    const std::size_t before = early_.size();
+    const std::size_t before = unexpected_.size();
     for (std::uint32_t i = 0; i < 5; ++i) feed_message({.group = 1, .message = i}, i * 3000);
     progress();
-    EXPECT_EQ(early_.size(), before + 5) << cut;
+    EXPECT_EQ(unexpected_.size(), before + 5) << cut;
     for (std::uint32_t i = 0; i < 5; ++i) {
       const TrackedRequest& request = receive({.group = 1, .message = i}, i * 3000);
       EXPECT_TRUE(request.done() && request.status().ok());
@@ -160,8 +160,8 @@ TEST_F(PeerTest, ForgetsAMessageWhoseBytesAreComing) {
       EXPECT_EQ(bytes_, std::vector<std::byte>(10, std::byte{'y'}));
     }
   }
-  EXPECT_EQ(early_, std::vector<MessageKey>(4, MessageKey{.group = 2}));
-  EXPECT_EQ(static_cast<const FrameMessages&>(peer_->plane()).matcher().early_bytes(), 0u);
+  EXPECT_EQ(unexpected_, std::vector<MessageKey>(4, MessageKey{.group = 2}));
+  EXPECT_EQ(static_cast<const FrameMessages&>(peer_->plane()).matcher().unexpected_bytes(), 0u);
 }
 
 TEST_F(PeerTest, KeepsNothingForAForgottenGroup) {
@@ -178,12 +178,12 @@ TEST_F(PeerTest, KeepsNothingForAForgottenGroup) {
   for (int i = 0; i < 100'000; ++i) feed(i % 2 == 0 ? announcement : clear, 0);
   feed_message({.group = 2}, 1);
   progress();
-  EXPECT_EQ(early_, std::vector<MessageKey>{{.group = 2}});
+  EXPECT_EQ(unexpected_, std::vector<MessageKey>{{.group = 2}});
   EXPECT_TRUE(peer_->status().ok()) << peer_->status().message();
 }
 
 TEST_F(PeerTest, WhoSendsMoreThanTheLimitThatNobodyAsksForBreaksTheProtocol) {
-  const std::size_t most = kEarlyBytesMax / early_cost_bytes(kEagerBytes);
+  const std::size_t most = kUnexpectedBytesMax / unexpected_cost_bytes(kEagerBytes);
   for (std::uint32_t i = 0; i < most; ++i) feed_message({.group = 1, .message = i}, kEagerBytes);
   progress();
   EXPECT_TRUE(peer_->status().ok());
@@ -208,8 +208,8 @@ TEST_F(PeerTest, GivesCreditForWhatIsTaken) {
     EXPECT_GT(frame.message_bytes, credit);
     credit = frame.message_bytes;
   }
-  EXPECT_GT(credit, 2 * kEarlyBytesMax);
-  EXPECT_LE(credit, 3000 * early_cost_bytes(kEagerBytes));
+  EXPECT_GT(credit, 2 * kUnexpectedBytesMax);
+  EXPECT_LE(credit, 3000 * unexpected_cost_bytes(kEagerBytes));
   EXPECT_LT(frames.size(), 40u);
 }
 
@@ -233,7 +233,7 @@ TEST_F(PeerTest, KeepsToTheLimitAsASender) {
     progress();
     return request.done();
   };
-  const std::size_t most = kEarlyBytesMax / early_cost_bytes(kEagerBytes);
+  const std::size_t most = kUnexpectedBytesMax / unexpected_cost_bytes(kEagerBytes);
   for (std::size_t i = 0; i < most; ++i) ASSERT_TRUE(send()) << i;
   link_->written.clear();
   EXPECT_FALSE(send());
@@ -245,7 +245,7 @@ TEST_F(PeerTest, KeepsToTheLimitAsASender) {
   progress();
   EXPECT_EQ(sent_frames().at(0).kind, FrameKind::data);
   EXPECT_TRUE(requests.back().done());
-  feed_credit(early_cost_bytes(kEagerBytes));
+  feed_credit(unexpected_cost_bytes(kEagerBytes));
   progress();
   EXPECT_TRUE(send());
   EXPECT_FALSE(send());
@@ -278,10 +278,10 @@ TEST_F(PeerTest, CreditForWhatWasNotSentBreaksTheProtocol) {
   request.key = kKey;
   peer_->send(request);
   progress();
-  feed_credit(kEarlyOverheadBytes);
+  feed_credit(kUnexpectedOverheadBytes);
   progress();
   EXPECT_TRUE(peer_->status().ok());
-  feed_credit(kEarlyOverheadBytes - 1);
+  feed_credit(kUnexpectedOverheadBytes - 1);
   progress();
   EXPECT_EQ(peer_->status().code(), StatusCode::protocol) << "credit is never taken back";
 }
@@ -322,7 +322,7 @@ TEST_F(PeerTest, AbortsOfForgottenGroupsAreNotHeard) {
   EXPECT_TRUE(aborted_.empty());
   feed_message({.group = 2}, 1);
   progress();
-  EXPECT_EQ(early_.size(), 1u) << "its text was taken for the next frame";
+  EXPECT_EQ(unexpected_.size(), 1u) << "its text was taken for the next frame";
 }
 
 TEST_F(PeerTest, NorIfTheGroupIsForgottenWhileTheAbortComes) {
@@ -405,7 +405,7 @@ TEST_F(PeerTest, WhoLeavesSendsWhatItHasAndHearsNothing) {
   link_->room_bytes = static_cast<std::size_t>(-1);
   progress();
   EXPECT_FALSE(receiving.done());
-  EXPECT_TRUE(early_.empty());
+  EXPECT_TRUE(unexpected_.empty());
   const std::vector<Frame> frames = sent_frames();
   ASSERT_EQ(frames.size(), 2u);
   EXPECT_EQ(frames[0].kind, FrameKind::message);
@@ -460,7 +460,7 @@ TEST_F(PeerTest, ReadsTheLastWordsOfOneWhoTakesNoMore) {
   feed({.kind = FrameKind::goodbye, .key = {}, .operation = {}}, 0);
   link_->ended = true;
   progress();
-  EXPECT_EQ(early_.size(), 1u);
+  EXPECT_EQ(unexpected_.size(), 1u);
   EXPECT_TRUE(lost_.empty());
   ASSERT_EQ(left_.size(), 1u);
   EXPECT_TRUE(receive(kKey, 10).done());

@@ -75,8 +75,13 @@ bool RingLink::peer_waits_on(std::uint32_t core) const {
 }
 
 void RingLink::fence() const {
-  const bool expedited = own_.expedited().load(std::memory_order_relaxed) != 0 &&
-                         peer_.expedited().load(std::memory_order_relaxed) != 0;
+  // Once it is so, it stays so: then one line less has to be in this core's cache.
+  bool expedited = expedited_.load(std::memory_order_relaxed);
+  if (!expedited) {
+    expedited = own_.expedited().load(std::memory_order_relaxed) != 0 &&
+                peer_.expedited().load(std::memory_order_relaxed) != 0;
+    expedited_.store(expedited, std::memory_order_relaxed);
+  }
   if (expedited) {
     std::atomic_signal_fence(std::memory_order_seq_cst);
   } else {

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string_view>
 
@@ -63,6 +64,7 @@ class RingLink : public Link {
   Ring outgoing_;
   Inbox own_;
   Inbox peer_;
+  mutable std::atomic<bool> expedited_{false};  // Whether both are known to have registered.
   std::unique_ptr<Doorbell> doorbell_;
   std::shared_ptr<void> memory_;
 };

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/transport/data_plane.h"
 #include "stretto/transport/link.h"
 
@@ -49,10 +50,10 @@ class StreamPlane final : public DataPlane {
 
  private:
   class Way;
-  Way& way(Rank peer) const { return *ways_[static_cast<std::size_t>(peer)]; }
+  Way& way(Rank peer) const { return *ways_[peer]; }
 
   std::unique_ptr<Streams> streams_;
-  std::vector<std::unique_ptr<Way>> ways_;  // Null at this rank.
+  RankVector<std::unique_ptr<Way>> ways_;  // Null at this rank.
 };
 
 }  // namespace stretto::transport

@@ -85,8 +85,8 @@ class TransportListener {
   virtual void peer_left(Rank peer, const Status& status) { peer_lost(peer, status); }
   // A message of `from` has come for which nothing has been posted yet; `operation` is what `from`
   // believes operation `key.sequence` of the group to be.
-  virtual void message_early(Rank from, const MessageKey& key,
-                             const OperationDescriptor& operation) = 0;
+  virtual void unexpected_message(Rank from, const MessageKey& key,
+                                  const OperationDescriptor& operation) = 0;
   // `from` has abandoned a group for `reason`, in that stage. Not told of groups that this rank has
   // forgotten: a group that nobody here knows is one that has not been made yet.
   virtual void group_aborted(std::uint64_t group, Rank from, const Status& reason,
@@ -146,9 +146,9 @@ class Transport {
   virtual void send(Request& request) = 0;
   virtual void recv(Request& request) = 0;
   // Whether the message that a receive with this key would take is here, or waits at the peer for
-  // its receive. What message_early() has told of has arrived.
+  // its receive. What unexpected_message() has told of has arrived.
   virtual bool has_arrived(Rank peer, const MessageKey& key) const = 0;
-  // Looks through the messages that came early: mismatch if one of them belongs to operation
+  // Looks through unexpected messages: mismatch if one of them belongs to operation
   // `sequence` of the group and describes it otherwise than `operation`.
   virtual Status find_conflict(std::uint64_t group, std::uint32_t sequence,
                                const OperationDescriptor& operation) const = 0;

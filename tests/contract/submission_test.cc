@@ -34,14 +34,12 @@ constexpr double kSlower = 20;  // What a sanitizer watches takes longer.
 #else
 constexpr double kSlower = 1;
 #endif
-// With a progress thread, which does all of it, beyond what it takes to wake that up: 20 us are
-// aimed at, and 17 to 33 were seen, by what else has had the caches. Else the call works on a MiB.
-constexpr double kQueuedSeconds = kSlower * 50e-6;
+// With a progress thread, which does all of it, beyond what it takes to wake that up: 20 us, and as
+// much as 24 were seen where many others have had the caches. Else the call works on a MiB.
+constexpr double kQueuedSeconds = kSlower * 30e-6;
 constexpr double kSubmissionSeconds = kSlower * 0.5e-3;
-// Of eight bytes beside large operations: a millisecond, or this part of what one of those takes,
-// which is as much on an idle machine.
-constexpr double kSmallSeconds = kSlower * 1e-3;
-constexpr double kSmallPart = 1.0 / 4;
+// What eight bytes take beside large operations, more than alone; of the best of each.
+constexpr double kSmallMoreSeconds = kSlower * 1e-3;
 
 double best(const std::vector<double>& values) { return *std::ranges::min_element(values); }
 
@@ -195,11 +193,10 @@ TEST_P(Submission, OfASmallOperationEndsItInTheCallOfTheLastToCome) {
 class BesideLargeOnes : public ::testing::Test {
  protected:
   static constexpr int kLargeOnes = 12;  // Some tens of milliseconds at the least.
-  std::vector<double> large_seconds_;    // Of an operation, in each round.
   // Runs `body` on each rank while all-reduces of 64 MiB are under way in another group, on the
   // progress threads. Gives it a group that nobody has used, and the last of the large ones.
   template <class Body>
-  void run(const Body& body) {
+  void run(const Body& body, int large_ones = kLargeOnes) {
     auto ranks = make_thread_ranks({.size = 2, .progress_thread = ProgressThread::always});
     on_all(ranks, [&](Communicator& comm) {
       auto large_group = comm.new_group({0, 1});
@@ -210,35 +207,37 @@ class BesideLargeOnes : public ::testing::Test {
         Communicator& group = *groups.emplace_back(comm.new_group({0, 1}));
         comm.barrier().wait();
         std::vector<Work> large;
-        const TimePoint begin = Clock::now();
-        for (int i = 0; i < kLargeOnes; ++i) large.push_back(large_group->all_reduce(data));
-        body(group, large.back());
+        for (int i = 0; i < large_ones; ++i) large.push_back(large_group->all_reduce(data));
+        body(group, large.empty() ? nullptr : &large.back());
         for (Work& work : large) work.wait();
         // Whoever left earlier would answer an inquiry with that.
         comm.barrier().wait();
-        if (comm.rank() == 0) large_seconds_.push_back(seconds(Clock::now() - begin) / kLargeOnes);
       }
     });
   }
 };
 
 TEST_F(BesideLargeOnes, EightBytesAreNotHeldUp) {
-  std::array<std::vector<double>, 2> taken;
-  run([&](Communicator& group, Work& large) {
-    std::vector<float> small(2, 1.0f);
-    for (int i = 0; i < kRounds; ++i) {
-      // Named, it takes the lock; else it would go the fast path, beside everything.
-      const double time =
-          seconds_of([&] { group.all_reduce(small, {.algorithm = "staged_mapped"}).wait(); });
-      if (!large.done()) taken[static_cast<std::size_t>(group.rank())].push_back(time);
-    }
-  });
-  const double limit = std::max(kSmallSeconds, kSmallPart * best(large_seconds_));
-  RecordProperty("large_us", std::to_string(1e6 * best(large_seconds_)));
-  for (const auto& of_rank : taken) {
-    ASSERT_FALSE(of_rank.empty()) << "the large operations have always ended first";
-    EXPECT_LT(best(of_rank), limit);
-    RecordProperty("small_us", std::to_string(1e6 * best(of_rank)));
+  std::array<std::vector<double>, 2> alone, beside;
+  const auto measure_into = [](std::array<std::vector<double>, 2>& taken) {
+    return [&taken](Communicator& group, Work* large) {
+      std::vector<float> small(2, 1.0f);
+      for (int i = 0; i < kRounds; ++i) {
+        // Named, it takes the lock; else it would go the fast path, beside everything.
+        const double time =
+            seconds_of([&] { group.all_reduce(small, {.algorithm = "staged_mapped"}).wait(); });
+        const bool counts = large == nullptr || !large->done();
+        if (counts) taken[static_cast<std::size_t>(group.rank())].push_back(time);
+      }
+    };
+  };
+  run(measure_into(alone), 0);
+  run(measure_into(beside));
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    ASSERT_FALSE(beside[rank].empty()) << "the large operations have always ended first";
+    RecordProperty("alone_us", std::to_string(1e6 * best(alone[rank])));
+    RecordProperty("beside_us", std::to_string(1e6 * best(beside[rank])));
+    EXPECT_LT(best(beside[rank]), best(alone[rank]) + kSmallMoreSeconds);
   }
 }
 
@@ -248,11 +247,11 @@ TEST_F(BesideLargeOnes, AnInquiryIsAnswered) {
   const Duration timeout = milliseconds(static_cast<int>(20 * kSlower));
   std::atomic<int> answered{0};
   std::atomic<int> asked{0};
-  run([&](Communicator& group, Work& large) {
+  run([&](Communicator& group, Work* large) {
     if (group.rank() == 0) return;
     const Status status = group.barrier({.timeout = timeout}).wait_status();
     ASSERT_EQ(status.code(), StatusCode::timeout) << status.message();
-    if (large.done()) return;
+    if (large->done()) return;
     ++asked;
     answered += status.message().find("is in all_reduce") != std::string::npos ? 1 : 0;
   });

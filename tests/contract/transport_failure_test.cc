@@ -59,7 +59,7 @@ TEST_P(TransportFailureTest, DifferentCallsAreAMismatch) {
       if (receive_first) settle({&world[1]});
       from.send(1, key, pattern(1, size), some_operation(4));
       if (!receive_first) {
-        ASSERT_TRUE(drive(world, [&] { return !to.early.empty(); }));
+        ASSERT_TRUE(drive(world, [&] { return !to.unexpected.empty(); }));
         received = &to.recv(0, key, size, some_operation(5));
       }
       ASSERT_TRUE(drive(world, [&] { return received->request.done(); }));
@@ -85,7 +85,7 @@ TEST_P(TransportFailureTest, DifferentSizesAreAMismatch) {
       Message* received = receive_first ? &to.recv(0, key, wanted) : nullptr;
       from.send(1, key, pattern(1, sent));
       if (!receive_first) {
-        ASSERT_TRUE(drive(world, [&] { return !to.early.empty(); }));
+        ASSERT_TRUE(drive(world, [&] { return !to.unexpected.empty(); }));
         received = &to.recv(0, key, wanted);
       }
       ASSERT_TRUE(drive(world, [&] { return received->request.done(); }));
@@ -100,14 +100,14 @@ TEST_P(TransportFailureTest, DifferentSizesAreAMismatch) {
   }
 }
 
-TEST_P(TransportFailureTest, ConflictsAreFoundInWhatCameEarly) {
+TEST_P(TransportFailureTest, ConflictsAreFoundInUnexpectedMessages) {
   for (const std::size_t size : {std::size_t{16}, std::size_t{100000}}) {
     World world = make();
     Participant from(world, 0);
     Participant to(world, 1);
     from.send(1, {.group = kGroup, .sequence = 3}, pattern(1, size), some_operation(4));
     EXPECT_TRUE(world[1].find_conflict(kGroup, 3, some_operation(5)).ok());
-    ASSERT_TRUE(drive(world, [&] { return !to.early.empty(); }));
+    ASSERT_TRUE(drive(world, [&] { return !to.unexpected.empty(); }));
     EXPECT_TRUE(world[1].find_conflict(kGroup, 3, some_operation(4)).ok());
     EXPECT_TRUE(world[1].find_conflict(kGroup, 4, some_operation(5)).ok());
     EXPECT_TRUE(world[1].find_conflict(kOtherGroup, 3, some_operation(5)).ok());
@@ -130,7 +130,7 @@ TEST_P(TransportFailureTest, ForgettingEndsWhatWaits) {
   // These arrive before anyone asks for them.
   b.send(0, {.group = kGroup, .message = 4}, pattern(1, 10));
   b.send(0, {.group = kGroup, .message = 5}, pattern(1, 100000));
-  ASSERT_TRUE(drive(world, [&] { return a.early.size() == 2 && b.early.size() == 1; }));
+  ASSERT_TRUE(drive(world, [&] { return a.unexpected.size() == 2 && b.unexpected.size() == 1; }));
   world[0].forget(kGroup, world.everybody(), reason);
   for (const Message* message : {&small_receive, &large_receive, &large_send}) {
     EXPECT_TRUE(message->request.done());
@@ -147,7 +147,7 @@ TEST_P(TransportFailureTest, ForgettingEndsWhatWaits) {
   EXPECT_EQ(too_late.request.status().code(), StatusCode::aborted);
   EXPECT_EQ(a.send(1, {.group = kGroup}, {}).request.status().code(), StatusCode::aborted);
   settle(world);
-  EXPECT_EQ(a.early.size(), 2u);
+  EXPECT_EQ(a.unexpected.size(), 2u);
   EXPECT_TRUE(large_receive.bytes == Bytes(100000, std::byte{0xee}));
   b.send(0, {.group = kOtherGroup}, pattern(3, 10));
   ASSERT_TRUE(drive(world, [&] { return other_receive.request.done(); }));

@@ -140,7 +140,7 @@ TEST_P(TransportLeavingTest, MessagesHaveArrivedWhenAReceiveWouldTakeThem) {
     const MessageKey key{.group = 7, .sequence = kPointToPoint, .segment = 3};
     EXPECT_FALSE(world[1].has_arrived(0, key));
     a.send(1, key, pattern(1, size));
-    ASSERT_TRUE(drive(world, [&] { return !b.early.empty(); }));
+    ASSERT_TRUE(drive(world, [&] { return !b.unexpected.empty(); }));
     EXPECT_TRUE(world[1].has_arrived(0, key));
     EXPECT_FALSE(world[1].has_arrived(0, {.group = 7, .sequence = kPointToPoint, .segment = 4}));
     EXPECT_FALSE(world[1].has_arrived(1, key)) << "it has none from itself";
@@ -180,7 +180,7 @@ TEST_P(TransportLeavingTest, WhoLeavesWithAFullLinkIsHeardToTheEnd) {
   }
   EXPECT_TRUE(a.lost.empty()) << a.lost[0].second.message();
   EXPECT_EQ(a.left.size(), 1u);
-  EXPECT_EQ(a.early.size(), sent);
+  EXPECT_EQ(a.unexpected.size(), sent);
 }
 
 TEST_P(TransportLeavingTest, TwoThatLeaveWithFullLinksDoNotWaitForEachOther) {
@@ -219,7 +219,7 @@ TEST_P(TransportLeavingTest, ADeathIsNoticedHoweverMuchHasComeThatNobodyAsksFor)
     Participant victim(world, dying);
     const auto group = static_cast<std::uint64_t>(dying);
     // More than a rank keeps of what it has not asked for, and more than the connection holds.
-    constexpr std::uint32_t kMessages = kEarlyBytesMax / kEagerBytes + 40;
+    constexpr std::uint32_t kMessages = kUnexpectedBytesMax / kEagerBytes + 40;
     for (std::uint32_t i = 0; i < kMessages; ++i) {
       victim.send(0, {.group = group, .message = i}, Bytes(kEagerBytes));
       world[dying].progress();
@@ -240,7 +240,7 @@ TEST_P(TransportLeavingTest, MessagesBeyondTheLimitArriveInTheirOrder) {
   World world = make();
   Participant from(world, 0);
   Participant to(world, 1);
-  constexpr std::uint32_t kMessages = kEarlyBytesMax / kEagerBytes + 200;
+  constexpr std::uint32_t kMessages = kUnexpectedBytesMax / kEagerBytes + 200;
   const MessageKey key{.group = 7};
   for (std::uint32_t i = 0; i < kMessages; ++i) {
     from.send(1, key, Bytes(kEagerBytes, static_cast<std::byte>(i * 7)));

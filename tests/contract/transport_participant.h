@@ -89,7 +89,7 @@ class Participant final : public TransportListener {
 
   std::vector<std::pair<Rank, Status>> lost;
   std::vector<std::pair<Rank, Status>> left;
-  std::vector<std::pair<Rank, MessageKey>> early;
+  std::vector<std::pair<Rank, MessageKey>> unexpected;
   std::vector<Aborted> aborted;
   std::vector<std::pair<MessageKey, Bytes>> agreements;
   Status agreement_status;  // What it says of each.
@@ -109,8 +109,8 @@ class Participant final : public TransportListener {
 
   void peer_lost(Rank peer, const Status& status) override { lost.emplace_back(peer, status); }
   void peer_left(Rank peer, const Status& status) override { left.emplace_back(peer, status); }
-  void message_early(Rank from, const MessageKey& key, const OperationDescriptor&) override {
-    early.emplace_back(from, key);
+  void unexpected_message(Rank from, const MessageKey& key, const OperationDescriptor&) override {
+    unexpected.emplace_back(from, key);
   }
   void group_aborted(std::uint64_t group, Rank from, const Status& reason,
                      GroupStage stage) override {

@@ -46,12 +46,12 @@ TEST_P(TransportTest, AnySizeArrivesWhoeverIsFirst) {
       SCOPED_TRACE(testing::Message() << size << " bytes, receive first: " << receive_first);
       const MessageKey key{.group = kGroup, .sequence = ++sequence};
       const Bytes bytes = pattern(sequence, size);
-      const std::size_t early_before = to.early.size();
+      const std::size_t unexpected_before = to.unexpected.size();
       Message* received = receive_first ? &to.recv(0, key, size) : nullptr;
       Message& sent = from.send(1, key, bytes);
       if (received == nullptr) {
-        ASSERT_TRUE(drive(world, [&] { return to.early.size() > early_before; }));
-        EXPECT_EQ(to.early.back(), std::pair(Rank(0), key));
+        ASSERT_TRUE(drive(world, [&] { return to.unexpected.size() > unexpected_before; }));
+        EXPECT_EQ(to.unexpected.back(), std::pair(Rank(0), key));
         EXPECT_EQ(sent.request.done(), size <= kEagerBytes);
         received = &to.recv(0, key, size);
         EXPECT_EQ(received->request.done(), size <= kEagerBytes);
@@ -60,7 +60,7 @@ TEST_P(TransportTest, AnySizeArrivesWhoeverIsFirst) {
       EXPECT_TRUE(sent.request.status().ok());
       EXPECT_TRUE(received->request.status().ok()) << received->request.status().message();
       EXPECT_TRUE(received->bytes == bytes);
-      EXPECT_EQ(to.early.size(), early_before + (receive_first ? 0 : 1));
+      EXPECT_EQ(to.unexpected.size(), unexpected_before + (receive_first ? 0 : 1));
     }
   }
 }
@@ -168,7 +168,7 @@ TEST_P(TransportTest, AChainOfMessagesEndsHoweverLongItIs) {
   world[0].send(send_request);
   ASSERT_TRUE(drive(world, [&] {
     send_on();
-    return to.early.size() >= kMessages / 2;
+    return to.unexpected.size() >= kMessages / 2;
   }));
   world[1].recv(recv_request);
   ASSERT_TRUE(drive(world, [&] {

@@ -6,251 +6,218 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <list>
-#include <map>
 #include <set>
+
+#include "stretto/base/rank_vector.h"
 
 namespace stretto::transport {
 namespace {
 
-constexpr std::uint64_t kUnexpectedMax = std::uint64_t{64} << 20;
+// So many bytes of a peer that nobody asks for, and no more is read of it.
+constexpr std::size_t kUnexpectedMax = std::size_t{64} << 20;
 
+// What the sockets, which keep the borders of what is sent, carry at a time: a message, or if it is
+// larger, without its bytes; then the receiver says that it is clear to send, and the parts follow.
 struct Header {
-  enum Kind : std::uint64_t { eager, announce, clear, data, credit };
-  Kind kind = eager;
-  std::uint64_t number = 0;  // Of an announced message; of a credit: all bytes taken so far.
-  std::uint64_t offset = 0;  // Of this part of an announced message.
+  enum Kind : std::uint64_t { message, clear, part };
+  Kind kind = message;
   MessageKey key = {};
   MessageLabel label = {};
+  std::uint64_t offset = 0;  // Of a part.
 };
-
-// What the sockets, which keep the borders of what is sent, carry at a time.
 struct Packet {
   Header header;
-  std::byte bytes[kEagerBytes];
+  std::vector<std::byte> bytes;
+  Request* request = nullptr;  // Ends when this is in the socket.
+
+  const MessageKey& key() const { return header.key; }
+  bool is_whole() const { return bytes.size() == header.label.message_bytes; }
 };
+
+using Requests = std::list<Request*>;
+
+// The first of these requests, which it was; null: there is none.
+Request* take(Requests& requests, const MessageKey& key) {
+  const auto found = std::ranges::find(requests, key, &Request::key);
+  if (found == requests.end()) return nullptr;
+  Request* const request = *found;
+  requests.erase(found);
+  return request;
+}
 
 class SocketPlane final : public DataPlane {
  public:
   SocketPlane(Rank self, std::vector<FileDescriptor> sockets)
-      : self_(self), peers_(sockets.size()), packet_(std::make_unique<Packet>()) {
+      : self_(self), peers_(sockets.size()), room_(sizeof(Header) + kEagerBytes) {
     for (std::size_t r = 0; r < sockets.size(); ++r) peers_[r].socket = std::move(sockets[r]);
   }
 
   void send(Request& request) override {
-    Peer& to = at(request.peer);
-    const std::uint64_t bytes = request.outgoing.size();
-    const bool is_eager = bytes <= kEagerBytes && to.sent + bytes - to.credit <= kUnexpectedMax;
-    Header header{.key = request.key, .label = label_of(request)};
-    if (is_eager) {
-      to.sent += bytes;
-      return push(to, header, request.outgoing, &request);
-    }
-    header.kind = Header::announce;
-    header.number = ++to.announced;
-    to.waiting[header.number] = &request;
+    Peer& to = peers_[request.peer];
+    const Header header{.key = request.key, .label = label_of(request)};
+    if (request.outgoing.size() <= kEagerBytes) return push(to, header, request.outgoing, &request);
+    to.announced.push_back(&request);
     push(to, header);
   }
 
   void recv(Request& request) override {
-    Peer& from = at(request.peer);
-    const auto found = find(from, request.key);
+    Peer& from = peers_[request.peer];
+    const auto found = std::ranges::find(from.unexpected, request.key, &Packet::key);
     if (found == from.unexpected.end()) return from.receives.push_back(&request);
-    const Message message = std::move(*found);
+    const Packet message = std::move(*found);
     from.unexpected.erase(found);
-    deliver(from, request, message.header, message.bytes);
+    from.unexpected_bytes -= message.bytes.size();
+    deliver(from, request, message);
   }
 
   bool has_arrived(Rank peer, const MessageKey& key) const override {
-    return find(peers_[static_cast<std::size_t>(peer)], key) !=
-           peers_[static_cast<std::size_t>(peer)].unexpected.end();
+    const auto& unexpected = peers_[peer].unexpected;
+    return std::ranges::find(unexpected, key, &Packet::key) != unexpected.end();
   }
 
   std::optional<UnexpectedMessage> find_conflict(
       Rank peer, std::uint64_t group, std::uint32_t sequence,
       const OperationDescriptor& operation) const override {
-    for (const auto& [header, bytes] : peers_[static_cast<std::size_t>(peer)].unexpected) {
-      const bool concerned = header.key.group == group && header.key.sequence == sequence;
-      if (!concerned || header.label.operation == operation) continue;
-      return UnexpectedMessage{
-          .from = peer, .key = header.key, .operation = header.label.operation};
+    for (const auto& [header, bytes, request] : peers_[peer].unexpected) {
+      const OperationDescriptor& theirs = header.label.operation;
+      const bool is_of_it = header.key.group == group && header.key.sequence == sequence;
+      if (is_of_it && !(theirs == operation)) return UnexpectedMessage{peer, header.key, theirs};
     }
     return std::nullopt;
   }
 
   void cancel(Rank peer, std::uint64_t group, const Status& reason) override {
-    Peer& other = at(peer);
-    other.cancelled.insert(group);
-    end(other, reason, [&](const MessageKey& key) { return key.group == group; });
-    for (const Message& message : other.unexpected) {
-      if (message.header.key.group == group) take(other, message.bytes.size());
-    }
-    other.unexpected.remove_if([&](const Message& m) { return m.header.key.group == group; });
+    peers_[peer].cancelled.insert(group);
+    end(peers_[peer], reason, [&](const MessageKey& key) { return key.group == group; });
+    peers_[peer].unexpected.remove_if([&](const Packet& message) {
+      if (message.key().group != group) return false;
+      peers_[peer].unexpected_bytes -= message.bytes.size();
+      return true;
+    });
   }
 
   void lose(Rank peer, const Status& reason) override {
-    read_all(peer);
-    end(at(peer), reason, [](const MessageKey&) { return true; });
-    at(peer).out.clear();
-    at(peer).unexpected.remove_if(
-        [](const Message& message) { return message.header.kind == Header::announce; });
+    while (read(peer)) continue;
+    end(peers_[peer], reason, [](const MessageKey&) { return true; });
+    peers_[peer].out.clear();
+    peers_[peer].unexpected.remove_if([](const Packet& message) { return !message.is_whole(); });
   }
 
   bool progress(UnexpectedQueue& unexpected) override {
     bool moved = false;
-    for (std::size_t r = 0; r < peers_.size(); ++r) {
+    for (std::int32_t r = 0; std::cmp_less(r, peers_.size()); ++r) {
       moved = flush(peers_[r]) || moved;
-      moved = read_all(static_cast<int>(r)) || moved;
+      while (peers_[r].unexpected_bytes < kUnexpectedMax && read(r)) moved = true;
     }
     for (; !unexpected_.empty(); unexpected_.pop()) unexpected.push(unexpected_.front());
     return moved;
   }
 
-  bool has_output(Rank peer) const override {
-    return !peers_[static_cast<std::size_t>(peer)].out.empty();
-  }
+  bool has_output(Rank peer) const override { return !peers_[peer].out.empty(); }
 
  private:
-  struct Message {
-    Header header;
-    std::vector<std::byte> bytes;
-  };
-  struct Output {
-    std::vector<std::byte> bytes;
-    Request* request;  // Ends when this is in the socket; or null.
-  };
   struct Peer {
     FileDescriptor socket;
-    std::deque<Output> out;
-    std::list<Message> unexpected;
-    std::list<Request*> receives;
-    std::map<std::uint64_t, Request*> waiting;  // Announced to the peer.
-    std::map<std::uint64_t, Request*> cleared;  // Announced by the peer and expected.
+    std::deque<Packet> out;
+    std::list<Packet> unexpected;
+    std::size_t unexpected_bytes = 0;
+    Requests receives;
+    Requests announced;  // To the peer.
+    Requests cleared;    // Announced by the peer, and its parts are coming.
     std::set<std::uint64_t> cancelled;
-    std::uint64_t announced = 0, sent = 0, credit = 0, taken = 0, told = 0;
   };
-  Peer& at(Rank rank) { return peers_[static_cast<std::size_t>(rank)]; }
-
-  template <class OfPeer>
-  static auto find(OfPeer& peer, const MessageKey& key) -> decltype(peer.unexpected.begin()) {
-    return std::find_if(peer.unexpected.begin(), peer.unexpected.end(),
-                        [&](const Message& message) { return message.header.key == key; });
-  }
 
   static void push(Peer& to, const Header& header, ConstByteSpan bytes = {},
                    Request* request = nullptr) {
-    Output& output = to.out.emplace_back(Output{{}, request});
-    const ConstByteSpan first = std::as_bytes(std::span(&header, 1));
-    output.bytes.assign(first.begin(), first.end());
-    output.bytes.insert(output.bytes.end(), bytes.begin(), bytes.end());
+    to.out.push_back({header, {bytes.begin(), bytes.end()}, request});
     flush(to);
   }
 
   static bool flush(Peer& to) {
     bool moved = false;
     for (; !to.out.empty(); to.out.pop_front(), moved = true) {
-      const Output& output = to.out.front();
-      const ConstByteSpan bytes(output.bytes);
-      if (::send(to.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-        break;
-      if (output.request != nullptr) complete(*output.request, Status());
+      Packet& packet = to.out.front();
+      iovec pieces[] = {{&packet.header, sizeof(Header)},
+                        {packet.bytes.data(), packet.bytes.size()}};
+      msghdr whole{};
+      whole.msg_iov = pieces;
+      whole.msg_iovlen = std::size(pieces);
+      if (::sendmsg(to.socket.get(), &whole, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) break;
+      if (packet.request != nullptr) complete(*packet.request, Status());
     }
     return moved;
   }
 
-  bool read_all(Rank rank) {
-    constexpr auto kHeaderBytes = static_cast<ssize_t>(offsetof(Packet, bytes));
-    for (bool moved = false;; moved = true) {
-      const auto got = ::recv(at(rank).socket.get(), packet_.get(), sizeof(Packet), MSG_DONTWAIT);
-      if (got < kHeaderBytes) return moved;
-      arrive(rank, packet_->header,
-             std::span(packet_->bytes).first(static_cast<std::size_t>(got - kHeaderBytes)));
-    }
+  bool read(Rank rank) {
+    const auto got = ::recv(peers_[rank].socket.get(), room_.data(), room_.size(), MSG_DONTWAIT);
+    Packet packet;
+    if (got < static_cast<ssize_t>(sizeof(Header))) return false;
+    std::memcpy(&packet.header, room_.data(), sizeof(Header));
+    packet.bytes.assign(room_.begin() + sizeof(Header), room_.begin() + got);
+    arrive(rank, peers_[rank], std::move(packet));
+    return true;
   }
 
-  void arrive(Rank rank, const Header& header, ConstByteSpan bytes) {
-    Peer& from = at(rank);
-    if (header.kind == Header::credit) {
-      from.credit = header.number;
-    } else if (header.kind == Header::clear) {
-      send_parts(from, header);
-    } else if (header.kind == Header::data) {
-      const auto found = from.cleared.find(header.number);
+  void arrive(Rank rank, Peer& from, Packet packet) {
+    const auto& [kind, key, label, offset] = packet.header;
+    if (kind == Header::clear) {
+      if (Request* const request = take(from.announced, key)) send_parts(from, *request);
+    } else if (kind == Header::part) {
+      // The first of its key was the first to be cleared.
+      const auto found = std::ranges::find(from.cleared, key, &Request::key);
       if (found == from.cleared.end()) return;
-      const ByteSpan place = found->second->incoming.subspan(header.offset);
-      std::copy(bytes.begin(), bytes.end(), place.begin());
-      if (place.size() > bytes.size()) return;
-      complete(*found->second, Status());
-      from.cleared.erase(found);
-    } else if (from.cancelled.contains(header.key.group)) {
-      take(from, bytes.size());
-    } else {
-      const auto found =
-          std::find_if(from.receives.begin(), from.receives.end(),
-                       [&](const Request* request) { return request->key == header.key; });
-      if (found != from.receives.end()) {
-        Request* request = *found;
-        from.receives.erase(found);
-        return deliver(from, *request, header, bytes);
-      }
-      from.unexpected.push_back({header, {bytes.begin(), bytes.end()}});
-      unexpected_.push({.from = rank, .key = header.key, .operation = header.label.operation});
+      const ByteSpan place = (*found)->incoming.subspan(offset);
+      std::ranges::copy(packet.bytes, place.begin());
+      if (place.size() == packet.bytes.size()) complete(*take(from.cleared, key), Status());
+    } else if (Request* const request = take(from.receives, key)) {
+      deliver(from, *request, packet);
+    } else if (!from.cancelled.contains(key.group)) {
+      unexpected_.push({.from = rank, .key = key, .operation = label.operation});
+      from.unexpected_bytes += packet.bytes.size();
+      from.unexpected.push_back(std::move(packet));
     }
-  }
-
-  static void send_parts(Peer& to, const Header& clear) {
-    const auto found = to.waiting.extract(clear.number);
-    if (found.empty()) return;
-    Request& request = *found.mapped();
-    ConstByteSpan rest = request.outgoing;
-    Header header{.kind = Header::data, .number = clear.number};
-    do {
-      const ConstByteSpan part = rest.first(std::min(rest.size(), kEagerBytes));
-      rest = rest.subspan(part.size());
-      push(to, header, part, rest.empty() ? &request : nullptr);
-      header.offset += part.size();
-    } while (!rest.empty());
   }
 
   // A message has met its receive.
-  void deliver(Peer& from, Request& request, const Header& header, ConstByteSpan bytes) {
-    take(from, bytes.size());
-    if (!agree(request, header.label, self_)) return;
-    if (header.kind == Header::announce) {
-      from.cleared[header.number] = &request;
-      return push(from, {.kind = Header::clear, .number = header.number});
+  void deliver(Peer& from, Request& request, const Packet& message) {
+    if (!agree(request, message.header.label, self_)) return;
+    if (!message.is_whole()) {
+      from.cleared.push_back(&request);
+      return push(from, {.kind = Header::clear, .key = message.key()});
     }
-    std::copy(bytes.begin(), bytes.end(), request.incoming.begin());
+    std::ranges::copy(message.bytes, request.incoming.begin());
     complete(request, Status());
   }
 
-  // Lets the peer know, now and then, that it may send more.
-  static void take(Peer& from, std::size_t bytes) {
-    from.taken += bytes;
-    if (from.taken - from.told < kUnexpectedMax / 8) return;
-    from.told = from.taken;
-    push(from, {.kind = Header::credit, .number = from.taken});
+  static void send_parts(Peer& to, Request& request) {
+    const ConstByteSpan all = request.outgoing;
+    for (std::size_t begin = 0; begin < all.size(); begin += kEagerBytes) {
+      const ConstByteSpan bytes = all.subspan(begin, std::min(kEagerBytes, all.size() - begin));
+      push(to, {.kind = Header::part, .key = request.key, .offset = begin}, bytes,
+           begin + bytes.size() == all.size() ? &request : nullptr);
+    }
   }
 
   template <class Concerned>
   static void end(Peer& peer, const Status& reason, const Concerned& concerned) {
     const auto end_one = [&](Request* request) {
-      if (request == nullptr || !concerned(request->key)) return false;
-      complete(*request, reason);
-      return true;
+      const bool ends = request != nullptr && concerned(request->key);
+      if (ends) complete(*request, reason);
+      return ends;
     };
-    std::erase_if(peer.receives, end_one);
-    std::erase_if(peer.waiting, [&](const auto& item) { return end_one(item.second); });
-    std::erase_if(peer.cleared, [&](const auto& item) { return end_one(item.second); });
-    for (Output& output : peer.out) {
-      if (end_one(output.request)) output.request = nullptr;
+    for (Requests* list : {&peer.receives, &peer.announced, &peer.cleared})
+      list->remove_if(end_one);
+    for (Packet& packet : peer.out) {
+      if (end_one(packet.request)) packet.request = nullptr;
     }
   }
 
-  Rank self_;
-  std::vector<Peer> peers_;
-  std::unique_ptr<Packet> packet_;
+  const Rank self_;
+  RankVector<Peer> peers_;
+  std::vector<std::byte> room_;  // Of what is read.
   UnexpectedQueue unexpected_;
 };
 

@@ -7,6 +7,8 @@
 
 #include <utility>
 
+#include "stretto/base/rank_vector.h"
+
 namespace stretto::transport {
 namespace {
 
@@ -44,13 +46,13 @@ class SocketStreams final : public Streams {
     }
   }
 
-  Link* to(Rank peer) override { return streams_[static_cast<std::size_t>(peer)].get(); }
+  Link* to(Rank peer) override { return streams_[peer].get(); }
   bool progress() override { return false; }
   // What a socket has taken arrives.
   bool has_output(Rank) const override { return false; }
 
  private:
-  std::vector<std::unique_ptr<SocketStream>> streams_;
+  RankVector<std::unique_ptr<SocketStream>> streams_;
 };
 
 }  // namespace

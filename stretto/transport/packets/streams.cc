@@ -137,7 +137,7 @@ PacketStreams::~PacketStreams() {
   }
 }
 
-Link* PacketStreams::to(Rank peer) { return streams_[static_cast<std::size_t>(peer)].get(); }
+Link* PacketStreams::to(Rank peer) { return streams_[peer].get(); }
 
 bool PacketStreams::progress() {
   bool moved = engine_->progress();
@@ -153,21 +153,21 @@ bool PacketStreams::take_arrivals() {
   std::size_t count = 0;
   int turn = 0;
   for (; turn < kArrivalsPerTurn && failure().ok() && engine_->probe(peer, count); ++turn) {
-    const bool is_peer = peer >= 0 && static_cast<std::size_t>(peer) < streams_.size() &&
-                         streams_[static_cast<std::size_t>(peer)] != nullptr;
+    const bool is_peer =
+        peer >= 0 && static_cast<std::size_t>(peer) < streams_.size() && streams_[peer] != nullptr;
     if (!is_peer || count == 0 || count > kPacketBytes) {
       protocol_failure_ =
           status_of(StatusCode::protocol, "a packet of {} bytes came by {} from rank {}", count,
                     engine_->library(), peer);
       break;
     }
-    streams_[static_cast<std::size_t>(peer)]->receive(count);
+    streams_[peer]->receive(count);
   }
   return turn > 0;
 }
 
 bool PacketStreams::has_output(Rank peer) const {
-  return failure().ok() && streams_[static_cast<std::size_t>(peer)]->has_output();
+  return failure().ok() && streams_[peer]->has_output();
 }
 
 Status PacketStreams::failure() const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/transport/packets/engine.h"
 #include "stretto/transport/stream_plane.h"
 
@@ -46,7 +47,7 @@ class PacketStreams final : public Streams {
 
   std::unique_ptr<Engine> engine_;
   std::size_t packets_max_;
-  std::vector<std::unique_ptr<Stream>> streams_;  // Null at this rank.
+  RankVector<std::unique_ptr<Stream>> streams_;  // Null at this rank.
   std::vector<std::unique_ptr<std::byte[]>> idle_;
   Status protocol_failure_;
 };

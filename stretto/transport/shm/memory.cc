@@ -86,7 +86,7 @@ RemoteAddress ShmMemory::locate(const void* data, std::size_t bytes) const {
 }
 
 std::byte* ShmMemory::resolve(Rank peer, RemoteAddress address, std::size_t bytes) {
-  if (peer != self_) return peers_[static_cast<std::size_t>(peer)].table.find(address, bytes);
+  if (peer != self_) return peers_[peer].table.find(address, bytes);
   const MutexLock lock(mutex_);
   return own_.find(address, bytes);
 }
@@ -94,7 +94,7 @@ std::byte* ShmMemory::resolve(Rank peer, RemoteAddress address, std::size_t byte
 // A rank keeps its own regions by their owner.
 std::shared_ptr<void> ShmMemory::hold(Rank peer, RemoteAddress address) {
   if (peer == self_) return nullptr;
-  const auto& mappings = peers_[static_cast<std::size_t>(peer)].mappings;
+  const auto& mappings = peers_[peer].mappings;
   const auto found = mappings.find(address.region);
   return found == mappings.end() ? nullptr : found->second.data;
 }
@@ -120,7 +120,7 @@ Status ShmMemory::find_process(Rank peer) {
 
 void ShmMemory::prove(Rank peer, const Notice& proof) {
   const Status status = process(peer).prove(proof.bytes, proof.region);
-  peers_[static_cast<std::size_t>(peer)].is_proved = status.ok();
+  peers_[peer].is_proved = status.ok();
   if (status.ok()) return;
   log(LogLevel::info,
       "the private memory of rank {} cannot be reached: {}. Private buffers pass through shared "
@@ -146,7 +146,7 @@ std::size_t ShmMemory::mapped_bytes() const {
 }
 
 void ShmMemory::receive(Rank peer, Channel::Received received) {
-  PeerRegions& regions = peers_[static_cast<std::size_t>(peer)];
+  PeerRegions& regions = peers_[peer];
   const Notice& notice = received.notice;
   if (notice.kind == Notice::Kind::release) {
     regions.table.erase(notice.region);
@@ -161,7 +161,7 @@ void ShmMemory::receive(Rank peer, Channel::Received received) {
 
 void ShmMemory::map_region(Rank peer, std::uint32_t number, FileDescriptor file,
                            std::size_t bytes) {
-  PeerRegions& regions = peers_[static_cast<std::size_t>(peer)];
+  PeerRegions& regions = peers_[peer];
   Result<Mapping> mapping = Mapping::open(file, bytes);
   if (mapping.status().code() == StatusCode::system) {
     regions.unmapped.insert_or_assign(number, Unmapped{std::move(file), bytes, mapping.status()});

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "stretto/base/mutex.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/transport/memory.h"
 #include "stretto/transport/shm/channel.h"
 #include "stretto/transport/shm/peer_process.h"
@@ -58,9 +59,7 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   // Takes the proof of `peer`, at the other end of its channel. A peer that does not pass it is not
   // reached; that is no failure.
   void prove(Rank peer, const Notice& proof);
-  bool reaches_private(Rank peer) const override {
-    return peers_[static_cast<std::size_t>(peer)].is_proved;
-  }
+  bool reaches_private(Rank peer) const override { return peers_[peer].is_proved; }
   Status get(Rank peer, RemoteAddress from, ByteSpan to) const override;
   Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const override;
 
@@ -82,15 +81,13 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
     PeerProcess process;
     bool is_proved = false;
   };
-  const PeerProcess& process(Rank peer) const {
-    return peers_[static_cast<std::size_t>(peer)].process;
-  }
+  const PeerProcess& process(Rank peer) const { return peers_[peer].process; }
   void map_region(Rank peer, std::uint32_t number, FileDescriptor file, std::size_t bytes);
   void map_unmapped();
 
   Rank self_;
   std::vector<std::shared_ptr<Channel>> channels_;
-  std::vector<PeerRegions> peers_;
+  RankVector<PeerRegions> peers_;
   // Regions may be freed on any thread.
   mutable Mutex mutex_;
   RegionTable own_ STRETTO_GUARDED_BY(mutex_);

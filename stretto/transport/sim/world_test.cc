@@ -17,7 +17,7 @@ constexpr std::size_t kLarge = kEagerBytes + 5000;
 struct Listener final : TransportListener {
   void peer_lost(Rank peer, const Status&) override { lost.push_back(peer); }
   void peer_left(Rank peer, const Status&) override { left.push_back(peer); }
-  void message_early(Rank, const MessageKey&, const OperationDescriptor&) override {}
+  void unexpected_message(Rank, const MessageKey&, const OperationDescriptor&) override {}
   void group_aborted(std::uint64_t, Rank, const Status&, GroupStage) override {}
   std::vector<Rank> lost;
   std::vector<Rank> left;

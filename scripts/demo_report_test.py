@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tests of what ./dev demo shows."""
+
+import pathlib
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+import demo
+import demo_report
+
+START = {"model": "cnn", "parameters": 10, "global_batch": 8, "threads": 1, "links": "<shm>",
+         "progress_thread": False}
+
+
+def run_of(processes, difference):
+    step = {"samples_per_second": 100.0 * processes, "step_seconds": 0.01, "ranks_agree": True,
+            "communication_seconds": 0.002, "exposed_seconds": 0.001}
+    return demo.Run(processes, ["train"], START,
+                    [step | {"loss": 2.0 / (i + 1) + difference} for i in range(100)],
+                    {"test_accuracy": 0.9}, 1.0)
+
+
+class ReportTest(unittest.TestCase):
+    def test_the_picture_has_all_lines_and_bars(self):
+        runs = [run_of(1, 0), run_of(2, 1e-7), run_of(4, 0)]
+        summaries = [demo.summarize(run, runs[0]) for run in runs]
+        self.assertEqual(len(demo.check(summaries)), 3)
+        with tempfile.TemporaryDirectory() as folder:
+            paths = demo_report.write(pathlib.Path(folder), runs, summaries, ["a < b"], [])
+            picture, page = paths["svg"].read_text(), paths["html"].read_text()
+        xml.etree.ElementTree.fromstring(picture)
+        self.assertEqual(picture.count('class="line"'), 3 + 2)
+        self.assertEqual(picture.count("<rect"), 1 + 3 + 2 * 2)
+        self.assertEqual(page.count("<figure"), 4)
+        for text in ("400, 4.00x", "50% exposed", "4 processes", "hidden behind backward"):
+            self.assertIn(text, picture)
+            self.assertIn(text, page)
+        self.assertIn("a &lt; b", page)
+        self.assertNotIn("nan", picture)
+
+
+if __name__ == "__main__":
+    unittest.main()
