@@ -13,6 +13,9 @@ namespace {
 constexpr std::size_t kClearsMax = 1 << 16;
 // Of a correct peer, each is a send in flight.
 constexpr std::size_t kAnnouncedMax = 1 << 18;
+// Of early messages that are gone, what is kept for the next ones.
+constexpr std::size_t kSpareMax = 64;
+constexpr std::size_t kSpareBytesMax = 4 * kEagerBytes;
 
 MessageLabel label_of(const Frame& frame) {
   return {.operation = frame.operation, .message_bytes = frame.message_bytes};
@@ -27,13 +30,22 @@ std::vector<Matcher::Posted>::iterator Matcher::find_unannounced(const MessageKe
   });
 }
 
-Matcher::Early& Matcher::keep(Early early) {
-  if (early.frame.kind == FrameKind::announce) {
+Matcher::Early& Matcher::keep(const Frame& frame, std::size_t bytes) {
+  if (spare_.empty()) spare_.emplace_back();
+  early_.splice(early_.end(), spare_, spare_.begin());
+  Early& early = early_.back();
+  spare_bytes_ -= early.bytes.capacity();
+  early.frame = frame;
+  early.bytes.resize(bytes);
+  early.complete = frame.kind == FrameKind::announce;
+  early.claimed_by = nullptr;
+  early.orphaned = false;
+  if (early.complete) {
     ++announced_;
   } else {
-    early_bytes_ += early_cost_bytes(early.bytes.size());
+    early_bytes_ += early_cost_bytes(bytes);
   }
-  return early_.emplace_back(std::move(early));
+  return early;
 }
 
 void Matcher::drop(Early& early) {
@@ -42,7 +54,14 @@ void Matcher::drop(Early& early) {
   } else {
     early_bytes_ -= early_cost_bytes(early.bytes.size());
   }
-  early_.remove_if([&](const Early& candidate) { return &candidate == &early; });
+  const auto place = std::find_if(early_.begin(), early_.end(),
+                                  [&](const Early& candidate) { return &candidate == &early; });
+  if (spare_.size() < kSpareMax && spare_bytes_ + early.bytes.capacity() <= kSpareBytesMax) {
+    spare_bytes_ += early.bytes.capacity();
+    spare_.splice(spare_.begin(), early_, place);
+  } else {
+    early_.erase(place);
+  }
 }
 
 bool Matcher::post_receive(Request& request) {
@@ -86,7 +105,7 @@ Request* Matcher::message_header(const Frame& frame, Early** early) {
     receives_.erase(found);
     return agree(*request, label_of(frame), self_) ? request : nullptr;
   }
-  *early = &keep(Early{.frame = frame, .bytes = std::vector<std::byte>(frame.message_bytes)});
+  *early = &keep(frame, frame.message_bytes);
   return nullptr;
 }
 
@@ -108,7 +127,7 @@ Result<Matcher::Announcement> Matcher::announced(const Frame& frame) {
       return status_of(StatusCode::protocol, "more than {} messages announced that nobody receives",
                        kAnnouncedMax);
     }
-    keep(Early{.frame = frame, .bytes = {}, .complete = true});
+    keep(frame, 0);
     return Announcement::early;
   }
   found->announced = true;

@@ -79,7 +79,7 @@ class Matcher {
   };
 
   std::vector<Posted>::iterator find_unannounced(const MessageKey& key);
-  Early& keep(Early early);
+  Early& keep(const Frame& frame, std::size_t bytes);
   void drop(Early& early);
   void hand_over(Early& early, Request& request);
   void end_requests(const std::uint64_t* group, const Status& reason);
@@ -88,6 +88,8 @@ class Matcher {
   Rank peer_;
   std::vector<Posted> receives_;
   std::list<Early> early_;  // A list: the parser keeps a pointer to the one that is being filled.
+  std::list<Early> spare_;  // Whose memory the next ones take; a few, since they are of each peer.
+  std::size_t spare_bytes_ = 0;
   std::vector<Request*> waiting_sends_;
   std::vector<MessageKey> clears_;
   std::uint64_t early_bytes_ = 0;
