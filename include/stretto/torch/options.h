@@ -96,7 +96,7 @@ struct DistributedDataParallelOptions {
   // of CompressedReduction({.codec = codec, .exchange = exchange, .compression = compression}),
   // which has more options. Not together with another hook. last_compression() says what it did.
   // Default: gradients as they are.
-  std::shared_ptr<const Codec> codec = nullptr;
+  std::shared_ptr<const Compressor> codec = nullptr;
   CompressedExchange exchange = CompressedExchange::gather;
   Compression compression = Compression::always;
   // For each operation of the constructor and of a step: comparing and broadcasting parameters,
