@@ -144,8 +144,8 @@ struct CompressionStatistics {
 // Gathering pays while messages are shorter than about 2 / p of the gradients. Memory: a residual
 // for each gradient that has a codec, factors, the messages of all ranks, and for encoding room for
 // as many numbers and indices as are looked at, at most those of the longest gradient. A step
-// allocates nothing once the messages have reached their length, but for what the transport needs
-// where messages do not gather and come before they are asked for.
+// allocates nothing once the messages have reached their length, but for what a rank has sent
+// before it was asked for beyond 256 KiB.
 //
 // A codec whose messages have no fixed length (threshold()) costs one more small operation for each
 // bucket, and its messages leave when the next bucket is full, as right factors do; start() then
