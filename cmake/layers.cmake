@@ -65,8 +65,8 @@ set_source_files_properties(
   stretto/transport/stream_plane.cc stretto/transport/tcp/connection_state.cc tools/plan.cc
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
-# Highway's tables are constants in functions, which GCC copies to the stack for each vector, 1 KiB at
-# a time, unless it may give equal constants one address.
+# Highway's tables are constants in functions, which GCC copies to the stack for each vector, 1 KiB
+# at a time, unless it may give equal constants one address.
 set_source_files_properties(stretto/kernel/indices.cc stretto/kernel/select.cc PROPERTIES
   COMPILE_OPTIONS -fmerge-all-constants SKIP_UNITY_BUILD_INCLUSION ON)
 
