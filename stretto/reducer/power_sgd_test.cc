@@ -210,7 +210,7 @@ TEST(PowerSgd, BeginsAfterDenseStepsAndIsSwitchedLikeACodec) {
       run_step(reducer, 1, step);
       EXPECT_EQ(hook->last_step().compressed, step >= 4) << "the trial";
     }
-    EXPECT_EQ(hook->exchange_reason(), "none: all gradients travel as factors");
+    EXPECT_EQ(hook->exchange_reason(), "not made: all gradients travel as factors");
   });
 }
 
