@@ -293,6 +293,39 @@ TEST(PowerSgd, GoesOnBitForBitWhereItWasSaved) {
   });
 }
 
+TEST(PowerSgd, AnotherNumberOfRanksGoesOnWithAllThatWasNotSent) {
+  std::vector<std::vector<std::byte>> states(2);
+  std::vector<float> left(kRows * kColumns);
+  run_ranks(2, [&](Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank().value());
+    const auto hook = factoring();
+    Reducer reducer(communicator, model(), {.hook = hook});
+    run_step(reducer, 1, rank);
+    states[rank] = hook->save();
+    for (std::size_t turn = 0; turn < 2; ++turn) {
+      for (std::size_t i = 0; turn == rank && i < left.size(); ++i) {
+        left[i] += hook->residual("w")[i];
+      }
+      communicator.barrier().wait();
+    }
+  });
+  states = CompressedReduction::redistribute(states, 3);
+  std::vector<std::vector<float>> reduced(3);
+  run_ranks(3, [&](Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank().value());
+    const auto hook = factoring();
+    hook->load(states[rank]);
+    Reducer reducer(communicator, model(), {.hook = hook});
+    const auto residual = hook->residual("w");
+    EXPECT_TRUE(std::ranges::equal(residual, rank == 0 ? left : std::vector<float>(left.size())));
+    run_step(reducer, 1, rank);
+    const auto values = floats(reducer, 0);
+    reduced[rank].assign(values.begin(), values.end());
+  });
+  EXPECT_EQ(reduced[0], reduced[1]);
+  EXPECT_EQ(reduced[0], reduced[2]);
+}
+
 TEST(PowerSgd, AStateThatOneRankCannotUseIsRefusedOnAllUntilAnotherIsLoaded) {
   std::vector<std::byte> of_rank_0;
   run_ranks(3, [&](Communicator& communicator) {
