@@ -60,10 +60,15 @@ endfunction()
 # With STRETTO_UNITY, what cannot share a translation unit with others of its target, which have a
 # name of its own a second time or another header of the system for the same.
 set_source_files_properties(
-  stretto/bootstrap/file_store.cc stretto/communicator/memory_probe.cc stretto/reducer/power_sgd.cc
+  stretto/bootstrap/file_store.cc stretto/communicator/memory_probe.cc
   stretto/schedule/estimate.cc stretto/schedule/estimate_two_level.cc
   stretto/transport/stream_plane.cc stretto/transport/tcp/connection_state.cc tools/plan.cc
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+
+# Highway's tables are constants in functions, which GCC copies to the stack for each vector, 1 KiB
+# at a time, unless it may give equal constants one address.
+set_source_files_properties(stretto/kernel/indices.cc stretto/kernel/select.cc PROPERTIES
+  COMPILE_OPTIONS -fmerge-all-constants SKIP_UNITY_BUILD_INCLUSION ON)
 
 function(stretto_compile_together target)
   if(STRETTO_UNITY)

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "stretto/reducer/compressed_reduction.h"
-#include "stretto/reducer/power_sgd.h"
 
 // What examples compress gradients with, by name: bench/convergence.py compares what they do to
 // learning.
@@ -29,11 +28,6 @@ inline std::vector<Choice> all() {
   const auto compressed = [](const CompressionOptions& options) {
     return [options]() -> std::shared_ptr<CommunicationHook> {
       return std::make_shared<CompressedReduction>(options);
-    };
-  };
-  const auto factored = [](std::size_t rank) {
-    return [rank]() -> std::shared_ptr<CommunicationHook> {
-      return std::make_shared<PowerSgdReduction>(PowerSgdOptions{.rank = rank});
     };
   };
   const auto few = top_k();
@@ -58,8 +52,11 @@ inline std::vector<Choice> all() {
       {"random_k 1 %", compressed({.codec = random_k()})},
       {"int8", compressed({.codec = int8()})},
       {"one_bit", compressed({.codec = one_bit()})},
-      {"PowerSGD rank 2", factored(2)},
-      {"PowerSGD rank 4", factored(4)},
+      {"PowerSGD rank 2", compressed({.codec = power_sgd({.rank = 2})})},
+      {"PowerSGD rank 4", compressed({.codec = power_sgd({.rank = 4})})},
+      {"one_bit, 100 dense steps", compressed({.codec = one_bit(), .dense_steps = 100})},
+      {"PowerSGD rank 4, 100 dense steps",
+       compressed({.codec = power_sgd({.rank = 4}), .dense_steps = 100})},
   };
 }
 
@@ -70,10 +67,6 @@ inline double sent_bytes(const Choice& choice, const stretto::CommunicationHook&
     const stretto::CompressionStatistics& step = one->last_step();
     return gradient_bytes - static_cast<double>(step.gradient_bytes) +
            static_cast<double>(step.message_bytes);
-  }
-  if (const auto* const one = dynamic_cast<const stretto::PowerSgdReduction*>(&hook)) {
-    return gradient_bytes * static_cast<double>(one->sent_elements()) /
-           static_cast<double>(one->gradient_elements());
   }
   return choice.share * gradient_bytes;
 }

@@ -9,9 +9,10 @@ All ranks use the same hook with the same settings; register() throws DistBacken
 both, where they do not. What a message does not say of a gradient (its residual) is added to the
 next one. The page docs/compression.md of stretto's sources tells what each of them is good for.
 
-Options of all but f16, bf16 and power_sgd:
+Options of all but f16 and bf16:
     error_feedback: keep residuals. Without them, what is not said is lost.
     min_elements: gradients with fewer travel as they are.
+    dense_steps: so many steps from the first on are not compressed.
     momentum, mask_momentum, clip_norm: what Deep Gradient Compression does before; the optimizer
         must have no momentum of its own then. Masking is off unless asked for.
     non_finite: infinities and NaN are sent ("send"), end training on all ranks ("stop"), or count
@@ -128,6 +129,6 @@ def one_bit(*, stochastic: bool = False, **options: Any) -> Hook:
     return Hook("one_bit", stochastic=stochastic, **options)
 
 
-def power_sgd(rank: int = 2, *, min_elements: int = 1024, seed: int = 0) -> Hook:
-    """Products of two matrices of this rank, for gradients of at least so many elements."""
-    return Hook("power_sgd", rank=rank, min_elements=min_elements, seed=seed)
+def power_sgd(rank: int = 2, **options: Any) -> Hook:
+    """Products of two matrices of this rank, for gradients that these make smaller."""
+    return Hook("power_sgd", rank=rank, **options)

@@ -54,7 +54,7 @@ def lossy() -> list[hooks.Hook]:
     return [hooks.top_k(0.05, min_elements=100), hooks.random_k(0.05, min_elements=100),
             hooks.threshold(0.001, values="bf16"), hooks.int8(), hooks.one_bit(),
             hooks.int8(exchange="divide"), hooks.threshold(0.001, exchange="combine"),
-            hooks.power_sgd(2)]  # fmt: skip
+            hooks.power_sgd(2, dense_steps=2)]  # fmt: skip
 
 
 class HooksTest(unittest.TestCase):

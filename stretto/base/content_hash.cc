@@ -3,8 +3,8 @@
 
 #include "stretto/base/content_hash.h"
 
+#include <algorithm>
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstring>
 
@@ -13,44 +13,37 @@
 namespace stretto {
 namespace {
 
-// Odd, so that multiplication loses nothing: a lane is a bijection of its state for each word.
-constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15u;
-constexpr std::uint64_t kScrambler = 0xd6e8feb86659fd93u;
+constexpr std::size_t kStep = 2 * sizeof(std::uint64_t);
 constexpr std::size_t kLanes = 4;  // Independent chains hide the latency of the multiplication.
+constexpr std::uint64_t kOther = 0x9e3779b97f4a7c15u;
 
-// A word is scrambled before it meets the state: otherwise a flip of its top bit would pass through
-// the multiplication as one predictable bit, which a flip in the next word could undo.
-std::uint64_t mix(std::uint64_t state, std::uint64_t word) {
-  word *= kScrambler;
-  word ^= word >> 32;
-  return std::rotl((state ^ word) * kMultiplier, 29);
-}
-
-std::uint64_t load(const std::byte* from, std::size_t bytes) {
-  std::uint64_t word = 0;
-  std::memcpy(&word, from, bytes);
-  return word;
+// Of up to 16 bytes, with one multiplication: the upper half of the product, which each bit of both
+// factors reaches, meets the lower. A factor of zero, with odds of 2^-64, would lose the other.
+std::uint64_t mix(std::uint64_t state, const std::byte* from, std::size_t bytes) {
+  std::uint64_t words[2] = {};
+  std::memcpy(words, from, bytes);
+  __extension__ using Product = unsigned __int128;
+  const Product product = Product{words[0] ^ kOther} * (words[1] ^ state);
+  return static_cast<std::uint64_t>(product >> 64) ^ static_cast<std::uint64_t>(product);
 }
 
 }  // namespace
 
 std::uint64_t content_hash(ConstByteSpan bytes, std::uint64_t seed) {
-  constexpr std::size_t kWord = sizeof(std::uint64_t);
   Random start(seed ^ bytes.size());
   std::array<std::uint64_t, kLanes> lanes;
   for (std::uint64_t& lane : lanes) lane = start.next();
   std::size_t at = 0;
-  for (; at + kLanes * kWord <= bytes.size(); at += kLanes * kWord) {
+  for (; at + kLanes * kStep <= bytes.size(); at += kLanes * kStep) {
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      lanes[lane] = mix(lanes[lane], load(bytes.data() + at + lane * kWord, kWord));
+      lanes[lane] = mix(lanes[lane], bytes.data() + at + lane * kStep, kStep);
     }
   }
-  for (; at < bytes.size(); at += kWord) {
-    const std::size_t rest = bytes.size() - at;
-    lanes[0] = mix(lanes[0], load(bytes.data() + at, rest < kWord ? rest : kWord));
+  for (; at < bytes.size(); at += kStep) {
+    lanes[0] = mix(lanes[0], bytes.data() + at, std::min(kStep, bytes.size() - at));
   }
   std::uint64_t hash = start.next();
-  for (const std::uint64_t lane : lanes) hash = Random(mix(hash, lane)).next();
+  for (const std::uint64_t lane : lanes) hash = Random(hash ^ lane).next();
   return hash;
 }
 

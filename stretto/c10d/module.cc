@@ -19,7 +19,6 @@
 #include "stretto/c10d/without_gil.h"
 #include "stretto/codec/codec.h"
 #include "stretto/reducer/compressed_reduction.h"
-#include "stretto/reducer/power_sgd.h"
 
 namespace stretto::c10d_backend {
 
@@ -131,7 +130,8 @@ class Arguments {
   py::dict given_;
 };
 
-std::shared_ptr<const Codec> codec_of(const std::string& kind, Arguments& given) {
+std::shared_ptr<const Compressor> codec_of(const std::string& kind, Arguments& given) {
+  if (kind == "power_sgd") return power_sgd({.rank = given.take<std::size_t>("rank", 2)});
   const auto density = given.take("density", 0.01);
   const auto values = given.take<ValueFormat>("values", {"f32", "bf16", "int8"});
   const RoundingOptions rounding{.stochastic = given.take("stochastic", false)};
@@ -150,14 +150,9 @@ std::shared_ptr<const Codec> codec_of(const std::string& kind, Arguments& given)
 std::shared_ptr<CommunicationHook> hook_of(const std::string& kind, Arguments& given) {
   if (kind == "f16") return std::make_shared<F16Reduction>();
   if (kind == "bf16") return std::make_shared<Bf16Reduction>();
-  if (kind == "power_sgd") {
-    return std::make_shared<PowerSgdReduction>(
-        PowerSgdOptions{.rank = given.take<std::size_t>("rank", 2),
-                        .min_elements = given.take<std::size_t>("min_elements", 1024),
-                        .seed = given.take<std::uint64_t>("seed", 0)});
-  }
   CompressionOptions options{.codec = codec_of(kind, given)};
   options.min_elements = given.take("min_elements", options.min_elements);
+  options.dense_steps = given.take("dense_steps", options.dense_steps);
   options.error_feedback = given.take("error_feedback", options.error_feedback);
   options.non_finite = given.take<NonFinite>("non_finite", {"send", "stop", "zero"});
   options.momentum = given.take("momentum", options.momentum);

@@ -47,7 +47,7 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
   }
   Header header;
   header.kind = static_cast<std::uint8_t>(kind_);
-  header.settings = codec::settings_of(name_) ^ encoding.position.context_hash;
+  header.settings = codec::settings_of(name()) ^ encoding.position.context_hash;
   header.step = static_cast<std::uint32_t>(encoding.position.step);
   header.count = carry.size();
   const std::size_t begin = out.size();
@@ -81,7 +81,7 @@ Result<std::size_t> Codec::decode_add(std::span<const std::byte> bytes,
   const std::size_t count = sums.size();
   const Result<Header> expected =
       codec::read_header(bytes, {.kind = static_cast<std::uint8_t>(kind_),
-                                 .name = name_,
+                                 .name = name(),
                                  .count = count,
                                  .step = position.step,
                                  .context_hash = position.context_hash});

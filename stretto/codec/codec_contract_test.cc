@@ -271,9 +271,9 @@ TEST_P(CodecContract, MessagesOfOthersAreRefused) {
   EXPECT_EQ(refusal(codec_, message, 999).code(), StatusCode::mismatch);
   EXPECT_EQ(refusal(codec_, message, 1000, {.step = 8}).code(), StatusCode::mismatch);
   Message later = message;
-  later[offsetof(codec::Header, version)] = std::byte{2};
+  later[offsetof(codec::Header, version)] = std::byte{3};
   EXPECT_EQ(refusal(codec_, later, 1000).message(),
-            "a compressed message of version 2, where this rank speaks version 1");
+            "a compressed message of version 3, where this rank speaks version 2");
 }
 
 TEST_P(CodecContract, DamageIsFound) {

@@ -7,6 +7,11 @@
 #include <cmath>
 #include <cstring>
 
+#include <fmt/format.h>
+
+#include "stretto/base/refuse.h"
+#include "stretto/codec/compressor.h"
+
 namespace stretto::codec {
 namespace {
 
@@ -99,8 +104,9 @@ void orthonormalize(std::size_t rows, std::size_t rank, std::span<float> left) {
       }
     }
     const double square = dot(c, c);
-    // What is left of a column that depends on the others is rounding; NaN stays what it is.
-    const bool is_nothing = square <= before * 1e-12;
+    // What is left of a column that depends on the others is rounding; NaN stays what it is, and
+    // infinity becomes that.
+    const bool is_nothing = std::isfinite(square) && square <= before * 1e-12;
     const double factor = is_nothing ? 0 : 1 / std::sqrt(square);
     for (std::size_t row = 0; row < rows; ++row) {
       float& value = left[row * rank + c];
@@ -121,3 +127,15 @@ void add_product(std::span<float> matrix, MatrixShape shape, std::size_t rank,
 }
 
 }  // namespace stretto::codec
+
+namespace stretto {
+
+PowerSgd::PowerSgd(std::size_t rank) : Compressor(fmt::format("power_sgd({})", rank)), rank_(rank) {
+  if (rank == 0) refuse("power_sgd: the rank is 0; 1 is the least");
+}
+
+std::shared_ptr<const Compressor> power_sgd(const PowerSgdOptions& options) {
+  return std::make_shared<PowerSgd>(options.rank);
+}
+
+}  // namespace stretto

@@ -24,6 +24,7 @@ using kernel::magnitude_bits;
 struct Cut {
   std::uint32_t magnitude = 0;
   std::size_t equal = 0;
+  bool has_more = true;  // Perhaps, of that magnitude.
 };
 
 // Candidates for `wanted` of `count` that the first pass may leave. More cost time and room, fewer
@@ -90,7 +91,9 @@ Cut cut_of(std::span<const float> values, std::uint32_t least, std::uint32_t gre
   const std::uint32_t magnitude = *place;
   const auto above =
       std::count_if(of_bin.begin(), place, [=](std::uint32_t other) { return other > magnitude; });
-  return {magnitude, wanted - static_cast<std::size_t>(above)};
+  const std::size_t equal = wanted - static_cast<std::size_t>(above);
+  const auto of_magnitude = std::count(of_bin.begin(), of_bin.end() - 1, magnitude);
+  return {magnitude, equal, static_cast<std::size_t>(of_magnitude) > equal};
 }
 
 class TopK final : public SparseCodec {
@@ -142,6 +145,8 @@ std::size_t TopK::keep(const Task& task, std::size_t found, std::uint32_t limit,
   const auto indices = std::span(task.scratch.indices).first(found);
   const auto values = std::span(task.scratch.values).first(found);
   Cut cut = cut_of(values, limit, task.greatest, wanted, task.scratch.magnitudes);
+  *task.hint = next_limit(task, cut.magnitude, wanted);
+  if (!cut.has_more) return kernel::keep_at_least(indices, values, cut.magnitude, task.carry);
   std::size_t kept = 0;
   for (std::size_t j = 0; j < found; ++j) {
     const std::uint32_t magnitude = magnitude_bits(values[j]);
@@ -154,7 +159,6 @@ std::size_t TopK::keep(const Task& task, std::size_t found, std::uint32_t limit,
       task.carry[indices[j]] = values[j];
     }
   }
-  *task.hint = next_limit(task, cut.magnitude, wanted);
   return kept;
 }
 

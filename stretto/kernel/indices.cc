@@ -19,6 +19,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using U32 = hn::ScalableTag<std::uint32_t>;
 constexpr std::size_t kLanes = hn::MaxLanes(U32());
+constexpr std::uint64_t kLaneBits = (std::uint64_t{1} << kLanes) - 1;
 constexpr std::size_t kWordBits = 64;
 constexpr std::size_t kWordBytes = 8;
 
@@ -30,7 +31,8 @@ HWY_INLINE std::uint64_t load(const std::byte* from) {
 
 std::size_t ones(std::span<const std::byte> words, std::uint32_t first,
                  std::span<std::uint32_t> places) {
-  const auto lanes = hn::Iota(U32(), 0);
+  const auto step = hn::Set(U32(), static_cast<std::uint32_t>(kLanes));
+  auto here = hn::Iota(U32(), first);
   std::size_t count = 0;
   for (std::size_t at = 0; at < words.size(); at += kWordBytes, first += kWordBits) {
     const std::uint64_t word = load(words.data() + at);
@@ -39,6 +41,7 @@ std::size_t ones(std::span<const std::byte> words, std::uint32_t first,
         const auto bit = static_cast<std::uint32_t>(std::countr_zero(bits));
         if (count < places.size()) places[count] = first + bit;
       }
+      here = hn::Add(here, hn::Set(U32(), kWordBits));
       continue;
     }
     // Whole vectors are stored: what is beyond the ones found is overwritten later.
@@ -46,10 +49,9 @@ std::size_t ones(std::span<const std::byte> words, std::uint32_t first,
       const std::uint64_t part = word >> lane;
       HWY_ALIGN std::uint8_t bits[kWordBytes];
       std::memcpy(bits, &part, kWordBytes);
-      const auto mask = hn::LoadMaskBits(U32(), bits);
-      const auto here = hn::Set(U32(), first + static_cast<std::uint32_t>(lane));
-      hn::StoreU(hn::Compress(hn::Add(lanes, here), mask), U32(), places.data() + count);
-      count += hn::CountTrue(U32(), mask);
+      hn::StoreU(hn::CompressBits(here, bits), U32(), places.data() + count);
+      here = hn::Add(here, step);
+      count += hwy::PopCount(part & kLaneBits);
     }
   }
   return count;
@@ -57,50 +59,61 @@ std::size_t ones(std::span<const std::byte> words, std::uint32_t first,
 
 #if HWY_TARGET != HWY_SCALAR
 
-using Bytes = hn::FixedTag<std::uint8_t, 16>;
-using Four = hn::FixedTag<std::uint32_t, 4>;
+// Eight numbers are joined at a time, by one vector or by two; they begin at a byte.
+using Numbers = hn::CappedTag<std::uint32_t, 8>;
+using Bytes = hn::Repartition<std::uint8_t, Numbers>;
+constexpr std::size_t kNumbers = hn::MaxLanes(Numbers());
 
-// What brings four numbers of as many bits, which begin at bit `begin` of 16 bytes, to four lanes.
+// What brings them to their lanes: of the first four from the bytes that these begin in, of the
+// others from the bytes from `middle` on.
 struct Unpacking {
-  Unpacking(unsigned begin, unsigned low_bits) {
-    for (unsigned lane = 0; lane < 4; ++lane) {
-      const unsigned bit = begin + lane * low_bits;
+  explicit Unpacking(unsigned low_bits) : middle(4 * low_bits / 8) {
+    for (unsigned lane = 0; lane < 8; ++lane) {
+      const unsigned bit = (lane < 4 ? 0 : 4 * low_bits % 8) + lane % 4 * low_bits;
       for (unsigned byte = 0; byte < 4; ++byte) {
         bytes[4 * lane + byte] = static_cast<std::uint8_t>(bit / 8 + byte);
       }
       shifts[lane] = bit % 8;
     }
   }
-  HWY_ALIGN std::uint8_t bytes[16];
-  HWY_ALIGN std::uint32_t shifts[4];
+  HWY_ALIGN std::uint8_t bytes[32];
+  HWY_ALIGN std::uint32_t shifts[8];
+  std::size_t middle;
 };
 
-// As many as it can by vectors, eight of which begin at a byte; returns how many.
+HWY_INLINE hn::Vec<Bytes> load_lows(const std::uint8_t* from, std::size_t middle) {
+  if constexpr (kNumbers == 8) {
+    const hn::Half<Bytes> half;
+    return hn::Combine(Bytes(), hn::LoadU(half, from + middle), hn::LoadU(half, from));
+  } else {
+    return hn::LoadU(Bytes(), from);
+  }
+}
+
+// As many as it can by vectors; returns how many.
 std::size_t join_eights(std::span<const std::byte> lows, unsigned low_bits, std::size_t first,
                         std::span<std::uint32_t> places) {
   // A number and the bits before it in its first byte must fit into a lane.
   if (low_bits > 25) return 0;
-  const unsigned middle = 4 * low_bits / 8;
-  const Unpacking even(0, low_bits), odd(4 * low_bits % 8, low_bits);
-  const auto even_bytes = hn::Load(Bytes(), even.bytes), odd_bytes = hn::Load(Bytes(), odd.bytes);
-  const auto even_shifts = hn::Load(Four(), even.shifts);
-  const auto odd_shifts = hn::Load(Four(), odd.shifts);
-  const auto mask = hn::Set(Four(), (1u << low_bits) - 1);
-  const auto join_four = [&](const std::uint8_t* from, auto bytes, auto shifts, std::uint32_t* to,
-                             std::size_t number) HWY_ATTR {
-    const auto lanes = hn::BitCast(Four(), hn::TableLookupBytes(hn::LoadU(Bytes(), from), bytes));
-    const auto low = hn::And(hn::Shr(lanes, shifts), mask);
-    const auto numbers = hn::Iota(Four(), static_cast<std::uint32_t>(number));
-    const auto high = hn::Sub(hn::LoadU(Four(), to), numbers);
-    hn::StoreU(hn::Or(hn::ShiftLeftSame(high, static_cast<int>(low_bits)), low), Four(), to);
-  };
+  const Unpacking table(low_bits);
+  const auto mask = hn::Set(Numbers(), (1u << low_bits) - 1);
+  const auto step = hn::Set(Numbers(), static_cast<std::uint32_t>(kNumbers));
+  auto numbers = hn::Iota(Numbers(), static_cast<std::uint32_t>(first));
   std::size_t i = 0;
   for (; i + 8 <= places.size(); i += 8) {
     const std::size_t at = (first + i) / 8 * low_bits;
-    if (at + middle + 16 > lows.size()) break;
-    const auto* const from = reinterpret_cast<const std::uint8_t*>(lows.data()) + at;
-    join_four(from, even_bytes, even_shifts, places.data() + i, first + i);
-    join_four(from + middle, odd_bytes, odd_shifts, places.data() + i + 4, first + i + 4);
+    if (at + table.middle + 16 > lows.size()) break;
+    const auto* from = reinterpret_cast<const std::uint8_t*>(lows.data()) + at;
+    for (std::size_t lane = 0; lane < 8; lane += kNumbers, from += table.middle) {
+      std::uint32_t* const to = places.data() + i + lane;
+      const auto bytes = hn::TableLookupBytes(load_lows(from, table.middle),
+                                              hn::Load(Bytes(), table.bytes + 4 * lane));
+      const auto shifts = hn::Load(Numbers(), table.shifts + lane);
+      const auto low = hn::And(hn::Shr(hn::BitCast(Numbers(), bytes), shifts), mask);
+      const auto high = hn::Sub(hn::LoadU(Numbers(), to), numbers);
+      hn::StoreU(hn::Or(hn::ShiftLeftSame(high, static_cast<int>(low_bits)), low), Numbers(), to);
+      numbers = hn::Add(numbers, step);
+    }
   }
   return i;
 }

@@ -136,6 +136,40 @@ Found take_all(std::span<float> in, const float* addends, std::uint32_t limit,
   return {found, top};
 }
 
+// No branch depends on what stays: the others are gathered, and come back block by block.
+std::size_t keep(std::span<std::uint32_t> indices, std::span<float> taken, std::uint32_t limit,
+                 float* to) {
+  const auto under = hn::Set(I32(), static_cast<std::int32_t>(limit - 1));
+  std::size_t kept = 0, i = 0;
+  for (const std::size_t whole = indices.size() / kLanes * kLanes; i < whole;) {
+    std::uint32_t places[kBlock + kLanes];
+    float values[kBlock + kLanes];
+    std::size_t others = 0;
+    for (const std::size_t end = std::min(whole, i + kBlock); i < end; i += kLanes) {
+      const auto place = hn::LoadU(U32(), indices.data() + i);
+      const auto value = hn::LoadU(F32(), taken.data() + i);
+      const auto stays = hn::Gt(magnitudes(value), under), leaves = hn::Not(stays);
+      hn::StoreU(hn::Compress(place, hn::RebindMask(U32(), stays)), U32(), indices.data() + kept);
+      hn::StoreU(hn::Compress(value, hn::RebindMask(F32(), stays)), F32(), taken.data() + kept);
+      hn::StoreU(hn::Compress(place, hn::RebindMask(U32(), leaves)), U32(), places + others);
+      hn::StoreU(hn::Compress(value, hn::RebindMask(F32(), leaves)), F32(), values + others);
+      const std::size_t count = hn::CountTrue(I32(), stays);
+      kept += count;
+      others += kLanes - count;
+    }
+    for (std::size_t j = 0; j < others; ++j) to[places[j]] = values[j];
+  }
+  for (; i < indices.size(); ++i) {
+    if (magnitude_bits(taken[i]) >= limit) {
+      indices[kept] = indices[i];
+      taken[kept++] = taken[i];
+    } else {
+      to[indices[i]] = taken[i];
+    }
+  }
+  return kept;
+}
+
 // Above the magnitudes of all floats, NaN included.
 constexpr std::uint32_t kNeverReached = 0x80000000;
 
@@ -159,6 +193,7 @@ namespace stretto::kernel {
 
 HWY_EXPORT(take_only);
 HWY_EXPORT(add_and_take);
+HWY_EXPORT(keep);
 
 Found take_at_least(std::span<float> values, std::uint32_t limit, std::span<std::uint32_t> indices,
                     std::span<float> taken) {
@@ -169,6 +204,11 @@ Found add_and_take_at_least(std::span<float> sums, std::span<const float> addend
                             std::uint32_t limit, std::span<std::uint32_t> indices,
                             std::span<float> taken) {
   return HWY_DYNAMIC_DISPATCH(add_and_take)(sums, addends.data(), limit, indices, taken);
+}
+
+std::size_t keep_at_least(std::span<std::uint32_t> indices, std::span<float> taken,
+                          std::uint32_t limit, std::span<float> to) {
+  return HWY_DYNAMIC_DISPATCH(keep)(indices, taken, limit, to.data());
 }
 
 // Two histograms: neighbours often fall into the same bin, and a counter that was just written

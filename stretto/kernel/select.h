@@ -18,7 +18,8 @@ inline std::uint32_t magnitude_bits(float value) {
 inline constexpr std::uint32_t kInfinityBits = 0x7F800000;
 
 // All of these are vector loops with the same result on every SIMD target. Spans of one call have
-// the same length, below 2^32, and do not overlap. Never allocate, never block; any thread.
+// the same length, below 2^32, but for `to`, and do not overlap. Never allocate, never block; any
+// thread.
 
 struct Found {
   std::size_t count = 0;       // Of the elements that were looked for, more than fit included.
@@ -35,6 +36,11 @@ Found take_at_least(std::span<float> values, std::uint32_t limit, std::span<std:
 Found add_and_take_at_least(std::span<float> sums, std::span<const float> addends,
                             std::uint32_t limit, std::span<std::uint32_t> indices,
                             std::span<float> taken);
+
+// Of what has been taken: what reaches `limit` stays, at the front of both spans; the others come
+// back, to[indices[j]] = taken[j]. Returns how many stay.
+std::size_t keep_at_least(std::span<std::uint32_t> indices, std::span<float> taken,
+                          std::uint32_t limit, std::span<float> to);
 
 // How many elements have each value of the upper 12 of their 31 bits of magnitude. `counts` has
 // kMagnitudeBins elements, which are overwritten.

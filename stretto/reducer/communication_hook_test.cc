@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stretto/reducer/power_sgd.h"
+#include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
@@ -150,7 +150,7 @@ TEST(CommunicationHook, TheTimeoutHoldsForWhatHooksCompareWhenTheyAreAttached) {
     expect_contains(
         message_of<Timeout>([&] {
           Reducer(communicator, three_gradients(),
-                  {.hook = std::make_shared<Bf16Reduction>(std::make_shared<PowerSgdReduction>()),
+                  {.hook = std::make_shared<Bf16Reduction>(std::make_shared<CompressedReduction>()),
                    .timeout = std::chrono::milliseconds(300)});
         }),
         "timed out waiting for rank 0");

@@ -200,8 +200,8 @@ TEST(CompressedAllReduce, WhatRanksDoNotAgreeAboutIsRefusedAndBothAreNamed) {
     };
     for (CompressionState* const where : {&state, static_cast<CompressionState*>(nullptr)}) {
       std::string text = text_of({top_k({.density = first ? 0.1 : 0.2}), where, "x"}, 5000);
-      expect_contains(text, "version 1: top_k(0.1) from");
-      expect_contains(text, "version 1: top_k(0.2) from");
+      expect_contains(text, "version 2: top_k(0.1) from");
+      expect_contains(text, "version 2: top_k(0.2) from");
       expect_contains(text, "on rank 1; give all ranks the same options");
       text = text_of({int8(), where, "x"}, first ? 5000 : 4999);
       expect_contains(text, "sum of 'x', 5000 elements' on rank 0 and by");

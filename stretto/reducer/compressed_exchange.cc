@@ -6,9 +6,7 @@
 #include "stretto/reducer/compressed_exchange.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -19,9 +17,13 @@
 #include "stretto/codec/arithmetic.h"
 #include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compression_trial.h"
+#include "stretto/reducer/finite.h"
 
 namespace stretto {
 namespace {
+
+using reducer::are_finite;
+using reducer::clear_non_finite;
 
 std::span<float> floats(const View& view) {
   return {reinterpret_cast<float*>(view.data), view.count};
@@ -33,32 +35,24 @@ double squares(std::span<const float> values) {
   return sum;
 }
 
-bool are_finite(std::span<const float> values) {
-  std::uint32_t greatest = 0;  // Magnitude; those of infinity and NaN are above all others.
-  for (const float value : values) {
-    greatest = std::max(greatest, std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFF);
-  }
-  return greatest < std::bit_cast<std::uint32_t>(std::numeric_limits<float>::infinity());
-}
-
-void clear_non_finite(std::span<float> values) {
-  for (float& value : values) value = std::isfinite(value) ? value : 0.0f;
-}
-
 }  // namespace
 
 bool CompressedReduction::has_codec(std::size_t gradient) const {
-  return by_index_[gradient] != nullptr && by_index_[gradient]->codec != nullptr;
+  return by_index_[gradient] != nullptr && by_index_[gradient]->compressor != nullptr;
 }
 
 void CompressedReduction::begin_step(Communicator& communicator) {
-  if (trial_ != nullptr) {
+  if (options_.compression != Compression::never) compresses_ = step_ >= options_.dense_steps;
+  if (trial_ != nullptr && compresses_) {
     compresses_ = step_ >= warm_up_steps_ && trial_->compresses(communicator);
   }
   divides_step_ = compresses_ && divides_in_step(step_);
   const auto& combines_from = prediction_.combines_from;
   combines_step_ = combines_from && announced_ >= static_cast<float>(*combines_from);
-  finishes_early_ = !compresses_ && (trial_ == nullptr || trial_->allows_early_finish());
+  // Of the step after a dense one no bucket may be left out, unless it begins a trial.
+  const bool is_steady = trial_ != nullptr ? trial_->allows_early_finish()
+                                           : options_.compression == Compression::never;
+  finishes_early_ = !compresses_ && is_steady;
   ++step_;
   this_step_ = {.step = step_, .compressed = compresses_};
   announcing_ = 0;
@@ -130,11 +124,12 @@ void CompressedReduction::sort_gradients(const FullBucket& full, Bucket& bucket)
     bucket.exchanges[way].clear();
     bucket.exchanges[way].way = static_cast<Way>(way);
     bucket.exchanges[way].timeout = full.timeout;
+    bucket.exchanges[way].op = full.op;
   }
   for (std::size_t i = 0; i < full.gradients.size(); ++i) {
     Gradient& gradient = *by_index_[full.gradients[i]];
     const std::span<float> values = floats(full.gradient_views[i]);
-    if (gradient.codec == nullptr) {
+    if (gradient.compressor == nullptr) {
       if (options_.non_finite == NonFinite::zero) clear_non_finite(values);
       bucket.plain.insert(bucket.plain.end(), values.begin(), values.end());
       continue;
@@ -152,9 +147,10 @@ void CompressedReduction::sort_gradients(const FullBucket& full, Bucket& bucket)
   }
 }
 
-// Makes this rank's messages, and says what is submitted first.
+// Makes this rank's messages or left factors, and says what is submitted first.
 void CompressedReduction::encode(Exchange& exchange) {
   using Next = Exchange::Next;
+  if (exchange.way == Way::factored) return find_left_factors(exchange);
   const auto ranks = static_cast<std::size_t>(ranks_);
   exchange.stopped_by.assign(exchange.gradients.size(), std::nullopt);
   exchange.parts.send_counts.assign(ranks, 0);
@@ -199,6 +195,17 @@ void CompressedReduction::submit_next(Communicator& communicator, Exchange& exch
       break;
     case Exchange::Next::messages:
       submit_messages(communicator, exchange);
+      exchange.next = Exchange::Next::nothing;
+      break;
+    case Exchange::Next::left_factors:
+      exchange.work =
+          communicator.all_reduce(exchange.left, {.op = exchange.op, .timeout = exchange.timeout});
+      exchange.next = Exchange::Next::right_factors;
+      break;
+    case Exchange::Next::right_factors:
+      find_right_factors(exchange);
+      exchange.work =
+          communicator.all_reduce(exchange.right, {.op = exchange.op, .timeout = exchange.timeout});
       exchange.next = Exchange::Next::nothing;
       break;
     case Exchange::Next::nothing:
@@ -291,16 +298,16 @@ void CompressedReduction::add_residuals(const FullBucket& bucket) {
   }
 }
 
-// All ranks find the same in what they have reduced without a codec.
+// All ranks find the same in what they have reduced by all_reduces.
 void CompressedReduction::stop_at_non_finite(const FullBucket& full, bool is_compressed) const {
   for (std::size_t i = 0; i < full.gradients.size(); ++i) {
-    if (is_compressed && has_codec(full.gradients[i])) continue;
+    const Gradient& gradient = *by_index_[full.gradients[i]];
+    if (is_compressed && gradient.codec != nullptr) continue;
     if (are_finite(floats(full.gradient_views[i]))) continue;
-    throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                    "gradient {}, in step {}: what all ranks have added up, "
-                                    "without a codec, holds infinity or NaN, and NonFinite::stop "
-                                    "is set",
-                                    by_index_[full.gradients[i]]->name, step_));
+    refuse(
+        "gradient {}, in step {}: what all ranks have added up holds infinity or NaN, and "
+        "NonFinite::stop is set",
+        gradient.name, step_);
   }
 }
 
@@ -331,7 +338,11 @@ void CompressedReduction::finish_messages(const FullBucket& full, Bucket& bucket
     exchange.work.wait();
     const TimePoint begin = Clock::now();
     this_step_.exchange_seconds += seconds(begin - exchange.encoded);
-    decode(full.op, exchange);
+    if (exchange.way == Way::factored) {
+      multiply_factors(exchange);
+    } else {
+      decode(exchange);
+    }
     this_step_.decode_seconds += seconds(Clock::now() - begin);
     for (const Gradient* const gradient : exchange.gradients) {
       if (options_.measure_norms) this_step_.residual_norm += squares(gradient->residual);

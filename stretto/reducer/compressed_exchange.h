@@ -14,25 +14,42 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/base/id.h"
+#include "stretto/codec/low_rank.h"
 #include "stretto/reducer/compressed_reduction.h"
 
 namespace stretto {
 
-// How the messages of a gradient travel: see CompressedExchange.
-enum class CompressedReduction::Way : std::uint8_t { gathered, divided, combined };
-inline constexpr std::size_t kCompressedWays = 3;
+// How a gradient travels: by messages, see CompressedExchange, or as factors.
+enum class CompressedReduction::Way : std::uint8_t { gathered, divided, combined, factored };
+inline constexpr std::size_t kCompressedWays = 4;
 // Parts of fewer elements are not worth a message each.
 inline constexpr std::size_t kLeastPart = 512;
+
+// The matrices whose product stands for a gradient.
+struct Factors {
+  bool is_finite() const;
+  void draw_right(std::uint64_t key);
+  // A column that found nothing in this step would never find anything again.
+  void draw_zero_columns(std::uint64_t key);
+
+  std::size_t rank = 0;  // 0: it has none.
+  codec::MatrixShape shape;
+  std::vector<float> left;
+  std::vector<float> right;  // What the next step begins with.
+};
 
 // What is remembered of a gradient.
 struct CompressedReduction::Gradient {
   std::string name;
-  std::shared_ptr<const Codec> codec;  // Null: it travels as it is.
-  bool has_fixed_length = false;       // Its messages.
-  std::vector<float> residual;         // Empty if there is no codec.
-  bool has_residual = false;           // It may be other than zero.
-  std::vector<float> momentum;         // Empty if there is none.
-  std::vector<std::uint32_t> hints;    // Of each part, and of the sum of this rank's part.
+  std::shared_ptr<const Compressor> compressor;  // Null: it travels as it is.
+  const Codec* codec = nullptr;                  // The same, if it makes messages.
+  Factors factors;                               // If it does not.
+  bool has_fixed_length = false;                 // Its messages.
+  // Empty if there is no codec. While factors are on their way, all that they are to stand for.
+  std::vector<float> residual;
+  bool has_residual = false;         // It may be other than zero.
+  std::vector<float> momentum;       // Empty if there is none.
+  std::vector<std::uint32_t> hints;  // Of each part, and of the sum of this rank's part.
   std::uint64_t key = 0;
   std::size_t owner = 0;  // Who adds it up where it is too small to be divided.
 };
@@ -48,14 +65,22 @@ struct CompressedReduction::Part {
 // copied, so that the next may be started.
 struct CompressedReduction::Exchange {
   // What is submitted when the operation under way has ended.
-  enum class Next : std::uint8_t { part_lengths, parts, lengths, messages, nothing };
+  enum class Next : std::uint8_t {
+    part_lengths,
+    parts,
+    lengths,
+    messages,
+    left_factors,
+    right_factors,
+    nothing
+  };
   // What a rank says before its messages.
   struct Announcement {
     std::uint64_t length = 0;
     std::uint64_t encoded = 0;  // Of what it has made of gradients without a fixed length.
   };
 
-  bool has_parts() const { return way != Way::gathered; }
+  bool has_parts() const { return way == Way::divided || way == Way::combined; }
   bool announces() const { return way == Way::combined || !has_fixed_length; }
   void clear();
 
@@ -75,6 +100,9 @@ struct CompressedReduction::Exchange {
   std::vector<std::size_t> lengths;  // Of each rank.
   std::vector<Announcement> announced;
   AllGatherOptions messages;  // Their lengths, where these are not all the same.
+  std::vector<float> left;    // Factors of all gradients, one behind the other.
+  std::vector<float> right;
+  ReduceOp op = ReduceOp::mean;
   std::optional<Duration> timeout;
   Next next = Next::nothing;
   Work work;

@@ -183,7 +183,7 @@ void CompressedReduction::decode_parts(Exchange& exchange, std::span<const std::
   }
 }
 
-void CompressedReduction::decode(ReduceOp op, Exchange& exchange) {
+void CompressedReduction::decode(Exchange& exchange) {
   for (const std::span<float> values : exchange.values) std::ranges::fill(values, 0.0f);
   std::span<const std::byte> rest = exchange.all;
   for (std::size_t rank = 0; rank < exchange.lengths.size(); ++rank) {
@@ -196,7 +196,7 @@ void CompressedReduction::decode(ReduceOp op, Exchange& exchange) {
     if (divisor > 1) {
       for (float& value : exchange.values[i]) value *= static_cast<float>(divisor);
     }
-    if (op == ReduceOp::mean) codec::divide(exchange.values[i], ranks_);
+    if (exchange.op == ReduceOp::mean) codec::divide(exchange.values[i], ranks_);
   }
 }
 

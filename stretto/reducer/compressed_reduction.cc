@@ -84,17 +84,48 @@ std::string CompressedReduction::name() const {
   constexpr const char* kExchanges[] = {"", ", divided", ", combined", ", whatever is faster"};
   text += kExchanges[static_cast<int>(options_.exchange)];
   if (options_.clip_norm > 0) text += fmt::format(", clipped at {}", options_.clip_norm);
+  if (options_.dense_steps > 0) text += fmt::format(", after {} steps", options_.dense_steps);
   return text;
 }
 
-std::shared_ptr<const Codec> CompressedReduction::codec_for(
+std::shared_ptr<const Compressor> CompressedReduction::codec_for(
     const GradientDescription& gradient) const {
-  for (const CompressionRule& rule : options_.rules) {
-    if (!fits(rule.pattern, gradient.name)) continue;
-    return rule.codec->name() == "dense" ? nullptr : rule.codec;
+  const auto rule = std::ranges::find_if(options_.rules, [&](const CompressionRule& each) {
+    return fits(each.pattern, gradient.name);
+  });
+  const bool is_ruled = rule != options_.rules.end();
+  const auto& codec = is_ruled ? rule->codec : options_.codec;
+  const bool is_small = !is_ruled && gradient.count < options_.min_elements;
+  return is_small || codec->name() == "dense" ? nullptr : codec;
+}
+
+// What it is compressed by. What is remembered of it begins anew where that has another length.
+void CompressedReduction::describe(const GradientDescription& description,
+                                   Gradient& gradient) const {
+  gradient.name = description.name;
+  gradient.key = content_hash(std::as_bytes(std::span(description.name)), options_.seed);
+  gradient.compressor = codec_for(description);
+  gradient.codec = dynamic_cast<const Codec*>(gradient.compressor.get());
+  gradient.has_fixed_length =
+      gradient.codec != nullptr && gradient.codec->message_bytes(0, 0).has_value();
+  Factors& factors = gradient.factors;
+  factors.shape = codec::matrix_shape(description.count, description.rows);
+  const auto* const power_sgd = dynamic_cast<const PowerSgd*>(gradient.compressor.get());
+  const std::size_t rank = power_sgd != nullptr ? power_sgd->rank() : 0;
+  const bool is_shorter = rank * (factors.shape.rows + factors.shape.columns) < description.count;
+  if (power_sgd != nullptr && !is_shorter) gradient.compressor = nullptr;
+  factors.rank = is_shorter ? rank : 0;
+  factors.left.resize(factors.rank * factors.shape.rows);
+  const std::size_t of_right = factors.rank * factors.shape.columns;
+  if (factors.right.size() != of_right) {
+    factors.right.resize(of_right);
+    factors.draw_right(gradient.key);
   }
-  const bool is_small = gradient.count < options_.min_elements;
-  return is_small || options_.codec->name() == "dense" ? nullptr : options_.codec;
+  const std::size_t count = gradient.compressor != nullptr ? description.count : 0;
+  if (gradient.residual.size() != count) gradient.residual.assign(count, 0.0f);
+  const std::size_t momenta = options_.momentum > 0 ? description.count : 0;
+  if (gradient.momentum.size() != momenta) gradient.momentum.assign(momenta, 0.0f);
+  gradient.hints.resize(static_cast<std::size_t>(ranks_) + 1);
 }
 
 void CompressedReduction::attach(Communicator& communicator,
@@ -122,18 +153,10 @@ void CompressedReduction::attach(Communicator& communicator,
     }
     std::unique_ptr<Gradient>& gradient = gradients_[description.name];
     if (gradient == nullptr) gradient = std::make_unique<Gradient>();
-    gradient->name = description.name;
-    gradient->codec = codec_for(description);
-    if (gradient->codec != nullptr) {
-      gradient->has_fixed_length = gradient->codec->message_bytes(0, 0).has_value();
-      warm_up_steps_ = std::max(warm_up_steps_, gradient->codec->warm_up_steps());
+    describe(description, *gradient);
+    if (gradient->compressor != nullptr) {
+      warm_up_steps_ = std::max(warm_up_steps_, gradient->compressor->warm_up_steps());
     }
-    gradient->key = content_hash(std::as_bytes(std::span(description.name)), options_.seed);
-    const std::size_t count = gradient->codec != nullptr ? description.count : 0;
-    if (gradient->residual.size() != count) gradient->residual.assign(count, 0.0f);
-    const std::size_t momenta = options_.momentum > 0 ? description.count : 0;
-    if (gradient->momentum.size() != momenta) gradient->momentum.assign(momenta, 0.0f);
-    gradient->hints.resize(static_cast<std::size_t>(ranks_) + 1);
     gradient->owner = by_index_.size() % static_cast<std::size_t>(ranks_);
     by_index_.push_back(gradient.get());
   }
@@ -154,6 +177,8 @@ void CompressedReduction::restore(const reducer::SavedState& state) {
   for (const auto& [name, gradient] : gradients_) {
     (void)reducer::find(state.residuals, name, gradient->residual.size());
     (void)reducer::find(state.momenta, name, gradient->momentum.size());
+    if (gradient->factors.rank == 0) continue;
+    (void)reducer::find(state.factors, name, gradient->factors.right.size());
   }
   step_ = state.step;
   const auto* const announced = reducer::find(state.factors, kAnnounced, 1);
@@ -162,7 +187,11 @@ void CompressedReduction::restore(const reducer::SavedState& state) {
     const auto* const residual = reducer::find(state.residuals, name, gradient->residual.size());
     gradient->has_residual = residual != nullptr;
     const auto hints = state.factors.find(name);  // Of another number of ranks: some of them.
-    if (hints != state.factors.end()) {
+    const bool has_them = hints != state.factors.end();
+    if (gradient->factors.rank > 0) {
+      if (has_them) gradient->factors.right = hints->second;
+      if (!has_them) gradient->factors.draw_right(gradient->key);
+    } else if (has_them) {
       const std::size_t count = std::min(hints->second.size(), gradient->hints.size());
       std::memcpy(gradient->hints.data(), hints->second.data(), count * sizeof(float));
     }
@@ -185,8 +214,11 @@ std::vector<std::byte> CompressedReduction::save() const {
     if (!gradient->residual.empty()) {
       state.residuals[name] = gradient->residual;
       std::vector<float>& hints = state.factors[name];
-      hints.resize(gradient->hints.size());
-      std::memcpy(hints.data(), gradient->hints.data(), hints.size() * sizeof(float));
+      hints = gradient->factors.right;
+      if (gradient->codec != nullptr) {
+        hints.resize(gradient->hints.size());
+        std::memcpy(hints.data(), gradient->hints.data(), hints.size() * sizeof(float));
+      }
     }
     if (!gradient->momentum.empty()) state.momenta[name] = gradient->momentum;
   }

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "stretto/reducer/compressed_reduction.h"
-#include "stretto/reducer/power_sgd.h"
 
 #include <algorithm>
 #include <cmath>
@@ -371,8 +370,8 @@ TEST(CompressedReduction, GradientsAsLongAsNoMessageMayBeAreRefused) {
 
 TEST(CompressedReduction, WhatAnotherHookHasConvertedIsRefused) {
   run_ranks(2, [](Communicator& communicator) {
-    const std::shared_ptr<CommunicationHook> hooks[] = {
-        hook({.min_elements = 1}), std::make_shared<PowerSgdReduction>(PowerSgdOptions{})};
+    const std::shared_ptr<CommunicationHook> hooks[] = {hook({.min_elements = 1}),
+                                                        hook({.codec = power_sgd()})};
     for (const auto& inner : hooks) {
       Reducer reducer(communicator, {{.name = "weight", .count = 4096}},
                       {.hook = std::make_shared<Bf16Reduction>(inner)});

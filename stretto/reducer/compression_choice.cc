@@ -147,6 +147,8 @@ std::string CompressedReduction::reason_for(bool is_divided, const Bytes& bytes)
   }
   const bool has_others = bytes.without_fixed_length > 0;
   if (has_others && bytes.of_gradients == 0) return others;
+  if (bytes.has_factors && bytes.of_gradients == 0)
+    return "not made: all gradients travel as factors";
   const bool is_automatic = options_.exchange == CompressedExchange::automatic;
   std::string reason = is_divided ? "divided" : "gathered";
   if (options_.exchange == CompressedExchange::combine) reason = "combined";
@@ -169,7 +171,11 @@ std::string CompressedReduction::reason_for(bool is_divided, const Bytes& bytes)
 CompressedReduction::Bytes CompressedReduction::bytes_in_step(std::uint64_t step) const {
   Bytes bytes;
   for (const Gradient* const gradient : by_index_) {
-    if (gradient == nullptr || gradient->codec == nullptr) continue;
+    if (gradient == nullptr || gradient->compressor == nullptr) continue;
+    if (gradient->codec == nullptr) {
+      bytes.has_factors = true;
+      continue;
+    }
     const std::size_t count = gradient->residual.size();
     const std::size_t gradient_bytes = count * sizeof(float);
     const auto message = gradient->codec->message_bytes(count, step);
@@ -208,6 +214,7 @@ bool CompressedReduction::divides_in_step(std::uint64_t step) const {
 
 // In this step. All ranks find the same, since they know of each other what they have announced.
 CompressedReduction::Way CompressedReduction::way_of(const Gradient& gradient) const {
+  if (gradient.codec == nullptr) return Way::factored;
   if (options_.exchange == CompressedExchange::combine) return Way::combined;
   if (gradient.has_fixed_length) return divides_step_ ? Way::divided : Way::gathered;
   return combines_step_ ? Way::combined : Way::gathered;

@@ -95,6 +95,18 @@ TEST(CompressionTrial, ABucketThatIsNotCompressedIsFinishedEarlyAndLeftOut) {
   });
 }
 
+// Else the first step after them would lack one.
+TEST(CompressionTrial, DenseStepsLeaveNoBucketOut) {
+  run_ranks(2, [](Communicator& communicator) {
+    Training training(communicator, {.dense_steps = 4}, 2000);
+    for (int step = 0; step < 6; ++step) {
+      EXPECT_EQ(training.step({2, 0}), step >= 4);
+      EXPECT_EQ(training.hook->started, kAll);
+      EXPECT_EQ(training.finished_early, Indices());
+    }
+  });
+}
+
 // The trial's steps and those after it: all ranks take the same decisions.
 TEST(CompressionTrial, SwitchesAllRanksInTheSameStep) {
   std::vector<std::vector<bool>> compressed_steps(2);

@@ -70,7 +70,7 @@ TEST(NonFinite, PoliciesHoldForWhatTravelsAsItIs) {
         const std::string text = message_of<InvalidArgument>([&] { reducer.finalize(); });
         if (policy == NonFinite::stop) {
           EXPECT_EQ(text,
-                    "gradient v, in step 1: what all ranks have added up, without a codec, holds "
+                    "gradient v, in step 1: what all ranks have added up holds "
                     "infinity or NaN, and NonFinite::stop is set");
           return;
         }

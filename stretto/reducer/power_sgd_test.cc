@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/reducer/power_sgd.h"
+// Gradients that travel as factors.
 
 #include <algorithm>
 #include <cmath>
@@ -16,6 +16,7 @@
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/failures.h"
 #include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
 
@@ -26,6 +27,12 @@ constexpr std::size_t kRows = 60;
 constexpr std::size_t kColumns = 50;
 
 using testing::floats;
+using testing::message_of;
+
+std::shared_ptr<CompressedReduction> factoring(CompressionOptions options = {
+                                                   .codec = power_sgd()}) {
+  return std::make_shared<CompressedReduction>(std::move(options));
+}
 
 std::vector<GradientDescription> model() {
   return {
@@ -53,7 +60,7 @@ void run_step(Reducer& reducer, double noise, std::uint64_t seed) {
 
 TEST(PowerSgd, AMatrixOfItsRankComesThroughAndSmallOnesAsTheyAre) {
   run_ranks(3, [](Communicator& communicator) {
-    const auto hook = std::make_shared<PowerSgdReduction>();
+    const auto hook = factoring();
     Reducer reducer(communicator, model(), {.bucket_bytes = {8000}, .hook = hook});
     run_step(reducer, 0, 1);
     std::vector<float> expected(kRows * kColumns);
@@ -63,7 +70,12 @@ TEST(PowerSgd, AMatrixOfItsRankComesThroughAndSmallOnesAsTheyAre) {
     }
     for (const float value : floats(reducer, 1)) EXPECT_EQ(value, 3.0f);
     EXPECT_TRUE(hook->residual("bias").empty());
-    EXPECT_LT(hook->sent_elements(), hook->gradient_elements() / 8);
+    const CompressionStatistics& step = hook->last_step();
+    EXPECT_EQ(step.elements, kRows * kColumns + 2000) << "without the bias";
+    EXPECT_EQ(step.sent_values, 2 * (kRows + kColumns) + 2 * (45 + 45));
+    EXPECT_EQ(step.message_bytes, step.sent_values * sizeof(float));
+    EXPECT_EQ(step.received_bytes, 2 * step.message_bytes * 2 / 3);
+    EXPECT_TRUE(step.encode_seconds > 0 && step.exchange_seconds > 0 && step.decode_seconds > 0);
   });
 }
 
@@ -74,7 +86,7 @@ TEST(PowerSgd, NothingIsLostAndRanksAgree) {
   std::vector<std::vector<double>> got(2), left(2);
   run_ranks(2, [&](Communicator& communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank().value());
-    const auto hook = std::make_shared<PowerSgdReduction>(PowerSgdOptions{.rank = 5});
+    const auto hook = factoring({.codec = power_sgd({.rank = 5})});
     Reducer reducer(communicator, model(),
                     {.op = ReduceOp::sum, .bucket_bytes = {8000}, .hook = hook});
     got[rank].resize(kRows * kColumns);
@@ -102,17 +114,20 @@ TEST(PowerSgd, NothingIsLostAndRanksAgree) {
   }
 }
 
+// A step in which rank 1 has `wrong` in the first matrix.
+std::string step_with(Reducer& reducer, int rank, float wrong) {
+  for (std::size_t i = 3; i-- > 0;) {
+    std::ranges::fill(floats(reducer, i), 1.0f);
+    if (i == 0 && rank == 1) floats(reducer, 0)[5] = wrong;
+    reducer.mark_ready(i);
+  }
+  return message_of<InvalidArgument>([&] { reducer.finalize(); });
+}
+
 TEST(PowerSgd, NaNIsSeenByAllAndGoneInTheNextStep) {
   run_ranks(2, [](Communicator& communicator) {
-    Reducer reducer(communicator, model(), {.hook = std::make_shared<PowerSgdReduction>()});
-    for (std::size_t i = 3; i-- > 0;) {
-      std::ranges::fill(floats(reducer, i), 1.0f);
-      if (i == 0 && communicator.rank() == Rank(1)) {
-        floats(reducer, 0)[5] = std::numeric_limits<float>::quiet_NaN();
-      }
-      reducer.mark_ready(i);
-    }
-    reducer.finalize();
+    Reducer reducer(communicator, model(), {.hook = factoring()});
+    (void)step_with(reducer, communicator.rank().value(), std::numeric_limits<float>::quiet_NaN());
     EXPECT_TRUE(std::isnan(floats(reducer, 0)[0]));
     EXPECT_EQ(floats(reducer, 1)[0], 1.0f);
     run_step(reducer, 0, 1);
@@ -120,9 +135,125 @@ TEST(PowerSgd, NaNIsSeenByAllAndGoneInTheNextStep) {
   });
 }
 
+TEST(PowerSgd, InfinityStopsAllRanksOrCountsAsZero) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  run_ranks(2, [](Communicator& communicator) {
+    const auto hook = factoring({.codec = power_sgd(), .non_finite = NonFinite::stop});
+    Reducer reducer(communicator, model(), {.hook = hook});
+    EXPECT_EQ(step_with(reducer, communicator.rank().value(), kInfinity),
+              "gradient w, in step 1: what all ranks have added up holds infinity or NaN, and "
+              "NonFinite::stop is set");
+  });
+  run_ranks(2, [](Communicator& communicator) {
+    const auto hook = factoring({.codec = power_sgd(), .non_finite = NonFinite::zero});
+    Reducer reducer(communicator, model(), {.hook = hook});
+    EXPECT_EQ(step_with(reducer, communicator.rank().value(), -kInfinity), "");
+    for (const float value : floats(reducer, 0)) ASSERT_TRUE(std::isfinite(value));
+    EXPECT_NEAR(floats(reducer, 0)[5], 0.5f, 1e-3) << "what rank 0 had";
+    EXPECT_NEAR(floats(reducer, 0)[6], 1, 1e-3);
+    EXPECT_EQ(floats(reducer, 1)[0], 1.0f);
+  });
+}
+
+// They are neither kept for ever nor forgotten.
+TEST(PowerSgd, NumbersTooGreatToBeMultipliedAreSeen) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto hook = factoring();
+    Reducer reducer(communicator, model(), {.hook = hook});
+    for (std::size_t i = 3; i-- > 0;) {
+      std::ranges::fill(floats(reducer, i), 1.5e38f);
+      reducer.mark_ready(i);
+    }
+    reducer.finalize();
+    EXPECT_TRUE(std::isnan(floats(reducer, 0)[0]));
+    EXPECT_EQ(floats(reducer, 1)[0], 1.5e38f) << "travels as it is";
+    for (const float left : hook->residual("w")) ASSERT_EQ(left, 0);
+  });
+}
+
+// In one bucket: of another rank, of a sparse codec, and as they are.
+TEST(PowerSgd, RulesChooseRanksAndCodecsOfGradients) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto hook = std::make_shared<CompressedReduction>(
+        CompressionOptions{.codec = power_sgd({.rank = 1}),
+                           .rules = {{"w*", power_sgd({.rank = 3})}, {"v", top_k()}}});
+    Reducer reducer(communicator,
+                    {{"w", DType::f32, kRows * kColumns, kRows},
+                     {"bias", DType::f32, 7},
+                     {"v", DType::f32, 2000},
+                     {"u", DType::f32, 1600}},
+                    {.hook = hook});
+    run_step(reducer, 0, 1);
+    EXPECT_EQ(hook->last_step().sent_values, 3 * (kRows + kColumns) + 20 + (40 + 40));
+    EXPECT_EQ(floats(reducer, 1)[0], 3.0f);
+    EXPECT_EQ(std::ranges::count_if(floats(reducer, 2), [](float value) { return value != 0; }),
+              20);
+  });
+}
+
+TEST(PowerSgd, BeginsAfterDenseStepsAndIsSwitchedLikeACodec) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto hook = factoring({.codec = power_sgd({.rank = 1}), .dense_steps = 2});
+    Reducer reducer(communicator, model(), {.hook = hook});
+    std::vector<float> gradient(2000);
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      run_step(reducer, 1, step);
+      fill_matrix(gradient, 1, step + 2);
+      EXPECT_EQ(hook->last_step().compressed, step >= 2);
+      EXPECT_EQ(std::ranges::equal(floats(reducer, 2), gradient), step < 2) << step;
+    }
+  });
+  run_ranks(2, [](Communicator& communicator) {
+    const auto hook = factoring({.codec = power_sgd(), .compression = Compression::automatic});
+    Reducer reducer(communicator, model(), {.hook = hook});
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      run_step(reducer, 1, step);
+      EXPECT_EQ(hook->last_step().compressed, step >= 4) << "the trial";
+    }
+    EXPECT_EQ(hook->exchange_reason(), "not made: all gradients travel as factors");
+  });
+}
+
+// Of any shape and magnitude whose products are numbers.
+TEST(PowerSgd, SentAndLeftAreTheWhole) {
+  Random random(5);
+  for (int attempt = 0; attempt < 60; ++attempt) {
+    const std::size_t rows = 1 + random.below(60), columns = 1 + random.below(60);
+    const bool is_matrix = random.below(2) == 0;
+    const std::size_t count = rows * columns + (is_matrix ? 0 : random.below(7));
+    const std::size_t rank = 1 + random.below(4);
+    const int exponent = static_cast<int>(random.below(200)) - 148;
+    run_ranks(1, [&](Communicator& communicator) {
+      const auto hook = factoring({.codec = power_sgd({.rank = rank}), .min_elements = 1});
+      Reducer reducer(communicator, {{"w", DType::f32, count, is_matrix ? rows : 0}},
+                      {.hook = hook});
+      for (int step = 0; step < 3; ++step) {
+        std::vector<float> whole(count);
+        std::ranges::copy(hook->residual("w"), whole.begin());
+        double squares = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+          const double unit = random.below(3) == 0 ? 0 : random.uniform() - 0.5;
+          floats(reducer, 0)[i] = static_cast<float>(std::ldexp(unit, exponent));
+          whole[i] += floats(reducer, 0)[i];
+          squares += double{whole[i]} * double{whole[i]};
+        }
+        reducer.mark_ready(0);
+        reducer.finalize();
+        const auto left = hook->residual("w");
+        const double bound = static_cast<double>(rank) * (0x1p-22 * std::sqrt(squares) + 0x1p-148);
+        for (std::size_t i = 0; i < count; ++i) {
+          const double kept = left.empty() ? 0 : double{left[i]};
+          ASSERT_NEAR(double{floats(reducer, 0)[i]} + kept, double{whole[i]}, bound)
+              << rows << " x " << columns << ", rank " << rank << ", 2^" << exponent;
+        }
+      }
+    });
+  }
+}
+
 TEST(PowerSgd, AGradientThatWasZeroOnceIsSentLater) {
   run_ranks(2, [](Communicator& communicator) {
-    Reducer reducer(communicator, model(), {.hook = std::make_shared<PowerSgdReduction>()});
+    Reducer reducer(communicator, model(), {.hook = factoring()});
     for (std::size_t i = 3; i-- > 0;) {
       std::ranges::fill(floats(reducer, i), 0.0f);
       reducer.mark_ready(i);
@@ -145,30 +276,65 @@ TEST(PowerSgd, GoesOnBitForBitWhereItWasSaved) {
       const auto values = floats(reducer, 0);
       return std::vector<float>(values.begin(), values.end());
     };
-    const auto through = std::make_shared<PowerSgdReduction>();
+    const auto through = factoring();
     Reducer reducer(communicator, model(), {.hook = through});
     (void)values_after(reducer, 0, 3);
     const std::vector<std::byte> state = through->save();
-    const auto resumed = std::make_shared<PowerSgdReduction>();
+    const auto resumed = factoring();
     resumed->load(state);
     EXPECT_EQ(resumed->save(), state);
     Reducer other(communicator, model(), {.hook = resumed});
     EXPECT_EQ(values_after(reducer, 3, 5), values_after(other, 3, 5));
-    EXPECT_THROW(CompressedReduction().load(state), InvalidArgument);
+    const auto of_others = std::make_shared<CompressedReduction>();
+    { Reducer sparse(communicator, model(), {.hook = of_others}); }
+    EXPECT_THROW(through->load(of_others->save()), InvalidArgument);
     const std::vector<std::vector<std::byte>> both(2, state);
-    EXPECT_THROW((void)PowerSgdReduction::redistribute(both, 3), InvalidArgument);
+    EXPECT_THROW((void)CompressedReduction::redistribute(both, 3), InvalidArgument);
   });
+}
+
+TEST(PowerSgd, AnotherNumberOfRanksGoesOnWithAllThatWasNotSent) {
+  std::vector<std::vector<std::byte>> states(2);
+  std::vector<float> left(kRows * kColumns);
+  run_ranks(2, [&](Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank().value());
+    const auto hook = factoring();
+    Reducer reducer(communicator, model(), {.hook = hook});
+    run_step(reducer, 1, rank);
+    states[rank] = hook->save();
+    for (std::size_t turn = 0; turn < 2; ++turn) {
+      for (std::size_t i = 0; turn == rank && i < left.size(); ++i) {
+        left[i] += hook->residual("w")[i];
+      }
+      communicator.barrier().wait();
+    }
+  });
+  states = CompressedReduction::redistribute(states, 3);
+  std::vector<std::vector<float>> reduced(3);
+  run_ranks(3, [&](Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank().value());
+    const auto hook = factoring();
+    hook->load(states[rank]);
+    Reducer reducer(communicator, model(), {.hook = hook});
+    const auto residual = hook->residual("w");
+    EXPECT_TRUE(std::ranges::equal(residual, rank == 0 ? left : std::vector<float>(left.size())));
+    run_step(reducer, 1, rank);
+    const auto values = floats(reducer, 0);
+    reduced[rank].assign(values.begin(), values.end());
+  });
+  EXPECT_EQ(reduced[0], reduced[1]);
+  EXPECT_EQ(reduced[0], reduced[2]);
 }
 
 TEST(PowerSgd, AStateThatOneRankCannotUseIsRefusedOnAllUntilAnotherIsLoaded) {
   std::vector<std::byte> of_rank_0;
   run_ranks(3, [&](Communicator& communicator) {
     const bool is_first = communicator.rank() == Rank(0), is_last = communicator.rank() == Rank(2);
-    const auto saved = std::make_shared<PowerSgdReduction>();
+    const auto saved = factoring();
     { Reducer reducer(communicator, model(), {.hook = saved}); }
     if (is_first) of_rank_0 = saved->save();
     communicator.barrier().wait();
-    const auto hook = std::make_shared<PowerSgdReduction>();
+    const auto hook = factoring();
     hook->load(is_last ? of_rank_0 : saved->save());
     for (int attempt = 0; attempt < 2; ++attempt) {
       try {
@@ -187,10 +353,10 @@ TEST(PowerSgd, AStateThatOneRankCannotUseIsRefusedOnAllUntilAnotherIsLoaded) {
 }
 
 TEST(PowerSgd, AnotherRankOfMatricesIsRefused) {
-  EXPECT_THROW(PowerSgdReduction({.rank = 0}), InvalidArgument);
+  EXPECT_THROW((void)power_sgd({.rank = 0}), InvalidArgument);
   run_ranks(2, [](Communicator& communicator) {
-    const PowerSgdOptions options{.rank = communicator.rank() == Rank(0) ? 2u : 4u};
-    const auto hook = std::make_shared<PowerSgdReduction>(options);
+    const auto hook =
+        factoring({.codec = power_sgd({.rank = communicator.rank() == Rank(0) ? 2u : 4u})});
     EXPECT_THROW(Reducer(communicator, model(), {.hook = hook}), Mismatch);
   });
 }

@@ -12,8 +12,8 @@
 namespace stretto::reducer {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3145544154535453;      // "STSTATE1".
-constexpr std::uint64_t kListMagic = 0x3153455441545354;  // "TSTATES1".
+constexpr std::uint64_t kMagic = 0x3245544154535453;      // "STSTATE2".
+constexpr std::uint64_t kListMagic = 0x3253455441545354;  // "TSTATES2".
 
 void put(std::vector<std::byte>& out, const void* data, std::size_t bytes) {
   const auto* const from = static_cast<const std::byte*>(data);

@@ -23,7 +23,7 @@ struct SavedState {
   std::uint64_t ranks = 0;
   Values residuals = {};  // Of another number of ranks: the first gets their sum, others zeros,
   Values momenta = {};    // each gets their mean,
-  Values factors = {};    // each gets rank 0's. Of "compressed": where to look for the greatest.
+  Values factors = {};    // each gets rank 0's. Of codecs: where to look for the greatest.
 };
 
 std::vector<std::byte> print(const SavedState& state);

@@ -10,7 +10,6 @@
 
 #include "stretto/base/random.h"
 #include "stretto/reducer/compressed_reduction.h"
-#include "stretto/reducer/power_sgd.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/support/run_ranks.h"
 
@@ -104,7 +103,9 @@ TEST(SilentGradients, KeepTheirResiduals) {
 
 TEST(SilentGradients, KeepWhatTheirFactorsLack) {
   run_ranks(3, [](Communicator& communicator) {
-    expect_residuals_wait(std::make_shared<PowerSgdReduction>(), communicator);
+    expect_residuals_wait(
+        std::make_shared<CompressedReduction>(CompressionOptions{.codec = power_sgd()}),
+        communicator);
   });
 }
 

@@ -13,6 +13,9 @@ namespace {
 constexpr std::size_t kClearsMax = 1 << 16;
 // Of a correct peer, each is a send in flight.
 constexpr std::size_t kAnnouncedMax = 1 << 18;
+// Of unexpected messages that are gone, what is kept for the next ones.
+constexpr std::size_t kSpareMax = 64;
+constexpr std::size_t kSpareBytesMax = 4 * kEagerBytes;
 
 MessageLabel label_of(const Frame& frame) {
   return {.operation = frame.operation, .message_bytes = frame.message_bytes};
@@ -27,13 +30,22 @@ std::vector<Matcher::Posted>::iterator Matcher::find_unannounced(const MessageKe
   });
 }
 
-Matcher::Unexpected& Matcher::keep(Unexpected unexpected) {
-  if (unexpected.frame.kind == FrameKind::announce) {
+Matcher::Unexpected& Matcher::keep(const Frame& frame, std::size_t bytes) {
+  if (spare_.empty()) spare_.emplace_back();
+  unexpected_.splice(unexpected_.end(), spare_, spare_.begin());
+  Unexpected& unexpected = unexpected_.back();
+  spare_bytes_ -= unexpected.bytes.capacity();
+  unexpected.frame = frame;
+  unexpected.bytes.resize(bytes);
+  unexpected.complete = frame.kind == FrameKind::announce;
+  unexpected.claimed_by = nullptr;
+  unexpected.orphaned = false;
+  if (unexpected.complete) {
     ++announced_;
   } else {
-    unexpected_bytes_ += unexpected_cost_bytes(unexpected.bytes.size());
+    unexpected_bytes_ += unexpected_cost_bytes(bytes);
   }
-  return unexpected_.emplace_back(std::move(unexpected));
+  return unexpected;
 }
 
 void Matcher::drop(Unexpected& unexpected) {
@@ -42,7 +54,15 @@ void Matcher::drop(Unexpected& unexpected) {
   } else {
     unexpected_bytes_ -= unexpected_cost_bytes(unexpected.bytes.size());
   }
-  unexpected_.remove_if([&](const Unexpected& candidate) { return &candidate == &unexpected; });
+  const auto place =
+      std::find_if(unexpected_.begin(), unexpected_.end(),
+                   [&](const Unexpected& candidate) { return &candidate == &unexpected; });
+  if (spare_.size() < kSpareMax && spare_bytes_ + unexpected.bytes.capacity() <= kSpareBytesMax) {
+    spare_bytes_ += unexpected.bytes.capacity();
+    spare_.splice(spare_.begin(), unexpected_, place);
+  } else {
+    unexpected_.erase(place);
+  }
 }
 
 bool Matcher::post_receive(Request& request) {
@@ -88,8 +108,7 @@ Request* Matcher::message_header(const Frame& frame, Unexpected** unexpected) {
     receives_.erase(found);
     return agree(*request, label_of(frame), self_) ? request : nullptr;
   }
-  *unexpected =
-      &keep(Unexpected{.frame = frame, .bytes = std::vector<std::byte>(frame.message_bytes)});
+  *unexpected = &keep(frame, frame.message_bytes);
   return nullptr;
 }
 
@@ -111,7 +130,7 @@ Result<Matcher::Announcement> Matcher::announced(const Frame& frame) {
       return status_of(StatusCode::protocol, "more than {} messages announced that nobody receives",
                        kAnnouncedMax);
     }
-    keep(Unexpected{.frame = frame, .bytes = {}, .complete = true});
+    keep(frame, 0);
     return Announcement::unexpected;
   }
   found->announced = true;

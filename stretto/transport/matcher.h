@@ -80,7 +80,7 @@ class Matcher {
   };
 
   std::vector<Posted>::iterator find_unannounced(const MessageKey& key);
-  Unexpected& keep(Unexpected unexpected);
+  Unexpected& keep(const Frame& frame, std::size_t bytes);
   void drop(Unexpected& unexpected);
   void hand_over(Unexpected& unexpected, Request& request);
   void end_requests(const std::uint64_t* group, const Status& reason);
@@ -90,6 +90,9 @@ class Matcher {
   std::vector<Posted> receives_;
   // A list: the parser keeps a pointer to the one that is being filled.
   std::list<Unexpected> unexpected_;
+  // Whose memory the next ones take; a few, since they are of each peer.
+  std::list<Unexpected> spare_;
+  std::size_t spare_bytes_ = 0;
   std::vector<Request*> waiting_sends_;
   std::vector<MessageKey> clears_;
   std::uint64_t unexpected_bytes_ = 0;

@@ -16,7 +16,6 @@
 #include "stretto/job/join.h"
 #include "stretto/job/threads.h"
 #include "stretto/reducer/compressed_reduction.h"
-#include "stretto/reducer/power_sgd.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/allocation/counter.h"
 
@@ -139,27 +138,33 @@ TEST(ReducerAllocation, HalvedGradientsAllocateNothing) {
   EXPECT_TRUE(steps.settle());
 }
 
-// Gathered: where messages are parts, the transport makes room for those that come early.
+void expect_no_allocations(const std::shared_ptr<const Compressor>& codec,
+                           CompressedExchange exchange = CompressedExchange::gather) {
+  const CompressionOptions options{
+      .codec = codec, .rules = {{"7", dense()}}, .min_elements = 1, .exchange = exchange};
+  ReducerSteps steps([&] {
+    return ReducerOptions{.bucket_bytes = {2000},
+                          .hook = std::make_shared<CompressedReduction>(options)};
+  });
+  EXPECT_TRUE(steps.settle()) << CompressedReduction(options).name();
+}
+
 TEST(ReducerAllocation, CompressedGradientsAllocateNothing) {
   for (const auto& codec :
        {top_k({.density = 0.1}), top_blocks({.density = 0.1, .block_elements = 16}),
         random_k({.density = 0.1}), threshold({.limit = 0.1f}), f16(), int8(), one_bit()}) {
-    const CompressionOptions options{.codec = codec, .rules = {{"7", dense()}}, .min_elements = 1};
-    ReducerSteps steps([&] {
-      return ReducerOptions{.bucket_bytes = {2000},
-                            .hook = std::make_shared<CompressedReduction>(options)};
-    });
-    EXPECT_TRUE(steps.settle()) << codec->name();
+    expect_no_allocations(codec);
   }
+  expect_no_allocations(power_sgd());
 }
 
-TEST(ReducerAllocation, FactoredGradientsAllocateNothing) {
-  ReducerSteps steps([] {
-    const PowerSgdOptions options{.rank = 2, .min_elements = 1};
-    return ReducerOptions{.bucket_bytes = {2000},
-                          .hook = std::make_shared<PowerSgdReduction>(options)};
-  });
-  EXPECT_TRUE(steps.settle());
+// Nor does the transport, where messages come before they are asked for.
+TEST(ReducerAllocation, DividedAndCombinedGradientsAllocateNothing) {
+  for (const auto exchange : {CompressedExchange::divide, CompressedExchange::combine}) {
+    for (const auto& codec : {top_k({.density = 0.1}), threshold({.limit = 0.1f}), int8()}) {
+      expect_no_allocations(codec, exchange);
+    }
+  }
 }
 
 // A thousand groups, made and destroyed, leave no descriptor and no memory behind: between threads,

@@ -16,7 +16,6 @@
 
 #include "stretto/base/random.h"
 #include "stretto/reducer/compressed_reduction.h"
-#include "stretto/reducer/power_sgd.h"
 #include "stretto/reducer/reducer.h"
 #include "stretto/stretto.h"
 #include "tools/bench/statistics.h"
@@ -181,7 +180,8 @@ std::vector<std::unique_ptr<Contestant>> contestants(Communicator& comm, std::si
   }
   for (const std::size_t rank : {2u, 4u}) {
     add(fmt::format("PowerSGD rank {}", rank),
-        std::make_shared<PowerSgdReduction>(PowerSgdOptions{.rank = rank, .min_elements = 1}));
+        std::make_shared<CompressedReduction>(
+            CompressionOptions{.codec = power_sgd({.rank = rank}), .min_elements = 1}));
   }
   return all;
 }

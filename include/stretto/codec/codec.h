@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "stretto/base/status.h"
+#include "stretto/codec/compressor.h"
 
 namespace stretto {
 
@@ -65,8 +66,8 @@ struct Encoding {
 
 }  // namespace codec
 
-// Makes messages of vectors of floats, and vectors of messages: docs/wire_format.md. Immutable, so
-// several threads may use one. Vectors have fewer than 2^32 elements.
+// Makes messages of vectors of floats, and vectors of messages: docs/wire_format.md. Vectors have
+// fewer than 2^32 elements.
 //
 // What a message says + what is left in the carry = carry + gradient, where that sum is rounded
 // once, as every addition of floats is. Exactly so (bit for bit, but for the sign of zero) for
@@ -74,29 +75,18 @@ struct Encoding {
 // rounded to the nearest; within half a unit of the last place of the difference otherwise, which
 // for int8 rounded stochastically and one_bit() is at most 2^-24 of the scale of the block. It is
 // true of finite values; for others see NonFinite.
-class Codec {
+class Codec : public Compressor {
  public:
-  virtual ~Codec() = default;
-  Codec(const Codec&) = delete;
-  Codec& operator=(const Codec&) = delete;
-
-  // "top_k(0.01), bf16": what it is and its settings; codecs of the same name do the same.
-  const std::string& name() const { return name_; }
   // The length of the message of a vector, if that does not depend on the values.
   std::optional<std::size_t> message_bytes(std::size_t count, std::uint64_t step) const;
   // No message of a vector is longer.
   std::size_t max_message_bytes(std::size_t count) const;
 
-  // Whether what is left of a vector is shorter than the vector. If not, carrying it over from step
-  // to step makes it grow without bound: one_bit() rounded stochastically.
-  virtual bool is_contraction() const { return true; }
   // Whether messages say no number beyond a limit, however great those of the vector are: f16(),
   // and bf16() that clips. Sums of such messages may be beyond it.
   virtual bool is_bounded() const { return false; }
   // Whether messages say some elements only.
   virtual bool is_sparse() const { return false; }
-  // Steps from the first on in which messages are longer than they are to become.
-  virtual std::uint64_t warm_up_steps() const { return 0; }
 
   // Appends a message to `out`; returns how many values it has.
   std::size_t encode(const codec::Encoding& encoding, codec::Scratch& scratch,
@@ -127,7 +117,7 @@ class Codec {
     nonzeros
   };
 
-  Codec(Kind kind, std::string name) : kind_(kind), name_(std::move(name)) {}
+  Codec(Kind kind, std::string name) : Compressor(std::move(name)), kind_(kind) {}
 
   // A vector that is being encoded: the gradient has been added. As many elements as were found, or
   // as there was room for, are in the scratch, and zero stands in their place.
@@ -168,7 +158,6 @@ class Codec {
 
  private:
   const Kind kind_;
-  const std::string name_;
 };
 
 struct TopKOptions {
@@ -210,7 +199,7 @@ struct HalfOptions {
 struct RoundingOptions {
   // To the nearest is right for error feedback, which makes up for what is lost. Stochastic
   // rounding is right on average without it; its draws depend on seed, step, gradient and rank. Of
-  // one_bit() it is refused with error feedback: see Codec::is_contraction().
+  // one_bit() it is refused with error feedback: see Compressor::is_contraction().
   bool stochastic = false;
 };
 

@@ -23,7 +23,7 @@ namespace stretto {
 class CompressionState;
 
 struct CompressedAllReduceOptions {
-  std::shared_ptr<const Codec> codec;
+  std::shared_ptr<const Compressor> codec;
   // Where what a message does not say is kept until the next call. Null: it is lost.
   CompressionState* state = nullptr;
   // What the vector is called in the state; not empty, if there is one.
@@ -56,8 +56,8 @@ class [[nodiscard]] CompressedWork {
   std::unique_ptr<Call> call_;
 };
 
-// An all_reduce of a vector by messages of a codec, as CompressedReduction makes it of gradients;
-// for those in training, see the option codec of DistributedDataParallel.
+// An all_reduce of a vector by a codec, or power_sgd(), as CompressedReduction makes it of
+// gradients; for those in training, see the option codec of DistributedDataParallel.
 //   stretto::CompressionState state;
 //   stretto::all_reduce(*comm, x, {.codec = stretto::top_k(), .state = &state, .name = "x"});
 // In place; collective, blocks; returns what the call cost this rank. Ranks call in the same order

@@ -69,23 +69,26 @@ struct ExchangePrediction {
   bool is_known() const { return gathered_seconds > 0 && divided_seconds > 0; }
 };
 
-// A codec for some gradients.
+// What compresses some gradients.
 struct CompressionRule {
   std::string pattern;  // Of the gradient's name; * stands for any letters.
-  std::shared_ptr<const Codec> codec;
+  std::shared_ptr<const Compressor> codec;
 };
 
 // Must be equal on all ranks.
 struct CompressionOptions {
-  std::shared_ptr<const Codec> codec = top_k();
+  std::shared_ptr<const Compressor> codec = top_k();
   // For the gradients that they name; the first that fits counts.
   std::vector<CompressionRule> rules = {};
   // Gradients with fewer elements, which no rule names, travel as they are.
   std::size_t min_elements = 1024;
+  // So many steps from the first on are not compressed.
+  std::uint64_t dense_steps = 0;
   // Keep what a message does not say, and add it to the next gradient. Without it, it is lost.
   bool error_feedback = true;
-  // Holds for all gradients of f32, also where they travel as they are. What stops a step then is
-  // the sum of all ranks, and no rank is named.
+  // Holds for all gradients of f32, also where they travel as they are or as factors. What stops a
+  // step then is the sum of all ranks, and no rank is named. Infinity or NaN makes all of a
+  // gradient that travels as factors NaN, or zero, and so do numbers whose products are infinite.
   NonFinite non_finite = NonFinite::send;
   // What Deep Gradient Compression (Lin et al., 2018) does before gradients are compressed:
   // Momentum correction: each rank adds its gradients up with this momentum, and sends that. The
@@ -97,7 +100,7 @@ struct CompressionOptions {
   bool mask_momentum = false;
   // A gradient whose norm on a rank is above this / sqrt(ranks) is scaled down to that. 0: none.
   float clip_norm = 0;
-  CompressedExchange exchange = CompressedExchange::gather;
+  CompressedExchange exchange = CompressedExchange::gather;  // Of messages.
   Compression compression = Compression::always;
   // Of random choices.
   std::uint64_t seed = 0;
@@ -111,10 +114,10 @@ struct CompressionStatistics {
   bool compressed = false;         // Or as it is: see Compression.
   std::size_t buckets = 0;         // With a gradient that was compressed.
   std::size_t gradient_bytes = 0;  // Of the gradients that codecs saw.
-  std::size_t message_bytes = 0;   // Of the messages that this rank has made of them.
+  std::size_t message_bytes = 0;   // Of the messages, or factors, that this rank has made of them.
   std::size_t received_bytes = 0;  // From other ranks, without gradients that travel as they are.
   std::size_t elements = 0;        // Of these gradients.
-  std::size_t sent_values = 0;     // In these messages.
+  std::size_t sent_values = 0;     // In these messages and factors.
   double encode_seconds = 0;
   double exchange_seconds = 0;  // From a bucket's last encoding to its first decoding, for all of
                                 // them together: these overlap, with each other and with backward.
@@ -128,19 +131,26 @@ struct CompressionStatistics {
 // Reduces gradients of f32 by messages of codecs: see CompressedExchange. Messages of ranks 0, 1, 2
 // and so on are decoded in this order, and added up in f32, so that all ranks have the same bits.
 // What a message does not say stays in a residual that belongs to the gradient, by its name: it
-// survives new buckets and new reducers, and is saved. Gradients that have no codec, and all of a
-// step that is not compressed, are reduced by an all_reduce, residuals included; such a step is
-// that of a PlainReduction: its buckets finish early, and those that nobody uses are left out.
+// survives new buckets and new reducers, and is saved.
+//
+// Gradients whose codec is power_sgd() are reduced by two all_reduces for each bucket, of their
+// left factors and of their right ones; what the product lacks of a rank's gradient stays in its
+// residual, and the right factors are what the next step begins with.
+//
+// Gradients that have no codec, and all of a step that is not compressed, are reduced by an
+// all_reduce, residuals included. Such a step, but for dense_steps, is that of a PlainReduction:
+// its buckets finish early, and those that nobody uses are left out.
 //
 // Gathering pays while messages are shorter than about 2 / p of the gradients. Memory: a residual
-// for each gradient that has a codec, the messages of all ranks, and for encoding room for as many
-// numbers and indices as are looked at, at most those of the longest gradient. A step allocates
-// nothing once the messages have reached their length, but for what the transport needs where
-// messages do not gather and come before they are asked for.
+// for each gradient that has a codec, factors, the messages of all ranks, and for encoding room for
+// as many numbers and indices as are looked at, at most those of the longest gradient. A step
+// allocates nothing once the messages have reached their length, but for what a rank has sent
+// before it was asked for beyond 256 KiB.
 //
 // A codec whose messages have no fixed length (threshold()) costs one more small operation for each
-// bucket, and its messages leave when the next bucket is full; start() then waits for that small
-// one, and in the few steps in which `automatic` decides, for the decision.
+// bucket, and its messages leave when the next bucket is full, as right factors do; start() then
+// waits for the operation before, and in the few steps in which `automatic` decides, for the
+// decision.
 //
 // Operations other than sum and mean throw InvalidArgument from start(). In a step in which a rank
 // has not computed a gradient (find_unused, frozen), the residual that it has of it waits.
@@ -193,7 +203,8 @@ class CompressedReduction : public CommunicationHook {
   enum class Way : std::uint8_t;
   class Trial;
 
-  std::shared_ptr<const Codec> codec_for(const GradientDescription& gradient) const;
+  std::shared_ptr<const Compressor> codec_for(const GradientDescription& gradient) const;
+  void describe(const GradientDescription& description, Gradient& gradient) const;
   void restore(const reducer::SavedState& state);
   void choose_exchange(Communicator& communicator);
   void predict_exchange(Communicator& communicator);
@@ -203,6 +214,7 @@ class CompressedReduction : public CommunicationHook {
     std::size_t of_gradients = 0;
     std::size_t of_sums = 0;  // As far as that can be foretold.
     std::size_t without_fixed_length = 0;
+    bool has_factors = false;  // That some gradient has.
   };
   std::string reason_for(bool is_divided, const Bytes& bytes) const;
   bool is_worth_parts(std::size_t bytes) const;
@@ -226,6 +238,10 @@ class CompressedReduction : public CommunicationHook {
   void encode(Exchange& exchange);
   int divisor_of_sums(const Exchange& exchange, std::size_t i) const;
   std::size_t encode_parts(Exchange& exchange, std::size_t adder, bool of_sum);
+  void find_left_factors(Exchange& exchange);
+  void find_right_factors(Exchange& exchange);
+  void count_factors(std::span<const float> factors);
+  void multiply_factors(Exchange& exchange);
   void add_up(Exchange& exchange);
   void decode_parts(Exchange& exchange, std::span<const std::byte> messages, std::size_t from,
                     std::size_t adder, bool of_sum);
@@ -233,7 +249,7 @@ class CompressedReduction : public CommunicationHook {
   void add_residuals(const FullBucket& bucket);
   void stop_at_non_finite(const FullBucket& full, bool is_compressed) const;
   void finish_messages(const FullBucket& full, Bucket& bucket);
-  void decode(ReduceOp op, Exchange& exchange);
+  void decode(Exchange& exchange);
 
   const CompressionOptions options_;
   std::map<std::string, std::unique_ptr<Gradient>> gradients_;

@@ -1,0 +1,118 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Gradients whose factors ranks add up: PowerSGD, in two halves with an all_reduce each.
+
+#include <algorithm>
+#include <limits>
+
+#include "stretto/base/random.h"
+#include "stretto/reducer/compressed_exchange.h"
+#include "stretto/reducer/finite.h"
+
+namespace stretto {
+namespace {
+
+using reducer::are_finite;
+
+void draw(std::uint64_t key, std::span<float> values) {
+  Random random(key);
+  for (float& value : values) value = static_cast<float>(random.uniform()) - 0.5f;
+}
+
+// The next numbers of `from`, as many as there are in `to`.
+void take(std::span<const float>& from, std::span<float> to) {
+  std::ranges::copy(from.first(to.size()), to.begin());
+  from = from.subspan(to.size());
+}
+
+void append(std::span<const float> values, std::vector<float>& out) {
+  out.insert(out.end(), values.begin(), values.end());
+}
+
+}  // namespace
+
+bool Factors::is_finite() const { return are_finite(left) && are_finite(right); }
+
+void Factors::draw_right(std::uint64_t key) { draw(key, right); }
+
+void Factors::draw_zero_columns(std::uint64_t key) {
+  for (std::size_t c = 0; c < rank; ++c) {
+    const auto column = std::span(right).subspan(c * shape.columns, shape.columns);
+    if (std::ranges::any_of(column, [](float value) { return value != 0; })) continue;
+    draw(key + c, column);
+  }
+}
+
+void CompressedReduction::count_factors(std::span<const float> factors) {
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  this_step_.sent_values += factors.size();
+  this_step_.message_bytes += factors.size_bytes();
+  this_step_.received_bytes += 2 * (ranks - 1) * factors.size_bytes() / ranks;
+}
+
+void CompressedReduction::find_left_factors(Exchange& exchange) {
+  exchange.left.clear();
+  for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
+    Factors& factors = exchange.gradients[i]->factors;
+    const std::span<float> matrix = exchange.gradients[i]->residual;
+    if (exchange.silent[i] != 0) {
+      std::ranges::fill(factors.left, 0.0f);
+    } else {
+      if (!options_.error_feedback) std::ranges::fill(matrix, 0.0f);
+      for (std::size_t e = 0; e < matrix.size(); ++e) matrix[e] += exchange.values[i][e];
+      if (options_.non_finite == NonFinite::zero) reducer::clear_non_finite(matrix);
+      codec::multiply(matrix, factors.shape, factors.rank, factors.right, factors.left);
+    }
+    append(factors.left, exchange.left);
+  }
+  count_factors(exchange.left);
+  exchange.next = Exchange::Next::left_factors;
+  exchange.encoded = Clock::now();
+}
+
+void CompressedReduction::find_right_factors(Exchange& exchange) {
+  const TimePoint begin = Clock::now();
+  exchange.right.clear();
+  std::span<const float> sums = exchange.left;
+  for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
+    Factors& factors = exchange.gradients[i]->factors;
+    const std::span<float> matrix = exchange.gradients[i]->residual;
+    take(sums, factors.left);
+    codec::orthonormalize(factors.shape.rows, factors.rank, factors.left);
+    if (exchange.silent[i] != 0) {
+      std::ranges::fill(factors.right, 0.0f);
+    } else {
+      codec::multiply_transposed(matrix, factors.shape, factors.rank, factors.left, factors.right);
+      // What this rank's part of the product says of its gradient is sent; the rest is kept.
+      codec::add_product(matrix, factors.shape, factors.rank, factors.left, factors.right, -1);
+    }
+    append(factors.right, exchange.right);
+  }
+  count_factors(exchange.right);
+  exchange.encoded = Clock::now();
+  this_step_.encode_seconds += seconds(exchange.encoded - begin);
+}
+
+void CompressedReduction::multiply_factors(Exchange& exchange) {
+  std::span<const float> sums = exchange.right;
+  for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
+    Gradient& gradient = *exchange.gradients[i];
+    Factors& factors = gradient.factors;
+    const std::span<float> values = exchange.values[i];
+    take(sums, factors.right);
+    std::ranges::fill(values, 0.0f);
+    codec::add_product(values, factors.shape, factors.rank, factors.left, factors.right, 1);
+    if (factors.is_finite() && are_finite(values)) {
+      factors.draw_zero_columns(gradient.key);
+      continue;
+    }
+    // All ranks have the same factors, and begin anew together.
+    const bool counts_as_zero = options_.non_finite == NonFinite::zero;
+    std::ranges::fill(values, counts_as_zero ? 0.0f : std::numeric_limits<float>::quiet_NaN());
+    std::ranges::fill(gradient.residual, 0.0f);
+    factors.draw_right(gradient.key);
+  }
+}
+
+}  // namespace stretto
