@@ -274,7 +274,7 @@ Finding probe(Communicator& world, const Pair& pair, std::string_view where,
     return finding;
   }
   std::string text = link_text(world, pair, where);
-  if (crowd != nullptr) text += fmt::format("; {} ranks at once", crowd->describe());
+  if (crowd != nullptr) text += fmt::format("; all of {} ranks at once", crowd->describe());
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   const auto known = path.empty() || cache.refresh ? std::optional<CachedLink>() : load_link(path);
   const std::array<std::uint8_t, 1> measure = {known ? std::uint8_t{0} : std::uint8_t{1}};
