@@ -32,6 +32,11 @@ target_compile_options(stretto_build INTERFACE -fPIC
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # ccache has to see which precompiled header a preprocessed file used.
   target_compile_options(stretto_build INTERFACE -fpch-preprocess)
+  if(STRETTO_UNITY)
+    # A source that is compiled with others is taken for a header, whose classes would differ from
+    # source to source if they had members of types without linkage.
+    target_compile_options(stretto_build INTERFACE -Wno-subobject-linkage)
+  endif()
 endif()
 if(STRETTO_WARNINGS_AS_ERRORS)
   target_compile_options(stretto_build INTERFACE -Werror)

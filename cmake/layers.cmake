@@ -58,11 +58,9 @@ function(stretto_includes_torch result)
 endfunction()
 
 # With STRETTO_UNITY, what cannot share a translation unit with others of its target, which have a
-# name of its own a second time or another header of the system for the same; or g++ warns of a
-# class that has members of a type that only this source knows.
+# name of its own a second time or another header of the system for the same.
 set_source_files_properties(
-  stretto/bootstrap/file_store.cc stretto/bootstrap/tls_stream.cc
-  stretto/communicator/memory_probe.cc
+  stretto/bootstrap/file_store.cc stretto/communicator/memory_probe.cc
   stretto/schedule/estimate.cc stretto/schedule/estimate_two_level.cc
   stretto/transport/stream_plane.cc stretto/transport/tcp/connection_state.cc tools/plan.cc
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
