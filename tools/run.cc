@@ -164,11 +164,13 @@ Status settle_hosts(const CLI::App& app, CommandLine& line) {
 // is looked after here: it starts the ranks, numbers them, and must not pass on its own numbers.
 constexpr const char* kNumbers[] = {"STRETTO_RANK", "STRETTO_SIZE", "STRETTO_LOCAL_RANK",
                                     "STRETTO_LOCAL_SIZE", "STRETTO_STATUS_FD"};
+constexpr const char* kOpenMpiNames = "OMPI_MCA_mca_base_env_list";
 
 // What ranks of other hosts are to have of this environment, by names: an Open MPI hands on only
 // what it is told to, others all that there is.
 std::string names_for_other_hosts(const launch::LaunchOptions& options) {
   std::vector<std::string> names;
+  if (const auto own = process_environment().get(kOpenMpiNames)) names.push_back(*own);
   for (const std::string& variable :
        launch::rank_environment(options, {}, launch::inherited_environment())) {
     const std::string name = variable.substr(0, variable.find('='));
@@ -208,8 +210,9 @@ Status let_mpirun_start_ranks(const CLI::App& app, CommandLine& line) {
         options.rendezvous.empty()
             ? fmt::format("{}:{}", options.hosts.front().name, launch::kDefaultPort)
             : std::exchange(options.rendezvous, {});
-    command.insert(command.end(), {"STRETTO_RENDEZVOUS=tcp://" + place,
-                                   "OMPI_MCA_mca_base_env_list=" + names_for_other_hosts(options)});
+    command.insert(command.end(),
+                   {"STRETTO_RENDEZVOUS=tcp://" + place,
+                    std::string(kOpenMpiNames) + "=" + names_for_other_hosts(options)});
   }
   command.insert(command.end(), {"mpirun", "-n", std::to_string(options.size()), "-host",
                                  fmt::format("{}", fmt::join(shares, ",")), "--bind-to", "none"});

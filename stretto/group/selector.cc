@@ -229,7 +229,7 @@ Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_
   return choice;
 }
 
-const Algorithm* Selector::cheapest(const OperationDescriptor& operation, bool equal_chunks) const {
+const Algorithm* Selector::best(const OperationDescriptor& operation, bool equal_chunks) const {
   const auto candidates = this->candidates(operation, equal_chunks);
   return candidates.empty() ? nullptr : candidates.front().algorithm;
 }
@@ -241,7 +241,7 @@ Result<Choice> Selector::choose(const OperationDescriptor& operation, std::strin
   // Alone, a rank shares memory with nobody; a program that names an algorithm for it still runs.
   const bool is_alone = setting_.rank_count == 1;
   if (is_alone && schedule::find_algorithm(collective, Access::mapped, wanted) != nullptr) {
-    choice.messages = cheapest(operation, equal_chunks);
+    choice.messages = best(operation, equal_chunks);
     return choice;
   }
   if (wanted.empty() && mapped) choice = choose_mapped(operation, equal_chunks);
@@ -251,7 +251,7 @@ Result<Choice> Selector::choose(const OperationDescriptor& operation, std::strin
     (wanted == "direct_mapped" ? choice.direct : choice.staged) = named;
   }
   if (choice.direct != nullptr || choice.staged != nullptr) return choice;
-  choice.messages = wanted.empty() ? cheapest(operation, equal_chunks) : named;
+  choice.messages = wanted.empty() ? best(operation, equal_chunks) : named;
   if (choice.messages != nullptr) return choice;
   return status_of(StatusCode::invalid_argument,
                    "there is no algorithm \"{}\" for {} here; there are: {}", wanted,

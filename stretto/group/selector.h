@@ -41,7 +41,7 @@ class Selector {
   };
   explicit Selector(Setting setting);
 
-  // The algorithm called `wanted`, or the cheapest that keeps the canonical order. `mapped`: all
+  // The algorithm called `wanted`, or the best that keeps the canonical order. `mapped`: all
   // ranks of the group have mapped each other's windows. `equal_chunks`: ranks have equal shares.
   // Fails with a list of what is possible.
   Result<Choice> choose(const OperationDescriptor& operation, std::string_view wanted, bool mapped,
@@ -86,7 +86,7 @@ class Selector {
   std::size_t one_sync_bytes(Collective collective) const;
   std::size_t one_sync_private_bytes(Collective collective) const;
   Choice choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const;
-  const schedule::Algorithm* cheapest(const OperationDescriptor& operation,
+  const schedule::Algorithm* best(const OperationDescriptor& operation,
                                       bool equal_chunks) const;
 
   Setting setting_;

@@ -96,11 +96,12 @@ std::vector<std::byte> print(const SavedState& state) {
 SavedState parse(std::span<const std::byte> bytes, const std::string& hook) {
   if (bytes.size() < sizeof(std::uint64_t)) refuse_state("it is too short");
   const auto body = bytes.first(bytes.size() - sizeof(std::uint64_t));
+  Reader reader(body);
+  // Before the checksum, which another version may make otherwise.
+  if (reader.number() != kMagic) refuse_state("it begins with something else");
   if (Reader(bytes.subspan(body.size())).number() != content_hash(body)) {
     refuse_state("its checksum is wrong");
   }
-  Reader reader(body);
-  if (reader.number() != kMagic) refuse_state("it begins with something else");
   SavedState state;
   state.hook = reader.text();
   if (state.hook != hook) refuse_state("it is of '" + state.hook + "', and this is '" + hook + "'");
@@ -129,11 +130,11 @@ SavedStates parse_states(std::span<const std::byte> bytes) {
   constexpr std::size_t kSumBytes = sizeof(std::uint64_t);
   if (bytes.size() < kSumBytes) refuse_state("it ends too early");
   const auto content = bytes.first(bytes.size() - kSumBytes);
+  Reader reader(content);
+  if (reader.number() != kListMagic) refuse_state("it begins with something else");
   if (Reader(bytes.last(kSumBytes)).number() != content_hash(content)) {
     refuse_state("its checksum is wrong");
   }
-  Reader reader(content);
-  if (reader.number() != kListMagic) refuse_state("it begins with something else");
   SavedStates states;
   for (std::uint64_t left = reader.number(); left > 0; --left) {
     const std::string name = reader.text();

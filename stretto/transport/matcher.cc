@@ -30,11 +30,24 @@ std::vector<Matcher::Posted>::iterator Matcher::find_unannounced(const MessageKe
   });
 }
 
+// A spare whose memory a message of so many bytes does not hold for little: what may lie here is
+// limited by what messages count for.
+std::list<Matcher::Unexpected>::iterator Matcher::find_spare(std::size_t bytes) {
+  return std::find_if(spare_.begin(), spare_.end(), [&](const Unexpected& spare) {
+    const std::size_t capacity = spare.bytes.capacity();
+    return capacity >= bytes && capacity <= bytes + bytes / 2 + kUnexpectedOverheadBytes;
+  });
+}
+
 Matcher::Unexpected& Matcher::keep(const Frame& frame, std::size_t bytes) {
-  if (spare_.empty()) spare_.emplace_back();
-  unexpected_.splice(unexpected_.end(), spare_, spare_.begin());
+  const auto spare = bytes > 0 ? find_spare(bytes) : spare_.end();
+  if (spare != spare_.end()) {
+    spare_bytes_ -= spare->bytes.capacity();
+    unexpected_.splice(unexpected_.end(), spare_, spare);
+  } else {
+    unexpected_.emplace_back();
+  }
   Unexpected& unexpected = unexpected_.back();
-  spare_bytes_ -= unexpected.bytes.capacity();
   unexpected.frame = frame;
   unexpected.bytes.resize(bytes);
   unexpected.complete = frame.kind == FrameKind::announce;
@@ -57,11 +70,17 @@ void Matcher::drop(Unexpected& unexpected) {
   const auto place =
       std::find_if(unexpected_.begin(), unexpected_.end(),
                    [&](const Unexpected& candidate) { return &candidate == &unexpected; });
-  if (spare_.size() < kSpareMax && spare_bytes_ + unexpected.bytes.capacity() <= kSpareBytesMax) {
-    spare_bytes_ += unexpected.bytes.capacity();
-    spare_.splice(spare_.begin(), unexpected_, place);
-  } else {
+  const std::size_t capacity = unexpected.bytes.capacity();
+  if (capacity == 0 || capacity > kSpareBytesMax) {
     unexpected_.erase(place);
+    return;
+  }
+  spare_bytes_ += capacity;
+  spare_.splice(spare_.begin(), unexpected_, place);
+  // Those that nothing has fitted into for longest go.
+  while (spare_.size() > kSpareMax || spare_bytes_ > kSpareBytesMax) {
+    spare_bytes_ -= spare_.back().bytes.capacity();
+    spare_.pop_back();
   }
 }
 
@@ -192,7 +211,11 @@ Result<Request*> Matcher::clear_arrived(const Frame& frame) {
 
 void Matcher::forget(std::uint64_t group, const Status& reason) { end_requests(&group, reason); }
 
-void Matcher::lose(const Status& reason) { end_requests(nullptr, reason); }
+void Matcher::lose(const Status& reason) {
+  end_requests(nullptr, reason);
+  spare_.clear();
+  spare_bytes_ = 0;
+}
 
 // Of one group, or (null) of all.
 void Matcher::end_requests(const std::uint64_t* group, const Status& reason) {

@@ -80,6 +80,7 @@ class Matcher {
   };
 
   std::vector<Posted>::iterator find_unannounced(const MessageKey& key);
+  std::list<Unexpected>::iterator find_spare(std::size_t bytes);
   Unexpected& keep(const Frame& frame, std::size_t bytes);
   void drop(Unexpected& unexpected);
   void hand_over(Unexpected& unexpected, Request& request);

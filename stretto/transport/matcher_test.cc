@@ -253,5 +253,31 @@ TEST_F(MatcherTest, EmptyMessagesCostSomethingToo) {
   EXPECT_GE(matcher_.unexpected_bytes(), 100 * sizeof(Frame));
 }
 
+// The limit on what may lie here would be none otherwise.
+TEST_F(MatcherTest, ASmallMessageDoesNotTakeTheMemoryOfALargeOne) {
+  for (const std::size_t size : {std::size_t{60000}, std::size_t{1}, std::size_t{50000}}) {
+    MessageKey key = kKey;
+    key.message = static_cast<std::uint32_t>(size);
+    Matcher::Unexpected& unexpected = arrive_unexpected(size, std::byte{7}, key);
+    EXPECT_LE(unexpected.bytes.capacity(), unexpected_cost_bytes(size) * 3 / 2);
+    matcher_.unexpected_complete(unexpected);
+    TrackedRequest& late = receive(size, key);
+    EXPECT_FALSE(matcher_.post_receive(late));
+    EXPECT_TRUE(late.done() && late.status().ok());
+  }
+  EXPECT_EQ(matcher_.unexpected_bytes(), 0u);
+}
+
+TEST_F(MatcherTest, AMessageTakesTheMemoryOfOneBefore) {
+  const std::byte* before = nullptr;
+  for (int i = 0; i < 3; ++i) {
+    Matcher::Unexpected& unexpected = arrive_unexpected(60000, std::byte{7});
+    if (before != nullptr) EXPECT_EQ(unexpected.bytes.data(), before);
+    before = unexpected.bytes.data();
+    matcher_.unexpected_complete(unexpected);
+    EXPECT_FALSE(matcher_.post_receive(receive(60000)));
+  }
+}
+
 }  // namespace
 }  // namespace stretto::transport

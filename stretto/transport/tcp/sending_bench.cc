@@ -132,11 +132,13 @@ class Uring {
     ring_ = FileDescriptor(static_cast<int>(::syscall(SYS_io_uring_setup, 4, &params)));
     if (!ring_.valid() || (params.features & IORING_FEAT_SINGLE_MMAP) == 0) return;
     const auto map = [&](std::size_t bytes, std::uint64_t what) {
-      return static_cast<char*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
-                                       ring_.get(), static_cast<off_t>(what)));
+      void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ring_.get(),
+                                  static_cast<off_t>(what));
+      return mapped == MAP_FAILED ? nullptr : static_cast<char*>(mapped);
     };
     char* const queues =
         map(params.cq_off.cqes + params.cq_entries * sizeof(io_uring_cqe), IORING_OFF_SQ_RING);
+    if (queues == nullptr) return;
     entry_ = reinterpret_cast<io_uring_sqe*>(map(sizeof(io_uring_sqe), IORING_OFF_SQES));
     const auto at = [&](std::uint32_t offset) {
       return reinterpret_cast<std::uint32_t*>(queues + offset);
