@@ -185,7 +185,7 @@ void CompressedReduction::restore(const reducer::SavedState& state) {
   announced_ = announced != nullptr ? announced->front() : 0;
   for (const auto& [name, gradient] : gradients_) {
     const auto* const residual = reducer::find(state.residuals, name, gradient->residual.size());
-    gradient->has_residual = residual != nullptr;
+    gradient->has_residual = residual != nullptr && options_.error_feedback;
     const auto hints = state.factors.find(name);  // Of another number of ranks: some of them.
     const bool has_them = hints != state.factors.end();
     if (gradient->factors.rank > 0) {

@@ -63,6 +63,8 @@ void CompressedReduction::find_left_factors(Exchange& exchange) {
       for (std::size_t e = 0; e < matrix.size(); ++e) matrix[e] += exchange.values[i][e];
       if (options_.non_finite == NonFinite::zero) reducer::clear_non_finite(matrix);
       codec::multiply(matrix, factors.shape, factors.rank, factors.right, factors.left);
+      // The factors tell all ranks; a step that is stopped elsewhere must not leave it here.
+      if (!are_finite(factors.left)) reducer::clear_non_finite(matrix);
     }
     append(factors.left, exchange.left);
   }

@@ -155,6 +155,22 @@ TEST(PowerSgd, InfinityStopsAllRanksOrCountsAsZero) {
   });
 }
 
+// Of buckets behind the one that has stopped the step, too.
+TEST(PowerSgd, AStepThatIsStoppedKeepsNoNaN) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto hook = factoring({.codec = power_sgd(), .non_finite = NonFinite::stop});
+    Reducer reducer(communicator, model(), {.bucket_bytes = {8000}, .hook = hook});
+    for (std::size_t i = 3; i-- > 0;) {
+      std::ranges::fill(floats(reducer, i), std::numeric_limits<float>::quiet_NaN());
+      reducer.mark_ready(i);
+    }
+    EXPECT_FALSE(message_of<InvalidArgument>([&] { reducer.finalize(); }).empty());
+    for (const char* const name : {"w", "v"}) {
+      for (const float value : hook->residual(name)) ASSERT_TRUE(std::isfinite(value)) << name;
+    }
+  });
+}
+
 // They are neither kept for ever nor forgotten.
 TEST(PowerSgd, NumbersTooGreatToBeMultipliedAreSeen) {
   run_ranks(2, [](Communicator& communicator) {

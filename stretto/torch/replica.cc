@@ -216,7 +216,7 @@ void Replica::connect(std::unique_ptr<Reducer> reducer) {
   buffer_dtypes_.clear();
   for (const NamedTensor& buffer : buffers_) buffer_dtypes_.push_back(buffer.tensor.scalar_type());
   outgrown_ = false;
-  is_spread_ = are_spread(parameters_);
+  look_at_devices();
   if (reducer == nullptr) return;
   hooks_.clear();
   const std::uint64_t before = reducer_ != nullptr ? reducer_->steps_before_epoch() : 0;

@@ -44,6 +44,9 @@ void check_kind(const std::string& name, const torch::Tensor& gradient) {
 void Replica::after_forward(const torch::Tensor& output) {
   timer_.forward_ends();
   if (!output.requires_grad() || output.is_leaf()) return;
+  if (!parameters_.empty() && output.device() != parameters_.front().tensor.device()) {
+    is_spread_ = true;
+  }
   call_when_backward_reaches(output, [self = std::weak_ptr(self_)] {
     const auto alive = self.lock();
     if (alive == nullptr) return;
@@ -70,9 +73,9 @@ void Replica::begin_pass() {
 }
 
 // For a pass that reduces nothing, inside of no_sync() or with all frozen, which ends unnoticed
-// otherwise.
+// otherwise; where the caller's thread runs it, nobody has to know.
 void Replica::begin_silent_pass() {
-  if (!precision_.entered() && !has_sync_batch_norm_) return;
+  if (!precision_.entered() && !has_sync_batch_norm_ && is_on_cpu_ && !is_spread_) return;
   const int backward = current_backward();
   if (backward == last_backward_) return;
   last_backward_ = backward;
@@ -80,6 +83,11 @@ void Replica::begin_silent_pass() {
     if (!inside_backward_node()) precision_.leave();
   };
   pass_ = call_at_end_of_backward(leave, [this] { abandon_pass(); });
+}
+
+void Replica::look_at_devices() {
+  is_spread_ = are_spread(parameters_);
+  is_on_cpu_ = are_on_cpu(parameters_);
 }
 
 // When an exception has left backward(), threads of devices may still be in what the pass calls.

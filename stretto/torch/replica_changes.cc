@@ -177,7 +177,7 @@ void Replica::notice_changes() {
   }
   is_frozen_everywhere_ = is_frozen_everywhere_ && all_are_frozen();
   owes_verification_ = owes_verification_ || replaced;
-  if (replaced) is_spread_ = are_spread(parameters_);
+  if (replaced) look_at_devices();
   if (owes_verification_) reducer_->request_verification();
   refusal_ = Status();
   if (!outgrown_) return reducer_->withdraw_other_gradients();

@@ -5,6 +5,7 @@
 // host cannot touch its memory, and its streams are late. No GPU is in these tests.
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -196,10 +197,12 @@ TEST(DeviceReplica, BuffersAreThoseOfRankZero) {
 // The exception leaves backward() before autograd's thread of the device has cleaned up.
 TEST(DeviceReplica, MayEndRightAfterAPassThatHasFailed) {
   for (int attempt = 0; attempt < 30; ++attempt) {
-    run_ranks(1, [](Communicator& communicator) {
+    run_ranks(1, [&](Communicator& communicator) {
       const torch::Device device = device_of(communicator);
       Placed model(device, 1);
       DistributedDataParallel ddp(model, communicator);
+      std::optional<NoSync> guard;
+      if (attempt % 2 == 1) guard.emplace(ddp.no_sync());
       const auto loss = ddp.forward(share_of(0, 0, device), true);
       model->hidden.register_hook(
           [](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("own"); });

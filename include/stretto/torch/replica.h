@@ -66,7 +66,10 @@ class Replica {
   // `output` is a tensor of what forward() has returned.
   void after_forward(const torch::Tensor& output);
   void enter_no_sync() { ++no_sync_depth_; }
-  void leave_no_sync() { --no_sync_depth_; }
+  void leave_no_sync() {
+    wait_for_pass();
+    --no_sync_depth_;
+  }
   void set_epoch(std::uint64_t epoch);
   void step_in_backward(torch::optim::Optimizer* optimizer);
   void join(const std::function<void()>& loop, const UnevenInputsOptions& options);
@@ -151,6 +154,7 @@ class Replica {
     return trained_[index].tensor.device() != place_.device;
   }
   bool all_are_frozen() const { return sparse_.empty() && reducer_->all_frozen() && !outgrown_; }
+  void look_at_devices();
   // Until nothing of the last backward pass runs any more, if this thread is in none.
   void wait_for_pass() const;
   // For what autograd calls.
@@ -226,7 +230,8 @@ class Replica {
   std::vector<torch::Tensor> reduced_;    // Of a bucket: what they step.
   int no_sync_depth_ = 0;
   int last_backward_ = -1;             // The last pass that end_of_backward() was queued for.
-  bool is_spread_ = false;             // Parameters are on several devices.
+  bool is_spread_ = false;             // Parameters, or with the output, are on several devices.
+  bool is_on_cpu_ = true;              // All parameters.
   bool seen_ever_ = false;             // before_forward() has run,
   bool seen_ = false;                  // and since the last step.
   bool has_sync_batch_norm_ = false;   // The module.
