@@ -3,6 +3,7 @@
 
 #include "stretto/bootstrap/store_server.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -105,8 +106,9 @@ TEST_F(StoreServerTest, RefusesAnotherKeyAndAnotherVersionOnBothSides) {
   TcpStoreOptions other_version = options();
   other_version.self.protocol_version = 77;
   const Status wrong_version = connect_tcp_store(other_version, soon()).status();
-  expect_failure(wrong_version, StatusCode::refused,
-                 "the launcher speaks protocol 4 (build 0.1.0), this rank");
+  expect_failure(
+      wrong_version, StatusCode::refused,
+      fmt::format("the launcher speaks protocol {} (build 0.1.0), this rank", kProtocolVersion));
   expect_job_unharmed();
   const std::string text = testing::internal::GetCapturedStderr();
   expect_contains(text, "rank 1 does not hold this job's key");

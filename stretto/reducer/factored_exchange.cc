@@ -63,7 +63,7 @@ void CompressedReduction::find_left_factors(Exchange& exchange) {
       for (std::size_t e = 0; e < matrix.size(); ++e) matrix[e] += exchange.values[i][e];
       if (options_.non_finite == NonFinite::zero) reducer::clear_non_finite(matrix);
       codec::multiply(matrix, factors.shape, factors.rank, factors.right, factors.left);
-      // The factors tell all ranks; a step that is stopped elsewhere must not leave it here.
+      // The factors tell all ranks; a step that another bucket stops must not leave it here.
       if (!are_finite(factors.left)) reducer::clear_non_finite(matrix);
     }
     append(factors.left, exchange.left);
@@ -87,7 +87,9 @@ void CompressedReduction::find_right_factors(Exchange& exchange) {
     } else {
       codec::multiply_transposed(matrix, factors.shape, factors.rank, factors.left, factors.right);
       // What this rank's part of the product says of its gradient is sent; the rest is kept.
-      codec::add_product(matrix, factors.shape, factors.rank, factors.left, factors.right, -1);
+      if (are_finite(factors.right)) {
+        codec::add_product(matrix, factors.shape, factors.rank, factors.left, factors.right, -1);
+      }
     }
     append(factors.right, exchange.right);
   }
