@@ -66,9 +66,12 @@ set_source_files_properties(
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
 # Highway's tables are constants in functions, which GCC copies to the stack for each vector, 1 KiB
-# at a time, unless it may give equal constants one address.
-set_source_files_properties(stretto/kernel/indices.cc stretto/kernel/select.cc PROPERTIES
-  COMPILE_OPTIONS -fmerge-all-constants SKIP_UNITY_BUILD_INCLUSION ON)
+# at a time, unless it may give equal constants one address. AddressSanitizer takes their one place
+# for a variable that is gone.
+if(NOT STRETTO_SANITIZE)
+  set_source_files_properties(stretto/kernel/indices.cc stretto/kernel/select.cc PROPERTIES
+    COMPILE_OPTIONS -fmerge-all-constants SKIP_UNITY_BUILD_INCLUSION ON)
+endif()
 
 function(stretto_compile_together target)
   if(STRETTO_UNITY)
