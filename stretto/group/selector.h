@@ -86,8 +86,7 @@ class Selector {
   std::size_t one_sync_bytes(Collective collective) const;
   std::size_t one_sync_private_bytes(Collective collective) const;
   Choice choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const;
-  const schedule::Algorithm* best(const OperationDescriptor& operation,
-                                      bool equal_chunks) const;
+  const schedule::Algorithm* best(const OperationDescriptor& operation, bool equal_chunks) const;
 
   Setting setting_;
   schedule::HostSummary summary_;
