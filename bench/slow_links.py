@@ -148,9 +148,9 @@ def main(words):
     every, tables = [], []
     try:
         for rate in arguments.rates:
-            every += measure(arguments, rate)
-            tables.append(table([line for line in every if line["rate"] == rate], rate,
-                                arguments.megabytes))
+            lines = measure(arguments, rate)
+            every += lines
+            tables.append(table(lines, rate, arguments.megabytes))
             print(tables[-1] + "\n", flush=True)
     except (namespaces.NetworkError, RuntimeError) as error:
         print(f"bench/slow_links.py: {error}", file=sys.stderr)

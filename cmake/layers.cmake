@@ -70,7 +70,7 @@ set_source_files_properties(
 # for a variable that is gone.
 if(NOT STRETTO_SANITIZE)
   set_source_files_properties(stretto/kernel/indices.cc stretto/kernel/select.cc PROPERTIES
-    COMPILE_OPTIONS -fmerge-all-constants SKIP_UNITY_BUILD_INCLUSION ON)
+    COMPILE_OPTIONS -fmerge-all-constants)
 endif()
 
 function(stretto_compile_together target)

@@ -368,8 +368,8 @@ void Engine::peer_left(Rank peer, const Status& status) {
 void Engine::unexpected_message(Rank from, const transport::MessageKey& key,
                                 const OperationDescriptor& operation) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    if (groups_[i]->id() == key.group)
-      groups_[i]->unexpected_message(from, key.sequence, operation);
+    if (groups_[i]->id() != key.group) continue;
+    groups_[i]->unexpected_message(from, key.sequence, operation);
   }
 }
 

@@ -185,11 +185,12 @@ void Planner::explain_messages(const OperationDescriptor& operation, std::string
   for (const auto& candidate : selector_.candidates(operation, true)) {
     explanation.candidates.push_back({std::string(candidate.algorithm->name), candidate.seconds});
   }
-  explanation.reason = algorithm.empty()
-                           ? "the model of the links finds it cheapest, or within 3 % of that with "
-                             "the least work beside the wire, among those that keep the canonical "
-                             "order"
-                           : "it was asked for";
+  explanation.reason = "it was asked for";
+  if (!algorithm.empty()) return;
+  explanation.reason = fmt::format(
+      "the model of the links finds it cheapest, or within {:.0f} % of that with the least work "
+      "beside the wire, among those that keep the canonical order",
+      100 * Selector::kSameCost);
 }
 
 void Planner::explain_mapped(const OperationDescriptor& operation, std::string_view algorithm,

@@ -30,7 +30,6 @@ constexpr std::size_t kSingleCopyBytes = 256 * 1024;
 constexpr std::size_t kSingleCopyReduceScatterBytes = 16 * 1024 * 1024;
 // Of a reduction by more ranks, the pieces that fit into the scratch are too small to pay.
 constexpr int kSingleCopyReducers = 16;
-constexpr double kSameCost = 0.03;  // Nothing is predicted better than that.
 constexpr double kRounding = 1e-6;
 constexpr std::size_t kSegmentBytesMax = 256 * 1024;
 constexpr std::size_t kSegmentBytesMin = 32 * 1024;

@@ -59,8 +59,10 @@ class Selector {
   // the choice on mapped memory is made.
   std::string mapped_thresholds(Collective collective) const;
 
+  // Costs that are apart by this share or less count as the same: no prediction is better.
+  static constexpr double kSameCost = 0.03;
   // The algorithms with messages among which it chooses, the cheapest first: of those that cost the
-  // same, but for a few percent, that which does least beside what the wire does.
+  // same, that which does least beside what the wire does.
   std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
 
   // How the chunks of an algorithm with messages are cut, which is also what it is priced by: the

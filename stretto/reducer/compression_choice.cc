@@ -147,8 +147,9 @@ std::string CompressedReduction::reason_for(bool is_divided, const Bytes& bytes)
   }
   const bool has_others = bytes.without_fixed_length > 0;
   if (has_others && bytes.of_gradients == 0) return others;
-  if (bytes.has_factors && bytes.of_gradients == 0)
+  if (bytes.has_factors && bytes.of_gradients == 0) {
     return "not made: all gradients travel as factors";
+  }
   const bool is_automatic = options_.exchange == CompressedExchange::automatic;
   std::string reason = is_divided ? "divided" : "gathered";
   if (options_.exchange == CompressedExchange::combine) reason = "combined";

@@ -44,6 +44,7 @@ void check_kind(const std::string& name, const torch::Tensor& gradient) {
 void Replica::after_forward(const torch::Tensor& output) {
   timer_.forward_ends();
   if (!output.requires_grad() || output.is_leaf()) return;
+  // The thread of its device is the first to come here, and then those of the parameters.
   if (!parameters_.empty() && output.device() != parameters_.front().tensor.device()) {
     is_spread_ = true;
   }

@@ -30,8 +30,8 @@ std::vector<Matcher::Posted>::iterator Matcher::find_unannounced(const MessageKe
   });
 }
 
-// A spare whose memory a message of so many bytes does not hold for little: what may lie here is
-// limited by what messages count for.
+// A spare that a message of so many bytes fits into and mostly fills: the limit on unexpected
+// messages counts their bytes, not the memory that holds them.
 std::list<Matcher::Unexpected>::iterator Matcher::find_spare(std::size_t bytes) {
   return std::find_if(spare_.begin(), spare_.end(), [&](const Unexpected& spare) {
     const std::size_t capacity = spare.bytes.capacity();

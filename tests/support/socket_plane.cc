@@ -16,7 +16,7 @@
 namespace stretto::transport {
 namespace {
 
-// So many bytes of a peer that nobody asks for, and no more is read of it.
+// Of a peer that has sent so many bytes that nobody has asked for, no more is read.
 constexpr std::size_t kUnexpectedMax = std::size_t{64} << 20;
 
 // What the sockets, which keep the borders of what is sent, carry at a time: a message, or if it is
@@ -208,8 +208,9 @@ class SocketPlane final : public DataPlane {
       if (ends) complete(*request, reason);
       return ends;
     };
-    for (Requests* list : {&peer.receives, &peer.announced, &peer.cleared})
+    for (Requests* list : {&peer.receives, &peer.announced, &peer.cleared}) {
       list->remove_if(end_one);
+    }
     for (Packet& packet : peer.out) {
       if (end_one(packet.request)) packet.request = nullptr;
     }

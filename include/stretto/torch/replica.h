@@ -230,7 +230,7 @@ class Replica {
   std::vector<torch::Tensor> reduced_;    // Of a bucket: what they step.
   int no_sync_depth_ = 0;
   int last_backward_ = -1;             // The last pass that end_of_backward() was queued for.
-  bool is_spread_ = false;             // Parameters, or with the output, are on several devices.
+  bool is_spread_ = false;             // Parameters, and the output, are on several devices.
   bool is_on_cpu_ = true;              // All parameters.
   bool seen_ever_ = false;             // before_forward() has run,
   bool seen_ = false;                  // and since the last step.
