@@ -362,7 +362,9 @@ void Replica::follow_others() {
   while (true) {
     const auto [phase, model] = uneven_->listen();
     if (phase == reducer::UnevenSteps::Phase::finished) return;
-    const auto is_meant = [&](const Replica* replica) { return replica->number_ == model; };
+    const auto is_meant = [number = model](const Replica* replica) {
+      return replica->number_ == number;
+    };
     const auto replica = std::ranges::find_if(uneven_->models, is_meant);
     if (replica == uneven_->models.end()) {
       throw Mismatch(Status(StatusCode::mismatch,
