@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/fetch_to_write.h"
 #include "stretto/base/log.h"
 
 namespace stretto::execution {
@@ -178,6 +179,9 @@ inline bool MappedExecution::read_posts() {
     const Post::Buffers buffers = post.buffers;
     if (buffers_->take(arrived_, buffers)) ++reachable_;
   }
+  // All have read this rank's other post, then, which it writes next: its line is on the way here
+  // while this operation ends, instead of when the next one is posted.
+  fetch_to_write(&own().posts[windows_->entered % 2]);
   return true;
 }
 

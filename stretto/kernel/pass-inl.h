@@ -17,6 +17,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "stretto/base/fetch_to_write.h"
 #include "stretto/kernel/combine-inl.h"
 #include "stretto/kernel/few-inl.h"
 #include "stretto/kernel/format-inl.h"
@@ -153,17 +154,9 @@ class PassLoop {
   // once to be written, instead of to be read first and to be owned later. A tenth of the time at 4
   // MiB, less for less.
   static constexpr std::size_t kAhead = 2048 / sizeof(Out);
-  static HWY_INLINE void fetch_to_write(const Out* to) {
+  static HWY_INLINE void fetch_step_to_write(const Out* to) {
     const auto* const bytes = reinterpret_cast<const std::byte*>(to);
-    for (std::size_t at = 0; at < kStep * sizeof(Out); at += kLineBytes) {
-#if HWY_ARCH_X86
-      // The builtin fetches to read, unless the compiler is told that the instruction exists.
-      // Processors that do not have it take it for nothing.
-      asm volatile("prefetchw %0" : : "m"(bytes[at]));
-#else
-      __builtin_prefetch(bytes + at, 1, 3);
-#endif
-    }
+    for (std::size_t at = 0; at < kStep * sizeof(Out); at += kLineBytes) fetch_to_write(bytes + at);
   }
 
   // kStep elements. False, and nothing is written: they have to be combined by Op itself.
@@ -188,7 +181,7 @@ class PassLoop {
     }
     for (std::size_t k = 1; k < buffers.output_count; ++k) {
       Out* const to = buffers.output(k) + i;
-      if (!stream && i + kAhead < last) fetch_to_write(to + kAhead);
+      if (!stream && i + kAhead < last) fetch_step_to_write(to + kAhead);
       HWY_UNROLL(4)
       for (std::size_t r = 0; r < kRegisters; ++r) {
         Format::store(registers[r], to + r * kElements, stream);
