@@ -134,33 +134,41 @@ std::size_t Selector::lanes(const Algorithm& algorithm, std::size_t segment_byte
   return least + static_cast<std::size_t>(std::clamp(more - 1, 0.0, most));
 }
 
-std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor& operation,
-                                                      bool equal_chunks) const {
+double Selector::estimate(const Algorithm& algorithm, const OperationDescriptor& operation,
+                          const schedule::LinkCost& link) const {
   const std::size_t element_bytes = size_bytes(operation.dtype);
   const std::size_t partial_bytes = size_bytes(accumulation_dtype(operation.dtype));
-  schedule::CostQuery query{.bytes = std::bit_ceil(operation.count * element_bytes),
-                            .partial_scale = static_cast<int>(partial_bytes / element_bytes),
-                            .link = link(),
-                            .local_link = setting_.links.local};
+  return schedule::estimate(algorithm, summary_,
+                            {.bytes = std::bit_ceil(operation.count * element_bytes),
+                             .segment_bytes = segment_bytes(algorithm, operation),
+                             .lanes = kLanesMax,
+                             .partial_scale = static_cast<int>(partial_bytes / element_bytes),
+                             .link = link,
+                             .local_link = setting_.links.local});
+}
+
+std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor& operation,
+                                                      bool equal_chunks) const {
   std::vector<Candidate> candidates;
   for (const Algorithm& algorithm : schedule::algorithms()) {
     if (algorithm.collective != operation.collective) continue;
     // Any other order would make the bits depend on the algorithm.
     if (algorithm.order == schedule::Order::fixed || algorithm.reference) continue;
     if (!is_usable(algorithm, false, equal_chunks)) continue;
-    query.segment_bytes = segment_bytes(algorithm, operation);
-    query.lanes = kLanesMax;
-    schedule::CostQuery at_once = query;
-    at_once.link.seconds_per_byte = at_once.link.burst_bytes = 0;
-    candidates.push_back({&algorithm, schedule::estimate(algorithm, summary_, query),
-                          schedule::estimate(algorithm, summary_, at_once)});
+    candidates.push_back({&algorithm, estimate(algorithm, operation, link())});
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::seconds);
   const auto near_end = std::ranges::find_if(candidates, [&](const Candidate& candidate) {
     return candidate.seconds > candidates.front().seconds * (1 + kSameCost);
   });
+  if (near_end - candidates.begin() < 2) return candidates;
+  schedule::LinkCost instant = link();
+  instant.seconds_per_byte = instant.burst_bytes = 0;
+  for (auto near = candidates.begin(); near != near_end; ++near) {
+    near->seconds_beside_wire = estimate(*near->algorithm, operation, instant);
+  }
   const auto first = std::ranges::min_element(candidates.begin(), near_end, is_lighter);
-  if (first != near_end) std::rotate(candidates.begin(), first, first + 1);
+  std::rotate(candidates.begin(), first, first + 1);
   return candidates;
 }
 

@@ -52,8 +52,9 @@ class Selector {
 
   struct Candidate {
     const schedule::Algorithm* algorithm = nullptr;
-    double seconds = 0;              // As the model predicts.
-    double seconds_beside_wire = 0;  // The same if the bytes on a link took no time.
+    double seconds = 0;  // As the model predicts.
+    // The same if the bytes on a link took no time; 0 where only one is the cheapest.
+    double seconds_beside_wire = 0;
   };
   // "one sync up to 2048 bytes a rank (private buffers: 524288), as each rank has a core": by which
   // the choice on mapped memory is made.
@@ -82,6 +83,8 @@ class Selector {
   const schedule::Algorithm* find(Collective collective, std::string_view called, bool mapped,
                                   bool equal_chunks) const;
   std::string names(Collective collective, bool mapped, bool equal_chunks) const;
+  double estimate(const schedule::Algorithm& algorithm, const OperationDescriptor& operation,
+                  const schedule::LinkCost& link) const;
   std::size_t of_each(double bytes_of_all_ranks) const {
     return static_cast<std::size_t>(bytes_of_all_ranks / setting_.rank_count);
   }
