@@ -38,5 +38,5 @@ install(FILES ${PROJECT_BINARY_DIR}/stretto.pc DESTINATION ${CMAKE_INSTALL_LIBDI
 configure_package_config_file(cmake/strettoConfig.cmake.in strettoConfig.cmake
   INSTALL_DESTINATION ${STRETTO_CMAKE_DIR})
 write_basic_package_version_file(strettoConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/strettoConfig.cmake
+install(FILES ${PROJECT_BINARY_DIR}/strettoConfig.cmake cmake/libtorch.cmake
   ${PROJECT_BINARY_DIR}/strettoConfigVersion.cmake DESTINATION ${STRETTO_CMAKE_DIR})

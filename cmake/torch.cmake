@@ -1,8 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# Looks for libtorch (by Torch_DIR or CMAKE_PREFIX_PATH) and sets STRETTO_HAVE_TORCH. Defines
-# `stretto_libtorch`: libtorch with its headers as system headers.
+# Looks for libtorch and sets STRETTO_HAVE_TORCH. Defines `stretto_libtorch`.
 
 set(STRETTO_TORCH_MINIMUM 2.11)
 set(STRETTO_HAVE_TORCH OFF)
@@ -16,16 +15,7 @@ print(os.path.dirname(torch.origin) if torch else sysconfig.get_path('purelib') 
   set(Torch_DIR ${folder}/share/cmake/Torch CACHE PATH "The folder of TorchConfig.cmake" FORCE)
 endif()
 
-# Sets `Torch_VERSION` to what Torch_DIR has. PyTorch's own package file is not asked for more: of a
-# PyTorch with CUDA, as PyPI has it, it ends where CUDA's toolkit is not, which is not needed here.
-function(stretto_find_torch)
-  find_path(Torch_DIR TorchConfigVersion.cmake HINTS ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH
-    PATH_SUFFIXES share/cmake/Torch DOC "The folder of TorchConfig.cmake")
-  if(EXISTS ${Torch_DIR}/TorchConfigVersion.cmake)
-    include(${Torch_DIR}/TorchConfigVersion.cmake)
-    set(Torch_VERSION ${PACKAGE_VERSION} PARENT_SCOPE)
-  endif()
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/libtorch.cmake)
 
 # A sanitized program needs a sanitized libtorch, which nobody ships: only the core is checked.
 if(STRETTO_TORCH STREQUAL "AUTO" AND STRETTO_SANITIZE)
@@ -55,18 +45,7 @@ else()
 endif()
 
 if(STRETTO_HAVE_TORCH)
-  get_filename_component(STRETTO_TORCH_PREFIX ${Torch_DIR}/../../.. ABSOLUTE)
-  set(folder ${STRETTO_TORCH_PREFIX}/lib)
-  add_library(stretto_libtorch INTERFACE)
-  target_include_directories(stretto_libtorch SYSTEM INTERFACE ${STRETTO_TORCH_PREFIX}/include
-    ${STRETTO_TORCH_PREFIX}/include/torch/csrc/api/include)
-  # libtorch's include folder has a fmt of its own, newer than the one that our core links and
-  # without a library. The versions live in different namespaces, so one program may hold both.
-  target_compile_definitions(stretto_libtorch INTERFACE FMT_HEADER_ONLY=1
-    USE_DISTRIBUTED USE_C10D_GLOO USE_RPC USE_TENSORPIPE)
-  # libtorch.so brings those of devices, of which no program uses a symbol.
-  target_link_libraries(stretto_libtorch INTERFACE ${folder}/libtorch_cpu.so ${folder}/libc10.so
-    "-Wl,--no-as-needed,${folder}/libtorch.so -Wl,--as-needed")
+  stretto_add_libtorch()
 endif()
 
 # Compiles <torch/torch.h> once for all targets that use it: it takes longer than all of stretto.
