@@ -1,24 +1,30 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What CompressionOptions do to gradients before they are encoded, on a few elements: what becomes
-// of each can be told.
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
+#include "tests/support/failures.h"
+#include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto {
 namespace {
 
+// What CompressionOptions do to gradients before they are encoded, on a few elements: what becomes
+// of each can be told.
+
+using testing::floats;
+using testing::message_of;
 using Floats = std::vector<float>;
 
 // The sum of one gradient of all ranks, step by step.
@@ -87,6 +93,111 @@ TEST(CompressionOptions, MomentumDoesNotKeepNaN) {
       for (const float value : steps.sum_of({1, 1})) EXPECT_TRUE(std::isfinite(value));
     }
   });
+}
+
+// What becomes of infinities and NaN in gradients that are compressed.
+
+constexpr CompressedExchange kExchanges[] = {CompressedExchange::gather, CompressedExchange::divide,
+                                             CompressedExchange::combine};
+
+std::shared_ptr<CompressedReduction> hook(CompressionOptions options) {
+  return std::make_shared<CompressedReduction>(std::move(options));
+}
+
+void expect_nan_is_seen(NonFinite policy) {
+  for (const CompressedExchange exchange : kExchanges) {
+    run_ranks(2, [&](Communicator& communicator) {
+      Reducer reducer(communicator, {{"w", DType::f32, 2000}},
+                      {.hook = hook({.non_finite = policy, .exchange = exchange})});
+      for (float& value : floats(reducer, 0)) value = 1;
+      if (communicator.rank() == Rank(1)) {
+        floats(reducer, 0)[77] = std::numeric_limits<float>::quiet_NaN();
+      }
+      reducer.mark_ready(0);
+      reducer.finalize();
+      EXPECT_EQ(std::isnan(floats(reducer, 0)[77]), policy == NonFinite::send);
+    });
+  }
+}
+
+TEST(NonFinite, NaNIsSeenByAllOrByNone) {
+  for (const NonFinite policy : {NonFinite::send, NonFinite::zero}) expect_nan_is_seen(policy);
+}
+
+// Also where no codec is used: small gradients alone in a bucket, and steps without compression.
+TEST(NonFinite, PoliciesHoldForWhatTravelsAsItIs) {
+  for (const Compression compression : {Compression::always, Compression::never}) {
+    for (const NonFinite policy : {NonFinite::send, NonFinite::stop, NonFinite::zero}) {
+      run_ranks(3, [&](Communicator& communicator) {
+        const std::size_t count = compression == Compression::always ? 100 : 2000;
+        Reducer reducer(communicator, {{"v", DType::f32, count}, {"w", DType::f32, count}},
+                        {.op = ReduceOp::sum,
+                         .bucket_bytes = {4},
+                         .hook = hook({.non_finite = policy, .compression = compression})});
+        for (const std::size_t i : {0, 1}) std::ranges::fill(floats(reducer, i), 1.0f);
+        if (communicator.rank() == Rank(2)) {
+          floats(reducer, 0)[7] = std::numeric_limits<float>::infinity();
+        }
+        for (const std::size_t i : {1, 0}) reducer.mark_ready(i);
+        const std::string text = message_of<InvalidArgument>([&] { reducer.finalize(); });
+        if (policy == NonFinite::stop) {
+          EXPECT_EQ(text,
+                    "gradient v, in step 1: what all ranks have added up holds "
+                    "infinity or NaN, and NonFinite::stop is set");
+          return;
+        }
+        EXPECT_EQ(text, "");
+        EXPECT_EQ(std::isfinite(floats(reducer, 0)[7]), policy == NonFinite::zero);
+        if (policy == NonFinite::zero) {
+          EXPECT_EQ(floats(reducer, 0)[7], 2.0f);
+        }
+        EXPECT_EQ(floats(reducer, 1)[7], 3.0f);
+      });
+    }
+  }
+}
+
+// Of a gradient that ranks add up in parts, element `place`, or of one that one rank adds up whole.
+std::string stop_text(int ranks, const std::vector<int>& wrong, std::size_t count,
+                      std::size_t place, CompressedExchange exchange,
+                      float value = std::numeric_limits<float>::quiet_NaN()) {
+  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
+  run_ranks(ranks, [&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    Reducer reducer(communicator, {{"v", DType::f32, 3000}, {"w", DType::f32, count}},
+                    {.hook = hook({.codec = int8(),
+                                   .min_elements = 1,
+                                   .non_finite = NonFinite::stop,
+                                   .exchange = exchange})});
+    if (std::ranges::find(wrong, rank) != wrong.end()) floats(reducer, 1)[place] = value;
+    for (const std::size_t i : {1, 0}) reducer.mark_ready(i);
+    texts[static_cast<std::size_t>(rank)] =
+        message_of<InvalidArgument>([&] { reducer.finalize(); });
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, texts[0]) << "on all ranks";
+  return texts[0];
+}
+
+TEST(NonFinite, WhatStopsIsTheRankWithTheNaNWhoeverAddsUp) {
+  const auto text_of = [](int rank) {
+    return "gradient w of rank " + std::to_string(rank) +
+           ", in step 1: the gradient holds infinity or NaN, and NonFinite::stop is set";
+  };
+  for (const CompressedExchange exchange : kExchanges) {
+    for (const int ranks : {2, 3}) {
+      for (int wrong = 0; wrong < ranks; ++wrong) {
+        for (const std::size_t place : {0, 1500, 2999}) {
+          EXPECT_EQ(stop_text(ranks, {wrong}, 3000, place, exchange), text_of(wrong));
+        }
+        EXPECT_EQ(stop_text(ranks, {wrong}, 10, 9, exchange), text_of(wrong));
+      }
+    }
+    EXPECT_EQ(stop_text(3, {2, 1}, 3000, 700, exchange), text_of(1)) << "the first of several";
+  }
+  // No rank has it: it comes of adding up.
+  EXPECT_EQ(stop_text(3, {0, 1, 2}, 3000, 2999, CompressedExchange::divide, 3e38f),
+            "gradient w as added up by rank 2, in step 1: the gradient holds infinity or NaN, and "
+            "NonFinite::stop is set");
 }
 
 }  // namespace
