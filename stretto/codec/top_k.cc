@@ -17,6 +17,7 @@
 namespace stretto::codec {
 namespace {
 
+using kernel::kMagnitudeBinBits;
 using kernel::kMagnitudeBins;
 using kernel::magnitude_bits;
 
@@ -72,11 +73,14 @@ std::uint32_t digit_of(std::span<const std::uint32_t> counts, std::size_t& wante
 // The cut at the `wanted` greatest of `values`, whose magnitudes are from `least` to `greatest`.
 Cut cut_of(std::span<const float> values, std::uint32_t least, std::uint32_t greatest,
            std::size_t wanted, std::vector<std::uint32_t>& magnitudes) {
-  std::array<std::uint32_t, kMagnitudeBins> counts{};
-  constexpr unsigned kBits = 12;
-  static_assert(kMagnitudeBins == 1u << kBits);
+  // About as many bins as make the one that is looked for a few values: all are looked at.
+  const unsigned bits =
+      std::clamp(static_cast<unsigned>(std::bit_width(values.size())) - 3, 4u, kMagnitudeBinBits);
+  std::array<std::uint32_t, kMagnitudeBins> room_for_counts;
+  const std::span counts = std::span(room_for_counts).first(std::size_t{1} << bits);
+  std::ranges::fill(counts, 0u);
   const unsigned width = static_cast<unsigned>(std::bit_width(greatest - least));
-  const unsigned shift = width > kBits ? width - kBits : 0;
+  const unsigned shift = width > bits ? width - bits : 0;
   for (const float value : values) ++counts[(magnitude_bits(value) - least) >> shift];
   const std::uint32_t bin = digit_of(counts, wanted);
   // All are written, and each but those of this bin is overwritten: no branch depends on them.

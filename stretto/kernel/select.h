@@ -44,8 +44,9 @@ std::size_t keep_at_least(std::span<std::uint32_t> indices, std::span<float> tak
 
 // How many elements have each value of the upper 12 of their 31 bits of magnitude. `counts` has
 // kMagnitudeBins elements, which are overwritten.
-inline constexpr std::size_t kMagnitudeBins = 4096;
-inline constexpr unsigned kMagnitudeBinShift = 19;
+inline constexpr unsigned kMagnitudeBinBits = 12;
+inline constexpr std::size_t kMagnitudeBins = std::size_t{1} << kMagnitudeBinBits;
+inline constexpr unsigned kMagnitudeBinShift = 31 - kMagnitudeBinBits;
 void count_magnitudes(std::span<const float> values, std::span<std::uint32_t> counts);
 
 // Makes infinities and NaN zero; returns how many there were.
