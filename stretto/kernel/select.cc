@@ -190,6 +190,24 @@ std::size_t keep(std::span<std::uint32_t> indices, std::span<float> taken, std::
   return kept;
 }
 
+std::size_t between(std::span<const float> values, std::uint32_t least, std::uint32_t greatest,
+                    std::uint32_t* to) {
+  const auto under = hn::Set(I32(), static_cast<std::int32_t>(least - 1));
+  const auto most = hn::Set(I32(), static_cast<std::int32_t>(greatest));
+  std::size_t count = 0, i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+    const auto magnitude = magnitudes(hn::LoadU(F32(), values.data() + i));
+    const auto mask = hn::AndNot(hn::Gt(magnitude, most), hn::Gt(magnitude, under));
+    hn::StoreU(hn::BitCast(U32(), hn::Compress(magnitude, mask)), U32(), to + count);
+    count += hn::CountTrue(I32(), mask);
+  }
+  for (; i < values.size(); ++i) {
+    to[count] = magnitude_bits(values[i]);
+    count += to[count] >= least && to[count] <= greatest ? 1 : 0;
+  }
+  return count;
+}
+
 Found take_only(std::span<float> values, std::uint32_t limit, std::span<std::uint32_t> indices,
                 std::span<float> taken) {
   return take_all<false>(values, nullptr, limit, indices, taken);
@@ -209,6 +227,7 @@ namespace stretto::kernel {
 HWY_EXPORT(take_only);
 HWY_EXPORT(add_and_take);
 HWY_EXPORT(keep);
+HWY_EXPORT(between);
 
 Found take_at_least(std::span<float> values, std::uint32_t limit, std::span<std::uint32_t> indices,
                     std::span<float> taken) {
@@ -224,6 +243,11 @@ Found add_and_take_at_least(std::span<float> sums, std::span<const float> addend
 std::size_t keep_at_least(std::span<std::uint32_t> indices, std::span<float> taken,
                           std::uint32_t limit, std::span<float> to) {
   return HWY_DYNAMIC_DISPATCH(keep)(indices, taken, limit, to.data());
+}
+
+std::size_t magnitudes_between(std::span<const float> values, std::uint32_t least,
+                               std::uint32_t greatest, std::span<std::uint32_t> to) {
+  return HWY_DYNAMIC_DISPATCH(between)(values, least, greatest, to.data());
 }
 
 // Two histograms: neighbours often fall into the same bin, and a counter that was just written

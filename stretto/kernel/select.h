@@ -42,6 +42,11 @@ Found add_and_take_at_least(std::span<float> sums, std::span<const float> addend
 std::size_t keep_at_least(std::span<std::uint32_t> indices, std::span<float> taken,
                           std::uint32_t limit, std::span<float> to);
 
+// The magnitude_bits() of `values` that are from `least` to `greatest` come to the front of `to`,
+// which has room for 16 more: whole vectors are stored. Returns how many they are.
+std::size_t magnitudes_between(std::span<const float> values, std::uint32_t least,
+                               std::uint32_t greatest, std::span<std::uint32_t> to);
+
 // How many elements have each value of the upper 12 of their 31 bits of magnitude. `counts` has
 // kMagnitudeBins elements, which are overwritten.
 inline constexpr unsigned kMagnitudeBinBits = 12;
