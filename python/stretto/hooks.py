@@ -29,7 +29,8 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
-    "Hook", "bf16", "f16", "int8", "one_bit", "power_sgd", "random_k", "threshold", "top_k"
+    "Hook", "bf16", "f16", "int8", "one_bit", "power_sgd", "random_k", "redistribute",
+    "threshold", "top_blocks", "top_k",
 ]  # fmt: skip
 
 
@@ -69,7 +70,8 @@ class Hook:
         return self._hook.save()
 
     def load(self, state: bytes) -> None:
-        """What save() has returned on the same rank of as many, before register() or after."""
+        """What save() has returned on the same rank of as many, before register() or after; of
+        another number: redistribute()."""
         self._hook.load(state)
 
     # Without types: PyTorch takes none but its own here, and no text for them.
@@ -101,12 +103,29 @@ def bf16() -> Hook:
     return Hook("bf16")
 
 
+def redistribute(states: list[bytes], ranks: int) -> list[bytes]:
+    """What save() has returned on ranks 0, 1, 2, ..., for another number of ranks: the first gets
+    the sum of all residuals. Not of f16 and bf16, which keep nothing."""
+    from stretto import _module
+
+    return _module().redistribute(states, ranks)
+
+
 def top_k(
     density: float = 0.01, *, values: str = "f32", warm_up_steps: int = 0, **options: Any
 ) -> Hook:
     """The elements with the greatest magnitudes, so many of all; `values` is f32, bf16 or int8. For
-    `warm_up_steps` the density falls from 1 to what it is."""
+    `warm_up_steps` the density falls from 1 to what it is. With exact=False what reaches the last
+    step's limit, half to twice as many."""
     return Hook("top_k", density=density, values=values, warm_up_steps=warm_up_steps, **options)
+
+
+def top_blocks(
+    density: float = 0.01, *, block_elements: int = 64, values: str = "f32", **options: Any
+) -> Hook:
+    """Neighbours, so many together: the blocks with the greatest sums of magnitudes."""
+    return Hook("top_blocks", density=density, block_elements=block_elements, values=values,
+                **options)  # fmt: skip
 
 
 def threshold(limit: float, *, values: str = "f32", **options: Any) -> Hook:

@@ -18,11 +18,13 @@ from torch.nn.parallel import DistributedDataParallel
 class Training:
     """Of a small network, in buckets of one layer each, on this rank's half of the data."""
 
-    def __init__(self, rank: int, hook: hooks.Hook | None = None) -> None:
+    def __init__(self, rank: int, hook: hooks.Hook | None = None,
+                 group: dist.ProcessGroup | None = None) -> None:
         torch.manual_seed(1)
         layers = [torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 32),
                   torch.nn.Tanh(), torch.nn.Linear(32, 4)]  # fmt: skip
-        self.model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)
+        self.model = DistributedDataParallel(
+            torch.nn.Sequential(*layers), bucket_cap_mb=0.01, process_group=group)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.2)
         self.hook = hook.register(self.model) if hook else None
         inputs = torch.randn(64, 32)
@@ -52,6 +54,8 @@ def all_equal(values: torch.Tensor) -> bool:
 
 def lossy() -> list[hooks.Hook]:
     return [hooks.top_k(0.05, min_elements=100), hooks.random_k(0.05, min_elements=100),
+            hooks.top_k(0.05, min_elements=100, exact=False),
+            hooks.top_blocks(0.1, block_elements=16, min_elements=100),
             hooks.threshold(0.001, values="bf16"), hooks.int8(), hooks.one_bit(),
             hooks.int8(exchange="divide"), hooks.threshold(0.001, exchange="combine"),
             hooks.power_sgd(2, dense_steps=2)]  # fmt: skip
@@ -93,6 +97,25 @@ class HooksTest(unittest.TestCase):
                 resumed.steps(3)
                 assert torch.equal(resumed.parameters(), through.parameters()), hook.name
                 assert again.save() == hook.save(), hook.name
+
+        ranks.with_group(body)
+
+    def test_goes_on_with_another_number_of_ranks(self) -> None:
+        def body(rank: int, size: int) -> None:
+            both = hooks.top_k(0.05, min_elements=100)
+            Training(rank, both).steps(3)
+            states: list[bytes] = [b""] * size
+            dist.all_gather_object(states, both.save())
+            [together] = hooks.redistribute(states, 1)
+            alone = [dist.new_group([each]) for each in range(size)][rank]
+            wrong, hook = (hooks.top_k(0.05, min_elements=100) for _ in range(2))
+            wrong.load(states[rank])
+            assert "of 2" in refusal(lambda: Training(rank, wrong, alone))
+            hook.load(together)
+            assert hook.save() == together
+            Training(rank, hook, alone).steps(3)
+            assert hook.save() != together
+            assert "no saved state" in refusal(lambda: hooks.redistribute([together[:9]], 2))
 
         ranks.with_group(body)
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "stretto/base/random.h"
 
@@ -27,6 +28,13 @@ std::uint64_t mix(std::uint64_t state, const std::byte* from, std::size_t bytes)
   return static_cast<std::uint64_t>(product >> 64) ^ static_cast<std::uint64_t>(product);
 }
 
+// A loop would keep the lanes in memory, and each step would wait for what the last one has stored.
+template <std::size_t... lane>
+void mix_all(std::array<std::uint64_t, kLanes>& lanes, const std::byte* from,
+             std::index_sequence<lane...>) {
+  ((lanes[lane] = mix(lanes[lane], from + lane * kStep, kStep)), ...);
+}
+
 }  // namespace
 
 std::uint64_t content_hash(ConstByteSpan bytes, std::uint64_t seed) {
@@ -35,9 +43,7 @@ std::uint64_t content_hash(ConstByteSpan bytes, std::uint64_t seed) {
   for (std::uint64_t& lane : lanes) lane = start.next();
   std::size_t at = 0;
   for (; at + kLanes * kStep <= bytes.size(); at += kLanes * kStep) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      lanes[lane] = mix(lanes[lane], bytes.data() + at + lane * kStep, kStep);
-    }
+    mix_all(lanes, bytes.data() + at, std::make_index_sequence<kLanes>());
   }
   for (; at < bytes.size(); at += kStep) {
     lanes[0] = mix(lanes[0], bytes.data() + at, std::min(kStep, bytes.size() - at));

@@ -138,7 +138,13 @@ std::shared_ptr<const Compressor> codec_of(const std::string& kind, Arguments& g
   if (kind == "top_k") {
     return top_k({.density = density,
                   .values = values,
-                  .warm_up_steps = given.take<std::uint64_t>("warm_up_steps", 0)});
+                  .warm_up_steps = given.take<std::uint64_t>("warm_up_steps", 0),
+                  .exact = given.take("exact", true)});
+  }
+  if (kind == "top_blocks") {
+    return top_blocks({.density = density,
+                       .block_elements = given.take<std::size_t>("block_elements", 64),
+                       .values = values});
   }
   if (kind == "threshold") {
     return threshold({.limit = given.take("limit", 0.0f), .values = values});
@@ -170,6 +176,22 @@ std::shared_ptr<DdpCommHook> make_ddp_comm_hook(const std::string& kind, const p
   auto hook = for_torch([&] { return hook_of(kind, given); });
   given.end();
   return std::make_shared<DdpCommHook>(std::move(hook));
+}
+
+py::bytes bytes_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::vector<py::bytes> redistribute(const std::vector<std::string>& states, std::size_t ranks) {
+  std::vector<std::vector<std::byte>> saved;
+  for (const std::string& state : states) {
+    const auto bytes = std::as_bytes(std::span(state));
+    saved.emplace_back(bytes.begin(), bytes.end());
+  }
+  const auto made = for_torch([&] { return CompressedReduction::redistribute(saved, ranks); });
+  std::vector<py::bytes> result;
+  for (const std::vector<std::byte>& state : made) result.push_back(bytes_of(state));
+  return result;
 }
 
 // By this name a job's worker is asked for it, as for those of other backends: the server is that
@@ -208,14 +230,11 @@ PYBIND11_MODULE(_c, module) {
           Released())
       .def("reduce", &DdpCommHook::reduce, Released())
       .def("name", &DdpCommHook::name)
-      .def("save",
-           [](const DdpCommHook& hook) {
-             const std::vector<std::byte> state = hook.save();
-             return py::bytes(reinterpret_cast<const char*>(state.data()), state.size());
-           })
+      .def("save", [](const DdpCommHook& hook) { return bytes_of(hook.save()); })
       .def("load", [](DdpCommHook& hook, const std::string& state) {
         hook.load(std::as_bytes(std::span(state)));
       });
+  module.def("redistribute", &redistribute);
   module.def("create", &create, Released());
   module.def("shut_down_all", &ProcessGroupStretto::shut_down_all, Released());
   module.def("note", [](const BackendPtr& backend, const std::string& activity) {

@@ -137,8 +137,6 @@ TEST(TopK, WarmsUpFromAllToFew) {
   EXPECT_EQ(codec->message_bytes(10000, 9), top_k({.density = 0.01})->message_bytes(10000, 0));
 }
 
-// The limit of the step before finds about as many, drifts with the gradients, and is found anew
-// where it does not fit.
 // As the first step of a warm-up does.
 TEST(TopK, LooksAtNoMoreElementsThanThereAre) {
   Random random(13);
@@ -160,6 +158,8 @@ TEST(TopK, LooksAtNoMoreElementsThanThereAre) {
   }
 }
 
+// The limit of the step before finds about as many, drifts with the gradients, and is found anew
+// where it does not fit.
 TEST(TopK, AReusedLimitFindsAboutAsMany) {
   const auto codec = top_k({.density = 0.02, .exact = false});
   EXPECT_EQ(codec->name(), "top_k(0.02, reused limit)");

@@ -17,6 +17,7 @@
 namespace stretto::codec {
 namespace {
 
+using kernel::kMagnitudeBinBits;
 using kernel::kMagnitudeBins;
 using kernel::magnitude_bits;
 
@@ -72,27 +73,29 @@ std::uint32_t digit_of(std::span<const std::uint32_t> counts, std::size_t& wante
 // The cut at the `wanted` greatest of `values`, whose magnitudes are from `least` to `greatest`.
 Cut cut_of(std::span<const float> values, std::uint32_t least, std::uint32_t greatest,
            std::size_t wanted, std::vector<std::uint32_t>& magnitudes) {
-  std::array<std::uint32_t, kMagnitudeBins> counts{};
-  constexpr unsigned kBits = 12;
-  static_assert(kMagnitudeBins == 1u << kBits);
+  // About as many bins as make the one that is looked for a few values: all are looked at.
+  const unsigned bits =
+      std::clamp(static_cast<unsigned>(std::bit_width(values.size())) - 3, 4u, kMagnitudeBinBits);
+  std::array<std::uint32_t, kMagnitudeBins> room_for_counts;
+  const std::span counts = std::span(room_for_counts).first(std::size_t{1} << bits);
+  std::ranges::fill(counts, 0u);
   const unsigned width = static_cast<unsigned>(std::bit_width(greatest - least));
-  const unsigned shift = width > kBits ? width - kBits : 0;
+  const unsigned shift = width > bits ? width - bits : 0;
   for (const float value : values) ++counts[(magnitude_bits(value) - least) >> shift];
   const std::uint32_t bin = digit_of(counts, wanted);
-  // All are written, and each but those of this bin is overwritten: no branch depends on them.
-  const std::span<std::uint32_t> of_bin = room(magnitudes, counts[bin] + 1);
-  std::size_t count = 0;
-  for (const float value : values) {
-    of_bin[count] = magnitude_bits(value);
-    count += (of_bin[count] - least) >> shift == bin ? 1 : 0;
-  }
+  const std::uint32_t from = least + (bin << shift);
+  const std::uint32_t to = std::min(greatest, from + (1u << shift) - 1);
+  constexpr std::size_t kSpare = 16;  // See magnitudes_between().
+  const std::span with_spare = room(magnitudes, counts[bin] + kSpare);
+  kernel::magnitudes_between(values, from, to, with_spare);
+  const std::span of_bin = with_spare.first(counts[bin]);
   const auto place = of_bin.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
-  std::nth_element(of_bin.begin(), place, of_bin.end() - 1, std::greater<>());
+  std::nth_element(of_bin.begin(), place, of_bin.end(), std::greater<>());
   const std::uint32_t magnitude = *place;
   const auto above =
       std::count_if(of_bin.begin(), place, [=](std::uint32_t other) { return other > magnitude; });
   const std::size_t equal = wanted - static_cast<std::size_t>(above);
-  const auto of_magnitude = std::count(of_bin.begin(), of_bin.end() - 1, magnitude);
+  const auto of_magnitude = std::count(of_bin.begin(), of_bin.end(), magnitude);
   return {magnitude, equal, static_cast<std::size_t>(of_magnitude) > equal};
 }
 

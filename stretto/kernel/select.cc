@@ -4,6 +4,9 @@
 #include "stretto/kernel/select.h"
 
 #include <algorithm>
+#include <bit>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "stretto/kernel/targets.h"  // Before Highway.
@@ -21,6 +24,9 @@ using F32 = hn::ScalableTag<float>;
 using I32 = hn::ScalableTag<std::int32_t>;
 using U32 = hn::ScalableTag<std::uint32_t>;
 constexpr std::size_t kLanes = hn::MaxLanes(F32());
+constexpr std::size_t kVectors = 32;  // That look() looks at, of kGroup elements.
+constexpr std::size_t kGroup = kVectors * kLanes;
+constexpr std::uint32_t kNeverReached = 0x80000000;  // By magnitudes of floats, NaN included.
 
 // Where what is taken goes.
 struct Room {
@@ -41,32 +47,37 @@ HWY_INLINE std::size_t take_one(const Room& room, std::size_t count, float* valu
 }
 
 HWY_NOINLINE std::size_t take_with_care(const Room& room, std::size_t count, hn::Mask<I32> mask,
-                                        hn::Vec<F32> value, float* values, std::size_t first) {
+                                        float* values, std::size_t first) {
   HWY_ALIGN std::int32_t hits[kLanes];
   hn::Store(hn::VecFromMask(I32(), mask), I32(), hits);
-  hn::StoreU(value, F32(), values + first);
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     if (hits[lane] != 0) count = take_one(room, count, values, first + lane);
   }
   return count;
 }
 
-// `value` belongs to `values[first]` and the following ones, and comes there but for what `mask`
-// takes. No branch depends on the mask, which no processor guesses.
-HWY_INLINE std::size_t take(const Room& room, std::size_t count, hn::Mask<I32> mask,
-                            hn::Vec<F32> value, float* values, std::size_t first,
-                            hn::Vec<I32> lanes) {
+HWY_INLINE hn::Vec<I32> magnitudes(hn::Vec<F32> values) {
+  return hn::And(hn::BitCast(I32(), values), hn::Set(I32(), 0x7FFFFFFF));
+}
+
+// Of the vector that begins with `values[first]`. No branch depends on what is taken, which no
+// processor guesses.
+HWY_INLINE std::size_t take(const Room& room, std::size_t count, float* values, std::size_t first,
+                            hn::Vec<I32> under, hn::Vec<I32> lanes) {
+  const auto value = hn::LoadU(F32(), values + first);
+  const auto mask = hn::Gt(magnitudes(value), under);
   // Stores of a part of a vector may write all of it.
   if (HWY_UNLIKELY(count + kLanes > room.count)) {
-    return take_with_care(room, count, mask, value, values, first);
+    return take_with_care(room, count, mask, values, first);
   }
-  // In two steps: compressing into memory takes hundreds of cycles on some processors.
+  // In two steps: compressing into memory takes hundreds of cycles on some processors. Values as
+  // integers, like the indices, so that both are moved by what one table says.
   const auto indices = hn::Add(lanes, hn::Set(I32(), static_cast<std::int32_t>(first)));
-  const auto floats = hn::RebindMask(F32(), mask);
+  const auto taken = hn::Compress(hn::BitCast(I32(), value), mask);
   auto* const to = reinterpret_cast<std::int32_t*>(room.indices + count);
   hn::StoreU(hn::Compress(indices, mask), I32(), to);
-  hn::StoreU(hn::Compress(value, floats), F32(), room.taken + count);
-  hn::StoreU(hn::IfThenZeroElse(floats, value), F32(), values + first);
+  hn::StoreU(hn::BitCast(F32(), taken), F32(), room.taken + count);
+  hn::StoreU(hn::IfThenZeroElse(hn::RebindMask(F32(), mask), value), F32(), values + first);
   return count + hn::CountTrue(I32(), mask);
 }
 
@@ -77,52 +88,61 @@ HWY_INLINE hn::Vec<F32> value_at(const float* values, const float* addends, std:
   return hn::Add(value, hn::LoadU(F32(), addends + i));
 }
 
-HWY_INLINE hn::Vec<I32> magnitudes(hn::Vec<F32> values) {
-  return hn::And(hn::BitCast(I32(), values), hn::Set(I32(), 0x7FFFFFFF));
+// Of up to 32 vectors those with something to take, as bits, the first the lowest; kAdds: of the
+// sums, which come to `values`. Nothing is stored but these: a word for each vector between them
+// takes twice as long.
+template <bool kAdds>
+HWY_INLINE std::uint32_t look(float* values, const float* addends, std::size_t first,
+                              std::size_t vectors, hn::Vec<I32> under, hn::Vec<I32>& greatest) {
+  const auto newest = hn::Set(U32(), 0x80000000);
+  auto hits = hn::Zero(U32());  // Of each lane.
+  for (std::size_t i = first; i < first + vectors * kLanes; i += kLanes) {
+    const auto value = value_at<kAdds>(values, addends, i);
+    if constexpr (kAdds) hn::StoreU(value, F32(), values + i);
+    const auto magnitude = magnitudes(value);
+    greatest = hn::Max(greatest, magnitude);
+    const auto hit = hn::BitCast(U32(), hn::VecFromMask(I32(), hn::Gt(magnitude, under)));
+    hits = hn::Or(hn::ShiftRight<1>(hits), hn::And(hit, newest));
+  }
+  HWY_ALIGN std::uint32_t of_lanes[kLanes];
+  hn::Store(hits, U32(), of_lanes);
+  return std::reduce(of_lanes, of_lanes + kLanes, 0u, std::bit_or<>()) >> (kVectors - vectors);
 }
 
-// So many elements are looked at, and then taken from while they are in the nearest cache.
+// So many elements are looked at, and then taken from while they are in the nearest cache: no
+// processor guesses where, and so nothing waits for it while values come from memory.
 constexpr std::size_t kBlock = 2048;
-static_assert(kBlock % kLanes == 0);
+static_assert(kBlock % (2 * kGroup) == 0);
 
-// `kTakes`: `limit` may be reached; else nothing is looked for but what is greatest.
-template <bool kAdds, bool kTakes>
+template <bool kAdds>
 Found take_all(std::span<float> in, const float* addends, std::uint32_t limit,
                std::span<std::uint32_t> indices, std::span<float> taken) {
   const Room room{indices.data(), taken.data(), indices.size()};
   std::size_t found = 0;
   float* const values = in.data();
   // Magnitudes are below 2^31, where signed comparison is right; of a limit of 0 this is -1.
-  const auto under = hn::Set(I32(), static_cast<std::int32_t>(limit - 1));
+  const std::uint32_t reachable = std::min(limit, kNeverReached);
+  const auto under = hn::Set(I32(), static_cast<std::int32_t>(reachable - 1));
   const auto lanes = hn::Iota(I32(), 0);
   auto greatest = hn::Zero(I32());
   std::size_t i = 0;
-  bool takes_most = false;
   for (const std::size_t whole = in.size() / kLanes * kLanes; i < whole;) {
-    const std::size_t before = found, begin = i, end = std::min(whole, i + kBlock);
-    // Where few elements are taken, no processor guesses where. So no branch depends on it while
-    // values come from memory: vectors to take from are noted, and come afterwards.
-    std::uint32_t hits[kBlock / kLanes];
-    std::size_t hit_count = 0;
-    for (; i < end; i += kLanes) {
-      const auto value = value_at<kAdds>(values, addends, i);
-      const auto magnitude = magnitudes(value);
-      greatest = hn::Max(greatest, magnitude);
-      if (kTakes && takes_most) {
-        found = take(room, found, hn::Gt(magnitude, under), value, values, i, lanes);
-        continue;
+    std::uint64_t hits[kBlock / kGroup / 2] = {};
+    const std::size_t begin = i, end = std::min(whole, i + kBlock);
+    for (; i < end; i += kGroup) {
+      const std::size_t vectors = std::min(kVectors, (end - i) / kLanes);
+      const std::uint64_t some = look<kAdds>(values, addends, i, vectors, under, greatest);
+      const std::size_t group = (i - begin) / kGroup;
+      hits[group / 2] |= some << group % 2 * kVectors;
+    }
+    i = end;
+    for (std::size_t first = begin; first < end; first += 2 * kGroup) {
+      std::uint64_t bits = hits[(first - begin) / kGroup / 2];
+      for (; bits != 0; bits &= bits - 1) {
+        const auto vector = static_cast<std::size_t>(std::countr_zero(bits));
+        found = take(room, found, values, first + vector * kLanes, under, lanes);
       }
-      if constexpr (kAdds) hn::StoreU(value, F32(), values + i);
-      if constexpr (!kTakes) continue;
-      hits[hit_count] = static_cast<std::uint32_t>(i);
-      hit_count += hn::AllFalse(I32(), hn::Gt(magnitude, under)) ? 0 : 1;
     }
-    for (std::size_t j = 0; j < hit_count; ++j) {
-      const auto value = hn::LoadU(F32(), values + hits[j]);
-      const auto mask = hn::Gt(magnitudes(value), under);
-      found = take(room, found, mask, value, values, hits[j], lanes);
-    }
-    takes_most = 2 * kLanes * (found - before) >= end - begin;
   }
   HWY_ALIGN std::int32_t of_lanes[kLanes];
   hn::Store(greatest, I32(), of_lanes);
@@ -170,19 +190,32 @@ std::size_t keep(std::span<std::uint32_t> indices, std::span<float> taken, std::
   return kept;
 }
 
-// Above the magnitudes of all floats, NaN included.
-constexpr std::uint32_t kNeverReached = 0x80000000;
+std::size_t between(std::span<const float> values, std::uint32_t least, std::uint32_t greatest,
+                    std::uint32_t* to) {
+  const auto under = hn::Set(I32(), static_cast<std::int32_t>(least - 1));
+  const auto most = hn::Set(I32(), static_cast<std::int32_t>(greatest));
+  std::size_t count = 0, i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+    const auto magnitude = magnitudes(hn::LoadU(F32(), values.data() + i));
+    const auto mask = hn::AndNot(hn::Gt(magnitude, most), hn::Gt(magnitude, under));
+    hn::StoreU(hn::BitCast(U32(), hn::Compress(magnitude, mask)), U32(), to + count);
+    count += hn::CountTrue(I32(), mask);
+  }
+  for (; i < values.size(); ++i) {
+    to[count] = magnitude_bits(values[i]);
+    count += to[count] >= least && to[count] <= greatest ? 1 : 0;
+  }
+  return count;
+}
 
 Found take_only(std::span<float> values, std::uint32_t limit, std::span<std::uint32_t> indices,
                 std::span<float> taken) {
-  if (limit >= kNeverReached) return take_all<false, false>(values, nullptr, limit, indices, taken);
-  return take_all<false, true>(values, nullptr, limit, indices, taken);
+  return take_all<false>(values, nullptr, limit, indices, taken);
 }
 
 Found add_and_take(std::span<float> sums, const float* addends, std::uint32_t limit,
                    std::span<std::uint32_t> indices, std::span<float> taken) {
-  if (limit >= kNeverReached) return take_all<true, false>(sums, addends, limit, indices, taken);
-  return take_all<true, true>(sums, addends, limit, indices, taken);
+  return take_all<true>(sums, addends, limit, indices, taken);
 }
 
 }  // namespace stretto::kernel::HWY_NAMESPACE
@@ -194,6 +227,7 @@ namespace stretto::kernel {
 HWY_EXPORT(take_only);
 HWY_EXPORT(add_and_take);
 HWY_EXPORT(keep);
+HWY_EXPORT(between);
 
 Found take_at_least(std::span<float> values, std::uint32_t limit, std::span<std::uint32_t> indices,
                     std::span<float> taken) {
@@ -209,6 +243,11 @@ Found add_and_take_at_least(std::span<float> sums, std::span<const float> addend
 std::size_t keep_at_least(std::span<std::uint32_t> indices, std::span<float> taken,
                           std::uint32_t limit, std::span<float> to) {
   return HWY_DYNAMIC_DISPATCH(keep)(indices, taken, limit, to.data());
+}
+
+std::size_t magnitudes_between(std::span<const float> values, std::uint32_t least,
+                               std::uint32_t greatest, std::span<std::uint32_t> to) {
+  return HWY_DYNAMIC_DISPATCH(between)(values, least, greatest, to.data());
 }
 
 // Two histograms: neighbours often fall into the same bin, and a counter that was just written

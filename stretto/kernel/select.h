@@ -42,10 +42,16 @@ Found add_and_take_at_least(std::span<float> sums, std::span<const float> addend
 std::size_t keep_at_least(std::span<std::uint32_t> indices, std::span<float> taken,
                           std::uint32_t limit, std::span<float> to);
 
+// The magnitude_bits() of `values` that are from `least` to `greatest` come to the front of `to`,
+// which has room for 16 more: whole vectors are stored. Returns how many they are.
+std::size_t magnitudes_between(std::span<const float> values, std::uint32_t least,
+                               std::uint32_t greatest, std::span<std::uint32_t> to);
+
 // How many elements have each value of the upper 12 of their 31 bits of magnitude. `counts` has
 // kMagnitudeBins elements, which are overwritten.
-inline constexpr std::size_t kMagnitudeBins = 4096;
-inline constexpr unsigned kMagnitudeBinShift = 19;
+inline constexpr unsigned kMagnitudeBinBits = 12;
+inline constexpr std::size_t kMagnitudeBins = std::size_t{1} << kMagnitudeBinBits;
+inline constexpr unsigned kMagnitudeBinShift = 31 - kMagnitudeBinBits;
 void count_magnitudes(std::span<const float> values, std::span<std::uint32_t> counts);
 
 // Makes infinities and NaN zero; returns how many there were.
