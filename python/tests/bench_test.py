@@ -79,7 +79,7 @@ class BenchTest(unittest.TestCase):
         self.assertEqual([row["bytes"] for row in results["all_reduce_us"]], [8, 65536])
         for row in results["all_reduce_us"]:
             for kind in ("", ", async"):
-                for variant in ("c++", "stretto", "gloo", "none"):
+                for variant in ("c++", "stretto", "gloo", "apart"):
                     self.assertGreater(row[variant + kind], 0)
         rows = r".*\n\| 8 \|.*\n\| 65536 \|.*"
         self.assertRegex(text, rf"(?s)^Before\.\n{begin}\n{rows}\n{end}\nAfter\.\n$")
