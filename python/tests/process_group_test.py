@@ -190,7 +190,8 @@ class WorkTest(unittest.TestCase):
             text = ranks.failure(work.wait)
             assert "all_reduce" in ranks.failure(future.wait)
             assert work.is_completed() and not work.is_success()
-            return text
+            assert isinstance(work.exception(), dist.DistBackendError)
+            return str(work.exception()) if rank == 0 else text
 
         for text in ranks.with_group(body):
             self.assertRegex(text, r"rank 0 .*\[4\].*rank 1 .*\[5\]|rank 1 .*\[5\].*rank 0 .*\[4\]")
