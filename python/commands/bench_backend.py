@@ -33,6 +33,7 @@ import argparse
 import copy
 import datetime
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -302,8 +303,10 @@ def measure(options: argparse.Namespace) -> dict:
 
 
 def part_of(row: dict, zero: str, variant: str = "stretto") -> float:
-    """Of what Gloo adds to a step that takes `zero`, the part that `variant` adds."""
-    return (row[variant] - row[zero]) / max(row["gloo"] - row[zero], 1e-9)
+    """Of what Gloo adds to a step that takes `zero`, the part that `variant` adds; NaN where Gloo
+    seems to add nothing, as on a busy machine."""
+    added = row["gloo"] - row[zero]
+    return (row[variant] - row[zero]) / added if added > 0 else math.nan
 
 
 TITLES = ["C++", "stretto", "over C++", "ours", "Gloo", "ratio"]
