@@ -63,9 +63,7 @@ function(stretto_add_python)
   stretto_library_sources(sources stretto/c10d)
   set(package ${CMAKE_BINARY_DIR}/python/stretto)
   set(map ${PROJECT_SOURCE_DIR}/cmake/python.map)
-  find_library(STRETTO_TORCH_PYTHON_LIBRARY torch_python REQUIRED NO_DEFAULT_PATH
-    PATHS ${STRETTO_TORCH_PREFIX}/lib)
-  mark_as_advanced(STRETTO_TORCH_PYTHON_LIBRARY)
+  set(torch_python ${STRETTO_TORCH_PREFIX}/lib/libtorch_python.so)
   add_library(stretto_python MODULE ${sources})
   set_target_properties(stretto_python PROPERTIES PREFIX "" OUTPUT_NAME _c
     SUFFIX ${STRETTO_PYTHON_SUFFIX} LIBRARY_OUTPUT_DIRECTORY ${package} LINK_DEPENDS ${map}
@@ -73,7 +71,7 @@ function(stretto_add_python)
     INSTALL_RPATH "$ORIGIN/lib" LINKER_LANGUAGE CXX)
   target_include_directories(stretto_python SYSTEM PRIVATE ${STRETTO_PYTHON_INCLUDE})
   target_link_libraries(stretto_python PRIVATE stretto_build stretto_job stretto_reducer
-    stretto_libtorch ${STRETTO_TORCH_PYTHON_LIBRARY})
+    stretto_libtorch ${torch_python})
   target_link_options(stretto_python PRIVATE -Wl,--version-script=${map} -Wl,--gc-sections)
   stretto_add_python_files(${package})
   stretto_install_python()

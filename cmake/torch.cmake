@@ -6,13 +6,14 @@
 set(STRETTO_TORCH_MINIMUM 2.11)
 set(STRETTO_HAVE_TORCH OFF)
 
-# pip hides what is installed from what it builds, and does not move it.
+# pip hides what is installed from what it builds, and does not move it. Not in the cache: the next
+# pip that builds here may be that of another environment.
 if(SKBUILD AND NOT Torch_DIR)
   execute_process(COMMAND ${Python_EXECUTABLE} -c "import importlib.util, os, sysconfig
 torch = importlib.util.find_spec('torch')
 print(os.path.dirname(torch.origin) if torch else sysconfig.get_path('purelib') + '/torch')"
     OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE)
-  set(Torch_DIR ${folder}/share/cmake/Torch CACHE PATH "The folder of TorchConfig.cmake" FORCE)
+  set(Torch_DIR ${folder}/share/cmake/Torch)
 endif()
 
 include(${CMAKE_CURRENT_LIST_DIR}/libtorch.cmake)

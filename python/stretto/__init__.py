@@ -67,8 +67,8 @@ def _check_version(torch_version: str) -> None:
     if minor != _BUILT_FOR_TORCH:
         raise ImportError(
             f"this stretto was built for torch {_BUILT_FOR_TORCH}, and here is torch "
-            f"{torch_version}: build it again (pip install --force-reinstall --no-deps stretto), "
-            f'or install "torch=={_BUILT_FOR_TORCH}.*"'
+            f"{torch_version}: build it again (in its sources: pip install --force-reinstall "
+            f'--no-deps .), or install "torch=={_BUILT_FOR_TORCH}.*"'
         )
 
 

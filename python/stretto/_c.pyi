@@ -4,7 +4,7 @@
 """The compiled module; for use by the package only."""
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 class JoinOptions:
     def __init__(
@@ -35,7 +35,7 @@ class DdpCommHook:
 
 def redistribute(states: list[bytes], ranks: int, /) -> list[bytes]: ...
 def create(
-    store: dist.Store,
+    store: Store,
     rank: int,
     size: int,
     timeout_seconds: float,

@@ -307,6 +307,27 @@ class SeldomCalledTest(unittest.TestCase):
 
         self.assertIn("rank 1 has called abort()", ranks.with_group(body)[0])
 
+    def test_abort_of_all_groups(self) -> None:
+        """As PyTorch's function for that leaves them: there may be new ones."""
+
+        def body(rank: int, size: int, path: str) -> str:
+            ranks.start(path, rank, size)
+            child = dist.new_group()
+            sum_in(child)
+            if rank == 1:
+                dist.distributed_c10d._abort_process_group()
+            text = ranks.failure(lambda: child.allreduce([torch.ones(1)]).wait())
+            if rank == 0:
+                ranks.failure(lambda: sum_in(world()))
+                dist.destroy_process_group()
+            ranks.start(f"{path}-again", rank, size)
+            assert sum_in(world()) == 3
+            dist.destroy_process_group()
+            return text
+
+        for text in ranks.run(body):
+            self.assertIn("rank 1 has called abort()", text)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import math
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
 from unittest import mock
 
@@ -34,7 +37,17 @@ def bench(*chosen: str) -> tuple[dict, subprocess.CompletedProcess]:
         return json.loads(answer.read_text()) if answer.exists() else {}, run
 
 
+def bench_backend() -> types.ModuleType:
+    sys.path.append(str(BENCH.parent))
+    return importlib.import_module("bench_backend")
+
+
 class BenchTest(unittest.TestCase):
+    def test_parts_of_what_gloo_adds(self) -> None:
+        row = {"stretto": 3.0, "gloo": 6.0, "alone": 2.0, "none": 7.0}
+        self.assertEqual(bench_backend().part_of(row, "alone"), 0.25)
+        self.assertTrue(math.isnan(bench_backend().part_of(row, "none")))
+
     def test_steps_of_training(self) -> None:
         results, run = bench("--measure=ddp,fsdp", "--models=mlp")
         self.assertEqual(run.returncode, 0, run.stderr)
@@ -79,7 +92,7 @@ class BenchTest(unittest.TestCase):
         self.assertEqual([row["bytes"] for row in results["all_reduce_us"]], [8, 65536])
         for row in results["all_reduce_us"]:
             for kind in ("", ", async"):
-                for variant in ("c++", "stretto", "gloo", "none"):
+                for variant in ("c++", "stretto", "gloo", "apart"):
                     self.assertGreater(row[variant + kind], 0)
         rows = r".*\n\| 8 \|.*\n\| 65536 \|.*"
         self.assertRegex(text, rf"(?s)^Before\.\n{begin}\n{rows}\n{end}\nAfter\.\n$")
@@ -87,9 +100,6 @@ class BenchTest(unittest.TestCase):
         self.assertNotIn("old", text)
 
     def test_a_rank_that_throws_leaves_the_store_to_the_others(self) -> None:
-        sys.path.append(str(BENCH.parent))
-        import bench_backend
-
         def measure(options: argparse.Namespace) -> dict:
             if dist.get_rank() == 1:
                 raise ZeroDivisionError("of rank 1")
@@ -98,9 +108,9 @@ class BenchTest(unittest.TestCase):
             return {}
 
         def body(rank: int, size: int, path: str) -> str:
-            with mock.patch.object(bench_backend, "measure", measure):
+            with mock.patch.object(bench_backend(), "measure", measure):
                 try:
-                    bench_backend.measure_here(argparse.Namespace(ranks=2))
+                    bench_backend().measure_here(argparse.Namespace(ranks=2))
                 except SystemExit as end:
                     return str(end)
             return "it has ended well"

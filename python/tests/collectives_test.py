@@ -191,6 +191,9 @@ def reduces_and_scatters(rank: int, size: int) -> None:
     average = torch.empty(3, 2)
     dist.reduce_scatter_tensor(average, flat, dist.ReduceOp.AVG)
     same(average, wanted / size)
+    uneven = torch.empty(rank + 1)
+    dist.reduce_scatter(uneven, [value(rank, shape=(r + 1,)) for r in range(size)])
+    same(uneven, total(size, shape=(rank + 1,)))
 
 
 def exchanges(rank: int, size: int) -> None:

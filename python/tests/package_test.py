@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import venv
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ["STRETTO_BUILD_DIR"])
@@ -78,24 +79,31 @@ class PackageTest(unittest.TestCase):
             )
             self.assertEqual(tried.returncode, 0, tried.stdout + tried.stderr)
 
-    def test_a_torch_with_cuda_needs_no_toolkit(self) -> None:
-        """The package file of such a torch ends the configuration where there is none."""
+    def test_is_configured_for_the_torch_beside_pip(self) -> None:
+        """Of one environment, and then of another in the same folder. The package file of a torch
+        with CUDA ends the configuration where there is no toolkit."""
         installed = pathlib.Path(importlib.util.find_spec("torch").origin).parent
         part = "share/cmake/Torch"
         with tempfile.TemporaryDirectory() as folder:
-            torch = pathlib.Path(folder) / "torch"
-            (torch / part).mkdir(parents=True)
-            for name in ("include", "lib", f"{part}/TorchConfigVersion.cmake"):
-                (torch / name).symlink_to(installed / name)
-            (torch / part / "TorchConfig.cmake").write_text('message(FATAL_ERROR "no CUDA")')
-            chosen = ["-DSTRETTO_TORCH=ON", "-DSTRETTO_TESTS=OFF", f"-DTorch_DIR={torch / part}"]
-            run = subprocess.run(
-                ["cmake", "-S", SOURCE, "-B", f"{folder}/build", "-G", "Ninja", *chosen],
-                capture_output=True,
-                text=True,
-            )
-            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-            self.assertIn("torch: 2.", run.stdout)
+            for name in ("one", "other"):
+                environment = pathlib.Path(folder) / name
+                venv.create(environment, symlinks=True)
+                torch = next(environment.glob("lib/python3*/site-packages")) / "torch"
+                (torch / part).mkdir(parents=True)
+                for linked in ("__init__.py", "include", "lib", f"{part}/TorchConfigVersion.cmake"):
+                    (torch / linked).symlink_to(installed / linked)
+                (torch / part / "TorchConfig.cmake").write_text('message(FATAL_ERROR "no CUDA")')
+                chosen = ["-DSTRETTO_TORCH=ON", "-DSTRETTO_TESTS=OFF", "-DSKBUILD=2"]
+                chosen += [f"-DPython_EXECUTABLE={environment}/bin/python"]
+                run = subprocess.run(
+                    ["cmake", "-S", SOURCE, "-B", f"{folder}/build", "-G", "Ninja", *chosen],
+                    capture_output=True,
+                    text=True,
+                )
+                self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+                self.assertRegex(run.stdout, rf"torch: 2\..* in {torch}")
+                rules = (pathlib.Path(folder) / "build/build.ninja").read_text()
+                self.assertIn(f"{torch}/lib/libtorch_python.so", rules)
 
     def test_says_where_the_program_is_not(self) -> None:
         for place, why in (("/", "Permission denied"), ("/nowhere", "No such file")):

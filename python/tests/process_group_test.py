@@ -124,13 +124,10 @@ class StartTest(unittest.TestCase):
     def test_refuses_what_does_not_fit(self) -> None:
         import stretto
 
-        with self.assertRaisesRegex(ImportError, r"built for torch \d+\.\d+, .* torch 1\.13\.1"):
-            stretto._check_version("1.13.1")
-        stretto._check_version(torch.__version__)
         package = pathlib.Path(stretto.__file__).parents[1]
         without = f"import sys; sys.path.append({str(package)!r}); import stretto"
         run = subprocess.run([sys.executable, "-IS", "-c", without], capture_output=True, text=True)
-        self.assertIn("stretto is a backend of PyTorch, which is not installed", run.stderr)
+        self.assertIn("of PyTorch, which is not installed: pip install torch", run.stderr)
 
         def body(rank: int, size: int, path: str) -> None:
             try:
@@ -145,14 +142,6 @@ class StartTest(unittest.TestCase):
                     assert "0: without end" in told, told
 
         ranks.run(body, 1)
-        hidden = (
-            "import importlib.util as util\n"
-            "find = util.find_spec\n"
-            "util.find_spec = lambda name: None if name == 'torch' else find(name)\n"
-            "import stretto"
-        )
-        run = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True)
-        self.assertIn("pip install torch", run.stderr)
 
 
 class WorkTest(unittest.TestCase):
@@ -201,7 +190,8 @@ class WorkTest(unittest.TestCase):
             text = ranks.failure(work.wait)
             assert "all_reduce" in ranks.failure(future.wait)
             assert work.is_completed() and not work.is_success()
-            return text
+            assert isinstance(work.exception(), dist.DistBackendError)
+            return str(work.exception()) if rank == 0 else text
 
         for text in ranks.with_group(body):
             self.assertRegex(text, r"rank 0 .*\[4\].*rank 1 .*\[5\]|rank 1 .*\[5\].*rank 0 .*\[4\]")
@@ -388,6 +378,15 @@ def registered_bytes() -> int:
     return dist.group.WORLD._get_backend(CPU).memory_stats()["registered_bytes"]
 
 
+def mapping_of(tensor: torch.Tensor) -> str:
+    """The line of /proc/self/maps that its memory is in."""
+    for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
+        low, high = (int(end, 16) for end in line.split()[0].split("-"))
+        if low <= tensor.data_ptr() < high:
+            return line
+    raise AssertionError("it is in no mapping")
+
+
 class MemoryTest(unittest.TestCase):
     def test_registered_tensors(self) -> None:
         def body(rank: int, size: int) -> None:
@@ -464,6 +463,9 @@ class MemoryTest(unittest.TestCase):
                 assert torch.allclose(found, alone, atol=1e-6), (found - alone).abs().max()
                 buckets = registered_bytes() - before
                 assert buckets >= found.numel() * found.itemsize, buckets
+                if "gradient_as_bucket_view" in options:  # Others read them where they are.
+                    for parameter in model.parameters():
+                        assert "memfd:stretto" in mapping_of(parameter.grad)
                 del model
             return float(found.sum())
 
