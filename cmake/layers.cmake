@@ -63,6 +63,9 @@ set_source_files_properties(
   stretto/bootstrap/file_store.cc stretto/communicator/memory_probe.cc
   stretto/schedule/estimate.cc stretto/schedule/estimate_two_level.cc
   stretto/transport/stream_plane.cc stretto/transport/tcp/connection_state.cc tools/plan.cc
+  tests/allocation/second_call_test.cc tests/contract/transport_leaving_test.cc
+  tests/contract/transport_test.cc tests/contract/waiting_test.cc
+  tests/simulation/schedule_canary_test.cc tests/simulation/seeded_run.cc
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
 # Highway's tables are constants in functions, which GCC copies to the stack for each vector, 1 KiB

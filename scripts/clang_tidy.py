@@ -4,9 +4,11 @@
 
 """Runs clang-tidy (.clang-tidy) on some sources, for a bounded time; ./dev check calls it.
 
-First those that the working tree or the last commit has changed, then others, in an order that
-every tree draws anew. What was found well is not looked at again before it, a header of ours that
-it includes, or the list of checks has changed. Findings are errors.
+First those that have changed last, by git's history, then others, in an order that every tree draws
+anew. What was found well is not looked at again before it, a header of ours that it includes, or
+the list of checks has changed. Findings are errors. Of those that have changed in the last hours
+before HEAD and that there is no time for, clang compiles what it can in as much time again: it
+refuses some of what g++ takes.
 """
 
 import argparse
@@ -20,7 +22,9 @@ import shlex
 import subprocess
 import sys
 import time
+from typing import Callable
 
+import changes
 import header_check
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -28,10 +32,6 @@ CACHE = ROOT / "build/tidy"
 CLANG, CLANG_TIDY = "clang++-14", "clang-tidy-14"
 # What g++ knows and clang does not, and what clang would warn of: the build is judge of warnings.
 _GCC_ONLY = re.compile(r"-f(?:pch-preprocess|no-gnu-unique)|-W.*")
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout
 
 
 def _sources(build: pathlib.Path) -> dict[str, list[str]]:
@@ -78,19 +78,24 @@ def _stamp(path: str, flags: list[str]) -> pathlib.Path:
     return CACHE / f"clang-{header_check.digest(ROOT, header_check.closure(ROOT, path), words)}"
 
 
-def _in_order(paths: list[str]) -> list[str]:
-    changed = set(_git("diff", "--name-only", "HEAD").split())
-    changed |= set(_git("show", "--format=", "--name-only", "HEAD").split())
-    tree = _git("rev-parse", "HEAD^{tree}")
+def _in_order(paths: list[str], ages: dict[str, int]) -> list[str]:
+    tree = changes.git(ROOT, "rev-parse", "HEAD^{tree}")
     return sorted(paths, key=lambda path: (
-        path not in changed, hashlib.sha256((tree + path).encode()).hexdigest()))
+        ages.get(path, sys.maxsize), hashlib.sha256((tree + path).encode()).hexdigest()))
 
 
-def _problem(path: str, flags: list[str]) -> str:
-    """What clang-tidy has found; empty if nothing."""
-    command = [CLANG_TIDY, "--quiet", path, "--", *flags, "-w"]
+def _problem(command: list[str]) -> str:
+    """What it has found; empty if nothing."""
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return "" if run.returncode == 0 else run.stdout.strip() or run.stderr.strip()
+
+
+def _tidy(path: str, flags: list[str]) -> str:
+    return _problem([CLANG_TIDY, "--quiet", path, "--", *flags, "-w"])
+
+
+def _compile(path: str, flags: list[str]) -> str:
+    return _problem([CLANG, *flags, "-w", "-fsyntax-only", path])
 
 
 def _read_arguments() -> argparse.Namespace:
@@ -106,35 +111,52 @@ def _read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def workers() -> int:
+    return int(os.environ.get("STRETTO_JOBS", os.cpu_count() or 1))
+
+
+def look(paths: list[str], problem: Callable[[str], str], seconds: float) -> dict[str, str]:
+    """What each path's problem is, empty if none, of as many as there is time for: at least one for
+    each worker."""
+    began = time.monotonic()
+
+    def look_in_time(number: int) -> str | None:
+        late = number >= workers() and time.monotonic() - began > seconds
+        return None if late else problem(paths[number])
+
+    found = {}
+    with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
+        for path, text in zip(paths, pool.map(look_in_time, range(len(paths)))):
+            if text is not None:
+                found[path] = text
+            if text:
+                print(text, flush=True)
+    return found
+
+
 def main() -> int:
     arguments = _read_arguments()
-    began = time.monotonic()
+    seconds = float("inf") if arguments.all else arguments.seconds
     CACHE.mkdir(parents=True, exist_ok=True)
     sources = _sources(arguments.build.resolve())
     stamps = {path: _stamp(path, flags) for path, flags in sources.items()}
-    paths = [path for path in _in_order(list(sources)) if not stamps[path].exists()]
-    if not arguments.all:
-        paths = paths[: arguments.count]
+    ages = changes.lately(ROOT)
+    paths = [path for path in _in_order(list(sources), ages) if not stamps[path].exists()]
     paths = arguments.paths or paths
-    flags = {path: _precompile(sources[path]) for path in paths}
-    looked_at, failed = 0, 0
-
-    def look(path: str) -> str | None:
-        late = time.monotonic() - began > arguments.seconds
-        return None if late and not arguments.all else _problem(path, flags[path])
-
-    workers = int(os.environ.get("STRETTO_JOBS", os.cpu_count() or 1))
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        for path, problem in zip(paths, pool.map(look, paths)):
-            looked_at += problem is not None
-            if problem:
-                failed += 1
-                print(problem, flush=True)
-            elif problem is not None:
-                stamps[path].touch()
+    count = len(paths) if arguments.all else arguments.count
+    recent = [path for path in paths[count:] if path in ages]
+    # Not counted as time: a precompiled header takes longer than ten sources.
+    flags = {path: _precompile(sources[path]) for path in paths[:count] + recent}
+    tidied = look(paths[:count], lambda path: _tidy(path, flags[path]), seconds)
+    for path, text in tidied.items():
+        if not text:
+            stamps[path].touch()
+    recent = [path for path in paths[:count] if path in ages and path not in tidied] + recent
+    compiled = look(recent, lambda path: _compile(path, flags[path]), seconds)
+    failed = sum(bool(text) for text in [*tidied.values(), *compiled.values()])
     rest = sum(not stamp.exists() for stamp in stamps.values())
-    print(f"clang-tidy: {looked_at} sources, {failed} with findings; {rest} of {len(sources)} not "
-          "known to be well")
+    print(f"clang-tidy: {len(tidied)} sources, {len(compiled)} more compiled, {failed} with "
+          f"findings; {rest} of {len(sources)} not known to be well")
     return 1 if failed else 0
 
 

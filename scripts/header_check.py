@@ -11,7 +11,11 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+import time
 from typing import Iterator
+
+import changes
 
 COMPILER = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
@@ -74,12 +78,15 @@ def _problem(root: pathlib.Path, command: list[str]) -> str:
     return errors[0]
 
 
-def check(root: pathlib.Path, headers: list[str], torch_dir: str) -> Iterator[tuple[str, str]]:
+def check(root: pathlib.Path, headers: list[str], torch_dir: str,
+          seconds: float = float("inf")) -> Iterator[tuple[str, str]]:
     """(header, problem) for each that does not compile. What compiled once is remembered by content
     in build/tidy. Headers that need libtorch are passed over without `torch_dir`, those that need
-    an MPI where there is none."""
+    an MPI where there is none. After `seconds` none is begun: those come first that have changed
+    last, or include what has."""
     cache = root / "build/tidy"
     cache.mkdir(parents=True, exist_ok=True)
+    ages = changes.lately(root)
     work = []
     torch_flags = _torch_flags(torch_dir, cache) if torch_dir else []
     mpi_flags = _mpi_flags()
@@ -96,11 +103,18 @@ def check(root: pathlib.Path, headers: list[str], torch_dir: str) -> Iterator[tu
                    "-include", header, "-x", "c++", "/dev/null"]
         stamp = cache / digest(root, files, command)
         if not stamp.exists():
-            work.append((header, command, stamp))
+            age = min(ages.get(path, sys.maxsize) for path in files)
+            work.append((age, header, command, stamp))
+    work.sort(key=lambda item: item[:2])
+    end = time.monotonic() + seconds
+
+    def compile_alone(command: list[str]) -> str | None:
+        return None if time.monotonic() > end else _problem(root, command)
+
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        problems = pool.map(lambda item: _problem(root, item[1]), work)
-        for (header, _, stamp), problem in zip(work, problems):
+        problems = pool.map(lambda item: compile_alone(item[2]), work)
+        for (_, header, _, stamp), problem in zip(work, problems):
             if problem:
                 yield header, f"does not compile alone: {problem}"
-            else:
+            elif problem is not None:
                 stamp.touch()

@@ -5,6 +5,7 @@
 
 readonly log_dir=build/logs
 ticker_pid=
+phase_lines=()
 
 say() { printf '%s\n' "$*"; }
 
@@ -50,13 +51,31 @@ phase() {
   "$@" > "$log" 2>&1 < /dev/null || status=$?
   stop_ticker
   [[ -t 1 ]] && printf '\r\033[K'
+  phase_lines+=("$(printf '  %-34s %4d s' "$title" $((SECONDS - start)))")
   if ((status == 0)); then
-    printf '  %-34s %4d s\n' "$title" $((SECONDS - start))
+    say "${phase_lines[-1]}"
     return 0
   fi
-  printf '  %-34s %4d s  FAILED\n\n' "$title" $((SECONDS - start))
+  say "${phase_lines[-1]}  FAILED"
+  say
   show_failure "$log"
+  show_phases
+  say
+  show_reason "$log"
   fail "$title failed (status $status); everything it printed is in $log"
+}
+
+# Where the time went: what each phase took.
+show_phases() {
+  say
+  say "phases, $SECONDS s together:"
+  printf '%s\n' "${phase_lines[@]}"
+}
+
+# What looks like the reason of a failure, in few lines, for those who see no more than the last.
+show_reason() {
+  local signs='error:|rror: |\*\*\*(Failed|Timeout|Exception)|FAILED|ERROR|WARNING: ThreadSanitizer'
+  { grep -E "$signs" "$1" || tail -n 10 "$1"; } | cut -c 1-200 | tail -n 10
 }
 
 # The failed edges of ninja, the failed tests of ctest, or else the last lines. No head here: one

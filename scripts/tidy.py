@@ -339,6 +339,8 @@ def main() -> int:
     parser.add_argument("--torch-dir", default="", help="folder of TorchConfig.cmake; without it, "
                         "headers that need libtorch are not compiled")
     parser.add_argument("--no-headers", action="store_true", help="compile no headers")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin to compile no "
+                        "header after so many; those come first that have changed last")
     arguments = parser.parse_args()
 
     root = pathlib.Path(__file__).resolve().parent.parent
@@ -350,7 +352,7 @@ def main() -> int:
     if not arguments.no_headers:
         headers = [source.path for source in sources
                    if source.suffix == ".h" and (not wanted or source.path in wanted)]
-        problems = header_check.check(root, headers, arguments.torch_dir)
+        problems = header_check.check(root, headers, arguments.torch_dir, arguments.seconds)
         findings += [Finding(path, 1, text) for path, text in problems]
     findings = [finding for finding in findings if not wanted or finding.path in wanted]
     for finding in findings:

@@ -4,10 +4,14 @@
 
 """Tests of scripts/tidy.py: every rule finds what it is for, and lets go what looks like it."""
 
+import os
 import pathlib
+import subprocess
 import tempfile
 import unittest
 
+import changes
+import clang_tidy
 import header_check
 import source_text
 import tidy
@@ -246,6 +250,45 @@ class RulesTest(unittest.TestCase):
         self.assertEqual(dict(header_check.check(self.root, [good, bad], "")), {})
         self.source(good, "#pragma once\n")
         self.assertEqual(list(dict(header_check.check(self.root, [good, bad], ""))), [bad])
+
+    def test_headers_wait_no_longer_than_there_is_time(self):
+        bad = "stretto/base/bad.h"
+        self.source(bad, "#pragma once\nstd::string a();\n")
+        self.assertEqual(dict(header_check.check(self.root, [bad], "", seconds=-1)), {})
+        self.assertEqual(list(dict(header_check.check(self.root, [bad], ""))), [bad])
+
+
+class ChangesTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        changes.git(self.root, "init", "--quiet")
+
+    def commit(self, name, text, hour):
+        (self.root / name).write_text(text)
+        changes.git(self.root, "add", name)
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet",
+                        "-m", name], cwd=self.root, check=True,
+                       env={**os.environ, "GIT_COMMITTER_DATE": f"2026-01-02T{hour:02}:00:00Z"})
+
+    def test_what_changed_last_comes_first(self):
+        self.commit("old", "1", 1)
+        self.assertEqual(changes.lately(self.root), {}, "all is new where there is no history")
+        self.commit("twice", "1", 11)
+        self.commit("once", "1", 12)
+        self.commit("twice", "2", 20)
+        (self.root / "once").write_text("2")
+        self.assertEqual(changes.lately(self.root), {"once": 0, "twice": 1})
+        changes.git(self.root, "checkout", "--quiet", "once")
+        self.assertEqual(changes.lately(self.root), {"twice": 1, "once": 2})
+
+
+class ClangTidyTest(unittest.TestCase):
+    def test_looks_at_some_however_late_it_is(self):
+        paths = [f"{number}.cc" for number in range(2 * clang_tidy.workers())]
+        found = clang_tidy.look(paths, lambda path: "", seconds=-1)
+        self.assertEqual(list(found), paths[: clang_tidy.workers()])
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class OneVariable : public Environment {
 };
 
 // Puts the log back to its default: it belongs to the process.
-class LogTest : public testing::Test {
+class LogTest : public ::testing::Test {
  protected:
   void TearDown() override { configure_log(OneVariable("warning"), "stretto"); }
 };
@@ -62,10 +62,10 @@ TEST_F(LogTest, TheEnvironmentChoosesTheLevel) {
 
 TEST_F(LogTest, ALineNamesPrefixAndLevel) {
   configure_log(OneVariable("info"), "stretto [rank 3]");
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   log(LogLevel::info, "{} peers over {}", 2, "shm");
   log(LogLevel::debug, "not shown");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "stretto [rank 3] info: 2 peers over shm\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "stretto [rank 3] info: 2 peers over shm\n");
 }
 
 TEST_F(LogTest, AProgramMayTakeTheLinesItself) {
@@ -73,31 +73,31 @@ TEST_F(LogTest, AProgramMayTakeTheLinesItself) {
   set_log_sink([&](LogLevel level, std::string_view line) {
     lines += fmt::format("<{}|{}>", static_cast<int>(level), line);
   });
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   log(LogLevel::warning, "late: 100 % {}", "{}");
   log(LogLevel::error, "lost");
   set_log_sink({});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(lines, "<2|stretto warning: late: 100 % {}><3|stretto error: lost>");
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   log(LogLevel::warning, "again");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "stretto warning: again\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "stretto warning: again\n");
 }
 
 TEST_F(LogTest, AnUnknownLevelIsSaidAndChangesNothing) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   configure_log(OneVariable("loud"), "stretto");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             "stretto warning: STRETTO_LOG=loud is not one of debug, info, warning, error, off\n");
   EXPECT_TRUE(log_enabled(LogLevel::warning));
   EXPECT_FALSE(log_enabled(LogLevel::info));
 }
 
 TEST_F(LogTest, ALineForWhichThereIsNoMemoryIsLeftOut) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   log(LogLevel::error, "{}", TooLargeToPrint());
   log(LogLevel::error, "the next");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "stretto error: the next\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "stretto error: the next\n");
 }
 
 }  // namespace

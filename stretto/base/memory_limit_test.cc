@@ -22,7 +22,7 @@ const std::string kFirstVersion =
     "34 31 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
 
 // A machine of 1000 MiB, of which 800 MiB are available, in a folder.
-class MemoryLimitTest : public testing::Test {
+class MemoryLimitTest : public ::testing::Test {
  protected:
   MemoryLimitTest() {
     write("/proc/meminfo",

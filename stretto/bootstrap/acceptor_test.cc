@@ -18,11 +18,10 @@
 #include "stretto/bootstrap/socket.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/shortage.h"
+#include "tests/support/soon.h"
 
 namespace stretto::bootstrap {
 namespace {
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
 
 class AcceptorTest : public ::testing::Test {
  protected:

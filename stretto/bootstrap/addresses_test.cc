@@ -15,6 +15,7 @@
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/tcp_links.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/soon.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -57,8 +58,6 @@ TEST(OwnAddress, LoopbackIsToldFromOthers) {
 }
 
 using std::chrono::milliseconds;
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
 
 TEST(Socket, ConnectsBothWaysOverTcp) {
   const FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();

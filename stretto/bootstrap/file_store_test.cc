@@ -18,6 +18,7 @@
 #include "stretto/base/file_descriptor.h"
 #include "stretto/bootstrap/file_log.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/soon.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -25,9 +26,7 @@ namespace {
 using std::chrono::milliseconds;
 using Keys = std::vector<std::string>;
 
-Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
-
-class FileStoreTest : public testing::Test {
+class FileStoreTest : public ::testing::Test {
  protected:
   ~FileStoreTest() override { std::filesystem::remove(path_); }
 
@@ -46,7 +45,7 @@ class FileStoreTest : public testing::Test {
     expect_failure(open_file_store(path_, soon()).status(), code, sentence);
   }
 
-  std::string path_ = testing::TempDir() + fmt::format("stretto_file_store_{}", ::getpid());
+  std::string path_ = ::testing::TempDir() + fmt::format("stretto_file_store_{}", ::getpid());
 };
 
 TEST_F(FileStoreTest, IsReadableByItsOwnerOnlyAndOutlivesItsObjects) {

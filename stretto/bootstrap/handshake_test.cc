@@ -14,6 +14,7 @@
 #include "stretto/bootstrap/handshake_machine.h"
 #include "stretto/bootstrap/socket.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/soon.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -30,8 +31,6 @@ Pair make_pair() {
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
 
 JobKey key_of(char digit) { return JobKey::parse(std::string(64, digit)).or_throw(); }
 

@@ -22,11 +22,10 @@
 #include "tests/contract/process_resources.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/shortage.h"
+#include "tests/support/soon.h"
 
 namespace stretto::bootstrap {
 namespace {
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
 
 const std::string kPlace = "127.0.0.1";
 

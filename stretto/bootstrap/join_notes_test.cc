@@ -15,16 +15,15 @@
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/soon.h"
 
 namespace stretto::bootstrap {
 namespace {
 
 using std::chrono::milliseconds;
 
-Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
-
 // A store of each kind that can tell of the dead, as one rank opens it.
-class JoinNotesTest : public testing::TestWithParam<const char*> {
+class JoinNotesTest : public ::testing::TestWithParam<const char*> {
  protected:
   ~JoinNotesTest() override { std::filesystem::remove(path_); }
 
@@ -44,7 +43,7 @@ class JoinNotesTest : public testing::TestWithParam<const char*> {
 
   const JobKey key_ = JobKey::generate().or_throw();
   const std::unique_ptr<StoreServer> server_ = StoreServer::start({.key = key_}).or_throw();
-  const std::string path_ = testing::TempDir() + fmt::format("stretto_notes_{}", ::getpid());
+  const std::string path_ = ::testing::TempDir() + fmt::format("stretto_notes_{}", ::getpid());
 };
 
 TEST_P(JoinNotesTest, ARankThatEndsWithoutAWordEndsTheJoinOfAll) {
@@ -142,7 +141,7 @@ TEST_P(JoinNotesTest, ALauncherTellsOfARankThatNeverCameButNotOfOneThatHasJoined
                  "rank 2 ended while the job was starting: exit status 3");
 }
 
-INSTANTIATE_TEST_SUITE_P(Stores, JoinNotesTest, testing::Values("tcp", "file"),
+INSTANTIATE_TEST_SUITE_P(Stores, JoinNotesTest, ::testing::Values("tcp", "file"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 
 TEST(JoinNotes, NamesWhoIsMissingAndWhereAndForHowLong) {
@@ -170,14 +169,14 @@ TEST(JoinNotes, RemindsWhileItWaitsAndHintsAtWhoWasRefused) {
   const auto store = std::make_shared<MemoryStore>();
   ASSERT_TRUE(store->set(kRefusedPeerKey, "rank 1 has another key (10.0.0.7:33)", soon()).ok());
   const JoinNotes notes(store, {.size = 2, .deadline = soon(), .reminder = milliseconds(10)});
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   std::thread late([&] {
     std::this_thread::sleep_for(milliseconds(200));
     EXPECT_TRUE(store->set("card/1", "here", soon()).ok());
   });
   EXPECT_EQ(notes.get("card", 1).or_throw(), "here");
   late.join();
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = ::testing::internal::GetCapturedStderr();
   expect_contains(text,
                   "warning: waiting 0/10 s for 1 of 2 ranks: 1 never came. All meet in the "
                   "memory of this process");

@@ -17,6 +17,7 @@
 #include "stretto/bootstrap/torch_store.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/on_threads.h"
+#include "tests/support/soon.h"
 #include "tests/support/torch_server.h"
 
 namespace stretto::bootstrap {
@@ -24,8 +25,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using Keys = std::vector<std::string>;
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
 
 // A place where stores can be opened that all see the same keys.
 class World {
@@ -46,7 +45,7 @@ class FileWorld : public World {
  public:
   FileWorld() {
     static int worlds = 0;
-    path_ = testing::TempDir() + fmt::format("stretto_store_{}_{}", ::getpid(), ++worlds);
+    path_ = ::testing::TempDir() + fmt::format("stretto_store_{}_{}", ::getpid(), ++worlds);
   }
   ~FileWorld() override { std::filesystem::remove(path_); }
   std::shared_ptr<Store> open() override { return open_file_store(path_, soon()).or_throw(); }
@@ -321,7 +320,7 @@ void many_keys_are_listed(const Stores& stores) {
 constexpr Check kListing[] = {{"ListsKeys", keys_are_listed},
                               {"ListsManyKeys", many_keys_are_listed}};
 
-class StoreContract : public testing::TestWithParam<std::tuple<Kind, Check>> {};
+class StoreContract : public ::testing::TestWithParam<std::tuple<Kind, Check>> {};
 
 TEST_P(StoreContract, IsKept) {
   const auto& [kind, check] = GetParam();
@@ -336,11 +335,11 @@ std::vector<Check> all_checks() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, StoreContract,
-                         testing::Combine(testing::Values(Kind{"Memory", make<MemoryWorld>},
-                                                          Kind{"File", make<FileWorld>},
-                                                          Kind{"Tcp", make<TcpWorld>},
-                                                          Kind{"Prefix", make<PrefixWorld>}),
-                                          testing::ValuesIn(all_checks())),
+                         ::testing::Combine(::testing::Values(Kind{"Memory", make<MemoryWorld>},
+                                                              Kind{"File", make<FileWorld>},
+                                                              Kind{"Tcp", make<TcpWorld>},
+                                                              Kind{"Prefix", make<PrefixWorld>}),
+                                            ::testing::ValuesIn(all_checks())),
                          [](const auto& parameter) {
                            return std::string(std::get<0>(parameter.param).name) +
                                   std::get<1>(parameter.param).name;

@@ -20,15 +20,14 @@
 #include "stretto/bootstrap/tcp_store.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/on_threads.h"
+#include "tests/support/soon.h"
 
 namespace stretto::bootstrap {
 namespace {
 
 using std::chrono::milliseconds;
 
-Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
-
-class StoreServerTest : public testing::Test {
+class StoreServerTest : public ::testing::Test {
  protected:
   void start(StoreServerOptions options = {}) {
     options.key = key_;
@@ -67,20 +66,20 @@ bool closed(int fd) {
 
 TEST_F(StoreServerTest, RefusesRandomBytesWithASentence) {
   start();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const FileDescriptor stranger = raw();
   const int port = local_port(stranger.get()).or_throw();
   send_bytes(stranger.get(), "\x16\x03\x01 any bytes at all");
   EXPECT_TRUE(closed(stranger.get()));
   expect_job_unharmed();
-  expect_contains(testing::internal::GetCapturedStderr(),
+  expect_contains(::testing::internal::GetCapturedStderr(),
                   "refused a connection from 127.0.0.1:" + std::to_string(port) +
                       ": not a stretto peer: the first bytes were 16 03 01");
 }
 
 TEST_F(StoreServerTest, SurvivesAnyBytesAndLogsAFewOfThem) {
   start();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   Random random(7);
   for (int i = 0; i < 50; ++i) {
     std::string bytes;
@@ -92,13 +91,13 @@ TEST_F(StoreServerTest, SurvivesAnyBytesAndLogsAFewOfThem) {
     send_bytes(stranger.get(), bytes);
   }
   expect_job_unharmed();
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 20);
 }
 
 TEST_F(StoreServerTest, RefusesAnotherKeyAndAnotherVersionOnBothSides) {
   start();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   TcpStoreOptions other_key = options();
   other_key.key = JobKey::generate().or_throw();
   const Status wrong_key = connect_tcp_store(other_key, soon()).status();
@@ -110,26 +109,26 @@ TEST_F(StoreServerTest, RefusesAnotherKeyAndAnotherVersionOnBothSides) {
       wrong_version, StatusCode::refused,
       fmt::format("the launcher speaks protocol {} (build 0.1.0), this rank", kProtocolVersion));
   expect_job_unharmed();
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = ::testing::internal::GetCapturedStderr();
   expect_contains(text, "rank 1 does not hold this job's key");
   expect_contains(text, "rank 1 speaks protocol 77");
 }
 
 TEST_F(StoreServerTest, SilentVisitorsHoldUpNobodyAndAreClosed) {
   start({.handshake_timeout = milliseconds(100), .max_handshakes = 4});
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < 10; ++i) silent.push_back(raw());
   expect_job_unharmed();
   for (const FileDescriptor& fd : silent) EXPECT_TRUE(closed(fd.get()));
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = ::testing::internal::GetCapturedStderr();
   expect_contains(text, "too many connections");
   expect_contains(text, "sent 0 of 128 bytes of the handshake in time");
 }
 
 TEST_F(StoreServerTest, ClosesAClientThatSendsNonsense) {
   start();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const std::string good = encode_store_request({.operation = StoreOperation::get, .key = "k"});
   const auto with = [&](std::size_t at, std::string_view bytes) {
     return std::string(good).replace(at, bytes.size(), bytes);
@@ -146,7 +145,7 @@ TEST_F(StoreServerTest, ClosesAClientThatSendsNonsense) {
     EXPECT_TRUE(closed(fd.get()));
   }
   expect_job_unharmed();
-  expect_contains(testing::internal::GetCapturedStderr(), "no such store request");
+  expect_contains(::testing::internal::GetCapturedStderr(), "no such store request");
 }
 
 TEST_F(StoreServerTest, AnswersRequestsThatComeInOnePieceOrByteByByte) {
@@ -197,7 +196,7 @@ TEST_F(StoreServerTest, CountsSmallEntriesForWhatTheyTake) {
 
 TEST_F(StoreServerTest, CountsUnfinishedRequestsAndRepliesThatNobodyTakes) {
   start({.max_total_bytes = 1024 * 1024});
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const std::string whole = encode_store_request(
       {.operation = StoreOperation::set, .key = "k", .value = std::string(kMaxValueBytes, 'x')});
   std::vector<FileDescriptor> clients;
@@ -226,12 +225,12 @@ TEST_F(StoreServerTest, CountsUnfinishedRequestsAndRepliesThatNobodyTakes) {
   }
   clients.clear();
   expect_job_unharmed();
-  expect_contains(testing::internal::GetCapturedStderr(), "the store is full");
+  expect_contains(::testing::internal::GetCapturedStderr(), "the store is full");
 }
 
 TEST_F(StoreServerTest, AFloodDoesNotPushOutWhoHasShownTheKey) {
   start({.max_handshakes = 4});
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   // A rank in the middle of its handshake: it has said its hello.
   auto slow =
       HandshakeMachine::start(HandshakeRole::client, key_, Purpose::store, {.rank = 3}).or_throw();
@@ -246,12 +245,12 @@ TEST_F(StoreServerTest, AFloodDoesNotPushOutWhoHasShownTheKey) {
   std::array<std::byte, kTagBytes> acceptance{};
   ASSERT_TRUE(read_exactly(fd.get(), acceptance, soon()).ok());
   EXPECT_TRUE(slow.receive(acceptance).ok() && slow.done());
-  (void)testing::internal::GetCapturedStderr();
+  (void)::testing::internal::GetCapturedStderr();
 }
 
 TEST_F(StoreServerTest, RanksComeInWhileAFloodGoesOn) {
   start({.max_handshakes = 8});
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   std::atomic<bool> over = false;
   std::thread flood([&] {
     std::deque<FileDescriptor> held;
@@ -266,12 +265,12 @@ TEST_F(StoreServerTest, RanksComeInWhileAFloodGoesOn) {
   }
   over = true;
   flood.join();
-  (void)testing::internal::GetCapturedStderr();
+  (void)::testing::internal::GetCapturedStderr();
 }
 
 TEST_F(StoreServerTest, ARankOfThisUserWithAnotherKeyEndsTheJoin) {
   start();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const auto store = client();  // Rank 1.
   TcpStoreOptions other = options();
   other.key = JobKey::generate().or_throw();
@@ -291,18 +290,18 @@ TEST_F(StoreServerTest, ARankOfThisUserWithAnotherKeyEndsTheJoin) {
   EXPECT_EQ(failure.rank(), Rank(4));
   expect_failure(failure, StatusCode::refused,
                  "a peer that calls itself rank 4 does not hold this job's key");
-  (void)testing::internal::GetCapturedStderr();
+  (void)::testing::internal::GetCapturedStderr();
 }
 
 TEST_F(StoreServerTest, ARankOfAnotherVersionEndsTheJoin) {
   start();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   TcpStoreOptions other = options();
   other.self = {.rank = 4, .protocol_version = 77};
   EXPECT_EQ(connect_tcp_store(other, soon()).status().code(), StatusCode::refused);
   const Status failure = decode_join_failure(client()->get(kJoinFailureKey, soon()).or_throw());
   expect_contains(failure.message(), "rank 4 speaks protocol 77");
-  (void)testing::internal::GetCapturedStderr();
+  (void)::testing::internal::GetCapturedStderr();
 }
 
 TEST_F(StoreServerTest, ExecutesTheWillsOfThoseWhoAreGone) {

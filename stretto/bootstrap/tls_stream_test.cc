@@ -20,6 +20,7 @@
 #include "stretto/transport/tcp/link.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/socket_pairs.h"
+#include "tests/support/soon.h"
 #include "tests/support/tls_pairs.h"
 
 namespace stretto::bootstrap {
@@ -32,8 +33,6 @@ using transport::tcp::ByteStream;
 using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t kRecordBytes = 16 * 1024;
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
 
 TlsStream::Options options(Rank self, Rank peer, char digit_of_key = '7') {
   return {

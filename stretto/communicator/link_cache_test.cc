@@ -15,7 +15,7 @@
 namespace stretto::communicator {
 namespace {
 
-class LinkCache : public testing::Test {
+class LinkCache : public ::testing::Test {
  protected:
   CachedLink fresh() const {
     return {.cost = {.latency_seconds = 2e-6,

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kRanks = 3;
 
-class LinkProbe : public testing::Test {
+class LinkProbe : public ::testing::Test {
  protected:
   std::filesystem::path folder(int rank) const { return folder_ / std::to_string(rank); }
 

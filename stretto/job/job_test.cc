@@ -6,29 +6,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <map>
-
 #include "stretto/base/error.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/job/join.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/fake_environment.h"
 
 namespace stretto::job {
 namespace {
-
-using Variables = std::map<std::string, std::string>;
-
-class FakeEnvironment : public Environment {
- public:
-  explicit FakeEnvironment(Variables variables) : variables_(std::move(variables)) {}
-  std::optional<std::string> get(const std::string& variable) const override {
-    const auto found = variables_.find(variable);
-    return found == variables_.end() ? std::nullopt : std::optional(found->second);
-  }
-
- private:
-  Variables variables_;
-};
 
 const std::string kKey(64, 'a');
 

@@ -17,13 +17,12 @@
 #include "tests/support/files.h"
 #include "tests/support/free_port.h"
 #include "tests/support/on_threads.h"
+#include "tests/support/soon.h"
 
 namespace stretto::job {
 namespace {
 
 using std::chrono::milliseconds;
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
 
 Job tcp_job(int size) {
   return {.size = size,
@@ -32,7 +31,7 @@ Job tcp_job(int size) {
           .rendezvous_port = free_port()};
 }
 
-class RendezvousTest : public testing::Test {
+class RendezvousTest : public ::testing::Test {
  protected:
   Job file_job(int size) const {
     return {
@@ -88,13 +87,13 @@ TEST_F(RendezvousTest, KeepsAKeyThatWasGiven) {
 TEST_F(RendezvousTest, WhoHasNoKeyIsRefusedWhereOthersHaveOne) {
   Job job = tcp_job(2);
   job.key = bootstrap::JobKey::generate().or_throw();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const auto zero = Rendezvous::open(job, soon());
   ASSERT_TRUE(zero.ok());
   Job without_key = as_rank(job, 1);
   without_key.key.reset();
   EXPECT_EQ(Rendezvous::open(without_key, soon()).status().code(), StatusCode::refused);
-  expect_contains(testing::internal::GetCapturedStderr(), "rank 1 does not hold this job's key");
+  expect_contains(::testing::internal::GetCapturedStderr(), "rank 1 does not hold this job's key");
 }
 
 void expect_second_refused(const Status& status, int rank, const std::string& advice) {

@@ -10,26 +10,13 @@
 
 #include <atomic>
 #include <cerrno>
-#include <map>
 #include <thread>
 
+#include "tests/support/fake_environment.h"
 #include "tests/support/forbid.h"
 
 namespace stretto::job {
 namespace {
-
-class FakeEnvironment : public Environment {
- public:
-  explicit FakeEnvironment(std::map<std::string, std::string> variables)
-      : variables_(std::move(variables)) {}
-  std::optional<std::string> get(const std::string& variable) const override {
-    const auto found = variables_.find(variable);
-    return found == variables_.end() ? std::nullopt : std::optional(found->second);
-  }
-
- private:
-  std::map<std::string, std::string> variables_;
-};
 
 StatusBoard open(const std::string& fd, const std::string& local_rank) {
   return StatusBoard::open(

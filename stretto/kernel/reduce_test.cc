@@ -25,7 +25,7 @@
 namespace stretto::kernel {
 namespace {
 
-class ReduceTest : public testing::Test {
+class ReduceTest : public ::testing::Test {
  protected:
   ~ReduceTest() override { EXPECT_TRUE(use_target("").ok()); }
 };

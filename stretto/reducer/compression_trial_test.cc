@@ -20,7 +20,7 @@ namespace {
 using testing::floats;
 
 // Writes down which buckets are started and finished in a step.
-class Recording : public CompressedReduction {
+class RecordedCompression : public CompressedReduction {
  public:
   using CompressedReduction::CompressedReduction;
   Work start(Communicator& communicator, const FullBucket& bucket) override {
@@ -40,11 +40,11 @@ using Indices = std::vector<std::size_t>;
 const Indices kAll = {0, 1, 2};
 
 // Three gradients of a bucket each, of which the last one is in the first bucket.
-struct Training {
-  Training(Communicator& communicator, const CompressionOptions& options,
-           std::size_t count = 1 << 15)
+struct TrialTraining {
+  TrialTraining(Communicator& communicator, const CompressionOptions& options,
+                std::size_t count = 1 << 15)
       : rank(communicator.rank().value()),
-        hook(std::make_shared<Recording>(options)),
+        hook(std::make_shared<RecordedCompression>(options)),
         reducer(communicator,
                 {{"a", DType::f32, count}, {"b", DType::f32, count}, {"c", DType::f32, count}},
                 {.bucket_bytes = {1}, .find_unused = true, .hook = hook}) {}
@@ -63,14 +63,14 @@ struct Training {
   }
 
   const int rank;
-  const std::shared_ptr<Recording> hook;
+  const std::shared_ptr<RecordedCompression> hook;
   Reducer reducer;
   Indices finished_early;  // When the last gradient was ready, before finalize().
 };
 
 TEST(CompressionTrial, ABucketThatIsNotCompressedIsFinishedEarlyAndLeftOut) {
   run_ranks(2, [](Communicator& communicator) {
-    Training training(communicator, {.compression = Compression::never}, 2000);
+    TrialTraining training(communicator, {.compression = Compression::never}, 2000);
     for (int step = 0; step < 2; ++step) {
       EXPECT_FALSE(training.step({2, 0}));
       EXPECT_EQ(training.hook->started, kAll);
@@ -85,10 +85,10 @@ TEST(CompressionTrial, ABucketThatIsNotCompressedIsFinishedEarlyAndLeftOut) {
     EXPECT_EQ(floats(training.reducer, 1)[7], 1.5f);
   });
   run_ranks(1, [](Communicator& communicator) {
-    Training never(communicator, {.compression = Compression::never}, 2000);
+    TrialTraining never(communicator, {.compression = Compression::never}, 2000);
     (void)never.step();
     EXPECT_EQ(never.finished_early, kAll);
-    Training always(communicator, {}, 2000);
+    TrialTraining always(communicator, {}, 2000);
     (void)always.step();
     EXPECT_EQ(always.finished_early, Indices());
     EXPECT_EQ(always.hook->finished, kAll);
@@ -98,7 +98,7 @@ TEST(CompressionTrial, ABucketThatIsNotCompressedIsFinishedEarlyAndLeftOut) {
 // Else the first step after them would lack one.
 TEST(CompressionTrial, DenseStepsLeaveNoBucketOut) {
   run_ranks(2, [](Communicator& communicator) {
-    Training training(communicator, {.dense_steps = 4}, 2000);
+    TrialTraining training(communicator, {.dense_steps = 4}, 2000);
     for (int step = 0; step < 6; ++step) {
       EXPECT_EQ(training.step({2, 0}), step >= 4);
       EXPECT_EQ(training.hook->started, kAll);
@@ -111,7 +111,7 @@ TEST(CompressionTrial, DenseStepsLeaveNoBucketOut) {
 TEST(CompressionTrial, SwitchesAllRanksInTheSameStep) {
   std::vector<std::vector<bool>> compressed_steps(2);
   run_ranks(2, [&](Communicator& communicator) {
-    Training training(communicator, {.compression = Compression::automatic}, 2000);
+    TrialTraining training(communicator, {.compression = Compression::automatic}, 2000);
     for (int step = 0; step < 20; ++step) {
       compressed_steps[static_cast<std::size_t>(training.rank)].push_back(training.step());
     }
@@ -124,7 +124,7 @@ TEST(CompressionTrial, SwitchesAllRanksInTheSameStep) {
 // One rank alone does nothing in a step without compression.
 TEST(CompressionTrial, TriesTwoStepsWhereEncodingAloneTakesLonger) {
   run_ranks(1, [](Communicator& communicator) {
-    Training training(communicator, {.compression = Compression::automatic});
+    TrialTraining training(communicator, {.compression = Compression::automatic});
     std::ptrdiff_t compressed = 0;
     for (int step = 0; step < 20; ++step) compressed += training.step() ? 1 : 0;
     EXPECT_EQ(compressed, 2);
@@ -134,9 +134,10 @@ TEST(CompressionTrial, TriesTwoStepsWhereEncodingAloneTakesLonger) {
 // What the messages of a warm-up cost says nothing about those after it.
 TEST(CompressionTrial, BeginsAfterTheWarmUp) {
   run_ranks(1, [](Communicator& communicator) {
-    Training training(communicator, {.codec = top_k({.warm_up_steps = 10}),
-                                     .rules = {{"b", top_k({.warm_up_steps = 20, .exact = false})}},
-                                     .compression = Compression::automatic});
+    TrialTraining training(communicator,
+                           {.codec = top_k({.warm_up_steps = 10}),
+                            .rules = {{"b", top_k({.warm_up_steps = 20, .exact = false})}},
+                            .compression = Compression::automatic});
     for (int step = 0; step < 24; ++step) EXPECT_FALSE(training.step()) << step;
     for (int step = 24; step < 26; ++step) EXPECT_TRUE(training.step()) << step;
     EXPECT_EQ(training.hook->last_step().sent_values, 3u * 328);
@@ -148,7 +149,7 @@ TEST(CompressionTrial, BeginsAfterTheWarmUp) {
 TEST(CompressionTrial, StepsThatItSwitchesOffFinishEarlyAndLeaveBucketsOutUntilTheNextTrial) {
   constexpr int kOff = 6, kNext = kOff + 2 * 2048 - 16;
   run_ranks(1, [](Communicator& communicator) {
-    Training training(communicator, {.compression = Compression::automatic});
+    TrialTraining training(communicator, {.compression = Compression::automatic});
     const Indices used = {2, 0}, both = {0, 2};
     for (int step = 0; step < kNext + 10; ++step) {
       const bool is_compressed = training.step(used);

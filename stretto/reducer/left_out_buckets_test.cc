@@ -18,9 +18,9 @@ namespace {
 
 using Indices = std::vector<std::size_t>;
 
-class Recording : public PlainReduction {
+class RecordedStarts : public PlainReduction {
  public:
-  explicit Recording(bool early) : early_(early) {}
+  explicit RecordedStarts(bool early) : early_(early) {}
   Work start(Communicator& communicator, const FullBucket& bucket) override {
     started.push_back(bucket.index);
     return PlainReduction::start(communicator, bucket);
@@ -36,7 +36,7 @@ class Recording : public PlainReduction {
 class Training {
  public:
   explicit Training(Communicator& communicator, bool early = true)
-      : hook(std::make_shared<Recording>(early)),
+      : hook(std::make_shared<RecordedStarts>(early)),
         reducer(communicator, {{"a", DType::f32, 8}, {"b", DType::f32, 8}, {"c", DType::f32, 8}},
                 {.bucket_bytes = {32}, .find_unused = true, .hook = hook}) {}
 
@@ -65,7 +65,7 @@ class Training {
     for (const float element : floats(index)) ASSERT_EQ(element, value) << index;
   }
 
-  std::shared_ptr<Recording> hook;
+  std::shared_ptr<RecordedStarts> hook;
   Reducer reducer;
 };
 

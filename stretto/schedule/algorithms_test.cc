@@ -17,11 +17,11 @@
 namespace stretto::schedule {
 namespace {
 
-std::string test_name(const testing::TestParamInfo<Algorithm>& info) {
+std::string test_name(const ::testing::TestParamInfo<Algorithm>& info) {
   return std::string(name(info.param.collective)) + "_" + std::string(info.param.name);
 }
 
-class EveryAlgorithm : public testing::TestWithParam<Algorithm> {};
+class EveryAlgorithm : public ::testing::TestWithParam<Algorithm> {};
 
 // An all_to_all has n * n chunks, so half as many ranks are as much work, and show as much.
 TEST_P(EveryAlgorithm, IsCorrectForOneToSixtyFourRanks) {
@@ -58,7 +58,7 @@ TEST_P(EveryAlgorithm, NeedsMemoryInProportionToTheRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalogue, EveryAlgorithm,
-                         testing::ValuesIn(algorithms().begin(), algorithms().end()), test_name);
+                         ::testing::ValuesIn(algorithms().begin(), algorithms().end()), test_name);
 
 TEST(Algorithms, RootedOnesAreCorrectForEveryRoot) {
   for (const Algorithm& algorithm : algorithms()) {

@@ -16,9 +16,9 @@
 namespace stretto::schedule {
 namespace {
 
-constexpr std::size_t kBytes = 1 << 20;
+constexpr std::size_t kMessageBytes = 1 << 20;
 constexpr LinkCost kNetwork{.latency_seconds = 20e-6, .seconds_per_byte = 1 / 1e9};
-constexpr LinkCost kInside{.latency_seconds = 1e-6, .seconds_per_byte = 1 / 10e9};
+constexpr LinkCost kInHost{.latency_seconds = 1e-6, .seconds_per_byte = 1 / 10e9};
 
 std::vector<std::int32_t> equal_hosts(int host_count, int ranks_each) {
   std::vector<std::int32_t> hosts;
@@ -44,34 +44,36 @@ std::vector<Schedule> messages(int ranks, int senders, int distance) {
 }
 
 double one_message(const LinkCost& link) {
-  return link.latency_seconds + 2 * link.message_seconds + kBytes * link.seconds_per_byte;
+  return link.latency_seconds + 2 * link.message_seconds + kMessageBytes * link.seconds_per_byte;
 }
 
 TEST(CostHosts, AMessageTakesTheLinkThatItGoesOver) {
   const auto hosts = equal_hosts(2, 2);
-  const CostQuery query{.bytes = kBytes, .link = kNetwork, .local_link = kInside, .hosts = hosts};
-  EXPECT_NEAR(cost(messages(4, 1, 1), query).seconds, one_message(kInside), 1e-12);
+  const CostQuery query{
+      .bytes = kMessageBytes, .link = kNetwork, .local_link = kInHost, .hosts = hosts};
+  EXPECT_NEAR(cost(messages(4, 1, 1), query).seconds, one_message(kInHost), 1e-12);
   EXPECT_NEAR(cost(messages(4, 1, 2), query).seconds, one_message(kNetwork), 1e-12);
 }
 
 TEST(CostHosts, RanksOfAHostShareItsPort) {
   const auto hosts = equal_hosts(2, 4);
-  const CostQuery query{.bytes = kBytes, .link = kNetwork, .local_link = kInside, .hosts = hosts};
-  const double transfer = kBytes * kNetwork.seconds_per_byte;
+  const CostQuery query{
+      .bytes = kMessageBytes, .link = kNetwork, .local_link = kInHost, .hosts = hosts};
+  const double transfer = kMessageBytes * kNetwork.seconds_per_byte;
   EXPECT_NEAR(cost(messages(8, 4, 4), query).seconds, one_message(kNetwork) + 3 * transfer, 1e-12);
   for (const std::vector<std::int32_t>& one_side : {std::vector{0, 0, 1, 2}, {0, 1, 2, 2}}) {
-    const CostQuery apart{.bytes = kBytes, .link = kNetwork, .hosts = one_side};
+    const CostQuery apart{.bytes = kMessageBytes, .link = kNetwork, .hosts = one_side};
     EXPECT_NEAR(cost(messages(4, 2, 2), apart).seconds, one_message(kNetwork) + transfer, 1e-12);
   }
   // Without hosts, everybody has a port.
-  EXPECT_NEAR(cost(messages(8, 4, 4), {.bytes = kBytes, .link = kNetwork}).seconds,
+  EXPECT_NEAR(cost(messages(8, 4, 4), {.bytes = kMessageBytes, .link = kNetwork}).seconds,
               one_message(kNetwork), 1e-12);
 }
 
 TEST(CostHosts, WithoutHostsTheLocalLinkCountsForNothing) {
   for (const char* name : {"ring", "direct", "recursive_halving", "two_level"}) {
-    const CostQuery plain{.bytes = kBytes, .link = kNetwork};
-    const CostQuery with_local{.bytes = kBytes, .link = kNetwork, .local_link = kInside};
+    const CostQuery plain{.bytes = kMessageBytes, .link = kNetwork};
+    const CostQuery with_local{.bytes = kMessageBytes, .link = kNetwork, .local_link = kInHost};
     EXPECT_EQ(seconds(Collective::all_reduce, name, plain, 8),
               seconds(Collective::all_reduce, name, with_local, 8));
   }
@@ -89,7 +91,8 @@ TEST(CostHosts, ARingCostsTheSameOnEveryLayout) {
     const auto on = [&](const std::vector<std::int32_t>& hosts) {
       const Status proof = verify(ring, 12, 0, hosts);
       EXPECT_TRUE(proof.ok()) << proof.message();
-      return CostQuery{.bytes = kBytes, .link = kNetwork, .local_link = kInside, .hosts = hosts};
+      return CostQuery{
+          .bytes = kMessageBytes, .link = kNetwork, .local_link = kInHost, .hosts = hosts};
     };
     const double expected = seconds(collective, "ring", on(in_order), 12);
     for (const auto& hosts : {in_turns, scattered}) {
@@ -103,7 +106,7 @@ TEST(CostHosts, ARingCostsTheSameOnEveryLayout) {
 TEST(CostHosts, TwoLevelPaysWhereTheNetworkIsSlow) {
   const auto hosts = equal_hosts(2, 8);
   const CostQuery query{
-      .bytes = 16 * kBytes, .link = kNetwork, .local_link = kInside, .hosts = hosts};
+      .bytes = 16 * kMessageBytes, .link = kNetwork, .local_link = kInHost, .hosts = hosts};
   for (const Collective collective :
        {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
     EXPECT_LT(2 * seconds(collective, "two_level", query, 16),
@@ -112,7 +115,7 @@ TEST(CostHosts, TwoLevelPaysWhereTheNetworkIsSlow) {
   }
   const auto four_hosts = equal_hosts(4, 4);
   const CostQuery on_four{
-      .bytes = 16 * kBytes, .link = kNetwork, .local_link = kInside, .hosts = four_hosts};
+      .bytes = 16 * kMessageBytes, .link = kNetwork, .local_link = kInHost, .hosts = four_hosts};
   for (const char* flat : {"direct", "binomial_tree"}) {
     EXPECT_LT(seconds(Collective::broadcast, "two_level", on_four, 16),
               seconds(Collective::broadcast, flat, on_four, 16))
@@ -127,7 +130,7 @@ TEST(CostHosts, TwoLevelDoesNotPayWhereStepsCount) {
   EXPECT_GT(seconds(Collective::all_reduce, "two_level", small, 16),
             seconds(Collective::all_reduce, "direct", small, 16));
   const auto single = equal_hosts(8, 1);
-  const CostQuery apart{.bytes = kBytes, .link = kNetwork, .hosts = single};
+  const CostQuery apart{.bytes = kMessageBytes, .link = kNetwork, .hosts = single};
   EXPECT_EQ(seconds(Collective::all_reduce, "two_level", apart, 8),
             seconds(Collective::all_reduce, "direct", apart, 8));
 }

@@ -10,11 +10,11 @@
 namespace stretto::schedule {
 namespace {
 
-constexpr std::size_t kBytes = 1 << 20;
+constexpr std::size_t kBufferBytes = 1 << 20;
 const LinkCost kLink;
 
 Cost price(Collective collective, Access access, std::string_view name, int n,
-           const CostQuery& query = {.bytes = kBytes}) {
+           const CostQuery& query = {.bytes = kBufferBytes}) {
   return cost(*find_algorithm(collective, access, name), n, query);
 }
 
@@ -31,7 +31,7 @@ int ceil_log2(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
 TEST(Cost, RingTakesTwoLaps) {
   for (const int n : {2, 3, 4, 8, 16, 33}) {
     const Cost ring = price(Collective::all_reduce, Access::messages, "ring", n);
-    const double chunk = static_cast<double>(kBytes) / n;
+    const double chunk = static_cast<double>(kBufferBytes) / n;
     const double seconds =
         2 * (n - 1) * message_seconds(chunk) + (n - 1) * 2 * chunk * kLink.reduce_seconds_per_byte;
     EXPECT_NEAR(ring.seconds, seconds, 1e-12) << n;
@@ -41,7 +41,7 @@ TEST(Cost, RingTakesTwoLaps) {
 TEST(Cost, DirectTakesTwoSteps) {
   for (const int n : {2, 3, 4, 8, 16}) {
     const Cost direct = price(Collective::all_reduce, Access::messages, "direct", n);
-    const double chunk = static_cast<double>(kBytes) / n;
+    const double chunk = static_cast<double>(kBufferBytes) / n;
     // The port sends n-1 messages one after the other, and the last one travels.
     const double port = (n - 1) * (kLink.message_seconds + chunk * kLink.seconds_per_byte);
     const double phase = port + kLink.message_seconds + kLink.latency_seconds;
@@ -53,14 +53,15 @@ TEST(Cost, DirectTakesTwoSteps) {
 TEST(Cost, RecursiveDoublingTakesLogarithmicallyManySteps) {
   for (const int n : {2, 4, 8, 64}) {
     const Cost doubling = price(Collective::all_reduce, Access::messages, "recursive_doubling", n);
-    const double step = message_seconds(kBytes) + 2 * kBytes * kLink.reduce_seconds_per_byte;
+    const double step =
+        message_seconds(kBufferBytes) + 2 * kBufferBytes * kLink.reduce_seconds_per_byte;
     EXPECT_NEAR(doubling.seconds, ceil_log2(n) * step, 1e-12);
   }
 }
 
 TEST(Cost, GatherAndScatterMoveAChunkPerRankThroughTheRootsPort) {
   for (const int n : {2, 3, 8, 20}) {
-    const double chunk = static_cast<double>(kBytes) / n;
+    const double chunk = static_cast<double>(kBufferBytes) / n;
     const Cost gather = price(Collective::gather, Access::messages, "direct", n);
     const Cost scatter = price(Collective::scatter, Access::messages, "direct", n);
     const double port = (n - 1) * (kLink.message_seconds + chunk * kLink.seconds_per_byte);
@@ -73,7 +74,7 @@ TEST(Cost, GatherAndScatterMoveAChunkPerRankThroughTheRootsPort) {
 // The bytes are those of one rank's input; the n * n chunks are those of all.
 TEST(Cost, AnAllToAllHasOneChunkPerRankInEveryBuffer) {
   for (const int n : {2, 4, 8, 20}) {
-    const double chunk = static_cast<double>(kBytes) / n;
+    const double chunk = static_cast<double>(kBufferBytes) / n;
     const Cost pairwise = price(Collective::all_to_all, Access::messages, "pairwise", n);
     const double port = (n - 1) * (kLink.message_seconds + chunk * kLink.seconds_per_byte);
     EXPECT_NEAR(pairwise.seconds, port + kLink.message_seconds + kLink.latency_seconds, 1e-12);
@@ -83,10 +84,11 @@ TEST(Cost, AnAllToAllHasOneChunkPerRankInEveryBuffer) {
 TEST(Cost, MappedStepsAreSyncsAndBytesOnOtherRanks) {
   const Cost direct = price(Collective::all_reduce, Access::mapped, "direct_mapped", 4);
   EXPECT_EQ(direct.steps, 2);
-  EXPECT_EQ(direct.sent_bytes_max, kBytes * 6 / 4);
+  EXPECT_EQ(direct.sent_bytes_max, kBufferBytes * 6 / 4);
   // Four chunks read, three written after the first.
   EXPECT_NEAR(direct.seconds,
-              2 * 2 * kLink.sync_seconds + 7 * kBytes / 4.0 * kLink.reduce_seconds_per_byte, 1e-12);
+              2 * 2 * kLink.sync_seconds + 7 * kBufferBytes / 4.0 * kLink.reduce_seconds_per_byte,
+              1e-12);
 }
 
 TEST(Cost, OneRankOnlyReduces) {
@@ -94,25 +96,25 @@ TEST(Cost, OneRankOnlyReduces) {
     const Cost alone = price(Collective::all_reduce, Access::messages, name, 1);
     EXPECT_EQ(alone.steps, 0);
     EXPECT_EQ(alone.sent_bytes_max, 0);
-    EXPECT_DOUBLE_EQ(alone.seconds, kBytes * kLink.reduce_seconds_per_byte);
+    EXPECT_DOUBLE_EQ(alone.seconds, kBufferBytes * kLink.reduce_seconds_per_byte);
   }
 }
 
 TEST(Cost, PartialValuesOfHalfPrecisionAreTwiceAsBig) {
-  const CostQuery query{.bytes = kBytes, .partial_scale = 2};
+  const CostQuery query{.bytes = kBufferBytes, .partial_scale = 2};
   const Cost ring = price(Collective::all_reduce, Access::messages, "ring", 4, query);
   // Of six hops, the second and third carry partial values.
-  EXPECT_EQ(ring.sent_bytes_max, kBytes / 4 * 8);
+  EXPECT_EQ(ring.sent_bytes_max, kBufferBytes / 4 * 8);
   const Cost direct = price(Collective::all_reduce, Access::messages, "direct", 4, query);
-  EXPECT_EQ(direct.sent_bytes_max, kBytes / 4 * 6);
+  EXPECT_EQ(direct.sent_bytes_max, kBufferBytes / 4 * 6);
 }
 
 TEST(Cost, SegmentsHideReductionBehindTransfer) {
   const double whole = price(Collective::all_reduce, Access::messages, "ring", 8).seconds;
   const double pipelined = price(Collective::all_reduce, Access::messages, "ring", 8,
-                                 {.bytes = kBytes, .segment_bytes = kBytes / 64})
+                                 {.bytes = kBufferBytes, .segment_bytes = kBufferBytes / 64})
                                .seconds;
-  const double bound = 2 * 7 / 8.0 * kBytes * kLink.seconds_per_byte;
+  const double bound = 2 * 7 / 8.0 * kBufferBytes * kLink.seconds_per_byte;
   EXPECT_LT(pipelined, whole);
   EXPECT_GT(pipelined, bound);
 }
@@ -133,7 +135,7 @@ TEST(Cost, LongBuffersCostInProportion) {
 
 TEST(Cost, ABarrierHasNoSegments) {
   const Cost barrier = price(Collective::barrier, Access::messages, "recursive_doubling", 8,
-                             {.bytes = kBytes, .segment_bytes = 1});
+                             {.bytes = kBufferBytes, .segment_bytes = 1});
   EXPECT_NEAR(barrier.seconds, 3 * message_seconds(0), 1e-12);
 }
 

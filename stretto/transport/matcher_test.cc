@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kLarge = kEagerBytes + 10;
 const MessageKey kKey{.group = 1, .sequence = 2, .segment = 3, .message = 4};
 
-class MatcherTest : public testing::Test {
+class MatcherTest : public ::testing::Test {
  protected:
   struct Receive {
     std::vector<std::byte> bytes;

@@ -27,7 +27,7 @@ struct Listener final : TransportListener {
 };
 
 // Rank 0 of five.
-class EndpointTest : public testing::Test {
+class EndpointTest : public ::testing::Test {
  protected:
   EndpointTest() {
     Endpoint::Parts parts{.rank = 0, .links = {}, .memory = nullptr, .sleep_flag = nullptr};

@@ -16,11 +16,11 @@
 namespace stretto::transport {
 namespace {
 
-constexpr std::size_t kLarge = kEagerBytes + 10;
-const MessageKey kKey{.group = 1};
+constexpr std::size_t kAnnounced = kEagerBytes + 10;
+const MessageKey kPeerKey{.group = 1};
 
 // Rank 0 of three, and what it believes to be rank 1.
-class PeerTest : public testing::Test, public TransportListener {
+class PeerTest : public ::testing::Test, public TransportListener {
  protected:
   PeerTest() {
     auto link = std::make_unique<FakeLink>();
@@ -139,7 +139,7 @@ TEST_F(PeerTest, ParsesHoweverTheBytesAreCut) {
 
 TEST_F(PeerTest, ForgetsAMessageWhoseBytesAreComing) {
   const Frame frame{
-      .kind = FrameKind::message, .key = kKey, .message_bytes = 60000, .operation = {}};
+      .kind = FrameKind::message, .key = kPeerKey, .message_bytes = 60000, .operation = {}};
   for (const bool posted_before : {true, false}) {
     for (const bool claimed : {true, false}) {
       const std::uint64_t group = 10 + (posted_before ? 2 : 0) + (claimed ? 1 : 0);
@@ -168,11 +168,11 @@ TEST_F(PeerTest, KeepsNothingForAForgottenGroup) {
   peer_->forget(1, Status(StatusCode::aborted, "enough"));
   // More than a peer may leave here unasked.
   for (int i = 0; i < 1200; ++i) {
-    feed_message(kKey, 60000);
+    feed_message(kPeerKey, 60000);
     progress();
   }
   const Frame announcement{
-      .kind = FrameKind::announce, .key = kKey, .message_bytes = kLarge, .operation = {}};
+      .kind = FrameKind::announce, .key = kPeerKey, .message_bytes = kAnnounced, .operation = {}};
   Frame clear = announcement;
   clear.kind = FrameKind::clear;
   for (int i = 0; i < 100'000; ++i) feed(i % 2 == 0 ? announcement : clear, 0);
@@ -275,7 +275,7 @@ TEST_F(PeerTest, WhatWasNeverSentNeedsNoCredit) {
 
 TEST_F(PeerTest, CreditForWhatWasNotSentBreaksTheProtocol) {
   TrackedRequest request;
-  request.key = kKey;
+  request.key = kPeerKey;
   peer_->send(request);
   progress();
   feed_credit(kUnexpectedOverheadBytes);
@@ -395,7 +395,7 @@ TEST_F(PeerTest, HearsTheReportsItHasAskedForOnce) {
 TEST_F(PeerTest, WhoLeavesSendsWhatItHasAndHearsNothing) {
   link_->room_bytes = 0;
   TrackedRequest request;
-  request.key = kKey;
+  request.key = kPeerKey;
   peer_->send(request);
   TrackedRequest& receiving = receive({.group = 2}, 10);
   peer_->leave();
@@ -431,7 +431,7 @@ TEST_F(PeerTest, ChecksWhatAnAbortSays) {
 }
 
 TEST_F(PeerTest, NonsenseIsAProtocolErrorToldOnce) {
-  receive(kKey, 10);
+  receive(kPeerKey, 10);
   link_->feed(std::vector<std::byte>(200, std::byte{0x41}));
   progress();
   ASSERT_EQ(lost_.size(), 1u);
@@ -456,14 +456,14 @@ TEST_F(PeerTest, PositionsThatMakeNoSenseAreAProtocolErrorForWritersToo) {
 TEST_F(PeerTest, ReadsTheLastWordsOfOneWhoTakesNoMore) {
   link_->write_failure = Status(StatusCode::peer_lost, "broken pipe");
   peer_->send_abort(1, Status(StatusCode::aborted, "enough"), GroupStage::in_use);
-  feed_message(kKey, 10);
+  feed_message(kPeerKey, 10);
   feed({.kind = FrameKind::goodbye, .key = {}, .operation = {}}, 0);
   link_->ended = true;
   progress();
   EXPECT_EQ(unexpected_.size(), 1u);
   EXPECT_TRUE(lost_.empty());
   ASSERT_EQ(left_.size(), 1u);
-  EXPECT_TRUE(receive(kKey, 10).done());
+  EXPECT_TRUE(receive(kPeerKey, 10).done());
   EXPECT_TRUE(request_.status().ok());
 }
 
@@ -477,8 +477,9 @@ TEST_F(PeerTest, GoodbyeIsHeardThoughItsGroupIsForgotten) {
 }
 
 TEST_F(PeerTest, DiesInMidMessage) {
-  receive(kKey, 60000);
-  feed({.kind = FrameKind::message, .key = kKey, .message_bytes = 60000, .operation = {}}, 59999);
+  receive(kPeerKey, 60000);
+  feed({.kind = FrameKind::message, .key = kPeerKey, .message_bytes = 60000, .operation = {}},
+       59999);
   link_->ended = true;
   progress();
   EXPECT_EQ(request_.status().code(), StatusCode::peer_lost);

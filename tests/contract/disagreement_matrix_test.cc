@@ -121,7 +121,7 @@ Work call(Communicator& comm, const Spec& spec, RankCase& own) {
   }
 }
 
-struct Case {
+struct CallsThatDiffer {
   std::string name;
   Spec others;
   Spec odd;
@@ -168,8 +168,8 @@ std::vector<std::pair<std::string, Spec>> alternatives(const Spec& spec, int ran
 // Nothing, a few bytes, about what leaves at once, and what waits for its receive.
 constexpr std::array<std::size_t, 4> kCounts = {0, 4, 2000, 40'000};
 
-std::vector<Case> all_cases(int ranks) {
-  std::vector<Case> cases;
+std::vector<CallsThatDiffer> all_cases(int ranks) {
+  std::vector<CallsThatDiffer> cases;
   for (int a = 0; a < kCollectiveCount; ++a) {
     const auto collective = static_cast<Collective>(a);
     for (const std::size_t count : kCounts) {
@@ -224,7 +224,8 @@ void begin(Communicator& comm, const Spec& spec, RankCase& own) {
 }
 
 // A batch on one rank: begins all operations, then waits for how they end.
-void run_batch(Communicator& world, std::span<const Case> batch, std::vector<RankCase>& all) {
+void run_batch(Communicator& world, std::span<const CallsThatDiffer> batch,
+               std::vector<RankCase>& all) {
   std::vector<Rank> everybody;
   for (int r = 0; r < world.size(); ++r) everybody.push_back(r);
   for (RankCase& own : all) own.comm = world.new_group(everybody);
@@ -250,7 +251,7 @@ std::string spoken(const Spec& spec) {
   return std::string(name(spec.collective)) + "(";
 }
 
-void check(const Case& tested, const RankCase& own, int rank) {
+void check(const CallsThatDiffer& tested, const RankCase& own, int rank) {
   const auto contains = [&](const std::string& part) {
     return own.text.find(part) != std::string::npos;
   };
@@ -280,7 +281,7 @@ class DisagreementMatrix : public ::testing::TestWithParam<std::tuple<transport:
 
 TEST_P(DisagreementMatrix, EveryRankIsToldWithBothCalls) {
   const auto& [kind, size] = GetParam();
-  std::vector<Case> cases = all_cases(size);
+  std::vector<CallsThatDiffer> cases = all_cases(size);
   const std::uint64_t drawn_by = seed();
   std::mt19937_64 random(drawn_by);
   std::ranges::shuffle(cases, random);

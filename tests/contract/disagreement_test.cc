@@ -108,12 +108,12 @@ std::vector<Disagreement> disagreements() {
   };
 }
 
-struct Case {
+struct MappedOrNot {
   std::size_t number;
   bool shared_memory;
 };
 
-class EveryDisagreement : public ::testing::TestWithParam<Case> {};
+class EveryDisagreement : public ::testing::TestWithParam<MappedOrNot> {};
 
 TEST_P(EveryDisagreement, IsToldToAllRanksWithBothCalls) {
   const Disagreement disagreement = disagreements()[GetParam().number];
@@ -135,8 +135,8 @@ TEST_P(EveryDisagreement, IsToldToAllRanksWithBothCalls) {
   });
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> list;
+std::vector<MappedOrNot> mapped_and_not() {
+  std::vector<MappedOrNot> list;
   for (std::size_t i = 0; i < disagreements().size(); ++i) {
     list.push_back({i, false});
     list.push_back({i, true});
@@ -144,10 +144,11 @@ std::vector<Case> cases() {
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(, EveryDisagreement, ::testing::ValuesIn(cases()), [](const auto& tested) {
-  return disagreements()[tested.param.number].name +
-         (tested.param.shared_memory ? "_mapped" : "_messages");
-});
+INSTANTIATE_TEST_SUITE_P(, EveryDisagreement, ::testing::ValuesIn(mapped_and_not()),
+                         [](const auto& tested) {
+                           return disagreements()[tested.param.number].name +
+                                  (tested.param.shared_memory ? "_mapped" : "_messages");
+                         });
 
 class Lateness : public ::testing::TestWithParam<bool> {
  protected:

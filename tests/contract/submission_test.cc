@@ -29,17 +29,12 @@ using std::chrono::milliseconds;
 constexpr std::size_t kLarge = 64 * 1024 * 1024 / sizeof(float);
 constexpr int kRounds = 6;
 constexpr int kSubmissionsMax = 40;  // Fewer, once all have been quick.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr double kSlower = 20;  // What a sanitizer watches takes longer.
-#else
-constexpr double kSlower = 1;
-#endif
 // With a progress thread, which does all of it, beyond what it takes to wake that up: 20 us, and as
 // much as 24 were seen where many others have had the caches. Else the call works on a MiB.
-constexpr double kQueuedSeconds = kSlower * 30e-6;
-constexpr double kSubmissionSeconds = kSlower * 0.5e-3;
+constexpr double kQueuedSeconds = 30e-6;
+constexpr double kSubmissionSeconds = 0.5e-3;
 // What eight bytes take beside large operations, more than alone; of the best of each.
-constexpr double kSmallMoreSeconds = kSlower * 1e-3;
+constexpr double kSmallMoreSeconds = 1e-3;
 
 double best(const std::vector<double>& values) { return *std::ranges::min_element(values); }
 
@@ -241,10 +236,9 @@ TEST_F(BesideLargeOnes, EightBytesAreNotHeldUp) {
   }
 }
 
-// Whoever waits in vain asks half-way to its deadline what the others do: these have 10 ms, and
-// more where a sanitizer watches.
+// Whoever waits in vain asks half-way to its deadline what the others do: these have 10 ms.
 TEST_F(BesideLargeOnes, AnInquiryIsAnswered) {
-  const Duration timeout = milliseconds(static_cast<int>(20 * kSlower));
+  const Duration timeout = milliseconds(20);
   std::atomic<int> answered{0};
   std::atomic<int> asked{0};
   run([&](Communicator& group, Work* large) {

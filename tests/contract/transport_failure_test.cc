@@ -50,7 +50,7 @@ class TransportFailureTest : public TransportTest {
 TEST_P(TransportFailureTest, DifferentCallsAreAMismatch) {
   for (const std::size_t size : {std::size_t{16}, std::size_t{100000}}) {
     for (const bool receive_first : {true, false}) {
-      SCOPED_TRACE(testing::Message() << size << " bytes, receive first: " << receive_first);
+      SCOPED_TRACE(::testing::Message() << size << " bytes, receive first: " << receive_first);
       World world = make();
       Participant from(world, 0);
       Participant to(world, 1);
@@ -77,7 +77,7 @@ TEST_P(TransportFailureTest, DifferentSizesAreAMismatch) {
   for (const auto& [sent, wanted] :
        {Sizes{10, 11}, Sizes{0, 1}, Sizes{100000, 100001}, Sizes{100000, 10}, Sizes{10, 100000}}) {
     for (const bool receive_first : {true, false}) {
-      SCOPED_TRACE(testing::Message() << sent << " sent, " << wanted << " wanted");
+      SCOPED_TRACE(::testing::Message() << sent << " sent, " << wanted << " wanted");
       World world = make();
       Participant from(world, 0);
       Participant to(world, 1);
@@ -346,7 +346,7 @@ TEST_P(TransportFailureTest, NonsenseLosesTheOneWhoSendsIt) {
   EXPECT_TRUE(c.lost.empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, TransportFailureTest, testing::ValuesIn(world_kinds()),
+INSTANTIATE_TEST_SUITE_P(Worlds, TransportFailureTest, ::testing::ValuesIn(world_kinds()),
                          world_name);
 
 }  // namespace

@@ -257,7 +257,7 @@ TEST_P(TransportLeavingTest, MessagesBeyondTheLimitArriveInTheirOrder) {
   ASSERT_TRUE(drive(world, [&] { return from.all_done(); }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, TransportLeavingTest, testing::ValuesIn(world_kinds()),
+INSTANTIATE_TEST_SUITE_P(Worlds, TransportLeavingTest, ::testing::ValuesIn(world_kinds()),
                          world_name);
 
 // Sleeping and being woken, on every transport.
@@ -404,7 +404,8 @@ TEST_P(TransportSleepTest, SleepKeepsItsDeadline) {
   EXPECT_LT(shortest, milliseconds(50));
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, TransportSleepTest, testing::ValuesIn(world_kinds()), world_name);
+INSTANTIATE_TEST_SUITE_P(Worlds, TransportSleepTest, ::testing::ValuesIn(world_kinds()),
+                         world_name);
 
 }  // namespace
 }  // namespace stretto::transport

@@ -286,7 +286,8 @@ TEST_P(TransportMemoryTest, WorldsLeaveNothingBehind) {
   EXPECT_EQ(shared_mappings(), mappings);
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, TransportMemoryTest, testing::ValuesIn(world_kinds()), world_name);
+INSTANTIATE_TEST_SUITE_P(Worlds, TransportMemoryTest, ::testing::ValuesIn(world_kinds()),
+                         world_name);
 
 }  // namespace
 }  // namespace stretto::transport

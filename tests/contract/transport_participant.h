@@ -172,14 +172,14 @@ inline void on_each_rank(World& world, const std::function<void(Participant&)>& 
   });
 }
 
-class TransportTest : public testing::TestWithParam<WorldKind> {
+class TransportTest : public ::testing::TestWithParam<WorldKind> {
  protected:
   World make(int ranks = 2, int socket_buffer_bytes = 0) const {
     return GetParam().make({.ranks = ranks, .socket_buffer_bytes = socket_buffer_bytes});
   }
 };
 
-inline std::string world_name(const testing::TestParamInfo<WorldKind>& info) {
+inline std::string world_name(const ::testing::TestParamInfo<WorldKind>& info) {
   return info.param.name;
 }
 

@@ -43,7 +43,7 @@ TEST_P(TransportTest, AnySizeArrivesWhoeverIsFirst) {
   std::uint32_t sequence = 0;
   for (const std::size_t size : interesting_sizes()) {
     for (const bool receive_first : {true, false}) {
-      SCOPED_TRACE(testing::Message() << size << " bytes, receive first: " << receive_first);
+      SCOPED_TRACE(::testing::Message() << size << " bytes, receive first: " << receive_first);
       const MessageKey key{.group = kGroup, .sequence = ++sequence};
       const Bytes bytes = pattern(sequence, size);
       const std::size_t unexpected_before = to.unexpected.size();
@@ -297,10 +297,11 @@ void run_traffic(const Traffic& traffic, Participant& self) {
 TEST_P(TransportTest, RandomTrafficBetweenAll) {
   for (int ranks = 2; ranks <= 5; ++ranks) {
     const Traffic traffic{
-        .seed = static_cast<std::uint64_t>(testing::UnitTest::GetInstance()->random_seed()) * 100 +
-                static_cast<std::uint64_t>(ranks),
+        .seed =
+            static_cast<std::uint64_t>(::testing::UnitTest::GetInstance()->random_seed()) * 100 +
+            static_cast<std::uint64_t>(ranks),
         .messages = 40};
-    SCOPED_TRACE(testing::Message() << ranks << " ranks, seed " << traffic.seed);
+    SCOPED_TRACE(::testing::Message() << ranks << " ranks, seed " << traffic.seed);
     World world = make(ranks);
     std::atomic<int> finished{0};
     on_each_rank(world, [&](Participant& self) {
@@ -328,7 +329,7 @@ TEST_P(TransportTest, SocketsMayTakeAFewBytesAtATime) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, TransportTest, testing::ValuesIn(world_kinds()), world_name);
+INSTANTIATE_TEST_SUITE_P(Worlds, TransportTest, ::testing::ValuesIn(world_kinds()), world_name);
 
 }  // namespace
 }  // namespace stretto::transport

@@ -21,7 +21,7 @@ struct Step {
   bool ranks_agree = false;
 };
 
-class DdpEndToEnd : public testing::Test {
+class DdpEndToEnd : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!STRETTO_TORCH_ENABLED) GTEST_SKIP() << "built without libtorch";

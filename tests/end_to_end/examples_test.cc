@@ -21,7 +21,7 @@ namespace {
 
 using stretto::read_file;
 
-class Examples : public testing::Test {
+class Examples : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!STRETTO_TORCH_ENABLED) GTEST_SKIP() << "built without libtorch";

@@ -29,12 +29,8 @@ namespace {
 using std::chrono::milliseconds;
 using testing::Arguments;
 using testing::Ended;
+using testing::shell;
 using testing::Tool;
-
-Arguments shell(int ranks, const std::string& script, const Arguments& options = {}) {
-  return Arguments{"run", "-n", std::to_string(ranks)} + options +
-         Arguments{"--", "sh", "-c", script};
-}
 
 // The processes that have inherited this variable; zombies have no environment any more.
 std::vector<pid_t> processes_with(const std::string& variable) {

@@ -28,11 +28,6 @@ using namespace testing;  // NOLINT: what tool.h gives to tests.
 
 const std::string kStoreRank = STRETTO_BIN_DIR "/store_rank_program";
 
-Arguments shell(int ranks, const std::string& script, const Arguments& options = {}) {
-  return Arguments{"run", "-n", std::to_string(ranks)} + options +
-         Arguments{"--", "sh", "-c", script};
-}
-
 std::multiset<std::string> lines(const std::string& text) {
   std::multiset<std::string> result;
   std::istringstream stream(text);

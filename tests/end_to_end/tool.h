@@ -40,6 +40,12 @@ inline Arguments operator+(Arguments first, const Arguments& second) {
   return first;
 }
 
+// `stretto run` of a script by some ranks.
+inline Arguments shell(int ranks, const std::string& script, const Arguments& options = {}) {
+  return Arguments{"run", "-n", std::to_string(ranks)} + options +
+         Arguments{"--", "sh", "-c", script};
+}
+
 // Reads a pipe on a thread of its own, so that the writer never waits.
 class Collector {
  public:

@@ -13,7 +13,7 @@
 namespace stretto::simulation {
 namespace {
 
-class CollectiveSimulation : public testing::TestWithParam<int> {};
+class CollectiveSimulation : public ::testing::TestWithParam<int> {};
 
 TEST_P(CollectiveSimulation, EqualsTheSerialOracle) {
   for (const std::uint64_t seed : seeds_of(GetParam())) {

@@ -116,10 +116,10 @@ TEST(Proof, OnlyWhatIsWantedIsProved) {
 
 TEST(Proof, BeyondItsBoundItWarnsOnceInsteadOfProving) {
   const int before = builds;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_TRUE(prove(kBroken, {.rank_count = 129}, Verification::automatic).ok());
   EXPECT_TRUE(prove(kBroken, {.rank_count = 130}, Verification::automatic).ok());
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(builds, before);
   const std::size_t first = said.find("all_gather by broken runs on 129 ranks without a proof");
   EXPECT_NE(first, std::string::npos) << said;

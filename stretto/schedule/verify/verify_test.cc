@@ -404,11 +404,11 @@ TEST(Verify, StepsThatMakeNoSense) {
   expect_refused_because(broken, "rank 1 step 1 names raw slot 0 of 0");
 }
 
-std::string test_name(const testing::TestParamInfo<Algorithm>& info) {
+std::string test_name(const ::testing::TestParamInfo<Algorithm>& info) {
   return std::string(name(info.param.collective)) + "_" + std::string(info.param.name);
 }
 
-class Canary : public testing::TestWithParam<Algorithm> {};
+class Canary : public ::testing::TestWithParam<Algorithm> {};
 
 // No step of any algorithm is there in vain: without it verify() refuses. A verify() that accepts
 // everything, or an algorithm with a useless step, fails here.
@@ -459,7 +459,7 @@ TEST_P(Canary, EverySyncAndEveryMessageIsNeeded) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalogue, Canary,
-                         testing::ValuesIn(algorithms().begin(), algorithms().end()), test_name);
+                         ::testing::ValuesIn(algorithms().begin(), algorithms().end()), test_name);
 
 }  // namespace
 }  // namespace stretto::schedule

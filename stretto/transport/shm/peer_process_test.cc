@@ -65,7 +65,7 @@ class Child {
   pid_t process_ = 0;
 };
 
-class PeerProcessTest : public testing::Test {
+class PeerProcessTest : public ::testing::Test {
  protected:
   // What both have at the same address, before the child is there.
   std::vector<std::byte> shared_ = std::vector<std::byte>(kBytes, std::byte{1});

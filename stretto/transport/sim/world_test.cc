@@ -28,7 +28,7 @@ struct Message {
   std::vector<std::byte> bytes;
 };
 
-class SimWorldTest : public testing::Test {
+class SimWorldTest : public ::testing::Test {
  protected:
   void make(const WorldOptions& options) {
     messages_.clear();

@@ -1,0 +1,29 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What has changed lately, by git: what looks at sources for a bounded time begins with that."""
+
+import pathlib
+import subprocess
+
+# Longer than there is between two landings.
+_RECENT_SECONDS = 12 * 3600
+
+
+def git(root: pathlib.Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True).stdout
+
+
+def lately(root: pathlib.Path) -> dict[str, int]:
+    """Which files have changed in the last hours before HEAD: each with the number of commits since
+    then, 0 if it differs from HEAD. A clone without history has only the latter."""
+    ages = {path: 0 for path in git(root, "diff", "--name-only", "HEAD").split()}
+    if git(root, "rev-list", "--count", "HEAD").strip() == "1":
+        return ages
+    since = int(git(root, "log", "-1", "--format=%ct") or 0) - _RECENT_SECONDS
+    history = git(root, "log", "-m", "--first-parent", f"--since={since}", "--name-only",
+                  "--format=tformat:commit")
+    for age, commit in enumerate(history.split("commit\n")):
+        for path in commit.split():
+            ages.setdefault(path, age)
+    return ages
