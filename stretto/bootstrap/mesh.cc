@@ -16,7 +16,9 @@
 #include "stretto/bootstrap/acceptor.h"
 #include "stretto/bootstrap/authenticating_listener.h"
 #include "stretto/bootstrap/host_listener.h"
+#include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/rank_card.h"
+#include "stretto/bootstrap/socket.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -130,6 +132,12 @@ Status Joiner::exchange_cards() {
   for (const auto& provider : options_.links) {
     card.links += fmt::format("{}{}", card.links.empty() ? "" : " ", provider->name());
     card.streams = std::max(card.streams, provider->streams());
+  }
+  if (auto store = parse_host_port(notes_.store().server()); store.ok()) {
+    if (auto route = route_to(store->host, store->port, limit_); route.ok()) {
+      card.address = std::move(route->own);
+      card.store = std::move(route->other);
+    }
   }
   STRETTO_RETURN_IF_ERROR(set(fmt::format("card/{}", options_.rank), print(card)));
   std::vector<int> all(static_cast<std::size_t>(options_.size));
