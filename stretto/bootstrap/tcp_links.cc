@@ -112,8 +112,9 @@ class TcpLinks final : public LinkProvider {
     };
     if (!options_.networks.empty()) {
       const auto turn = std::ranges::count_if(&cards.front(), &own, on_this_host) + stream;
-      return address_in(
-          options_.networks[static_cast<std::size_t>(turn) % options_.networks.size()]);
+      Result<std::string> address =
+          address_in(options_.networks[static_cast<std::size_t>(turn) % options_.networks.size()]);
+      return address.ok() ? address : address.status().with_context("STRETTO_NETWORK");
     }
     const bool one_host = std::ranges::all_of(cards, on_this_host);
     if (!own.address.empty() && (one_host || !is_loopback(own.address))) return own.address;
