@@ -8,10 +8,12 @@
 #include <thread>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "stretto/base/clock.h"
 #include "stretto/bootstrap/own_address.h"
+#include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/tcp_links.h"
 #include "tests/support/expect_contains.h"
@@ -34,11 +36,13 @@ TEST(OwnAddress, ThatThereIsNotIsAnErrorThatNamesTheOthers) {
   }
 }
 
-TEST(OwnAddress, TowardsThisHostIsLoopback) {
-  const std::string own =
-      address_towards("127.0.0.1", 9, Deadline::after(std::chrono::seconds(10))).or_throw();
-  EXPECT_EQ(own, "127.0.0.1");
-  EXPECT_TRUE(is_loopback(own));
+TEST(OwnAddress, TheWayToThisHostIsLoopback) {
+  const Route route =
+      route_to("127.0.0.2", 9, Deadline::after(std::chrono::seconds(10))).or_throw();
+  EXPECT_EQ(route.own, "127.0.0.1");
+  EXPECT_EQ(route.other, "127.0.0.2");
+  // Which is nobody's way to this host.
+  EXPECT_FALSE(is_own_address(route.own));
 }
 
 TEST(OwnAddress, ANumericAddressOrLocalhostIsWhatAServerBinds) {
@@ -91,6 +95,19 @@ TEST(Socket, WaitsForAListenerThatStartsLater) {
   late.join();
 }
 
+// As of a name that is a loopback address on its own host.
+TEST(Socket, OfAllAddressesTakesIpv4AndNamesItAsThePeerDoes) {
+  auto listener = listen_tcp("::", 0);
+  if (!listener.ok()) GTEST_SKIP() << listener.status().message();
+  const int port = local_port(listener->get()).or_throw();
+  const FileDescriptor client = connect_tcp("127.0.0.1", port, soon()).or_throw();
+  const FileDescriptor server = accept(listener->get(), soon()).or_throw();
+  EXPECT_EQ(local_host(server.get()).or_throw(), "127.0.0.1");
+  EXPECT_EQ(peer_name(server.get()),
+            fmt::format("127.0.0.1:{}", local_port(client.get()).or_throw()));
+  EXPECT_EQ(peer_user(server.get()), ::geteuid());
+}
+
 TEST(Socket, GivesUpConnectingAtTheDeadlineAndSaysWhy) {
   FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();
   const int port = local_port(listener.get()).or_throw();
@@ -99,6 +116,9 @@ TEST(Socket, GivesUpConnectingAtTheDeadlineAndSaysWhy) {
   const auto client = connect_tcp("127.0.0.1", port, Deadline::after(milliseconds(50)));
   ASSERT_FALSE(client.ok());
   expect_failure(client.status(), StatusCode::timeout, "Connection refused");
+  // Also where there is no time left in the end to look up the name once more.
+  const auto named = connect_tcp("localhost", port, Deadline::after(milliseconds(50)));
+  expect_failure(named.status(), StatusCode::timeout, "Connection refused");
   EXPECT_LT(Clock::now() - start, milliseconds(500));
 }
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/file_passing.h"
 #include "stretto/base/log.h"
 #include "stretto/base/poll.h"
 #include "stretto/base/printable.h"
@@ -35,67 +36,32 @@ constexpr std::size_t kFrameTextBytesMax = kFrameBytes - kTextAt - 1;
 // How long to leave alone what cannot be sent or taken: sockets are full, descriptors are lacking.
 constexpr Duration kPause = std::chrono::milliseconds(20);
 
-struct ControlBuffer {
-  alignas(cmsghdr) char bytes[CMSG_SPACE(sizeof(int))];
-};
-// Not CMSG_SPACE, whose padding has room for a second descriptor, which nobody would close.
-constexpr std::size_t kControlBytes = CMSG_LEN(sizeof(int));
-
 // Returns false if it is to be tried again later. Fails if the other end has gone.
 Result<bool> send_frame(int socket, const HostFrame& frame) {
   std::array<std::byte, kFrameBytes> bytes{};
   store_little_endian(bytes.data(), frame.rank);
   std::memcpy(bytes.data() + kTextAt, frame.text.data(),
               std::min(frame.text.size(), kFrameTextBytesMax));
-  iovec part{.iov_base = bytes.data(), .iov_len = bytes.size()};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  ControlBuffer control{};
-  if (frame.connection.valid()) {
-    message.msg_control = control.bytes;
-    message.msg_controllen = kControlBytes;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    const int descriptor = frame.connection.get();
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-  }
-  const ssize_t count = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (count == static_cast<ssize_t>(kFrameBytes)) return true;
-  const bool passing = count < 0 && (would_block(errno) || errno == ETOOMANYREFS ||
-                                     errno == ENOBUFS || errno == ENOMEM);
-  if (passing) return false;
+  const FileDescriptor* connection = frame.connection.valid() ? &frame.connection : nullptr;
+  const Sending sending = send_with_file(socket, bytes, connection);
+  if (sending != Sending::failed) return sending == Sending::done;
   return status_of(StatusCode::peer_lost, "it has closed its Unix socket");
 }
 
 // None if none is there yet. A frame is sent whole, and the kernel keeps it so.
 Result<std::optional<HostFrame>> receive_frame(int socket) {
   std::array<std::byte, kFrameBytes> bytes{};
-  iovec part{.iov_base = bytes.data(), .iov_len = bytes.size()};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  ControlBuffer control{};
-  message.msg_control = control.bytes;
-  message.msg_controllen = kControlBytes;
-  const ssize_t count = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (count < 0 && would_block(errno)) return std::optional<HostFrame>();
+  ReceivedFile taken = receive_with_file(socket, bytes);
+  if (taken.count < 0 && would_block(errno)) return std::optional<HostFrame>();
   HostFrame frame;
-  const cmsghdr* header = count > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
-    frame.connection = FileDescriptor(descriptor);
-  }
-  if (count <= 0) return status_of(StatusCode::peer_lost, "it has closed its Unix socket");
+  frame.connection = std::move(taken.file);
+  if (taken.count <= 0) return status_of(StatusCode::peer_lost, "it has closed its Unix socket");
   frame.rank = load_little_endian<std::int32_t>(bytes.data());
-  if (count != static_cast<ssize_t>(kFrameBytes) || bytes.back() != std::byte{0} ||
+  if (taken.count != static_cast<ssize_t>(kFrameBytes) || bytes.back() != std::byte{0} ||
       frame.rank < -1 || frame.connection.valid() != (frame.rank >= 0)) {
-    const bool is_lost = (message.msg_flags & MSG_CTRUNC) != 0;
-    return is_lost ? system_status("taking a connection that was handed over", EMFILE)
-                   : status_of(StatusCode::protocol, "it sent what no listener of a host sends");
+    return taken.is_lost
+               ? system_status("taking a connection that was handed over", EMFILE)
+               : status_of(StatusCode::protocol, "it sent what no listener of a host sends");
   }
   frame.text = printable(reinterpret_cast<const char*>(bytes.data() + kTextAt));
   return std::optional(std::move(frame));

@@ -16,7 +16,9 @@
 #include "stretto/bootstrap/acceptor.h"
 #include "stretto/bootstrap/authenticating_listener.h"
 #include "stretto/bootstrap/host_listener.h"
+#include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/rank_card.h"
+#include "stretto/bootstrap/socket.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -66,7 +68,7 @@ class Joiner {
   Status check_last_way(int rank) const;
   Status connect_by(const Way& way);
   Status connect_to(const Way& way, int rank, const std::string& address);
-  Status take_connections(const Way& way, const std::set<int>& higher);
+  Status take_connections(const Way& way, const std::set<int>& higher, const std::string& address);
   // Who cannot connect to this rank does not tell it what it is waiting for.
   Status cannot_accept() const {
     const Status of_host = host_listener_ != nullptr ? host_listener_->failure() : Status();
@@ -81,6 +83,7 @@ class Joiner {
   Result<FileDescriptor> prove_key(
       int rank, Purpose purpose,
       const std::function<Result<FileDescriptor>()>& connect_to_rank) const;
+  Status not_connected(Purpose purpose, int rank, const Status& why) const;
   void log_link(int rank);
   std::string why_not(const LinkProvider& provider, int rank) const;
   bool has_other_way(const Way& way, int rank) const;
@@ -130,6 +133,12 @@ Status Joiner::exchange_cards() {
   for (const auto& provider : options_.links) {
     card.links += fmt::format("{}{}", card.links.empty() ? "" : " ", provider->name());
     card.streams = std::max(card.streams, provider->streams());
+  }
+  if (auto store = parse_host_port(notes_.store().server()); store.ok()) {
+    if (auto route = route_to(store->host, store->port, limit_); route.ok()) {
+      card.address = std::move(route->own);
+      card.store = std::move(route->other);
+    }
   }
   STRETTO_RETURN_IF_ERROR(set(fmt::format("card/{}", options_.rank), print(card)));
   std::vector<int> all(static_cast<std::size_t>(options_.size));
@@ -244,8 +253,18 @@ Result<FileDescriptor> Joiner::prove_key(
         return handshake_as_client(fd, options_.key, purpose, visitor, limit_).status();
       },
       limit_);
-  if (socket.ok()) return socket;
-  return socket.status().with_context(fmt::format("joining rank {}", rank));
+  return socket.ok() ? std::move(socket) : not_connected(purpose, rank, socket.status());
+}
+
+Status Joiner::not_connected(Purpose purpose, int rank, const Status& why) const {
+  const RankCard& peer = cards_[rank];
+  const Status status =
+      why.with_context(fmt::format("joining rank {} ({} pid {})", rank, peer.node, peer.pid));
+  if (status.code() != StatusCode::timeout || purpose != Purpose::mesh_tcp) return status;
+  return status_of(StatusCode::timeout,
+                   "{}; if that is not the network between the hosts, name it in STRETTO_NETWORK; "
+                   "if a firewall is between them, let one of STRETTO_PORTS through",
+                   status.message());
 }
 
 // Why a provider of this rank cannot connect it to another; empty: it may.
@@ -297,6 +316,7 @@ Status Joiner::connect_by(const Way& way) {
   LinkProvider& provider = *options_.links[way.provider];
   const auto concerned = [&](int r) { return wants(way, r); };
   std::set<int> higher;
+  std::string own_address;
   for (int r = options_.rank + 1; r < options_.size; ++r) {
     if (concerned(r)) higher.insert(r);
   }
@@ -305,8 +325,8 @@ Status Joiner::connect_by(const Way& way) {
                              provider.place(options_.rank, way.stream, cards_, limit_));
     STRETTO_ASSIGN_OR_RETURN(Reception reception, receive_at(way.provider, place));
     STRETTO_ASSIGN_OR_RETURN(acceptor_, Acceptor::start(std::move(reception.connections), higher));
-    STRETTO_RETURN_IF_ERROR(
-        set(fmt::format("{}/{}", name_of(way), options_.rank), reception.address));
+    own_address = std::move(reception.address);
+    STRETTO_RETURN_IF_ERROR(set(fmt::format("{}/{}", name_of(way), options_.rank), own_address));
   }
   std::vector<int> lower;
   for (int r = 0; r < options_.rank; ++r) {
@@ -324,16 +344,18 @@ Status Joiner::connect_by(const Way& way) {
   if (is_awaited) {
     STRETTO_RETURN_IF_ERROR(set(fmt::format("{}/{}", told, options_.rank), succeeded + "."));
   }
-  return take_connections(way, higher);
+  return take_connections(way, higher, own_address);
 }
 
-// Of those that have another way, as far as they have succeeded in this one.
-Status Joiner::take_connections(const Way& way, const std::set<int>& higher) {
+// At `address`; of those that have another way, as far as they have succeeded in this one.
+Status Joiner::take_connections(const Way& way, const std::set<int>& higher,
+                                const std::string& address) {
   std::vector<int> telling;
   for (const int r : higher) {
     if (has_other_way(way, r)) telling.push_back(r);
   }
-  const std::string told = fmt::format("{}-connected", options_.links[way.provider]->name());
+  const LinkProvider& provider = *options_.links[way.provider];
+  const std::string told = fmt::format("{}-connected", provider.name());
   STRETTO_ASSIGN_OR_RETURN(const auto texts, get_all(told, telling));
   const std::string own = fmt::format("{} ", options_.rank);
   std::set<int> expected = higher;
@@ -343,8 +365,11 @@ Status Joiner::take_connections(const Way& way, const std::set<int>& higher) {
     if (!has_come) expected.erase(telling[i]);
   }
   for (const int r : expected) {
-    STRETTO_ASSIGN_OR_RETURN(FileDescriptor socket, acceptor_->take(r, limit_));
-    sockets_of(way.provider, r).push_back(std::move(socket));
+    Result<FileDescriptor> socket = acceptor_->take(r, limit_);
+    if (!socket.ok()) {
+      return not_connected(provider.purpose(), r, socket.status().with_context(address));
+    }
+    sockets_of(way.provider, r).push_back(std::move(*socket));
   }
   acceptor_.reset();
   return {};

@@ -95,15 +95,20 @@ Result<std::vector<OwnAddress>> own_addresses() {
 
 }  // namespace
 
-Result<std::string> address_towards(const std::string& host, int port, const WaitLimit& limit) {
+Result<Route> route_to(const std::string& host, int port, const WaitLimit& limit) {
   STRETTO_ASSIGN_OR_RETURN(const Addresses addresses, resolve(host, port, limit));
-  const addrinfo* found = addresses.get();
-  const FileDescriptor probe(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // Connecting a datagram socket sends nothing; it only asks the kernel for the route.
-  if (!probe.valid() || ::connect(probe.get(), found->ai_addr, found->ai_addrlen) != 0) {
-    return system_status(fmt::format("finding the way to {}", host));
+  Status last;
+  for (const addrinfo* entry = addresses.get(); entry != nullptr; entry = entry->ai_next) {
+    const FileDescriptor probe(::socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    // Connecting a datagram socket sends nothing; it only asks the kernel for the route.
+    if (probe.valid() && ::connect(probe.get(), entry->ai_addr, entry->ai_addrlen) == 0) {
+      STRETTO_ASSIGN_OR_RETURN(std::string own, local_host(probe.get()));
+      STRETTO_ASSIGN_OR_RETURN(std::string other, peer_host(probe.get()));
+      return Route{std::move(own), std::move(other)};
+    }
+    last = system_status(fmt::format("finding the way to {}", host));
   }
-  return local_host(probe.get());
+  return last;
 }
 
 Result<std::string> address_in(std::string_view network) {
@@ -128,11 +133,12 @@ Result<std::string> address_of_name(const std::string& host, int port, const Wai
   constexpr Duration kPause = std::chrono::milliseconds(200);
   bool said = false;
   while (true) {
-    Result<std::string> own = address_towards(host, port, limit);
-    if (own.ok() || own.status().code() != StatusCode::system || limit.passed()) return own;
+    const Result<Route> route = route_to(host, port, limit);
+    if (route.ok()) return route.value().own;
+    if (route.status().code() != StatusCode::system || limit.passed()) return route.status();
     if (!std::exchange(said, true)) {
       log(LogLevel::warning, "{}; trying again until this host's name is known",
-          own.status().message());
+          route.status().message());
     }
     STRETTO_RETURN_IF_ERROR(limit.look());
     std::this_thread::sleep_for(std::min(kPause, limit.deadline().remaining()));
@@ -145,13 +151,20 @@ Result<std::string> address_to_bind(const std::string& host, int port, const Wai
   if (!bytes_of(host).empty() || host.starts_with("localhost")) return host;
   const Result<std::string> own = address_of_name(host, port, limit);
   if (!own.ok()) return own;
-  const bool is_v6 = bytes_of(own.value()).size() == sizeof(in6_addr);
-  return is_loopback(own.value()) ? is_v6 ? "::" : "0.0.0.0" : host;
+  if (!is_loopback(own.value())) return host;
+  const FileDescriptor probe(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return std::string(probe.valid() ? "::" : "0.0.0.0");
 }
 
 bool is_loopback(std::string_view address) {
   const AddressBytes bytes = bytes_of(address);
   return Subnet{{127, 0, 0, 0}, 8}.contains(bytes) || Subnet{bytes_of("::1"), 128}.contains(bytes);
+}
+
+bool is_own_address(std::string_view address) {
+  const Result<std::vector<OwnAddress>> own = own_addresses();
+  return own.ok() && !is_loopback(address) &&
+         std::ranges::find(own.value(), address, &OwnAddress::text) != own.value().end();
 }
 
 }  // namespace stretto::bootstrap

@@ -12,20 +12,28 @@
 // By which of its addresses peers reach this host. All are numeric.
 namespace stretto::bootstrap {
 
-// The one that `host` is reached from: what peers that also reach it can connect to.
-Result<std::string> address_towards(const std::string& host, int port, const WaitLimit& limit);
+// The two ends of the way to `host`: by `own` peers that also reach it can connect to this one.
+// Sends nothing. Of a name that has several addresses: to the first that the kernel knows a way to.
+struct Route {
+  std::string own;
+  std::string other;
+};
+Result<Route> route_to(const std::string& host, int port, const WaitLimit& limit);
 
 // The first one of an interface ("eth1") or in a subnet ("10.0.0.0/8", "fd00::/8"); IPv4 before
 // IPv6. Fails with invalid_argument, naming those that there are.
 Result<std::string> address_in(std::string_view network);
 
 // What a server on this host binds whose clients know it by the name or address `host`: that, or
-// all addresses ("0.0.0.0") where a name that is not localhost's means a loopback address here, as
-// /etc/hosts has it on many systems: elsewhere it means another one. Waits for a name that nobody
-// knows yet, and says so in the log.
+// all addresses, of IPv6 and IPv4 ("::", or "0.0.0.0" where there is no IPv6), where a name that is
+// not localhost's means a loopback address here, as /etc/hosts has it on many systems: elsewhere it
+// means another one. Waits for a name that nobody knows yet, and says so in the log.
 Result<std::string> address_to_bind(const std::string& host, int port, const WaitLimit& limit);
 
 // Whether only this host itself gets there.
 bool is_loopback(std::string_view address);
+
+// Whether others could connect to this host by it.
+bool is_own_address(std::string_view address);
 
 }  // namespace stretto::bootstrap

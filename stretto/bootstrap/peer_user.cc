@@ -78,6 +78,8 @@ std::optional<uid_t> peer_user(int fd) {
   if (!inet || ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_bytes) != 0) {
     return std::nullopt;
   }
+  unmap(own);
+  unmap(peer);
   return user_in_table(own.ss_family == AF_INET ? "/proc/self/net/tcp" : "/proc/self/net/tcp6",
                        printed(own), printed(peer));
 }

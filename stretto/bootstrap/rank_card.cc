@@ -17,7 +17,7 @@
 namespace stretto::bootstrap {
 namespace {
 
-constexpr std::string_view kTitle = "stretto card 5";
+constexpr std::string_view kTitle = "stretto card 6";
 constexpr std::size_t kFieldBytesMax = 128;
 
 // A field that could not be read is a value like any other: ranks that both lack it try a Unix
@@ -78,15 +78,17 @@ RankCard local_card() {
           .pid = static_cast<int>(::getpid()),
           .processors = affinity(),
           .links = {},
-          .streams = 1};
+          .streams = 1,
+          .address = {},
+          .store = {}};
 }
 
 std::string print(const RankCard& card) {
   return fmt::format(
       "{}\nmachine {}\nnetwork {}\npid_namespace {}\nnode {}\npid {}\nprocessors {}\nlinks {}\n"
-      "streams {}\n",
+      "streams {}\naddress {}\nstore {}\n",
       kTitle, card.machine, card.network, card.pid_namespace, card.node, card.pid,
-      print(card.processors), card.links, card.streams);
+      print(card.processors), card.links, card.streams, card.address, card.store);
 }
 
 Result<RankCard> parse_card(std::string_view whole) {
@@ -103,7 +105,8 @@ Result<RankCard> parse_card(std::string_view whole) {
        {std::pair("machine", &card.machine), std::pair("network", &card.network),
         std::pair("pid_namespace", &card.pid_namespace), std::pair("node", &card.node),
         std::pair("pid", &pid), std::pair("processors", &processors),
-        std::pair("links", &card.links), std::pair("streams", &streams)}) {
+        std::pair("links", &card.links), std::pair("streams", &streams),
+        std::pair("address", &card.address), std::pair("store", &card.store)}) {
     STRETTO_ASSIGN_OR_RETURN(std::string taken, take_field(text, field));
     *value = std::move(taken);
   }

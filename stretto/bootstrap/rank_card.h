@@ -24,6 +24,9 @@ struct RankCard {
   ProcessorSet processors;  // On which it may run.
   std::string links;        // The names of its link providers: "shm tcp".
   int streams = 1;          // To each rank of another host, if that one wants as many.
+  // The ends of this rank's way to the store; empty if the store has no address.
+  std::string address;
+  std::string store;
 };
 
 // The card of this process, without links.

@@ -70,6 +70,7 @@ Result<SocketAddress> local_address(int fd) {
   if (address.storage.ss_family != AF_INET && address.storage.ss_family != AF_INET6) {
     return status_of(StatusCode::invalid_argument, "not a TCP socket");
   }
+  unmap(address.storage);
   return address;
 }
 
@@ -161,6 +162,7 @@ template <class Attempt>
 Result<FileDescriptor> retry(const std::string& target, const WaitLimit& limit, Attempt attempt) {
   const TimePoint start = Clock::now();
   TimePoint next_reminder = start + kReminder;
+  Status cause;
   Duration pause = kFirstPause;
   transport::ShortageTimer timer;
   while (true) {
@@ -169,13 +171,15 @@ Result<FileDescriptor> retry(const std::string& target, const WaitLimit& limit, 
     const Status lasting = timer.judge(find_shortage());
     if (!lasting.ok()) return lasting.with_context("connecting to " + target);
     const TimePoint now = Clock::now();
+    // An attempt for which no time was left has not found out why.
+    if (cause.ok() || !limit.passed()) cause = fd.status();
     if (limit.passed()) {
       return status_of(StatusCode::timeout, "could not connect to {} within {:.1f} s: {}", target,
-                       seconds(now - start), fd.status().message());
+                       seconds(now - start), cause.message());
     }
     if (now >= next_reminder) {
       log(LogLevel::warning, "still trying to connect to {} after {:.0f} s: {}", target,
-          seconds(now - start), fd.status().message());
+          seconds(now - start), cause.message());
       next_reminder = now + kReminder;
     }
     STRETTO_RETURN_IF_ERROR(limit.look());
@@ -217,6 +221,9 @@ Result<FileDescriptor> listen_tcp(const std::string& host, const PortRange& port
     // A launcher that starts again at once must get its port although old connections still linger.
     const int on = 1;
     (void)::setsockopt(fd->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    // "::" takes IPv4 as well, whatever net.ipv6.bindv6only says. Fails on sockets of IPv4.
+    const int off = 0;
+    (void)::setsockopt(fd->get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
     if (::bind(fd->get(), first.ai_addr, first.ai_addrlen) == 0 &&
         ::listen(fd->get(), SOMAXCONN) == 0) {
       return fd;
@@ -280,11 +287,28 @@ Result<std::string> local_host(int fd) {
   return numeric_host(address);
 }
 
+Result<std::string> peer_host(int fd) {
+  SocketAddress address;
+  if (::getpeername(fd, address.get(), &address.length) != 0) return system_status("getpeername");
+  return numeric_host(address);
+}
+
 std::string peer_name(int fd) {
   SocketAddress address;
   if (::getpeername(fd, address.get(), &address.length) != 0) return "a peer that has gone";
   if (address.storage.ss_family == AF_UNIX) return "a process of this host";
+  unmap(address.storage);
   return format_host_port(numeric_host(address), port_of(address));
+}
+
+void unmap(sockaddr_storage& address) {
+  const auto v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  if (address.ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) return;
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = v6.sin6_port;
+  std::memcpy(&v4.sin_addr, v6.sin6_addr.s6_addr + 12, sizeof(v4.sin_addr));
+  std::memcpy(&address, &v4, sizeof(v4));
 }
 
 Status wait_for(int fd, short events, const WaitLimit& limit) {

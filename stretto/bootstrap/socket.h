@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <sys/socket.h>
+
 #include <string>
 #include <string_view>
 
@@ -54,6 +56,11 @@ Result<int> local_port(int fd);
 // The numeric address of this side of a TCP connection: one by which the peer's host can reach this
 // one.
 Result<std::string> local_host(int fd);
+// And of the other side.
+Result<std::string> peer_host(int fd);
+// A socket that takes IPv4 as well as IPv6 has an IPv4 address in the form of one of IPv6: makes it
+// one of IPv4 again, as the other side has it. Leaves others as they are.
+void unmap(sockaddr_storage& address);
 // "127.0.0.1:4242", "[::1]:4242" or "a process of this host": for messages. Never fails.
 std::string peer_name(int fd);
 

@@ -8,10 +8,13 @@
 
 namespace stretto::bootstrap {
 
-std::string StoreClient::server() const { return format_host_port(address_.host, address_.port); }
+std::string StoreClient::server() const {
+  const MutexLock lock(mutex_);
+  return resolved_.empty() ? format_host_port(address_.host, address_.port) : resolved_;
+}
 
 std::string StoreClient::describe() const {
-  const std::string named = server();
+  const std::string named = format_host_port(address_.host, address_.port);
   const MutexLock lock(mutex_);
   if (resolved_.empty() || resolved_ == named) return address_.owner + " at " + named;
   return fmt::format("{} at {} (resolved from \"{}\")", address_.owner, resolved_, address_.host);

@@ -104,8 +104,7 @@ class TcpLinks final : public LinkProvider {
     return streams;
   }
 
-  // Where peers can reach this rank: where it is told, or as it sees the host where all have met,
-  // if they have met on one.
+  // Where peers can reach this rank: where it is told, or as the ranks' ways to the store show.
   Result<std::string> own_address(const RankCard& own, int stream, std::span<const RankCard> cards,
                                   const WaitLimit& limit) const {
     const auto on_this_host = [&](const RankCard& card) {
@@ -113,24 +112,24 @@ class TcpLinks final : public LinkProvider {
     };
     if (!options_.networks.empty()) {
       const auto turn = std::ranges::count_if(&cards.front(), &own, on_this_host) + stream;
-      return address_in(
-          options_.networks[static_cast<std::size_t>(turn) % options_.networks.size()]);
+      Result<std::string> address =
+          address_in(options_.networks[static_cast<std::size_t>(turn) % options_.networks.size()]);
+      return address.ok() ? address : address.status().with_context("STRETTO_NETWORK");
     }
     const bool one_host = std::ranges::all_of(cards, on_this_host);
-    if (!options_.rendezvous_host.empty()) {
-      Result<std::string> host =
-          address_towards(options_.rendezvous_host, options_.rendezvous_port, limit);
-      // On many systems a host's own name leads nowhere else.
-      if (one_host || !host.ok() || !is_loopback(host.value())) return host;
-    } else if (one_host) {
-      return std::string("127.0.0.1");
-    }
+    if (!own.address.empty() && (one_host || !is_loopback(own.address))) return own.address;
+    if (one_host) return std::string("127.0.0.1");
+    // The store is on this host, whose own name leads nowhere else on many systems.
+    const auto reached = std::ranges::find_if(cards, [&](const RankCard& card) {
+      return !on_this_host(card) && is_own_address(card.store);
+    });
+    if (reached != cards.end()) return reached->store;
     // An address that nobody has (RFC 5737, RFC 3849) is reached through the network that leads
     // everywhere.
-    Result<std::string> host = address_towards("192.0.2.1", 9, limit);
-    if (!host.ok()) host = address_towards("2001:db8::1", 9, limit);
-    if (host.ok()) return host;
-    return host.status().with_context(
+    Result<Route> route = route_to("192.0.2.1", 9, limit);
+    if (!route.ok()) route = route_to("2001:db8::1", 9, limit);
+    if (route.ok()) return std::move(route->own);
+    return route.status().with_context(
         "the ranks are on several hosts, and nothing says by which network they reach each other; "
         "let them meet at tcp://HOST:PORT, or name it in STRETTO_NETWORK");
   }

@@ -19,7 +19,8 @@ struct TcpLinkOptions {
   Duration network_timeout = Duration::zero();
   // The interfaces or subnets (own_address.h) in which the ranks of a host listen, if they must:
   // the first rank's first stream in the first, its second in the second, the second rank's first
-  // in the second, and so on in turns. Empty: that from which this rank reaches the store.
+  // in the second, and so on in turns. Empty: that by which this rank and the store reach each
+  // other, or, if that is on this host, by which other hosts reach it.
   std::vector<std::string> networks = {};
   PortRange ports = {};  // To listen on.
   int streams = 1;       // Between two ranks that both want so many.
@@ -27,9 +28,6 @@ struct TcpLinkOptions {
   std::chrono::microseconds busy_poll{0};
   // Of the job: then the links are encrypted (tls_stream.h), and are another way than without.
   std::optional<JobKey> tls_key = {};
-  // Those of the store. Empty: the store is no server.
-  std::string rendezvous_host = {};
-  int rendezvous_port = 0;
 };
 
 // TCP, between any ranks.

@@ -346,9 +346,6 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
     return Status(StatusCode::invalid_argument, "make_communicator() needs a store");
   }
   Job job{.rank = rank.value(), .size = size};
-  if (const std::string server = store->server(); !server.empty()) {
-    STRETTO_RETURN_IF_ERROR(set_address(job, RendezvousKind::given_store, server));
-  }
   job.rendezvous_kind = RendezvousKind::given_store;
   job.store = std::move(store);
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));

@@ -175,9 +175,7 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job,
                             .ports = job.ports,
                             .streams = job.streams,
                             .busy_poll = job.busy_poll,
-                            .tls_key = job.encrypted ? std::optional(key) : std::nullopt,
-                            .rendezvous_host = job.rendezvous_host,
-                            .rendezvous_port = job.rendezvous_port}));
+                            .tls_key = job.encrypted ? std::optional(key) : std::nullopt}));
   return links;
 }
 

@@ -3,7 +3,7 @@
 
 // Joins a job, adds up the ranks with the others, says "rank 1 of 4: sum 6". Under a system that
 // refuses threads, or unnamed files in memory, where TEST_FORBID says so; with room for as many
-// more descriptors as TEST_DESCRIPTORS says.
+// more descriptors as TEST_DESCRIPTORS says; within TEST_JOIN_SECONDS.
 
 #include <cerrno>
 #include <chrono>
@@ -25,8 +25,10 @@ int main() {
   std::optional<stretto::testing::FewDescriptors> few;
   if (const char* left = std::getenv("TEST_DESCRIPTORS"))
     few.emplace(std::strtoul(left, nullptr, 10));
+  const char* limit = std::getenv("TEST_JOIN_SECONDS");
   try {
-    auto comm = stretto::join({.join_timeout = std::chrono::seconds(20)});
+    auto comm = stretto::join(
+        {.join_timeout = std::chrono::seconds(limit == nullptr ? 20 : std::atoi(limit))});
     float sum[1] = {static_cast<float>(comm->rank().value())};
     comm->all_reduce(std::span<float>(sum)).wait();
     // One write: the lines of several ranks must not run into each other.

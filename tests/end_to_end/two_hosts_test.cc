@@ -4,6 +4,7 @@
 // Two network namespaces stand for two hosts with two ranks each: shared memory inside, tcp
 // between.
 
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -53,7 +54,7 @@ class TwoHosts : public ::testing::Test {
   }
 
   // A rank on each host, and a store on that of rank 0.
-  void expect_meeting(const Variables& where) {
+  std::array<Ended, 2> meet(const Variables& where) {
     const auto rank = [&](int number) {
       Variables variables{
           {"RANK", std::to_string(number)}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29500"}};
@@ -63,9 +64,12 @@ class TwoHosts : public ::testing::Test {
     };
     testing::Process one = rank(1);
     testing::Process zero = rank(0);
-    EXPECT_EQ(zero.status(), 0) << zero.errors().finish();
-    EXPECT_EQ(one.status(), 0) << one.errors().finish();
-    EXPECT_EQ(one.output().finish(), "rank 1 of 2: sum 1\n");
+    return {testing::end_of(zero), testing::end_of(one)};
+  }
+  void expect_meeting(const Variables& where) {
+    const auto ended = meet(where);
+    for (const Ended& each : ended) EXPECT_EQ(each.status, 0) << each.errors;
+    EXPECT_EQ(ended[1].output, "rank 1 of 2: sum 1\n");
   }
 
   testing::Hosts hosts_{2};
@@ -96,15 +100,14 @@ TEST_F(TwoHosts, MeetOverIpv6AndListenOnTheirPorts) {
   expect_meeting({{"MASTER_ADDR", "fd77::1"}, {"STRETTO_PORTS", "29700-29701"}});
 }
 
-// A name that leads to the host itself says nothing about the network, and IPv4 leads nowhere.
+// Where IPv4 leads nowhere, and the host's own name is a loopback address of it.
 TEST_F(TwoHosts, FindTheirNetworkWhereThereIsOnlyIpv6) {
   for (const int host : {0, 1}) {
     run_on(host, {"ip", "addr", "flush", "dev", "eth"});
     run_on(host,
            {"ip", "addr", "add", fmt::format("fd77::{}/64", host + 1), "dev", "eth", "nodad"});
-    run_on(host, {"ip", "-6", "route", "add", "default", "dev", "eth"});
   }
-  const EtcHosts own(hosts_.on(0).back(), "::1 node0\n");
+  const EtcHosts own(hosts_.on(0).back(), "127.0.1.1 node0\n");
   const EtcHosts other(hosts_.on(1).back(), "fd77::1 node0\n");
   expect_meeting({{"MASTER_ADDR", "node0"}});
 }
@@ -122,18 +125,32 @@ TEST_F(TwoHosts, NeedOnePortForAllRanksOfAHost) {
   }
 }
 
-// As Debian and docker set up a host.
+// As Debian and docker set up a host, and a VPN that takes what leads anywhere else.
 TEST_F(TwoHosts, MeetByANameThatIsALoopbackAddressOnItsOwnHost) {
   for (const int host : {0, 1}) {
     run_on(host, {"ip", "link", "add", "docker0", "type", "bridge"});
     run_on(host, {"ip", "addr", "add", "172.17.0.1/16", "dev", "docker0"});
     run_on(host, {"ip", "link", "set", "docker0", "up"});
+    run_on(host, {"ip", "route", "add", "default", "dev", "docker0"});
   }
   const EtcHosts own(hosts_.on(0).back(), "127.0.1.1 node0\n");
   const EtcHosts other(hosts_.on(1).back(), "10.77.0.1 node0\n");
-  expect_meeting({{"MASTER_ADDR", "node0"}, {"STRETTO_NETWORK", "10.77.0.0/24"}});
-  run_on(0, {"ip", "route", "add", "default", "dev", "eth"});
   expect_meeting({{"MASTER_ADDR", "node0"}});
+  expect_meeting({{"MASTER_ADDR", "node0"}, {"STRETTO_NETWORK", "10.77.0.0/24"}});
+}
+
+TEST_F(TwoHosts, AreToldWhatToDoWhereTheyDoNotReachEachOther) {
+  const auto ended =
+      meet({{"MASTER_ADDR", "10.77.0.1"}, {"STRETTO_NETWORK", "lo"}, {"TEST_JOIN_SECONDS", "2"}});
+  for (const Ended& each : ended) {
+    EXPECT_EQ(each.status, 1);
+    // By whichever rank has been the first to give up.
+    expect_contains(each.errors, ": joining rank ");
+    expect_contains(each.errors, " pid ");
+    expect_contains(each.errors, "127.0.0.1:");
+    expect_contains(each.errors,
+                    "; if that is not the network between the hosts, name it in STRETTO_NETWORK");
+  }
 }
 
 TEST_F(TwoHosts, UseTwoNetworksAlsoBetweenASinglePairOfRanks) {

@@ -92,8 +92,9 @@ class Store {
   // Where it is, for messages: "the store of the launcher at 10.0.4.7:29500".
   virtual std::string describe() const = 0;
 
-  // "HOST:PORT" of the server that keeps it: who reaches that reaches the other ranks by the same
-  // network. Empty where there is no server.
+  // "HOST:PORT" of the server that keeps it, numeric if a connection has shown which of a name's
+  // addresses it has: ranks reach each other by the network by which they reach that. Empty where
+  // there is no server.
   virtual std::string server() const { return {}; }
 
   // What an implementation does: one request, whose limits have been checked. Users call the

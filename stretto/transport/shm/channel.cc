@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <span>
+#include <utility>
 
+#include "stretto/base/file_passing.h"
 #include "stretto/base/log.h"
 #include "stretto/base/would_block.h"
 
@@ -18,30 +20,6 @@ namespace {
 
 // Between two times of asking: an answer has time to come.
 constexpr std::chrono::milliseconds kAskPause(100);
-
-// Room for one descriptor beside a notice.
-union ControlBuffer {
-  cmsghdr header;
-  char bytes[CMSG_SPACE(sizeof(int))];
-};
-// Not CMSG_SPACE, whose padding has room for a second descriptor: a peer could make us leak it.
-constexpr std::size_t kControlBytes = CMSG_LEN(sizeof(int));
-
-msghdr make_message(iovec& vector) {
-  return {.msg_name = nullptr,
-          .msg_namelen = 0,
-          .msg_iov = &vector,
-          .msg_iovlen = 1,
-          .msg_control = nullptr,
-          .msg_controllen = 0,
-          .msg_flags = 0};
-}
-
-// Whether a refusal to send will pass: the socket is full, too many descriptors are on their way.
-bool passing(int error_number) {
-  return would_block(error_number) || error_number == ETOOMANYREFS || error_number == ENOBUFS ||
-         error_number == ENOMEM;
-}
 
 bool known(Notice::Kind kind) {
   return kind >= Notice::Kind::doorbell && kind <= Notice::Kind::again;
@@ -62,27 +40,12 @@ Channel::~Channel() { shut_down(); }
 void Channel::shut_down() { (void)::shutdown(socket_.get(), SHUT_RDWR); }
 
 bool Channel::try_send(const Notice& notice, const FileDescriptor* file) {
-  iovec vector{.iov_base = const_cast<Notice*>(&notice), .iov_len = sizeof(notice)};
-  msghdr message = make_message(vector);
-  ControlBuffer control{};
-  if (file != nullptr) {
-    message.msg_control = control.bytes;
-    message.msg_controllen = kControlBytes;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    const int descriptor = file->get();
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-  }
-  const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-  if (sent >= 0) return true;
-  if (passing(errno)) return false;
+  const Sending sending = send_with_file(socket_.get(), std::as_bytes(std::span(&notice, 1)), file);
   // A gone peer is noticed by receive(); there is nothing left to be sent to it.
-  if (errno != EPIPE && errno != ECONNRESET) {
+  if (sending == Sending::failed && errno != EPIPE && errno != ECONNRESET) {
     log(LogLevel::warning, "{}", system_status("telling a rank of shared memory").message());
   }
-  return true;
+  return sending != Sending::later;
 }
 
 void Channel::send(const Notice& notice, std::shared_ptr<const FileDescriptor> file) {
@@ -183,22 +146,13 @@ void Channel::send_again(std::uint32_t region) {
 
 std::optional<Channel::Received> Channel::receive_next(bool& file_lost) {
   Received received;
-  iovec vector{.iov_base = &received.notice, .iov_len = sizeof(received.notice)};
-  msghdr message = make_message(vector);
-  ControlBuffer control{};
-  message.msg_control = control.bytes;
-  message.msg_controllen = kControlBytes;
-  const ssize_t given = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
-  if (given < 0 && would_block(errno)) return std::nullopt;
-  const cmsghdr* header = given > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
-    received.descriptor = FileDescriptor(descriptor);
-  }
-  file_lost = (message.msg_flags & MSG_CTRUNC) != 0 && !received.descriptor.valid();
+  ReceivedFile taken =
+      receive_with_file(socket_.get(), std::as_writable_bytes(std::span(&received.notice, 1)));
+  if (taken.count < 0 && would_block(errno)) return std::nullopt;
+  received.descriptor = std::move(taken.file);
+  file_lost = taken.is_lost;
   // A notice is sent whole, and the kernel keeps it so; anything else is no peer of ours.
-  if (given != sizeof(Notice) || !known(received.notice.kind)) {
+  if (taken.count != sizeof(Notice) || !known(received.notice.kind)) {
     closed_ = true;
     pending_.clear();
     unconfirmed_.clear();
