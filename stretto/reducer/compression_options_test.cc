@@ -97,18 +97,18 @@ TEST(CompressionOptions, MomentumDoesNotKeepNaN) {
 
 // What becomes of infinities and NaN in gradients that are compressed.
 
-constexpr CompressedExchange kExchanges[] = {CompressedExchange::gather, CompressedExchange::divide,
-                                             CompressedExchange::combine};
+constexpr CompressedExchange kEveryExchange[] = {
+    CompressedExchange::gather, CompressedExchange::divide, CompressedExchange::combine};
 
-std::shared_ptr<CompressedReduction> hook(CompressionOptions options) {
+std::shared_ptr<CompressedReduction> compressing(CompressionOptions options) {
   return std::make_shared<CompressedReduction>(std::move(options));
 }
 
 void expect_nan_is_seen(NonFinite policy) {
-  for (const CompressedExchange exchange : kExchanges) {
+  for (const CompressedExchange exchange : kEveryExchange) {
     run_ranks(2, [&](Communicator& communicator) {
       Reducer reducer(communicator, {{"w", DType::f32, 2000}},
-                      {.hook = hook({.non_finite = policy, .exchange = exchange})});
+                      {.hook = compressing({.non_finite = policy, .exchange = exchange})});
       for (float& value : floats(reducer, 0)) value = 1;
       if (communicator.rank() == Rank(1)) {
         floats(reducer, 0)[77] = std::numeric_limits<float>::quiet_NaN();
@@ -133,7 +133,7 @@ TEST(NonFinite, PoliciesHoldForWhatTravelsAsItIs) {
         Reducer reducer(communicator, {{"v", DType::f32, count}, {"w", DType::f32, count}},
                         {.op = ReduceOp::sum,
                          .bucket_bytes = {4},
-                         .hook = hook({.non_finite = policy, .compression = compression})});
+                         .hook = compressing({.non_finite = policy, .compression = compression})});
         for (const std::size_t i : {0, 1}) std::ranges::fill(floats(reducer, i), 1.0f);
         if (communicator.rank() == Rank(2)) {
           floats(reducer, 0)[7] = std::numeric_limits<float>::infinity();
@@ -165,10 +165,10 @@ std::string stop_text(int ranks, const std::vector<int>& wrong, std::size_t coun
   run_ranks(ranks, [&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     Reducer reducer(communicator, {{"v", DType::f32, 3000}, {"w", DType::f32, count}},
-                    {.hook = hook({.codec = int8(),
-                                   .min_elements = 1,
-                                   .non_finite = NonFinite::stop,
-                                   .exchange = exchange})});
+                    {.hook = compressing({.codec = int8(),
+                                          .min_elements = 1,
+                                          .non_finite = NonFinite::stop,
+                                          .exchange = exchange})});
     if (std::ranges::find(wrong, rank) != wrong.end()) floats(reducer, 1)[place] = value;
     for (const std::size_t i : {1, 0}) reducer.mark_ready(i);
     texts[static_cast<std::size_t>(rank)] =
@@ -183,7 +183,7 @@ TEST(NonFinite, WhatStopsIsTheRankWithTheNaNWhoeverAddsUp) {
     return "gradient w of rank " + std::to_string(rank) +
            ", in step 1: the gradient holds infinity or NaN, and NonFinite::stop is set";
   };
-  for (const CompressedExchange exchange : kExchanges) {
+  for (const CompressedExchange exchange : kEveryExchange) {
     for (const int ranks : {2, 3}) {
       for (int wrong = 0; wrong < ranks; ++wrong) {
         for (const std::size_t place : {0, 1500, 2999}) {

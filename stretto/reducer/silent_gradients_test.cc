@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 #include "stretto/base/random.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
+#include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
 
 // Where nobody computes a gradient, what is reduced of it is forgotten: so nothing may leave its
@@ -20,10 +20,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-std::span<float> floats(const Reducer& reducer, std::size_t index) {
-  const auto bytes = reducer.gradient_bytes(index);
-  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
-}
+using testing::floats;
 
 template <class Hook>
 Floats residual_of(const Hook& hook) {
