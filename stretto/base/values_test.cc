@@ -88,6 +88,19 @@ TEST(ContentHash, OrderOfWordsAndSeedCount) {
   EXPECT_EQ(hash(a, 7), hash(std::vector<std::uint64_t>(a), 7));
 }
 
+// They are in messages and in saved states: other values would need other versions of both.
+TEST(ContentHash, ItsValuesStay) {
+  std::vector<std::byte> bytes(1000);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + 1);
+  const auto hash_of = [&](std::size_t length, std::uint64_t seed) {
+    return content_hash(std::span(bytes).first(length), seed);
+  };
+  EXPECT_EQ(hash_of(0, 0), 0x9f84450e85871089u);
+  EXPECT_EQ(hash_of(33, 0), 0xf34b2a979519d9eeu);
+  EXPECT_EQ(hash_of(33, 7), 0x0a4545f1088a6e11u);
+  EXPECT_EQ(hash_of(1000, 7), 0x1fe8da9ce58cc196u);
+}
+
 TEST(ParseNumberTest, TakesTheWholeTextOrNothing) {
   EXPECT_EQ(parse_number<int>("-17"), -17);
   EXPECT_EQ(parse_number<double>("2.5"), 2.5);

@@ -188,7 +188,10 @@ std::vector<py::bytes> redistribute(const std::vector<std::string>& states, std:
     const auto bytes = std::as_bytes(std::span(state));
     saved.emplace_back(bytes.begin(), bytes.end());
   }
-  const auto made = for_torch([&] { return CompressedReduction::redistribute(saved, ranks); });
+  const auto made = for_torch([&] {
+    const py::gil_scoped_release released;
+    return CompressedReduction::redistribute(saved, ranks);
+  });
   std::vector<py::bytes> result;
   for (const std::vector<std::byte>& state : made) result.push_back(bytes_of(state));
   return result;

@@ -75,7 +75,7 @@ Cut cut_of(std::span<const float> values, std::uint32_t least, std::uint32_t gre
            std::size_t wanted, std::vector<std::uint32_t>& magnitudes) {
   // About as many bins as make the one that is looked for a few values: all are looked at.
   const unsigned bits =
-      std::clamp(static_cast<unsigned>(std::bit_width(values.size())) - 3, 4u, kMagnitudeBinBits);
+      std::clamp(static_cast<unsigned>(std::bit_width(values.size() / 8)), 4u, kMagnitudeBinBits);
   std::array<std::uint32_t, kMagnitudeBins> room_for_counts;
   const std::span counts = std::span(room_for_counts).first(std::size_t{1} << bits);
   std::ranges::fill(counts, 0u);
@@ -85,8 +85,7 @@ Cut cut_of(std::span<const float> values, std::uint32_t least, std::uint32_t gre
   const std::uint32_t bin = digit_of(counts, wanted);
   const std::uint32_t from = least + (bin << shift);
   const std::uint32_t to = std::min(greatest, from + (1u << shift) - 1);
-  constexpr std::size_t kSpare = 16;  // See magnitudes_between().
-  const std::span with_spare = room(magnitudes, counts[bin] + kSpare);
+  const std::span with_spare = room(magnitudes, counts[bin] + kernel::kSpareMagnitudes);
   kernel::magnitudes_between(values, from, to, with_spare);
   const std::span of_bin = with_spare.first(counts[bin]);
   const auto place = of_bin.begin() + static_cast<std::ptrdiff_t>(wanted - 1);

@@ -24,6 +24,7 @@ using F32 = hn::ScalableTag<float>;
 using I32 = hn::ScalableTag<std::int32_t>;
 using U32 = hn::ScalableTag<std::uint32_t>;
 constexpr std::size_t kLanes = hn::MaxLanes(F32());
+static_assert(kLanes <= kSpareMagnitudes);
 constexpr std::size_t kVectors = 32;  // That look() looks at, of kGroup elements.
 constexpr std::size_t kGroup = kVectors * kLanes;
 constexpr std::uint32_t kNeverReached = 0x80000000;  // By magnitudes of floats, NaN included.

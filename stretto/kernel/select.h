@@ -43,7 +43,8 @@ std::size_t keep_at_least(std::span<std::uint32_t> indices, std::span<float> tak
                           std::uint32_t limit, std::span<float> to);
 
 // The magnitude_bits() of `values` that are from `least` to `greatest` come to the front of `to`,
-// which has room for 16 more: whole vectors are stored. Returns how many they are.
+// which has room for kSpareMagnitudes more: whole vectors are stored. Returns how many they are.
+inline constexpr std::size_t kSpareMagnitudes = 16;
 std::size_t magnitudes_between(std::span<const float> values, std::uint32_t least,
                                std::uint32_t greatest, std::span<std::uint32_t> to);
 

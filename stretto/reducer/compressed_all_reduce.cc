@@ -194,7 +194,8 @@ void CompressionState::load(std::span<const std::byte> state) {
 }
 
 std::vector<std::vector<std::byte>> CompressionState::redistribute(
-    std::span<const std::vector<std::byte>> states, std::size_t ranks) {
+    std::span<const std::vector<std::byte>> states, std::size_t ranks, ReduceOp op) {
+  if (states.empty() || ranks == 0) refuse("states of no rank, or for none");
   std::map<std::string, std::vector<std::vector<std::byte>>> by_name;
   for (const std::vector<std::byte>& state : states) {
     for (auto& [name, bytes] : reducer::parse_states(state)) {
@@ -206,7 +207,7 @@ std::vector<std::vector<std::byte>> CompressionState::redistribute(
     if (of_ranks.size() != states.size()) {
       refuse("'{}' is in the states of {} of {} ranks", name, of_ranks.size(), states.size());
     }
-    auto parts = CompressedReduction::redistribute(of_ranks, ranks);
+    auto parts = CompressedReduction::redistribute(of_ranks, ranks, op);
     for (std::size_t rank = 0; rank < ranks; ++rank) made[rank][name] = std::move(parts[rank]);
   }
   std::vector<std::vector<std::byte>> printed;

@@ -302,6 +302,7 @@ TEST(CompressedAllReduce, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
     for (std::size_t i = 0; i < 1000; ++i) EXPECT_NEAR(data[i], sums[i], 1e-6f);
   });
   EXPECT_THROW((void)CompressionState::redistribute({states.data(), 2}, 2), InvalidArgument);
+  EXPECT_THROW((void)CompressionState::redistribute({}, 2), InvalidArgument);
 }
 
 TEST(CompressedAllReduce, AStateThatOneRankCannotUseIsRefusedOnAll) {

@@ -236,8 +236,8 @@ void CompressedReduction::load(std::span<const std::byte> bytes) {
 }
 
 std::vector<std::vector<std::byte>> CompressedReduction::redistribute(
-    std::span<const std::vector<std::byte>> states, std::size_t ranks) {
-  return reducer::redistribute(states, ranks, kStateName);
+    std::span<const std::vector<std::byte>> states, std::size_t ranks, ReduceOp op) {
+  return reducer::redistribute(states, ranks, op, kStateName);
 }
 
 std::span<const float> CompressedReduction::residual(const std::string& name) const {

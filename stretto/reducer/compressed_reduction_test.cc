@@ -310,7 +310,10 @@ TEST(CompressedReduction, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
     reducer.finalize();
     const std::lock_guard lock(mutex);
     states[static_cast<std::size_t>(communicator.rank().value())] = compressed->save();
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += compressed->residual("a.weight")[i];
   });
+  EXPECT_THROW((void)CompressedReduction::redistribute({}, 2), InvalidArgument);
+  EXPECT_THROW((void)CompressedReduction::redistribute(states, 0), InvalidArgument);
   const auto made = CompressedReduction::redistribute(states, 2);
   ASSERT_EQ(made.size(), 2u);
   run_ranks(2, [&](Communicator& communicator) {
@@ -318,13 +321,22 @@ TEST(CompressedReduction, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
     const auto of_three = hook({});
     of_three->load(states[rank]);
     EXPECT_THROW(Reducer(communicator, model(), {.hook = of_three}), InvalidArgument);
-    const auto compressed = hook({});
+    const auto compressed = hook({.codec = top_k({.density = 1})});
     compressed->load(made[rank]);
     Reducer reducer(communicator, model(), {.hook = compressed});
     const auto residual = compressed->residual("a.weight");
     ASSERT_EQ(residual.size(), 2000u);
     const bool is_zero = std::ranges::all_of(residual, [](float value) { return value == 0; });
     EXPECT_EQ(is_zero, rank == 1);
+    for (std::size_t i = reducer.gradient_count(); i-- > 0;) {
+      std::ranges::fill(reducer.gradient_bytes(i), std::byte{0});
+      reducer.mark_ready(i);
+    }
+    reducer.finalize();
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      EXPECT_NEAR(floats(reducer, 0)[i], sum[i] / 3, 1e-6f)
+          << "as it would have counted in the mean";
+    }
   });
 }
 

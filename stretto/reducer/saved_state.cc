@@ -74,6 +74,12 @@ void add(SavedState::Values& sums, const SavedState::Values& values) {
   }
 }
 
+void scale(SavedState::Values& values, float factor) {
+  for (auto& [name, of_name] : values) {
+    for (float& value : of_name) value *= factor;
+  }
+}
+
 }  // namespace
 
 std::vector<std::byte> print(const SavedState& state) {
@@ -159,7 +165,10 @@ void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank,
 }
 
 std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std::byte>> states,
-                                                 std::size_t ranks, const std::string& hook) {
+                                                 std::size_t ranks, ReduceOp op,
+                                                 const std::string& hook) {
+  if (states.empty()) refuse_state("there is none");
+  if (ranks == 0) refuse("states are wanted for 0 ranks");
   SavedState made;
   for (std::size_t rank = 0; rank < states.size(); ++rank) {
     SavedState state = parse(states[rank], hook);
@@ -174,9 +183,11 @@ std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std
   }
   made.hook = hook;
   made.ranks = ranks;
-  for (auto& [name, values] : made.momenta) {
-    for (float& value : values) value /= static_cast<float>(states.size());
-  }
+  // What a rank adds to a mean is divided by the number of ranks: by another one from now on.
+  const auto before = static_cast<float>(states.size()), after = static_cast<float>(ranks);
+  const bool is_mean = op == ReduceOp::mean;
+  if (is_mean) scale(made.residuals, after / before);
+  scale(made.momenta, 1 / (is_mean ? before : after));
   std::vector<std::vector<std::byte>> printed;
   for (made.rank = 0; made.rank < ranks; ++made.rank) {
     printed.push_back(print(made));

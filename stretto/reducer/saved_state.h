@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/reduce_op.h"
+
 namespace stretto::reducer {
 
 // What a communication hook of one rank saves: docs/wire_format.md.
@@ -21,9 +23,9 @@ struct SavedState {
   std::uint64_t step = 0;
   std::uint64_t rank = 0;
   std::uint64_t ranks = 0;
-  Values residuals = {};  // Of another number of ranks: the first gets their sum, others zeros,
-  Values momenta = {};    // each gets their mean,
-  Values factors = {};    // each gets rank 0's. Of codecs: where to look for the greatest.
+  Values residuals = {};
+  Values momenta = {};
+  Values factors = {};  // Of codecs: where to look for the greatest.
 };
 
 std::vector<std::byte> print(const SavedState& state);
@@ -40,9 +42,10 @@ SavedStates parse_states(std::span<const std::byte> bytes);
 // Throws InvalidArgument unless it was saved by this rank of as many.
 void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank, int ranks);
 
-// See CompressedReduction::redistribute().
+// See CompressedReduction::redistribute(). Each rank gets rank 0's factors.
 std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std::byte>> states,
-                                                 std::size_t ranks, const std::string& hook);
+                                                 std::size_t ranks, ReduceOp op,
+                                                 const std::string& hook);
 
 // The values of a gradient that has `count` of them; null if there are none. Throws
 // InvalidArgument if there is another number.

@@ -105,10 +105,12 @@ class CompressionState {
   // or of another length.
   void load(std::span<const std::byte> state);
   // What save() has returned on ranks 0, 1, 2, ..., for another number of ranks: the first gets the
-  // sums of all residuals, in this order, and the others get zeros. Throws InvalidArgument if these
-  // are no such states.
+  // sums of all residuals, in this order, and the others get zeros. For `op` mean, which divides by
+  // the number of ranks, times the new number by the old. Throws InvalidArgument if these are no
+  // such states, or `ranks` is 0.
   static std::vector<std::vector<std::byte>> redistribute(
-      std::span<const std::vector<std::byte>> states, std::size_t ranks);
+      std::span<const std::vector<std::byte>> states, std::size_t ranks,
+      ReduceOp op = ReduceOp::sum);
 
  private:
   friend CompressedWork start_all_reduce(Communicator& communicator, std::span<float> data,

@@ -176,11 +176,14 @@ class CompressedReduction : public CommunicationHook {
   std::vector<std::byte> save() const override;
   // Throws InvalidArgument as attach() does, after which it does.
   void load(std::span<const std::byte> state) override;
-  // What save() has returned on ranks 0, 1, 2, ..., for another number of ranks: the first gets the
-  // sum of all residuals, in this order, the others get zeros; all get the mean of momenta. Throws
-  // InvalidArgument if these are no such states.
+  // What save() has returned on ranks 0, 1, 2, ..., for another number of ranks, so that what has
+  // not been sent yet counts in the next step as it would have: the first gets the sum of all
+  // residuals, in this order, the others get zeros, and each gets an equal share of the momenta.
+  // For `op` mean, which divides by the number of ranks, both times the new number by the old.
+  // Throws InvalidArgument if these are no such states, or `ranks` is 0.
   static std::vector<std::vector<std::byte>> redistribute(
-      std::span<const std::vector<std::byte>> states, std::size_t ranks);
+      std::span<const std::vector<std::byte>> states, std::size_t ranks,
+      ReduceOp op = ReduceOp::mean);
 
   const CompressionStatistics& last_step() const { return last_step_; }
   // "divided: the model of the links predicts ...": which exchange, and why. Since attach().
