@@ -6,7 +6,7 @@
 import pathlib
 import subprocess
 
-# Longer than there is between two landings.
+# A day's work.
 _RECENT_SECONDS = 12 * 3600
 
 
@@ -16,14 +16,16 @@ def git(root: pathlib.Path, *arguments: str) -> str:
 
 def lately(root: pathlib.Path) -> dict[str, int]:
     """Which files have changed in the last hours before HEAD: each with the number of commits since
-    then, 0 if it differs from HEAD. A clone without history has only the latter."""
-    ages = {path: 0 for path in git(root, "diff", "--name-only", "HEAD").split()}
+    then, 0 if it is new or differs from HEAD. A clone without history has only the latter."""
+    new = git(root, "ls-files", "--others", "--exclude-standard")
+    changed = git(root, "diff", "--name-only", "HEAD")
+    ages = {path: 0 for path in (new + changed).splitlines()}
     if git(root, "rev-list", "--count", "HEAD").strip() == "1":
         return ages
     since = int(git(root, "log", "-1", "--format=%ct") or 0) - _RECENT_SECONDS
     history = git(root, "log", "-m", "--first-parent", f"--since={since}", "--name-only",
                   "--format=tformat:commit")
     for age, commit in enumerate(history.split("commit\n")):
-        for path in commit.split():
+        for path in filter(None, commit.splitlines()):
             ages.setdefault(path, age)
     return ages

@@ -143,7 +143,7 @@ def main() -> int:
     ages = changes.lately(ROOT)
     paths = [path for path in _in_order(list(sources), ages) if not stamps[path].exists()]
     paths = arguments.paths or paths
-    count = len(paths) if arguments.all else arguments.count
+    count = len(paths) if arguments.all or arguments.paths else arguments.count
     recent = [path for path in paths[count:] if path in ages]
     # Not counted as time: a precompiled header takes longer than ten sources.
     flags = {path: _precompile(sources[path]) for path in paths[:count] + recent}

@@ -83,10 +83,11 @@ def check(root: pathlib.Path, headers: list[str], torch_dir: str,
     """(header, problem) for each that does not compile. What compiled once is remembered by content
     in build/tidy. Headers that need libtorch are passed over without `torch_dir`, those that need
     an MPI where there is none. After `seconds` none is begun: those come first that have changed
-    last, or include what has."""
+    last, or include what has, and then in an order that every tree draws anew."""
     cache = root / "build/tidy"
     cache.mkdir(parents=True, exist_ok=True)
     ages = changes.lately(root)
+    tree = changes.git(root, "rev-parse", "HEAD^{tree}")
     work = []
     torch_flags = _torch_flags(torch_dir, cache) if torch_dir else []
     mpi_flags = _mpi_flags()
@@ -104,7 +105,8 @@ def check(root: pathlib.Path, headers: list[str], torch_dir: str,
         stamp = cache / digest(root, files, command)
         if not stamp.exists():
             age = min(ages.get(path, sys.maxsize) for path in files)
-            work.append((age, header, command, stamp))
+            place = hashlib.sha256((tree + header).encode()).hexdigest()
+            work.append((age, place, header, command, stamp))
     work.sort(key=lambda item: item[:2])
     end = time.monotonic() + seconds
 
@@ -112,9 +114,14 @@ def check(root: pathlib.Path, headers: list[str], torch_dir: str,
         return None if time.monotonic() > end else _problem(root, command)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        problems = pool.map(lambda item: compile_alone(item[2]), work)
-        for (_, header, _, stamp), problem in zip(work, problems):
+        problems = pool.map(lambda item: compile_alone(item[3]), work)
+        left = 0
+        for (*_, header, _, stamp), problem in zip(work, problems):
             if problem:
                 yield header, f"does not compile alone: {problem}"
-            elif problem is not None:
+            elif problem is None:
+                left += 1
+            else:
                 stamp.touch()
+    if left > 0:
+        print(f"tidy: no time was left to compile {left} of {len(headers)} headers alone")

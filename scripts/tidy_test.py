@@ -281,7 +281,8 @@ class ChangesTest(unittest.TestCase):
         (self.root / "once").write_text("2")
         self.assertEqual(changes.lately(self.root), {"once": 0, "twice": 1})
         changes.git(self.root, "checkout", "--quiet", "once")
-        self.assertEqual(changes.lately(self.root), {"twice": 1, "once": 2})
+        (self.root / "new file").write_text("1")
+        self.assertEqual(changes.lately(self.root), {"new file": 0, "twice": 1, "once": 2})
 
 
 class ClangTidyTest(unittest.TestCase):

@@ -104,8 +104,8 @@ def bf16() -> Hook:
 
 
 def redistribute(states: list[bytes], ranks: int) -> list[bytes]:
-    """What save() has returned on ranks 0, 1, 2, ..., for another number of ranks: what has not been
-    sent yet counts in the next mean as it would have. One rank calls it, and hands the states out.
+    """What save() has returned on ranks 0, 1, 2, ..., for another number of ranks: what has not
+    been sent yet counts in the next mean as it would have. One rank calls it, and hands them out.
     Not of f16 and bf16, which keep nothing."""
     from stretto import _module
 

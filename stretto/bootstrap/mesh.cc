@@ -260,7 +260,11 @@ Status Joiner::not_connected(Purpose purpose, int rank, const Status& why) const
   const RankCard& peer = cards_[rank];
   const Status status =
       why.with_context(fmt::format("joining rank {} ({} pid {})", rank, peer.node, peer.pid));
-  if (status.code() != StatusCode::timeout || purpose != Purpose::mesh_tcp) return status;
+  const RankCard& own = cards_[options_.rank];
+  const bool is_elsewhere = peer.machine != own.machine || peer.network != own.network;
+  if (status.code() != StatusCode::timeout || purpose != Purpose::mesh_tcp || !is_elsewhere) {
+    return status;
+  }
   return status_of(StatusCode::timeout,
                    "{}; if that is not the network between the hosts, name it in STRETTO_NETWORK; "
                    "if a firewall is between them, let one of STRETTO_PORTS through",

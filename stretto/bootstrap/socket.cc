@@ -290,6 +290,7 @@ Result<std::string> local_host(int fd) {
 Result<std::string> peer_host(int fd) {
   SocketAddress address;
   if (::getpeername(fd, address.get(), &address.length) != 0) return system_status("getpeername");
+  unmap(address.storage);
   return numeric_host(address);
 }
 

@@ -53,7 +53,8 @@ class Selector {
   struct Candidate {
     const schedule::Algorithm* algorithm = nullptr;
     double seconds = 0;  // As the model predicts.
-    // The same if the bytes on a link took no time; 0 where only one is the cheapest.
+    // The same if the bytes on a link took no time: of those that cost nearly the least, if they
+    // are several; else 0.
     double seconds_beside_wire = 0;
   };
   // "one sync up to 2048 bytes a rank (private buffers: 524288), as each rank has a core": by which

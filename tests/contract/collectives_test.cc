@@ -43,14 +43,14 @@ bool needs_equal_shares(const Problem& problem) {
 }
 
 // A sanitizer looks at accesses and makes everything ten times as slow: with it few numbers of
-// ranks are tried, and of types every so many, of which each number of ranks has its own. To
-// ThreadSanitizer, which has one thread to look at here, more ranks are nothing new.
+// ranks are tried, and of types those of gradients and every so many, of which each number of ranks
+// has its own. More ranks are nothing new to ThreadSanitizer, which has one thread to look at here.
 #if defined(__SANITIZE_THREAD__)
 constexpr int kTypeStep = 11;
 bool is_tried(int ranks) { return ranks == 2 || ranks == 3; }
 #elif defined(__SANITIZE_ADDRESS__)
 constexpr int kTypeStep = 11;
-bool is_tried(int ranks) { return ranks <= 4 || ranks == 7 || ranks == 12; }
+bool is_tried(int ranks) { return ranks <= 4 || ranks == 7 || ranks == 13; }
 #else
 constexpr int kTypeStep = 1;
 bool is_tried(int) { return true; }
@@ -72,7 +72,9 @@ std::vector<std::pair<DType, ReduceOp>> types_of(Collective collective, int rank
       const auto dtype = static_cast<DType>(d);
       const auto op = static_cast<ReduceOp>(o);
       if (!supports(op, dtype)) continue;
-      if (number % kTypeStep == ranks % kTypeStep) {
+      const bool is_of_gradients = (dtype == DType::f32 || dtype == DType::bf16) &&
+                                   (op == ReduceOp::sum || op == ReduceOp::mean);
+      if (is_of_gradients || number % kTypeStep == ranks % kTypeStep) {
         types.emplace_back(dtype, op);
       }
       ++number;
