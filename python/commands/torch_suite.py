@@ -170,6 +170,12 @@ def page(results: dict[str, dict[str, Outcomes]]) -> str:
         "distributed_test`,",
         "as they ship in PyTorch's wheel, on stretto and on Gloo.",
         "",
+        "The suite decides by the name of the backend which tests to run, and knows nothing of",
+        "stretto: it is loaded as for Gloo, and then its one variable with that name is set. In the",
+        "body of four tests, which choose a device by it, the variable says `gloo`; what the suite",
+        "takes for possible with MPI alone is loaded as for MPI, and a test that wants NCCL but no GPU",
+        "as for NCCL. Nothing else of PyTorch is changed; ranks are forked.",
+        "",
         "| ranks | backend | passed | skipped | failed |",
         "|---|---|---|---|---|",
     ]
