@@ -3,15 +3,22 @@
 
 """What has changed lately, by git: what looks at sources for a bounded time begins with that."""
 
+import hashlib
 import pathlib
 import subprocess
 
-# A day's work.
+# What a working day has changed counts as recent.
 _RECENT_SECONDS = 12 * 3600
 
 
 def git(root: pathlib.Path, *arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True).stdout
+
+
+def drawn(root: pathlib.Path, paths: list[str]) -> list[str]:
+    """The paths in an order that every tree draws anew."""
+    tree = git(root, "rev-parse", "HEAD^{tree}")
+    return sorted(paths, key=lambda path: hashlib.sha256((tree + path).encode()).hexdigest())
 
 
 def lately(root: pathlib.Path) -> dict[str, int]:

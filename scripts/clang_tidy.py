@@ -79,9 +79,7 @@ def _stamp(path: str, flags: list[str]) -> pathlib.Path:
 
 
 def _in_order(paths: list[str], ages: dict[str, int]) -> list[str]:
-    tree = changes.git(ROOT, "rev-parse", "HEAD^{tree}")
-    return sorted(paths, key=lambda path: (
-        ages.get(path, sys.maxsize), hashlib.sha256((tree + path).encode()).hexdigest()))
+    return sorted(changes.drawn(ROOT, paths), key=lambda path: ages.get(path, sys.maxsize))
 
 
 def _problem(command: list[str]) -> str:

@@ -87,11 +87,10 @@ def check(root: pathlib.Path, headers: list[str], torch_dir: str,
     cache = root / "build/tidy"
     cache.mkdir(parents=True, exist_ok=True)
     ages = changes.lately(root)
-    tree = changes.git(root, "rev-parse", "HEAD^{tree}")
     work = []
     torch_flags = _torch_flags(torch_dir, cache) if torch_dir else []
     mpi_flags = _mpi_flags()
-    for header in headers:
+    for header in changes.drawn(root, headers):
         if header.endswith("-inl.h"):
             continue  # Compiles only inside the source that sets its SIMD target.
         files = closure(root, header)
@@ -105,18 +104,17 @@ def check(root: pathlib.Path, headers: list[str], torch_dir: str,
         stamp = cache / digest(root, files, command)
         if not stamp.exists():
             age = min(ages.get(path, sys.maxsize) for path in files)
-            place = hashlib.sha256((tree + header).encode()).hexdigest()
-            work.append((age, place, header, command, stamp))
-    work.sort(key=lambda item: item[:2])
+            work.append((age, header, command, stamp))
+    work.sort(key=lambda item: item[0])
     end = time.monotonic() + seconds
 
     def compile_alone(command: list[str]) -> str | None:
         return None if time.monotonic() > end else _problem(root, command)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        problems = pool.map(lambda item: compile_alone(item[3]), work)
+        problems = pool.map(lambda item: compile_alone(item[2]), work)
         left = 0
-        for (*_, header, _, stamp), problem in zip(work, problems):
+        for (_, header, _, stamp), problem in zip(work, problems):
             if problem:
                 yield header, f"does not compile alone: {problem}"
             elif problem is None:
