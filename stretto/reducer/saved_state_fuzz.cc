@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const SavedState parsed = parse(state, "top_k");
     if (parse(print(parsed), "top_k").residuals.size() != parsed.residuals.size()) std::abort();
-    (void)redistribute({&state, 1}, 2, "top_k");
+    (void)redistribute({&state, 1}, 2, stretto::ReduceOp::mean, "top_k");
   } catch (const stretto::InvalidArgument&) {
     return 0;
   }
