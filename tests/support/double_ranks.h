@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stretto/base/environment.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/scheduled_backend.h"
 #include "tests/support/fake_nccl/fake.h"
@@ -65,9 +66,7 @@ class DoubleRanks {
   explicit DoubleRanks(const Options& options);
   // On all, each on a thread of its own. What one throws counts as a failure of the test.
   void on_all(const std::function<void(Communicator&)>& body);
-  std::unique_ptr<Communicator>& operator[](int rank) {
-    return ranks_[static_cast<std::size_t>(rank)];
-  }
+  std::unique_ptr<Communicator>& operator[](int rank) { return ranks_[rank]; }
   int size() const { return static_cast<int>(ranks_.size()); }
   // Why making them has failed, by rank.
   const std::vector<Status>& statuses() const { return statuses_; }
@@ -75,9 +74,9 @@ class DoubleRanks {
   void kill(int rank);
 
  private:
-  std::vector<std::vector<int>> sockets_;  // Of each rank, those to each other one.
-  std::vector<Status> statuses_;
-  std::vector<std::unique_ptr<Communicator>> ranks_;
+  RankVector<RankVector<int>> sockets_;  // Of each rank, those to each other one.
+  RankVector<Status> statuses_;
+  RankVector<std::unique_ptr<Communicator>> ranks_;
 };
 
 }  // namespace stretto::testing
