@@ -6,8 +6,9 @@
 
 #include "stretto/communicator/communicator.h"
 
-#include <fmt/format.h>
 #include <atomic>
+
+#include <fmt/format.h>
 
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/backend.h"
@@ -47,14 +48,14 @@ std::uint64_t layout_of(const Share& share) {
   return share.shares ? execution::layout_hash(share.shares->counts) : 0;
 }
 
-// For operations that may be small: every field is written where it stays, see fast_lane.cc, Note
-// [settled memory].
 // Only a counter: nothing else is read because of it.
 std::uint64_t next_serial() {
   static std::atomic<std::uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
+// For operations that may be small: every field is written where it stays, see fast_lane.cc, Note
+// [settled memory].
 CollectiveCall call_of(Collective collective, DType dtype, std::size_t count) {
   CollectiveCall call;
   call.operation.collective = collective;
