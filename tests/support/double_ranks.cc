@@ -62,7 +62,9 @@ std::byte* Double::allocate(std::size_t bytes, int device) const {
   return reinterpret_cast<std::byte*>(pointer);
 }
 
-Result<communicator::LibraryFactory> double_factory() { return job::nccl_factory(Variables()); }
+Result<communicator::LibraryFactory> double_factory() {
+  return job::nccl_factory(nccl_variables());
+}
 
 DoubleRanks::DoubleRanks(const Options& options)
     : sockets_(options.size), statuses_(options.size), ranks_(options.size) {
